@@ -1,0 +1,3 @@
+//! The `heddle` command line.
+
+fn main() {}

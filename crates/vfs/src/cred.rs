@@ -1,0 +1,75 @@
+//! Who asks, and what the mode bits allow him.
+
+use crate::{Attr, Error, FileKind, Result};
+
+/// Credentials of a caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cred {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// What a caller wants to do to an inode, as the bits of access(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Permission(pub u8);
+
+impl Permission {
+    /// Execute a file, pass through a directory.
+    pub const EXECUTE: Permission = Permission(1);
+    /// Write.
+    pub const WRITE: Permission = Permission(2);
+    /// Read.
+    pub const READ: Permission = Permission(4);
+    /// Change the entries of a directory: write and pass.
+    pub const WRITE_EXECUTE: Permission = Permission(3);
+}
+
+impl Cred {
+    /// User 0, who passes every check.
+    pub fn root() -> Cred {
+        Cred { uid: 0, gid: 0, groups: Vec::new() }
+    }
+
+    /// Is the caller privileged?
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Is the caller in this group?
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// Checks the mode bits: the owner's if the caller owns it, else the group's if he is in it, else the others'.
+    ///
+    /// # Errors
+    /// [`Error::AccessDenied`].
+    pub fn check(&self, attr: &Attr, want: Permission) -> Result<()> {
+        self.check_mode(attr.kind, attr.perm, attr.uid, attr.gid, want)
+    }
+
+    /// [`Cred::check`] on the fields it needs, for engines that keep no whole [`Attr`].
+    ///
+    /// # Errors
+    /// [`Error::AccessDenied`].
+    pub fn check_mode(&self, kind: FileKind, perm: u16, uid: u32, gid: u32, want: Permission) -> Result<()> {
+        if self.is_root() {
+            let executable = kind == FileKind::Directory || perm & 0o111 != 0;
+            let denied = want.0 & Permission::EXECUTE.0 != 0 && !executable;
+            return if denied { Err(Error::AccessDenied) } else { Ok(()) };
+        }
+        let shift = if self.uid == uid {
+            6
+        } else if self.in_group(gid) {
+            3
+        } else {
+            0
+        };
+        let granted = (perm >> shift) as u8 & 7;
+        if granted & want.0 == want.0 { Ok(()) } else { Err(Error::AccessDenied) }
+    }
+}

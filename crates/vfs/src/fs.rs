@@ -1,0 +1,134 @@
+//! The interface between engines and front ends.
+
+use crate::{Attr, Cookie, Cred, FileKind, Handle, Ino, Name, NewNode, OpenFlags, Result, SetAttr, StatFs};
+
+/// One entry given to a reader of a directory. `.` and `..` are not entries of an engine: front ends add them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirEntry<'a> {
+    /// Inode number.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its name.
+    pub name: Name<'a>,
+    /// Reading goes on after this entry from here.
+    pub next: Cookie,
+}
+
+/// What rename(2) does when the new name exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RenameMode {
+    /// Replaces it.
+    #[default]
+    Replace,
+    /// Fails with [`crate::Error::Exists`] (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Exchanges the two (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// What fallocate(2) does to a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RangeOp {
+    /// Allocates; extends the size unless `keep_size`.
+    Allocate {
+        /// Leaves the size as it is.
+        keep_size: bool,
+    },
+    /// Makes a hole, the size kept (`FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`).
+    Punch,
+    /// Makes it read as zeros (`FALLOC_FL_ZERO_RANGE`).
+    Zero {
+        /// Leaves the size as it is.
+        keep_size: bool,
+    },
+    /// Cuts the range out (`FALLOC_FL_COLLAPSE_RANGE`).
+    Collapse,
+    /// Inserts a hole (`FALLOC_FL_INSERT_RANGE`).
+    Insert,
+}
+
+/// What lseek(2) looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekTarget {
+    /// The next data at or after the offset.
+    Data,
+    /// The next hole at or after the offset; the end of the file counts as one.
+    Hole,
+}
+
+/// A mounted file system.
+///
+/// Every call is atomic: it is seen whole or not at all by every other call, and after a crash. An engine says in its own
+/// documentation when a call is durable; those of `nvmfs` are when it returns. Permission checks are the engine's: on
+/// directories that are searched or changed, on open, on attribute changes.
+pub trait FileSystem: Send + Sync {
+    /// Space and inodes.
+    fn statfs(&self) -> Result<StatFs>;
+
+    /// Finds a name in a directory.
+    fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr>;
+
+    /// The directory above this one; the root's is itself.
+    fn parent(&self, dir: Ino) -> Result<Ino>;
+
+    /// What `stat` tells.
+    fn getattr(&self, ino: Ino) -> Result<Attr>;
+
+    /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`).
+    fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr>;
+
+    /// Makes anything but an open regular file: directories, symbolic links, device files, closed regular files.
+    fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr>;
+
+    /// Makes a regular file and opens it; fails with [`crate::Error::Exists`] if the name is taken. The new file is
+    /// open as `flags` say, whatever `perm` allows.
+    fn create(&self, cred: &Cred, parent: Ino, name: Name<'_>, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)>;
+
+    /// Target of a symbolic link.
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+
+    /// Gives an inode that is not a directory one more name.
+    fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr>;
+
+    /// Takes a name away from what is not a directory.
+    fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()>;
+
+    /// Moves a name.
+    fn rename(
+        &self, cred: &Cred, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>, mode: RenameMode,
+    ) -> Result<()>;
+
+    /// Opens a regular file or a directory (read only).
+    fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle>;
+
+    /// Gives an open file back.
+    fn release(&self, handle: Handle);
+
+    /// Reads at `offset` into `buf`; short only at the end of the file.
+    fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error.
+    fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize>;
+
+    /// Writes all of `buf` at the end of the file; returns the offset it went to.
+    fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64>;
+
+    /// Makes what was written to this file durable. `data_only` is fdatasync(2).
+    fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()>;
+
+    /// Makes everything durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Allocates, punches, zeroes, collapses, inserts.
+    fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()>;
+
+    /// Next data or hole at or after `offset`.
+    fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64>;
+
+    /// Gives the entries of an open directory from `from` on to `emit` until that returns false.
+    fn readdir(&self, handle: &Handle, from: Cookie, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+}

@@ -1,0 +1,19 @@
+//! What a file system engine offers and a front end needs.
+//!
+//! An engine implements [`FileSystem`]; a front end (the mount, the bypass, the benchmark's workers) calls it. Neither
+//! knows the other. Everything is synchronous, by inode number and open [`Handle`], with the caller's credentials as an
+//! argument and the caller's own buffers: no copy is made on the way.
+#![warn(missing_docs)]
+
+mod cred;
+mod error;
+mod fs;
+mod types;
+
+pub use cred::{Cred, Permission};
+pub use error::{Error, Result};
+pub use fs::{DirEntry, FileSystem, RangeOp, RenameMode, SeekTarget};
+pub use types::{
+    Attr, Cookie, FileKind, Handle, Ino, NAME_MAX_BYTES, Name, NewNode, OpenFlags, SetAttr, SetTime, StatFs, Time,
+    OFFSET_MAX_BYTES,
+};

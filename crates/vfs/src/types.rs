@@ -1,0 +1,245 @@
+//! The nouns of the interface: inode numbers, names, attributes, times, open files.
+
+use crate::{Error, Result};
+
+/// Largest file offset plus one: 48 bits, as the media format's page numbers (36 bits of 4 KiB pages) allow.
+pub const OFFSET_MAX_BYTES: u64 = 1 << 48;
+
+/// Longest name of a directory entry in bytes, as Linux' `NAME_MAX`.
+pub const NAME_MAX_BYTES: usize = 255;
+
+/// An inode number. 0 is never a file; 1 is the root directory of every engine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Ino = Ino(1);
+}
+
+/// Nanoseconds since 1970-01-01 UTC, negative before it (years 1677 to 2262).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// From seconds and nanoseconds; saturates outside the range.
+    pub fn from_parts(secs: i64, nanos: u32) -> Time {
+        Time(secs.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos)))
+    }
+
+    /// Whole seconds, rounded down.
+    pub fn secs(self) -> i64 {
+        self.0.div_euclid(1_000_000_000)
+    }
+
+    /// Nanoseconds within the second, 0 to 999,999,999.
+    pub fn nanos(self) -> u32 {
+        self.0.rem_euclid(1_000_000_000) as u32
+    }
+}
+
+/// One path component: 1 to 255 bytes, no NUL, no '/'. `.` and `..` are not names: front ends resolve them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Name<'a>(&'a [u8]);
+
+impl<'a> Name<'a> {
+    /// Checks the bytes.
+    ///
+    /// # Errors
+    /// [`Error::NameTooLong`] beyond 255 bytes, [`Error::InvalidName`] if empty, `.`, `..`, or with NUL or '/'.
+    pub fn new(bytes: &'a [u8]) -> Result<Name<'a>> {
+        if bytes.len() > NAME_MAX_BYTES {
+            return Err(Error::NameTooLong);
+        }
+        if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, 0 | b'/')) {
+            return Err(Error::InvalidName);
+        }
+        Ok(Name(bytes))
+    }
+
+    /// The bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A regular file.
+    Regular = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A named pipe.
+    Fifo = 4,
+    /// A Unix socket.
+    Socket = 5,
+    /// A character device.
+    CharDevice = 6,
+    /// A block device.
+    BlockDevice = 7,
+}
+
+impl FileKind {
+    /// The `S_IFMT` bits of `st_mode`.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Regular => libc::S_IFREG,
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::Symlink => libc::S_IFLNK,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::CharDevice => libc::S_IFCHR,
+            FileKind::BlockDevice => libc::S_IFBLK,
+        }
+    }
+
+    /// The kind whose discriminant is `raw`, as media and directory entries store it.
+    pub fn from_raw(raw: u8) -> Option<FileKind> {
+        use FileKind::*;
+        [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice].into_iter().find(|k| *k as u8 == raw)
+    }
+}
+
+/// What `stat` tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Unique among all inodes that ever had this number.
+    pub generation: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission, set-id and sticky bits (07777).
+    pub perm: u16,
+    /// Names of this inode; for a directory 2 plus its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of device files (Linux' encoding), else 0.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Allocated space in units of 512 bytes, as `st_blocks`.
+    pub blocks_512: u64,
+    /// Last access (kept lazily; engines may never move it on reads).
+    pub atime: Time,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of content or attributes.
+    pub ctime: Time,
+    /// Creation.
+    pub crtime: Time,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The engine's clock when it carries out the call.
+    Now,
+    /// This time.
+    At(Time),
+}
+
+/// Attributes to change; `None` leaves one as it is. Engines apply all or nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// Permission, set-id and sticky bits.
+    pub perm: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: truncates or extends with zeros.
+    pub size_bytes: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the content.
+    pub mtime: Option<SetTime>,
+}
+
+/// What a new inode is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewNode<'a> {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits after the caller's umask.
+    pub perm: u16,
+    /// Device number of a device file, else 0.
+    pub rdev: u32,
+    /// Target of a symbolic link, else empty.
+    pub target: &'a [u8],
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenFlags {
+    /// Reading is allowed.
+    pub read: bool,
+    /// Writing is allowed.
+    pub write: bool,
+    /// Cut to zero length on open (`O_TRUNC`).
+    pub truncate: bool,
+    /// Every write goes to the end (`O_APPEND`): front ends call [`crate::FileSystem::append`].
+    pub append: bool,
+}
+
+impl OpenFlags {
+    /// Reading alone.
+    pub const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false, append: false };
+    /// Writing alone.
+    pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, truncate: false, append: false };
+    /// Reading and writing.
+    pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, append: false };
+
+    /// From the flags of open(2).
+    pub fn from_posix(flags: i32) -> OpenFlags {
+        let access = flags & libc::O_ACCMODE;
+        OpenFlags {
+            read: access != libc::O_WRONLY,
+            write: access != libc::O_RDONLY,
+            truncate: flags & libc::O_TRUNC != 0,
+            append: flags & libc::O_APPEND != 0,
+        }
+    }
+}
+
+/// An open file or directory. Not cloneable: each one is given back once, with [`crate::FileSystem::release`].
+/// It keeps an unlinked inode alive; all calls on it take it by reference and from any thread.
+#[derive(Debug)]
+pub struct Handle {
+    /// The inode.
+    pub ino: Ino,
+    /// How it was opened.
+    pub flags: OpenFlags,
+    /// The engine's own word; front ends only carry it.
+    pub token: u64,
+}
+
+/// A place in a directory, stable while entries come and go and across restarts. 0 is the start.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Cookie(pub u64);
+
+/// What `statfs` tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Size of a block in bytes.
+    pub block_size_bytes: u32,
+    /// Blocks in all.
+    pub blocks_total: u64,
+    /// Blocks free.
+    pub blocks_free: u64,
+    /// Blocks free to those without privilege.
+    pub blocks_available: u64,
+    /// Inodes in all (an upper bound where they are made on demand).
+    pub inodes_total: u64,
+    /// Inodes free.
+    pub inodes_free: u64,
+    /// Longest name in bytes.
+    pub name_max_bytes: u32,
+}
