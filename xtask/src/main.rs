@@ -1,3 +1,111 @@
-//! Project chores.
+//! Every chore of the project behind one word: `cargo xtask help`.
+//!
+//! A chore is a row of [`CHORES`]; the steps of the test command are rows of a table in `test.rs`, the floors rows of
+//! one in `floors/table.rs`, the style rules functions in `tidy/`.
 
-fn main() {}
+mod bench;
+mod docs;
+
+mod loom;
+mod process;
+mod setup;
+mod step;
+mod test;
+mod tidy;
+mod torn;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+/// One word after `cargo xtask`. `run` gets the workspace's root and the arguments; true is success.
+struct Chore {
+    name: &'static str,
+    usage: &'static str,
+    about: &'static str,
+    run: fn(&Path, &[String]) -> Result<bool>,
+}
+
+const CHORES: &[Chore] = &[
+    Chore {
+        name: "test",
+        usage: "",
+        about: "set up, then check everything (under 15 minutes)",
+        run: test::chore,
+    },
+    Chore { name: "tidy", usage: "", about: "the style rules, as a test", run: tidy::chore },
+    Chore {
+        name: "setup",
+        usage: "",
+        about: "install what the tests need (Debian, as root)",
+        run: setup::chore,
+    },
+    Chore {
+        name: "loom",
+        usage: "[-- FILTER]",
+        about: "the lock and cell models under loom",
+        run: loom::chore,
+    },
+    Chore {
+        name: "torn",
+        usage: "[--reads N]",
+        about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
+        run: torn::chore,
+    },
+    Chore { name: "bench", usage: "[-- FILTER]", about: "the micro-benchmarks", run: bench::chore },
+    Chore {
+        name: "docs",
+        usage: "",
+        about: "the API documentation; a broken link is an error",
+        run: docs::chore,
+    },
+    Chore { name: "help", usage: "", about: "this list", run: help },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<bool> {
+    let (name, rest) = match args.split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => ("help", args),
+    };
+    let Some(chore) = CHORES.iter().find(|chore| chore.name == name) else {
+        bail!("no chore is called {name}; the list: cargo xtask help");
+    };
+    (chore.run)(&workspace_root()?, rest)
+}
+
+fn help(_root: &Path, _args: &[String]) -> Result<bool> {
+    println!("cargo xtask CHORE");
+    for chore in CHORES {
+        println!("  {:<22} {}", format!("{} {}", chore.name, chore.usage), chore.about);
+    }
+    Ok(true)
+}
+
+/// Cargo tells a running package where its manifest is; the root is the folder above.
+fn workspace_root() -> Result<PathBuf> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").context("run it as: cargo xtask CHORE")?;
+    let root = Path::new(&manifest).parent().context("xtask has no parent folder")?;
+    Ok(root.to_path_buf())
+}
+
+/// The arguments of a chore that takes no option of its own, only what follows `--`.
+fn after_dashes(args: &[String]) -> Result<&[String]> {
+    match args.split_first() {
+        None => Ok(args),
+        Some((dashes, rest)) if dashes == "--" => Ok(rest),
+        Some((other, _)) => bail!("{other}: unknown argument; a filter goes after --"),
+    }
+}

@@ -1,0 +1,41 @@
+//! The concurrent algorithms under loom: every interleaving and every weak-memory outcome of small models.
+//!
+//! `--cfg loom` changes every crate it compiles, so these builds have a target folder of their own.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::process;
+
+const MODELS: &str = "tests/loom.rs";
+
+/// `cargo xtask loom [-- FILTER]`
+pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    let filter = crate::after_dashes(args)?;
+    let mut command = command(root)?;
+    command.arg("--").args(filter);
+    process::run(&mut command, Duration::from_secs(3600))?;
+    Ok(true)
+}
+
+/// The models of every crate that has some.
+pub fn command(root: &Path) -> Result<Command> {
+    let crates = process::crates_with(root, MODELS)?;
+    if crates.is_empty() {
+        bail!("no crate has {MODELS}");
+    }
+    let mut command = process::cargo(root, &["test", "--release", "--test", "loom"]);
+    command.args(process::packages(&crates));
+    command.env("RUSTFLAGS", "--cfg loom");
+    command.env("CARGO_TARGET_DIR", process::target_dir(root).join("loom"));
+    Ok(command)
+}
+
+/// A reason to skip: no models yet.
+pub fn absent(root: &Path) -> Option<String> {
+    let crates = process::crates_with(root, MODELS).unwrap_or_default();
+    crates.is_empty().then(|| format!("no crate has {MODELS}"))
+}

@@ -1,0 +1,148 @@
+//! Child processes with a time limit: a test that hangs is a failed test, not a lost evening.
+//!
+//! The children stay in the terminal's process group, so that Ctrl-C reaches them; at the limit the whole tree is
+//! killed by walking `/proc` for descendants.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// Cargo in the workspace's root, the very one that runs this chore.
+pub fn cargo(root: &Path, args: &[&str]) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root).stdin(Stdio::null());
+    command
+}
+
+/// The crates of the workspace (their folder names, sorted) that hold this file or folder.
+pub fn crates_with(root: &Path, path: &str) -> Result<Vec<String>> {
+    let folder = root.join("crates");
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|entry| entry.path().join(path).exists())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// `-p heddle-NAME` for each crate.
+pub fn packages(crates: &[String]) -> Vec<String> {
+    crates.iter().flat_map(|name| ["-p".to_string(), format!("heddle-{name}")]).collect()
+}
+
+/// Where cargo puts what it builds.
+pub fn target_dir(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
+
+/// Where a program is, `/sbin` and its like included: users' PATHs leave them out, root's tools live there.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Runs to the end or to the limit.
+///
+/// # Errors
+/// A program that cannot be started, fails, or is still running at the limit; the text names it.
+pub fn run(command: &mut Command, limit: Duration) -> Result<()> {
+    let shown = show(command);
+    let mut child = command.spawn().with_context(|| format!("cannot start {shown}"))?;
+    let status = wait(&mut child, limit).with_context(|| format!("waiting for {shown}"))?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(())
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            kill_tree(child)?;
+            bail!("still running after {} s: killed", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn kill_tree(child: &mut Child) -> Result<()> {
+    let victims: Vec<String> = descendants(child.id()).iter().map(u32::to_string).collect();
+    child.kill()?;
+    child.wait()?;
+    if !victims.is_empty() {
+        // Some may have ended meanwhile, which kill reports as a failure of no interest here.
+        Command::new("kill").arg("-KILL").args(&victims).stderr(Stdio::null()).status()?;
+    }
+    Ok(())
+}
+
+fn descendants(ancestor: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: u32| Some((pid, parent_of(pid)?)))
+        .collect();
+    let mut found = vec![ancestor];
+    let mut next = 0;
+    while next < found.len() {
+        let parent = found[next];
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+/// The fourth field of `/proc/PID/stat`; the second, the program's name, may hold blanks and parentheses.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn show(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+    let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
+    format!("{program} {}", args.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hanging_child_is_killed_at_its_limit_with_its_children() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 97531; true"]);
+        let mut child = shell.spawn().unwrap();
+        while descendants(child.id()).is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let sleeper = descendants(child.id())[0];
+        let error = wait(&mut child, Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("still running"), "{error}");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Path::new(&format!("/proc/{sleeper}/exe")).read_link().is_ok() {
+            assert!(Instant::now() < deadline, "the sleeper {sleeper} outlived the limit");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_failing_program_is_an_error_that_names_it() {
+        let error = run(&mut Command::new("false"), Duration::from_secs(10)).unwrap_err();
+        assert!(error.to_string().contains("false"), "{error}");
+    }
+}

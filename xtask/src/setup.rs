@@ -1,0 +1,100 @@
+//! The system packages that tests and benchmarks use. None is needed to build; what is missing is said, loudly.
+//!
+//! Never asks a question, never fails for want of a network: a machine that cannot install skips what it lacks.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::process;
+use crate::step::Outcome;
+
+struct Tool {
+    program: &'static str,
+    package: &'static str,
+    skipped_without: &'static str,
+}
+
+const TOOLS: &[Tool] = &[
+    Tool { program: "fusermount3", package: "fuse3", skipped_without: "mounts by other users than root" },
+    Tool { program: "mkfs.ext4", package: "e2fsprogs", skipped_without: "ext4 in benchmarks" },
+    Tool { program: "mkfs.xfs", package: "xfsprogs", skipped_without: "xfs in benchmarks" },
+    Tool { program: "mkfs.btrfs", package: "btrfs-progs", skipped_without: "btrfs in benchmarks" },
+];
+
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// `cargo xtask setup`
+pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    if let Some(arg) = args.first() {
+        bail!("{arg}: setup takes no argument");
+    }
+    if let Outcome::Skipped(reason) = install(root)? {
+        println!("{reason}");
+        return Ok(false);
+    }
+    println!("all there");
+    Ok(true)
+}
+
+/// Installs what is missing where it can; what stays missing makes the outcome `Skipped`.
+pub fn install(_root: &Path) -> Result<Outcome> {
+    let missing = missing_tools();
+    if !missing.is_empty() && can_install() {
+        let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
+        println!("installing {}", packages.join(", "));
+        let failed = |error: anyhow::Error| println!("{error:#}");
+        // One at a time: a package that this Debian lacks must not keep the others out.
+        apt_get(&["update"]).unwrap_or_else(failed);
+        for package in packages {
+            apt_get(&["install", "--no-install-recommends", package]).unwrap_or_else(failed);
+        }
+    }
+    let mut lacks: Vec<String> = missing_tools().iter().map(|tool| explain(tool)).collect();
+    if !Path::new("/dev/fuse").exists() {
+        lacks.push("no /dev/fuse (try: modprobe fuse): skipped without it: mounts".into());
+    }
+    if lacks.is_empty() { Ok(Outcome::Passed) } else { Ok(Outcome::Skipped(lacks.join("; "))) }
+}
+
+fn missing_tools() -> Vec<&'static Tool> {
+    TOOLS.iter().filter(|tool| process::find_program(tool.program).is_none()).collect()
+}
+
+fn explain(tool: &Tool) -> String {
+    let Tool { program, package, skipped_without } = tool;
+    format!("no {program} (install {package}): skipped without it: {skipped_without}")
+}
+
+fn can_install() -> bool {
+    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| is_root(&status));
+    root && process::find_program("apt-get").is_some()
+}
+
+/// The second number of the line `Uid:` is the effective user.
+fn is_root(status: &str) -> bool {
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(["-qq", "--yes", "-o", "DPkg::Lock::Timeout=60", "-o", "Acquire::Retries=1"]);
+    command.args(["-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20"]);
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    process::run(&mut command, LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_effective_user_counts() {
+        assert!(is_root("Name:\tx\nUid:\t1000\t0\t0\t0\n"));
+        assert!(!is_root("Name:\tx\nUid:\t0\t1000\t0\t0\n"));
+        assert!(!is_root(""));
+    }
+}

@@ -1,0 +1,145 @@
+//! A list of steps, each timed, each passed, failed or skipped with its reason; one failure does not stop the rest.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// One row of the test command.
+pub struct Step {
+    /// Short, unique.
+    pub name: &'static str,
+    /// What holds if it passes.
+    pub proves: &'static str,
+    /// What is done.
+    pub action: Action,
+    /// A reason not to do it here, or none.
+    pub skip: fn(&Path) -> Option<String>,
+    /// A step that takes longer has failed.
+    pub limit: Duration,
+}
+
+/// What a step does, always in the workspace's root.
+pub enum Action {
+    /// Cargo with these arguments.
+    Cargo(&'static [&'static str]),
+    /// A command that depends on what is there.
+    Command(fn(&Path) -> Result<Command>),
+    /// A function of this program.
+    Call(fn(&Path) -> Result<Outcome>),
+}
+
+/// How a step ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It holds.
+    Passed,
+    /// It does not, and why.
+    Failed(String),
+    /// Not tried, or not all of it, and why.
+    Skipped(String),
+}
+
+/// No reason to skip.
+pub fn always(_root: &Path) -> Option<String> {
+    None
+}
+
+/// Does all steps, prints a table and the closing line; true if none failed.
+pub fn run_all(root: &Path, steps: &[Step]) -> bool {
+    let mut results = Vec::new();
+    for step in steps {
+        println!("\n==> {}: {}", step.name, step.proves);
+        let start = Instant::now();
+        let outcome = match (step.skip)(root) {
+            Some(reason) => Outcome::Skipped(reason),
+            None => attempt(root, step),
+        };
+        match &outcome {
+            Outcome::Passed => {}
+            Outcome::Failed(reason) => println!("FAILED {}: {reason}", step.name),
+            Outcome::Skipped(reason) => println!("SKIPPED {}: {reason}", step.name),
+        }
+        results.push((step.name, outcome, start.elapsed()));
+    }
+    print!("{}", summary(&results));
+    !results.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)))
+}
+
+fn attempt(root: &Path, step: &Step) -> Outcome {
+    let run = |mut command: Command| crate::process::run(&mut command, step.limit).map(|()| Outcome::Passed);
+    let result = match step.action {
+        Action::Cargo(args) => run(crate::process::cargo(root, args)),
+        Action::Command(make) => make(root).and_then(run),
+        Action::Call(call) => call(root),
+    };
+    result.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
+}
+
+fn summary(results: &[(&str, Outcome, Duration)]) -> String {
+    let mut text = String::from("\n");
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for (name, outcome, took) in results {
+        let (verdict, reason) = match outcome {
+            Outcome::Passed => ("passed", ""),
+            Outcome::Failed(reason) => ("FAILED", reason.as_str()),
+            Outcome::Skipped(reason) => ("skipped", reason.as_str()),
+        };
+        match outcome {
+            Outcome::Passed => passed += 1,
+            Outcome::Failed(_) => failed += 1,
+            Outcome::Skipped(_) => skipped += 1,
+        }
+        let first_line = reason.lines().next().unwrap_or_default();
+        let line = format!("{name:<14} {verdict:<8} {:>6.1} s  {first_line}", took.as_secs_f64());
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    let total: Duration = results.iter().map(|(_, _, took)| *took).sum();
+    text.push_str(&format!("{:<14} {:<8} {:>6.1} s\n\n", "in all", "", total.as_secs_f64()));
+    text.push_str(&format!("{passed} passed, {failed} failed, {skipped} skipped\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(
+        name: &'static str,
+        call: fn(&Path) -> Result<Outcome>,
+        skip: fn(&Path) -> Option<String>,
+    ) -> Step {
+        Step { name, proves: "a rule", action: Action::Call(call), skip, limit: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn one_failure_fails_the_run_and_the_rest_is_still_done() {
+        let steps = [
+            step("broken", |_| anyhow::bail!("it is broken"), always),
+            step("sound", |_| Ok(Outcome::Passed), always),
+        ];
+        assert!(!run_all(Path::new("."), &steps));
+        assert!(run_all(Path::new("."), &steps[1..]));
+    }
+
+    #[test]
+    fn a_skipped_step_is_not_done_and_does_not_fail_the_run() {
+        let steps = [step("absent", |_| anyhow::bail!("it was done"), |_| Some("not here".into()))];
+        assert!(run_all(Path::new("."), &steps));
+    }
+
+    #[test]
+    fn the_summary_closes_with_the_counts_alone_on_a_line() {
+        let took = Duration::from_millis(1500);
+        let results = [
+            ("a", Outcome::Passed, took),
+            ("b", Outcome::Failed("two\nlines".into()), took),
+            ("c", Outcome::Skipped("no root".into()), took),
+        ];
+        let text = summary(&results);
+        assert_eq!(text.lines().last(), Some("1 passed, 1 failed, 1 skipped"));
+        assert!(text.contains("b              FAILED      1.5 s  two\n"), "{text}");
+    }
+}

@@ -1,0 +1,136 @@
+//! `cargo xtask test`: everything that must hold before a change is merged, in one table, in under 15 minutes.
+//!
+//! To add a rig, add a row to [`STEPS`]. Cheap and telling steps come first. The builds share cargo's target folder:
+//! one check build (clippy, docs), one test build, one release build (demo and rigs), and loom's own.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::step::{self, Action, Outcome, Step, always};
+use crate::{docs, loom, process, setup, tidy, torn};
+
+const KILL_RIG: &str = "crates/nvmfs/tests/kill.rs";
+const KILL_ROUNDS: &str = "200";
+
+const STEPS: &[Step] = &[
+    Step {
+        name: "setup",
+        proves: "the tools that tests use are installed",
+        action: Action::Call(setup::install),
+        skip: always,
+        limit: minutes(5),
+    },
+    Step {
+        name: "tidy",
+        proves: "the code keeps the style rules",
+        action: Action::Call(tidy_outcome),
+        skip: always,
+        limit: minutes(1),
+    },
+    Step {
+        name: "format",
+        proves: "the code is formatted",
+        action: Action::Cargo(&["fmt", "--all", "--check"]),
+        skip: |root| component_missing(root, "fmt"),
+        limit: minutes(1),
+    },
+    Step {
+        name: "clippy",
+        proves: "no warning in any target",
+        action: Action::Cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        skip: |root| component_missing(root, "clippy"),
+        limit: minutes(10),
+    },
+    Step {
+        name: "docs",
+        proves: "the API documentation builds and its links lead somewhere",
+        action: Action::Command(docs::command),
+        skip: always,
+        limit: minutes(10),
+    },
+    Step {
+        name: "build",
+        proves: "the release build works",
+        action: Action::Cargo(&["build", "--quiet", "--workspace", "--release"]),
+        skip: always,
+        limit: minutes(10),
+    },
+    Step {
+        name: "tests",
+        proves: "every unit and integration test passes",
+        action: Action::Cargo(&["test", "--workspace", "--lib", "--bins", "--tests"]),
+        skip: always,
+        limit: minutes(12),
+    },
+    Step {
+        name: "doc tests",
+        proves: "the examples in the documentation run",
+        action: Action::Cargo(&["test", "--workspace", "--doc"]),
+        skip: always,
+        limit: minutes(5),
+    },
+    Step {
+        name: "loom",
+        proves: "locks, cells and lanes hold in every interleaving of the models, on weak memory",
+        action: Action::Command(loom::command),
+        skip: loom::absent,
+        limit: minutes(10),
+    },
+    Step {
+        name: "demo",
+        proves: "the README's first command succeeds",
+        action: Action::Cargo(&["run", "--quiet", "--release", "--", "demo"]),
+        skip: always,
+        limit: minutes(3),
+    },
+    Step {
+        name: "kill",
+        proves: "a killed writer's image mounts with every acknowledged write and no half of another",
+        action: Action::Command(kill_loop),
+        skip: |root| rig_missing(root, KILL_RIG),
+        limit: minutes(5),
+    },
+    Step {
+        name: "torn",
+        proves: "overlapping reads and writes are never torn (1e4 reads a shape; all: cargo xtask torn)",
+        action: Action::Command(torn::short),
+        skip: |root| rig_missing(root, torn::RIG),
+        limit: minutes(5),
+    },
+];
+
+/// `cargo xtask test`
+pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    if let Some(arg) = args.first() {
+        bail!("{arg}: test takes no argument; for a single test: cargo test -p PACKAGE NAME");
+    }
+    Ok(step::run_all(root, STEPS))
+}
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+fn tidy_outcome(root: &Path) -> Result<Outcome> {
+    if tidy::check_and_print(root)? { Ok(Outcome::Passed) } else { Ok(Outcome::Failed("see above".into())) }
+}
+
+fn kill_loop(root: &Path) -> Result<Command> {
+    let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--test", "kill"]);
+    command.args(["--", "--ignored", "--nocapture"]).env("HEDDLE_KILL_ROUNDS", KILL_ROUNDS);
+    Ok(command)
+}
+
+fn rig_missing(root: &Path, path: &str) -> Option<String> {
+    (!root.join(path).exists()).then(|| format!("{path} does not exist"))
+}
+
+/// Distributions and minimal toolchains leave rustfmt and clippy out.
+fn component_missing(root: &Path, name: &str) -> Option<String> {
+    let answer = process::cargo(root, &[name, "--version"]).output();
+    let there = answer.is_ok_and(|output| output.status.success());
+    (!there).then(|| format!("cargo {name} is not installed; run: rustup component add rustfmt clippy"))
+}
