@@ -5,7 +5,7 @@
 
 mod bench;
 mod docs;
-
+mod floors;
 mod loom;
 mod process;
 mod setup;
@@ -52,6 +52,12 @@ const CHORES: &[Chore] = &[
         usage: "[--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
         run: torn::chore,
+    },
+    Chore {
+        name: "floors",
+        usage: "[--json FILE]",
+        about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
+        run: floors::chore,
     },
     Chore { name: "bench", usage: "[-- FILTER]", about: "the micro-benchmarks", run: bench::chore },
     Chore {

@@ -1,0 +1,98 @@
+//! The figures to reach, measured and judged: `heddle` beside the kernel's file systems in the same run, and the
+//! papers' variants beside each other. Not in the test command: it wants an idle machine, root and a quarter of an hour.
+//!
+//! `table.rs` says what is measured and what must come out, `judge.rs` how samples become verdicts.
+
+mod judge;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::process;
+use judge::{Judgement, Sample, Verdict};
+use table::{CAMPAIGNS, Campaign, FLOORS};
+
+/// Medians are over this many interleaved repeats, and fewer are no measurement.
+const REPEATS: usize = 5;
+const SECS: &str = "2";
+
+/// `cargo xtask floors [--json FILE]`; true if every floor is reached.
+pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    let json_file = match args {
+        [] => None,
+        [option, file] if option == "--json" => Some(file),
+        _ => bail!("usage: cargo xtask floors [--json FILE]"),
+    };
+    let mut samples = Vec::new();
+    for (i, campaign) in CAMPAIGNS.iter().enumerate() {
+        let file = std::env::temp_dir().join(format!("heddle-floors-{}-{i}.json", std::process::id()));
+        let measured = measure(root, campaign, &file);
+        if file.exists() {
+            std::fs::remove_file(&file)?;
+        }
+        samples.extend(measured?);
+    }
+    let judgements: Vec<Judgement> =
+        FLOORS.iter().map(|floor| judge::judge(floor, &samples, REPEATS)).collect();
+    print!("{}", table_text(&judgements));
+    if let Some(file) = json_file {
+        let text = serde_json::to_string_pretty(&table_json(&judgements))? + "\n";
+        std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
+    }
+    Ok(judgements.iter().all(|judgement| judgement.verdict == Verdict::Reached))
+}
+
+/// A cell that failed makes `heddle fxmark` fail, and still the report names it and holds all others.
+fn measure(root: &Path, campaign: &Campaign, file: &PathBuf) -> Result<Vec<Sample>> {
+    let mut command =
+        process::cargo(root, &["run", "--quiet", "--release", "-p", "heddle-cli", "--", "fxmark"]);
+    command.args(campaign.workloads).args(["--target", &campaign.targets.join(",")]);
+    let cores: Vec<String> = campaign.cores.iter().map(u32::to_string).collect();
+    command.args(["--cores", &cores.join(","), "--secs", SECS, "--repeat", &REPEATS.to_string()]);
+    command.arg("--json").arg(file);
+    let ran = process::run(&mut command, Duration::from_secs(3600));
+    match std::fs::read_to_string(file) {
+        Ok(text) => judge::read_report(&text),
+        Err(error) => Err(ran.err().unwrap_or_else(|| error.into())).context("heddle fxmark wrote no report"),
+    }
+}
+
+fn table_text(judgements: &[Judgement]) -> String {
+    let line = |row: &str, floor: &str, measured: &str, spread: &str, verdict: &str| {
+        format!("{row:<58} {floor:>8} {measured:>9} {spread:>17}  {verdict}\n")
+    };
+    let mut text = line("row", "floor", "measured", "spread", "verdict");
+    for judgement in judgements {
+        let floor = judgement.floor;
+        let measured = judgement.measured.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        let spread = judgement.spread.map_or("-".into(), |(low, high)| format!("{low:.2}..{high:.2}"));
+        text +=
+            &line(&floor.row(), &floor.bound.to_string(), &measured, &spread, &judgement.verdict.to_string());
+    }
+    let reached = judgements.iter().filter(|judgement| judgement.verdict == Verdict::Reached).count();
+    text + &format!("{reached} of {} floors reached\n", judgements.len())
+}
+
+fn table_json(judgements: &[Judgement]) -> Value {
+    let rows: Vec<Value> = judgements
+        .iter()
+        .map(|judgement| {
+            json!({
+                "row": judgement.floor.row(),
+                "floor": judgement.floor.bound.to_string(),
+                "measured": judgement.measured,
+                "spread": judgement.spread.map(|(low, high)| [low, high]),
+                "reached": judgement.verdict == Verdict::Reached,
+                "verdict": judgement.verdict.to_string(),
+            })
+        })
+        .collect();
+    json!({"output_version": 1, "repeats": REPEATS, "secs": SECS, "floors": rows})
+}

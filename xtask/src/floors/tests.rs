@@ -1,0 +1,105 @@
+//! A floor counts as reached only by a measurement that is whole.
+
+use serde_json::json;
+
+use super::judge::{Sample, Verdict, judge, read_report};
+use super::table::{Bound, CAMPAIGNS, FLOORS, Floor};
+use super::{table_json, table_text};
+
+static FLOOR: Floor =
+    Floor { workload: "DWOM", of: ("heddle", 2), to: (&["tmpfs", "ext4"], 2), bound: Bound::AtLeast(2.5) };
+
+/// One sample a repeat.
+fn cell(target: &str, cores: u32, figures: &[f64]) -> Vec<Sample> {
+    let sample = |(repeat, ops): (usize, &f64)| Sample {
+        workload: "DWOM".into(),
+        target: target.into(),
+        cores,
+        repeat: repeat as u64,
+        ops_per_sec: Ok(*ops),
+    };
+    figures.iter().enumerate().map(sample).collect()
+}
+
+fn cells(heddle: [f64; 3]) -> Vec<Sample> {
+    let peers = [cell("tmpfs", 2, &[10.0, 10.0, 20.0]), cell("ext4", 2, &[9.0, 9.0, 9.0])].concat();
+    [cell("heddle", 2, &heddle), cell("heddle", 1, &[900.0; 3]), peers].concat()
+}
+
+#[test]
+fn medians_are_compared_with_the_best_peer_and_repeats_make_the_spread() {
+    let judgement = judge(&FLOOR, &cells([30.0, 25.0, 20.0]), 3);
+    assert_eq!(judgement.measured, Some(2.5));
+    assert_eq!(judgement.spread, Some((1.0, 3.0)));
+    assert_eq!(judgement.verdict, Verdict::Reached);
+    assert_eq!(judge(&FLOOR, &cells([30.0, 24.9, 20.0]), 3).verdict, Verdict::Missed);
+}
+
+#[test]
+fn a_missing_failed_or_short_cell_is_no_measurement() {
+    let verdict = |samples: &[Sample], repeats| judge(&FLOOR, samples, repeats).verdict.to_string();
+    let whole = cells([30.0; 3]);
+    assert_eq!(verdict(&whole, 4), "NOT MEASURED: DWOM heddle@2: 3 repeats, not 4");
+
+    let no_ext4: Vec<Sample> = whole.iter().filter(|sample| sample.target != "ext4").cloned().collect();
+    assert_eq!(verdict(&no_ext4, 3), "NOT MEASURED: DWOM ext4@2: 0 repeats, not 3");
+
+    let mut failed = whole.clone();
+    failed[0].ops_per_sec = Err("wrong data".into());
+    assert_eq!(verdict(&failed, 3), "NOT MEASURED: DWOM heddle@2 failed: wrong data");
+
+    let mut idle = whole;
+    idle[0].ops_per_sec = Ok(0.0);
+    assert_eq!(verdict(&idle, 3), "NOT MEASURED: DWOM heddle@2: 0 operations a second");
+}
+
+#[test]
+fn bounds_hold_where_they_say() {
+    assert!(Bound::AtLeast(0.9).holds(0.9) && !Bound::AtLeast(0.9).holds(0.89));
+    assert!(Bound::AtMost(1.15).holds(1.15) && !Bound::AtMost(1.15).holds(1.16));
+    assert!(Bound::Below(1.0).holds(0.99) && !Bound::Below(1.0).holds(1.0));
+}
+
+#[test]
+fn every_floor_is_measured_and_within_one_campaign() {
+    for floor in FLOORS {
+        let measures = |target: &str, cores| {
+            CAMPAIGNS.iter().position(|campaign| {
+                campaign.workloads.contains(&floor.workload)
+                    && campaign.targets.contains(&target)
+                    && campaign.cores.contains(&cores)
+            })
+        };
+        let of = measures(floor.of.0, floor.of.1);
+        assert!(of.is_some(), "{}", floor.row());
+        assert!(floor.to.0.iter().all(|target| measures(target, floor.to.1) == of), "{}", floor.row());
+    }
+}
+
+#[test]
+fn a_report_is_read_with_its_failed_cells() {
+    let run = |error| {
+        json!({"workload": "DWOM", "target": "heddle", "cores": 2, "repeat": 0, "secs": 2.0, "ops": 4,
+               "ops_per_sec": 2.0, "p50_ns": 1, "p99_ns": 2, "error": error})
+    };
+    let report =
+        json!({"output_version": 1, "machine": {}, "runs": [run(json!(null)), run(json!("no space"))]});
+    let samples = read_report(&report.to_string()).unwrap();
+    assert_eq!(samples[0].ops_per_sec, Ok(2.0));
+    assert_eq!(samples[1].ops_per_sec, Err("no space".into()));
+    assert!(read_report(r#"{"output_version": 2, "runs": []}"#).is_err());
+    assert!(read_report(r#"{"output_version": 1, "runs": [{"workload": "DWOM"}]}"#).is_err());
+}
+
+#[test]
+fn the_table_and_its_json_say_the_same() {
+    let judgements = [judge(&FLOOR, &cells([30.0, 25.0, 20.0]), 3), judge(&FLOOR, &[], 3)];
+    let text = table_text(&judgements);
+    assert!(text.contains("DWOM heddle@2 / best of tmpfs ext4@2"), "{text}");
+    assert!(text.ends_with("1 of 2 floors reached\n"), "{text}");
+    let json = table_json(&judgements);
+    assert_eq!(json["floors"][0]["measured"], 2.5);
+    assert_eq!(json["floors"][0]["reached"], true);
+    assert_eq!(json["floors"][1]["measured"], json!(null));
+    assert_eq!(json["floors"][1]["reached"], false);
+}
