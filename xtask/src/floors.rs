@@ -1,5 +1,5 @@
 //! The figures to reach, measured and judged: `heddle` beside the kernel's file systems in the same run, and the
-//! papers' variants beside each other. Not in the test command: it wants an idle machine, root and a quarter of an hour.
+//! papers' variants beside each other. Not in the test command: it wants an idle machine, root and 15 minutes.
 //!
 //! `table.rs` says what is measured and what must come out, `judge.rs` how samples become verdicts.
 

@@ -2,6 +2,9 @@
 //!
 //! Never asks a question, never fails for want of a network: a machine that cannot install skips what it lacks.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -81,20 +84,17 @@ fn is_root(status: &str) -> bool {
 
 fn apt_get(args: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
-    command.args(["-qq", "--yes", "-o", "DPkg::Lock::Timeout=60", "-o", "Acquire::Retries=1"]);
+    command.args([
+        "-qq",
+        "--yes",
+        "-o",
+        "Dpkg::Use-Pty=0",
+        "-o",
+        "DPkg::Lock::Timeout=60",
+        "-o",
+        "Acquire::Retries=1",
+    ]);
     command.args(["-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20"]);
     command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
     process::run(&mut command, LIMIT)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_effective_user_counts() {
-        assert!(is_root("Name:\tx\nUid:\t1000\t0\t0\t0\n"));
-        assert!(!is_root("Name:\tx\nUid:\t0\t1000\t0\t0\n"));
-        assert!(!is_root(""));
-    }
 }

@@ -1,5 +1,8 @@
 //! A list of steps, each timed, each passed, failed or skipped with its reason; one failure does not stop the rest.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,46 +103,4 @@ fn summary(results: &[(&str, Outcome, Duration)]) -> String {
     text.push_str(&format!("{:<14} {:<8} {:>6.1} s\n\n", "in all", "", total.as_secs_f64()));
     text.push_str(&format!("{passed} passed, {failed} failed, {skipped} skipped\n"));
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn step(
-        name: &'static str,
-        call: fn(&Path) -> Result<Outcome>,
-        skip: fn(&Path) -> Option<String>,
-    ) -> Step {
-        Step { name, proves: "a rule", action: Action::Call(call), skip, limit: Duration::from_secs(1) }
-    }
-
-    #[test]
-    fn one_failure_fails_the_run_and_the_rest_is_still_done() {
-        let steps = [
-            step("broken", |_| anyhow::bail!("it is broken"), always),
-            step("sound", |_| Ok(Outcome::Passed), always),
-        ];
-        assert!(!run_all(Path::new("."), &steps));
-        assert!(run_all(Path::new("."), &steps[1..]));
-    }
-
-    #[test]
-    fn a_skipped_step_is_not_done_and_does_not_fail_the_run() {
-        let steps = [step("absent", |_| anyhow::bail!("it was done"), |_| Some("not here".into()))];
-        assert!(run_all(Path::new("."), &steps));
-    }
-
-    #[test]
-    fn the_summary_closes_with_the_counts_alone_on_a_line() {
-        let took = Duration::from_millis(1500);
-        let results = [
-            ("a", Outcome::Passed, took),
-            ("b", Outcome::Failed("two\nlines".into()), took),
-            ("c", Outcome::Skipped("no root".into()), took),
-        ];
-        let text = summary(&results);
-        assert_eq!(text.lines().last(), Some("1 passed, 1 failed, 1 skipped"));
-        assert!(text.contains("b              FAILED      1.5 s  two\n"), "{text}");
-    }
 }

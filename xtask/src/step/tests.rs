@@ -1,0 +1,36 @@
+//! What fails a run, and what its last line says.
+
+use super::*;
+
+fn step(name: &'static str, call: fn(&Path) -> Result<Outcome>, skip: fn(&Path) -> Option<String>) -> Step {
+    Step { name, proves: "a rule", action: Action::Call(call), skip, limit: Duration::from_secs(1) }
+}
+
+#[test]
+fn one_failure_fails_the_run_and_the_rest_is_still_done() {
+    let steps = [
+        step("broken", |_| anyhow::bail!("it is broken"), always),
+        step("sound", |_| Ok(Outcome::Passed), always),
+    ];
+    assert!(!run_all(Path::new("."), &steps));
+    assert!(run_all(Path::new("."), &steps[1..]));
+}
+
+#[test]
+fn a_skipped_step_is_not_done_and_does_not_fail_the_run() {
+    let steps = [step("absent", |_| anyhow::bail!("it was done"), |_| Some("not here".into()))];
+    assert!(run_all(Path::new("."), &steps));
+}
+
+#[test]
+fn the_summary_closes_with_the_counts_alone_on_a_line() {
+    let took = Duration::from_millis(1500);
+    let results = [
+        ("a", Outcome::Passed, took),
+        ("b", Outcome::Failed("two\nlines".into()), took),
+        ("c", Outcome::Skipped("no root".into()), took),
+    ];
+    let text = summary(&results);
+    assert_eq!(text.lines().last(), Some("1 passed, 1 failed, 1 skipped"));
+    assert!(text.contains("b              FAILED      1.5 s  two\n"), "{text}");
+}
