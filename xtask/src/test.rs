@@ -120,7 +120,7 @@ fn tidy_outcome(root: &Path) -> Result<Outcome> {
 
 fn kill_loop(root: &Path) -> Result<Command> {
     let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--test", "kill"]);
-    command.args(["--", "--ignored", "--nocapture"]).env("HEDDLE_KILL_ROUNDS", KILL_ROUNDS);
+    command.args(["--", "--include-ignored", "--nocapture"]).env("HEDDLE_KILL_ROUNDS", KILL_ROUNDS);
     Ok(command)
 }
 

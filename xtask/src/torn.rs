@@ -38,7 +38,7 @@ pub fn short(root: &Path) -> Result<Command> {
 fn command(root: &Path, reads: u64) -> Command {
     let largest = if reads > READS_IN_TEST { (reads / 10).max(READS_IN_TEST) } else { reads };
     let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--test", "torn"]);
-    command.args(["--", "--ignored", "--nocapture"]);
+    command.args(["--", "--include-ignored", "--nocapture"]);
     command.env("HEDDLE_TORN_READS", reads.to_string());
     command.env("HEDDLE_TORN_READS_LARGEST", largest.to_string());
     command
