@@ -25,10 +25,12 @@ mod holder;
 mod mapping;
 mod open;
 mod region;
+mod simulator;
 
 pub use error::{Error, Result};
 pub use open::OpenOptions;
 pub use region::{Backend, Region};
+pub use simulator::{CrashPoint, Model, Simulator};
 
 /// Bytes of a block: the unit of a region's length, and of what the media formats address.
 pub const BLOCK_BYTES: usize = 4096;

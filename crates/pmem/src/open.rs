@@ -4,8 +4,9 @@
 //!             I2  whatever `create` made, it removes again when it fails.
 //! Lock order  the file's lock is taken without waiting.
 
+use crate::dirty::Failure;
 use crate::mapping::{Mapping, reserve};
-use crate::region::{Backend, Region};
+use crate::region::{Backend, Region, Source};
 use crate::{BLOCK_BYTES, Error, Result, holder::holder};
 use rustix::fs::{
     self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs,
@@ -13,8 +14,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
+
+/// What errors call a region without a path.
+const NAMELESS: &str = "(anonymous memory)";
 
 /// Called with bytes done and bytes in total.
 pub(crate) type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
@@ -87,12 +90,15 @@ impl Region {
     ///
     /// Errors: [`Error::TooSmall`], [`Error::NoSpace`], [`Error::System`].
     pub fn anonymous(len_bytes: u64) -> Result<Region> {
-        let path = Path::new("(anonymous memory)");
+        let path = Path::new(NAMELESS);
         let len_bytes = whole_blocks(path, len_bytes)?;
         let file = fs::memfd_create("heddle-region", MemfdFlags::CLOEXEC).map_err(system("create", path))?;
         size_and_reserve(&file, path, len_bytes, None)?;
         let mapping = Mapping::of_file(file.as_fd(), len_bytes, false, false).map_err(system("map", path))?;
-        Ok(Region::new(Arc::new(mapping), Backend::Memory, false, Some(file), None))
+        let failure = Failure::default();
+        let source =
+            Source { backend: Backend::Memory, read_only: false, file: Some(file), path: None, failure };
+        Ok(Region::new(mapping, source))
     }
 
     /// Another mapping of the same region, at another address; both keep the region locked.
@@ -100,13 +106,16 @@ impl Region {
     ///
     /// Errors: [`Error::System`].
     pub fn map_again(&self) -> Result<Region> {
-        let Some(file) = self.file() else { return Ok(self.same_mapping()) };
-        let path = self.path().unwrap_or(Path::new("(anonymous memory)"));
-        let file = file.try_clone().map_err(|_| system("open again", path)(Errno::MFILE))?;
-        let sync = self.backend() == Backend::Dax;
-        let mapping = Mapping::of_file(file.as_fd(), self.len_bytes(), self.is_read_only(), sync)
-            .map_err(system("map", path))?;
-        Ok(self.another(Arc::new(mapping), file))
+        let &Source { backend, read_only, ref file, ref path, ref failure } = self.source();
+        let Some(file) = file else {
+            return Ok(self.simulated_again().expect("a region without a file is simulated"));
+        };
+        let name = path.as_deref().unwrap_or(Path::new(NAMELESS));
+        let file = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(system("open again", name))?;
+        let (mapping, _) = map_as_durably_as_possible(file.as_fd(), self.len_bytes(), read_only)
+            .map_err(system("map", name))?;
+        let (path, failure) = (path.clone(), failure.clone());
+        Ok(Region::new(mapping, Source { backend, read_only, file: Some(file), path, failure }))
     }
 }
 
@@ -187,8 +196,11 @@ fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) ->
     if options.prefault && backend != Backend::File {
         mapping.prefault(options.read_only, options.progress).map_err(system("pre-fault", path))?;
     }
-    let path: PathBuf = path.into();
-    Ok(Region::new(Arc::new(mapping), backend, options.read_only, Some(file), Some(path)))
+    let (path, failure) = (Some(path.into()), Failure::default());
+    Ok(Region::new(
+        mapping,
+        Source { backend, read_only: options.read_only, file: Some(file), path, failure },
+    ))
 }
 
 fn map_as_durably_as_possible(

@@ -9,6 +9,7 @@
 use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
 use crate::mapping::Mapping;
+use crate::simulator::{Recorder, StoreKind};
 use crate::{Error, LINE_BYTES, Pos};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -38,16 +39,25 @@ pub struct Region {
     writable_bytes: u64,
     cpu: Cpu,
     watcher: Option<Box<Watcher>>,
-    backend: Backend,
     mapping: Arc<Mapping>,
-    file: Option<OwnedFd>,
-    path: Option<PathBuf>,
-    failure: Failure,
+    source: Source,
 }
 
+/// Where a region comes from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) backend: Backend,
+    pub(crate) read_only: bool,
+    pub(crate) file: Option<OwnedFd>,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) failure: Failure,
+}
+
+/// Who must know of a store besides the memory.
 #[derive(Debug)]
 enum Watcher {
     Dirty(DirtyPages),
+    Recorder(Arc<Recorder>),
 }
 
 // SAFETY: the memory is reached by assembly, volatile and atomic accesses only; what races mean is the caller's protocol.
@@ -56,51 +66,50 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    pub(crate) fn new(
-        mapping: Arc<Mapping>,
-        backend: Backend,
-        read_only: bool,
-        file: Option<OwnedFd>,
-        path: Option<PathBuf>,
-    ) -> Region {
-        let failure = Failure::default();
-        Region::assemble(mapping, backend, read_only, file, path, failure)
+    pub(crate) fn new(mapping: Mapping, source: Source) -> Region {
+        let watcher = (source.backend == Backend::File).then(|| {
+            let path = source.path.clone().unwrap_or_default();
+            Watcher::Dirty(DirtyPages::new(path, source.failure.clone()))
+        });
+        Region::watched(Arc::new(mapping), source, watcher)
     }
 
-    fn assemble(
-        mapping: Arc<Mapping>,
-        backend: Backend,
-        read_only: bool,
-        file: Option<OwnedFd>,
-        path: Option<PathBuf>,
-        failure: Failure,
-    ) -> Region {
-        let watcher = (backend == Backend::File).then(|| {
-            let path = path.clone().unwrap_or_default();
-            Box::new(Watcher::Dirty(DirtyPages::new(path, failure.clone())))
-        });
+    pub(crate) fn recorded(mapping: Arc<Mapping>, recorder: Arc<Recorder>) -> Region {
+        let source = Source {
+            backend: Backend::Simulated,
+            read_only: false,
+            file: None,
+            path: None,
+            failure: Failure::default(),
+        };
+        Region::watched(mapping, source, Some(Watcher::Recorder(recorder)))
+    }
+
+    fn watched(mapping: Arc<Mapping>, source: Source, watcher: Option<Watcher>) -> Region {
         let len_bytes = mapping.len_bytes();
         Region {
             base: mapping.base(),
             len_bytes,
-            writable_bytes: if read_only { 0 } else { len_bytes },
+            writable_bytes: if source.read_only { 0 } else { len_bytes },
             cpu: Cpu::detect(),
-            watcher,
-            backend,
+            watcher: watcher.map(Box::new),
             mapping,
-            file,
-            path,
-            failure,
+            source,
         }
     }
 
-    pub(crate) fn another(&self, mapping: Arc<Mapping>, file: OwnedFd) -> Region {
-        let failure = self.failure.clone();
-        Region::assemble(mapping, self.backend, self.is_read_only(), Some(file), self.path.clone(), failure)
+    /// Another handle on the same memory, for a region whose memory cannot be mapped twice.
+    pub(crate) fn simulated_again(&self) -> Option<Region> {
+        match self.watcher.as_deref() {
+            Some(Watcher::Recorder(recorder)) => {
+                Some(Region::recorded(self.mapping.clone(), recorder.clone()))
+            }
+            _ => None,
+        }
     }
 
-    pub(crate) fn same_mapping(&self) -> Region {
-        unreachable!("only a simulated region has no file")
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
     }
 
     /// Length in bytes, whole blocks.
@@ -111,26 +120,22 @@ impl Region {
 
     /// What makes a store durable here.
     pub fn backend(&self) -> Backend {
-        self.backend
+        self.source.backend
     }
 
     /// The file or device; none for anonymous and simulated regions.
     pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+        self.source.path.as_deref()
     }
 
     /// Whether stores are refused (by a panic).
     pub fn is_read_only(&self) -> bool {
-        self.writable_bytes == 0
+        self.source.read_only
     }
 
     /// Whether a fence could not do its work (only [`Backend::File`] can fail). Once set it stays.
     pub fn failed(&self) -> Option<Error> {
-        self.failure.get().cloned()
-    }
-
-    pub(crate) fn file(&self) -> Option<&OwnedFd> {
-        self.file.as_ref()
+        self.source.failure.get().cloned()
     }
 
     /// Stores bytes past the cache, at any alignment and length. Not durable, nor seen in order by others, before [`Region::fence`].
@@ -146,12 +151,9 @@ impl Region {
     pub fn nt_line(&self, at: Pos, words: &[u64; 8]) {
         self.checked_store(at, LINE_BYTES as u64);
         assert!(at.is_aligned(LINE_BYTES as u64), "a line at {at:?} would straddle two");
-        if self.watcher.is_some() {
-            // SAFETY: checked above.
-            return unsafe { self.nt_words(at.0, words.as_ptr().cast(), LINE_BYTES) };
-        }
         // SAFETY: checked above.
-        unsafe { self.cpu.nt_line(self.address(at.0), words) }
+        let store = || unsafe { self.cpu.nt_line(self.address(at.0), words) };
+        self.store(StoreKind::NonTemporal, at.0, LINE_BYTES, store);
     }
 
     /// Stores zeros past the cache. As [`Region::nt_write`].
@@ -184,15 +186,12 @@ impl Region {
     pub fn store_u64(&self, at: Pos, value: u64) {
         self.checked_store(at, 8);
         assert!(at.is_aligned(8), "a word at {at:?} could tear");
-        if let Some(watcher) = &self.watcher {
-            watcher.before_store(at.0, 8);
-        }
         // SAFETY: checked above.
-        unsafe {
-            // ORDERING: Release, pairs with the Acquire in `load_u64` (O1).
-            AtomicU64::from_ptr(self.address(at.0).cast()).store(value, Ordering::Release);
-            self.flush(at.0, 8);
-        }
+        let word = unsafe { AtomicU64::from_ptr(self.address(at.0).cast()) };
+        // ORDERING: Release, pairs with the Acquire in `load_u64` (O1).
+        self.store(StoreKind::Cached, at.0, 8, || word.store(value, Ordering::Release));
+        // SAFETY: checked above.
+        unsafe { self.flush(at.0, 8) }
     }
 
     /// Returns when everything this thread stored before is durable; see [`Region::failed`] for [`Backend::File`].
@@ -284,51 +283,60 @@ impl Region {
         if len_bytes == 0 {
             return;
         }
-        if let Some(watcher) = &self.watcher {
-            watcher.before_store(at, len_bytes as u64);
-        }
         // SAFETY: the caller's.
-        unsafe {
-            cpu::store_pieces(self.address(at), from, len_bytes);
-            self.flush(at, len_bytes);
-        }
+        let store = || unsafe { cpu::store_pieces(self.address(at), from, len_bytes) };
+        self.store(StoreKind::Cached, at, len_bytes, store);
+        // SAFETY: the caller's.
+        unsafe { self.flush(at, len_bytes) }
     }
 
     /// # Safety
     /// As [`Region::store_range`], and both `at` and `len_bytes` are multiples of 8.
     #[inline]
     unsafe fn nt_words(&self, at: u64, from: *const u8, len_bytes: usize) {
-        if let Some(watcher) = &self.watcher {
-            watcher.before_store(at, len_bytes as u64);
-        }
         // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
-        unsafe { self.cpu.nt_words(self.address(at), from, len_bytes) }
+        let store = || unsafe { self.cpu.nt_words(self.address(at), from, len_bytes) };
+        self.store(StoreKind::NonTemporal, at, len_bytes, store);
     }
 
     /// # Safety
     /// As [`Region::nt_words`].
     unsafe fn nt_zero_words(&self, at: u64, len_bytes: usize) {
-        if let Some(watcher) = &self.watcher {
-            watcher.before_store(at, len_bytes as u64);
-        }
         // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
-        unsafe { self.cpu.nt_zero_words(self.address(at), len_bytes) }
+        let store = || unsafe { self.cpu.nt_zero_words(self.address(at), len_bytes) };
+        self.store(StoreKind::NonTemporal, at, len_bytes, store);
+    }
+
+    /// Runs `store`, which stores exactly `[at, at + len_bytes)`, where a watcher can see it.
+    #[inline]
+    fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: impl Fn()) {
+        match &self.watcher {
+            None => store(),
+            Some(watcher) => watcher.store(kind, at, len_bytes, &store),
+        }
     }
 
     /// # Safety
     /// The range is inside the region.
     #[inline]
     unsafe fn flush(&self, at: u64, len_bytes: usize) {
-        // SAFETY: the caller's; lines do not cross the page on which a mapping ends.
-        unsafe { self.cpu.flush(self.address(at), len_bytes) }
+        match self.watcher.as_deref() {
+            Some(Watcher::Recorder(recorder)) => recorder.flush(cpu::lines(at, len_bytes, LINE_BYTES)),
+            // SAFETY: the caller's; lines do not cross the page on which a mapping ends.
+            _ => unsafe { self.cpu.flush(self.address(at), len_bytes) },
+        }
     }
 }
 
 impl Watcher {
     #[cold]
-    fn before_store(&self, at: u64, len_bytes: u64) {
+    fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
         match self {
-            Watcher::Dirty(pages) => pages.note(at, len_bytes),
+            Watcher::Dirty(pages) => {
+                pages.note(at, len_bytes as u64);
+                store();
+            }
+            Watcher::Recorder(recorder) => recorder.store(kind, at, len_bytes, store),
         }
     }
 
@@ -336,6 +344,7 @@ impl Watcher {
     fn fence(&self, base: *mut u8) {
         match self {
             Watcher::Dirty(pages) => pages.write_back(base),
+            Watcher::Recorder(recorder) => recorder.fence(),
         }
     }
 }

@@ -75,10 +75,7 @@ impl Cpu {
     /// # Safety
     /// The lines are mapped.
     pub(crate) unsafe fn flush(self, at: *mut u8, len_bytes: usize) {
-        let ragged = at as usize % self.line_bytes;
-        let first = at.wrapping_sub(ragged);
-        for offset in (0..ragged + len_bytes).step_by(self.line_bytes) {
-            let line = first.wrapping_add(offset);
+        for line in super::lines(at as u64, len_bytes, self.line_bytes) {
             // SAFETY: the line is mapped; op1 3, c7, c12 or c10, op2 1 are `dc cvap` and `dc cvac` by number, so that an
             // assembler for the base architecture takes both.
             unsafe {

@@ -31,6 +31,13 @@ pub(crate) fn pieces(at: u64, len_bytes: usize) -> impl Iterator<Item = (usize, 
     })
 }
 
+/// Starts of the lines that `[at, at + len_bytes)` touches.
+#[inline]
+pub(crate) fn lines(at: u64, len_bytes: usize, line_bytes: usize) -> impl Iterator<Item = u64> {
+    let first = at & !(line_bytes as u64 - 1);
+    (first..at + len_bytes as u64).step_by(line_bytes)
+}
+
 /// Plain stores of the pieces of `len_bytes` bytes: the ragged edges of a write.
 ///
 /// # Safety

@@ -88,10 +88,7 @@ impl Cpu {
     /// The lines are mapped.
     #[inline]
     pub(crate) unsafe fn flush(self, at: *mut u8, len_bytes: usize) {
-        let ragged = at as usize % LINE_BYTES;
-        let first = at.wrapping_sub(ragged);
-        for offset in (0..ragged + len_bytes).step_by(LINE_BYTES) {
-            let line = first.wrapping_add(offset);
+        for line in super::lines(at as u64, len_bytes, LINE_BYTES) {
             // SAFETY: the line is mapped, and the instruction was detected.
             unsafe {
                 match self.flush {
