@@ -18,6 +18,7 @@
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("heddle-pmem needs 64-bit little-endian Linux");
 
+pub mod bandwidth;
 mod cpu;
 mod dirty;
 mod error;
