@@ -50,14 +50,14 @@ pub enum Error {
         device_bytes: u64,
     },
     /// The file system below is full.
-    #[error("cannot create {}: no room for {len_bytes} bytes, {free_bytes} are free. Free some, ask for less, or \
+    #[error("{} does not fit: it needs {len_bytes} bytes and could have {free_bytes}. Free some, ask for less, or \
              raise the limit (tmpfs: mount -o remount,size=SIZE)", path.display())]
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// What it needs.
         len_bytes: u64,
-        /// What the file system offers.
+        /// What it could have.
         free_bytes: u64,
     },
     /// A directory, pipe or socket.

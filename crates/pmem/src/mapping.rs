@@ -1,8 +1,8 @@
 //! A shared mapping of a file or device, unmapped when its last user is gone.
 //!
 //! State       base and length; both fixed for the mapping's life.
-//! Invariants  I1  a file's blocks are reserved before it is used, so that a full file system is an error of `create` and
-//!                 not a SIGBUS of a later store. A file that somebody truncates while it is mapped still ends in SIGBUS.
+//! Invariants  I1  a file's blocks are reserved before it is stored to, so that a full file system is an error of `create`
+//!                 or `open` and not a SIGBUS of a later store. A file that somebody truncates while it is mapped still ends in SIGBUS.
 
 use crate::open::Progress;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -81,10 +81,17 @@ impl Drop for Mapping {
     }
 }
 
-/// Reserves the blocks of a new file of zeros.
-pub(crate) fn reserve(file: BorrowedFd<'_>, len_bytes: u64, progress: Progress<'_>) -> Result<(), Errno> {
+/// Reserves the blocks of a file, holes included. Where the file system has no such call, a new file is written full of
+/// zeros, and an old one keeps its holes.
+pub(crate) fn reserve(
+    file: BorrowedFd<'_>,
+    len_bytes: u64,
+    is_new: bool,
+    progress: Progress<'_>,
+) -> Result<(), Errno> {
     in_steps(len_bytes, progress, |at, bytes| match fallocate(file, FallocateFlags::empty(), at, bytes) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, at, bytes),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) if is_new => write_zeros(file, at, bytes),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         done => done,
     })
 }

@@ -71,7 +71,9 @@ impl Region {
 
     /// Maps an existing file or device whole.
     ///
-    /// Errors: [`Error::InUse`], [`Error::TooSmall`], [`Error::NotMappable`], [`Error::System`].
+    /// Holes of a file are given blocks first, unless it is opened for reading only.
+    ///
+    /// Errors: [`Error::InUse`], [`Error::TooSmall`], [`Error::NoSpace`], [`Error::NotMappable`], [`Error::System`].
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions<'_>) -> Result<Region> {
         let path = path.as_ref();
         let (how, lock_how) = match options.read_only {
@@ -83,6 +85,9 @@ impl Region {
         let file = fs::openat(CWD, path, how, Mode::empty()).map_err(system("open", path))?;
         let stat = lock(&file, path, lock_how)?;
         let len_bytes = whole_blocks(path, size_of_media(&file, &stat, path)?)?;
+        if is_regular(&stat) && !options.read_only {
+            reserve_all(&file, path, len_bytes, false, options.progress)?;
+        }
         map(file, path, len_bytes, options)
     }
 
@@ -139,11 +144,19 @@ fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<Stat> {
     }
 }
 
-/// Gives a file its size and blocks; for a device checks that it is large enough.
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// Gives a file its size and blocks; for a device checks that it is large enough. Returns the length to map.
 fn fill(file: &OwnedFd, stat: &Stat, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<u64> {
-    if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+    if is_regular(stat) {
         ftruncate(file, 0).map_err(system("empty", path))?;
-        size_and_reserve(file, path, len_bytes, options.progress)?;
+        let reserved = size_and_reserve(file, path, len_bytes, options.progress);
+        if reserved.is_err() {
+            let _ = ftruncate(file, 0);
+        }
+        reserved?;
         fs::fsync(file).map_err(system("sync", path))?;
         sync_directory_of(path)?;
         return Ok(len_bytes);
@@ -152,20 +165,40 @@ fn fill(file: &OwnedFd, stat: &Stat, path: &Path, len_bytes: u64, options: &Open
     if len_bytes > device_bytes {
         return Err(Error::TooLarge { path: path.into(), len_bytes, device_bytes });
     }
-    Ok(len_bytes)
+    // A device-DAX mapping is whole pages of the size the device was set up for.
+    let unit = device_attribute(stat, "align").unwrap_or(BLOCK_BYTES as u64);
+    match len_bytes - len_bytes % unit {
+        0 => Err(Error::TooSmall { path: path.into(), len_bytes, least_bytes: unit }),
+        whole => Ok(whole),
+    }
 }
 
 fn size_and_reserve(file: &OwnedFd, path: &Path, len_bytes: u64, progress: Progress<'_>) -> Result<()> {
-    let sized = ftruncate(file, len_bytes).and_then(|()| reserve(file.as_fd(), len_bytes, progress));
-    match sized {
-        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => {
-            // What a failed reservation took is still counted; without it, this is what there was.
-            let _ = ftruncate(file, 0);
-            let free_bytes = fstatfs(file).map_or(0, |fs| fs.f_bavail * fs.f_bsize as u64);
-            Err(Error::NoSpace { path: path.into(), len_bytes, free_bytes })
-        }
+    match ftruncate(file, len_bytes) {
+        Err(Errno::FBIG) => Err(no_space(file, path, len_bytes)),
+        Err(errno) => Err(system("size", path)(errno)),
+        Ok(()) => reserve_all(file, path, len_bytes, true, progress),
+    }
+}
+
+fn reserve_all(
+    file: &OwnedFd,
+    path: &Path,
+    len_bytes: u64,
+    is_new: bool,
+    progress: Progress<'_>,
+) -> Result<()> {
+    match reserve(file.as_fd(), len_bytes, is_new, progress) {
+        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => Err(no_space(file, path, len_bytes)),
         done => done.map_err(system("reserve the blocks of", path)),
     }
+}
+
+/// What is free counts with what the file itself holds already: that much it could have.
+fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
+    let free = fstatfs(file).map_or(0, |fs| fs.f_bavail * fs.f_bsize as u64);
+    let own = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
+    Error::NoSpace { path: path.into(), len_bytes, free_bytes: free + own }
 }
 
 /// A file that was made must still have its name after a power cut.
@@ -181,13 +214,18 @@ fn size_of_media(file: &OwnedFd, stat: &Stat, path: &Path) -> Result<u64> {
         FileType::RegularFile => Ok(stat.st_size as u64),
         FileType::BlockDevice => fs::seek(file, SeekFrom::End(0)).map_err(system("measure", path)),
         FileType::CharacterDevice => {
-            let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
-            let size = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"));
-            let size = size.ok().and_then(|text| text.trim().parse().ok());
+            let size = device_attribute(stat, "size");
             size.ok_or_else(|| Error::NotMappable { path: path.into() })
         }
         _ => Err(Error::NotMappable { path: path.into() }),
     }
+}
+
+/// A number the kernel tells of a character device.
+fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
+    let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
+    let text = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/{name}")).ok()?;
+    text.trim().parse().ok()
 }
 
 fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {

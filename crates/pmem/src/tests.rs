@@ -5,6 +5,7 @@ use crate::dirty::{DirtyPages, Failure};
 use crate::{Backend, Error, OpenOptions, Pos, Region};
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -143,6 +144,17 @@ fn a_region_on_tmpfs_keeps_its_bytes_when_opened_again() {
 }
 
 #[test]
+fn opening_a_file_with_holes_keeps_its_bytes_and_fills_the_holes() {
+    let scratch = Scratch::on_tmpfs("holes");
+    let file = fs::File::create(scratch.image()).unwrap();
+    file.set_len(MIB).unwrap();
+    file.write_all_at(b"bytes", 300_000).unwrap();
+    let region = Region::open(scratch.image(), &OpenOptions::default()).unwrap();
+    assert_eq!(bytes_of(&region, 299_999, 7), b"\0bytes\0");
+    assert_eq!(fs::metadata(scratch.image()).unwrap().blocks() * 512, MIB);
+}
+
+#[test]
 fn create_replaces_a_file_only_when_told_to() {
     let scratch = Scratch::on_tmpfs("exists");
     create(&scratch.image()).nt_write(Pos(0), b"precious");
@@ -257,14 +269,18 @@ fn stores_through_one_mapping_are_seen_through_another() {
 
 /// Needs a private mount namespace for a tmpfs of its own; without the right to one it says so and ends.
 #[test]
-fn a_full_tmpfs_is_an_error_of_create_and_leaves_no_file() {
+fn a_full_tmpfs_is_an_error_of_create_and_open_and_not_a_signal() {
     const INSIDE: &str = "HEDDLE_PMEM_TEST_TINY_TMPFS";
     if let Some(directory) = std::env::var_os(INSIDE) {
         let image = Path::new(&directory).join("region.img");
         let refused = Region::create(&image, 64 * MIB, &OpenOptions::default()).unwrap_err();
         assert_eq!(refused, Error::NoSpace { path: image.clone(), len_bytes: 64 * MIB, free_bytes: 4 * MIB });
         assert!(!image.exists());
-        Region::create(&image, 4 * MIB, &OpenOptions::default()).unwrap();
+        fs::File::create(&image).unwrap().set_len(64 * MIB).unwrap();
+        let refused = Region::open(&image, &OpenOptions::default()).unwrap_err();
+        assert!(matches!(refused, Error::NoSpace { .. }), "a file of holes: {refused}");
+        let options = OpenOptions { overwrite: true, ..Default::default() };
+        Region::create(&image, 4 * MIB, &options).unwrap();
         return;
     }
     let scratch = Scratch::on_tmpfs("full");
@@ -278,7 +294,7 @@ fn a_full_tmpfs_is_an_error_of_create_and_leaves_no_file() {
         eprintln!("SKIPPED: no private mount namespace here, so a full tmpfs was not tried");
         return;
     }
-    let test = "tests::a_full_tmpfs_is_an_error_of_create_and_leaves_no_file";
+    let test = "tests::a_full_tmpfs_is_an_error_of_create_and_open_and_not_a_signal";
     let script = format!("{mount} && {INSIDE}=\"$1\" exec \"$2\" --exact {test} --nocapture");
     let output = in_namespace(&script).arg(std::env::current_exe().unwrap()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -305,15 +321,16 @@ fn a_fence_of_a_file_backed_region_returns_when_this_threads_pages_are_on_the_de
         eprintln!("SKIPPED: needs a disk below {:?} and Linux 6.5", scratch.0);
         return;
     }
-    let pages = [0, 4096, 65536, 131072, 135168];
+    let pages = [0, 4096, 8192, 65536, 131072, 135168];
     let dirty = || pages.map(|page| is_dirty(&region, page).unwrap());
-    assert_eq!(dirty(), [false; 5]);
+    assert_eq!(dirty(), [false; 6]);
     region.nt_write(Pos(4090), &pattern(100));
     region.store_u64(Pos(65536), 7);
-    region.nt_zero(Pos(131072), 8192);
-    assert_eq!(dirty(), [true; 5]);
+    region.nt_write(Pos(131072), &pattern(8192));
+    region.store_u64(Pos(8192), 7);
+    assert_eq!(dirty(), [true; 6]);
     region.fence();
-    assert_eq!(dirty(), [false; 5]);
+    assert_eq!(dirty(), [false; 6]);
     region.nt_line(Pos(4096), &[1; 8]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -323,7 +340,7 @@ fn a_fence_of_a_file_backed_region_returns_when_this_threads_pages_are_on_the_de
         });
     });
     region.fence();
-    assert_eq!((dirty(), region.failed()), ([false; 5], None));
+    assert_eq!((dirty(), region.failed()), ([false; 6], None));
     assert_eq!(fs::read(scratch.image()).unwrap()[4090..4096], pattern(6));
 }
 
