@@ -238,6 +238,12 @@ fn images_are_all_of_them_when_they_fit_and_otherwise_different_repeatable_and_a
             assert!(fates.contains(&(record, data)), "no image with record {record:?} and data {data:?}");
         }
     }
+    for seed in 0..50 {
+        let few: HashSet<Vec<u8>> = point.images(16, seed).collect();
+        for wanted in [|unit| unit < 8, |unit| unit >= 8, |_| true, |_| false] {
+            assert!(few.contains(&point.image(wanted)), "each operation alone, all and none come first");
+        }
+    }
     assert_eq!(point.images(1, 0).collect::<Vec<_>>(), [point.durable_image()]);
 }
 
