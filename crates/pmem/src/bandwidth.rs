@@ -59,7 +59,8 @@ impl Plan {
     }
 }
 
-/// Measures, overwriting the region. One of [`Region::anonymous`] tells of plain memory, one on a device of that device.
+/// Measures, overwriting the region. One of [`Region::anonymous`] tells of plain memory, one on a device of that
+/// device.
 ///
 /// Panics if the region is smaller than [`Plan::region_bytes`], a buffer smaller than 1 MiB, or there are no repeats.
 pub fn measure(region: &Region, plan: &Plan) -> Vec<Row> {

@@ -1,6 +1,7 @@
 //! Which pages of a file-backed region a thread has stored to since its last fence.
 //!
-//! State       one list of page ranges a thread, under one mutex: a fence here is a disk write, a thousand times the mutex.
+//! State       one list of page ranges a thread, under one mutex: a fence here is a disk write, a thousand times the
+//!             mutex.
 //! Invariants  I1  a range is noted before its store, so that a fence of the same thread covers it.
 //!             I2  the first error of `msync` stays: the kernel reports it once and drops the pages.
 

@@ -13,8 +13,8 @@ pub(crate) fn holder(file: &Stat) -> Option<(u32, Option<SystemTime>)> {
     Some((pid, started(pid)))
 }
 
-/// A line reads `7: FLOCK  ADVISORY  WRITE 4711 00:1c:23 0 EOF`, the device in hexadecimal. Lines of those who still wait
-/// have an arrow as their second word and so do not match.
+/// A line reads `7: FLOCK  ADVISORY  WRITE 4711 00:1c:23 0 EOF`, the device in hexadecimal. Lines of those who still
+/// wait have an arrow as their second word and so do not match.
 fn holds(line: &str, file: &Stat) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {

@@ -1,8 +1,9 @@
 //! A shared mapping of a file or device, unmapped when its last user is gone.
 //!
 //! State       base and length; both fixed for the mapping's life.
-//! Invariants  I1  a file's blocks are reserved before it is stored to, so that a full file system is an error of `create`
-//!                 or `open` and not a SIGBUS of a later store. A file that somebody truncates while it is mapped still ends in SIGBUS.
+//! Invariants  I1  a file's blocks are reserved before it is stored to, so that a full file system is an error of
+//!                 `create` or `open` and not a SIGBUS of a later store. A file that somebody truncates while it is
+//!                 mapped still ends in SIGBUS.
 
 use crate::open::Progress;
 use rustix::fs::{FallocateFlags, fallocate};

@@ -42,8 +42,8 @@ impl Default for OpenOptions<'_> {
 }
 
 impl Region {
-    /// Makes a file of `len_bytes`, rounded down to whole blocks, full of zeros and with its blocks reserved, and maps it.
-    /// On a device, uses its first `len_bytes`, with the bytes they have.
+    /// Makes a file of `len_bytes`, rounded down to whole blocks, full of zeros and with its blocks reserved, and
+    /// maps it. On a device, uses its first `len_bytes`, with the bytes they have.
     ///
     /// Errors: [`Error::Exists`], [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLarge`], [`Error::NoSpace`],
     /// [`Error::NotMappable`], [`Error::System`].

@@ -60,7 +60,8 @@ enum Watcher {
     Recorder(Arc<Recorder>),
 }
 
-// SAFETY: the memory is reached by assembly, volatile and atomic accesses only; what races mean is the caller's protocol.
+// SAFETY: the memory is reached by assembly, volatile and atomic accesses only; what races mean is the caller's
+// protocol.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -138,7 +139,8 @@ impl Region {
         self.source.failure.get().cloned()
     }
 
-    /// Stores bytes past the cache, at any alignment and length. Not durable, nor seen in order by others, before [`Region::fence`].
+    /// Stores bytes past the cache, at any alignment and length. Not durable, nor seen in order by others, before
+    /// [`Region::fence`].
     #[inline]
     pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
         self.checked_store(at, bytes.len() as u64);
@@ -181,7 +183,8 @@ impl Region {
         unsafe { self.store_range(to.0, self.address(from.0), len_bytes as usize) }
     }
 
-    /// Stores one word atomically (Release) and starts its write-back; `at` is a multiple of 8. Durable after [`Region::fence`].
+    /// Stores one word atomically (Release) and starts its write-back; `at` is a multiple of 8. Durable after
+    /// [`Region::fence`].
     #[inline]
     pub fn store_u64(&self, at: Pos, value: u64) {
         self.checked_store(at, 8);
@@ -195,6 +198,7 @@ impl Region {
     }
 
     /// Returns when everything this thread stored before is durable; see [`Region::failed`] for [`Backend::File`].
+    /// Orders stores with stores only: a load after it may still be served before them.
     #[inline]
     pub fn fence(&self) {
         self.cpu.fence();

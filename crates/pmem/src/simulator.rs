@@ -2,8 +2,8 @@
 //!
 //! State       [`Recorder`]: the log of stores that are not yet durable, beside the memory that holds all of them.
 //! Invariants  I1  every store of the region happens under the log's lock, so the log's order is memory's order.
-//!             I2  the recorder reads from memory what a store left there: it sees what the real store code did, not what
-//!                 it was asked to do.
+//!             I2  the recorder reads from memory what a store left there: it sees what the real store code did, not
+//!                 what it was asked to do.
 //! Lock order  log, then hook. A hook runs under both: whoever stores meanwhile waits.
 //! Source      the in-flight store model of Yat, Vinter and Chipmunk, refined by x86's order within a line.
 
@@ -80,7 +80,8 @@ impl Simulator {
         self.recorder.log().fences()
     }
 
-    /// Calls `hook` at every fence before it takes effect: all that is pending is still undecided. Replaces an earlier hook.
+    /// Calls `hook` at every fence before it takes effect: all that is pending is still undecided. Replaces an
+    /// earlier hook.
     ///
     /// Other threads' stores and fences wait meanwhile. The hook may use any region but this one, which panics.
     pub fn on_fence(&self, hook: Box<dyn FnMut(&CrashPoint<'_>) + Send>) {

@@ -1,8 +1,8 @@
 //! aarch64: `stnp`, `dc cvap` (or `dc cvac` before Armv8.2), `dsb`.
 //!
 //! `stnp` is a hint and may leave its line in the cache, so every non-temporal store here is followed by a clean of its
-//! lines; the interface promises no less and no more than on x86. Without `cvap` a clean reaches the point of coherency, which
-//! is persistence only on platforms that say so.
+//! lines; the interface promises no less and no more than on x86. Without `cvap` a clean reaches the point of
+//! coherency, which is persistence only on platforms that say so.
 //!
 //! Not measured, and run on no machine yet.
 
@@ -76,8 +76,8 @@ impl Cpu {
     /// The lines are mapped.
     pub(crate) unsafe fn flush(self, at: *mut u8, len_bytes: usize) {
         for line in super::lines(at as u64, len_bytes, self.line_bytes) {
-            // SAFETY: the line is mapped; op1 3, c7, c12 or c10, op2 1 are `dc cvap` and `dc cvac` by number, so that an
-            // assembler for the base architecture takes both.
+            // SAFETY: the line is mapped; op1 3, c7, c12 or c10, op2 1 are `dc cvap` and `dc cvac` by number, so
+            // that an assembler for the base architecture takes both.
             unsafe {
                 if self.to_persistence {
                     asm!("sys #3, c7, c12, #1, {line}", line = in(reg) line, options(nostack, preserves_flags));
@@ -90,7 +90,8 @@ impl Cpu {
 
     /// Waits until what this thread cleaned is in the power-fail domain.
     pub(crate) fn fence(self) {
-        // SAFETY: orders memory, touches none. The full system, since persistent memory may sit beyond the inner domain.
+        // SAFETY: orders memory, touches none. The full system, since persistent memory may sit beyond the inner
+        // domain.
         unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
     }
 

@@ -17,8 +17,8 @@ pub(crate) use aarch64::Cpu;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("heddle-pmem knows the cache instructions of x86_64 and aarch64 only");
 
-/// Cuts `len_bytes` at `at` into naturally aligned pieces of 1, 2, 4 or 8 bytes: the stores that cover exactly these bytes
-/// and of which none crosses a word.
+/// Cuts `len_bytes` at `at` into naturally aligned pieces of 1, 2, 4 or 8 bytes: the stores that cover exactly these
+/// bytes and of which none crosses a word.
 pub(crate) fn pieces(at: u64, len_bytes: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -44,8 +44,8 @@ pub(crate) fn lines(at: u64, len_bytes: usize, line_bytes: usize) -> impl Iterat
 /// `from` is readable and `to` writable for `len_bytes`; `to` is in a mapping that starts on a page.
 pub(crate) unsafe fn store_pieces(to: *mut u8, from: *const u8, len_bytes: usize) {
     for (offset, piece) in pieces(to as u64, len_bytes) {
-        // SAFETY: `offset + piece <= len_bytes`, and a piece is aligned at its target; the source may be unaligned, which
-        // is why it is read byte by byte.
+        // SAFETY: `offset + piece <= len_bytes`, and a piece is aligned at its target; the source may be unaligned,
+        // which is why it is read byte by byte.
         unsafe {
             let mut word = [0u8; 8];
             for (byte, cell) in word.iter_mut().enumerate().take(piece) {

@@ -1,16 +1,16 @@
 //! Which of the possible crash images to look at when there are too many.
 //!
-//! Most crash bugs need only that one or two stores are missing, or that one came too early; and they show at the grain of
-//! whole store operations (the record without its data) as well as of words (half a record). So both grains are tried one
-//! at a time, then at random.
+//! Most crash bugs need only that one or two stores are missing, or that one came too early; and they show at the
+//! grain of whole store operations (the record without its data) as well as of words (half a record). So both grains
+//! are tried one at a time, then at random.
 
 use std::collections::HashSet;
 
 /// For each pending unit whether it arrived.
 pub(super) type Choice = Vec<bool>;
 
-/// At most `limit` different choices over units, of which unit `i` is part of store operation `stores[i]`. `close` makes a
-/// choice admissible.
+/// At most `limit` different choices over units, of which unit `i` is part of store operation `stores[i]`. `close`
+/// makes a choice admissible.
 pub(super) fn choices(stores: &[u64], limit: usize, seed: u64, close: impl Fn(&mut Choice)) -> Vec<Choice> {
     let units = stores.len();
     let mut found = Found { list: Vec::new(), seen: HashSet::new(), limit, close };

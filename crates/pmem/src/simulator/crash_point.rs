@@ -51,17 +51,17 @@ impl<'a> CrashPoint<'a> {
         self.memory.to_vec()
     }
 
-    /// The region if the pending stores for which `arrived` says so arrived, in the order of their stores, and with them
-    /// those that the model says must have come before.
+    /// The region if the pending stores for which `arrived` says so arrived, in the order of their stores, and with
+    /// them those that the model says must have come before.
     pub fn image(&self, mut arrived: impl FnMut(usize) -> bool) -> Vec<u8> {
         let mut choice: Choice = (0..self.pending.len()).map(&mut arrived).collect();
         self.close(&mut choice);
         self.image_of(&choice)
     }
 
-    /// The images of many choices, all different ones: every choice if they are at most `limit`; else none, all, and each
-    /// store operation and each unit alone and left out, as far as three quarters of `limit` go, and then random ones. The
-    /// same `seed` gives the same images.
+    /// The images of many choices, all different ones: every choice if they are at most `limit`; else none, all, and
+    /// each store operation and each unit alone and left out, as far as three quarters of `limit` go, and then
+    /// random ones. The same `seed` gives the same images.
     pub fn images(&self, limit: usize, seed: u64) -> impl Iterator<Item = Vec<u8>> + '_ {
         let stores: Vec<u64> = self.pending.iter().map(|unit| unit.store).collect();
         choices(&stores, limit, seed, |choice| self.close(choice))

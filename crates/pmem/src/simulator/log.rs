@@ -1,12 +1,12 @@
 //! What is stored and not yet durable.
 //!
 //! State       memory     has every store applied: what a program sees.
-//!             pending    units in the order of their stores: parts of one aligned word, each of which is whole or absent.
+//!             pending    units in the order of their stores: parts of one aligned word, each whole or absent.
 //!             durable    for every word with a pending unit, the value the media is sure to have.
-//! Invariants  I1  a word without a pending unit is durable as it is in memory. So an image is memory, with the words in
-//!                 `durable` put back and any admissible choice of units applied on top, in order.
-//!             I2  when a unit becomes durable, older units lose the bytes it covers: coherence lets no older value of a byte
-//!                 reach the media after a newer one.
+//! Invariants  I1  a word without a pending unit is durable as it is in memory. So an image is memory, with the
+//!                 words in `durable` put back and any admissible choice of units applied on top, in order.
+//!             I2  when a unit becomes durable, older units lose the bytes it covers: coherence lets no older value
+//!                 of a byte reach the media after a newer one.
 
 use super::{CrashPoint, Model, line_of};
 use crate::mapping::Mapping;
