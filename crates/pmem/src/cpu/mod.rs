@@ -1,0 +1,64 @@
+//! The instructions a region needs, one file a processor.
+//!
+//! State       [`Cpu`]: what this processor offers, found once a region.
+//! Invariants  I1  memory that other threads may write is touched by assembly, volatile or atomic accesses only.
+//!             I2  every function here is a compiler barrier for memory, so nothing moves across a flush or a fence.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::Cpu;
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::Cpu;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("heddle-pmem knows the cache instructions of x86_64 and aarch64 only");
+
+/// Cuts `len_bytes` at `at` into naturally aligned pieces of 1, 2, 4 or 8 bytes: the stores that cover exactly these
+/// bytes and of which none crosses a word.
+pub(crate) fn pieces(at: u64, len_bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let left = len_bytes - done;
+        let align = 1 << (at + done as u64).trailing_zeros().min(3);
+        let fits = 1 << left.checked_ilog2()?;
+        let piece = (done, align.min(fits));
+        done += piece.1;
+        Some(piece)
+    })
+}
+
+/// Starts of the lines that `[at, at + len_bytes)` touches.
+#[inline]
+pub(crate) fn lines(at: u64, len_bytes: usize, line_bytes: usize) -> impl Iterator<Item = u64> {
+    let first = at & !(line_bytes as u64 - 1);
+    (first..at + len_bytes as u64).step_by(line_bytes)
+}
+
+/// Plain stores of the pieces of `len_bytes` bytes: the ragged edges of a write.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len_bytes`; `to` is in a mapping that starts on a page.
+pub(crate) unsafe fn store_pieces(to: *mut u8, from: *const u8, len_bytes: usize) {
+    for (offset, piece) in pieces(to as u64, len_bytes) {
+        // SAFETY: `offset + piece <= len_bytes`, and a piece is aligned at its target; the source may be unaligned,
+        // which is why it is read byte by byte.
+        unsafe {
+            let mut word = [0u8; 8];
+            for (byte, cell) in word.iter_mut().enumerate().take(piece) {
+                *cell = from.add(offset + byte).read_volatile();
+            }
+            let target = to.add(offset);
+            let value = u64::from_le_bytes(word);
+            match piece {
+                1 => target.write_volatile(value as u8),
+                2 => target.cast::<u16>().write_volatile(value as u16),
+                4 => target.cast::<u32>().write_volatile(value as u32),
+                _ => target.cast::<u64>().write_volatile(value),
+            }
+        }
+    }
+}

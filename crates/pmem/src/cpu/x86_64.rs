@@ -1,0 +1,183 @@
+//! x86-64: `movnti`, `vmovntdq`, `clwb` and its elders, `sfence`.
+//!
+//! Non-temporal stores bypass the cache and are durable after `sfence` wherever the memory controller is inside the
+//! power-fail domain (ADR). `clwb` keeps the line cached, `clflushopt` drops it, `clflush` also waits for its turn.
+
+use crate::LINE_BYTES;
+use std::arch::{asm, x86_64::__cpuid_count};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flush {
+    Clwb,
+    Clflushopt,
+    Clflush,
+}
+
+/// What this processor offers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cpu {
+    flush: Flush,
+    avx: bool,
+}
+
+impl Cpu {
+    pub(crate) fn detect() -> Cpu {
+        // Leaf 7 exists wherever AVX2 does; on older processors the highest leaf says that it does not.
+        let features = if __cpuid_count(0, 0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
+        let flush = match (features & 1 << 24 != 0, features & 1 << 23 != 0) {
+            (true, _) => Flush::Clwb,
+            (false, true) => Flush::Clflushopt,
+            (false, false) => Flush::Clflush,
+        };
+        Cpu { flush, avx: is_x86_feature_detected!("avx") }
+    }
+
+    /// Non-temporal stores of whole words. Durable after [`Cpu::fence`].
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
+    #[inline]
+    pub(crate) unsafe fn nt_words(self, to: *mut u8, from: *const u8, len_bytes: usize) {
+        let body_at = if self.avx { to.align_offset(32).min(len_bytes) } else { len_bytes };
+        let body_bytes = (len_bytes - body_at) & !31;
+        let tail_at = body_at + body_bytes;
+        // SAFETY: the three parts lie one after the other in the caller's range; the body starts on 32 bytes and is a
+        // multiple of 32 long, the others are multiples of 8; AVX was detected where the body is not empty.
+        unsafe {
+            nt_narrow(to, from, body_at);
+            if body_bytes > 0 {
+                nt_wide(to.add(body_at), from.add(body_at), body_bytes);
+            }
+            nt_narrow(to.add(tail_at), from.add(tail_at), len_bytes - tail_at);
+        }
+    }
+
+    /// Non-temporal stores of one line. Durable after [`Cpu::fence`].
+    ///
+    /// # Safety
+    /// `to` is writable for a line and aligned to one.
+    #[inline]
+    pub(crate) unsafe fn nt_line(self, to: *mut u8, words: &[u64; 8]) {
+        for (slot, word) in words.iter().enumerate() {
+            // SAFETY: eight words are within the line.
+            unsafe {
+                asm!("movnti [{to}], {word}", to = in(reg) to.add(slot * 8), word = in(reg) *word,
+                          options(nostack, preserves_flags))
+            };
+        }
+    }
+
+    /// Non-temporal stores of zero words. Durable after [`Cpu::fence`].
+    ///
+    /// # Safety
+    /// `to` is writable for `len_bytes`; both are multiples of 8.
+    #[inline]
+    pub(crate) unsafe fn nt_zero_words(self, to: *mut u8, len_bytes: usize) {
+        for offset in (0..len_bytes).step_by(8) {
+            // SAFETY: `offset + 8 <= len_bytes`.
+            unsafe {
+                asm!("movnti [{to}], {zero}", to = in(reg) to.add(offset), zero = in(reg) 0u64,
+                          options(nostack, preserves_flags))
+            };
+        }
+    }
+
+    /// Starts the write-back of every line that `[at, at + len_bytes)` touches. Durable after [`Cpu::fence`].
+    ///
+    /// # Safety
+    /// The lines are mapped.
+    #[inline]
+    pub(crate) unsafe fn flush(self, at: *mut u8, len_bytes: usize) {
+        for line in super::lines(at as u64, len_bytes, LINE_BYTES) {
+            // SAFETY: the line is mapped, and the instruction was detected.
+            unsafe {
+                match self.flush {
+                    Flush::Clwb => {
+                        asm!("clwb [{line}]", line = in(reg) line, options(nostack, preserves_flags))
+                    }
+                    Flush::Clflushopt => {
+                        asm!("clflushopt [{line}]", line = in(reg) line, options(nostack, preserves_flags))
+                    }
+                    Flush::Clflush => {
+                        asm!("clflush [{line}]", line = in(reg) line, options(nostack, preserves_flags))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until what this thread flushed or stored past the cache is in the power-fail domain.
+    #[inline]
+    pub(crate) fn fence(self) {
+        // SAFETY: orders memory, touches none.
+        unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+    }
+
+    /// Copies out of memory that others may be writing.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `len_bytes`; no overlap.
+    #[inline]
+    pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) {
+        // SAFETY: the caller's; the direction flag is clear, as the ABI demands.
+        unsafe {
+            asm!("rep movsb", inout("rcx") len_bytes => _, inout("rdi") to => _, inout("rsi") from => _,
+                 options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// # Safety
+/// As [`Cpu::nt_words`].
+#[inline]
+unsafe fn nt_narrow(to: *mut u8, from: *const u8, len_bytes: usize) {
+    for offset in (0..len_bytes).step_by(8) {
+        // SAFETY: `offset + 8 <= len_bytes`; a scalar load may be unaligned.
+        unsafe {
+            asm!("mov {word}, [{from}]", "movnti [{to}], {word}", word = out(reg) _,
+                 from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// # Safety
+/// As [`Cpu::nt_words`]; `to` and `len_bytes` are multiples of 32, `len_bytes` is not 0, and AVX was detected.
+#[target_feature(enable = "avx")]
+unsafe fn nt_wide(to: *mut u8, from: *const u8, len_bytes: usize) {
+    let lines_end = len_bytes & !127;
+    // SAFETY: the first loop covers `[0, lines_end)` by 128 bytes, the second the rest by 32; both end at `len_bytes`.
+    // Loads may be unaligned, stores are on 32 bytes.
+    unsafe {
+        asm!(
+            "xor {at}, {at}",
+            "test {lines}, {lines}",
+            "jz 3f",
+            "2:",
+            "vmovdqu ymm0, [{from} + {at}]",
+            "vmovdqu ymm1, [{from} + {at} + 32]",
+            "vmovdqu ymm2, [{from} + {at} + 64]",
+            "vmovdqu ymm3, [{from} + {at} + 96]",
+            "vmovntdq [{to} + {at}], ymm0",
+            "vmovntdq [{to} + {at} + 32], ymm1",
+            "vmovntdq [{to} + {at} + 64], ymm2",
+            "vmovntdq [{to} + {at} + 96], ymm3",
+            "add {at}, 128",
+            "cmp {at}, {lines}",
+            "jb 2b",
+            "3:",
+            "cmp {at}, {len}",
+            "jae 4f",
+            "vmovdqu ymm0, [{from} + {at}]",
+            "vmovntdq [{to} + {at}], ymm0",
+            "add {at}, 32",
+            "jmp 3b",
+            "4:",
+            "vzeroupper",
+            at = out(reg) _, from = in(reg) from, to = in(reg) to, lines = in(reg) lines_end, len = in(reg) len_bytes,
+            out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+            out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
+            out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+            options(nostack),
+        );
+    }
+}

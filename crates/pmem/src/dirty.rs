@@ -1,0 +1,76 @@
+//! Which pages of a file-backed region a thread has stored to since its last fence.
+//!
+//! State       one list of page ranges a thread, under one mutex: a fence here is a disk write, a thousand times the
+//!             mutex.
+//! Invariants  I1  a range is noted before its store, so that a fence of the same thread covers it.
+//!             I2  the first error of `msync` stays: the kernel reports it once and drops the pages.
+
+use crate::{BLOCK_BYTES, Error};
+use rustix::io::Errno;
+use rustix::mm::{MsyncFlags, msync};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// Set once durability is lost; shared by all mappings of one open file, since the kernel tells only one of them.
+pub(crate) type Failure = Arc<OnceLock<Error>>;
+
+#[derive(Debug)]
+pub(crate) struct DirtyPages {
+    of_thread: Mutex<HashMap<ThreadId, Vec<Range<u64>>>>,
+    failure: Failure,
+    path: PathBuf,
+}
+
+impl DirtyPages {
+    pub(crate) fn new(path: PathBuf, failure: Failure) -> DirtyPages {
+        DirtyPages { of_thread: Mutex::default(), failure, path }
+    }
+
+    pub(crate) fn note(&self, at: u64, len_bytes: u64) {
+        let page = BLOCK_BYTES as u64;
+        let range = at & !(page - 1)..(at + len_bytes).next_multiple_of(page);
+        let mut of_thread = self.of_thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let ranges = of_thread.entry(thread::current().id()).or_default();
+        match ranges.last_mut() {
+            Some(last) if last.start <= range.end && range.start <= last.end => {
+                *last = last.start.min(range.start)..last.end.max(range.end);
+            }
+            _ => ranges.push(range),
+        }
+    }
+
+    /// Writes back what this thread noted. `base` is the start of the mapping that was stored through.
+    pub(crate) fn write_back(&self, base: *mut u8) {
+        let noted =
+            self.of_thread.lock().unwrap_or_else(PoisonError::into_inner).remove(&thread::current().id());
+        for range in merged(noted.unwrap_or_default()) {
+            let from = base.wrapping_add(range.start as usize);
+            let len_bytes = (range.end - range.start) as usize;
+            let done = loop {
+                // SAFETY: page-rounded ranges of stores that were inside the mapping, whose length is whole pages.
+                match unsafe { msync(from.cast(), len_bytes, MsyncFlags::SYNC) } {
+                    Err(Errno::INTR) => {}
+                    done => break done,
+                }
+            };
+            if let Err(errno) = done {
+                self.failure.get_or_init(|| Error::NotDurable { path: self.path.clone(), errno });
+            }
+        }
+    }
+}
+
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let touch = next.start <= last.end;
+        if touch {
+            last.end = last.end.max(next.end);
+        }
+        touch
+    });
+    ranges
+}

@@ -1,0 +1,117 @@
+//! One variant a cause; the text names the thing, the cause and the way out.
+
+use rustix::io::Errno;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Result of making or opening a region.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a region could not be made, opened or made durable.
+#[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// `create` found a file of that name.
+    #[error("cannot create {}: it exists already. Choose another name, or ask to overwrite it", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process (or another open of this one) holds the region.
+    #[error("cannot open {}: it is in use by {}. Unmount it with: heddle umount, or end that process",
+            path.display(), holder_text(*pid, *since))]
+    InUse {
+        /// The file or device.
+        path: PathBuf,
+        /// The holder, where the kernel tells it.
+        pid: Option<u32>,
+        /// When the holder was started.
+        since: Option<SystemTime>,
+    },
+    /// Less than one block, or less than one mapping unit of a device.
+    #[error("{} is too small for a region: {len_bytes} bytes, at least {least_bytes} are needed", path.display())]
+    TooSmall {
+        /// The file or device.
+        path: PathBuf,
+        /// What it has, or was to have.
+        len_bytes: u64,
+        /// The least that works.
+        least_bytes: u64,
+    },
+    /// A device has fewer bytes than asked for.
+    #[error("cannot make a region of {len_bytes} bytes on {}: the device has {device_bytes}. Ask for less",
+            path.display())]
+    TooLarge {
+        /// The device.
+        path: PathBuf,
+        /// What was asked for.
+        len_bytes: u64,
+        /// What there is.
+        device_bytes: u64,
+    },
+    /// The file system below is full.
+    #[error("{} does not fit: it needs {len_bytes} bytes and could have {free_bytes}. Free some, ask for less, or \
+             raise the limit (tmpfs: mount -o remount,size=SIZE)", path.display())]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// What it needs.
+        len_bytes: u64,
+        /// What it could have.
+        free_bytes: u64,
+    },
+    /// A directory, pipe or socket.
+    #[error("{} is neither a file nor a device; a region needs one of them", path.display())]
+    NotMappable {
+        /// The thing.
+        path: PathBuf,
+    },
+    /// `msync` failed: stores since the last good fence may be lost, and no later fence can promise them.
+    #[error("{} could not be made durable ({errno}): what was stored since the last good fence may be lost. \
+             Unmount, look at the device below, then run: heddle fsck", path.display())]
+    NotDurable {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Any other refusal of the kernel.
+    #[error("cannot {action} {}: {errno}", path.display())]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+fn holder_text(pid: Option<u32>, since: Option<SystemTime>) -> String {
+    let Some(pid) = pid else { return "another process".into() };
+    let mut text = format!("process {pid}");
+    if let Some(clock) = since.and_then(local_clock) {
+        let _ = write!(text, " (since {clock})");
+    }
+    text
+}
+
+/// Hours and minutes of the local day; with the date if that was not today.
+fn local_clock(at: SystemTime) -> Option<String> {
+    let then = local(at)?;
+    let now = local(SystemTime::now())?;
+    let mut text = format!("{:02}:{:02}", then.tm_hour, then.tm_min);
+    if (then.tm_year, then.tm_yday) != (now.tm_year, now.tm_yday) {
+        text = format!("{:04}-{:02}-{:02} {text}", then.tm_year + 1900, then.tm_mon + 1, then.tm_mday);
+    }
+    Some(text)
+}
+
+fn local(at: SystemTime) -> Option<libc::tm> {
+    let seconds = i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()?;
+    // SAFETY: `tm` is plain integers and a pointer, for which zero is valid.
+    let mut broken_down: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live locals; the call writes one `tm` or fails.
+    let done = unsafe { libc::localtime_r(&seconds, &mut broken_down) };
+    (!done.is_null()).then_some(broken_down)
+}

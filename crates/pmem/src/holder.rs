@@ -1,0 +1,37 @@
+//! Who holds the lock of a file, from the kernel's own list.
+
+use rustix::fs::{Stat, major, minor};
+use rustix::param::clock_ticks_per_second;
+use std::fs::read_to_string;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The process that holds a `flock` on this file, and when it was started. None where the kernel does not tell, as
+/// for a holder in another pid namespace.
+pub(crate) fn holder(file: &Stat) -> Option<(u32, Option<SystemTime>)> {
+    let locks = read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| holds(line, file))?;
+    Some((pid, started(pid)))
+}
+
+/// A line reads `7: FLOCK  ADVISORY  WRITE 4711 00:1c:23 0 EOF`, the device in hexadecimal. Lines of those who still
+/// wait have an arrow as their second word and so do not match.
+fn holds(line: &str, file: &Stat) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1);
+    if words.next()? != "FLOCK" {
+        return None;
+    }
+    let pid = words.nth(2)?.parse().ok()?;
+    let mut id = words.next()?.split(':');
+    let device = (u32::from_str_radix(id.next()?, 16).ok()?, u32::from_str_radix(id.next()?, 16).ok()?);
+    let inode: u64 = id.next()?.parse().ok()?;
+    (inode == file.st_ino && device == (major(file.st_dev), minor(file.st_dev))).then_some(pid)
+}
+
+/// Field 22 of `/proc/PID/stat` counts clock ticks since boot; the name in field 2 may hold blanks and brackets.
+fn started(pid: u32) -> Option<SystemTime> {
+    let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let machine = read_to_string("/proc/stat").ok()?;
+    let boot: u64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(UNIX_EPOCH + Duration::from_secs(boot + ticks / clock_ticks_per_second()))
+}

@@ -1,0 +1,132 @@
+//! A shared mapping of a file or device, unmapped when its last user is gone.
+//!
+//! State       base and length; both fixed for the mapping's life.
+//! Invariants  I1  a file's blocks are reserved before it is stored to, so that a full file system is an error of
+//!                 `create` or `open` and not a SIGBUS of a later store. A file that somebody truncates while it is
+//!                 mapped still ends in SIGBUS.
+
+use crate::open::Progress;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
+
+/// Reserving and pre-faulting go in steps of this, so that their progress can be told.
+const STEP_BYTES: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    len_bytes: u64,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `Mapping` itself gives no access to the memory; `Region` does, and argues for it there.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len_bytes` of `file`. With `sync`, only if stores need no more than a flush and a fence (DAX).
+    pub(crate) fn of_file(
+        file: BorrowedFd<'_>,
+        len_bytes: u64,
+        read_only: bool,
+        sync: bool,
+    ) -> Result<Mapping, Errno> {
+        let access = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+        let flags = if sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        let base = unsafe { mmap(null_mut(), len_bytes as usize, access, flags, file, 0)? };
+        Ok(Mapping { base: base.cast(), len_bytes })
+    }
+
+    /// Zeroed memory of this process alone.
+    pub(crate) fn private(len_bytes: u64) -> Result<Mapping, Errno> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        let base = unsafe { mmap_anonymous(null_mut(), len_bytes as usize, access, flags)? };
+        Ok(Mapping { base: base.cast(), len_bytes })
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Takes the faults of every page now: on tmpfs a first touch costs about ten times a 4 KiB copy.
+    pub(crate) fn prefault(&self, read_only: bool, progress: Progress<'_>) -> Result<(), Errno> {
+        let advice = if read_only { Advice::LinuxPopulateRead } else { Advice::LinuxPopulateWrite };
+        in_steps(self.len_bytes, progress, |at, bytes| {
+            let from = self.base.wrapping_add(at as usize);
+            // SAFETY: within the mapping; populating changes no byte.
+            match unsafe { madvise(from.cast::<c_void>(), bytes as usize, advice) } {
+                // Kernels before 5.14 do not know it: faults are then taken one by one at the first touch.
+                Err(Errno::INVAL) => Ok(()),
+                done => done,
+            }
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody else unmaps it, and whoever holds an address in it holds this mapping.
+        let unmapped = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };
+        debug_assert_eq!(unmapped, Ok(()));
+    }
+}
+
+/// Reserves the blocks of a file, holes included. Where the file system has no such call, a new file is written full of
+/// zeros, and an old one keeps its holes.
+pub(crate) fn reserve(
+    file: BorrowedFd<'_>,
+    len_bytes: u64,
+    is_new: bool,
+    progress: Progress<'_>,
+) -> Result<(), Errno> {
+    in_steps(len_bytes, progress, |at, bytes| match fallocate(file, FallocateFlags::empty(), at, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) if is_new => write_zeros(file, at, bytes),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        done => done,
+    })
+}
+
+fn write_zeros(file: BorrowedFd<'_>, at: u64, bytes: u64) -> Result<(), Errno> {
+    let zeros = vec![0u8; 1 << 20];
+    let mut done = 0;
+    while done < bytes {
+        let part = zeros.len().min((bytes - done) as usize);
+        match rustix::io::pwrite(file, &zeros[..part], at + done) {
+            Ok(written) => done += written as u64,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn in_steps(
+    len_bytes: u64,
+    progress: Progress<'_>,
+    mut step: impl FnMut(u64, u64) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < len_bytes {
+        let bytes = STEP_BYTES.min(len_bytes - done);
+        match step(done, bytes) {
+            Ok(()) => done += bytes,
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(errno) => return Err(errno),
+        }
+        if let Some(tell) = progress {
+            tell(done, len_bytes);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! Making and opening regions: lock, size, reserve, map, find out what makes a store durable.
+//!
+//! Invariants  I1  a region is locked before a byte of it is changed, and while any mapping of it made here lives.
+//!             I2  whatever `create` made, it removes again when it fails.
+//! Lock order  the file's lock is taken without waiting.
+
+use crate::dirty::Failure;
+use crate::mapping::{Mapping, reserve};
+use crate::region::{Backend, Region, Source};
+use crate::{BLOCK_BYTES, Error, Result, holder::holder};
+use rustix::fs::{
+    self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs,
+    ftruncate,
+};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// What errors call a region without a path.
+const NAMELESS: &str = "(anonymous memory)";
+
+/// Called with bytes done and bytes in total.
+pub(crate) type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
+
+/// How to make or open a region. `..Default::default()` is: writable, not overwriting, pre-faulted, silent.
+#[derive(Clone, Copy)]
+pub struct OpenOptions<'a> {
+    /// Map for reading only; any store panics. Shares the file's lock with other readers.
+    pub read_only: bool,
+    /// `create` may replace an existing file. A device is never emptied: its old bytes stay.
+    pub overwrite: bool,
+    /// Take the page faults now, where stores go straight to the media (not for [`Backend::File`]).
+    pub prefault: bool,
+    /// Told (bytes done, bytes in total) every 64 MiB while blocks are reserved, then again while pages are faulted in.
+    pub progress: Progress<'a>,
+}
+
+impl Default for OpenOptions<'_> {
+    fn default() -> Self {
+        OpenOptions { read_only: false, overwrite: false, prefault: true, progress: None }
+    }
+}
+
+impl Region {
+    /// Makes a file of `len_bytes`, rounded down to whole blocks, full of zeros and with its blocks reserved, and
+    /// maps it. On a device, uses its first `len_bytes`, with the bytes they have.
+    ///
+    /// Errors: [`Error::Exists`], [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLarge`], [`Error::NoSpace`],
+    /// [`Error::NotMappable`], [`Error::System`].
+    pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+        let path = path.as_ref();
+        let len_bytes = whole_blocks(path, len_bytes)?;
+        let how = OFlags::RDWR | OFlags::CLOEXEC;
+        let fresh = fs::openat(CWD, path, how | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600));
+        let (file, made) = match fresh {
+            Ok(file) => (file, true),
+            Err(Errno::EXIST) if options.overwrite => {
+                (fs::openat(CWD, path, how, Mode::empty()).map_err(system("open", path))?, false)
+            }
+            Err(Errno::EXIST) => return Err(Error::Exists { path: path.into() }),
+            Err(errno) => return Err(system("create", path)(errno)),
+        };
+        let filled = lock(&file, path, FlockOperation::NonBlockingLockExclusive)
+            .and_then(|stat| fill(&file, &stat, path, len_bytes, options))
+            .and_then(|len_bytes| map(file, path, len_bytes, options));
+        if filled.is_err() && made {
+            let _ = fs::unlink(path);
+        }
+        filled
+    }
+
+    /// Maps an existing file or device whole.
+    ///
+    /// Holes of a file are given blocks first, unless it is opened for reading only.
+    ///
+    /// Errors: [`Error::InUse`], [`Error::TooSmall`], [`Error::NoSpace`], [`Error::NotMappable`], [`Error::System`].
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions<'_>) -> Result<Region> {
+        let path = path.as_ref();
+        let (how, lock_how) = match options.read_only {
+            true => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+            false => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
+        };
+        // NONBLOCK: a pipe must be refused, not waited for.
+        let how = how | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = fs::openat(CWD, path, how, Mode::empty()).map_err(system("open", path))?;
+        let stat = lock(&file, path, lock_how)?;
+        let len_bytes = whole_blocks(path, size_of_media(&file, &stat, path)?)?;
+        if is_regular(&stat) && !options.read_only {
+            reserve_all(&file, path, len_bytes, false, options.progress)?;
+        }
+        map(file, path, len_bytes, options)
+    }
+
+    /// A region without a name: gone when its last mapping is. For tests and throw-away file systems.
+    ///
+    /// Errors: [`Error::TooSmall`], [`Error::NoSpace`], [`Error::System`].
+    pub fn anonymous(len_bytes: u64) -> Result<Region> {
+        let path = Path::new(NAMELESS);
+        let len_bytes = whole_blocks(path, len_bytes)?;
+        let file = fs::memfd_create("heddle-region", MemfdFlags::CLOEXEC).map_err(system("create", path))?;
+        size_and_reserve(&file, path, len_bytes, None)?;
+        let mapping = Mapping::of_file(file.as_fd(), len_bytes, false, false).map_err(system("map", path))?;
+        let failure = Failure::default();
+        let source =
+            Source { backend: Backend::Memory, read_only: false, file: Some(file), path: None, failure };
+        Ok(Region::new(mapping, source))
+    }
+
+    /// Another mapping of the same region, at another address; both keep the region locked.
+    /// A simulated region has one memory: there it is another handle on that.
+    ///
+    /// Errors: [`Error::System`].
+    pub fn map_again(&self) -> Result<Region> {
+        let &Source { backend, read_only, ref file, ref path, ref failure } = self.source();
+        let Some(file) = file else {
+            return Ok(self.simulated_again().expect("a region without a file is simulated"));
+        };
+        let name = path.as_deref().unwrap_or(Path::new(NAMELESS));
+        let file = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(system("open again", name))?;
+        let (mapping, _) = map_as_durably_as_possible(file.as_fd(), self.len_bytes(), read_only)
+            .map_err(system("map", name))?;
+        let (path, failure) = (path.clone(), failure.clone());
+        Ok(Region::new(mapping, Source { backend, read_only, file: Some(file), path, failure }))
+    }
+}
+
+fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
+    let block = BLOCK_BYTES as u64;
+    if len_bytes < block {
+        return Err(Error::TooSmall { path: path.into(), len_bytes, least_bytes: block });
+    }
+    Ok(len_bytes & !(block - 1))
+}
+
+fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<Stat> {
+    let stat = fstat(file).map_err(system("examine", path))?;
+    match flock(file, how) {
+        Ok(()) => Ok(stat),
+        Err(Errno::WOULDBLOCK) => {
+            let (pid, since) = holder(&stat).map_or((None, None), |(pid, since)| (Some(pid), since));
+            Err(Error::InUse { path: path.into(), pid, since })
+        }
+        Err(errno) => Err(system("lock", path)(errno)),
+    }
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// Gives a file its size and blocks; for a device checks that it is large enough. Returns the length to map.
+fn fill(file: &OwnedFd, stat: &Stat, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<u64> {
+    if is_regular(stat) {
+        ftruncate(file, 0).map_err(system("empty", path))?;
+        let reserved = size_and_reserve(file, path, len_bytes, options.progress);
+        if reserved.is_err() {
+            let _ = ftruncate(file, 0);
+        }
+        reserved?;
+        fs::fsync(file).map_err(system("sync", path))?;
+        sync_directory_of(path)?;
+        return Ok(len_bytes);
+    }
+    let device_bytes = size_of_media(file, stat, path)?;
+    if len_bytes > device_bytes {
+        return Err(Error::TooLarge { path: path.into(), len_bytes, device_bytes });
+    }
+    // A device-DAX mapping is whole pages of the size the device was set up for.
+    let unit = device_attribute(stat, "align").unwrap_or(BLOCK_BYTES as u64);
+    match len_bytes - len_bytes % unit {
+        0 => Err(Error::TooSmall { path: path.into(), len_bytes, least_bytes: unit }),
+        whole => Ok(whole),
+    }
+}
+
+fn size_and_reserve(file: &OwnedFd, path: &Path, len_bytes: u64, progress: Progress<'_>) -> Result<()> {
+    match ftruncate(file, len_bytes) {
+        Err(Errno::FBIG) => Err(no_space(file, path, len_bytes)),
+        Err(errno) => Err(system("size", path)(errno)),
+        Ok(()) => reserve_all(file, path, len_bytes, true, progress),
+    }
+}
+
+fn reserve_all(
+    file: &OwnedFd,
+    path: &Path,
+    len_bytes: u64,
+    is_new: bool,
+    progress: Progress<'_>,
+) -> Result<()> {
+    match reserve(file.as_fd(), len_bytes, is_new, progress) {
+        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => Err(no_space(file, path, len_bytes)),
+        done => done.map_err(system("reserve the blocks of", path)),
+    }
+}
+
+/// What is free counts with what the file itself holds already: that much it could have.
+fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
+    let free = fstatfs(file).map_or(0, |fs| fs.f_bavail * fs.f_bsize as u64);
+    let own = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
+    Error::NoSpace { path: path.into(), len_bytes, free_bytes: free + own }
+}
+
+/// A file that was made must still have its name after a power cut.
+fn sync_directory_of(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = fs::openat(CWD, parent, how, Mode::empty()).map_err(system("open", parent))?;
+    fs::fsync(directory).map_err(system("sync", parent))
+}
+
+fn size_of_media(file: &OwnedFd, stat: &Stat, path: &Path) -> Result<u64> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(stat.st_size as u64),
+        FileType::BlockDevice => fs::seek(file, SeekFrom::End(0)).map_err(system("measure", path)),
+        FileType::CharacterDevice => {
+            let size = device_attribute(stat, "size");
+            size.ok_or_else(|| Error::NotMappable { path: path.into() })
+        }
+        _ => Err(Error::NotMappable { path: path.into() }),
+    }
+}
+
+/// A number the kernel tells of a character device.
+fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
+    let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
+    let text = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+    let (mapping, backend) = map_as_durably_as_possible(file.as_fd(), len_bytes, options.read_only)
+        .map_err(system("map", path))?;
+    if options.prefault && backend != Backend::File {
+        mapping.prefault(options.read_only, options.progress).map_err(system("pre-fault", path))?;
+    }
+    let (path, failure) = (Some(path.into()), Failure::default());
+    Ok(Region::new(
+        mapping,
+        Source { backend, read_only: options.read_only, file: Some(file), path, failure },
+    ))
+}
+
+fn map_as_durably_as_possible(
+    file: BorrowedFd<'_>,
+    len_bytes: u64,
+    read_only: bool,
+) -> std::result::Result<(Mapping, Backend), Errno> {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    if let Ok(mapping) = Mapping::of_file(file, len_bytes, read_only, true) {
+        return Ok((mapping, Backend::Dax));
+    }
+    let mapping = Mapping::of_file(file, len_bytes, read_only, false)?;
+    let device = FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::CharacterDevice;
+    let backend = match fstatfs(file)?.f_type {
+        _ if device => Backend::Dax,
+        TMPFS | RAMFS => Backend::Memory,
+        _ => Backend::File,
+    };
+    Ok((mapping, backend))
+}
+
+fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Error {
+    move |errno| Error::System { action, path: path.into(), errno }
+}

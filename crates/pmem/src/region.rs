@@ -1,0 +1,362 @@
+//! The region: every load and store of persistent memory.
+//!
+//! State       the mapping, what the processor offers, and for some backends a watcher of stores.
+//! Invariants  I1  `base` is valid for `len_bytes` as long as `mapping` lives, which this struct holds.
+//!             I2  stores are allowed below `writable_bytes`: the length, or 0 for a read-only region. One comparison.
+//!             I3  real memory has no watcher: each store costs one branch that is always predicted.
+//! Orderings   O1  `store_u64` (Release) pairs with `load_u64` (Acquire).
+
+use crate::cpu::{self, Cpu};
+use crate::dirty::{DirtyPages, Failure};
+use crate::mapping::Mapping;
+use crate::simulator::{Recorder, StoreKind};
+use crate::{Error, LINE_BYTES, Pos};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What makes a store durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// tmpfs, ramfs or anonymous memory, standing in for persistent memory: a store fence.
+    Memory,
+    /// Persistent memory, mapped so that a store fence is enough.
+    Dax,
+    /// Any other file: a fence is an `msync` of the pages this thread has stored to since its last one.
+    File,
+    /// Memory with a recorder beside it, which knows what a power cut would leave.
+    Simulated,
+}
+
+/// Persistent memory. Shared freely among threads; a store is durable once its own thread has fenced.
+///
+/// Positions outside the region, and positions not aligned as a method asks, panic. So do stores to a read-only region.
+#[derive(Debug)]
+pub struct Region {
+    base: *mut u8,
+    len_bytes: u64,
+    writable_bytes: u64,
+    cpu: Cpu,
+    watcher: Option<Box<Watcher>>,
+    mapping: Arc<Mapping>,
+    source: Source,
+}
+
+/// Where a region comes from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) backend: Backend,
+    pub(crate) read_only: bool,
+    pub(crate) file: Option<OwnedFd>,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) failure: Failure,
+}
+
+/// Who must know of a store besides the memory.
+#[derive(Debug)]
+enum Watcher {
+    Dirty(DirtyPages),
+    Recorder(Arc<Recorder>),
+}
+
+// SAFETY: the memory is reached by assembly, volatile and atomic accesses only; what races mean is the caller's
+// protocol.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(crate) fn new(mapping: Mapping, source: Source) -> Region {
+        let watcher = (source.backend == Backend::File).then(|| {
+            let path = source.path.clone().unwrap_or_default();
+            Watcher::Dirty(DirtyPages::new(path, source.failure.clone()))
+        });
+        Region::watched(Arc::new(mapping), source, watcher)
+    }
+
+    pub(crate) fn recorded(mapping: Arc<Mapping>, recorder: Arc<Recorder>) -> Region {
+        let source = Source {
+            backend: Backend::Simulated,
+            read_only: false,
+            file: None,
+            path: None,
+            failure: Failure::default(),
+        };
+        Region::watched(mapping, source, Some(Watcher::Recorder(recorder)))
+    }
+
+    fn watched(mapping: Arc<Mapping>, source: Source, watcher: Option<Watcher>) -> Region {
+        let len_bytes = mapping.len_bytes();
+        Region {
+            base: mapping.base(),
+            len_bytes,
+            writable_bytes: if source.read_only { 0 } else { len_bytes },
+            cpu: Cpu::detect(),
+            watcher: watcher.map(Box::new),
+            mapping,
+            source,
+        }
+    }
+
+    /// Another handle on the same memory, for a region whose memory cannot be mapped twice.
+    pub(crate) fn simulated_again(&self) -> Option<Region> {
+        match self.watcher.as_deref() {
+            Some(Watcher::Recorder(recorder)) => {
+                Some(Region::recorded(self.mapping.clone(), recorder.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Length in bytes, whole blocks.
+    #[inline]
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// What makes a store durable here.
+    pub fn backend(&self) -> Backend {
+        self.source.backend
+    }
+
+    /// The file or device; none for anonymous and simulated regions.
+    pub fn path(&self) -> Option<&Path> {
+        self.source.path.as_deref()
+    }
+
+    /// Whether stores are refused (by a panic).
+    pub fn is_read_only(&self) -> bool {
+        self.source.read_only
+    }
+
+    /// Whether a fence could not do its work (only [`Backend::File`] can fail). Once set it stays.
+    pub fn failed(&self) -> Option<Error> {
+        self.source.failure.get().cloned()
+    }
+
+    /// Stores bytes past the cache, at any alignment and length. Not durable, nor seen in order by others, before
+    /// [`Region::fence`].
+    #[inline]
+    pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
+        self.checked_store(at, bytes.len() as u64);
+        // SAFETY: checked above; the bytes are a live slice, which region memory never is.
+        unsafe { self.store_range(at.0, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Stores one line past the cache; `at` is a multiple of 64. As [`Region::nt_write`].
+    #[inline]
+    pub fn nt_line(&self, at: Pos, words: &[u64; 8]) {
+        self.checked_store(at, LINE_BYTES as u64);
+        assert!(at.is_aligned(LINE_BYTES as u64), "a line at {at:?} would straddle two");
+        // SAFETY: checked above.
+        let store = || unsafe { self.cpu.nt_line(self.address(at.0), words) };
+        self.store(StoreKind::NonTemporal, at.0, LINE_BYTES, store);
+    }
+
+    /// Stores zeros past the cache. As [`Region::nt_write`].
+    pub fn nt_zero(&self, at: Pos, len_bytes: u64) {
+        self.checked_store(at, len_bytes);
+        let (head, body, tail) = split(at.0, len_bytes as usize);
+        let zeros = [0u8; 8];
+        // SAFETY: the parts lie within the checked range; head and tail are shorter than a word.
+        unsafe {
+            self.edge(at.0, zeros.as_ptr(), head);
+            self.nt_zero_words(at.0 + head as u64, body);
+            self.edge(at.0 + (head + body) as u64, zeros.as_ptr(), tail);
+        }
+    }
+
+    /// Copies within the region, past the cache; the ranges do not overlap. As [`Region::nt_write`].
+    pub fn nt_copy(&self, to: Pos, from: Pos, len_bytes: u64) {
+        self.checked_store(to, len_bytes);
+        self.checked_load(from, len_bytes);
+        assert!(
+            to.0.abs_diff(from.0) >= len_bytes,
+            "a copy from {from:?} to {to:?} of {len_bytes} bytes overlaps itself"
+        );
+        // SAFETY: checked above.
+        unsafe { self.store_range(to.0, self.address(from.0), len_bytes as usize) }
+    }
+
+    /// Stores one word atomically (Release) and starts its write-back; `at` is a multiple of 8. Durable after
+    /// [`Region::fence`].
+    #[inline]
+    pub fn store_u64(&self, at: Pos, value: u64) {
+        self.checked_store(at, 8);
+        assert!(at.is_aligned(8), "a word at {at:?} could tear");
+        // SAFETY: checked above.
+        let word = unsafe { AtomicU64::from_ptr(self.address(at.0).cast()) };
+        // ORDERING: Release, pairs with the Acquire in `load_u64` (O1).
+        self.store(StoreKind::Cached, at.0, 8, || word.store(value, Ordering::Release));
+        // SAFETY: checked above.
+        unsafe { self.flush(at.0, 8) }
+    }
+
+    /// Returns when everything this thread stored before is durable; see [`Region::failed`] for [`Backend::File`].
+    /// Orders stores with stores only: a load after it may still be served before them.
+    #[inline]
+    pub fn fence(&self) {
+        self.cpu.fence();
+        if let Some(watcher) = &self.watcher {
+            watcher.fence(self.base);
+        }
+    }
+
+    /// Copies out of the region. Bytes that another thread is storing meanwhile come out old, new or mixed.
+    #[inline]
+    pub fn read(&self, at: Pos, into: &mut [u8]) {
+        self.checked_load(at, into.len() as u64);
+        // SAFETY: checked above; the target is a live slice, which region memory never is.
+        unsafe { self.cpu.load(into.as_mut_ptr(), self.address(at.0), into.len()) }
+    }
+
+    /// Loads one word atomically (Acquire); `at` is a multiple of 8.
+    #[inline]
+    pub fn load_u64(&self, at: Pos) -> u64 {
+        self.checked_load(at, 8);
+        assert!(at.is_aligned(8), "a word at {at:?} could tear");
+        // SAFETY: checked above.
+        // ORDERING: Acquire, pairs with the Release in `store_u64` (O1).
+        unsafe { AtomicU64::from_ptr(self.address(at.0).cast()).load(Ordering::Acquire) }
+    }
+
+    /// Loads the eight words of a line, each atomically, not all together; `at` is a multiple of 64.
+    #[inline]
+    pub fn line(&self, at: Pos) -> [u64; 8] {
+        self.checked_load(at, LINE_BYTES as u64);
+        assert!(at.is_aligned(LINE_BYTES as u64), "a line at {at:?} would straddle two");
+        std::array::from_fn(|slot| {
+            // SAFETY: checked above; eight words are within the line.
+            let word = unsafe { AtomicU64::from_ptr(self.address(at.0).cast::<u64>().add(slot)) };
+            // ORDERING: Relaxed; a record proves itself by its checksum, not by when it was loaded.
+            word.load(Ordering::Relaxed)
+        })
+    }
+
+    #[inline]
+    fn checked_store(&self, at: Pos, len_bytes: u64) {
+        if at.0.checked_add(len_bytes).is_none_or(|end| end > self.writable_bytes) {
+            self.refuse(at, len_bytes, self.writable_bytes)
+        }
+    }
+
+    #[inline]
+    fn checked_load(&self, at: Pos, len_bytes: u64) {
+        if at.0.checked_add(len_bytes).is_none_or(|end| end > self.len_bytes) {
+            self.refuse(at, len_bytes, self.len_bytes)
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, at: Pos, len_bytes: u64, limit_bytes: u64) -> ! {
+        panic!(
+            "{len_bytes} bytes at {at:?} of a region of {} bytes, {limit_bytes} of them accessible",
+            self.len_bytes
+        )
+    }
+
+    #[inline]
+    fn address(&self, at: u64) -> *mut u8 {
+        self.base.wrapping_add(at as usize)
+    }
+
+    /// # Safety
+    /// The target is inside the region, the source readable; they do not overlap.
+    #[inline]
+    unsafe fn store_range(&self, at: u64, from: *const u8, len_bytes: usize) {
+        let (head, body, tail) = split(at, len_bytes);
+        // SAFETY: the parts lie one after the other in the caller's ranges; the body is whole words.
+        unsafe {
+            self.edge(at, from, head);
+            self.nt_words(at + head as u64, from.add(head), body);
+            self.edge(at + (head + body) as u64, from.add(head + body), tail);
+        }
+    }
+
+    /// Less than a word: stored through the cache, since there are no non-temporal stores this small, and flushed.
+    ///
+    /// # Safety
+    /// As [`Region::store_range`].
+    #[inline]
+    unsafe fn edge(&self, at: u64, from: *const u8, len_bytes: usize) {
+        if len_bytes == 0 {
+            return;
+        }
+        // SAFETY: the caller's.
+        let store = || unsafe { cpu::store_pieces(self.address(at), from, len_bytes) };
+        self.store(StoreKind::Cached, at, len_bytes, store);
+        // SAFETY: the caller's.
+        unsafe { self.flush(at, len_bytes) }
+    }
+
+    /// # Safety
+    /// As [`Region::store_range`], and both `at` and `len_bytes` are multiples of 8.
+    #[inline]
+    unsafe fn nt_words(&self, at: u64, from: *const u8, len_bytes: usize) {
+        // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
+        let store = || unsafe { self.cpu.nt_words(self.address(at), from, len_bytes) };
+        self.store(StoreKind::NonTemporal, at, len_bytes, store);
+    }
+
+    /// # Safety
+    /// As [`Region::nt_words`].
+    unsafe fn nt_zero_words(&self, at: u64, len_bytes: usize) {
+        // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
+        let store = || unsafe { self.cpu.nt_zero_words(self.address(at), len_bytes) };
+        self.store(StoreKind::NonTemporal, at, len_bytes, store);
+    }
+
+    /// Runs `store`, which stores exactly `[at, at + len_bytes)`, where a watcher can see it.
+    #[inline]
+    fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: impl Fn()) {
+        match &self.watcher {
+            None => store(),
+            Some(watcher) => watcher.store(kind, at, len_bytes, &store),
+        }
+    }
+
+    /// # Safety
+    /// The range is inside the region.
+    #[inline]
+    unsafe fn flush(&self, at: u64, len_bytes: usize) {
+        match self.watcher.as_deref() {
+            Some(Watcher::Recorder(recorder)) => recorder.flush(cpu::lines(at, len_bytes, LINE_BYTES)),
+            // SAFETY: the caller's; lines do not cross the page on which a mapping ends.
+            _ => unsafe { self.cpu.flush(self.address(at), len_bytes) },
+        }
+    }
+}
+
+impl Watcher {
+    #[cold]
+    fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
+        match self {
+            Watcher::Dirty(pages) => {
+                pages.note(at, len_bytes as u64);
+                store();
+            }
+            Watcher::Recorder(recorder) => recorder.store(kind, at, len_bytes, store),
+        }
+    }
+
+    #[cold]
+    fn fence(&self, base: *mut u8) {
+        match self {
+            Watcher::Dirty(pages) => pages.write_back(base),
+            Watcher::Recorder(recorder) => recorder.fence(),
+        }
+    }
+}
+
+/// Lengths of the ragged head, the whole words and the ragged tail of a range.
+#[inline]
+fn split(at: u64, len_bytes: usize) -> (usize, usize, usize) {
+    let head = (at.wrapping_neg() as usize & 7).min(len_bytes);
+    let body = (len_bytes - head) & !7;
+    (head, body, len_bytes - head - body)
+}

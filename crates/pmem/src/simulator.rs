@@ -1,0 +1,184 @@
+//! A region on a machine that can lose its power at any moment.
+//!
+//! State       [`Recorder`]: the log of stores that are not yet durable, beside the memory that holds all of them.
+//! Invariants  I1  every store of the region happens under the log's lock, so the log's order is memory's order.
+//!             I2  the recorder reads from memory what a store left there: it sees what the real store code did, not
+//!                 what it was asked to do.
+//! Lock order  log, then hook. A hook runs under both: whoever stores meanwhile waits.
+//! Source      the in-flight store model of Yat, Vinter and Chipmunk, refined by x86's order within a line.
+
+mod choices;
+mod crash_point;
+mod log;
+
+pub use crash_point::CrashPoint;
+pub(crate) use log::StoreKind;
+
+use crate::mapping::Mapping;
+use crate::region::Region;
+use crate::{BLOCK_BYTES, LINE_BYTES, Pos};
+use log::Log;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// What a power cut may do to stores that no fence covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Model {
+    /// x86 with ADR. Stores through the cache reach the media line by line, each line as some prefix of its stores;
+    /// non-temporal stores as words, independently. Nothing is certain before flush and fence of one thread.
+    #[default]
+    Ordered,
+    /// As `Ordered`, but words of one line are independent of each other too.
+    Pessimistic,
+    /// Caches are inside the power-fail domain: what was stored is durable, in the order of all stores.
+    Eadr,
+}
+
+type Hook = Box<dyn FnMut(&CrashPoint<'_>) + Send>;
+
+/// The power switch of a simulated region: sees every store, flush and fence, and tells what a power cut would leave.
+#[derive(Clone, Debug)]
+pub struct Simulator {
+    recorder: Arc<Recorder>,
+}
+
+impl Region {
+    /// A region of zeros that can lose its power. `len_bytes` is rounded down to whole blocks.
+    ///
+    /// Panics without memory for it, or below one block: it is for tests.
+    pub fn simulated(len_bytes: u64) -> (Region, Simulator) {
+        let len_bytes = len_bytes & !(BLOCK_BYTES as u64 - 1);
+        let mapping = Arc::new(Mapping::private(len_bytes).expect("no memory for a simulated region"));
+        let recorder = Arc::new(Recorder::new(mapping.clone()));
+        (Region::recorded(mapping, recorder.clone()), Simulator { recorder })
+    }
+
+    /// A simulated region that starts as `image`, all of it durable: the machine after a power cut.
+    ///
+    /// Panics if the image is not whole blocks.
+    pub fn simulated_from(image: &[u8]) -> (Region, Simulator) {
+        assert_eq!(image.len() % BLOCK_BYTES, 0, "an image is whole blocks");
+        let (region, simulator) = Region::simulated(image.len() as u64);
+        simulator.recorder.log().load_image(image);
+        (region, simulator)
+    }
+}
+
+impl Simulator {
+    /// Chooses the model. Panics while stores are pending: they were recorded under another.
+    pub fn set_model(&self, model: Model) {
+        self.recorder.log().set_model(model);
+    }
+
+    /// Store operations so far: one a contiguous range handed to the processor.
+    pub fn stores(&self) -> u64 {
+        self.recorder.log().stores()
+    }
+
+    /// Fences so far, by all threads.
+    pub fn fences(&self) -> u64 {
+        self.recorder.log().fences()
+    }
+
+    /// Calls `hook` at every fence before it takes effect: all that is pending is still undecided. Replaces an
+    /// earlier hook.
+    ///
+    /// Other threads' stores and fences wait meanwhile. The hook may use any region but this one, which panics.
+    pub fn on_fence(&self, hook: Box<dyn FnMut(&CrashPoint<'_>) + Send>) {
+        *self.recorder.hook() = Some(hook);
+    }
+
+    /// Removes the hook.
+    pub fn stop_watching(&self) {
+        *self.recorder.hook() = None;
+    }
+
+    /// The power cut that happens now. A copy: the region may go on.
+    pub fn crash_point(&self) -> CrashPoint<'static> {
+        self.recorder.log().crash_point().into_owned()
+    }
+}
+
+/// The region's side of the simulator.
+pub(crate) struct Recorder {
+    log: Mutex<Log>,
+    hook: Mutex<Option<Hook>>,
+    in_hook: Mutex<Option<ThreadId>>,
+}
+
+impl Recorder {
+    fn new(memory: Arc<Mapping>) -> Recorder {
+        Recorder { log: Mutex::new(Log::new(memory)), hook: Mutex::default(), in_hook: Mutex::default() }
+    }
+
+    /// Runs `store`, which stores exactly `[at, at + len_bytes)`, and records what it left in memory.
+    pub(crate) fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
+        self.log().record(kind, at, len_bytes, store);
+    }
+
+    pub(crate) fn flush(&self, lines: impl Iterator<Item = u64>) {
+        self.log().flush(thread::current().id(), lines);
+    }
+
+    pub(crate) fn fence(&self) {
+        let mut log = self.log();
+        if let Some(hook) = self.hook().as_mut() {
+            let _inside = InHook::enter(self);
+            hook(&log.crash_point());
+        }
+        log.fence(thread::current().id());
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.refuse_in_hook();
+        lock(&self.log)
+    }
+
+    fn hook(&self) -> MutexGuard<'_, Option<Hook>> {
+        self.refuse_in_hook();
+        lock(&self.hook)
+    }
+
+    fn refuse_in_hook(&self) {
+        let inside = *lock(&self.in_hook) == Some(thread::current().id());
+        assert!(
+            !inside,
+            "a crash hook used the region it watches; recover a copy: Region::simulated_from(&image)"
+        );
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Recorder")
+    }
+}
+
+/// A hook that panics fails its test; the other threads of that test should still end.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Marks the thread that runs the hook, until dropped.
+struct InHook<'a>(&'a Recorder);
+
+impl<'a> InHook<'a> {
+    fn enter(recorder: &'a Recorder) -> InHook<'a> {
+        *lock(&recorder.in_hook) = Some(thread::current().id());
+        InHook(recorder)
+    }
+}
+
+impl Drop for InHook<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.in_hook) = None;
+    }
+}
+
+/// Where the line starts that a word is in.
+fn line_of(word: Pos) -> u64 {
+    word.0 & !(LINE_BYTES as u64 - 1)
+}
+
+#[cfg(test)]
+mod tests;

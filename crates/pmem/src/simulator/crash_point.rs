@@ -1,0 +1,112 @@
+//! One moment at which the power may fail, and the images it may leave.
+
+use super::choices::{Choice, choices};
+use super::log::{StoreKind, Unit, Words};
+use super::{Model, line_of};
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// A moment at which the power may fail: what is sure, and what is pending.
+///
+/// A unit is a store to one aligned 8-byte word: whole or absent after the crash.
+#[derive(Clone)]
+pub struct CrashPoint<'a> {
+    model: Model,
+    memory: Cow<'a, [u8]>,
+    pending: Cow<'a, [Unit]>,
+    durable: Cow<'a, Words>,
+}
+
+impl<'a> CrashPoint<'a> {
+    pub(super) fn new(
+        model: Model,
+        memory: Cow<'a, [u8]>,
+        pending: Cow<'a, [Unit]>,
+        durable: Cow<'a, Words>,
+    ) -> CrashPoint<'a> {
+        CrashPoint { model, memory, pending, durable }
+    }
+
+    pub(super) fn into_owned(self) -> CrashPoint<'static> {
+        CrashPoint {
+            model: self.model,
+            memory: Cow::Owned(self.memory.into_owned()),
+            pending: Cow::Owned(self.pending.into_owned()),
+            durable: Cow::Owned(self.durable.into_owned()),
+        }
+    }
+
+    /// How many stores of words are undecided.
+    pub fn pending_units(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The region if none of the pending stores arrived.
+    pub fn durable_image(&self) -> Vec<u8> {
+        self.image(|_| false)
+    }
+
+    /// The region if all of them did: what the program saw.
+    pub fn full_image(&self) -> Vec<u8> {
+        self.memory.to_vec()
+    }
+
+    /// The region if the pending stores for which `arrived` says so arrived, in the order of their stores, and with
+    /// them those that the model says must have come before.
+    pub fn image(&self, mut arrived: impl FnMut(usize) -> bool) -> Vec<u8> {
+        let mut choice: Choice = (0..self.pending.len()).map(&mut arrived).collect();
+        self.close(&mut choice);
+        self.image_of(&choice)
+    }
+
+    /// The images of many choices, all different ones: every choice if they are at most `limit`; else none, all, and
+    /// each store operation and each unit alone and left out, as far as three quarters of `limit` go, and then
+    /// random ones. The same `seed` gives the same images.
+    pub fn images(&self, limit: usize, seed: u64) -> impl Iterator<Item = Vec<u8>> + '_ {
+        let stores: Vec<u64> = self.pending.iter().map(|unit| unit.store).collect();
+        choices(&stores, limit, seed, |choice| self.close(choice))
+            .into_iter()
+            .map(|choice| self.image_of(&choice))
+    }
+
+    /// Adds to a choice what the model says must have arrived before.
+    fn close(&self, choice: &mut Choice) {
+        let mut reached = HashSet::new();
+        let mut any = false;
+        for (unit, chosen) in self.pending.iter().zip(choice).rev() {
+            match self.model {
+                Model::Pessimistic => {}
+                Model::Eadr => {
+                    any |= *chosen;
+                    *chosen = any;
+                }
+                Model::Ordered if unit.kind == StoreKind::Cached => {
+                    if *chosen {
+                        reached.insert(line_of(unit.word));
+                    }
+                    *chosen = reached.contains(&line_of(unit.word));
+                }
+                Model::Ordered => {}
+            }
+        }
+    }
+
+    fn image_of(&self, choice: &Choice) -> Vec<u8> {
+        let mut words = self.durable.clone().into_owned();
+        for (unit, _) in self.pending.iter().zip(choice).filter(|(_, chosen)| **chosen) {
+            let word = words.get_mut(&unit.word).expect("a pending word has a durable value");
+            *word = unit.applied_to(*word);
+        }
+        let mut image = self.memory.to_vec();
+        for (at, word) in words {
+            image[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        image
+    }
+}
+
+impl std::fmt::Debug for CrashPoint<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "CrashPoint {{ {:?}, {} units pending }}", self.model, self.pending.len())
+    }
+}
