@@ -135,7 +135,7 @@ impl Arena {
         map: impl FnOnce(usize) -> rustix::io::Result<Mapping>,
     ) -> Result<Arena, MapError> {
         let capacity = (capacity_bytes as u64).next_multiple_of(4096);
-        if capacity < 2 * HEADER_BYTES || capacity > CAPACITY_MAX {
+        if !(2 * HEADER_BYTES..=CAPACITY_MAX).contains(&capacity) {
             return Err(MapError::Size {
                 capacity_bytes: capacity_bytes as u64,
                 min_bytes: 2 * HEADER_BYTES,
@@ -255,7 +255,7 @@ impl Arena {
         } else {
             n as u64 <= room / size_of::<T>().max(1) as u64
         };
-        ptr.raw() >= HEADER_BYTES && ptr.raw() % align_of::<T>() as u64 == 0 && fits
+        ptr.raw() >= HEADER_BYTES && ptr.raw().is_multiple_of(align_of::<T>() as u64) && fits
     }
 
     /// Allocates a `T`.

@@ -69,7 +69,7 @@ impl FreeList {
             links.below.store((head & OFFSET_MASK) * UNIT, Relaxed);
             let pushes = (head >> OFFSET_BITS).wrapping_add(1) << OFFSET_BITS;
             // ORDERING: Release, O1. A failure reads only the next guess.
-            match self.head.compare_exchange_weak(head, pushes | first / UNIT, Release, Relaxed) {
+            match self.head.compare_exchange_weak(head, pushes | (first / UNIT), Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -88,7 +88,7 @@ impl FreeList {
             let links = arena.links(first);
             // ORDERING: Relaxed, seen by O1 if it is current, thrown away if it is not (Late reads).
             let below = links.below.load(Relaxed);
-            let next = (head & !OFFSET_MASK) | (below / UNIT & OFFSET_MASK);
+            let next = (head & !OFFSET_MASK) | ((below / UNIT) & OFFSET_MASK);
             // ORDERING: Acquire on both sides, O1: a success owns the links, a failure looks at another batch's. The swap keeps
             // the release sequence of the pushes beneath it, as every read-modify-write does.
             match self.head.compare_exchange_weak(head, next, Acquire, Acquire) {

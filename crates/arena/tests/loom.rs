@@ -50,6 +50,31 @@ fn no_block_is_handed_out_twice() {
     });
 }
 
+/// The classic: a popper stops between reading the top block and swapping it in; meanwhile both blocks are taken and the top one
+/// comes back. Without the count of pushes its swap would succeed and put a block on the list that somebody holds.
+#[test]
+fn a_block_that_came_back_does_not_fool_a_late_popper() {
+    model(3, || {
+        let arena = arena();
+        let marked = |me| Thing { owner: AtomicU64::new(me), b: AtomicU64::new(0) };
+        let blocks = [(); 2].map(|_| arena.alloc(marked(0)).unwrap());
+        // SAFETY: allocated above, not used any more. One by one, so that they lie on the list as two batches.
+        blocks.into_iter().for_each(|block| unsafe { arena.free(block, 1) });
+        let late = {
+            let arena = arena.clone();
+            thread::spawn(move || [1, 2].map(|me| (arena.alloc(marked(me)).unwrap(), me)))
+        };
+        let [top, held] = [3, 4].map(|me| arena.alloc(marked(me)).unwrap());
+        // SAFETY: allocated above, not used any more.
+        unsafe { arena.free(top, 1) };
+        let late = late.join().unwrap();
+        assert!(
+            late.iter().all(|(block, me)| *block != held && arena.get(*block).owner.load(Relaxed) == *me)
+        );
+        assert_eq!(arena.get(held).owner.load(Relaxed), 4);
+    });
+}
+
 #[test]
 fn blocks_move_between_heaps_through_the_shared_list() {
     model(3, || {
