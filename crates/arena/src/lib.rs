@@ -1,1 +1,51 @@
-//! (being written)
+//! Volatile memory that threads and processes share.
+//!
+//! All volatile state of an engine lives in one [`Arena`]: a mapping, private or backed by a memfd, in which things are named by
+//! offset ([`Ptr`]) and never by address, so that every process may map it wherever it likes.
+//!
+//! | module    | what it holds |
+//! |-----------|---------------|
+//! | [`Arena`] | the mapping, typed allocation, checked access |
+//! | [`Heap`]  | a lane's own cache of free blocks: no atomic read-modify-write on the common path |
+//! | [`park`]  | sleeping on any word of the arena, without a bit of its own for waiters |
+//! | `lanes`   | slots leased to threads under robust mutexes: the kernel says who died |
+//! | [`sync`]  | std's atomics, or loom's under `--cfg loom` |
+//!
+//! ```
+//! use heddle_arena::{Arena, sync::atomic::{AtomicU64, Ordering::Relaxed}};
+//!
+//! heddle_arena::shared! {
+//!     /// A counter that any process may raise.
+//!     struct Hits { total: AtomicU64 }
+//! }
+//!
+//! let here = Arena::shared(1 << 20)?;
+//! let there = here.map_again()?;
+//! let hits = here.alloc_zeroed::<Hits>(1)?;
+//! here.get(hits).total.fetch_add(1, Relaxed);
+//! assert_eq!(there.get(hits).total.load(Relaxed), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod arena;
+mod class;
+mod free_list;
+mod heap;
+#[cfg(not(loom))]
+pub mod lanes;
+mod map;
+pub mod park;
+mod ptr;
+mod shared;
+pub mod sync;
+
+pub use arena::{Arena, Full, MapError};
+pub use heap::Heap;
+#[cfg(not(loom))]
+pub use lanes::{LaneId, LaneTable, Lease, NoLane, NotOwner};
+pub use park::{ParkingTable, Waited};
+pub use ptr::{AtomicPtr, Ptr};
+pub use shared::{Shared, Zeroed};
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,432 @@
+//! The arena: a mapping, a header, blocks of size classes.
+//!
+//! State       [`Header`] at offset 0: magic, capacity, `top` (bytes below it have been handed out at least once), a root, one
+//!             [`FreeList`] a class, and the [`ParkingTable`] for every word of the arena. Then blocks.
+//! Invariants  A1  A block is owned by one allocation, one heap's cache or one free list; `top` never goes down, so a block made
+//!                 once stays a block of its class for as long as the arena lives.
+//!             A2  Bytes above `top` are zero.
+//! Reuse       Freed memory stays mapped. A reader that follows an offset without a lock may therefore read a block that has
+//!             been freed, and handed out again, as long as (1) every field it reads is an atomic, (2) it reads the offset with
+//!             [`Arena::try_get`] if the offset itself came from such memory, and (3) it checks afterwards, by a version or a
+//!             lock word, that what it read was current, and throws it away if not. The new owner's first stores are plain
+//!             stores of whole words: such a reader sees an old word or a new one. A type that is never mixed with others in
+//!             its class (or poisons itself before it is freed) can promise more; this allocator promises no more than this.
+//! Death       A process that dies inside the allocator leaks at most one batch and never hands a block out twice.
+//! Orderings   O1  `top` is Relaxed: only its uniqueness matters. Who receives a pointer from another thread receives it through
+//!             that thread's own Release.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::class::{self, Class};
+use crate::free_list::{CAPACITY_MAX, FreeList, LINK_BYTES, Links};
+use crate::map::Mapping;
+use crate::park::ParkingTable;
+use crate::ptr::Ptr;
+use crate::shared::{Shared, Zeroed};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// There is no memory left.
+#[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
+#[error(
+    "no volatile memory left: {wanted_bytes} bytes wanted of an arena of {capacity_bytes}; close files or make the arena larger"
+)]
+pub struct Full {
+    /// Bytes asked for.
+    pub wanted_bytes: u64,
+    /// Size of the arena, in bytes.
+    pub capacity_bytes: u64,
+}
+
+/// The arena cannot be made or mapped.
+#[derive(thiserror::Error, Debug)]
+pub enum MapError {
+    /// The kernel refused.
+    #[error(
+        "cannot map an arena of {capacity_bytes} bytes: {source}; ask for less, or raise the limit on address space (ulimit -v)"
+    )]
+    Kernel {
+        /// Size asked for, in bytes (0: that of the descriptor).
+        capacity_bytes: u64,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// Smaller than the header or larger than offsets can say.
+    #[error(
+        "an arena of {capacity_bytes} bytes is not possible: choose a size from {min_bytes} to {CAPACITY_MAX} bytes"
+    )]
+    Size {
+        /// Size asked for, in bytes.
+        capacity_bytes: u64,
+        /// The smallest possible, in bytes.
+        min_bytes: u64,
+    },
+    /// The descriptor is something else.
+    #[error("the descriptor is not an arena of this version: attach to a daemon of the same build")]
+    Foreign,
+    /// The arena is private.
+    #[error("a private arena cannot be mapped again: make it with Arena::shared")]
+    Private,
+}
+
+/// "heddle" and the version of the header's layout.
+const MAGIC: u64 = 0x6865_6464_6c65_0001;
+
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    capacity_bytes: AtomicU64,
+    root: AtomicU64,
+    top: Top,
+    free: [FreeList; class::COUNT],
+    parking: ParkingTable,
+}
+
+/// On a line of its own: every lane that refills from fresh memory writes it.
+#[repr(C, align(64))]
+struct Top(AtomicU64);
+
+const HEADER_BYTES: u64 = size_of::<Header>().next_multiple_of(4096) as u64;
+
+/// A process's view of an arena. Dropping it unmaps; whatever other processes have mapped stays.
+pub struct Arena {
+    mapping: Mapping,
+}
+
+impl Arena {
+    /// An arena of this process alone (and, copied on write, of its forks: do not use it there). Untouched bytes cost no memory.
+    pub fn private(capacity_bytes: usize) -> Result<Arena, MapError> {
+        Arena::format(capacity_bytes, Mapping::private)
+    }
+
+    /// An arena that other processes can [`attach`](Self::attach) to through its [`fd`](Self::fd).
+    pub fn shared(capacity_bytes: usize) -> Result<Arena, MapError> {
+        Arena::format(capacity_bytes, Mapping::shared)
+    }
+
+    /// Maps the arena that another process made and handed over.
+    pub fn attach(fd: OwnedFd) -> Result<Arena, MapError> {
+        let mapping =
+            Mapping::of(fd).map_err(|e| MapError::Kernel { capacity_bytes: 0, source: e.into() })?;
+        if (mapping.len_bytes() as u64) < HEADER_BYTES {
+            return Err(MapError::Foreign);
+        }
+        let arena = Arena { mapping };
+        let header = arena.header();
+        // ORDERING: Acquire, pairs with the Release in `format`: the header is whole.
+        let known = header.magic.load(Acquire) == MAGIC;
+        // ORDERING: Relaxed, written before the magic.
+        if !known || header.capacity_bytes.load(Relaxed) != arena.capacity_bytes() {
+            return Err(MapError::Foreign);
+        }
+        Ok(arena)
+    }
+
+    /// Maps a shared arena a second time, at another address.
+    pub fn map_again(&self) -> Result<Arena, MapError> {
+        let fd = self.fd().ok_or(MapError::Private)?;
+        Arena::attach(
+            fd.try_clone_to_owned().map_err(|source| MapError::Kernel { capacity_bytes: 0, source })?,
+        )
+    }
+
+    fn format(
+        capacity_bytes: usize,
+        map: impl FnOnce(usize) -> rustix::io::Result<Mapping>,
+    ) -> Result<Arena, MapError> {
+        let capacity = (capacity_bytes as u64).next_multiple_of(4096);
+        if !(2 * HEADER_BYTES..=CAPACITY_MAX).contains(&capacity) {
+            return Err(MapError::Size {
+                capacity_bytes: capacity_bytes as u64,
+                min_bytes: 2 * HEADER_BYTES,
+            });
+        }
+        let mapping = map(capacity as usize)
+            .map_err(|e| MapError::Kernel { capacity_bytes: capacity_bytes as u64, source: e.into() })?;
+        let header = Header {
+            magic: AtomicU64::new(0),
+            capacity_bytes: AtomicU64::new(capacity),
+            root: AtomicU64::new(0),
+            top: Top(AtomicU64::new(HEADER_BYTES)),
+            free: std::array::from_fn(|_| FreeList::new()),
+            parking: ParkingTable::zeroed(),
+        };
+        // SAFETY: the mapping is at least HEADER_BYTES long, aligned to a page, and nobody else knows it yet.
+        unsafe { mapping.base().cast::<Header>().write(header) };
+        let arena = Arena { mapping };
+        // ORDERING: Release, pairs with the Acquire in `attach`.
+        arena.header().magic.store(MAGIC, Release);
+        Ok(arena)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: `format` wrote it, or `attach` looks at its atomics, for which any bytes are valid.
+        unsafe { self.mapping.base().cast::<Header>().as_ref() }
+    }
+
+    /// The descriptor to hand to another process; none if the arena is private.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.mapping.fd()
+    }
+
+    /// Size of the arena, in bytes.
+    #[inline]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.mapping.len_bytes() as u64
+    }
+
+    /// Bytes that were ever handed out, header included: never goes down, for freed blocks stay blocks.
+    pub fn used_bytes(&self) -> u64 {
+        // ORDERING: Relaxed, a figure for people.
+        self.header().top.0.load(Relaxed)
+    }
+
+    /// The one thing that a newly attached process finds by itself. [`Ptr::NULL`] until it is set.
+    pub fn root<T: Shared>(&self) -> Ptr<T> {
+        // ORDERING: Acquire, pairs with the Release in `set_root`.
+        Ptr::from_raw(self.header().root.load(Acquire))
+    }
+
+    /// Sets the [`root`](Self::root).
+    pub fn set_root<T: Shared>(&self, root: Ptr<T>) {
+        // ORDERING: Release, pairs with the Acquire in `root`.
+        self.header().root.store(root.raw(), Release);
+    }
+
+    /// Where threads sleep until a word of this arena changes.
+    #[inline]
+    pub fn parking(&self) -> &ParkingTable {
+        &self.header().parking
+    }
+
+    /// The offset of something that lies in this arena: the key to park on.
+    ///
+    /// # Panics
+    /// If it does not lie in this arena.
+    #[inline]
+    pub fn offset_of<T: Shared>(&self, thing: &T) -> Ptr<T> {
+        let offset = (thing as *const T as usize).wrapping_sub(self.mapping.base().as_ptr() as usize) as u64;
+        assert!(offset < self.capacity_bytes(), "not in this arena");
+        Ptr::from_raw(offset)
+    }
+
+    /// What `ptr` names.
+    ///
+    /// # Panics
+    /// If `ptr` is null, misaligned or outside the arena.
+    #[inline]
+    pub fn get<T: Shared>(&self, ptr: Ptr<T>) -> &T {
+        match self.try_get(ptr) {
+            Some(thing) => thing,
+            None => bad_ptr(ptr.raw()),
+        }
+    }
+
+    /// What `ptr` names, or none if it is null, misaligned or outside: for offsets read from memory that may have been freed.
+    #[inline]
+    pub fn try_get<T: Shared>(&self, ptr: Ptr<T>) -> Option<&T> {
+        if !self.holds(ptr, 1) {
+            return None;
+        }
+        // SAFETY: in bounds and aligned; T is Shared, so valid for any bytes, and shared access is what it is made for.
+        Some(unsafe { self.mapping.base().add(ptr.raw() as usize).cast::<T>().as_ref() })
+    }
+
+    /// The `n` things from `ptr` on.
+    ///
+    /// # Panics
+    /// If `ptr` is null or misaligned, or the last of them lies outside the arena.
+    #[inline]
+    pub fn slice<T: Shared>(&self, ptr: Ptr<T>, n: usize) -> &[T] {
+        if !self.holds(ptr, n) {
+            bad_ptr(ptr.raw());
+        }
+        // SAFETY: as in `try_get`, for n elements.
+        unsafe {
+            std::slice::from_raw_parts(self.mapping.base().add(ptr.raw() as usize).cast::<T>().as_ptr(), n)
+        }
+    }
+
+    #[inline]
+    fn holds<T>(&self, ptr: Ptr<T>, n: usize) -> bool {
+        let room = self.capacity_bytes().saturating_sub(ptr.raw());
+        let fits = if n == 1 {
+            size_of::<T>() as u64 <= room
+        } else {
+            n as u64 <= room / size_of::<T>().max(1) as u64
+        };
+        ptr.raw() >= HEADER_BYTES && ptr.raw().is_multiple_of(align_of::<T>() as u64) && fits
+    }
+
+    /// Allocates a `T`.
+    pub fn alloc<T: Shared>(&self, value: T) -> Result<Ptr<T>, Full> {
+        let block = self.take(self.class_of::<T>(1)?)?;
+        // SAFETY: the block is ours alone and of T's class.
+        Ok(unsafe { self.fill(block, value) })
+    }
+
+    /// Allocates `n` values, the `i`th made by `make(i)`; returns the first.
+    pub fn alloc_slice<T: Shared>(&self, n: usize, make: impl FnMut(usize) -> T) -> Result<Ptr<T>, Full> {
+        let block = self.take(self.class_of::<T>(n)?)?;
+        // SAFETY: the block is ours alone and of the class of n Ts.
+        Ok(unsafe { self.fill_slice(block, n, make) })
+    }
+
+    /// Allocates `n` zero values; returns the first. Large allocations touch no memory for it.
+    pub fn alloc_zeroed<T: Zeroed>(&self, n: usize) -> Result<Ptr<T>, Full> {
+        let block = self.take(self.class_of::<T>(n)?)?;
+        // SAFETY: the block is ours alone and of the class of n Ts.
+        Ok(unsafe { self.fill_zeroed(block, n) })
+    }
+
+    /// Gives back what was allocated as `n` values at `ptr` (by this arena or a heap of it).
+    ///
+    /// # Safety
+    /// Allocated so, not yet freed, and nobody relies on it any more. Readers that may still look at it obey the reuse rule
+    /// (module header of `arena`).
+    pub unsafe fn free<T: Shared>(&self, ptr: Ptr<T>, n: usize) {
+        let class = self.class_of::<T>(n).expect("what was allocated has a class");
+        self.header().free[class.index()].push(self, ptr.raw(), 1);
+    }
+
+    #[inline]
+    pub(crate) fn class_of<T>(&self, n: usize) -> Result<Class, Full> {
+        const { assert!(align_of::<T>() <= 64 && !std::mem::needs_drop::<T>()) };
+        let bytes = (n as u64).saturating_mul(size_of::<T>() as u64);
+        Class::of(bytes).ok_or(Full { wanted_bytes: bytes, capacity_bytes: self.capacity_bytes() })
+    }
+
+    /// A block for one owner. The rest of the batch it came with goes back.
+    fn take(&self, class: Class) -> Result<Block, Full> {
+        let (first, count, fresh) = self.take_batch(class)?;
+        if count > 1 {
+            // ORDERING: Relaxed, the batch is ours (F2 of `free_list`).
+            let rest = self.links(first).chain.load(Relaxed);
+            self.give_batch(class, rest, count - 1);
+        }
+        Ok(Block { offset: first, untouched: fresh && count == 1 })
+    }
+
+    /// A batch: first block, count, and whether it comes fresh from the top.
+    pub(crate) fn take_batch(&self, class: Class) -> Result<(u64, u64, bool), Full> {
+        if let Some((first, count)) = self.header().free[class.index()].pop(self) {
+            return Ok((first, count, false));
+        }
+        let (first, count) = self.carve(class, class.batch()).or_else(|_| self.carve(class, 1))?;
+        Ok((first, count, true))
+    }
+
+    pub(crate) fn give_batch(&self, class: Class, first: u64, count: u64) {
+        self.header().free[class.index()].push(self, first, count);
+    }
+
+    /// Makes `count` new blocks, chained, at the top.
+    fn carve(&self, class: Class, count: u64) -> Result<(u64, u64), Full> {
+        let stride = class.bytes() + LINK_BYTES;
+        let full = Full { wanted_bytes: count * class.bytes(), capacity_bytes: self.capacity_bytes() };
+        let top = &self.header().top.0;
+        // ORDERING: Relaxed throughout, O1.
+        let mut now = top.load(Relaxed);
+        let start = loop {
+            let start = now.next_multiple_of(class.align().max(64));
+            let end = stride.checked_mul(count).and_then(|len| len.checked_add(start)).ok_or(full)?;
+            if end > self.capacity_bytes() {
+                return Err(full);
+            }
+            match top.compare_exchange_weak(now, end, Relaxed, Relaxed) {
+                Ok(_) => break start,
+                Err(other) => now = other,
+            }
+        };
+        let first = start + LINK_BYTES;
+        for i in 0..count {
+            let block = first + i * stride;
+            let next = if i + 1 < count { block + stride } else { 0 };
+            #[cfg(loom)]
+            // SAFETY: fresh memory that nobody knows; LINK_BYTES before the block are for the links.
+            unsafe {
+                self.at::<Links>(block - LINK_BYTES).write(Links::new())
+            };
+            if count > 1 {
+                // ORDERING: Relaxed, the block is ours (F2 of `free_list`).
+                self.links(block).chain.store(next, Relaxed);
+            }
+        }
+        Ok((first, count))
+    }
+
+    /// The links of a free block.
+    #[inline]
+    pub(crate) fn links(&self, block: u64) -> &Links {
+        // SAFETY: block offsets come from `carve`, hence are in bounds and aligned to 16; links are atomics only.
+        unsafe { &*self.at::<Links>(block - LINK_BYTES) }
+    }
+
+    #[inline]
+    fn at<T>(&self, offset: u64) -> *mut T {
+        debug_assert!(offset < self.capacity_bytes());
+        // SAFETY: offsets of blocks are inside the mapping.
+        unsafe { self.mapping.base().as_ptr().add(offset as usize).cast() }
+    }
+
+    /// # Safety
+    /// `block` is owned by the caller and of the class of a `T`.
+    #[inline]
+    pub(crate) unsafe fn fill<T: Shared>(&self, block: Block, value: T) -> Ptr<T> {
+        // SAFETY: large enough, aligned, unshared (caller).
+        unsafe { self.at::<T>(block.offset).write(value) };
+        Ptr::from_raw(block.offset)
+    }
+
+    /// # Safety
+    /// `block` is owned by the caller and of the class of `n` `T`s.
+    pub(crate) unsafe fn fill_slice<T: Shared>(
+        &self,
+        block: Block,
+        n: usize,
+        mut make: impl FnMut(usize) -> T,
+    ) -> Ptr<T> {
+        let first = self.at::<T>(block.offset);
+        for i in 0..n {
+            // SAFETY: inside the block (caller), unshared.
+            unsafe { first.add(i).write(make(i)) };
+        }
+        Ptr::from_raw(block.offset)
+    }
+
+    /// # Safety
+    /// `block` is owned by the caller and of the class of `n` `T`s.
+    pub(crate) unsafe fn fill_zeroed<T: Zeroed>(&self, block: Block, n: usize) -> Ptr<T> {
+        if cfg!(loom) {
+            // SAFETY: passed on.
+            return unsafe { self.fill_slice(block, n, |_| T::zeroed()) };
+        }
+        let bytes = (n * size_of::<T>()) as u64;
+        if !block.untouched {
+            let by_page = bytes >= PUNCH_BYTES_MIN;
+            // SAFETY: a class beyond 64 KiB is whole pages, and the block is ours.
+            if !by_page || !unsafe { self.mapping.punch(block.offset, bytes.next_multiple_of(4096)) } {
+                // SAFETY: inside the block (caller), unshared.
+                unsafe { self.at::<u8>(block.offset).write_bytes(0, bytes as usize) };
+            }
+        }
+        Ptr::from_raw(block.offset)
+    }
+}
+
+/// From this size on a used block is made zero by giving its pages back: most of a large table is never touched.
+const PUNCH_BYTES_MIN: u64 = 1 << 20;
+
+/// A block that its holder owns.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) offset: u64,
+    /// Not written since the arena was made: still zero (A2).
+    pub(crate) untouched: bool,
+}
+
+#[cold]
+#[inline(never)]
+fn bad_ptr(raw: u64) -> ! {
+    panic!("offset {raw:#x} names nothing in this arena");
+}

@@ -1,0 +1,185 @@
+//! A lane's own cache of free blocks.
+//!
+//! State       a class: `loaded` (chain of `loaded_count` free blocks) and `spare` (a full batch, or 0).
+//! Invariants  H1  One owner at a time: the holder of the lane. So nothing here needs a read-modify-write; the words are atomics
+//!                 because the next owner may be a thread of another process, and so that death leaves no word half written.
+//!             H2  At most two batches a class are kept: what a lane frees beyond that goes to the shared lists.
+//! Death       Every step takes blocks out of one place before it puts them into the next, and the stores are Release, so that
+//!             they reach memory in that order: an owner that dies between two of them leaks at most one batch.
+//! Orderings   O1  Release stores of `loaded` and `spare`: order for the sake of Death. Between owners the lane's own lock orders.
+
+use crate::arena::{Arena, Block, Full};
+use crate::class::{self, Class};
+use crate::ptr::Ptr;
+use crate::shared::{Shared, Zeroed};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::{Relaxed, Release};
+
+crate::shared! {
+    /// A cache of free blocks for one owner at a time; put it into the record of a lane.
+    pub struct Heap { magazines: [Magazine; class::SMALL] }
+}
+
+crate::shared! {
+    struct Magazine { loaded: AtomicU64, loaded_count: AtomicU64, spare: AtomicU64 }
+}
+
+impl Heap {
+    /// Allocates a `T`.
+    ///
+    /// # Safety
+    /// The caller is the heap's one owner, and the heap lies in `arena` or is used with it alone.
+    #[inline]
+    pub unsafe fn alloc<T: Shared>(&self, arena: &Arena, value: T) -> Result<Ptr<T>, Full> {
+        let class = arena.class_of::<T>(1)?;
+        if !class.is_small() {
+            return arena.alloc(value);
+        }
+        let block = self.take(arena, class)?;
+        // SAFETY: the block is ours alone and of T's class.
+        Ok(unsafe { arena.fill(block, value) })
+    }
+
+    /// Allocates `n` values, the `i`th made by `make(i)`; returns the first.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    pub unsafe fn alloc_slice<T: Shared>(
+        &self,
+        arena: &Arena,
+        n: usize,
+        make: impl FnMut(usize) -> T,
+    ) -> Result<Ptr<T>, Full> {
+        let class = arena.class_of::<T>(n)?;
+        if !class.is_small() {
+            return arena.alloc_slice(n, make);
+        }
+        let block = self.take(arena, class)?;
+        // SAFETY: the block is ours alone and of the class of n Ts.
+        Ok(unsafe { arena.fill_slice(block, n, make) })
+    }
+
+    /// Allocates `n` zero values; returns the first.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    pub unsafe fn alloc_zeroed<T: Zeroed>(&self, arena: &Arena, n: usize) -> Result<Ptr<T>, Full> {
+        let class = arena.class_of::<T>(n)?;
+        if !class.is_small() {
+            return arena.alloc_zeroed(n);
+        }
+        let block = self.take(arena, class)?;
+        // SAFETY: the block is ours alone and of the class of n Ts.
+        Ok(unsafe { arena.fill_zeroed(block, n) })
+    }
+
+    /// Gives back what was allocated as `n` values at `ptr`, by any heap or by the arena.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc), and as [`Arena::free`].
+    #[inline]
+    pub unsafe fn free<T: Shared>(&self, arena: &Arena, ptr: Ptr<T>, n: usize) {
+        let class = arena.class_of::<T>(n).expect("what was allocated has a class");
+        if class.is_small() {
+            self.give(arena, class, ptr.raw());
+        } else {
+            // SAFETY: passed on.
+            unsafe { arena.free(ptr, n) }
+        }
+    }
+
+    /// Gives every cached block back to the shared lists.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    pub unsafe fn flush(&self, arena: &Arena) {
+        for (index, magazine) in self.magazines.iter().enumerate() {
+            let class = Class::small(index);
+            let (loaded, count) = magazine.loaded();
+            magazine.set_loaded(0, 0);
+            if loaded != 0 {
+                arena.give_batch(class, loaded, count);
+            }
+            magazine.release_spare(arena, class);
+        }
+    }
+
+    #[inline]
+    fn take(&self, arena: &Arena, class: Class) -> Result<Block, Full> {
+        let magazine = &self.magazines[class.index()];
+        let (mut first, mut count) = magazine.loaded();
+        if first == 0 {
+            (first, count) = magazine.refill(arena, class)?;
+        }
+        let rest = if count > 1 {
+            // ORDERING: Relaxed, the block is ours (H1).
+            arena.links(first).chain.load(Relaxed)
+        } else {
+            0
+        };
+        magazine.set_loaded(rest, count - 1);
+        Ok(Block { offset: first, untouched: false })
+    }
+
+    #[inline]
+    fn give(&self, arena: &Arena, class: Class, block: u64) {
+        let magazine = &self.magazines[class.index()];
+        let (mut loaded, mut count) = magazine.loaded();
+        if count == class.batch() {
+            magazine.set_loaded(0, 0);
+            magazine.release_spare(arena, class);
+            // ORDERING: Release, O1.
+            magazine.spare.store(loaded, Release);
+            (loaded, count) = (0, 0);
+        }
+        // ORDERING: Relaxed, the block is ours (H1); the Release in `set_loaded` orders it for the sake of Death.
+        arena.links(block).chain.store(loaded, Relaxed);
+        magazine.set_loaded(block, count + 1);
+    }
+}
+
+impl Magazine {
+    #[inline]
+    fn loaded(&self) -> (u64, u64) {
+        // ORDERING: Relaxed, H1. A death between the two stores of `set_loaded` leaves a count that is too small or no chain.
+        let (first, count) = (self.loaded.load(Relaxed), self.loaded_count.load(Relaxed));
+        if count == 0 { (0, 0) } else { (first, count) }
+    }
+
+    /// The count never promises more than the chain holds, whatever store was the owner's last.
+    #[inline]
+    fn set_loaded(&self, first: u64, count: u64) {
+        // ORDERING: Relaxed load (H1), Release stores (O1).
+        if count > self.loaded_count.load(Relaxed) {
+            self.loaded.store(first, Release);
+            self.loaded_count.store(count, Release);
+        } else {
+            self.loaded_count.store(count, Release);
+            self.loaded.store(first, Release);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refill(&self, arena: &Arena, class: Class) -> Result<(u64, u64), Full> {
+        // ORDERING: Relaxed, H1.
+        let spare = self.spare.load(Relaxed);
+        if spare != 0 {
+            // ORDERING: Release, O1: out of `spare` before it is handed out.
+            self.spare.store(0, Release);
+            return Ok((spare, class.batch()));
+        }
+        let (first, count, _fresh) = arena.take_batch(class)?;
+        Ok((first, count))
+    }
+
+    fn release_spare(&self, arena: &Arena, class: Class) {
+        // ORDERING: Relaxed, H1.
+        let spare = self.spare.load(Relaxed);
+        if spare != 0 {
+            // ORDERING: Release, O1: out of the heap before it is in a list.
+            self.spare.store(0, Release);
+            arena.give_batch(class, spare, class.batch());
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Mappings: where an arena's bytes come from.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// A readable and writable mapping of whole pages, unmapped when dropped.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len_bytes: usize,
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: a mapping has no thread of its own; what may be done with its bytes is the arena's affair.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; nothing here changes after construction.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed memory of this process. Pages that nobody touches cost nothing.
+    pub(crate) fn private(len_bytes: usize) -> rustix::io::Result<Mapping> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )?
+        };
+        Ok(Mapping::new(base, len_bytes, None))
+    }
+
+    /// Zeroed memory that other processes can map through its descriptor. The size is sealed, so that no peer can turn an access
+    /// into a SIGBUS by truncating it.
+    pub(crate) fn shared(len_bytes: usize) -> rustix::io::Result<Mapping> {
+        let fd = rustix::fs::memfd_create("heddle-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len_bytes as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Mapping::of(fd)
+    }
+
+    /// Maps what `fd` names, whole. The descriptor must be sealed against shrinking.
+    pub(crate) fn of(fd: OwnedFd) -> rustix::io::Result<Mapping> {
+        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(rustix::io::Errno::PERM);
+        }
+        let file = File::from(fd);
+        let len_bytes = rustix::fs::fstat(&file)?.st_size as usize;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+                &file,
+                0,
+            )?
+        };
+        Ok(Mapping::new(base, len_bytes, Some(file.into())))
+    }
+
+    fn new(base: *mut std::ffi::c_void, len_bytes: usize, fd: Option<OwnedFd>) -> Mapping {
+        // SAFETY: the mapping just made. Advice only: a kernel without huge pages refuses, which changes speed and nothing else.
+        let _ = unsafe { rustix::mm::madvise(base, len_bytes, Advice::LinuxHugepage) };
+        Mapping { base: NonNull::new(base.cast()).expect("mmap does not return null"), len_bytes, fd }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// Makes `[offset, offset + len)`, whole pages, zero by giving the pages back; false if the kernel would not.
+    ///
+    /// # Safety
+    /// Nobody uses those bytes.
+    pub(crate) unsafe fn punch(&self, offset: u64, len_bytes: u64) -> bool {
+        let advice = if self.fd.is_some() { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
+        // SAFETY: inside the mapping, unused (caller).
+        unsafe {
+            rustix::mm::madvise(self.base.as_ptr().add(offset as usize).cast(), len_bytes as usize, advice)
+                .is_ok()
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by us, and nothing borrowed from the arena outlives it.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
+    }
+}

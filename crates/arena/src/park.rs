@@ -1,0 +1,173 @@
+//! Sleeping until a word changes, on any word of the arena, without a bit of its own for waiters.
+//!
+//! State       A table of buckets, chosen by hash of the key. One word a bucket: `turn:31 | waiters:1`.
+//!             A waiter sets the bit before it looks at its word for the last time; a waker that finds the bit set clears it
+//!             and counts the turn up, both by one CAS (odd + 1), then wakes all sleepers of the bucket, which look again.
+//! Contract    P1  The store that ends a wait is SeqCst, and precedes `wake` in the waker's program.
+//!             P2  `still_blocked` reads what that store writes, with SeqCst.
+//! No lost     W  waiter: word.fetch_or(1) -> s      (W1, SeqCst)      K  waker: the store of P1     (K0, SeqCst)
+//! wake-up        waiter: still_blocked()            (W2, SeqCst)         waker: word.load           (K1, SeqCst)
+//!                waiter: futex_wait(word, s)        (W3)                 waker: CAS odd -> even, wake (K2)
+//!             All of W1, W2, K0, K1, K2 are in the one total order S of SeqCst operations, so either
+//!             - K1 < W1: then K0 < K1 < W1 < W2, W2 sees K0: the waiter does not sleep; or
+//!             - W1 < K1: K1 sees the bit, or some other waker's K2' cleared it between W1 and K1. In the first case K2 changes
+//!               the word; if K2 fails, then because of another K2'. Either way the word is no longer s when K2 or K2' wakes:
+//!               a waiter not yet asleep is refused by the kernel's comparison (W3), one asleep is woken. It looks again.
+//!             A waiter that came between K1 and a failed K2 did its W1 after K2', hence after K0: it sees K0, as in the first case.
+//!             The word repeats after 2^31 turns: a waiter would have to stand between W1 and W3 for that many wakes of waiters.
+//! Cost        `wake` with nobody waiting: one load of a line that nobody writes. No fence: K0 was SeqCst, which on x86 costs
+//!             nothing over any other locked instruction.
+//! Death       A dead waiter leaves at most the bit: the next waker makes one system call in vain. Nothing is counted.
+//! Collisions  Two keys in one bucket: waiters of one are woken in vain and look again.
+//! Loom        Loom gives SeqCst accesses the strength of AcqRel only, so under loom fences stand where the argument above uses
+//!             S; and the futex is a mutex and a condition variable in the bucket, so that a lost wake-up is a deadlock, which loom reports.
+
+use std::time::{Duration, Instant};
+
+use crate::shared::{Shared, Zeroed};
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::Ordering::SeqCst;
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// `still_blocked` said no.
+    Unblocked,
+    /// It still said yes when the time was over.
+    TimedOut,
+}
+
+/// Buckets that sleepers hash into. Every arena has one: [`Arena::parking`](crate::Arena::parking).
+#[repr(C, align(64))]
+pub struct ParkingTable {
+    buckets: [Bucket; BUCKETS],
+}
+
+/// Collisions cost spurious wakes, so many more than threads that sleep at once.
+const BUCKETS: usize = if cfg!(loom) { 1 } else { 256 };
+
+// SAFETY: atomics only (under loom, objects that are made in place and never dropped).
+unsafe impl Shared for ParkingTable {}
+// SAFETY: a turn of 0 without waiters is the initial state.
+unsafe impl Zeroed for ParkingTable {
+    fn zeroed() -> Self {
+        ParkingTable { buckets: std::array::from_fn(|_| Bucket::new()) }
+    }
+}
+
+impl ParkingTable {
+    /// Sleeps until `still_blocked` says no, or `timeout` has passed. `key`: any number that the waker knows too, usually the
+    /// raw offset of the word. Spin a little first: this costs system calls.
+    ///
+    /// `still_blocked` must read with SeqCst what the waker writes with SeqCst (P1, P2).
+    pub fn wait(&self, key: u64, still_blocked: impl Fn() -> bool, timeout: Option<Duration>) -> Waited {
+        let bucket = self.bucket(key);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let seen = bucket.word.fetch_or(1, SeqCst) | 1;
+            #[cfg(loom)]
+            loom::sync::atomic::fence(SeqCst);
+            if !still_blocked() {
+                return Waited::Unblocked;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Waited::TimedOut;
+            }
+            bucket.sleep(seen, left);
+        }
+    }
+
+    /// Wakes who waits for `key`. To be called after the SeqCst store that ends the wait (P1).
+    #[inline]
+    pub fn wake(&self, key: u64) {
+        #[cfg(loom)]
+        loom::sync::atomic::fence(SeqCst);
+        let bucket = self.bucket(key);
+        let seen = bucket.word.load(SeqCst);
+        if seen & 1 != 0 {
+            bucket.wake(seen);
+        }
+    }
+
+    #[inline]
+    fn bucket(&self, key: u64) -> &Bucket {
+        let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        &self.buckets[hash as usize % BUCKETS]
+    }
+}
+
+#[repr(C, align(64))]
+struct Bucket {
+    word: AtomicU32,
+    #[cfg(loom)]
+    sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
+}
+
+#[cfg(not(loom))]
+impl Bucket {
+    fn new() -> Self {
+        Bucket { word: AtomicU32::new(0) }
+    }
+
+    fn sleep(&self, seen: u32, left: Option<Duration>) {
+        futex_wait(&self.word, seen, left);
+    }
+
+    #[cold]
+    fn wake(&self, seen: u32) {
+        if self.word.compare_exchange(seen, seen.wrapping_add(1), SeqCst, SeqCst).is_ok() {
+            futex_wake(&self.word, u32::MAX);
+        }
+    }
+}
+
+#[cfg(loom)]
+impl Bucket {
+    fn new() -> Self {
+        Bucket { word: AtomicU32::new(0), sleepers: (loom::sync::Mutex::new(()), loom::sync::Condvar::new()) }
+    }
+
+    fn sleep(&self, seen: u32, _left: Option<Duration>) {
+        let guard = self.sleepers.0.lock().unwrap();
+        if self.word.load(SeqCst) == seen {
+            drop(self.sleepers.1.wait(guard).unwrap());
+        }
+    }
+
+    fn wake(&self, seen: u32) {
+        if self.word.compare_exchange(seen, seen.wrapping_add(1), SeqCst, SeqCst).is_ok() {
+            drop(self.sleepers.0.lock().unwrap());
+            self.sleepers.1.notify_all();
+        }
+    }
+}
+
+/// Sleeps while `word` is `expected`, at most for `timeout`; may wake for no reason. Works across processes. True: somebody woke
+/// it; false: it did not sleep, or the time was over, or a signal came.
+#[cfg(not(loom))]
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
+    use rustix::thread::futex;
+    let timeout = timeout.and_then(|timeout| rustix::fs::Timespec::try_from(timeout).ok());
+    futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref()).is_ok()
+}
+
+/// Wakes at most `n` of those that sleep on `word`, in any process; returns how many.
+#[cfg(not(loom))]
+pub fn futex_wake(word: &AtomicU32, n: u32) -> usize {
+    use rustix::thread::futex;
+    futex::wake(word, futex::Flags::empty(), n.min(i32::MAX as u32)).unwrap_or(0)
+}
+
+/// Under loom: hands the turn on.
+#[cfg(loom)]
+pub fn futex_wait(_word: &AtomicU32, _expected: u32, _timeout: Option<Duration>) -> bool {
+    loom::thread::yield_now();
+    true
+}
+
+/// Under loom: nobody sleeps.
+#[cfg(loom)]
+pub fn futex_wake(_word: &AtomicU32, _n: u32) -> usize {
+    0
+}

@@ -1,0 +1,295 @@
+use std::collections::HashSet;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+use crate::*;
+
+shared! {
+    struct Pair { a: AtomicU64, b: [AtomicU32; 2] }
+}
+
+fn arena() -> Arena {
+    Arena::private(64 << 20).unwrap()
+}
+
+#[test]
+fn what_one_mapping_writes_another_reads_at_another_address() {
+    let here = Arena::shared(1 << 20).unwrap();
+    let there = here.map_again().unwrap();
+    let numbers = here.alloc_slice(1000, |i| AtomicU64::new(i as u64)).unwrap();
+    here.set_root(numbers);
+    let seen = there.slice(there.root::<AtomicU64>(), 1000);
+    assert_ne!(seen.as_ptr(), here.slice(numbers, 1000).as_ptr());
+    assert!(seen.iter().enumerate().all(|(i, n)| n.load(Relaxed) == i as u64));
+    let more = there.alloc(AtomicU64::new(7)).unwrap();
+    assert_eq!(here.get(more).load(Relaxed), 7);
+    assert_eq!(there.offset_of(there.get(more)), more);
+}
+
+#[test]
+fn another_file_is_not_taken_for_an_arena() {
+    let fd = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, 1 << 20).unwrap();
+    assert!(matches!(Arena::attach(fd.try_clone().unwrap()), Err(MapError::Kernel { .. })), "not sealed");
+    rustix::fs::fcntl_add_seals(&fd, rustix::fs::SealFlags::SHRINK).unwrap();
+    assert!(matches!(Arena::attach(fd), Err(MapError::Foreign)));
+}
+
+#[test]
+fn offsets_that_name_nothing_are_refused() {
+    let arena = arena();
+    let one = arena.alloc(0u64).unwrap();
+    for raw in
+        [0, 8, one.raw() + 1, arena.capacity_bytes() - 4, arena.capacity_bytes(), u64::MAX, u64::MAX - 7]
+    {
+        assert!(arena.try_get(Ptr::<u64>::from_raw(raw)).is_none(), "{raw:#x}");
+    }
+    assert!(std::panic::catch_unwind(|| arena.get(Ptr::<u64>::NULL)).is_err());
+    assert!(std::panic::catch_unwind(|| arena.slice(one, usize::MAX)).is_err());
+}
+
+#[test]
+fn freed_memory_is_used_again_and_zero_when_asked_for() {
+    let arena = arena();
+    for n in [1usize, 3, 100, 5000, 20_000, 500_000] {
+        let first = arena.alloc_slice(n, |_| AtomicU64::new(u64::MAX)).unwrap();
+        // SAFETY: allocated above, with n, not used any more.
+        unsafe { arena.free(first, n) };
+        let used = arena.used_bytes();
+        let again = arena.alloc_zeroed::<AtomicU64>(n).unwrap();
+        assert_eq!((again, arena.used_bytes()), (first, used), "{n}");
+        assert!(arena.slice(again, n).iter().all(|w| w.load(Relaxed) == 0), "{n}");
+    }
+}
+
+#[test]
+fn blocks_of_a_line_or_more_start_on_a_line() {
+    let arena = arena();
+    for n in 8..300 {
+        assert_eq!(arena.alloc_zeroed::<u64>(n).unwrap().raw() % 64, 0);
+    }
+    assert_eq!(arena.alloc_zeroed::<u64>(10_000).unwrap().raw() % 4096, 0);
+}
+
+#[test]
+fn a_full_arena_says_so_and_serves_again_after_a_free() {
+    let arena = Arena::private(1 << 20).unwrap();
+    let mut all = Vec::new();
+    let full = loop {
+        match arena.alloc_zeroed::<[u64; 128]>(1) {
+            Ok(block) => all.push(block),
+            Err(full) => break full,
+        }
+    };
+    assert_eq!(full, Full { wanted_bytes: 1024, capacity_bytes: 1 << 20 });
+    assert!(all.len() > 900, "{} KiB of 1024 used", all.len());
+    // SAFETY: allocated above, with 1, not used any more.
+    unsafe { arena.free(all[5], 1) };
+    assert_eq!(arena.alloc_zeroed::<[u64; 128]>(1), Ok(all[5]));
+    assert!(arena.alloc_zeroed::<u64>(usize::MAX / 8).is_err());
+}
+
+/// Allocates and frees from several threads, each block stamped while it is held: a block in two hands loses its stamp.
+fn hammer(
+    arena: &Arena,
+    alloc: impl Fn(usize, u64) -> Ptr<Pair> + Sync,
+    free: impl Fn(usize, Ptr<Pair>) + Sync,
+) {
+    let barrier = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (alloc, free, barrier) = (&alloc, &free, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                let mut held = Vec::new();
+                for turn in 0..20_000u64 {
+                    let stamp = (thread as u64) << 32 | turn | 1 << 60;
+                    held.push((alloc(thread, stamp), stamp));
+                    if turn % 3 == 0 || held.len() > 100 {
+                        let (block, stamp) = held.swap_remove(turn as usize * 7 % held.len());
+                        assert_eq!(arena.get(block).a.swap(0, Relaxed), stamp);
+                        free(thread, block);
+                    }
+                }
+                let unique: HashSet<u64> = held.iter().map(|(p, _)| p.raw()).collect();
+                assert_eq!(unique.len(), held.len());
+                held.into_iter().for_each(|(block, stamp)| {
+                    assert_eq!(arena.get(block).a.load(Relaxed), stamp);
+                    free(thread, block);
+                });
+            });
+        }
+    });
+}
+
+fn pair(stamp: u64) -> Pair {
+    Pair { a: AtomicU64::new(stamp), b: Zeroed::zeroed() }
+}
+
+#[test]
+fn no_block_is_handed_out_twice() {
+    let arena = arena();
+    // SAFETY: `hammer` frees what it allocated, once.
+    hammer(&arena, |_, stamp| arena.alloc(pair(stamp)).unwrap(), |_, block| unsafe { arena.free(block, 1) });
+    assert!(arena.used_bytes() < 1 << 20, "{} bytes for 400 live blocks", arena.used_bytes());
+}
+
+#[test]
+fn heaps_hand_no_block_out_twice() {
+    let arena = arena();
+    let heaps = arena.alloc_zeroed::<Heap>(4).unwrap();
+    let heap = |thread| &arena.slice(heaps, 4)[thread];
+    hammer(
+        &arena,
+        // SAFETY: thread i uses heap i alone.
+        |thread, stamp| unsafe { heap(thread).alloc(&arena, pair(stamp)).unwrap() },
+        // SAFETY: as above, and `hammer` frees what it allocated, once.
+        |thread, block| unsafe { heap(thread).free(&arena, block, 1) },
+    );
+}
+
+#[test]
+fn a_flushed_heap_leaves_its_blocks_to_others() {
+    let arena = arena();
+    let heap = arena.get(arena.alloc_zeroed::<Heap>(1).unwrap());
+    // SAFETY: one thread, so one owner; each freed once.
+    unsafe {
+        let blocks: Vec<_> = (0..32).map(|i| heap.alloc(&arena, pair(i)).unwrap()).collect();
+        blocks.into_iter().for_each(|block| heap.free(&arena, block, 1));
+        heap.flush(&arena);
+    }
+    let used = arena.used_bytes();
+    let blocks: HashSet<u64> = (0..32).map(|i| arena.alloc(pair(i)).unwrap().raw()).collect();
+    assert_eq!((blocks.len(), arena.used_bytes()), (32, used));
+}
+
+#[test]
+fn one_lane_may_free_what_another_allocated() {
+    let arena = arena();
+    let [giver, taker] = [(); 2].map(|_| arena.alloc_zeroed::<Heap>(1).unwrap());
+    for round in 0..10_000 {
+        // SAFETY: one thread, so one owner; freed once.
+        unsafe {
+            let block = arena.get(giver).alloc(&arena, pair(round)).unwrap();
+            arena.get(taker).free(&arena, block, 1);
+        }
+    }
+    assert!(arena.used_bytes() < 1 << 20, "blocks flow back: {}", arena.used_bytes());
+}
+
+#[test]
+fn a_waiter_sleeps_until_it_is_woken() {
+    let arena = arena();
+    let word = arena.alloc(AtomicU32::new(1)).unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            arena.parking().wait(
+                word.raw(),
+                || arena.get(word).load(SeqCst) == 1,
+                Some(Duration::from_secs(60)),
+            )
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        arena.get(word).store(0, SeqCst);
+        arena.parking().wake(word.raw());
+        assert_eq!(waiter.join().unwrap(), Waited::Unblocked);
+    });
+    assert!(start.elapsed() < Duration::from_secs(30));
+    let waited = arena.parking().wait(word.raw(), || true, Some(Duration::from_millis(5)));
+    assert_eq!(waited, Waited::TimedOut);
+}
+
+#[test]
+fn a_waiter_is_woken_through_another_mapping() {
+    let here = Arena::shared(1 << 20).unwrap();
+    let there = here.map_again().unwrap();
+    let word = here.alloc(AtomicU32::new(0)).unwrap();
+    let long = Some(Duration::from_secs(60));
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 0..1000 {
+                here.parking().wait(word.raw(), || here.get(word).load(SeqCst) == 2 * turn, long);
+                here.get(word).fetch_add(1, SeqCst);
+                here.parking().wake(word.raw());
+            }
+        });
+        for turn in 0..1000 {
+            there.get(word).fetch_add(1, SeqCst);
+            there.parking().wake(word.raw());
+            there.parking().wait(word.raw(), || there.get(word).load(SeqCst) == 2 * turn + 1, long);
+        }
+    });
+    assert!(start.elapsed() < Duration::from_secs(60), "a wake-up was lost");
+}
+
+#[test]
+fn lanes_are_exclusive_and_come_back() {
+    let arena = arena();
+    let table = arena.get(LaneTable::create(&arena, 3).unwrap());
+    let leases: Vec<Lease> = (0..3).map(|_| table.lease(&arena).unwrap()).collect();
+    assert_eq!(leases.iter().map(|l| l.lane).collect::<HashSet<_>>().len(), 3);
+    assert!(leases.iter().all(|l| !l.died && (1..=3).contains(&l.lane.0)));
+    assert_eq!(table.lease(&arena), Err(NoLane { lanes: 3 }));
+    let stranger = std::thread::scope(|s| s.spawn(|| table.release(&arena, leases[0].lane)).join().unwrap());
+    assert_eq!(stranger, Err(NotOwner { lane: leases[0].lane }));
+    table.release(&arena, leases[1].lane).unwrap();
+    assert_eq!(table.lease(&arena), Ok(leases[1]));
+    leases.iter().for_each(|l| table.release(&arena, l.lane).unwrap());
+}
+
+#[test]
+fn a_thread_that_ends_with_a_lane_is_reported_dead_once() {
+    let arena = arena();
+    let table = arena.get(LaneTable::create(&arena, 1).unwrap());
+    let _ = std::thread::scope(|s| s.spawn(|| table.lease(&arena).unwrap()).join().unwrap());
+    let lease = table.lease(&arena).unwrap();
+    assert!(lease.died);
+    table.release(&arena, lease.lane).unwrap();
+    let lease = table.lease_lane(&arena, LaneId(1)).unwrap();
+    assert!(!lease.died, "it was settled");
+    table.release(&arena, lease.lane).unwrap();
+}
+
+#[test]
+fn a_killed_process_leaves_its_lane_marked() {
+    let arena = Arena::shared(1 << 20).unwrap();
+    let table = arena.get(LaneTable::create(&arena, 2).unwrap());
+    let state = arena.alloc(AtomicU32::new(0)).unwrap();
+    let mine = table.lease(&arena).unwrap();
+    // SAFETY: the child only makes calls that are safe after fork in a threaded process: no allocation, no locks of ours.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let given_back = table.release(&arena, mine.lane).is_ok();
+        let leased = table.lease(&arena).is_ok_and(|l| l.lane != mine.lane && !l.died);
+        arena.get(state).store(if leased && !given_back { 1 } else { 2 }, SeqCst);
+        futex_wake_all(arena.get(state));
+        loop {
+            std::hint::spin_loop();
+        }
+    }
+    while arena.get(state).load(SeqCst) == 0 {
+        park::futex_wait(arena.get(state), 0, Some(Duration::from_secs(1)));
+    }
+    assert_eq!(
+        arena.get(state).load(SeqCst),
+        1,
+        "a child leases its own lane and cannot release its parent's"
+    );
+    assert_eq!(table.lease(&arena), Err(NoLane { lanes: 2 }), "a living child keeps its lane");
+    // SAFETY: our own child, reaped once.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    let dead = table.lease(&arena).unwrap();
+    assert!(dead.died && dead.lane != mine.lane);
+    table.release(&arena, dead.lane).unwrap();
+    table.release(&arena, mine.lane).unwrap();
+}
+
+fn futex_wake_all(word: &AtomicU32) {
+    park::futex_wake(word, u32::MAX);
+}
