@@ -59,6 +59,7 @@ const LATENCY_PLACES: usize = 5000;
 
 #[repr(align(128))]
 struct Slot {
+    wall_ns: AtomicU64,
     timed_ns: AtomicU64,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -77,6 +78,8 @@ pub(crate) struct Board {
 
 /// What one worker reports.
 pub(crate) struct Tally {
+    pub wall_ns: u64,
+    /// Without pauses.
     pub timed_ns: u64,
     pub reads: u64,
     pub writes: u64,
@@ -132,7 +135,8 @@ impl Board {
 
     fn slot(&self, worker: usize) -> &Slot {
         assert!(worker < self.workers);
-        // SAFETY: inside the mapping by the assert; the head's size is a multiple of its alignment, which is the slots'.
+        // SAFETY: inside the mapping by the assert; the head's size is a multiple of its alignment, which is the
+        // slots' too.
         unsafe { &*self.base.as_ptr().add(size_of::<Head>()).cast::<Slot>().add(worker) }
     }
 
@@ -200,11 +204,12 @@ impl Board {
         self.head().note.set(text);
     }
 
-    /// A worker reports: its counts, its timed ns without pauses, its user and system time in ns.
-    pub fn report(&self, worker: usize, meter: &Meter, timed_ns: u64, cpu_ns: (u64, u64)) {
+    /// A worker reports: its counts, the ns its loop took with pauses, its user and system time in ns.
+    pub fn report(&self, worker: usize, meter: &Meter, wall_ns: u64, cpu_ns: (u64, u64)) {
         let slot = self.slot(worker);
         let values = [
-            (&slot.timed_ns, timed_ns),
+            (&slot.wall_ns, wall_ns),
+            (&slot.timed_ns, wall_ns.saturating_sub(meter.excluded_ns)),
             (&slot.reads, meter.reads),
             (&slot.writes, meter.writes),
             (&slot.user_ns, cpu_ns.0),
@@ -215,11 +220,12 @@ impl Board {
         }
         let mut places = 0;
         for (place, value) in slot.latencies.iter().zip(meter.latencies.iter_recorded()) {
+            // ORDERING: as above.
             place[0].store(value.value_iterated_to(), Relaxed);
             place[1].store(value.count_at_value(), Relaxed);
             places += 1;
         }
-        slot.places.store(places, Relaxed);
+        slot.places.store(places, Relaxed); // ORDERING: as above.
     }
 
     /// What a worker reported. To be read after it arrived.
@@ -227,6 +233,7 @@ impl Board {
         let slot = self.slot(worker);
         let get = |value: &AtomicU64| value.load(Relaxed); // ORDERING: after `arrived` (O1).
         Tally {
+            wall_ns: get(&slot.wall_ns),
             timed_ns: get(&slot.timed_ns),
             reads: get(&slot.reads),
             writes: get(&slot.writes),

@@ -2,8 +2,8 @@
 //!
 //! State      the board's phase, moved by the leader alone; workers arrive at the end of each part.
 //! Invariants I1  a worker that fails, dies or hangs ends the run with an error: nobody waits for it for ever.
-//!            I2  no worker outlives a run, but for a thread that hangs inside an engine: it cannot be stopped; the run's
-//!                error says so and what it holds is leaked.
+//!            I2  no worker outlives a run, but for a thread that hangs inside an engine: it cannot be stopped; the
+//!                run's error says so and what it holds is leaked.
 
 pub(crate) mod processes;
 pub(crate) mod threads;
@@ -12,8 +12,10 @@ use crate::board::{Board, Phase};
 use crate::config::Job;
 use std::time::{Duration, Instant};
 
+/// How long workers may take to set up or to check: a device is filled, a file of gigabytes is read.
+const SET_UP_MAX: Duration = Duration::from_secs(600);
 /// How long a worker may take to end its last operation.
-const STUCK_AFTER: Duration = Duration::from_secs(60);
+const LAST_OPERATION_MAX: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 60 });
 /// How often the leader looks, while nothing is timed and while something is.
 const LOOK: Duration = Duration::from_micros(200);
 const LOOK_WHILE_TIMED: Duration = Duration::from_millis(20);
@@ -43,24 +45,24 @@ pub(crate) fn lead(board: &Board, job: &Job, crew: &mut dyn Crew) -> Result<(), 
 fn lead_parts(board: &Board, job: &Job, crew: &mut dyn Crew) -> Result<(), String> {
     let warm_up =
         if job.faithful { Duration::ZERO } else { Duration::from_secs_f64((job.secs / 10.0).min(0.2)) };
-    gather(board, crew, 1, None)?;
+    gather(board, crew, 1, SET_UP_MAX)?;
     board.enter(Phase::Prepare);
-    gather(board, crew, 2, None)?;
+    gather(board, crew, 2, SET_UP_MAX)?;
     board.enter(Phase::Settle);
-    gather(board, crew, 3, None)?;
+    gather(board, crew, 3, SET_UP_MAX)?;
     // The original has no warm-up: straight past it.
     board.enter(if warm_up.is_zero() { Phase::Ready } else { Phase::WarmUp });
     timed(board, crew, warm_up)?;
     board.enter(Phase::Ready);
-    gather(board, crew, 4, Some(STUCK_AFTER))?;
+    gather(board, crew, 4, LAST_OPERATION_MAX)?;
     board.enter(Phase::Measure);
     timed(board, crew, Duration::from_secs_f64(job.secs))?;
     board.enter(Phase::Stop);
-    gather(board, crew, 5, Some(STUCK_AFTER))?;
+    gather(board, crew, 5, LAST_OPERATION_MAX)?;
     board.enter(Phase::Check);
-    gather(board, crew, 6, None)?;
+    gather(board, crew, 6, SET_UP_MAX)?;
     board.enter(Phase::Prove);
-    gather(board, crew, 7, None)
+    gather(board, crew, 7, SET_UP_MAX)
 }
 
 fn timed(board: &Board, crew: &mut dyn Crew, time: Duration) -> Result<(), String> {
@@ -75,13 +77,13 @@ fn timed(board: &Board, crew: &mut dyn Crew, time: Duration) -> Result<(), Strin
     }
 }
 
-fn gather(board: &Board, crew: &mut dyn Crew, parts: usize, limit: Option<Duration>) -> Result<(), String> {
+fn gather(board: &Board, crew: &mut dyn Crew, parts: usize, limit: Duration) -> Result<(), String> {
     let start = Instant::now();
     while board.arrived() < parts * board.workers() {
         look(board, crew)?;
         crew.nap(LOOK)?;
-        if limit.is_some_and(|limit| start.elapsed() > limit) {
-            return Err(format!("a worker did not come back from its last operation within {STUCK_AFTER:?}"));
+        if start.elapsed() > limit {
+            return Err(format!("a worker did not end this part of the run within {limit:?}"));
         }
     }
     Ok(())

@@ -27,8 +27,8 @@ pub(crate) enum Ground {
     Inside { path: PathBuf },
 }
 
-/// The leader's stay in it.
-pub(crate) struct Place {
+/// The leader's time in it.
+pub(crate) struct Stay {
     remove: Option<PathBuf>,
 }
 
@@ -38,14 +38,16 @@ impl Ground {
         let name = kernel.name();
         if !rustix::process::geteuid().is_root() {
             return Err(format!(
-                "target {name} is a RAM disk made for each run, which needs root: run with sudo, or name a directory with LABEL=PATH"
+                "target {name} is a RAM disk made for each run, which needs root: run with sudo, \
+                 or name a directory with LABEL=PATH"
             ));
         }
         let size_bytes = size_bytes(kernel, need);
         let free_bytes = machine::memory_available_bytes();
         if size_bytes > free_bytes / 10 * 9 {
             return Err(format!(
-                "target {name} needs a RAM disk of {} MiB, but only {} MiB of memory are available: fewer --cores, or a smaller --file-size",
+                "target {name} needs a RAM disk of {} MiB, but only {} MiB of memory are available: \
+                 fewer --cores, or a smaller --file-size",
                 size_bytes >> 20,
                 free_bytes >> 20
             ));
@@ -72,23 +74,23 @@ impl Ground {
     }
 
     /// Makes it the working directory of this process.
-    pub fn enter(&self) -> Result<Place, String> {
+    pub fn enter(&self) -> Result<Stay, String> {
         match self {
             Ground::Mounted { mount, .. } => {
                 rustix::process::fchdir(mount).map_err(|e| format!("cannot enter the RAM disk: {e}"))?;
-                Ok(Place { remove: None })
+                Ok(Stay { remove: None })
             }
             Ground::Inside { path } => {
                 let dir = path.join(format!("heddle-fxmark-{}", std::process::id()));
                 let entered = fs::create_dir(&dir).and_then(|()| std::env::set_current_dir(&dir));
                 entered.map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-                Ok(Place { remove: Some(dir) })
+                Ok(Stay { remove: Some(dir) })
             }
         }
     }
 }
 
-impl Place {
+impl Stay {
     /// Leaves it and removes what the run made.
     pub fn leave(self) -> Result<(), String> {
         std::env::set_current_dir("/").map_err(|e| format!("cannot leave: {e}"))?;

@@ -21,6 +21,7 @@ mod meter;
 mod ops;
 mod page;
 mod path;
+mod random;
 mod report;
 mod runner;
 mod target;

@@ -1,9 +1,10 @@
 //! The data: pages that say who wrote them, where, and when.
 //!
-//! State       a page has 512 words. Every 64th and the last are stamps of (owner, page, sequence); the others depend on
-//!             the owner alone, so that a worker stamps nine words an operation and not 4 KiB.
-//! Invariants  I1  no word is zero, so a hole, a lost write or a file system that keeps no zeros is seen.
-//!             I2  `word` tells what any word of a page must be; a reader checks one word an operation, a final check all.
+//! State       a page has 512 words. Every 64th and the last are stamps of (owner, page, sequence); the others depend
+//!             on the owner alone, so that a worker stamps nine words an operation and not 4 KiB.
+//! Invariants  I1  no word is zero, so holes and lost writes are seen, and nothing is gained by detecting zeros.
+//!             I2  `word` tells what any word of a page must be; a reader checks one word an operation, a final check
+//!                 all.
 //! `Ink::Zeros` is the original program, which writes zeros: only sizes and zeros can be checked there.
 
 use crate::ops::Failure;

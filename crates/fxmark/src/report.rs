@@ -78,7 +78,7 @@ pub struct Run {
     pub p999_ns: Option<u64>,
     /// The longest of the sampled operations, in ns.
     pub max_ns: Option<u64>,
-    /// Share of the workers' time spent in user mode, in percent.
+    /// Share of the workers' time (pauses included) spent in user mode, in percent.
     pub cpu_user_pct: f64,
     /// In the kernel.
     pub cpu_sys_pct: f64,
@@ -102,8 +102,7 @@ impl Run {
         }
         let secs = timed_ns as f64 / 1e9 / job.workers as f64;
         let latencies = board.latencies();
-        // CPU time is read around the whole loop, pauses included, so it can pass the timed part.
-        let percent = |ns: u64| (ns as f64 * 100.0 / timed_ns as f64).min(100.0);
+        let percent = |ns: u64| ns as f64 * 100.0 / sum(|t| t.wall_ns) as f64;
         let (user, sys) = (percent(sum(|t| t.user_ns)), percent(sum(|t| t.system_ns)));
         let at = |quantile| Some(latencies.value_at_quantile(quantile));
         Run {

@@ -83,6 +83,9 @@ fn one(target: &Target, job: &Job, cpus: &[usize], repeat: u32) -> Run {
 fn in_process(open: &Opener, need: &Need, job: &Job, cpus: &[usize]) -> Result<Arc<Board>, String> {
     let session = open(need).map_err(|e| format!("cannot be opened: {e:#}"))?;
     let board = threads::run(session.fs, job, cpus)?;
-    (session.close)().map_err(|e| format!("cannot be closed: {e:#}"))?;
-    Ok(board)
+    match (session.close)() {
+        // What failed first says more.
+        Err(error) if board.failure().is_none() => Err(format!("cannot be closed: {error:#}")),
+        _ => Ok(board),
+    }
 }

@@ -112,9 +112,10 @@ impl Target {
         })
     }
 
-    /// Is it one of the kernel's own that others are compared with?
-    pub(crate) fn is_peer(&self) -> bool {
-        matches!(self, Target::Kernel(_))
+    /// Is it one of the kernel's own that others are compared with? With `direct`, tmpfs is not: it takes the flag and
+    /// ignores it.
+    pub(crate) fn is_peer(&self, direct: bool) -> bool {
+        matches!(self, Target::Kernel(kernel) if !direct || *kernel != Kernel::Tmpfs)
     }
 }
 
@@ -137,8 +138,8 @@ impl Need {
             DWAL => (workers * job.window_pages, workers),
             DWTL if job.faithful => (workers * job.window_pages, workers),
             DWTL => (2 * workers, workers),
-            MRPL => (0, 5 * workers),
-            MRPM | MRPH => (0, lookup::TREE_NODES),
+            MRPL | MRPH => (0, 5 * workers),
+            MRPM => (0, lookup::TREE_NODES),
             MWCM if job.faithful => (workers * u64::from(job.files), workers * u64::from(job.files)),
             MRDL | MRDM | MWCL | MWCM | MWUL | MWUM | MWRL | MWRM => (0, workers * u64::from(job.files)),
         };

@@ -22,6 +22,11 @@ fn cores() -> usize {
     machine::allowed_cpus().len().min(2)
 }
 
+/// A directory that a disk does not slow down, if there is one.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 fn quick(workloads: impl IntoIterator<Item = Workload>, targets: Vec<Target>) -> Config {
     Config {
         workloads: workloads.into_iter().collect(),
@@ -60,7 +65,7 @@ fn every_workload_runs_the_originals_loops_too() {
 
 #[test]
 fn every_workload_runs_in_a_directory_and_leaves_nothing_there() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory();
     let target = Target::find(&format!("here={}", dir.path().display()), &[]).unwrap();
     measured(&quick(Workload::all(), vec![target]));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the run removed what it made");
@@ -140,4 +145,11 @@ fn an_unknown_target_is_answered_with_the_names_there_are() {
     assert!(text.contains("mkdir -p /no/such/place"), "{text}");
     assert_eq!(Target::find("toy", &[toy(Fault::None)]).unwrap().name(), "toy");
     assert_eq!(Target::find("btrfs", &[]).unwrap().name(), "btrfs");
+}
+
+#[test]
+fn with_direct_io_tmpfs_is_no_yardstick() {
+    let peers = |direct| Kernel::ALL.map(|kernel| Target::Kernel(kernel).is_peer(direct));
+    assert_eq!((peers(false), peers(true)), ([true; 5], [false, true, true, true, true]));
+    assert!(!toy(Fault::None).is_peer(false));
 }

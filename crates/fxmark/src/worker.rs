@@ -68,9 +68,8 @@ fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &Board) -> Result<()> 
     arrive_and_wait(Phase::Measure)?;
     let (cpu, start_ns) = (cpu_ns(), now_ns());
     drive(&mut bench, stage, board, Phase::Measure, &mut meter)?;
-    let timed_ns = (now_ns() - start_ns).saturating_sub(meter.excluded_ns);
-    let cpu_end = cpu_ns();
-    board.report(stage.me, &meter, timed_ns, (cpu_end.0 - cpu.0, cpu_end.1 - cpu.1));
+    let (wall_ns, cpu_end) = (now_ns() - start_ns, cpu_ns());
+    board.report(stage.me, &meter, wall_ns, (cpu_end.0 - cpu.0, cpu_end.1 - cpu.1));
 
     arrive_and_wait(Phase::Check)?;
     bench.check(stage)?;
@@ -102,7 +101,8 @@ fn drive<O: Ops, B: Bench<O>>(
     Ok(())
 }
 
-/// User and system time of the calling thread in ns. The workers' own, not `/proc/stat`: that counts the neighbours too.
+/// User and system time of the calling thread in ns. The workers' own, not `/proc/stat`: that counts the neighbours
+/// too.
 fn cpu_ns() -> (u64, u64) {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: room for the answer; zero bytes are a valid one should the call fail, which it cannot.

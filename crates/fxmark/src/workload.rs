@@ -27,31 +27,84 @@ struct Spec {
 }
 
 use Workload::*;
-#[rustfmt::skip]
 const SPECS: [Spec; 22] = [
-    Spec { workload: DRBL, name: "DRBL", operation: "pread 4 KiB of the worker's own file", faithful: "" },
-    Spec { workload: DRBM, name: "DRBM", operation: "pread 4 KiB of the worker's own block of one shared file", faithful: "" },
-    Spec { workload: DRBH, name: "DRBH", operation: "pread 4 KiB, the same block for all workers", faithful: "" },
-    Spec { workload: DWOL, name: "DWOL", operation: "pwrite 4 KiB of the worker's own file", faithful: "" },
-    Spec { workload: DWOM, name: "DWOM", operation: "pwrite 4 KiB of the worker's own block of one shared file", faithful: "" },
-    Spec { workload: DWAL, name: "DWAL", operation: "append 4 KiB to the worker's own file; cut to 0 at the window, inside the timed loop", faithful: "no window: the run ends early when the device is full" },
-    Spec { workload: DWTL, name: "DWTL", operation: "extend the worker's own file by one block, truncate it to one block: one operation", faithful: "truncate by one block a time; refilled and synced outside the clock" },
-    Spec { workload: DWSL, name: "DWSL", operation: "pwrite 4 KiB of the worker's own file and fsync", faithful: "" },
-    Spec { workload: MRPL, name: "MRPL", operation: "open and close the worker's own file, five names deep", faithful: "stat" },
-    Spec { workload: MRPM, name: "MRPM", operation: "open and close a random one of 32,768 files, five names deep", faithful: "stat; path printed inside the loop; its generator visits 8 of the files" },
-    Spec { workload: MRPH, name: "MRPH", operation: "open and close one file, the same for all workers, five names deep", faithful: "stat; path printed inside the loop" },
-    Spec { workload: MRDL, name: "MRDL", operation: "readdir: one entry of the worker's own directory, over and over", faithful: "never rewinds: counts calls at the end of the directory" },
-    Spec { workload: MRDM, name: "MRDM", operation: "readdir: one entry of a shared directory, over and over", faithful: "never rewinds: counts calls at the end of the directory" },
-    Spec { workload: MWCL, name: "MWCL", operation: "create an empty file in the worker's own directory", faithful: "name printed inside the loop" },
-    Spec { workload: MWCM, name: "MWCM", operation: "create an empty file in a shared directory", faithful: "writes 4 KiB too; name printed inside the loop" },
-    Spec { workload: MWUL, name: "MWUL", operation: "unlink an empty file of the worker's own directory", faithful: "name printed inside the loop" },
-    Spec { workload: MWUM, name: "MWUM", operation: "unlink an empty file of a shared directory", faithful: "name printed inside the loop" },
-    Spec { workload: MWRL, name: "MWRL", operation: "rename a file inside the worker's own directory", faithful: "one file, from number to next number; both names printed inside the loop" },
-    Spec { workload: MWRM, name: "MWRM", operation: "rename from the worker's own directory into a shared one", faithful: "both names printed inside the loop" },
-    Spec { workload: MIX50, name: "MIX50", operation: "DWOM by 50 % of the workers, DRBM by the others, one file", faithful: "" },
-    Spec { workload: MIX75, name: "MIX75", operation: "DWOM by 75 % of the workers, DRBM by the others, one file", faithful: "" },
-    Spec { workload: MIX25, name: "MIX25", operation: "DWOM by 25 % of the workers, DRBM by the others, one file", faithful: "" },
+    spec(DRBL, "DRBL", "pread 4 KiB of the worker's own file", ""),
+    spec(DRBM, "DRBM", "pread 4 KiB of the worker's own block of one shared file", ""),
+    spec(DRBH, "DRBH", "pread 4 KiB, the same block for all workers", ""),
+    spec(DWOL, "DWOL", "pwrite 4 KiB of the worker's own file", ""),
+    spec(DWOM, "DWOM", "pwrite 4 KiB of the worker's own block of one shared file", ""),
+    spec(
+        DWAL,
+        "DWAL",
+        "append 4 KiB to the worker's own file; cut to 0 at the window, inside the timed loop",
+        "no window: the run ends early when the device is full",
+    ),
+    spec(
+        DWTL,
+        "DWTL",
+        "extend the worker's own file by one block, truncate it to one block: one operation",
+        "truncate by one block a time; refilled and synced outside the clock",
+    ),
+    spec(DWSL, "DWSL", "pwrite 4 KiB of the worker's own file and fsync", ""),
+    spec(MRPL, "MRPL", "open and close the worker's own file, five names deep", "stat"),
+    spec(
+        MRPM,
+        "MRPM",
+        "open and close a random one of 32,768 files, five names deep",
+        "stat; path printed inside the loop; its generator visits 8 of the files",
+    ),
+    spec(
+        MRPH,
+        "MRPH",
+        "open and close one file, the same for all workers, five names deep",
+        "stat; path printed inside the loop",
+    ),
+    spec(
+        MRDL,
+        "MRDL",
+        "readdir: one entry of the worker's own directory, over and over",
+        "never rewinds: counts calls at the end of the directory",
+    ),
+    spec(
+        MRDM,
+        "MRDM",
+        "readdir: one entry of a shared directory, over and over",
+        "never rewinds: counts calls at the end of the directory",
+    ),
+    spec(MWCL, "MWCL", "create an empty file in the worker's own directory", "name printed inside the loop"),
+    spec(
+        MWCM,
+        "MWCM",
+        "create an empty file in a shared directory",
+        "writes 4 KiB too; name printed inside the loop",
+    ),
+    spec(MWUL, "MWUL", "unlink an empty file of the worker's own directory", "name printed inside the loop"),
+    spec(MWUM, "MWUM", "unlink an empty file of a shared directory", "name printed inside the loop"),
+    spec(
+        MWRL,
+        "MWRL",
+        "rename a file inside the worker's own directory",
+        "one file, from number to next number; both names printed inside the loop",
+    ),
+    spec(
+        MWRM,
+        "MWRM",
+        "rename from the worker's own directory into a shared one",
+        "both names printed inside the loop",
+    ),
+    spec(MIX50, "MIX50", "DWOM by 50 % of the workers, DRBM by the others, one file", ""),
+    spec(MIX75, "MIX75", "DWOM by 75 % of the workers, DRBM by the others, one file", ""),
+    spec(MIX25, "MIX25", "DWOM by 25 % of the workers, DRBM by the others, one file", ""),
 ];
+
+const fn spec(
+    workload: Workload,
+    name: &'static str,
+    operation: &'static str,
+    faithful: &'static str,
+) -> Spec {
+    Spec { workload, name, operation, faithful }
+}
 
 impl Workload {
     /// The nineteen of the paper.
@@ -81,6 +134,11 @@ impl Workload {
     /// What is counted as one operation.
     pub fn operation(self) -> &'static str {
         self.spec().operation
+    }
+
+    /// What `--faithful` does instead, if it is more than writing zeros.
+    pub fn faithful(self) -> Option<&'static str> {
+        Some(self.spec().faithful).filter(|text| !text.is_empty())
     }
 
     /// Does the paper measure it with `O_DIRECT` too (its Fig. 10)?
@@ -128,7 +186,8 @@ pub fn list() -> String {
 }
 
 const NOTES: &str = "
-Default: Table 2 of the paper, with blocks 8 MiB apart in the shared file (--stride 4K: neighbours, as the table has it).
+Default: Table 2 of the paper, with blocks 8 MiB apart in the shared file (--stride 4K: neighbours, as the
+table has it).
 Data is stamped with worker, page and sequence, and is read back after every run; a wrong byte fails the run.
 Names are made before the clock starts. MWC*, MWU*, MWRM and the faithful DWTL work on a bounded set of files or
 blocks; making the set anew is left out of the worker's clock. DWTL's pair never reaches the disk of file systems

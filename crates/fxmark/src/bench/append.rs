@@ -1,7 +1,7 @@
 //! DWAL: appends to the worker's own file.
 //!
-//! The file is cut to zero when it has grown to the window. The cut is inside the timed loop and is not counted: freeing
-//! is part of going on for ever, on every target alike. The original appends until the device is full.
+//! The file is cut to zero when it has grown to the window. The cut is inside the timed loop and is not counted:
+//! freeing is part of going on for ever, on every target alike. The original appends until the device is full.
 
 use super::Bench;
 use crate::meter::Meter;

@@ -11,6 +11,7 @@ use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page, WORDS};
 use crate::path::RelPath;
+use crate::random::Random;
 use crate::worker::{Next, Stage};
 
 /// Pages `first + k * step`, `k < count`, of a file of `file_pages`.
@@ -79,7 +80,7 @@ pub(crate) struct Blocks<O: Ops> {
     last: Vec<u64>,
     seq: u64,
     operations: u64,
-    random: u64,
+    random: Random,
     probe: usize,
     out: Box<Page>,
     back: Box<Page>,
@@ -88,13 +89,7 @@ pub(crate) struct Blocks<O: Ops> {
 impl<O: Ops> Blocks<O> {
     #[inline]
     fn choose(&mut self) -> u64 {
-        if self.choices == 1 {
-            return 0;
-        }
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        ((u128::from(self.random) * u128::from(self.choices)) >> 64) as u64
+        if self.choices == 1 { 0 } else { self.random.below(self.choices) }
     }
 
     #[inline]
@@ -169,7 +164,7 @@ impl<O: Ops> Bench<O> for Blocks<O> {
             last: vec![0; pages.count as usize],
             seq: 0,
             operations: 0,
-            random: 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(stage.me as u64 * 2 + 1),
+            random: Random::of_worker(stage.me),
             probe: 0,
             out: ink.blank(owner),
             back: Page::filled(POISON),

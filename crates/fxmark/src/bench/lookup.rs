@@ -1,14 +1,15 @@
 //! MRPL MRPM MRPH: a path five names deep is opened and closed.
 //!
-//! Each file of the tree has its own size (its number plus one, a hole), so that the check sees whether a path led to the
-//! right one. `--faithful` is `stat`, prints the path inside the loop, and draws digits from a generator whose low bits
-//! repeat after eight draws: eight files are ever visited.
+//! Each file of the tree has its own size (its number plus one, a hole), so that the check sees whether a path led to
+//! the right one. `--faithful` is `stat`, prints the path inside the loop, and draws digits from a generator whose low
+//! bits repeat after eight draws: eight files are ever visited.
 
 use super::Bench;
 use crate::Workload;
 use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::path::RelPath;
+use crate::random::Random;
 use crate::worker::{Next, Stage};
 
 /// Names on each level, and levels.
@@ -22,7 +23,7 @@ pub(crate) struct Lookup {
     paths: Vec<RelPath>,
     /// Size of the file at `paths[0]`; they grow by one.
     first_size: u64,
-    random: u64,
+    random: Random,
     /// State of the original's generator.
     lcg: u32,
 }
@@ -48,13 +49,7 @@ fn make_file<O: Ops>(ops: &O, path: &RelPath, size_bytes: u64) -> Result<()> {
 impl Lookup {
     #[inline]
     fn choose(&mut self) -> usize {
-        if self.paths.len() == 1 {
-            return 0;
-        }
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        ((u128::from(self.random) * self.paths.len() as u128) >> 64) as usize
+        if self.paths.len() == 1 { 0 } else { self.random.below(self.paths.len() as u64) as usize }
     }
 
     fn faithful_path(&mut self, workload: Workload) -> RelPath {
@@ -82,10 +77,11 @@ impl<O: Ops> Bench<O> for Lookup {
         if stage.job.workload == Workload::MRPL {
             return Ok(());
         }
+        let fan_out = if stage.job.workload == Workload::MRPM { FAN_OUT } else { 1 };
         for levels in 1..DEPTH {
-            (0..FAN_OUT.pow(levels)).try_for_each(|n| stage.ops.mkdir(&tree_path(n, levels)))?;
+            (0..fan_out.pow(levels)).try_for_each(|n| stage.ops.mkdir(&tree_path(n, levels)))?;
         }
-        (0..TREE_FILES).try_for_each(|n| make_file(stage.ops, &tree_path(n, DEPTH), n + 1))
+        (0..fan_out.pow(DEPTH)).try_for_each(|n| make_file(stage.ops, &tree_path(n, DEPTH), n + 1))
     }
 
     fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
@@ -102,8 +98,7 @@ impl<O: Ops> Bench<O> for Lookup {
                 (vec![path], me as u64 + 1)
             }
         };
-        let random = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(me as u64 * 2 + 1);
-        Ok(Lookup { paths, first_size, random, lcg: me as u32 })
+        Ok(Lookup { paths, first_size, random: Random::of_worker(me), lcg: me as u32 })
     }
 
     #[inline]
@@ -139,7 +134,7 @@ mod tests {
 
     fn visited(mut draw: impl FnMut(&mut Lookup) -> RelPath) -> usize {
         let paths = (0..TREE_FILES).map(|n| tree_path(n, DEPTH)).collect();
-        let mut lookup = Lookup { paths, first_size: 1, random: 0x9E37_79B9_7F4A_7C15, lcg: 0 };
+        let mut lookup = Lookup { paths, first_size: 1, random: Random::of_worker(0), lcg: 0 };
         (0..400_000).map(|_| draw(&mut lookup).to_string()).collect::<HashSet<_>>().len()
     }
 

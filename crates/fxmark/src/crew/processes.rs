@@ -1,4 +1,5 @@
-//! Workers as forked processes, for POSIX targets: FxMark's way, so that descriptor tables and address spaces are apart.
+//! Workers as forked processes, for POSIX targets: FxMark's way, so that descriptor tables and address spaces are
+//! apart.
 //!
 //! State      program -> leader -> workers, all forked. The leader enters the ground, leads the run and cleans up.
 //! Invariants I1  whoever dies, the rest follow: workers get SIGKILL when the leader dies, the leader gets SIGTERM when
@@ -121,11 +122,8 @@ pub(crate) fn run(ground: &Ground, job: &Job, cpus: &[usize]) -> Result<Arc<Boar
     let board = Board::new(job.workers).map_err(|e| format!("cannot map the shared page: {e}"))?;
     let ends = ending_signals();
     let leader = fork(&ends, libc::SIGTERM, || {
-        let led = catch_unwind(AssertUnwindSafe(|| lead_here(ground, job, cpus, &board, ends)));
-        match led {
-            Ok(Ok(())) => {}
-            Ok(Err(text)) => board.fail_run(&text),
-            Err(panic) => board.fail_run(&format!("the leader panicked: {}", panic_text(&*panic))),
+        if let Err(text) = lead_on(ground, job, cpus, &board, ends) {
+            board.fail_run(&text);
         }
     });
     let leader = leader.map_err(|e| format!("cannot fork: {e}"))?;
@@ -135,15 +133,21 @@ pub(crate) fn run(ground: &Ground, job: &Job, cpus: &[usize]) -> Result<Arc<Boar
     }
 }
 
-/// The leader's life.
-fn lead_here(
+/// The leader's life. Whatever happens to the run, the ground is left clean.
+fn lead_on(
     ground: &Ground,
     job: &Job,
     cpus: &[usize],
     board: &Board,
     ends: libc::sigset_t,
 ) -> Result<(), String> {
-    let place = ground.enter()?;
+    let stay = ground.enter()?;
+    let led = catch_unwind(AssertUnwindSafe(|| lead_workers(job, cpus, board, ends)));
+    let led = led.unwrap_or_else(|panic| Err(format!("the leader panicked: {}", panic_text(&*panic))));
+    led.and(stay.leave())
+}
+
+fn lead_workers(job: &Job, cpus: &[usize], board: &Board, ends: libc::sigset_t) -> Result<(), String> {
     let mut crew = Processes { workers: Vec::new(), ends };
     for (me, cpu) in cpus[..job.workers].iter().copied().enumerate() {
         let worker = fork(&ends, libc::SIGKILL, || {
@@ -161,8 +165,5 @@ fn lead_here(
         });
         crew.workers.push(Some(worker.map_err(|e| format!("cannot fork: {e}"))?));
     }
-    let led = lead(board, job, &mut crew);
-    drop(crew);
-    let cleaned = place.leave();
-    led.and(cleaned)
+    lead(board, job, &mut crew)
 }

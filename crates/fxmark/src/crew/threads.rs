@@ -29,8 +29,8 @@ impl Crew for Threads {
     }
 }
 
-/// Runs a job on an engine. The board carries results and failures; an `Err` is a run that could not be made, or threads
-/// that did not come back and still hold the file system.
+/// Runs a job on an engine. The board carries results and failures; an `Err` is a run that could not be made, or
+/// threads that did not come back and still hold the file system.
 pub(crate) fn run(fs: Arc<dyn FileSystem>, job: &Job, cpus: &[usize]) -> Result<Arc<Board>, String> {
     let board = Arc::new(Board::new(job.workers).map_err(|e| format!("cannot map the shared page: {e}"))?);
     let mut crew = Threads(Vec::new());

@@ -4,8 +4,10 @@ use super::text::{ordered, short};
 use super::{Cell, Report};
 use std::fmt::Write;
 
-const STYLE: &str = "body{font:14px/1.4 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}\
-h2{margin:1.6em 0 .2em;font-size:1.1em}p{margin:.2em 0;color:#555}svg{width:100%;height:auto}text{font:12px system-ui,sans-serif}\
+const STYLE: &str = "
+body{font:14px/1.4 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
+h2{margin:1.6em 0 .2em;font-size:1.1em}p{margin:.2em 0;color:#555}
+svg{width:100%;height:auto}text{font:12px system-ui,sans-serif}
 .bar{fill:#3b6ea5}.range{stroke:#222}.bad{fill:#b00020}";
 
 const ROW: usize = 20;
@@ -16,7 +18,8 @@ pub(super) fn render(report: &Report) -> String {
     let machine = &report.machine;
     let mut out = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>heddle fxmark</title><style>{STYLE}</style>\
-         <h1>FxMark</h1><p>{}, {} CPUs, Linux {}; {} s a run, median of {}; a line across a bar's end: least to greatest.</p>",
+         <h1>FxMark</h1><p>{}, {} CPUs, Linux {}; {} s a run, median of {}; \
+         a line across a bar's end: least to greatest.</p>",
         escaped(&machine.cpu_model),
         machine.cores,
         escaped(&machine.kernel),

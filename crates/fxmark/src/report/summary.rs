@@ -55,7 +55,7 @@ pub(super) fn cells(config: &Config, runs: &[Run]) -> Vec<Cell> {
                 cell(workload, target.name(), cores, &runs.iter().filter(of_cell).collect::<Vec<_>>())
             });
             let mut row: Vec<Cell> = row.collect();
-            let peers = row.iter().zip(&config.targets).filter(|(_, target)| target.is_peer());
+            let peers = row.iter().zip(&config.targets).filter(|(_, target)| target.is_peer(config.direct));
             let best = peers.map(|(cell, _)| cell.median_ops_per_sec).fold(0.0, f64::max);
             for cell in &mut row {
                 let comparable = best > 0.0 && cell.error.is_none();

@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::summary::{Cell, UNSTABLE_PCT};
-use crate::Workload;
+use crate::{Access, Stride};
 
 /// Three digits and a unit: 5.10M, 312k, 97.0.
 pub(super) fn short(rate: f64) -> String {
@@ -19,18 +19,23 @@ pub(super) fn short(rate: f64) -> String {
 pub(super) fn render(report: &Report) -> String {
     let (machine, options) = (&report.machine, &report.options);
     let mut out = format!(
-        "{}, {} CPUs, Linux {}; {} s a run, median of {}{}{}\n",
+        "{}, {} CPUs, Linux {}; {} s a run, median of {}{}{}{}{}\n",
         machine.cpu_model,
         machine.cores,
         machine.kernel,
         options.secs,
         options.repeat,
+        if options.access == Access::Random { ", random pages" } else { "" },
+        if options.stride == Stride::Page { ", neighbouring blocks" } else { "" },
         if options.direct { ", O_DIRECT" } else { "" },
         if options.faithful { ", the original program's loops" } else { "" },
     );
     for workload in ordered(report.summary.iter().map(|cell| cell.workload)) {
         let cells: Vec<&Cell> = report.summary.iter().filter(|cell| cell.workload == workload).collect();
-        out += &table(workload, &cells);
+        let original = workload.faithful().filter(|_| options.faithful);
+        out += &format!("\n{workload}  {}\n", workload.operation());
+        out += &original.map_or(String::new(), |text| format!("       here: {text}\n"));
+        out += &table(&cells);
     }
     out + &troubles(report)
 }
@@ -46,15 +51,14 @@ pub(super) fn ordered<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     once
 }
 
-fn table(workload: Workload, cells: &[&Cell]) -> String {
+fn table(cells: &[&Cell]) -> String {
     let targets = ordered(cells.iter().map(|cell| cell.target.as_str()));
     let width = targets.iter().map(|t| t.chars().count()).max().unwrap_or(0).max("target".len());
     let cores = ordered(cells.iter().map(|cell| cell.cores));
     let heads = cores
         .iter()
         .map(|n| format!("  {:>26}", if *n == 1 { "1 core".into() } else { format!("{n} cores") }));
-    let mut out = format!("\n{workload}  {}\n", workload.operation());
-    out += &format!("{:<width$}{}\n", "target", heads.collect::<String>());
+    let mut out = format!("{:<width$}{}\n", "target", heads.collect::<String>());
     for target in targets {
         let row =
             cells.iter().filter(|cell| cell.target == target).map(|cell| format!("  {:>26}", entry(cell)));
@@ -69,12 +73,9 @@ fn entry(cell: &Cell) -> String {
         return "failed".to_owned();
     }
     let ratio = cell.ratio_to_best_kernel.map_or(String::new(), |r| format!(" {r:>5.2}x"));
-    format!(
-        "{} ±{:>2.0}%{ratio} {:>7}",
-        short(cell.median_ops_per_sec),
-        cell.spread_pct / 2.0,
-        latency(cell.p50_ns)
-    )
+    // One run has no spread.
+    let spread = if cell.runs < 2 { String::new() } else { format!(" ±{:>2.0}%", cell.spread_pct / 2.0) };
+    format!("{}{spread}{ratio} {:>7}", short(cell.median_ops_per_sec), latency(cell.p50_ns))
 }
 
 fn latency(ns: Option<u64>) -> String {

@@ -46,6 +46,11 @@ fn a_panic_of_the_engine_fails_the_run_and_not_the_program() {
 }
 
 #[test]
+fn an_engine_that_hangs_fails_the_run_and_does_not_hang_the_program() {
+    fails(Fault::Hangs, &[DWOM], "hangs inside the engine");
+}
+
+#[test]
 fn a_truncation_that_keeps_the_tail_is_seen() {
     fails(Fault::KeepsTail, &[DWAL, DWTL], "wrong");
 }

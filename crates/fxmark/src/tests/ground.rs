@@ -1,6 +1,6 @@
 //! RAM disks: they work, and whatever happens, nothing of them stays. Needs root and mkfs; skipped, and said so, else.
 
-use super::{measured, quick};
+use super::{directory, measured, quick};
 use crate::ground::Ground;
 use crate::target::{Kernel, Need};
 use crate::*;
@@ -48,7 +48,7 @@ fn ram_disks_are_measured_and_leave_nothing() {
     for kernel in Kernel::ALL {
         if possible(kernel) {
             let before = mounts();
-            let workloads = [Workload::DWOM, Workload::DWTL, Workload::DWSL, Workload::MRDL, Workload::MWRM];
+            let workloads = [Workload::DWOM, Workload::DWSL, Workload::MWRM];
             measured(&quick(workloads, vec![Target::Kernel(kernel)]));
             assert_eq!(mounts(), before);
             all_gone();
@@ -122,9 +122,48 @@ fn a_killed_run_leaves_no_ram_disk() {
     }
 }
 
+/// Processes that work below a directory, with their parents.
+fn processes_in(dir: &std::path::Path) -> Vec<(libc::pid_t, libc::pid_t)> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let inside =
+        all.filter(|e| std::fs::read_link(e.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir)));
+    let pair = |entry: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, parent))
+    };
+    inside.filter_map(pair).collect()
+}
+
+#[test]
+fn a_worker_that_dies_fails_the_run_at_once() {
+    let dir = directory();
+    let target = Target::find(&format!("here={}", dir.path().display()), &[]).unwrap();
+    let config = Config { secs: 60.0, ..quick([Workload::DWOM], vec![target]) };
+    let start = Instant::now();
+    let report = std::thread::scope(|scope| {
+        let running = scope.spawn(|| run(&config, &mut ()).unwrap());
+        let worker = loop {
+            let all = processes_in(dir.path());
+            if let Some((worker, _)) = all.iter().find(|(_, parent)| all.iter().any(|(pid, _)| pid == parent))
+            {
+                break *worker;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "no worker in sight");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        // SAFETY: a worker of this test's run: it works in this test's directory.
+        unsafe { libc::kill(worker, libc::SIGKILL) };
+        running.join().unwrap()
+    });
+    assert!(report.runs[0].error.as_ref().unwrap().contains("was killed by signal 9"), "{}", report.runs[0]);
+    assert!(start.elapsed() < Duration::from_secs(30));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn a_killed_run_leaves_nothing_in_a_directory() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory();
     let target = Target::find(&format!("here={}", dir.path().display()), &[]).unwrap();
     let left = || std::fs::read_dir(dir.path()).unwrap().count();
     for signal in [libc::SIGKILL, libc::SIGTERM] {

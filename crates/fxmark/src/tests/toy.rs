@@ -22,6 +22,8 @@ pub enum Fault {
     Fails,
     /// The 500th write panics.
     Panics,
+    /// The 500th write never returns.
+    Hangs,
     /// Truncations say they were done and were not.
     KeepsTail,
     /// One unlink in 100 says it was done and was not.
@@ -240,6 +242,9 @@ impl FileSystem for Toy {
             Fault::DropsWrites if self.every(1000) => return Ok(buf.len()),
             Fault::Fails if self.every(500) => return Err(Error::Io("planted".into())),
             Fault::Panics if self.every(500) => panic!("planted panic"),
+            Fault::Hangs if self.every(500) => loop {
+                std::thread::park();
+            },
             _ => {}
         }
         let mut state = self.state();
