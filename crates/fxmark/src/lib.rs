@@ -1,1 +1,38 @@
-//! (being written)
+//! FxMark, the many-core file system benchmark, for engines in this process and for whatever the kernel mounts.
+//!
+//! [`Config`] says what to run, [`run`] runs it, [`Report`] says what came out. One loop a workload serves both worlds:
+//! threads that call a [`heddle_vfs::FileSystem`], and forked processes that call the C library.
+//!
+//! Invariants  I1  what is timed is the same for every target: same loop, same data, same paths relative to its root.
+//!             I2  a result is counted only if what the file system holds afterwards is what the operations imply; a
+//!                 worker's error or a wrong byte is a failed run, never a faster one.
+//!             I3  every run starts with a fresh set of files, on a fresh file system where the target is one of ours.
+//! Source      Min et al., "Understanding Manycore Scalability of File Systems" (USENIX ATC'16); mixes, random access
+//!             and file sizes as in the evaluation of SRL.
+#![warn(missing_docs)]
+
+mod bench;
+mod board;
+mod config;
+mod crew;
+mod ground;
+mod machine;
+mod meter;
+mod ops;
+mod page;
+mod path;
+mod random;
+mod report;
+mod runner;
+mod target;
+#[cfg(test)]
+mod tests;
+mod worker;
+mod workload;
+
+pub use config::{Access, Config, ConfigError, Stride};
+pub use machine::Machine;
+pub use report::{Cell, Options, Report, Run};
+pub use runner::{Lines, Progress, run};
+pub use target::{Kernel, Need, Opener, Session, Target};
+pub use workload::{Workload, list};

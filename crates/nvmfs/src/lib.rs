@@ -1,1 +1,32 @@
-//! (being written)
+//! The NVM engine: NOVA, its range-locked variants from the papers, and `heddle`, as switches of one engine.
+//!
+//! Rooms, from the media up: [`format`] (layouts alone), [`log`] (chains of records, how they become valid, how they are cleaned),
+//! `cell` and `index` (page -> block), `alloc` and `itable` (free blocks and inodes), [`file`] (reading and writing), [`names`]
+//! (directories), [`recovery`] (all of it from the media again), [`volume`] (images), [`fs`] (the engine as a `FileSystem`).
+#![warn(missing_docs)]
+
+mod alloc;
+mod cell;
+mod clock;
+mod core;
+mod file;
+pub mod format;
+mod fs;
+pub mod ids;
+mod index;
+mod inode;
+mod itable;
+mod lane;
+mod latch;
+mod lease;
+mod log;
+mod names;
+mod recovery;
+mod variant;
+mod volume;
+
+pub use fs::NvmFs;
+pub use heddle_range_lock::Mode as LockMode;
+pub use recovery::{Progress, Report};
+pub use variant::{LogKind, Variant};
+pub use volume::{MountOptions, Volume, VolumeError, format as format_region, mount};

@@ -1,0 +1,74 @@
+//! MWCL MWCM: empty files are created.
+//!
+//! When the worker's set exists it is removed outside the clock, so that a run needs bounded room and no directory
+//! grows with the speed of its file system. The original prints the name inside the loop, and MWCM writes 4 KiB.
+
+use super::Bench;
+use super::names::{Place, is_listed, is_there, paths};
+use crate::Workload;
+use crate::meter::Meter;
+use crate::ops::{Ops, Result};
+use crate::page::Page;
+use crate::path::RelPath;
+use crate::worker::{Next, Stage};
+
+pub(crate) struct Create {
+    place: Place,
+    paths: Vec<RelPath>,
+    /// Files that exist: `paths[..made]`.
+    made: usize,
+    zeros: Box<Page>,
+}
+
+impl Create {
+    fn remove_all<O: Ops>(&mut self, ops: &O) -> Result<()> {
+        self.paths[..std::mem::take(&mut self.made)].iter().try_for_each(|path| ops.unlink(path))
+    }
+}
+
+impl<O: Ops> Bench<O> for Create {
+    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
+        stage.ops.mkdir(&Place::Shared.dir(0))
+    }
+
+    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
+        stage.ops.mkdir(&Place::Own.dir(stage.me))?;
+        let place = if stage.job.workload == Workload::MWCM { Place::Shared } else { Place::Own };
+        Ok(Create { place, paths: paths(stage.job, place, stage.me), made: 0, zeros: Page::filled(0) })
+    }
+
+    #[inline]
+    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+        if self.made == self.paths.len() {
+            meter.exclude(|| self.remove_all(stage.ops))?;
+        }
+        if !stage.job.faithful {
+            stage.ops.close(stage.ops.create(&self.paths[self.made])?)?;
+        } else {
+            let file = stage.ops.create(&self.place.file(stage.me, self.made as u64))?;
+            if self.place == Place::Shared {
+                stage.ops.write(&file, 0, &self.zeros)?;
+            }
+            stage.ops.close(file)?;
+        }
+        self.made += 1;
+        meter.writes += 1;
+        Ok(Next::More)
+    }
+
+    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        self.paths[..self.made].iter().try_for_each(|path| is_there(stage.ops, path, true))?;
+        is_listed(stage, self.place, |n| n < self.made as u64)
+    }
+
+    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        if self.made == self.paths.len() {
+            self.remove_all(stage.ops)?;
+        }
+        let path = &self.paths[self.made];
+        is_there(stage.ops, path, false)?;
+        stage.ops.close(stage.ops.create(path)?)?;
+        self.made += 1;
+        is_there(stage.ops, path, true)
+    }
+}

@@ -1,0 +1,158 @@
+//! MRPL MRPM MRPH: a path five names deep is opened and closed.
+//!
+//! Each file of the tree has its own size (its number plus one, a hole), so that the check sees whether a path led to
+//! the right one. `--faithful` is `stat`, prints the path inside the loop, and draws digits from a generator whose low
+//! bits repeat after eight draws: eight files are ever visited.
+
+use super::Bench;
+use crate::Workload;
+use crate::meter::Meter;
+use crate::ops::{Failure, Mode, Ops, Result};
+use crate::path::RelPath;
+use crate::random::Random;
+use crate::worker::{Next, Stage};
+
+/// Names on each level, and levels.
+const FAN_OUT: u64 = 8;
+const DEPTH: u32 = 5;
+const TREE_FILES: u64 = FAN_OUT.pow(DEPTH);
+/// Files and directories of the tree.
+pub(crate) const TREE_NODES: u64 = TREE_FILES + (TREE_FILES - FAN_OUT) / (FAN_OUT - 1);
+
+pub(crate) struct Lookup {
+    paths: Vec<RelPath>,
+    /// Size of the file at `paths[0]`; they grow by one.
+    first_size: u64,
+    random: Random,
+    /// State of the original's generator.
+    lcg: u32,
+}
+
+/// Octal digits of `n`, `levels` of them, as a path.
+fn tree_path(n: u64, levels: u32) -> RelPath {
+    let digit = |level: u32| n / FAN_OUT.pow(levels - 1 - level) % FAN_OUT;
+    match levels {
+        1 => RelPath::new(format_args!("{}", digit(0))),
+        2 => RelPath::new(format_args!("{}/{}", digit(0), digit(1))),
+        3 => RelPath::new(format_args!("{}/{}/{}", digit(0), digit(1), digit(2))),
+        4 => RelPath::new(format_args!("{}/{}/{}/{}", digit(0), digit(1), digit(2), digit(3))),
+        _ => RelPath::new(format_args!("{}/{}/{}/{}/{}", digit(0), digit(1), digit(2), digit(3), digit(4))),
+    }
+}
+
+fn make_file<O: Ops>(ops: &O, path: &RelPath, size_bytes: u64) -> Result<()> {
+    let file = ops.create(path)?;
+    ops.truncate(&file, size_bytes)?;
+    ops.close(file)
+}
+
+impl Lookup {
+    #[inline]
+    fn choose(&mut self) -> usize {
+        if self.paths.len() == 1 { 0 } else { self.random.below(self.paths.len() as u64) as usize }
+    }
+
+    fn faithful_path(&mut self, workload: Workload) -> RelPath {
+        let mut digit = || match workload {
+            Workload::MRPM => {
+                self.lcg = self.lcg.wrapping_mul(1_103_515_245).wrapping_add(12345);
+                u64::from(self.lcg) % FAN_OUT
+            }
+            _ => 0,
+        };
+        let n = (0..DEPTH).fold(0, |n, _| n * FAN_OUT + digit());
+        tree_path(n, DEPTH)
+    }
+
+    fn is_right<O: Ops>(&self, ops: &O, at: usize) -> Result<()> {
+        let file = ops.open(&self.paths[at], Mode::Read, false)?;
+        let size = ops.size(&file)?;
+        ops.close(file)?;
+        Failure::wrong("file at the end of a path", size, self.first_size + at as u64)
+    }
+}
+
+impl<O: Ops> Bench<O> for Lookup {
+    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
+        if stage.job.workload == Workload::MRPL {
+            return Ok(());
+        }
+        let fan_out = if stage.job.workload == Workload::MRPM { FAN_OUT } else { 1 };
+        for levels in 1..DEPTH {
+            (0..fan_out.pow(levels)).try_for_each(|n| stage.ops.mkdir(&tree_path(n, levels)))?;
+        }
+        (0..fan_out.pow(DEPTH)).try_for_each(|n| make_file(stage.ops, &tree_path(n, DEPTH), n + 1))
+    }
+
+    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
+        let me = stage.me;
+        let (paths, first_size) = match stage.job.workload {
+            Workload::MRPM => ((0..TREE_FILES).map(|n| tree_path(n, DEPTH)).collect(), 1),
+            Workload::MRPH => (vec![tree_path(0, DEPTH)], 1),
+            _ => {
+                let path = RelPath::new(format_args!("{me}/0/0/0/0"));
+                for dir in ["", "/0", "/0/0", "/0/0/0"] {
+                    stage.ops.mkdir(&RelPath::new(format_args!("{me}{dir}")))?;
+                }
+                make_file(stage.ops, &path, me as u64 + 1)?;
+                (vec![path], me as u64 + 1)
+            }
+        };
+        Ok(Lookup { paths, first_size, random: Random::of_worker(me), lcg: me as u32 })
+    }
+
+    #[inline]
+    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+        if !stage.job.faithful {
+            let at = self.choose();
+            stage.ops.close(stage.ops.open(&self.paths[at], Mode::Read, false)?)?;
+        } else {
+            let path = match stage.job.workload {
+                Workload::MRPL => self.paths[0],
+                workload => self.faithful_path(workload),
+            };
+            stage.ops.stat(&path)?.ok_or(Failure::Set("a file of the tree is missing"))?;
+        }
+        meter.reads += 1;
+        Ok(Next::More)
+    }
+
+    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        (0..self.paths.len()).try_for_each(|at| self.is_right(stage.ops, at))
+    }
+
+    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        let at = self.choose();
+        self.is_right(stage.ops, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn visited(mut draw: impl FnMut(&mut Lookup) -> RelPath) -> usize {
+        let paths = (0..TREE_FILES).map(|n| tree_path(n, DEPTH)).collect();
+        let mut lookup = Lookup { paths, first_size: 1, random: Random::of_worker(0), lcg: 0 };
+        (0..400_000).map(|_| draw(&mut lookup).to_string()).collect::<HashSet<_>>().len()
+    }
+
+    #[test]
+    fn random_paths_visit_the_whole_tree_and_the_originals_eight_files() {
+        assert_eq!(
+            visited(|l| {
+                let at = l.choose();
+                l.paths[at]
+            }),
+            TREE_FILES as usize
+        );
+        assert_eq!(visited(|l| l.faithful_path(Workload::MRPM)), 8);
+    }
+
+    #[test]
+    fn the_tree_is_counted_right() {
+        assert_eq!(TREE_NODES, 32768 + 4096 + 512 + 64 + 8);
+        assert_eq!(tree_path(0o12345, 5).to_string(), "1/2/3/4/5");
+    }
+}

@@ -1,0 +1,95 @@
+//! Names of the metadata workloads: `ID/N` of the worker's own directory, `share/ID.N` of the shared one.
+
+use crate::config::Job;
+use crate::ops::{Failure, Ops, Result};
+use crate::path::RelPath;
+use crate::worker::Stage;
+
+/// The shared directory.
+pub(crate) const SHARED: &str = "share";
+
+/// Which directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    Own,
+    Shared,
+}
+
+impl Place {
+    /// File `n` of worker `me` here.
+    #[inline]
+    pub fn file(self, me: usize, n: u64) -> RelPath {
+        match self {
+            Place::Own => RelPath::new(format_args!("{me}/{n}")),
+            Place::Shared => RelPath::new(format_args!("{SHARED}/{me}.{n}")),
+        }
+    }
+
+    pub fn dir(self, me: usize) -> RelPath {
+        match self {
+            Place::Own => RelPath::new(format_args!("{me}")),
+            Place::Shared => RelPath::new(format_args!("{SHARED}")),
+        }
+    }
+
+    /// The number of worker `me`'s file that has this name, without its directory; `None` if it is none of his.
+    pub fn number(self, me: usize, name: &[u8]) -> Option<u64> {
+        let name = std::str::from_utf8(name).ok()?;
+        let number = match self {
+            Place::Own => name,
+            Place::Shared => name.strip_prefix(&format!("{me}."))?,
+        };
+        number.parse().ok()
+    }
+}
+
+/// The paths of all files of a worker, made before the clock starts.
+pub(crate) fn paths(job: &Job, place: Place, me: usize) -> Vec<RelPath> {
+    (0..u64::from(job.files)).map(|n| place.file(me, n)).collect()
+}
+
+/// Makes empty files.
+pub(crate) fn create_all<O: Ops>(ops: &O, paths: &[RelPath]) -> Result<()> {
+    paths.iter().try_for_each(|path| ops.close(ops.create(path)?))
+}
+
+/// Fails unless `path` names a file, or nothing.
+pub(crate) fn is_there<O: Ops>(ops: &O, path: &RelPath, there: bool) -> Result<()> {
+    if ops.stat(path)?.is_some() == there {
+        return Ok(());
+    }
+    let detail = format!("{path} {}", if there { "is missing" } else { "is still there" });
+    Err(Failure::Wrong { what: "names", detail })
+}
+
+/// Fails unless exactly the files `there` of this worker are listed, each once.
+pub(crate) fn is_listed<O: Ops>(
+    stage: &Stage<'_, O>,
+    place: Place,
+    there: impl Fn(u64) -> bool,
+) -> Result<()> {
+    let mut seen = vec![false; stage.job.files as usize];
+    let mut dir = stage.ops.open_dir(&place.dir(stage.me))?;
+    while let Some(name) = stage.ops.next_name(&mut dir)? {
+        let Some(n) = place.number(stage.me, name) else { continue };
+        let wrong = |problem| Failure::Wrong {
+            what: "listing",
+            detail: format!("{} {problem}", place.file(stage.me, n)),
+        };
+        let place = seen.get_mut(n as usize).ok_or_else(|| wrong("was never made"))?;
+        if std::mem::replace(place, true) {
+            return Err(wrong("is listed twice"));
+        }
+    }
+    stage.ops.close_dir(dir)?;
+    match seen.iter().enumerate().find(|(n, seen)| **seen != there(*n as u64)) {
+        None => Ok(()),
+        Some((n, seen)) => {
+            let problem = if *seen { "is listed, but is gone" } else { "is not listed" };
+            Err(Failure::Wrong {
+                what: "listing",
+                detail: format!("{} {problem}", place.file(stage.me, n as u64)),
+            })
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! DWTL: frees blocks of the worker's own file.
+//!
+//! One operation is a pair, a write of the second block and a truncation to the first, so that every operation frees a
+//! block that was written, the loop never runs out, and nothing is left out of the clock. File systems that allocate
+//! late never give the block a place on disk: that favours them. `--faithful` shrinks a file of real, synced blocks by
+//! one an operation; when it is down to one block it is filled anew outside the clock.
+
+use super::Bench;
+use crate::meter::Meter;
+use crate::ops::{Failure, Mode, Ops, Result};
+use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page};
+use crate::path::RelPath;
+use crate::worker::{Next, Stage};
+
+pub(crate) struct Truncate<O: Ops> {
+    file: O::File,
+    ink: Ink,
+    owner: Owner,
+    /// Pages in the file between operations.
+    pages: u64,
+    seq: u64,
+    out: Box<Page>,
+    back: Box<Page>,
+}
+
+impl<O: Ops> Truncate<O> {
+    #[inline]
+    fn extend(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        self.seq += 1;
+        self.ink.stamp(&mut self.out, self.owner, 1, self.seq);
+        stage.ops.write(&self.file, PAGE_BYTES, &self.out)
+    }
+
+    #[inline]
+    fn shrink(&mut self, stage: &Stage<'_, O>, pages: u64) -> Result<()> {
+        self.pages = pages;
+        stage.ops.truncate(&self.file, pages * PAGE_BYTES)
+    }
+
+    /// Real blocks up to the window, page `k` stamped with sequence 0.
+    fn fill(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        for page in self.pages..stage.job.window_pages {
+            self.ink.stamp(&mut self.out, self.owner, page, 0);
+            stage.ops.write(&self.file, page * PAGE_BYTES, &self.out)?;
+        }
+        self.pages = stage.job.window_pages;
+        stage.ops.fsync(&self.file)
+    }
+
+    fn is_page(&mut self, stage: &Stage<'_, O>, page: u64, seq: u64) -> Result<()> {
+        self.back.words.fill(POISON);
+        stage.ops.read(&self.file, page * PAGE_BYTES, &mut self.back)?;
+        self.ink.check(&self.back, self.owner, page, seq)
+    }
+
+    fn is_sized(&self, stage: &Stage<'_, O>, pages: u64) -> Result<()> {
+        Failure::wrong("file size", stage.ops.size(&self.file)?, pages * PAGE_BYTES)
+    }
+}
+
+impl<O: Ops> Bench<O> for Truncate<O> {
+    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
+        stage.ops.mkdir(&RelPath::new(format_args!("{}", stage.me)))?;
+        let path = RelPath::new(format_args!("{}/data", stage.me));
+        stage.ops.close(stage.ops.create(&path)?)?;
+        let owner = Owner(stage.me as u64);
+        let ink = if stage.job.faithful { Ink::Zeros } else { Ink::Stamped };
+        let mut bench = Truncate {
+            file: stage.ops.open(&path, Mode::ReadWrite, false)?,
+            ink,
+            owner,
+            pages: 1,
+            seq: 0,
+            out: ink.blank(owner),
+            back: Page::filled(POISON),
+        };
+        ink.stamp(&mut bench.out, owner, 0, 0);
+        stage.ops.write(&bench.file, 0, &bench.out)?;
+        if stage.job.faithful {
+            bench.fill(stage)?;
+        }
+        Ok(bench)
+    }
+
+    #[inline]
+    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+        if !stage.job.faithful {
+            self.extend(stage)?;
+            self.shrink(stage, 1)?;
+        } else {
+            if self.pages == 1 {
+                meter.exclude(|| self.fill(stage))?;
+            }
+            self.shrink(stage, self.pages - 1)?;
+        }
+        meter.writes += 1;
+        Ok(Next::More)
+    }
+
+    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        self.is_sized(stage, self.pages)?;
+        (0..self.pages).try_for_each(|page| self.is_page(stage, page, 0))?;
+        self.shrink(stage, 1)
+    }
+
+    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        self.extend(stage)?;
+        self.is_sized(stage, 2)?;
+        self.is_page(stage, 1, self.seq)?;
+        self.shrink(stage, 1)?;
+        self.is_sized(stage, 1)?;
+        // What was cut off must not come back when the file grows over it.
+        stage.ops.truncate(&self.file, 2 * PAGE_BYTES)?;
+        self.back.words.fill(POISON);
+        stage.ops.read(&self.file, PAGE_BYTES, &mut self.back)?;
+        Ink::Zeros.check(&self.back, self.owner, 1, self.seq)?;
+        self.shrink(stage, 1)?;
+        self.is_page(stage, 0, 0)
+    }
+}

@@ -1,0 +1,66 @@
+//! MWUL MWUM: empty files are unlinked; when the worker's set is gone it is made anew outside the clock.
+
+use super::Bench;
+use super::names::{Place, create_all, is_listed, is_there, paths};
+use crate::Workload;
+use crate::meter::Meter;
+use crate::ops::{Ops, Result};
+use crate::path::RelPath;
+use crate::worker::{Next, Stage};
+
+pub(crate) struct Unlink {
+    place: Place,
+    paths: Vec<RelPath>,
+    /// Files that are gone: `paths[..gone]`.
+    gone: usize,
+}
+
+impl Unlink {
+    fn make_all<O: Ops>(&mut self, ops: &O) -> Result<()> {
+        create_all(ops, &self.paths[..std::mem::take(&mut self.gone)])
+    }
+}
+
+impl<O: Ops> Bench<O> for Unlink {
+    fn lay_out(stage: &Stage<'_, O>) -> Result<()> {
+        stage.ops.mkdir(&Place::Shared.dir(0))
+    }
+
+    fn prepare(stage: &Stage<'_, O>) -> Result<Self> {
+        stage.ops.mkdir(&Place::Own.dir(stage.me))?;
+        let place = if stage.job.workload == Workload::MWUM { Place::Shared } else { Place::Own };
+        let paths = paths(stage.job, place, stage.me);
+        create_all(stage.ops, &paths)?;
+        Ok(Unlink { place, paths, gone: 0 })
+    }
+
+    #[inline]
+    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+        if self.gone == self.paths.len() {
+            meter.exclude(|| self.make_all(stage.ops))?;
+        }
+        match stage.job.faithful {
+            false => stage.ops.unlink(&self.paths[self.gone])?,
+            true => stage.ops.unlink(&self.place.file(stage.me, self.gone as u64))?,
+        }
+        self.gone += 1;
+        meter.writes += 1;
+        Ok(Next::More)
+    }
+
+    fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        self.paths[..self.gone].iter().try_for_each(|path| is_there(stage.ops, path, false))?;
+        is_listed(stage, self.place, |n| n >= self.gone as u64)
+    }
+
+    fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        if self.gone == self.paths.len() {
+            self.make_all(stage.ops)?;
+        }
+        let path = &self.paths[self.gone];
+        is_there(stage.ops, path, true)?;
+        stage.ops.unlink(path)?;
+        self.gone += 1;
+        is_there(stage.ops, path, false)
+    }
+}

@@ -1,0 +1,186 @@
+//! What to run: the options of `heddle fxmark`, checked before anything starts.
+
+use crate::{Target, Workload, machine, page::PAGE_BYTES, workload};
+use serde::Serialize;
+
+/// Which page of its own part of the file a worker takes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Always the same one, as FxMark does.
+    #[default]
+    Fixed,
+    /// A random one of the worker's own set, as SRL's Fig. 15.
+    Random,
+}
+
+/// How the workers' pages lie in the shared file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub enum Stride {
+    /// Neighbours: page 0 is worker 0's, page 1 is worker 1's (the paper's Table 2).
+    #[serde(rename = "4K")]
+    Page,
+    /// Each worker has one contiguous part, 8 MiB unless the file's size says otherwise (the paper's program).
+    #[default]
+    #[serde(rename = "8M")]
+    Segment,
+}
+
+/// A whole benchmark: every workload on every number of cores against every target.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Workloads, in this order.
+    pub workloads: Vec<Workload>,
+    /// Targets; their labels differ.
+    pub targets: Vec<Target>,
+    /// Numbers of workers, each pinned to a CPU of its own.
+    pub cores: Vec<usize>,
+    /// Timed seconds of one run.
+    pub secs: f64,
+    /// Runs of each cell.
+    pub repeat: u32,
+    /// Which page next.
+    pub access: Access,
+    /// Size of the shared file, or of all private files together, in bytes; `None`: 8 MiB a worker.
+    pub file_size_bytes: Option<u64>,
+    /// How pages lie in the shared file.
+    pub stride: Stride,
+    /// `O_DIRECT` on POSIX targets.
+    pub direct: bool,
+    /// The original program's loops.
+    pub faithful: bool,
+    /// Blocks a worker of DWAL (and of the faithful DWTL) holds before it starts over, in bytes.
+    pub window_bytes: u64,
+    /// Files a worker of the metadata workloads has.
+    pub files: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            workloads: Workload::nineteen().collect(),
+            targets: Vec::new(),
+            cores: vec![1],
+            secs: 2.0,
+            repeat: 3,
+            access: Access::Fixed,
+            file_size_bytes: None,
+            stride: Stride::Segment,
+            direct: false,
+            faithful: false,
+            window_bytes: 64 << 20,
+            files: 8192,
+        }
+    }
+}
+
+/// Why a benchmark cannot start. All are mistakes of usage.
+#[derive(thiserror::Error, Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "each text says it")]
+pub enum ConfigError {
+    #[error("no workload is called '{name}'; there are: {}", workload::names())]
+    UnknownWorkload { name: String },
+    #[error("no target is called '{name}'; there are: {known}, and LABEL=PATH for any directory")]
+    UnknownTarget { name: String, known: String },
+    #[error("target '{name}': {path} is not a directory that can be entered; make it first: mkdir -p {path}")]
+    NotDirectory { name: String, path: String },
+    #[error("target '{name}' is named twice; give each directory a label of its own: LABEL=PATH")]
+    TwiceTarget { name: String },
+    #[error("nothing to run: name at least one {what}")]
+    Nothing { what: &'static str },
+    #[error(
+        "{asked} workers need as many CPUs, but this process may use {allowed}: choose --cores 1 to {allowed}"
+    )]
+    TooManyCores { asked: usize, allowed: usize },
+    #[error("{name} cannot be {value}: {remedy}")]
+    Value { name: &'static str, value: String, remedy: &'static str },
+    #[error("--direct is measured with DRBL DRBM DWOL DWOM, not with {workload}: leave that out")]
+    NotDirect { workload: Workload },
+}
+
+impl Config {
+    /// Finds mistakes of usage.
+    ///
+    /// # Errors
+    /// The first one found.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let nothing = [
+            (self.workloads.is_empty(), "workload"),
+            (self.targets.is_empty(), "target"),
+            (self.cores.is_empty(), "number of cores"),
+        ];
+        if let Some((_, what)) = nothing.into_iter().find(|(empty, _)| *empty) {
+            return Err(ConfigError::Nothing { what });
+        }
+        let allowed = machine::allowed_cpus().len();
+        if let Some(&asked) = self.cores.iter().find(|&&n| n > allowed) {
+            return Err(ConfigError::TooManyCores { asked, allowed });
+        }
+        for (at, target) in self.targets.iter().enumerate() {
+            if self.targets[..at].iter().any(|t| t.name() == target.name()) {
+                return Err(ConfigError::TwiceTarget { name: target.name().to_owned() });
+            }
+        }
+        if let Some(&workload) = self.workloads.iter().find(|w| self.direct && !w.takes_direct()) {
+            return Err(ConfigError::NotDirect { workload });
+        }
+        self.check_values()
+    }
+
+    fn check_values(&self) -> Result<(), ConfigError> {
+        let bad = |name, value: String, remedy| Err(ConfigError::Value { name, value, remedy });
+        let workers_max = self.cores.iter().copied().max().unwrap_or(1) as u64;
+        if self.cores.contains(&0) {
+            return bad("--cores", "0".into(), "a run has at least one worker");
+        }
+        if !(0.001..=3600.0).contains(&self.secs) {
+            return bad("--secs", self.secs.to_string(), "choose 0.001 to 3600 seconds");
+        }
+        if self.repeat == 0 {
+            return bad("--repeat", "0".into(), "each cell runs at least once");
+        }
+        if let Some(bytes) = self.file_size_bytes.filter(|b| b / workers_max < PAGE_BYTES) {
+            return bad("--file-size", bytes.to_string(), "each worker needs a page of 4 KiB");
+        }
+        if self.window_bytes < 2 * PAGE_BYTES {
+            return bad("the window", self.window_bytes.to_string(), "it holds at least two blocks of 4 KiB");
+        }
+        if self.files == 0 {
+            return bad("the number of files", "0".into(), "each worker needs at least one");
+        }
+        Ok(())
+    }
+
+    /// The part of it that one run needs.
+    pub(crate) fn job(&self, workload: Workload, workers: usize) -> Job {
+        let share_bytes = self.file_size_bytes.map_or(8 << 20, |total| total / workers as u64);
+        Job {
+            workload,
+            workers,
+            secs: self.secs,
+            access: self.access,
+            stride: self.stride,
+            share_pages: share_bytes / PAGE_BYTES,
+            direct: self.direct,
+            faithful: self.faithful,
+            window_pages: self.window_bytes / PAGE_BYTES,
+            files: self.files,
+        }
+    }
+}
+
+/// One run: a workload on a number of workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub workload: Workload,
+    pub workers: usize,
+    pub secs: f64,
+    pub access: Access,
+    pub stride: Stride,
+    /// Pages of the shared file that are one worker's.
+    pub share_pages: u64,
+    pub direct: bool,
+    pub faithful: bool,
+    pub window_pages: u64,
+    pub files: u32,
+}

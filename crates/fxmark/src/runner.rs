@@ -1,0 +1,91 @@
+//! The whole benchmark: every workload on every number of cores against every target, repeated.
+//!
+//! Order  the targets of a cell run one after the other in each repeat, so that slow changes of the machine meet all of
+//!        them alike; each repeat starts with the next target, so that none always follows the same neighbour.
+
+use crate::board::Board;
+use crate::config::{Config, ConfigError, Job};
+use crate::crew::{processes, threads};
+use crate::ground::Ground;
+use crate::machine::allowed_cpus;
+use crate::report::{Report, Run};
+use crate::target::{Need, Opener, Target};
+use crate::{Machine, Workload};
+use std::io::Write;
+use std::sync::Arc;
+
+/// Watches a benchmark.
+pub trait Progress {
+    /// So many runs will be made.
+    fn start(&mut self, _runs: usize) {}
+
+    /// One begins.
+    fn run_begins(&mut self, _workload: Workload, _target: &str, _cores: usize, _repeat: u32) {}
+
+    /// It has ended.
+    fn run_ends(&mut self, _run: &Run) {}
+}
+
+impl Progress for () {}
+
+/// A line for each run that has ended: progress where there is no terminal.
+pub struct Lines<W>(pub W);
+
+impl<W: Write> Progress for Lines<W> {
+    fn run_ends(&mut self, run: &Run) {
+        // A log that cannot be written must not stop a benchmark.
+        let _ = writeln!(self.0, "{run}");
+    }
+}
+
+/// Runs it. Runs that fail are failed runs of the report, not errors.
+///
+/// # Errors
+/// A mistake of usage, found before anything runs.
+pub fn run(config: &Config, progress: &mut dyn Progress) -> Result<Report, ConfigError> {
+    config.check()?;
+    let cpus = allowed_cpus();
+    let cells = config.workloads.len() * config.cores.len() * config.targets.len();
+    progress.start(cells * config.repeat as usize);
+    let mut runs = Vec::new();
+    for &workload in &config.workloads {
+        for &cores in &config.cores {
+            let job = config.job(workload, cores);
+            for repeat in 0..config.repeat {
+                for at in 0..config.targets.len() {
+                    let target = &config.targets[(at + repeat as usize) % config.targets.len()];
+                    progress.run_begins(workload, target.name(), cores, repeat);
+                    let run = one(target, &job, &cpus, repeat);
+                    progress.run_ends(&run);
+                    runs.push(run);
+                }
+            }
+        }
+    }
+    Ok(Report::new(config, Machine::here(), runs))
+}
+
+fn one(target: &Target, job: &Job, cpus: &[usize], repeat: u32) -> Run {
+    let need = Need::of(job);
+    let board = match target {
+        Target::InProcess { open, .. } => in_process(open, &need, job, cpus),
+        Target::Kernel(kernel) => {
+            Ground::ram_disk(*kernel, &need).and_then(|on| processes::run(&on, job, cpus))
+        }
+        Target::Directory { path, .. } => processes::run(&Ground::Inside { path: path.clone() }, job, cpus),
+    };
+    match board {
+        Ok(board) => Run::measured(target.name(), job, repeat, &board),
+        Err(error) => Run::failed(target.name(), job, repeat, error),
+    }
+}
+
+fn in_process(open: &Opener, need: &Need, job: &Job, cpus: &[usize]) -> Result<Arc<Board>, String> {
+    let session = open(need).map_err(|e| format!("cannot be opened: {e:#}"))?;
+    let board = threads::run(session.fs, job, cpus)?;
+    match (session.close)() {
+        // What failed first says more.
+        Err(error) if board.failure().is_none() => Err(format!("cannot be closed: {error:#}")),
+        _ => Ok(board),
+    }
+}

@@ -1,0 +1,151 @@
+//! What is measured: an engine in this process, a kernel file system on a fresh RAM disk, any directory.
+
+use crate::bench::lookup;
+use crate::config::Job;
+use crate::page::PAGE_BYTES;
+use crate::{ConfigError, Workload};
+use heddle_vfs::FileSystem;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Room a run needs in a fresh file system. It counts what the workload keeps at once; an engine adds its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// File data in bytes.
+    pub bytes: u64,
+    /// Files and directories.
+    pub files: u64,
+    /// Workers that call at the same time.
+    pub workers: usize,
+    /// Were files asked to be opened past the page cache? Engines without one need not care.
+    pub direct: bool,
+}
+
+/// A mounted throw-away image.
+pub struct Session {
+    /// The file system; workers hold clones of it until the run is over.
+    pub fs: Arc<dyn FileSystem>,
+    /// Unmounts and deletes; an error fails the run. Called when no worker holds the file system any more.
+    pub close: Box<dyn FnOnce() -> anyhow::Result<()> + Send>,
+}
+
+/// Makes a throw-away image big enough and mounts it.
+pub type Opener = Arc<dyn Fn(&Need) -> anyhow::Result<Session> + Send + Sync>;
+
+/// Something to measure.
+#[derive(Clone)]
+pub enum Target {
+    /// An engine called by threads of this process.
+    InProcess {
+        /// Its name in reports.
+        name: String,
+        /// Makes a fresh one for each run.
+        open: Opener,
+    },
+    /// A file system of the kernel, on a RAM disk made for each run, used by forked processes.
+    Kernel(Kernel),
+    /// Any directory, used by forked processes.
+    Directory {
+        /// Its name in reports.
+        label: String,
+        /// Each run works in a new directory inside, and removes it.
+        path: PathBuf,
+    },
+}
+
+/// A file system of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "their names say it")]
+pub enum Kernel {
+    Tmpfs,
+    Ext4,
+    Xfs,
+    Btrfs,
+    F2fs,
+}
+
+impl Kernel {
+    pub(crate) const ALL: [Kernel; 5] =
+        [Kernel::Tmpfs, Kernel::Ext4, Kernel::Xfs, Kernel::Btrfs, Kernel::F2fs];
+
+    /// Its name as a target.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Tmpfs => "tmpfs",
+            Kernel::Ext4 => "ext4",
+            Kernel::Xfs => "xfs",
+            Kernel::Btrfs => "btrfs",
+            Kernel::F2fs => "f2fs-kernel",
+        }
+    }
+}
+
+impl Target {
+    /// Its name in reports.
+    pub fn name(&self) -> &str {
+        match self {
+            Target::InProcess { name, .. } => name,
+            Target::Kernel(kernel) => kernel.name(),
+            Target::Directory { label, .. } => label,
+        }
+    }
+
+    /// The one of `engines` with this name, or a kernel file system, or `LABEL=PATH`.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownTarget`], which lists the names there are; [`ConfigError::NotDirectory`].
+    pub fn find(name: &str, engines: &[Target]) -> Result<Target, ConfigError> {
+        if let Some((label, path)) =
+            name.split_once('=').filter(|(label, path)| !label.is_empty() && !path.is_empty())
+        {
+            return match std::fs::canonicalize(path).ok().filter(|p| p.is_dir()) {
+                Some(path) => Ok(Target::Directory { label: label.to_owned(), path }),
+                None => Err(ConfigError::NotDirectory { name: label.to_owned(), path: path.to_owned() }),
+            };
+        }
+        let kernel = || Kernel::ALL.into_iter().find(|k| k.name() == name).map(Target::Kernel);
+        engines.iter().find(|t| t.name() == name).cloned().or_else(kernel).ok_or_else(|| {
+            let known: Vec<&str> =
+                engines.iter().map(Target::name).chain(Kernel::ALL.map(Kernel::name)).collect();
+            ConfigError::UnknownTarget { name: name.to_owned(), known: known.join(", ") }
+        })
+    }
+
+    /// Is it one of the kernel's own that others are compared with? With `direct`, tmpfs is not: it takes the flag and
+    /// ignores it.
+    pub(crate) fn is_peer(&self, direct: bool) -> bool {
+        matches!(self, Target::Kernel(kernel) if !direct || *kernel != Kernel::Tmpfs)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({})", self.name())
+    }
+}
+
+impl Need {
+    /// What a run keeps at once.
+    pub(crate) fn of(job: &Job) -> Need {
+        use Workload::*;
+        let workers = job.workers as u64;
+        let dirs = workers + 2;
+        let (pages, files) = match job.workload {
+            DRBL | DWOL | DWSL | DRBM | DWOM | MIX50 | MIX75 | MIX25 => (workers * job.share_pages, workers),
+            DRBH => (1, 1),
+            DWAL if job.faithful => (workers * FAITHFUL_APPEND_PAGES, workers),
+            DWAL => (workers * job.window_pages, workers),
+            DWTL if job.faithful => (workers * job.window_pages, workers),
+            DWTL => (2 * workers, workers),
+            MRPL | MRPH => (0, 5 * workers),
+            MRPM => (0, lookup::TREE_NODES),
+            MWCM if job.faithful => (workers * u64::from(job.files), workers * u64::from(job.files)),
+            MRDL | MRDM | MWCL | MWCM | MWUL | MWUM | MWRL | MWRM => (0, workers * u64::from(job.files)),
+        };
+        Need { bytes: pages * PAGE_BYTES, files: files + dirs, workers: job.workers, direct: job.direct }
+    }
+}
+
+/// The faithful DWAL appends until the device is full: this much a worker.
+const FAITHFUL_APPEND_PAGES: u64 = (1 << 30) / PAGE_BYTES;

@@ -1,0 +1,93 @@
+//! A file system that does not do what it says has no figure.
+
+use super::toy::Fault;
+use super::{measured, quick, toy};
+use crate::*;
+use Workload::*;
+
+/// Runs the workloads on a toy with this fault; each must fail with this word and have no rate.
+fn fails(fault: Fault, workloads: &[Workload], word: &str) {
+    let report = run(&quick(workloads.to_vec(), vec![toy(fault)]), &mut ()).unwrap();
+    assert_eq!(report.runs.len(), workloads.len());
+    assert!(report.has_failures());
+    for run in &report.runs {
+        let error = run.error.as_deref().unwrap_or_else(|| panic!("{fault:?} went unseen: {run}"));
+        assert!(error.contains(word), "{fault:?}: {run}");
+        assert_eq!((run.ops, run.ops_per_sec, run.p50_ns), (0, 0.0, None));
+    }
+    for cell in &report.summary {
+        assert!(cell.error.is_some() && cell.median_ops_per_sec == 0.0);
+    }
+}
+
+#[test]
+fn a_lost_write_is_seen_even_if_later_ones_cover_it() {
+    fails(Fault::DropsWrites, &[DWOL, DWOM, DWAL, DWTL, DWSL, MIX50], "wrong");
+}
+
+#[test]
+fn reads_of_zeros_are_seen() {
+    fails(Fault::ReadsZeros, &[DRBL, DRBM, DRBH, DWOL, DWOM, DWAL, MIX25], "wrong data");
+}
+
+#[test]
+fn reads_that_move_nothing_are_seen() {
+    fails(Fault::ReadsNothing, &[DRBL, DRBM, DRBH, DWOM], "wrong data");
+}
+
+#[test]
+fn an_error_of_one_worker_fails_the_run() {
+    fails(Fault::Fails, &[DWOL, DWOM, DWAL, DWTL, DWSL], "planted");
+}
+
+#[test]
+fn a_panic_of_the_engine_fails_the_run_and_not_the_program() {
+    fails(Fault::Panics, &[DWOM], "panicked: planted panic");
+}
+
+#[test]
+fn an_engine_that_hangs_fails_the_run_and_does_not_hang_the_program() {
+    fails(Fault::Hangs, &[DWOM], "hangs inside the engine");
+}
+
+#[test]
+fn a_truncation_that_keeps_the_tail_is_seen() {
+    fails(Fault::KeepsTail, &[DWAL, DWTL], "wrong");
+}
+
+#[test]
+fn names_that_stay_or_do_not_move_are_seen() {
+    fails(Fault::KeepsNames, &[MWUL, MWUM, MWRL, MWRM], "");
+    fails(Fault::KeepsNames, &[MWCL, MWCM], "exists");
+}
+
+#[test]
+fn paths_that_lead_to_the_wrong_file_are_seen() {
+    fails(Fault::MixesUpFiles, &[MRPM], "wrong file");
+}
+
+#[test]
+fn a_listing_that_leaves_out_an_entry_is_seen() {
+    fails(Fault::HidesEntry, &[MRDL, MRDM], "wrong");
+}
+
+#[test]
+fn an_image_that_cannot_be_opened_or_closed_fails_the_run() {
+    let broken = |fail_open: bool| {
+        let open = move |_: &Need| -> anyhow::Result<Session> {
+            anyhow::ensure!(!fail_open, "no such engine");
+            let close = Box::new(|| Err(anyhow::anyhow!("fsck found 3 problems")));
+            Ok(Session { fs: std::sync::Arc::new(super::Toy::new(Fault::None)), close })
+        };
+        Target::InProcess { name: "broken".into(), open: std::sync::Arc::new(open) }
+    };
+    for (fail_open, word) in [(true, "no such engine"), (false, "fsck found 3 problems")] {
+        let report = run(&quick([DRBL], vec![broken(fail_open)]), &mut ()).unwrap();
+        assert!(report.runs[0].error.as_ref().unwrap().contains(word));
+    }
+}
+
+#[test]
+fn zeros_as_data_are_the_originals_and_only_its() {
+    measured(&Config { faithful: true, ..quick([DRBL], vec![toy(Fault::ReadsZeros)]) });
+}

@@ -1,0 +1,255 @@
+//! Free space: a bitmap that every lane may take from, and a few blocks in each lane's own hands.
+//!
+//! State       `map`: a bit a block of the region, 1 = free and in nobody's hands. Blocks in a lane's magazine or limbo, and
+//!             blocks in use, are 0.
+//! Invariants  I1  a bit is set only by who owns the block, after a fence that covers the record that frees it (INV) and
+//!                 every store of its last use (D15).
+//!             I2  the last blocks of the region are a reserve for what frees space or costs none (`Purpose::Vital`), so that
+//!                 a full disk can be emptied (L5). A block of the reserve never stays in a magazine.
+//! Orderings   O1  bits are cleared with Acquire and set with Release: who gets a block sees what its last owner did.
+//! Source      leases of chunks are affinity alone, stealing is always legal: protocol review L4.
+
+use crate::format::layout::Layout;
+use crate::ids::{BlockNo, Extent};
+use crate::lane::{MAGAZINE_BLOCKS, Own};
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::{Arena, Full, Ptr};
+use heddle_pmem::Region;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const WORD_BLOCKS: u64 = 64;
+
+/// What blocks are wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// New data, new inodes.
+    Data,
+    /// What frees space or leaves as much free as before.
+    Vital,
+}
+
+/// The free map; a view that is made anew wherever it is needed.
+#[derive(Clone, Copy)]
+pub struct FreeMap<'a> {
+    words: &'a [AtomicU64],
+    layout: Layout,
+}
+
+/// Memory of the free map of a region.
+pub fn new_map(arena: &Arena, layout: &Layout) -> Result<Ptr<AtomicU64>, Full> {
+    arena.alloc_zeroed::<AtomicU64>(words_of(layout))
+}
+
+fn words_of(layout: &Layout) -> usize {
+    layout.blocks_total.div_ceil(WORD_BLOCKS) as usize
+}
+
+/// First block of the reserve.
+fn reserve_start(layout: &Layout) -> u64 {
+    let reserve = (layout.blocks_total / 64).clamp(32, 4096);
+    layout.last().0 - reserve
+}
+
+impl<'a> FreeMap<'a> {
+    /// The map at `at`.
+    pub fn new(arena: &'a Arena, at: Ptr<AtomicU64>, layout: Layout) -> FreeMap<'a> {
+        FreeMap { words: arena.slice(at, words_of(&layout)), layout }
+    }
+
+    /// Free blocks outside the lanes' hands; `vital` counts the reserve too.
+    pub fn count(&self, vital: bool) -> u64 {
+        let end = if vital { self.layout.last().0 } else { reserve_start(&self.layout) };
+        (0..end.div_ceil(WORD_BLOCKS))
+            .map(|w| {
+                let tail = end - w * WORD_BLOCKS;
+                let mask = if tail >= 64 { u64::MAX } else { (1 << tail) - 1 };
+                // ORDERING: Relaxed, an estimate.
+                u64::from((self.words[w as usize].load(Relaxed) & mask).count_ones())
+            })
+            .sum()
+    }
+
+    /// Marks blocks free (I1).
+    pub fn give(&self, extent: Extent) {
+        self.for_words(extent, |word, mask| {
+            // ORDERING: Release, O1.
+            let before = word.fetch_or(mask, Release);
+            assert_eq!(before & mask, 0, "a block was freed twice");
+        });
+    }
+
+    /// Marks blocks used while the map is built; false if one of them is marked already.
+    pub fn claim(&self, extent: Extent) -> bool {
+        let mut free = true;
+        self.for_words(extent, |word, mask| {
+            // ORDERING: Acquire, O1.
+            free &= word.fetch_and(!mask, Acquire) & mask == mask;
+        });
+        free
+    }
+
+    fn for_words(&self, extent: Extent, mut f: impl FnMut(&AtomicU64, u64)) {
+        let (mut at, end) = (extent.block.0, extent.block.0 + extent.count);
+        while at < end {
+            let shift = at % WORD_BLOCKS;
+            let n = (WORD_BLOCKS - shift).min(end - at);
+            let mask = if n == 64 { u64::MAX } else { ((1 << n) - 1) << shift };
+            f(&self.words[(at / WORD_BLOCKS) as usize], mask);
+            at += n;
+        }
+    }
+
+    /// Takes up to `want` consecutive blocks out of word `w`; of several runs the first that is long enough, else the longest.
+    fn take_run(&self, w: u64, want: u64, limit: u64) -> Option<Extent> {
+        let word = &self.words[w as usize];
+        let tail = limit.saturating_sub(w * WORD_BLOCKS);
+        let allowed = if tail >= 64 { u64::MAX } else { (1 << tail) - 1 };
+        loop {
+            // ORDERING: Relaxed, a guess that the CAS checks.
+            let bits = word.load(Relaxed);
+            let (start, len) = best_run(bits & allowed, want)?;
+            let mask = if len == 64 { u64::MAX } else { ((1 << len) - 1) << start };
+            // ORDERING: Acquire, O1.
+            if word.compare_exchange_weak(bits, bits & !mask, Acquire, Relaxed).is_ok() {
+                return Some(Extent { block: BlockNo(w * WORD_BLOCKS + start), count: len });
+            }
+        }
+    }
+
+    /// Takes `want` blocks, in as few pieces as a search from the lane's cursor finds, into `out`. On failure nothing is taken.
+    fn take(&self, cursor: &mut u64, want: u64, purpose: Purpose, out: &mut Vec<Extent>) -> bool {
+        let limit = if purpose == Purpose::Vital { self.layout.last().0 } else { reserve_start(&self.layout) };
+        let words = limit.div_ceil(WORD_BLOCKS);
+        let first = out.len();
+        let mut missing = want;
+        // The first round takes long runs only, so that large writes do not pick up crumbs; the second takes what there is.
+        for shortest in [want.min(WORD_BLOCKS), 1] {
+            let mut w = *cursor % words;
+            for _ in 0..words {
+                // ORDERING: Relaxed, a guess.
+                let bits = self.words[w as usize].load(Relaxed);
+                if bits != 0 && (shortest == 1 || best_run(bits, shortest).is_some_and(|(_, len)| len >= shortest.min(missing))) {
+                    while missing > 0
+                        && let Some(run) = self.take_run(w, missing, limit)
+                    {
+                        join(out, first, run);
+                        missing -= run.count;
+                        if run.count < shortest {
+                            break;
+                        }
+                    }
+                    *cursor = w;
+                }
+                if missing == 0 {
+                    return true;
+                }
+                w = if w + 1 == words { 0 } else { w + 1 };
+            }
+        }
+        for extent in out.drain(first..) {
+            self.give(extent);
+        }
+        false
+    }
+}
+
+fn join(out: &mut Vec<Extent>, first: usize, run: Extent) {
+    if out.len() > first
+        && let Some(last) = out.last_mut()
+        && last.block.0 + last.count == run.block.0
+    {
+        last.count += run.count;
+        return;
+    }
+    out.push(run);
+}
+
+/// Start and length (at most `want`) of the first run of ones that is `want` long, else of the longest.
+fn best_run(bits: u64, want: u64) -> Option<(u64, u64)> {
+    let mut rest = bits;
+    let mut best: Option<(u64, u64)> = None;
+    while rest != 0 {
+        let start = u64::from(rest.trailing_zeros());
+        let len = u64::from((!(rest >> start)).trailing_zeros()).min(64 - start);
+        if len >= want {
+            return Some((start, want));
+        }
+        if best.is_none_or(|(_, l)| len > l) {
+            best = Some((start, len));
+        }
+        if start + len >= 64 {
+            break;
+        }
+        rest &= u64::MAX << (start + len);
+    }
+    best
+}
+
+/// One block. The lane's magazine is filled first, from the map, so that most calls touch nothing shared.
+pub fn take_block(map: FreeMap<'_>, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
+    if let Some(block) = own.magazine.pop() {
+        return Some(block);
+    }
+    let mut pieces = Vec::new();
+    // A lane keeps few blocks of a small or full region, lest others starve.
+    let words = map.words.len() as u64;
+    let refill = (words / 8).clamp(4, MAGAZINE_BLOCKS as u64);
+    if map.take(&mut own.cursor, refill, Purpose::Data, &mut pieces) {
+        for extent in pieces.iter().rev() {
+            for i in (0..extent.count).rev() {
+                let kept = own.magazine.push(extent.block.plus(i));
+                debug_assert!(kept);
+            }
+        }
+        return own.magazine.pop();
+    }
+    map.take(&mut own.cursor, 1, purpose, &mut pieces).then(|| pieces[0].block)
+}
+
+/// `count` blocks into `out`; false, and nothing taken, if there are not that many.
+pub fn take_blocks(
+    map: FreeMap<'_>, own: &mut Own, count: u64, purpose: Purpose, out: &mut Vec<Extent>,
+) -> bool {
+    if count == 1 {
+        return take_block(map, own, purpose).map(|block| out.push(Extent { block, count: 1 })).is_some();
+    }
+    map.take(&mut own.cursor, count, purpose, out)
+}
+
+/// Gives back blocks that were taken for an operation that did not happen: nothing on media or in an index names them.
+pub fn untake(map: FreeMap<'_>, extents: &[Extent]) {
+    for extent in extents {
+        map.give(*extent);
+    }
+}
+
+/// Frees blocks whose last record is durably superseded; they can be used again after the lane's next fence.
+pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Extent) {
+    if own.limbo.push(extent) {
+        return;
+    }
+    // PERSIST: D15, orders the publication that freed these blocks before their next use; rare, limbo holds 48 extents.
+    region.fence();
+    settle_limbo(map, own);
+    let kept = own.limbo.push(extent);
+    debug_assert!(kept);
+}
+
+/// After a fence: what was freed before it may be used again.
+pub fn settle_limbo(map: FreeMap<'_>, own: &mut Own) {
+    let reserve = reserve_start(&map.layout);
+    while let Some(extent) = own.limbo.pop() {
+        let single = extent.count == 1 && extent.block.0 < reserve;
+        if !(single && own.magazine.push(extent.block)) {
+            map.give(extent);
+        }
+    }
+}
+
+/// Returns all that a lane holds to the map. The caller has fenced since the lane's last operation.
+pub fn return_all(map: FreeMap<'_>, own: &mut Own) {
+    settle_limbo(map, own);
+    while let Some(block) = own.magazine.pop() {
+        map.give(Extent { block, count: 1 });
+    }
+}

@@ -1,0 +1,164 @@
+//! The cell: lock, owner, version and block of one 4 KiB page, in 16 bytes that its writer must own anyway.
+//!
+//! State       `map`  flags and block number, 0 = hole
+//!             `lv`   version:48 | lane:14 | waiter:1 | locked:1
+//! Invariants  I1  `map` changes only while `lv` is locked, by the lane that locked it, and only while that lane's
+//!                 operation is COMMITTED.
+//!             I2  versions of a page only grow, and one becomes visible only with a durable record that carries it (D1).
+//!             I3  a block named by an unlocked `map` is not handed out again before a higher version is durable.
+//! Lock order  an inode's EOF lock before its cells; cells in ascending page order.
+//! Orderings   O1  `publish` (Release) pairs with the first load of a reader or the CAS of the next writer (Acquire):
+//!                 who sees a version sees its `map` and the size raised before it.
+//!             O2  a reader's fence (Acquire) before its second load pairs with the Release of a writer that reused a
+//!                 block it read from: if new bytes were seen, the new `lv` is seen too. The allocator hands a freed
+//!                 block out only after a later store fence (D15), so a block's new bytes come after its old `lv` left.
+//! Source      SRL paper IV-A/B for the lock word; versions and readers without locks are ours (docs/protocol.md).
+
+use crate::ids::{BlockNo, Version};
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::{Shared, Zeroed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+const LOCKED: u64 = 1;
+const WAITER: u64 = 2;
+const LANE_SHIFT: u32 = 2;
+const VERSION_SHIFT: u32 = 16;
+const UNWRITTEN: u64 = 1 << 40;
+
+/// What a page is mapped to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Map(u64);
+
+impl Map {
+    /// A hole: reads as zeros.
+    pub const HOLE: Map = Map(0);
+
+    /// Data in this block.
+    pub fn data(block: BlockNo) -> Map {
+        Map(block.0)
+    }
+
+    /// Allocated, never written: reads as zeros.
+    pub fn unwritten(block: BlockNo) -> Map {
+        Map(block.0 | UNWRITTEN)
+    }
+
+    /// The block, if one is allocated.
+    pub fn block(self) -> Option<BlockNo> {
+        let block = self.0 & (UNWRITTEN - 1);
+        (block != 0).then_some(BlockNo(block))
+    }
+
+    /// The block that holds the page's bytes; `None`: they are zeros.
+    pub fn content(self) -> Option<BlockNo> {
+        if self.0 & UNWRITTEN != 0 { None } else { self.block() }
+    }
+}
+
+/// A value of `lv`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lv(u64);
+
+impl Lv {
+    /// Is the cell locked?
+    pub fn locked(self) -> bool {
+        self.0 & LOCKED != 0
+    }
+
+    /// The lane that holds it (0: none).
+    pub fn lane(self) -> u16 {
+        (self.0 >> LANE_SHIFT & 0x3fff) as u16
+    }
+
+    /// The version that was published last.
+    pub fn version(self) -> Version {
+        Version(self.0 >> VERSION_SHIFT)
+    }
+
+    /// The same with the waiter bit off: what a reader compares.
+    fn settled(self) -> Lv {
+        Lv(self.0 & !WAITER)
+    }
+}
+
+/// See the module.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub struct Cell {
+    map: AtomicU64,
+    lv: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Cell>() == 16);
+
+// SAFETY: two atomics, no pointers, no Drop.
+unsafe impl Shared for Cell {}
+// SAFETY: all zeros is an unlocked hole of version 0.
+unsafe impl Zeroed for Cell {
+    fn zeroed() -> Cell {
+        Cell { map: AtomicU64::new(0), lv: AtomicU64::new(0) }
+    }
+}
+
+impl Cell {
+    /// Lock word as it is, without the waiter bit.
+    pub fn lv(&self) -> Lv {
+        // ORDERING: Acquire, O1: pairs with the Release in `publish` and `unlock`.
+        Lv(self.lv.load(Acquire)).settled()
+    }
+
+    /// Mapping as it is.
+    pub fn map(&self) -> Map {
+        // ORDERING: Acquire, O1: a map seen while its writer publishes brings the bytes it names.
+        Map(self.map.load(Acquire))
+    }
+
+    /// Locks the cell for `lane` if it is free; returns the version it had, or the lock word that is in the way.
+    pub fn try_lock(&self, lane: u16) -> Result<Version, Lv> {
+        // ORDERING: Relaxed, a guess that the CAS checks.
+        let seen = self.lv.load(Relaxed);
+        if seen & LOCKED != 0 {
+            return Err(Lv(seen).settled());
+        }
+        let mine = seen & !(0x3fff << LANE_SHIFT) | u64::from(lane) << LANE_SHIFT | LOCKED;
+        // ORDERING: SeqCst on success (AcqRel for O1, and ordered before the later load of the inode's gate, see
+        // `inode`); Relaxed on failure, nothing is read behind it.
+        match self.lv.compare_exchange(seen, mine, std::sync::atomic::Ordering::SeqCst, Relaxed) {
+            Ok(_) => Ok(Lv(seen).version()),
+            Err(now) => Err(Lv(now).settled()),
+        }
+    }
+
+    /// Gives a locked cell its new content and unlocks it; true: somebody waits and must be woken.
+    pub fn publish(&self, map: Map, version: Version) -> bool {
+        debug_assert!(Lv(self.lv.load(Relaxed)).locked());
+        // ORDERING: Release, O1: the bytes and the size before the map that names them.
+        self.map.store(map.0, Release);
+        self.unlock(version)
+    }
+
+    /// Unlocks with the version it had (nothing changed) or a new one (same block, new record).
+    pub fn unlock(&self, version: Version) -> bool {
+        // ORDERING: AcqRel, O1; a swap, not a store, so that a waiter bit set meanwhile is not lost (L3).
+        self.lv.swap(version.0 << VERSION_SHIFT, AcqRel) & WAITER != 0
+    }
+
+    /// Asks to be woken; false if the lock word is no longer `held`.
+    pub fn set_waiter(&self, held: Lv) -> bool {
+        let with = held.0 | WAITER;
+        // ORDERING: AcqRel and Acquire, O1: a failure may show the unlocked word.
+        match self.lv.compare_exchange(held.0, with, AcqRel, Acquire) {
+            Ok(_) => true,
+            Err(now) => now == with,
+        }
+    }
+
+    /// Content of a cell that nobody else can touch: recovery, and the papers' variants under their own locks.
+    pub fn set(&self, map: Map, version: Version) {
+        // ORDERING: Release, O1.
+        self.map.store(map.0, Release);
+        // ORDERING: Release, O1.
+        self.lv.store(version.0 << VERSION_SHIFT, Release);
+    }
+}

@@ -1,0 +1,249 @@
+//! What is mounted: the region, the arena, and where in both things are.
+//!
+//! [`Core`] is a process's view; all that changes lies in the arena or the region, so that another view (another process, or
+//! the same arena mapped at another address) sees the same file system.
+
+use crate::alloc::{self, FreeMap};
+use crate::format::inode::CHUNK_INODES;
+use crate::format::layout::{Layout, chunk_of};
+use crate::ids::BlockNo;
+use crate::inode::{InodeRef, VInode};
+use crate::lane::Lane;
+use crate::latch::Latch;
+use crate::variant::Variant;
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
+use heddle_pmem::Region;
+use heddle_range_lock::AnyLock;
+use heddle_vfs::{Error, Ino, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+/// Lanes of a mount: as many threads can be inside at once.
+pub const LANES: u16 = 256;
+
+/// An inode chunk in the arena.
+#[repr(C, align(64))]
+pub struct Chunk {
+    /// Its inodes.
+    pub inodes: AtomicPtr<VInode>,
+    /// Its first block on media.
+    pub block: AtomicU64,
+    /// Free slots in nobody's hands.
+    pub free: [AtomicU64; 2],
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Chunk {}
+// SAFETY: all zeros is a chunk that does not exist.
+unsafe impl Zeroed for Chunk {
+    fn zeroed() -> Chunk {
+        Chunk {
+            inodes: AtomicPtr::new(Ptr::NULL),
+            block: AtomicU64::new(0),
+            free: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+}
+
+/// Where everything is in the arena; the arena's root.
+#[repr(C, align(64))]
+pub struct Root {
+    free_map: Ptr<AtomicU64>,
+    lane_table: Ptr<LaneTable>,
+    lanes: Ptr<Lane>,
+    chunks: Ptr<Chunk>,
+    /// Chunks that exist, those being made included.
+    pub chunk_count: AtomicU64,
+    /// Held by renames across directories.
+    pub renames: Latch,
+    /// Set when the media was found to contradict itself: no more changes.
+    pub damaged: AtomicU32,
+    seed: u32,
+    epoch: u64,
+    blocks_total: u64,
+}
+
+// SAFETY: numbers, offsets and atomics.
+unsafe impl Shared for Root {}
+
+/// See the module.
+pub struct Core {
+    /// The media.
+    pub region: Region,
+    /// The volatile state.
+    pub arena: Arc<Arena>,
+    root: Ptr<Root>,
+    /// Places on media.
+    pub layout: Layout,
+    /// Seed of every checksum of this image.
+    pub seed: u32,
+    /// This mount's number.
+    pub epoch: u64,
+    /// Which system this is.
+    pub variant: Variant,
+    /// The papers' range lock; `None` in `heddle`.
+    pub locks: Option<AnyLock>,
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Tells the mounts of this process apart.
+    pub id: u64,
+}
+
+static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+
+/// What a [`Core`] is made of.
+pub struct Parts {
+    /// The media.
+    pub region: Region,
+    /// The volatile state.
+    pub arena: Arc<Arena>,
+    /// Which system.
+    pub variant: Variant,
+    /// Its range lock.
+    pub locks: Option<AnyLock>,
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Blocks of the file system.
+    pub blocks: u64,
+}
+
+impl Core {
+    /// Lays the volatile state of a region out in an empty arena: everything free, no inodes.
+    pub fn new(parts: Parts, seed: u32, epoch: u64) -> Result<Core> {
+        let layout = Layout::new(parts.blocks);
+        let root = Root::lay_out(&parts.arena, &layout, seed, epoch).map_err(no_memory)?;
+        parts.arena.set_root(root);
+        Ok(Core::attach(parts))
+    }
+
+    /// A view of what [`Core::new`] laid out.
+    pub fn attach(parts: Parts) -> Core {
+        let root = parts.arena.root::<Root>();
+        let (seed, epoch, blocks) = {
+            let r = parts.arena.get(root);
+            (r.seed, r.epoch, r.blocks_total)
+        };
+        Core {
+            layout: Layout::new(blocks),
+            root,
+            seed,
+            epoch,
+            region: parts.region,
+            arena: parts.arena,
+            variant: parts.variant,
+            locks: parts.locks,
+            read_only: parts.read_only,
+            // ORDERING: Relaxed, only uniqueness matters.
+            id: NEXT_ID.fetch_add(1, Relaxed),
+        }
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Root {
+        self.arena.get(self.root)
+    }
+
+    /// Free space.
+    pub fn free_map(&self) -> FreeMap<'_> {
+        FreeMap::new(&self.arena, self.root().free_map, self.layout)
+    }
+
+    /// The leases of lanes.
+    pub fn lane_table(&self) -> &LaneTable {
+        self.arena.get(self.root().lane_table)
+    }
+
+    /// A lane, by number from 1.
+    pub fn lane(&self, lane: u16) -> &Lane {
+        &self.arena.slice(self.root().lanes, usize::from(LANES))[usize::from(lane) - 1]
+    }
+
+    /// All inode chunks that can be.
+    pub fn chunks(&self) -> &[Chunk] {
+        self.arena.slice(self.root().chunks, self.layout.chunks_max as usize)
+    }
+
+    /// The inode of this number, living or not; `None` if its chunk does not exist.
+    pub fn slot(&self, ino: Ino) -> Option<InodeRef<'_>> {
+        let (chunk, index) = chunk_of(ino);
+        // ORDERING: Acquire, pairs with the Release that links a new chunk.
+        let inodes = self.chunks().get(chunk as usize)?.inodes.load(Acquire);
+        if inodes.is_null() {
+            return None;
+        }
+        Some(InodeRef { ino, vi: &self.arena.slice(inodes, CHUNK_INODES as usize)[index as usize] })
+    }
+
+    /// The living inode of this number.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if there is none.
+    pub fn inode(&self, ino: Ino) -> Result<InodeRef<'_>> {
+        let slot = self.slot(ino).ok_or(Error::Stale)?;
+        if slot.vi.lives() { Ok(slot) } else { Err(Error::Stale) }
+    }
+
+    /// First block of the chunk that holds this inode's slot.
+    pub fn chunk_block(&self, ino: Ino) -> BlockNo {
+        // ORDERING: Acquire, pairs with the Release that links a new chunk.
+        BlockNo(self.chunks()[chunk_of(ino).0 as usize].block.load(Acquire))
+    }
+
+    /// May the file system change?
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] on a read-only mount, [`Error::Corrupt`] after damage was found.
+    pub fn writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        // ORDERING: Relaxed, a flag that is set once; who misses it for a moment changes what was sound before.
+        if self.root().damaged.load(Relaxed) != 0 {
+            return Err(Error::Corrupt("damage was found while mounted; nothing is changed any more".into()));
+        }
+        if let Some(error) = self.region.failed() {
+            return Err(Error::Io(error.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Notes that the media contradicts itself, and says so.
+    pub fn damage(&self, what: String) -> Error {
+        self.root().damaged.store(1, SeqCst);
+        Error::Corrupt(what)
+    }
+}
+
+/// The arena is full.
+pub fn no_memory(_: Full) -> Error {
+    Error::NoMemory
+}
+
+impl Root {
+    fn lay_out(arena: &Arena, layout: &Layout, seed: u32, epoch: u64) -> std::result::Result<Ptr<Root>, Full> {
+        let words = layout.blocks_total.div_ceil(64);
+        let chunks = layout.chunks_max;
+        let lanes = arena.alloc_slice(usize::from(LANES), |i| {
+            let share = |n: u64| n * i as u64 / u64::from(LANES);
+            Lane::new(share(words), share(chunks))
+        })?;
+        arena.alloc(Root {
+            free_map: alloc::new_map(arena, layout)?,
+            lane_table: LaneTable::create(arena, LANES)?,
+            lanes,
+            chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
+            chunk_count: AtomicU64::new(0),
+            renames: Latch::new(),
+            damaged: AtomicU32::new(0),
+            seed,
+            epoch,
+            blocks_total: layout.blocks_total,
+        })
+    }
+}
+
+/// The leases of an arena whose mount may be gone.
+pub fn lane_table_of(arena: &Arena, root: Ptr<Root>) -> &LaneTable {
+    arena.get(arena.get(root).lane_table)
+}

@@ -1,0 +1,395 @@
+//! How `heddle` changes pages: copy first, lock late, one store makes it happen.
+//!
+//! Steps       1 blocks from the lane; 2 the caller's bytes into them; 3 fence; 4 the pages' cells, ascending; 5 records;
+//!             6 fence: durable; 7 COMMITTED: the operation has happened; 8 size; 9 maps and versions, unlock.
+//! Invariants  I1  no memory of the caller is touched while a cell is held (D17): it may be a mapping of this very file.
+//!             I2  the version is one more than the largest of the pages' and the inode's floor, read while the pages are
+//!                 held and the gate is down (D8).
+//!             I3  who ends beyond EOF holds the EOF latch from before its cells to after its publication (D12).
+//! Source      ours; design 4.5. What went wrong in earlier drafts of it: protocol review D1 to D17.
+
+use crate::alloc::{free_later, settle_limbo, untake};
+use crate::cell::{Cell, Map};
+use crate::core::{Core, no_memory};
+use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
+use crate::ids::{BlockNo, Extent, PageNo, Version};
+use crate::inode::InodeRef;
+use crate::latch::Latched;
+use crate::lease::LaneGuard;
+use crate::log::{clean, commit};
+use heddle_vfs::{Error, Result};
+
+/// Rounds of spinning before a thread sleeps on a cell.
+const SPINS: u32 = 400;
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// Here.
+    Offset(u64),
+    /// To the end of the file.
+    End,
+}
+
+/// Writes all of `data`; returns its offset.
+pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, data: &[u8]) -> Result<u64> {
+    let eof = (at == At::End).then(|| inode.vi.eof.lock());
+    let start = match at {
+        At::Offset(offset) => offset,
+        At::End => inode.vi.size(),
+    };
+    let span = Span::new(start, data.len() as u64);
+    if span.end > heddle_vfs::OFFSET_MAX_BYTES {
+        return Err(Error::FileTooBig);
+    }
+    let mut extents = std::mem::take(&mut guard.scratch.extents);
+    let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
+        let result = publish(core, guard, inode, span, &extents, prepared, eof);
+        if result.is_err() {
+            give_back(core, &extents);
+        }
+        result
+    });
+    guard.scratch.extents = extents;
+    let closed_page = done?;
+    if closed_page {
+        clean::step(core, guard, inode);
+    }
+    Ok(start)
+}
+
+/// What was learnt before the cells are locked.
+struct Prepared {
+    list: Option<BlockNo>,
+    /// Content of the edge pages as they were copied.
+    edges: [Option<(PageNo, Map, Version)>; 2],
+}
+
+fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
+    inode.vi.index().find(&core.arena, page).map_or((Map::HOLE, Version(0)), |run| {
+        let version = run.cells[0].lv().version();
+        (run.cells[0].map(), version)
+    })
+}
+
+/// Steps 1 to 3. On an error nothing is held.
+fn prepare(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, data: &[u8], extents: &mut Vec<Extent>,
+) -> Result<Prepared> {
+    let replaces = span.pages() == 1 && look(core, inode, span.first()).0.block().is_some();
+    place::allocate(core, guard.own, span, replaces, extents)?;
+    let filled = (|| {
+        let list = place::write_list(core, guard.own, inode.id(), extents)?;
+        commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32))?;
+        Ok(list)
+    })();
+    let list = match filled {
+        Ok(list) => list,
+        Err(error) => {
+            give_back(core, extents);
+            return Err(error);
+        }
+    };
+    place::copy_in(core, span, extents, data);
+    let edges = span.edges().map(|edge| {
+        edge.map(|page| {
+            let (map, version) = look(core, inode, page);
+            place::fill_edge(core, span, extents, page, map);
+            (page, map, version)
+        })
+    });
+    // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
+    core.region.fence();
+    settle_limbo(core.free_map(), guard.own);
+    Ok(Prepared { list, edges })
+}
+
+/// Blocks that were filled for nothing go back.
+fn give_back(core: &Core, extents: &[Extent]) {
+    // PERSIST: D15, this lane's stores into them come before another lane's.
+    core.region.fence();
+    untake(core.free_map(), extents);
+}
+
+/// Steps 4 to 9; true if a log page was closed.
+fn publish<'v>(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'v>, span: Span, extents: &[Extent], prepared: Prepared,
+    eof: Option<Latched<'v>>,
+) -> Result<bool> {
+    let mut eof = eof;
+    if eof.is_none() && span.end > inode.vi.size() {
+        eof = Some(inode.vi.eof.lock());
+    }
+    guard.lane.begin();
+    let locked = loop {
+        let locked = match lock_pages(core, guard, inode, span.first(), span.page_end()) {
+            Ok(locked) => locked,
+            Err(error) => {
+                guard.lane.end();
+                return Err(error);
+            }
+        };
+        // I2, I3: a truncation may have come between; the EOF latch keeps the next one out.
+        if eof.is_some() || (!inode.vi.gate_up() && span.end <= inode.vi.size()) {
+            break locked;
+        }
+        locked.unlock(core);
+        eof = Some(inode.vi.eof.lock());
+    };
+    recopy_edges(core, inode, span, extents, &prepared);
+    let mtime = inode.vi.write_time();
+    let version = locked.version.max(inode.vi.floor()).next();
+    let size = inode.vi.size();
+    let mut records = Vec::with_capacity(extents.len().min(WRITE_SLOTS_MAX as usize));
+    WriteRecords {
+        page: span.first(),
+        end_in_last_page: span.end_in_last_page(size),
+        version,
+        mtime,
+        generation: inode.vi.change(),
+        unwritten: false,
+    }
+    .make(extents, prepared.list, &mut records);
+    let committed = match commit::commit(core, guard, inode, &records) {
+        Ok(committed) => committed,
+        Err(error) => {
+            locked.unlock(core);
+            guard.lane.end();
+            return Err(error);
+        }
+    };
+    guard.lane.commit();
+    if span.end > size {
+        inode.vi.set_size(span.end);
+    }
+    inode.vi.touch(mtime);
+    let mut replaced = std::mem::take(&mut guard.scratch.replaced);
+    replaced.clear();
+    locked.publish(core, inode, version, |n| Map::data(block_at(extents, n)), &mut replaced);
+    guard.lane.end();
+    drop(eof);
+    free_replaced(core, guard, inode, &replaced);
+    guard.scratch.replaced = replaced;
+    Ok(committed.clean)
+}
+
+/// An edge page that changed between the copy and the lock is copied anew: from old blocks alone (I1).
+fn recopy_edges(core: &Core, inode: InodeRef<'_>, span: Span, extents: &[Extent], prepared: &Prepared) {
+    let mut stale = false;
+    for (page, map, version) in prepared.edges.iter().flatten() {
+        let now = look(core, inode, *page);
+        if now != (*map, *version) {
+            place::fill_edge(core, span, extents, *page, now.0);
+            stale = true;
+        }
+    }
+    if stale {
+        // PERSIST: data before the records that name it.
+        core.region.fence();
+    }
+}
+
+/// Cells `[first, end)` of an inode, locked by one lane.
+pub struct Locked<'v> {
+    inode: InodeRef<'v>,
+    first: PageNo,
+    end: PageNo,
+    /// Largest version among them.
+    pub version: Version,
+}
+
+/// Locks every cell of a range, making those that do not exist.
+pub fn lock_pages<'v>(
+    core: &Core, guard: &LaneGuard<'_>, inode: InodeRef<'v>, first: PageNo, end: PageNo,
+) -> Result<Locked<'v>> {
+    let mut locked = Locked { inode, first, end: first, version: Version(0) };
+    while locked.end < end {
+        let run = match inode.vi.index().grow(&core.arena, locked.end) {
+            Ok(run) => run,
+            Err(full) => {
+                locked.unlock(core);
+                return Err(no_memory(full));
+            }
+        };
+        for cell in run.cells.iter().take((end.0 - locked.end.0) as usize) {
+            locked.version = locked.version.max(lock_cell(core, cell, guard.id));
+            locked.end = PageNo(locked.end.0 + 1);
+        }
+    }
+    Ok(locked)
+}
+
+/// Locks a cell; returns its version.
+pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
+    let mut spins = 0;
+    loop {
+        let held = match cell.try_lock(lane) {
+            Ok(version) => return version,
+            Err(held) => held,
+        };
+        spins += 1;
+        if spins < SPINS || !held.locked() {
+            std::hint::spin_loop();
+        } else if cell.set_waiter(held) {
+            wait_unlocked(core, cell, held);
+        }
+    }
+}
+
+/// Sleeps until a cell's lock word is no longer `held`; its waiter bit is set.
+pub fn wait_unlocked(core: &Core, cell: &Cell, held: crate::cell::Lv) {
+    let key = core.arena.offset_of(cell).raw();
+    core.arena.parking().wait(key, || cell.lv() == held, Some(std::time::Duration::from_millis(100)));
+}
+
+/// Wakes who sleeps on a cell.
+pub fn wake(core: &Core, cell: &Cell) {
+    core.arena.parking().wake(core.arena.offset_of(cell).raw());
+}
+
+impl Locked<'_> {
+    fn for_cells(&self, core: &Core, mut f: impl FnMut(u64, &Cell)) {
+        let mut page = self.first;
+        while page < self.end {
+            // Locked cells exist, and nodes stay while the inode lives.
+            let Some(run) = self.inode.vi.index().find(&core.arena, page) else { return };
+            for cell in run.cells.iter().take((self.end.0 - page.0) as usize) {
+                f(page.0 - self.first.0, cell);
+                page = PageNo(page.0 + 1);
+            }
+        }
+    }
+
+    /// Lets go; nothing has changed.
+    pub fn unlock(self, core: &Core) {
+        self.for_cells(core, |_, cell| {
+            if cell.unlock(cell.lv().version()) {
+                wake(core, cell);
+            }
+        });
+    }
+
+    /// Maps the `n`th page to `map(n)` at `version` and lets go; what was mapped before is added to `replaced`.
+    pub fn publish(
+        self, core: &Core, inode: InodeRef<'_>, version: Version, map: impl Fn(u64) -> Map, replaced: &mut Vec<Extent>,
+    ) {
+        let mut change = 0i64;
+        self.for_cells(core, |n, cell| {
+            let (old, new) = (cell.map(), map(n));
+            change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
+            if let Some(block) = old.block()
+                && new.block() != Some(block)
+            {
+                add_extent(replaced, block);
+            }
+            if cell.publish(new, version) {
+                wake(core, cell);
+            }
+        });
+        inode.vi.count_blocks(change);
+    }
+}
+
+/// Adds a block to a list of extents.
+pub fn add_extent(extents: &mut Vec<Extent>, block: BlockNo) {
+    match extents.last_mut() {
+        Some(last) if last.block.0 + last.count == block.0 => last.count += 1,
+        _ => extents.push(Extent { block, count: 1 }),
+    }
+}
+
+/// Frees blocks whose records are superseded; while a reader has a pin they wait for it.
+pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, replaced: &[Extent]) {
+    if inode.vi.pins.load(std::sync::atomic::Ordering::SeqCst) != 0 {
+        super::read::defer(core, guard, inode, replaced);
+        return;
+    }
+    for extent in replaced {
+        free_later(core.free_map(), &core.region, guard.own, *extent);
+    }
+}
+
+/// A change of pages that is not a write of data: made under the EOF latch and the gate, so that every cell of the range that
+/// exists is locked and none is made behind its back.
+pub struct Change {
+    /// First page whose cells change.
+    pub first: PageNo,
+    /// One beyond the last.
+    pub end: PageNo,
+}
+
+/// Existing cells of a range, locked.
+pub struct LockedSparse<'v> {
+    inode: InodeRef<'v>,
+    range: Change,
+    /// Largest version among them.
+    pub version: Version,
+}
+
+/// Locks the cells of a range that exist. The caller holds the EOF latch and has raised the gate.
+pub fn lock_existing<'v>(core: &Core, guard: &LaneGuard<'_>, inode: InodeRef<'v>, range: Change) -> LockedSparse<'v> {
+    let mut version = Version(0);
+    let mut page = range.first;
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, range.end) {
+        for cell in run.cells {
+            version = version.max(lock_cell(core, cell, guard.id));
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+    LockedSparse { inode, range, version }
+}
+
+impl LockedSparse<'_> {
+    fn for_cells(&self, core: &Core, mut f: impl FnMut(PageNo, &Cell)) {
+        let mut page = self.range.first;
+        while let Some(run) = self.inode.vi.index().next_run(&core.arena, page, self.range.end) {
+            for (i, cell) in run.cells.iter().enumerate() {
+                // A leaf that came into being since has cells that this lane does not hold; the gate keeps writers off them.
+                if cell.lv().locked() {
+                    f(PageNo(run.page.0 + i as u64), cell);
+                }
+            }
+            page = PageNo(run.page.0 + run.cells.len() as u64);
+        }
+    }
+
+    /// Lets go; nothing has changed.
+    pub fn unlock(self, core: &Core, lane: u16) {
+        self.for_cells(core, |_, cell| {
+            if cell.lv().lane() == lane && cell.unlock(cell.lv().version()) {
+                wake(core, cell);
+            }
+        });
+    }
+
+    /// Maps each page to `map(page)` at `version` and lets go; a page for which that is `None` keeps content and version: no
+    /// record names it (D1).
+    pub fn publish(
+        self, core: &Core, lane: u16, version: Version, map: impl Fn(PageNo) -> Option<Map>, replaced: &mut Vec<Extent>,
+    ) {
+        let mut change = 0i64;
+        self.for_cells(core, |page, cell| {
+            let held = cell.lv();
+            if held.lane() != lane {
+                return;
+            }
+            let old = cell.map();
+            let waited = match map(page) {
+                None => cell.unlock(held.version()),
+                Some(new) => {
+                    change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
+                    if let Some(block) = old.block()
+                        && new.block() != Some(block)
+                    {
+                        add_extent(replaced, block);
+                    }
+                    cell.publish(new, version)
+                }
+            };
+            if waited {
+                wake(core, cell);
+            }
+        });
+        self.inode.vi.count_blocks(change);
+    }
+}

@@ -1,0 +1,9 @@
+//! Files: reading, writing, changing size, allocating and freeing ranges.
+
+pub mod heddle;
+pub mod paper;
+pub mod place;
+pub mod range;
+pub mod read;
+pub mod resize;
+pub mod steps;

@@ -1,0 +1,286 @@
+//! How the papers' variants write and read: steps as SRL paper Fig. 2 (`nova`) and Fig. 5 (`nova-*`) have them.
+//!
+//! | step | `nova` | `nova-*` |
+//! |------|--------|----------|
+//! | range check | the inode's lock, exclusive | the range lock |
+//! | data write | under it | under it, beside writers of other ranges |
+//! | logging, tail, tree, time and size | under it | each under a spinlock of its own |
+//!
+//! Readers hold the lock, shared, while they look up and copy. `nova-*` also take the EOF latch to move EOF: the papers' code
+//! reads the size before any lock, so that two appends could take one offset (research on pNOVA's published code).
+
+use crate::alloc::{free_later, settle_limbo, untake};
+use crate::cell::Map;
+use crate::core::{Core, no_memory};
+use crate::file::heddle::{At, add_extent};
+use crate::file::place::{self, Span, WriteRecords, block_at};
+use crate::file::read;
+use crate::file::steps::{Step, step};
+use crate::ids::{BlockNo, Extent, PageNo, Version};
+use crate::inode::{InodeRef, PaperLocks};
+use crate::lane::Own;
+use crate::latch::{Latched, Spin};
+use crate::lease::LaneGuard;
+use crate::log::{clean, commit};
+use crate::variant::Variant;
+use heddle_arena::{Ptr, Zeroed};
+use heddle_range_lock::{Access, Held, LockHead, RangeLock};
+use heddle_vfs::{Error, Result};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+
+/// Makes the locks of a file, if it has none.
+pub fn make_locks(core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()> {
+    let Some(lock) = &core.locks else { return Ok(()) };
+    // ORDERING: Acquire, pairs with the CAS below.
+    if inode.vi.aux.load(Acquire) != 0 {
+        return Ok(());
+    }
+    let fresh = PaperLocks {
+        range: LockHead::zeroed(),
+        log: Spin::new(),
+        tail: Spin::new(),
+        index: Spin::new(),
+        time: Spin::new(),
+    };
+    // SAFETY: `own` is this thread's.
+    let new = unsafe { own.heap.alloc(&core.arena, fresh) }.map_err(no_memory)?;
+    lock.init(&core.arena, &core.arena.get(new).range).map_err(no_memory)?;
+    // ORDERING: AcqRel and Acquire: the winner's locks are the file's.
+    if inode.vi.aux.compare_exchange(0, new.raw(), AcqRel, Acquire).is_err() {
+        free_locks(core, own, new);
+    }
+    Ok(())
+}
+
+/// Frees the locks of a file that died, or that lost the race to be the file's.
+pub fn free_locks(core: &Core, own: &mut Own, at: Ptr<PaperLocks>) {
+    if let Some(lock) = &core.locks {
+        // SAFETY: nobody can reach the locks any more.
+        unsafe {
+            lock.destroy(&core.arena, &core.arena.get(at).range);
+            own.heap.free(&core.arena, at, 1);
+        }
+    }
+}
+
+/// Held while a handle is counted or given back: the last closer frees lock nodes, and nobody may be about to use them.
+pub fn opening<'c>(core: &Core, inode: InodeRef<'c>) -> Option<Latched<'c>> {
+    core.locks.as_ref().map(|_| inode.vi.heads.lock())
+}
+
+/// The caller gives a handle back; if it is the last one, the nodes of SRL(tree) go (SRL paper IV-A). The count itself is taken
+/// back afterwards: until then nobody else can become the last.
+pub fn last_close(core: &Core, inode: InodeRef<'_>) {
+    let _opening = opening(core, inode);
+    if let (Some(lock), Some(locks)) = (&core.locks, commit::paper_locks(core, inode))
+        && inode.vi.opens.load(SeqCst) == 1
+    {
+        // SAFETY: the caller's is the only handle, and no other can be counted under the latch; calls that lock ranges have a handle.
+        unsafe { lock.last_close(&core.arena, &locks.range) };
+    }
+}
+
+fn lock_error(error: heddle_range_lock::Error) -> Error {
+    match error {
+        heddle_range_lock::Error::TooBig { .. } => Error::FileTooBig,
+        _ => Error::NoMemory,
+    }
+}
+
+/// A range held in a papers' variant; in `heddle`, nothing.
+pub struct RangeGuard<'c> {
+    core: &'c Core,
+    held: Option<(&'c LockHead, Option<Held>)>,
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        if let (Some((head, held)), Some(lock)) = (&mut self.held, &self.core.locks)
+            && let Some(held) = held.take()
+        {
+            lock.release(&self.core.arena, head, held);
+        }
+    }
+}
+
+/// Locks bytes `[start, end)` the way this variant does.
+pub fn lock_range<'c>(
+    core: &'c Core, own: &mut Own, inode: InodeRef<'c>, start: u64, end: u64, access: Access,
+) -> Result<RangeGuard<'c>> {
+    let Some(lock) = &core.locks else { return Ok(RangeGuard { core, held: None }) };
+    make_locks(core, own, inode)?;
+    let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
+    let held = lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
+    Ok(RangeGuard { core, held: Some((&locks.range, Some(held))) })
+}
+
+/// Writes all of `data`; returns its offset.
+pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, data: &[u8]) -> Result<u64> {
+    let mut eof = None;
+    loop {
+        // In `nova` the inode's lock covers EOF too, and is taken for the whole file.
+        if core.variant != Variant::Nova && eof.is_none() && wants_eof(inode, at, data.len()) {
+            eof = Some(inode.vi.eof.lock());
+        }
+        let guess = start_of(inode, at);
+        let end = guess.checked_add(data.len() as u64).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES);
+        let range = lock_range(core, guard.own, inode, guess, end.ok_or(Error::FileTooBig)?, Access::Exclusive)?;
+        if core.variant != Variant::Nova && eof.is_none() && wants_eof(inode, at, data.len()) {
+            continue;
+        }
+        let start = start_of(inode, at);
+        let span = Span::new(start, data.len() as u64);
+        if span.end > heddle_vfs::OFFSET_MAX_BYTES {
+            return Err(Error::FileTooBig);
+        }
+        step(Step::RangeCheck);
+        let mut extents = std::mem::take(&mut guard.scratch.extents);
+        let done = write_locked(core, guard, inode, span, data, &mut extents);
+        guard.scratch.extents = extents;
+        if done? {
+            let paper = commit::paper_locks(core, inode);
+            let _log = if core.variant == Variant::Nova { None } else { paper.map(|l| l.log.lock()) };
+            clean::step(core, guard, inode);
+        }
+        drop(range);
+        return Ok(start);
+    }
+}
+
+fn start_of(inode: InodeRef<'_>, at: At) -> u64 {
+    match at {
+        At::Offset(offset) => offset,
+        At::End => inode.vi.size(),
+    }
+}
+
+fn wants_eof(inode: InodeRef<'_>, at: At, len: usize) -> bool {
+    match at {
+        At::End => true,
+        At::Offset(offset) => offset.saturating_add(len as u64) > inode.vi.size(),
+    }
+}
+
+/// The steps of a write whose range is held; true if a log page was closed.
+fn write_locked(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, data: &[u8], extents: &mut Vec<Extent>,
+) -> Result<bool> {
+    let version = grow_cells(core, inode, span)?;
+    let mut old = std::mem::take(&mut guard.scratch.collected);
+    read::maps_of(core, inode, span, &mut old);
+    let replaces = old.len() == 1 && old[0].map().block().is_some();
+    let result = place::allocate(core, guard.own, span, replaces, extents).and_then(|()| {
+        let done = data_write(core, guard, inode, span, data, extents, |n| old[n as usize].map())
+            .and_then(|list| log_and_publish(core, guard, inode, span, extents, list, version));
+        if done.is_err() {
+            // PERSIST: D15, this lane's stores into them come before another lane's.
+            core.region.fence();
+            untake(core.free_map(), extents);
+        }
+        done
+    });
+    if result.is_ok() {
+        let mut replaced = std::mem::take(&mut guard.scratch.replaced);
+        replaced.clear();
+        old.iter().filter_map(|seen| seen.map().block()).for_each(|b| add_extent(&mut replaced, b));
+        inode.vi.count_blocks(span.pages() as i64 - old.iter().filter(|s| s.map().block().is_some()).count() as i64);
+        for extent in &replaced {
+            free_later(core.free_map(), &core.region, guard.own, *extent);
+        }
+        guard.scratch.replaced = replaced;
+    }
+    guard.scratch.collected = old;
+    result
+}
+
+/// Makes the cells of a span; one more than the largest version among them and the floor.
+fn grow_cells(core: &Core, inode: InodeRef<'_>, span: Span) -> Result<Version> {
+    let mut version = inode.vi.floor();
+    let mut page = span.first();
+    while page < span.page_end() {
+        let run = inode.vi.index().grow(&core.arena, page).map_err(no_memory)?;
+        let n = run.cells.len().min((span.page_end().0 - page.0) as usize);
+        version = run.cells[..n].iter().map(|c| c.lv().version()).fold(version, Version::max);
+        page = PageNo(page.0 + n as u64);
+    }
+    Ok(version.next())
+}
+
+fn data_write(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, data: &[u8], extents: &[Extent],
+    old: impl Fn(u64) -> Map,
+) -> Result<Option<BlockNo>> {
+    let list = place::write_list(core, guard.own, inode.id(), extents)?;
+    place::copy_in(core, span, extents, data);
+    for page in span.edges().into_iter().flatten() {
+        place::fill_edge(core, span, extents, page, old(page.0 - span.first().0));
+    }
+    step(Step::DataWrite);
+    // PERSIST: data before the records that name it; also D15 for what the last operation freed.
+    core.region.fence();
+    settle_limbo(core.free_map(), guard.own);
+    Ok(list)
+}
+
+fn log_and_publish(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, extents: &[Extent], list: Option<BlockNo>,
+    version: Version,
+) -> Result<bool> {
+    let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
+    let size = inode.vi.size();
+    let mtime = inode.vi.write_time();
+    let mut records = Vec::with_capacity(extents.len());
+    WriteRecords {
+        page: span.first(),
+        end_in_last_page: span.end_in_last_page(size),
+        version,
+        mtime,
+        generation: inode.vi.change(),
+        unwritten: false,
+    }
+    .make(extents, list, &mut records);
+    let committed = commit::commit(core, guard, inode, &records)?;
+    {
+        let _index = locks.map(|l| l.index.lock());
+        step(Step::Index);
+        let mut page = span.first();
+        while page < span.page_end() {
+            // `grow_cells` made them, and nodes stay while the inode lives.
+            let Some(run) = inode.vi.index().find(&core.arena, page) else { break };
+            for cell in run.cells.iter().take((span.page_end().0 - page.0) as usize) {
+                cell.set(Map::data(block_at(extents, page.0 - span.first().0)), version);
+                page = PageNo(page.0 + 1);
+            }
+        }
+    }
+    let _time = locks.map(|l| l.time.lock());
+    step(Step::Time);
+    if span.end > inode.vi.size() {
+        inode.vi.set_size(span.end);
+    }
+    // Not lazily as `heddle` does: every write stores its time, under a lock, as the papers' code does.
+    inode.vi.set_times(mtime, mtime);
+    Ok(committed.clean)
+}
+
+/// Reads up to `into.len()` bytes at `offset`; how many.
+pub fn read(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, into: &mut [u8]) -> Result<usize> {
+    loop {
+        let len = usize::try_from(inode.vi.size().saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
+        if len == 0 {
+            return Ok(0);
+        }
+        let span = Span::new(offset, len as u64);
+        let _range = lock_range(core, guard.own, inode, span.start, span.end, Access::Shared)?;
+        // A write that moved EOF while this waited must be seen whole.
+        let now = inode.vi.size();
+        if now < span.end || (len < into.len() && now > span.end) {
+            continue;
+        }
+        let mut maps = std::mem::take(&mut guard.scratch.collected);
+        read::maps_of(core, inode, span, &mut maps);
+        read::copy_span(core, span, &mut into[..len], |n| maps[n as usize].map());
+        guard.scratch.collected = maps;
+        return Ok(len);
+    }
+}

@@ -1,0 +1,198 @@
+//! fallocate and lseek: allocating, zeroing, finding data and holes.
+
+use crate::alloc::{Purpose, take_blocks, untake};
+use crate::cell::Map;
+use crate::core::Core;
+use crate::file::heddle::{free_replaced, lock_pages};
+use crate::file::paper::lock_range;
+use crate::file::place::{Span, WriteRecords};
+use crate::file::resize::{NewState, punch, set_state};
+use crate::format::record::Record;
+use crate::ids::{BlockNo, Extent, PageNo};
+use crate::inode::InodeRef;
+use crate::lease::LaneGuard;
+use crate::log::{clean, commit};
+use heddle_range_lock::Access;
+use heddle_vfs::{Error, RangeOp, Result, SeekTarget};
+
+/// Pages that are allocated under one hold of their cells.
+const STRIDE_PAGES: u64 = 4096;
+/// Records of one transaction of an allocation.
+const RUNS_MAX: usize = 16;
+
+/// fallocate(2).
+pub fn fallocate(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, op: RangeOp, offset: u64, len: u64,
+) -> Result<()> {
+    if len == 0 {
+        return Err(Error::InvalidArgument("a length of 0"));
+    }
+    let end = offset.checked_add(len).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)?;
+    let span = Span { start: offset, end };
+    let _eof = inode.vi.eof.lock();
+    let keep_size = match op {
+        RangeOp::Allocate { keep_size } => {
+            allocate(core, guard, inode, span)?;
+            keep_size
+        }
+        RangeOp::Punch => {
+            punch(core, guard, inode, span)?;
+            true
+        }
+        RangeOp::Zero { keep_size } => {
+            punch(core, guard, inode, span)?;
+            keep_size
+        }
+        RangeOp::Collapse | RangeOp::Insert => return Err(Error::NotSupported("collapsing and inserting ranges")),
+    };
+    if !keep_size && end > inode.vi.size() {
+        set_state(core, guard, inode, &NewState { size: Some(end), ..NewState::default() })?;
+    }
+    Ok(())
+}
+
+fn allocate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
+    let mut page = span.first();
+    while page < span.page_end() {
+        let end = PageNo((page.0 + STRIDE_PAGES).min(span.page_end().0));
+        page = allocate_some(core, guard, inode, page, end)?;
+    }
+    Ok(())
+}
+
+/// Allocates the holes of `[page, end)`, as many as one transaction names; returns the page after the last one looked at.
+fn allocate_some(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, page: PageNo, end: PageNo,
+) -> Result<PageNo> {
+    let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
+    if commit::prepare(core, guard, inode, RUNS_MAX as u32)? {
+        // PERSIST: a fresh log page is empty before it is linked.
+        core.region.fence();
+    }
+    let (run, next) = first_hole(core, inode, page, end);
+    let Some((first, want)) = run else { return Ok(next) };
+    let mut extents = Vec::new();
+    if !take_blocks(core.free_map(), guard.own, want, Purpose::Data, &mut extents) {
+        return Err(Error::NoSpace);
+    }
+    // As many pieces as fit one transaction; the rest is taken again next time.
+    let spare = extents.split_off(extents.len().min(RUNS_MAX));
+    untake(core.free_map(), &spare);
+    let count: u64 = extents.iter().map(|e| e.count).sum();
+    let stop = PageNo(first.0 + count);
+    guard.lane.begin();
+    let locked = match lock_pages(core, guard, inode, first, stop) {
+        Ok(locked) => locked,
+        Err(error) => {
+            guard.lane.end();
+            untake(core.free_map(), &extents);
+            return Err(error);
+        }
+    };
+    if holes(core, inode, first, stop) < count {
+        // A writer came first: look again.
+        locked.unlock(core);
+        guard.lane.end();
+        untake(core.free_map(), &extents);
+        return Ok(first);
+    }
+    let version = locked.version.max(inode.vi.floor()).next();
+    let mut records: Vec<Record> = Vec::new();
+    WriteRecords {
+        page: first,
+        end_in_last_page: 0,
+        version,
+        mtime: inode.vi.write_time(),
+        generation: inode.vi.change(),
+        unwritten: true,
+    }
+    .make(&extents, None, &mut records);
+    for record in &mut records {
+        if let Record::Write { end_in_last_page, .. } = record {
+            *end_in_last_page = 0;
+        }
+    }
+    let committed = match commit::commit(core, guard, inode, &records) {
+        Ok(committed) => committed,
+        Err(error) => {
+            locked.unlock(core);
+            guard.lane.end();
+            untake(core.free_map(), &extents);
+            return Err(error);
+        }
+    };
+    guard.lane.commit();
+    let mut replaced = Vec::new();
+    let block = |n: u64| crate::file::place::block_at(&extents, n);
+    locked.publish(core, inode, version, |n| Map::unwritten(block(n)), &mut replaced);
+    guard.lane.end();
+    free_replaced(core, guard, inode, &replaced);
+    if committed.clean && core.locks.is_none() {
+        clean::step(core, guard, inode);
+    }
+    Ok(stop)
+}
+
+/// The first run of pages without blocks in `[page, end)`, and the page to go on from.
+fn first_hole(core: &Core, inode: InodeRef<'_>, page: PageNo, end: PageNo) -> (Option<(PageNo, u64)>, PageNo) {
+    let mapped = |page: PageNo| block_of(core, inode, page).is_some();
+    let mut first = page;
+    while first < end && mapped(first) {
+        first = PageNo(first.0 + 1);
+    }
+    let mut stop = first;
+    while stop < end && !mapped(stop) {
+        stop = PageNo(stop.0 + 1);
+    }
+    ((first < stop).then_some((first, stop.0 - first.0)), stop)
+}
+
+fn block_of(core: &Core, inode: InodeRef<'_>, page: PageNo) -> Option<BlockNo> {
+    inode.vi.index().find(&core.arena, page).and_then(|run| run.cells[0].map().block())
+}
+
+fn holes(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> u64 {
+    (first.0..end.0).filter(|p| block_of(core, inode, PageNo(*p)).is_none()).count() as u64
+}
+
+/// lseek(2) with `SEEK_DATA` or `SEEK_HOLE`. Allocated blocks that were never written count as a hole.
+pub fn seek(core: &Core, inode: InodeRef<'_>, target: SeekTarget, offset: u64) -> Result<u64> {
+    let size = inode.vi.size();
+    if offset >= size {
+        return Err(Error::NoSuchOffset);
+    }
+    let mut page = PageNo::of(offset);
+    let end = PageNo::after(size);
+    while page < end {
+        let Some(run) = inode.vi.index().next_run(&core.arena, page, end) else { break };
+        // Pages before the run have no cells: a hole.
+        if target == SeekTarget::Hole && run.page > page {
+            return Ok(page.offset().max(offset));
+        }
+        for (cell, p) in run.cells.iter().zip(run.page.0..) {
+            if cell.map().content().is_some() == (target == SeekTarget::Data) {
+                return Ok((p * heddle_pmem::BLOCK_BYTES as u64).max(offset));
+            }
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+    match target {
+        SeekTarget::Hole => Ok(page.offset().clamp(offset, size)),
+        SeekTarget::Data => Err(Error::NoSuchOffset),
+    }
+}
+
+/// Blocks of a file, for who frees all of them.
+pub fn all_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
+    let mut extents = Vec::new();
+    let mut page = PageNo(0);
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
+        for cell in run.cells {
+            if let Some(block) = cell.map().block() {
+                crate::file::heddle::add_extent(&mut extents, block);
+            }
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+    extents
+}

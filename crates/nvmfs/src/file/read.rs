@@ -1,0 +1,319 @@
+//! How `heddle` reads: collect the cells, copy, collect again. Nothing shared is written.
+//!
+//! A cell that is locked by an operation that has not happened yet (ACTIVE) still means what it says; one whose operation has
+//! happened (COMMITTED) is about to change, and is waited for. If the second collect finds every lock word, and the state
+//! of every owner that was ACTIVE, as the first did, then there was an instant between the two at which all of it
+//! held at once, and the bytes are those of that instant (protocol review D14).
+//!
+//! Invariants  I1  bytes are thrown away unless the second collect agrees; blocks may be reused while they are copied.
+//!             I2  a reader whose first try fails pins the inode: it takes the maps while it holds the cells, and no block
+//!                 they name is freed until it lets the pin go (D17). So a read of any length ends after two copies.
+//! Orderings   O1  an Acquire fence stands between the copy and the second collect (O2 of `cell`).
+
+use crate::cell::{Cell, Lv, Map};
+use crate::core::Core;
+use crate::file::heddle::{lock_cell, wait_unlocked, wake};
+use crate::file::place::Span;
+use crate::ids::{BlockNo, Extent, PageNo};
+use crate::inode::InodeRef;
+use crate::lane::OpState;
+use crate::lease::LaneGuard;
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::{Ptr, Shared};
+use heddle_pmem::BLOCK_BYTES;
+use heddle_vfs::Result;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// What a collect saw of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    lv: Option<Lv>,
+    owner: Option<OpState>,
+    map: Map,
+}
+
+const ABSENT: Seen = Seen { lv: None, owner: None, map: Map::HOLE };
+
+/// Reads up to `into.len()` bytes at `offset`; how many.
+pub fn read(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, into: &mut [u8]) -> Result<usize> {
+    let size = inode.vi.size();
+    let len = readable(size, offset, into.len());
+    if len == 0 {
+        return Ok(0);
+    }
+    let span = Span::new(offset, len as u64);
+    if let Some(n) = read_page(core, inode, span, size, &mut into[..len]) {
+        return Ok(n);
+    }
+    let mut collected = std::mem::take(&mut guard.scratch.collected);
+    let tried = read_once(core, inode, span, size, &mut into[..len], &mut collected);
+    guard.scratch.collected = collected;
+    if tried {
+        return Ok(len);
+    }
+    read_pinned(core, guard, inode, offset, into)
+}
+
+fn readable(size: u64, offset: u64, want: usize) -> usize {
+    usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(want)
+}
+
+/// The common case: one page, first try. `None`: not that case, or something changed.
+fn read_page(core: &Core, inode: InodeRef<'_>, span: Span, size: u64, into: &mut [u8]) -> Option<usize> {
+    if span.pages() != 1 {
+        return None;
+    }
+    let cell = &inode.vi.index().find(&core.arena, span.first())?.cells[0];
+    let before = cell.lv();
+    if before.locked() {
+        return None;
+    }
+    copy_page(core, cell.map(), span.start % BLOCK, into);
+    // ORDERING: Acquire, O1.
+    fence(Acquire);
+    (cell.lv() == before && inode.vi.size() == size).then_some(into.len())
+}
+
+/// Copies part of a page.
+pub fn copy_page(core: &Core, map: Map, within: u64, into: &mut [u8]) {
+    match map.content() {
+        Some(block) => core.region.read(block.pos().plus(within), into),
+        None => into.fill(0),
+    }
+}
+
+fn read_once(
+    core: &Core, inode: InodeRef<'_>, span: Span, size: u64, into: &mut [u8], collected: &mut Vec<Seen>,
+) -> bool {
+    collected.clear();
+    for_pages(core, inode, span, |_, cell| collected.push(cell.map_or(ABSENT, |c| collect(core, c))));
+    copy_span(core, span, into, |n| collected[n as usize].map);
+    // ORDERING: Acquire, O1.
+    fence(Acquire);
+    let mut same = inode.vi.size() == size;
+    for_pages(core, inode, span, |n, cell| same &= unchanged(core, cell, &collected[n as usize]));
+    same
+}
+
+/// Calls `f(n, cell)` for the `n`th page of a span, for each in order.
+fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64, Option<&Cell>)) {
+    let (mut page, end) = (span.first(), span.page_end());
+    while page < end {
+        match inode.vi.index().find(&core.arena, page) {
+            Some(run) => {
+                for cell in run.cells.iter().take((end.0 - page.0) as usize) {
+                    f(page.0 - span.first().0, Some(cell));
+                    page = PageNo(page.0 + 1);
+                }
+            }
+            None => {
+                f(page.0 - span.first().0, None);
+                page = PageNo(page.0 + 1);
+            }
+        }
+    }
+}
+
+/// First look at a cell: waits while its owner publishes.
+fn collect(core: &Core, cell: &Cell) -> Seen {
+    let mut tries = 0;
+    loop {
+        let lv = cell.lv();
+        if !lv.locked() {
+            return Seen { lv: Some(lv), owner: None, map: cell.map() };
+        }
+        let owner = core.lane(lv.lane()).state();
+        if owner.active() {
+            return Seen { lv: Some(lv), owner: Some(owner), map: cell.map() };
+        }
+        tries += 1;
+        if tries > 400 && cell.set_waiter(lv) {
+            wait_unlocked(core, cell, lv);
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Second look.
+fn unchanged(core: &Core, cell: Option<&Cell>, seen: &Seen) -> bool {
+    match (cell, seen.lv) {
+        (None, None) => true,
+        // A leaf that came into being since: still a hole if nobody has touched the cell.
+        (Some(cell), None) => {
+            let lv = cell.lv();
+            !lv.locked() && lv.version().0 == 0
+        }
+        (Some(cell), Some(lv)) => {
+            cell.lv() == lv && seen.owner.is_none_or(|state| core.lane(lv.lane()).state() == state)
+        }
+        // Leaves stay.
+        (None, Some(_)) => false,
+    }
+}
+
+/// Copies a span, page by page where it must, run by run where blocks are neighbours.
+pub fn copy_span(core: &Core, span: Span, into: &mut [u8], map: impl Fn(u64) -> Map) {
+    let (mut at, mut done) = (span.start, 0usize);
+    while at < span.end {
+        let n = PageNo::of(at).0 - span.first().0;
+        let first = map(n);
+        let mut end = ((PageNo::of(at).0 + 1) * BLOCK).min(span.end);
+        let mut i = 1;
+        while end < span.end && follows(first, map(n + i), i) {
+            end = (end + BLOCK).min(span.end);
+            i += 1;
+        }
+        let len = (end - at) as usize;
+        copy_page(core, first, at % BLOCK, &mut into[done..done + len]);
+        done += len;
+        at = end;
+    }
+}
+
+fn follows(first: Map, later: Map, by: u64) -> bool {
+    match (first.content(), later.content()) {
+        (Some(a), Some(b)) => a.plus(by) == b,
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// The read that cannot fail: maps are taken under the cells, blocks are kept by a pin (I2).
+fn read_pinned(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, into: &mut [u8],
+) -> Result<usize> {
+    inode.vi.pin();
+    let mut collected = std::mem::take(&mut guard.scratch.collected);
+    let len = loop {
+        let size = inode.vi.size();
+        let len = readable(size, offset, into.len());
+        if len == 0 {
+            break 0;
+        }
+        let span = Span::new(offset, len as u64);
+        collected.clear();
+        let lane = guard.id;
+        guard.lane.begin();
+        for_pages(core, inode, span, |_, cell| {
+            collected.push(cell.map_or(ABSENT, |cell| {
+                lock_cell(core, cell, lane);
+                Seen { lv: Some(cell.lv()), owner: None, map: cell.map() }
+            }));
+        });
+        // A page without a cell may have got one, and content, meanwhile: then this was no single instant.
+        let mut same = inode.vi.size() == size;
+        for_pages(core, inode, span, |n, cell| {
+            same &= collected[n as usize].lv.is_some() || unchanged(core, cell, &collected[n as usize]);
+        });
+        for_pages(core, inode, span, |n, cell| {
+            if let (Some(cell), Some(lv)) = (cell, collected[n as usize].lv)
+                && cell.unlock(lv.version())
+            {
+                wake(core, cell);
+            }
+        });
+        guard.lane.end();
+        if same {
+            copy_span(core, span, &mut into[..len], |n| collected[n as usize].map);
+            break len;
+        }
+    };
+    guard.scratch.collected = collected;
+    unpin(core, guard, inode);
+    Ok(len)
+}
+
+/// Blocks that wait for the pins of an inode.
+#[repr(C)]
+#[derive(Debug)]
+struct Deferred {
+    next: AtomicU64,
+    block: u64,
+    count: u64,
+}
+
+// SAFETY: numbers and an atomic.
+unsafe impl Shared for Deferred {}
+
+/// Keeps blocks until no reader has a pin. If the last pin goes while this runs, they are freed here.
+pub fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &[Extent]) {
+    for e in extents {
+        // SAFETY: `own` is this thread's.
+        let node = unsafe {
+            guard.own.heap.alloc(&core.arena, Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count })
+        };
+        // Without memory the block stays allocated until the next mount: never free too early.
+        if let Ok(node) = node {
+            push(core, inode, node, node);
+        }
+    }
+    if inode.vi.pins.load(SeqCst) == 0 {
+        drain(core, guard, inode);
+    }
+}
+
+/// Links the list `first ..= last` in.
+fn push(core: &Core, inode: InodeRef<'_>, first: Ptr<Deferred>, last: Ptr<Deferred>) {
+    // ORDERING: Relaxed, a guess that the CAS checks.
+    let mut head = inode.vi.deferred.load(Relaxed);
+    loop {
+        // ORDERING: Relaxed, published by the CAS below.
+        core.arena.get(last).next.store(head, Relaxed);
+        // ORDERING: AcqRel, nodes before their link; Relaxed on failure.
+        match inode.vi.deferred.compare_exchange(head, first.raw(), AcqRel, Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// Gives a pin back, and the blocks that waited for it.
+fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    if inode.vi.unpin() {
+        drain(core, guard, inode);
+    }
+}
+
+/// Frees what waits, unless a new pin has come: a reader that came between may hold maps of these blocks.
+fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    let first = inode.vi.deferred.swap(0, SeqCst);
+    if first == 0 {
+        return;
+    }
+    let mut list = Vec::new();
+    let mut at = first;
+    while at != 0 {
+        let d = core.arena.get(Ptr::<Deferred>::from_raw(at));
+        list.push((at, Extent { block: BlockNo(d.block), count: d.count }));
+        // ORDERING: Acquire, pairs with the CAS in `push`.
+        at = d.next.load(Acquire);
+    }
+    if inode.vi.pins.load(SeqCst) != 0 {
+        let last = list[list.len() - 1].0;
+        push(core, inode, Ptr::from_raw(first), Ptr::from_raw(last));
+        return;
+    }
+    for (node, extent) in list {
+        // SAFETY: taken off the list by this thread alone.
+        unsafe { guard.own.heap.free(&core.arena, Ptr::<Deferred>::from_raw(node), 1) };
+        crate::alloc::free_later(core.free_map(), &core.region, guard.own, extent);
+    }
+}
+
+/// Maps of a span as they are, for callers that hold the range by a lock of their own (the papers' variants).
+pub fn maps_of(core: &Core, inode: InodeRef<'_>, span: Span, out: &mut Vec<Seen>) {
+    out.clear();
+    for_pages(core, inode, span, |_, cell| {
+        out.push(Seen { lv: None, owner: None, map: cell.map_or(Map::HOLE, Cell::map) });
+    });
+}
+
+impl Seen {
+    /// The mapping.
+    pub fn map(&self) -> Map {
+        self.map
+    }
+}

@@ -1,0 +1,259 @@
+//! Clearing ranges and changing attributes: truncate, punch, chmod, chown, utimens: one transaction each.
+//!
+//! Truncating to `s` is clearing `[s, infinity)` and a new size; punching is clearing a range. Whole pages become a tombstone
+//! (punch record); a page that is cleared in part is copied, as every write is.
+//!
+//! Invariants  I1  the caller's thread holds the EOF latch throughout, and the gate while it looks for cells.
+//!             I2  the floor is raised to the version of every tombstone: pages whose cells did not exist come after it (D8).
+//!             I3  a record of size and attributes carries a generation of its own; of two, the larger decides (D7, D9).
+
+use crate::alloc::{Purpose, settle_limbo, take_block};
+use crate::cell::Map;
+use crate::core::Core;
+use crate::file::heddle::{Change, LockedSparse, free_replaced, lock_existing};
+use crate::file::paper::lock_range;
+use crate::file::place::{Span, fill_edge};
+use crate::format::record::{Blocks, Record, State};
+use crate::ids::{BlockNo, Extent, PageNo, Version};
+use crate::inode::InodeRef;
+use crate::lease::LaneGuard;
+use crate::log::{clean, commit};
+use heddle_pmem::BLOCK_BYTES;
+use heddle_range_lock::Access;
+use heddle_vfs::{Error, FileKind, Result, Time};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Slots of a transaction here: two edge pages, a tombstone, the state.
+const SLOTS: u32 = 5;
+
+/// What is to become of an inode; `None` leaves it as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NewState {
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Permission bits.
+    pub perm: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub atime: Option<Time>,
+    /// Last change of the content.
+    pub mtime: Option<Time>,
+}
+
+/// Changes size and attributes in one transaction. The caller holds the EOF latch (of a directory: its latch).
+pub fn set_state(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, new: &NewState) -> Result<()> {
+    let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    match new.size {
+        Some(size) if kind == FileKind::Regular && size < inode.vi.size() => {
+            change(core, guard, inode, Some(Span { start: size, end: u64::MAX }), Some(new))
+        }
+        _ => change(core, guard, inode, None, Some(new)),
+    }
+}
+
+/// Makes `[start, end)` a hole, the size kept. The caller holds the EOF latch.
+pub fn punch(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
+    change(core, guard, inode, Some(span), None)
+}
+
+fn change(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, clear: Option<Span>, new: Option<&NewState>,
+) -> Result<()> {
+    // The papers' range lock stands before the cells; nothing is mapped beyond EOF.
+    let range = match clear {
+        Some(span) => {
+            let end = span.end.min(inode.vi.size()).max(span.start + 1);
+            Some(lock_range(core, guard.own, inode, span.start, end, Access::Exclusive)?)
+        }
+        None => None,
+    };
+    if commit::prepare(core, guard, inode, SLOTS)? {
+        // PERSIST: a fresh log page is empty before it is linked.
+        core.region.fence();
+    }
+    let closed = match clear {
+        Some(span) => clear_range(core, guard, inode, span, new)?,
+        None => {
+            let records = [Record::State(state(inode, new.unwrap_or(&NewState::default())))];
+            let committed = commit::commit(core, guard, inode, &records)?;
+            apply(inode, &records);
+            committed.clean
+        }
+    };
+    if closed && core.locks.is_none() {
+        clean::step(core, guard, inode);
+    }
+    drop(range);
+    Ok(())
+}
+
+/// The state an inode will have.
+fn state(inode: InodeRef<'_>, new: &NewState) -> State {
+    let [mtime, _, atime, _] = inode.vi.times();
+    let (uid, gid) = inode.vi.owner();
+    let perm = inode.vi.kind_perm().map_or(0, |(_, perm)| perm);
+    let now = crate::clock::exact();
+    State {
+        size: new.size.unwrap_or(inode.vi.size()),
+        perm: new.perm.unwrap_or(perm),
+        uid: new.uid.unwrap_or(uid),
+        gid: new.gid.unwrap_or(gid),
+        mtime: new.mtime.or(new.size.map(|_| now)).unwrap_or(mtime),
+        ctime: now,
+        atime: new.atime.unwrap_or(atime),
+        generation: inode.vi.change() + 1,
+    }
+}
+
+/// Makes the volatile inode follow a durable state record.
+fn apply(inode: InodeRef<'_>, records: &[Record]) {
+    for record in records {
+        let Record::State(s) = record else { continue };
+        let Some((kind, _)) = inode.vi.kind_perm() else { return };
+        inode.vi.set_mode(kind, s.perm, inode.vi.rdev());
+        inode.vi.set_owner(s.uid, s.gid);
+        inode.vi.set_change(s.generation);
+        inode.vi.state_change.store(s.generation, Relaxed); // ORDERING: Relaxed, read under the latch.
+        inode.vi.set_times(s.mtime, s.ctime);
+        inode.vi.set_atime(s.atime);
+        if inode.vi.size() != s.size {
+            inode.vi.set_size(s.size);
+        }
+    }
+}
+
+/// A page that is cleared in part: the block it is copied to.
+struct Edge {
+    page: PageNo,
+    block: BlockNo,
+}
+
+fn clear_range(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, new: Option<&NewState>,
+) -> Result<bool> {
+    let end = span.end.min(PageNo::END.offset());
+    let span = Span { start: span.start, end };
+    let gate = inode.vi.raise_gate();
+    guard.lane.begin();
+    let range = Change { first: span.first(), end: span.page_end() };
+    let locked = lock_existing(core, guard, inode, range);
+    let version = locked.version.max(inode.vi.floor()).next();
+    let done = copy_edges(core, guard, inode, span)
+        .and_then(|edges| log_clear(core, guard, inode, span, version, new, edges));
+    let (closed, edges) = match done {
+        Ok(done) => done,
+        Err(error) => {
+            locked.unlock(core, guard.id);
+            guard.lane.end();
+            return Err(error);
+        }
+    };
+    publish(core, guard, inode, span, version, &edges, locked);
+    drop(gate);
+    Ok(closed)
+}
+
+fn log_clear(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, version: Version, new: Option<&NewState>,
+    edges: Vec<Edge>,
+) -> Result<(bool, Vec<Edge>)> {
+    let records = records_of(inode, span, version, new, &edges);
+    let committed = commit::fits(&records).and_then(|()| commit::commit(core, guard, inode, &records));
+    match committed {
+        Ok(committed) => {
+            guard.lane.commit();
+            apply(inode, &records);
+            if new.is_none() {
+                let now = crate::clock::exact();
+                inode.vi.set_times(now, now);
+            }
+            Ok((committed.clean, edges))
+        }
+        Err(error) => {
+            // PERSIST: D15, this lane's stores into them come before another lane's.
+            core.region.fence();
+            let blocks: Vec<Extent> = edges.iter().map(|e| Extent { block: e.block, count: 1 }).collect();
+            crate::alloc::untake(core.free_map(), &blocks);
+            Err(error)
+        }
+    }
+}
+
+fn publish(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, version: Version, edges: &[Edge],
+    locked: LockedSparse<'_>,
+) {
+    inode.vi.raise_floor(version);
+    if span.end >= PageNo::END.offset() {
+        // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
+        inode.vi.tomb_page.store(PageNo::after(span.start).0, Relaxed);
+        inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+    }
+    let whole = PageNo::after(span.start)..PageNo::of(span.end);
+    let mut replaced = std::mem::take(&mut guard.scratch.replaced);
+    replaced.clear();
+    let map = |page: PageNo| match edges.iter().find(|e| e.page == page) {
+        Some(edge) => Some(Map::data(edge.block)),
+        None => whole.contains(&page).then_some(Map::HOLE),
+    };
+    locked.publish(core, guard.id, version, map, &mut replaced);
+    guard.lane.end();
+    free_replaced(core, guard, inode, &replaced);
+    guard.scratch.replaced = replaced;
+}
+
+/// Copies the pages that stay in part, zero where they are cleared. Fenced.
+fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<Vec<Edge>> {
+    let mut edges = Vec::new();
+    for page in span.edges().into_iter().flatten() {
+        let map = inode.vi.index().find(&core.arena, page).map_or(Map::HOLE, |run| run.cells[0].map());
+        if map.content().is_none() {
+            continue;
+        }
+        let Some(block) = take_block(core.free_map(), guard.own, Purpose::Vital) else {
+            let taken: Vec<Extent> = edges.iter().map(|e: &Edge| Extent { block: e.block, count: 1 }).collect();
+            crate::alloc::untake(core.free_map(), &taken);
+            return Err(Error::NoSpace);
+        };
+        let one = Span { start: span.start.max(page.offset()), end: span.end.min(page.offset() + BLOCK_BYTES as u64) };
+        let extent = [Extent { block, count: 1 }];
+        core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
+        fill_edge(core, one, &extent, page, map);
+        edges.push(Edge { page, block });
+    }
+    // PERSIST: data before the records that name it; also D15 for what the last operation freed.
+    core.region.fence();
+    settle_limbo(core.free_map(), guard.own);
+    Ok(edges)
+}
+
+fn records_of(
+    inode: InodeRef<'_>, span: Span, version: Version, new: Option<&NewState>, edges: &[Edge],
+) -> Vec<Record> {
+    let now = crate::clock::exact();
+    let generation = inode.vi.change() + u64::from(new.is_some());
+    let mut records: Vec<Record> = edges
+        .iter()
+        .map(|e| Record::Write {
+            page: e.page,
+            pages: 1,
+            blocks: Blocks::At(e.block),
+            // The size is the state's affair, or does not change.
+            end_in_last_page: 0,
+            version,
+            mtime: now,
+            generation,
+        })
+        .collect();
+    let (first, end) = (PageNo::after(span.start), PageNo::of(span.end));
+    if first < end {
+        records.push(Record::Punch { page: first, pages: end.0 - first.0, version, mtime: now, generation });
+    }
+    if let Some(new) = new {
+        records.push(Record::State(state(inode, new)));
+    }
+    records
+}

@@ -1,0 +1,55 @@
+//! The steps of a write as the papers number them (SRL paper, Fig. 2 and 5), so that a test can park a writer in one and see
+//! who may pass. Outside tests a step is nothing.
+
+/// A step of a write of the papers' variants.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Step {
+    /// The range (or inode) is locked.
+    RangeCheck,
+    /// Data is being copied.
+    DataWrite,
+    /// Slots are being reserved and filled.
+    Logging,
+    /// The mark or tail is being set.
+    Tail,
+    /// The index is being changed.
+    Index,
+    /// Times and size are being changed.
+    Time,
+}
+
+/// Passes a step.
+#[inline(always)]
+pub fn step(step: Step) {
+    #[cfg(test)]
+    hook::pass(step);
+    let _ = step;
+}
+
+#[cfg(test)]
+pub mod hook {
+    //! Parks the threads that ask for it.
+
+    use super::Step;
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    /// Called at each step of the thread that set it.
+    pub type Hook = Arc<dyn Fn(Step)>;
+
+    thread_local! {
+        static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    }
+
+    /// Sets the hook of this thread.
+    pub fn set(hook: Option<Hook>) {
+        HOOK.with_borrow_mut(|h| *h = hook);
+    }
+
+    pub(super) fn pass(step: Step) {
+        let hook = HOOK.with_borrow(Clone::clone);
+        if let Some(hook) = hook {
+            hook(step);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The extent list: where the blocks of one large write lie when they are in more pieces than a transaction holds.
+//!
+//! | word | content | guards against |
+//! |------|---------|----------------|
+//! | 0 | crc:32 · extents:10, payload of a marked word; the checksum covers words 1 to the last extent | a torn list |
+//! | 1 | pointer to the next block of the list (see `pointer`) | |
+//! | 2… | block:40 · count:22, payload of a marked word | |
+
+use super::pointer::{self, Place, Target};
+use super::word::{crc, field, payload, word};
+use crate::ids::{BlockNo, Extent, InodeId};
+
+/// Extents in one block.
+pub const EXTENTS_A_BLOCK: usize = 510;
+/// Most blocks of one extent: a longer one is split.
+pub const EXTENT_BLOCKS_MAX: u64 = (1 << 22) - 1;
+
+/// The words of one block of a list of `owner`, stored in `at`.
+///
+/// At most [`EXTENTS_A_BLOCK`] extents.
+pub fn encode(seed: u32, owner: InodeId, at: BlockNo, extents: &[Extent], next: Option<BlockNo>) -> Vec<u64> {
+    let mut words = Vec::with_capacity(2 + extents.len());
+    words.push(0);
+    words.push(next.map_or(0, |n| pointer::encode(seed, owner, Place::ExtentList(at), n)));
+    words.extend(extents.iter().map(|e| word(e.block.0 | e.count << 40)));
+    let sum = crc(crc(seed, &[at.0, owner.ino.0, owner.generation]), &words[1..]);
+    words[0] = word(u64::from(sum) | (extents.len() as u64) << 32);
+    words
+}
+
+/// Reads one block back: its extents and the next block. `None` if it is not whole.
+pub fn decode(
+    seed: u32, owner: InodeId, at: BlockNo, word_at: impl Fn(usize) -> u64,
+) -> Option<(Vec<Extent>, Option<BlockNo>)> {
+    let head = word_at(0);
+    let count = field(head, 32, 10) as usize;
+    if count > EXTENTS_A_BLOCK {
+        return None;
+    }
+    let body: Vec<u64> = (1..2 + count).map(word_at).collect();
+    let sum = crc(crc(seed, &[at.0, owner.ino.0, owner.generation]), &body);
+    if head != word(u64::from(sum) | (count as u64) << 32) {
+        return None;
+    }
+    let next = match pointer::decode(seed, owner, Place::ExtentList(at), body[0]) {
+        Target::None => None,
+        Target::At(block) => Some(block),
+        Target::Bad => return None,
+    };
+    let extents = body[1..].iter().map(|w| Extent {
+        block: BlockNo(field(payload(*w), 0, 40)),
+        count: field(payload(*w), 40, 22),
+    });
+    Some((extents.collect(), next))
+}

@@ -1,0 +1,114 @@
+//! The inode slot: 128 bytes, two lines, 32 in a block, 128 in a chunk of four blocks.
+//!
+//! Line 0 is written once, when the inode is made, and never changed: later attributes are records in its log.
+//!
+//! | word | payload | guards against |
+//! |------|---------|----------------|
+//! | 0 | crc:32 · kind:4 · perm:12 | a torn or foreign slot |
+//! | 1 | ino | a slot written to the wrong place |
+//! | 2 | generation | a name that meant an earlier inode |
+//! | 3 | uid:32 | |
+//! | 4 | gid:32 | |
+//! | 5 | rdev:32 | |
+//! | 6 | creation time in ns | |
+//! | 7 | generation of size and attributes it starts with | |
+//!
+//! Line 1 holds pointers (see `pointer`), each stored in place when its target is durable: words 0 to 5 heads of chains,
+//! word 6 the block with further heads, word 7 the tail (variant `nova`).
+
+use super::word::{Line, Shape, crc, field, payload, shape, time_of, time_payload, word};
+use crate::ids::InodeId;
+use heddle_vfs::{FileKind, Ino, Time};
+
+/// Bytes of a slot.
+pub const INODE_BYTES: u64 = 128;
+/// Blocks of an inode chunk.
+pub const CHUNK_BLOCKS: u64 = 4;
+/// Inodes of a chunk.
+pub const CHUNK_INODES: u64 = CHUNK_BLOCKS * 4096 / INODE_BYTES;
+/// Heads of chains in the slot itself.
+pub const HEADS_INLINE: u32 = 6;
+/// Heads of chains in the block of further heads.
+pub const HEADS_IN_BLOCK: u32 = 512;
+/// Word of line 1 that points to the block of further heads.
+pub const HEAD_BLOCK_WORD: u64 = 6;
+/// Word of line 1 that holds the tail.
+pub const TAIL_WORD: u64 = 7;
+
+/// Line 0 of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InodeBase {
+    /// Number and generation.
+    pub id: InodeId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits at creation.
+    pub perm: u16,
+    /// Owner at creation.
+    pub uid: u32,
+    /// Group at creation.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// When it was made.
+    pub crtime: Time,
+}
+
+/// What was found in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FoundInode {
+    /// Never used or freed.
+    Blank,
+    /// Half written: free, unless a name means it.
+    Torn,
+    /// Written and damaged: free, unless a name means it.
+    Damaged,
+    /// An inode.
+    Whole(InodeBase),
+}
+
+impl InodeBase {
+    /// Line 0.
+    pub fn encode(&self, volume_seed: u32) -> Line {
+        let mut line = [
+            (self.kind as u64) << 32 | u64::from(self.perm) << 36,
+            self.id.ino.0,
+            self.id.generation,
+            u64::from(self.uid),
+            u64::from(self.gid),
+            u64::from(self.rdev),
+            time_payload(self.crtime),
+            0,
+        ]
+        .map(word);
+        line[0] |= u64::from(crc(volume_seed, &line));
+        line
+    }
+
+    /// Reads line 0 of the slot of inode `ino`.
+    pub fn decode(volume_seed: u32, ino: Ino, line: &Line) -> FoundInode {
+        match shape(line) {
+            Shape::Blank => return FoundInode::Blank,
+            Shape::Torn => return FoundInode::Torn,
+            Shape::Full => {}
+        }
+        let mut body = *line;
+        body[0] = word(payload(line[0]) >> 32 << 32);
+        let kind = FileKind::from_raw(field(line[0], 32, 4) as u8);
+        let (Some(kind), true) = (kind, field(line[0], 0, 32) == u64::from(crc(volume_seed, &body))) else {
+            return FoundInode::Damaged;
+        };
+        if payload(line[1]) != ino.0 {
+            return FoundInode::Damaged;
+        }
+        FoundInode::Whole(InodeBase {
+            id: InodeId { ino, generation: payload(line[2]) },
+            kind,
+            perm: field(line[0], 36, 12) as u16,
+            uid: payload(line[3]) as u32,
+            gid: payload(line[4]) as u32,
+            rdev: payload(line[5]) as u32,
+            crtime: time_of(line[6]),
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! The log page: a header line and 63 slots of one line each.
+//!
+//! | word | payload | guards against |
+//! |------|---------|----------------|
+//! | 0    | crc:32 (words 0 without it, 1 to 5) · kind:6 | a torn or foreign header |
+//! | 1    | ino | a page of another file |
+//! | 2    | generation of the inode | a page of an earlier file of that number |
+//! | 3    | mount epoch:30 · lane:14 | records of an earlier use of the block: with word 4 it seeds every record's checksum |
+//! | 4    | serial of the page among those of its lane and epoch | the same |
+//! | 5    | chain number | a page linked into the wrong chain |
+//! | 6    | unused | |
+//! | 7    | pointer to the next page (see `pointer`), stored later, in place, not under the checksum | |
+
+use super::word::{Line, Shape, crc, field, owner_seed, payload, shape, word};
+use crate::ids::{BlockNo, InodeId};
+use heddle_pmem::{LINE_BYTES, Pos};
+
+/// Slots for records in a page; slot 0 is the header.
+pub const SLOTS: u32 = 63;
+
+const KIND: u64 = 0x2a;
+
+/// Position of a slot of the log page in `block`.
+pub fn slot_pos(block: BlockNo, slot: u32) -> Pos {
+    debug_assert!(slot <= SLOTS);
+    block.pos().plus(u64::from(slot) * LINE_BYTES as u64)
+}
+
+/// Position of the pointer to the next page.
+pub fn next_pos(block: BlockNo) -> Pos {
+    block.pos().plus(56)
+}
+
+/// What a header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageHeader {
+    /// The inode the page logs.
+    pub owner: InodeId,
+    /// Mount that wrote it.
+    pub epoch: u64,
+    /// Lane that wrote it.
+    pub lane: u16,
+    /// Which of that lane's pages.
+    pub serial: u64,
+    /// Which chain of the inode.
+    pub chain: u32,
+}
+
+impl PageHeader {
+    /// Seed of the checksums of the records in this page.
+    pub fn record_seed(&self, volume_seed: u32) -> u32 {
+        crc(owner_seed(volume_seed, self.owner), &[self.epoch, u64::from(self.lane), self.serial])
+    }
+
+    /// The header line, its next pointer empty.
+    pub fn encode(&self, volume_seed: u32) -> Line {
+        let mut line = [
+            KIND << 32,
+            self.owner.ino.0,
+            self.owner.generation,
+            self.epoch << 14 | u64::from(self.lane),
+            self.serial,
+            u64::from(self.chain),
+            0,
+            0,
+        ]
+        .map(word);
+        line[0] |= u64::from(crc(volume_seed, &line[..6]));
+        line[7] = 0;
+        line
+    }
+
+    /// Reads a header line; `None` if it is not a whole header.
+    pub fn decode(volume_seed: u32, line: &Line) -> Option<PageHeader> {
+        let mut body = [0; 6];
+        body.copy_from_slice(&line[..6]);
+        let stored = field(body[0], 0, 32);
+        body[0] = word(payload(body[0]) >> 32 << 32);
+        if shape(&line[..7]) != Shape::Full
+            || stored != u64::from(crc(volume_seed, &body))
+            || field(body[0], 32, 6) != KIND
+        {
+            return None;
+        }
+        Some(PageHeader {
+            owner: InodeId { ino: heddle_vfs::Ino(payload(body[1])), generation: payload(body[2]) },
+            epoch: payload(body[3]) >> 14,
+            lane: field(body[3], 0, 14) as u16,
+            serial: payload(body[4]),
+            chain: payload(body[5]) as u32,
+        })
+    }
+}

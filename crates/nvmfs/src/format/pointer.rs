@@ -1,0 +1,90 @@
+//! Eight-byte pointers that certify themselves: the only things on media that are changed in place.
+//!
+//! | bits    | field | guards against |
+//! |---------|-------|----------------|
+//! | 0..40   | block | 0: no target   |
+//! | 40..64  | check | a stale or flipped pointer: over target, owner and slot, seeded with the image's uuid |
+//!
+//! A tail pointer (variant `nova`) spends six of the check's bits on the slot it points to.
+
+use super::word::{crc, field};
+use crate::ids::{BlockNo, InodeId};
+
+/// Where a pointer is stored, so that one cannot stand for another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Head of a chain of an inode.
+    Head(u32),
+    /// Block that holds the further heads of an inode.
+    HeadBlock,
+    /// Next page of the log page in this block.
+    Next(BlockNo),
+    /// Tail of an inode's only chain.
+    Tail,
+    /// Inode chunk of this number.
+    InodeChunk(u64),
+    /// Next block of the extent list in this block.
+    ExtentList(BlockNo),
+}
+
+impl Place {
+    fn words(self) -> [u64; 2] {
+        match self {
+            Place::Head(n) => [1, u64::from(n)],
+            Place::HeadBlock => [2, 0],
+            Place::Next(b) => [3, b.0],
+            Place::Tail => [4, 0],
+            Place::InodeChunk(n) => [5, n],
+            Place::ExtentList(b) => [6, b.0],
+        }
+    }
+}
+
+/// What a stored pointer says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target<T> {
+    /// Nothing yet.
+    None,
+    /// This.
+    At(T),
+    /// The check is wrong: damage, or a leftover of another owner.
+    Bad,
+}
+
+fn check(seed: u32, owner: InodeId, place: Place, target: u64, bits: u32) -> u64 {
+    let [kind, number] = place.words();
+    u64::from(crc(seed, &[owner.ino.0, owner.generation, kind, number, target])) & ((1 << bits) - 1)
+}
+
+/// A pointer to `block`.
+pub fn encode(seed: u32, owner: InodeId, place: Place, block: BlockNo) -> u64 {
+    block.0 | check(seed, owner, place, block.0, 24) << BlockNo::BITS
+}
+
+/// Reads a pointer back.
+pub fn decode(seed: u32, owner: InodeId, place: Place, raw: u64) -> Target<BlockNo> {
+    let block = field(raw, 0, BlockNo::BITS);
+    match raw {
+        0 => Target::None,
+        _ if raw >> BlockNo::BITS == check(seed, owner, place, block, 24) && block != 0 => Target::At(BlockNo(block)),
+        _ => Target::Bad,
+    }
+}
+
+/// A tail: records before slot `slot` (1 to 64) of log page `block`, and in all pages before it, count.
+pub fn encode_tail(seed: u32, owner: InodeId, block: BlockNo, slot: u32) -> u64 {
+    let target = block.0 | u64::from(slot - 1) << BlockNo::BITS;
+    target | check(seed, owner, Place::Tail, target, 18) << 46
+}
+
+/// Reads a tail back.
+pub fn decode_tail(seed: u32, owner: InodeId, raw: u64) -> Target<(BlockNo, u32)> {
+    let target = field(raw, 0, 46);
+    match raw {
+        0 => Target::None,
+        _ if raw >> 46 == check(seed, owner, Place::Tail, target, 18) && field(target, 0, 40) != 0 => {
+            Target::At((BlockNo(field(target, 0, 40)), field(target, 40, 6) as u32 + 1))
+        }
+        _ => Target::Bad,
+    }
+}

@@ -1,0 +1,412 @@
+//! Log records: what happened to an inode, one to six lines each.
+//!
+//! | word | payload | guards against |
+//! |------|---------|----------------|
+//! | 0 | crc:32 · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
+//! | 1, 2 | what the kind says below | |
+//! | 3 | version:48 | which of two records of a page or name came later |
+//! | 4 | first slot of the transaction:6 · its slots:6 | half a transaction |
+//! | 5 | mtime in ns | |
+//! | 6 | generation of size and attributes; of a name: its first bytes | which of two sizes came later |
+//! | 7 | the mark, over seed and slot | see below |
+//!
+//! | kind | word 1 | word 2 | further words |
+//! |------|--------|--------|---------------|
+//! | write | page:36 · end in last page:13 | block:40 · pages:20 | |
+//! | punch | page:36 | pages:37 | |
+//! | state | size:49 · perm:12 | uid:32 | gid, ctime, atime |
+//! | entry | child's ino:40 · kind:4 · name bytes:8 | child's generation | directory's ino and generation if it is another one (`FOREIGN`), name, 7 bytes a word |
+//! | removal | as entry | as entry | as entry |
+//!
+//! The mark is the last word to be written where marks decide (`LogKind::CommitMark`), and is written with the rest
+//! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
+
+use super::word::{Line, MARK, Shape, crc, field, payload, shape, time_of, time_payload, word};
+use crate::ids::{BlockNo, InodeId, PageNo, Version};
+use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
+
+/// Most lines of one record: a foreign entry of 255 bytes.
+pub const RECORD_SLOTS_MAX: usize = 6;
+/// Most pages of one write record.
+pub const WRITE_PAGES_MAX: u64 = (1 << 20) - 1;
+
+const FLAG_UNWRITTEN: u64 = 1;
+const FLAG_LIST: u64 = 2;
+const FLAG_FOREIGN: u64 = 4;
+const NAME_BYTES_A_WORD: usize = 7;
+const EXTRA_WORDS_MAX: usize = 2 + NAME_MAX_BYTES.div_ceil(NAME_BYTES_A_WORD);
+
+/// What a write record maps its pages to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocks {
+    /// Consecutive blocks from here.
+    At(BlockNo),
+    /// Consecutive blocks that were allocated but never written: they read as zeros.
+    Unwritten(BlockNo),
+    /// The extents in the list that starts in this block.
+    List(BlockNo),
+}
+
+/// Attributes of an inode at a generation. Later writes raise size and times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    /// Size in bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub perm: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Last access.
+    pub atime: Time,
+    /// Orders states; writes carry the one they saw.
+    pub generation: u64,
+}
+
+/// A name inside a record.
+#[derive(Clone, Copy)]
+pub struct NameBuf {
+    bytes: [u8; NAME_MAX_BYTES],
+    len: u8,
+}
+
+impl NameBuf {
+    /// Copies at most 255 bytes.
+    pub fn new(name: &[u8]) -> NameBuf {
+        let len = name.len().min(NAME_MAX_BYTES);
+        let mut bytes = [0; NAME_MAX_BYTES];
+        bytes[..len].copy_from_slice(&name[..len]);
+        NameBuf { bytes, len: len as u8 }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl PartialEq for NameBuf {
+    fn eq(&self, other: &NameBuf) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+impl Eq for NameBuf {}
+impl std::fmt::Debug for NameBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(self.bytes()))
+    }
+}
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// Pages `[page, page + pages)` are these blocks.
+    Write {
+        /// First page.
+        page: PageNo,
+        /// How many.
+        pages: u64,
+        /// Where their content is.
+        blocks: Blocks,
+        /// Valid bytes of the last page, 1 to 4096; 0: the size is not touched.
+        end_in_last_page: u32,
+        /// Orders it among the records of its pages.
+        version: Version,
+        /// When.
+        mtime: Time,
+        /// Generation of the size it saw.
+        generation: u64,
+    },
+    /// Pages `[page, page + pages)` are a hole.
+    Punch {
+        /// First page.
+        page: PageNo,
+        /// How many.
+        pages: u64,
+        /// Orders it among the records of its pages.
+        version: Version,
+        /// When.
+        mtime: Time,
+        /// Generation of the size it saw.
+        generation: u64,
+    },
+    /// Size and attributes.
+    State(State),
+    /// A directory has this name (or, a removal, no longer).
+    Name {
+        /// The directory.
+        dir: InodeId,
+        /// True: the name is gone.
+        removed: bool,
+        /// What it names (or named).
+        child: InodeId,
+        /// Kind of the child.
+        kind: FileKind,
+        /// The name.
+        name: NameBuf,
+        /// Orders it among the records of this name.
+        version: Version,
+        /// When.
+        mtime: Time,
+    },
+}
+
+/// Where the transaction of a record lies in its page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Txn {
+    /// First slot.
+    pub first: u32,
+    /// How many slots in all.
+    pub slots: u32,
+}
+
+/// A record as lines, not yet tied to a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft {
+    lines: [Line; RECORD_SLOTS_MAX],
+    slots: u32,
+}
+
+/// What was found in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// Never written.
+    Blank,
+    /// Part of it never arrived.
+    Torn,
+    /// Written, then damaged.
+    Damaged,
+    /// A whole record.
+    Whole {
+        /// What it says.
+        record: Record,
+        /// How many slots it takes.
+        slots: u32,
+        /// Its transaction.
+        txn: Txn,
+        /// The mark: `None` if not there, else whether it is right.
+        mark: Option<bool>,
+    },
+}
+
+impl Record {
+    /// Slots it takes.
+    pub fn slots(&self) -> u32 {
+        match self {
+            Record::Write { .. } | Record::Punch { .. } => 1,
+            Record::State(_) => 2,
+            Record::Name { name, .. } => slots_of_extra(2 + name.bytes().len().div_ceil(NAME_BYTES_A_WORD)),
+        }
+    }
+
+    /// Encodes it. `home` is the inode whose log it goes to, `lane` the lane that writes it.
+    pub fn draft(&self, home: InodeId, lane: u16) -> Draft {
+        let mut words = [0u64; 7];
+        let mut extra = ([0u64; EXTRA_WORDS_MAX], 0);
+        let mut push = |w: u64| {
+            extra.0[extra.1] = w;
+            extra.1 += 1;
+        };
+        let (kind, flags) = match *self {
+            Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
+                let (block, flags) = match blocks {
+                    Blocks::At(b) => (b, 0),
+                    Blocks::Unwritten(b) => (b, FLAG_UNWRITTEN),
+                    Blocks::List(b) => (b, FLAG_LIST),
+                };
+                words[1] = page.0 | u64::from(end_in_last_page) << 36;
+                words[2] = block.0 | pages << 40;
+                words[3] = version.0;
+                words[5] = time_payload(mtime);
+                push(generation);
+                (1, flags)
+            }
+            Record::Punch { page, pages, version, mtime, generation } => {
+                (words[1], words[2], words[3], words[5]) = (page.0, pages, version.0, time_payload(mtime));
+                push(generation);
+                (2, 0)
+            }
+            Record::State(s) => {
+                words[1] = s.size | u64::from(s.perm) << 49;
+                words[2] = u64::from(s.uid);
+                words[5] = time_payload(s.mtime);
+                [s.generation, u64::from(s.gid), time_payload(s.ctime), time_payload(s.atime)].into_iter().for_each(push);
+                (3, 0)
+            }
+            Record::Name { dir, removed, child, kind, ref name, version, mtime } => {
+                words[1] = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
+                (words[2], words[3], words[5]) = (child.generation, version.0, time_payload(mtime));
+                let foreign = dir != home;
+                if foreign {
+                    push(dir.ino.0);
+                    push(dir.generation);
+                }
+                for chunk in name.bytes().chunks(NAME_BYTES_A_WORD) {
+                    let mut le = [0; 8];
+                    le[..chunk.len()].copy_from_slice(chunk);
+                    push(u64::from_le_bytes(le));
+                }
+                (if removed { 5 } else { 4 }, if foreign { FLAG_FOREIGN } else { 0 })
+            }
+        };
+        let (extra, count) = extra;
+        let slots = slots_of_extra(count);
+        words[0] = kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(slots) << 58;
+        words[6] = extra[0];
+        let mut lines = [[MARK; 8]; RECORD_SLOTS_MAX];
+        for (to, w) in lines[0].iter_mut().zip(words) {
+            *to = word(w);
+        }
+        for (i, w) in extra.iter().enumerate().take(count).skip(1) {
+            lines[1 + (i - 1) / 8][(i - 1) % 8] = word(*w);
+        }
+        Draft { lines, slots }
+    }
+}
+
+fn slots_of_extra(words: usize) -> u32 {
+    1 + words.saturating_sub(1).div_ceil(8) as u32
+}
+
+/// The mark of the record in this slot.
+pub fn mark(seed: u32, slot: u32) -> u64 {
+    word(u64::from(crc(seed, &[u64::from(slot), MARK])))
+}
+
+impl Draft {
+    /// Slots it takes.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Ties it to its slot and transaction; the mark is left out where it is to be stored later.
+    pub fn seal(mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> Sealed {
+        self.lines[0][4] = word(u64::from(txn.first) | u64::from(txn.slots) << 6);
+        let lines = &self.lines[..self.slots as usize];
+        let sum = checksum(seed, slot, lines);
+        self.lines[0][0] |= u64::from(sum);
+        self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
+        Sealed(self)
+    }
+}
+
+/// Lines ready for the media.
+#[derive(Clone, Copy, Debug)]
+pub struct Sealed(Draft);
+
+impl Sealed {
+    /// The lines, in slot order.
+    pub fn lines(&self) -> &[Line] {
+        &self.0.lines[..self.0.slots as usize]
+    }
+}
+
+fn checksum(seed: u32, slot: u32, lines: &[Line]) -> u32 {
+    let mut sum = crc(seed, &[u64::from(slot)]);
+    sum = crc(sum, &[word(payload(lines[0][0]) >> 32 << 32)]);
+    sum = crc(sum, &lines[0][1..7]);
+    lines[1..].iter().fold(sum, |sum, line| crc(sum, line))
+}
+
+/// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
+pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
+    let mut lines = [line_at(slot), [0; 8], [0; 8], [0; 8], [0; 8], [0; 8]];
+    match (shape(&lines[0][..7]), lines[0][7]) {
+        (Shape::Blank, 0) => return Found::Blank,
+        (Shape::Full, _) => {}
+        _ => return Found::Torn,
+    }
+    let slots = field(lines[0][0], 58, 4) as u32;
+    if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > super::page::SLOTS + 1 {
+        return Found::Damaged;
+    }
+    for i in 1..slots {
+        lines[i as usize] = line_at(slot + i);
+        if shape(&lines[i as usize]) != Shape::Full {
+            return Found::Torn;
+        }
+    }
+    let lines = &lines[..slots as usize];
+    let marked_bits = lines.iter().flatten().zip(0..).all(|(w, i)| i == 7 || w & MARK == MARK);
+    if !marked_bits || field(lines[0][0], 0, 32) != u64::from(checksum(seed, slot, lines)) {
+        return Found::Damaged;
+    }
+    let txn = Txn { first: field(lines[0][4], 0, 6) as u32, slots: field(lines[0][4], 6, 6) as u32 };
+    let mark = (lines[0][7] != 0).then(|| lines[0][7] == mark(seed, slot));
+    match interpret(home, lines) {
+        Some(record) => Found::Whole { record, slots, txn, mark },
+        None => Found::Damaged,
+    }
+}
+
+/// Fields of a record whose checksum is right; `None` if they make no sense all the same.
+fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
+    let w = |i: usize| payload(lines[0][i]);
+    let extra = |i: usize| match i {
+        0 => Some(w(6)),
+        _ => lines.get(1 + (i - 1) / 8).map(|line| payload(line[(i - 1) % 8])),
+    };
+    let flags = field(lines[0][0], 38, 6);
+    let version = Version(w(3));
+    let mtime = time_of(w(5));
+    if version.0 >= Version::LIMIT {
+        return None;
+    }
+    match field(lines[0][0], 32, 6) {
+        1 => {
+            let block = BlockNo(field(w(2), 0, 40));
+            let (page, pages) = (PageNo(field(w(1), 0, 36)), field(w(2), 40, 20));
+            let end_in_last_page = field(w(1), 36, 13) as u32;
+            let blocks = match flags {
+                0 => Blocks::At(block),
+                FLAG_UNWRITTEN => Blocks::Unwritten(block),
+                FLAG_LIST => Blocks::List(block),
+                _ => return None,
+            };
+            let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
+            sane.then_some(Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation: w(6) })
+        }
+        2 => {
+            let (page, pages) = (PageNo(field(w(1), 0, 36)), field(w(2), 0, 37));
+            let sane = pages > 0 && page.0 + pages <= PageNo::END.0;
+            sane.then_some(Record::Punch { page, pages, version, mtime, generation: w(6) })
+        }
+        3 => Some(Record::State(State {
+            size: field(w(1), 0, 49),
+            perm: field(w(1), 49, 12) as u16,
+            uid: field(w(2), 0, 32) as u32,
+            gid: extra(1)? as u32,
+            mtime,
+            ctime: time_of(extra(2)?),
+            atime: time_of(extra(3)?),
+            generation: w(6),
+        })),
+        kind @ (4 | 5) => {
+            let child = InodeId { ino: Ino(field(w(1), 0, 40)), generation: w(2) };
+            let foreign = flags == FLAG_FOREIGN;
+            let dir = if foreign { InodeId { ino: Ino(extra(0)?), generation: extra(1)? } } else { home };
+            let len = field(w(1), 44, 8) as usize;
+            let mut bytes = [0; NAME_MAX_BYTES + NAME_BYTES_A_WORD];
+            for (i, chunk) in bytes.chunks_mut(NAME_BYTES_A_WORD).enumerate().take(len.div_ceil(NAME_BYTES_A_WORD)) {
+                let le = extra(i + if foreign { 2 } else { 0 })?.to_le_bytes();
+                let n = chunk.len();
+                chunk.copy_from_slice(&le[..n]);
+            }
+            Some(Record::Name {
+                dir,
+                removed: kind == 5,
+                child,
+                kind: FileKind::from_raw(field(w(1), 40, 4) as u8)?,
+                name: NameBuf::new(bytes.get(..len)?),
+                version,
+                mtime,
+            })
+        }
+        _ => None,
+    }
+}

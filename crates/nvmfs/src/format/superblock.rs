@@ -1,0 +1,106 @@
+//! The superblock: what the image is. Two copies, in the first and the last block.
+//!
+//! | offset | size | field | guards against |
+//! |--------|------|-------|----------------|
+//! | 0   | 8  | magic | a file that is no image |
+//! | 8   | 4  | version | an image of another format |
+//! | 12  | 4  | crc32c of the other bytes | a torn or damaged copy |
+//! | 16  | 16 | uuid | blocks of another image: it seeds every checksum |
+//! | 32  | 8  | sequence | which copy is newer |
+//! | 40  | 8  | blocks in all | a truncated image |
+//! | 48  | 8  | mount epoch | records of an earlier mount that look unused |
+//! | 56  | 8  | inode directory: first block | |
+//! | 64  | 8  | inode directory: pointers | |
+//! | 72  | 8  | first block of the data area | |
+//! | 80  | 8  | when it was made, ns | |
+//! | 88  | 4  | variant | mounting as a variant with another log |
+//! | 92  | 4  | 1: unmounted cleanly | |
+//! | 96  | 8  | when it was mounted last, ns | |
+//! | 104 | 24 | unused | |
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of an image.
+pub const MAGIC: [u8; 8] = *b"HEDDLE\x00\xf5";
+/// Format this code reads and writes. It may change at any time before 1.0.
+pub const VERSION: u32 = 1;
+/// Bytes of the superblock.
+pub const SUPERBLOCK_BYTES: usize = 128;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct Superblock {
+    pub magic: [u8; 8],
+    pub version: U32,
+    pub crc: U32,
+    pub uuid: [u8; 16],
+    pub sequence: U64,
+    pub blocks_total: U64,
+    pub epoch: U64,
+    pub inode_dir_block: U64,
+    pub inode_dir_pointers: U64,
+    pub data_block: U64,
+    pub created_ns: U64,
+    pub variant: U32,
+    pub clean: U32,
+    pub mounted_ns: U64,
+    pub unused: [u8; 24],
+}
+
+const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);
+const _: () = assert!(std::mem::offset_of!(Superblock, uuid) == 16);
+const _: () = assert!(std::mem::offset_of!(Superblock, variant) == 88);
+
+/// What the bytes of a superblock turned out to be.
+#[derive(Clone, Copy, Debug)]
+pub enum FoundSuperblock {
+    /// All zero.
+    Blank,
+    /// Something else.
+    Foreign,
+    /// An image of this other format version.
+    OtherVersion(u32),
+    /// Ours, its checksum wrong.
+    Damaged,
+    /// Ours.
+    Whole(Superblock),
+}
+
+impl Superblock {
+    fn sum(&self) -> u32 {
+        let mut copy = *self;
+        copy.crc = U32::ZERO;
+        crc32c::crc32c(copy.as_bytes())
+    }
+
+    /// The bytes, checksum filled in.
+    pub fn sealed(mut self) -> Superblock {
+        self.crc = U32::new(self.sum());
+        self
+    }
+
+    /// Seed of every checksum of this image.
+    pub fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.uuid)
+    }
+
+    /// Tells what these bytes are.
+    pub fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> FoundSuperblock {
+        if bytes.iter().all(|b| *b == 0) {
+            return FoundSuperblock::Blank;
+        }
+        let Ok(sb) = Superblock::read_from_bytes(bytes) else { return FoundSuperblock::Foreign };
+        let right = sb.crc.get() == sb.sum();
+        match () {
+            () if sb.magic != MAGIC && !right => FoundSuperblock::Foreign,
+            () if sb.magic == MAGIC && sb.version.get() != VERSION && right => {
+                FoundSuperblock::OtherVersion(sb.version.get())
+            }
+            () if sb.magic != MAGIC || !right || sb.version.get() != VERSION => FoundSuperblock::Damaged,
+            () => FoundSuperblock::Whole(sb),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Lines of eight 62-bit words: the frame of every record, page header and inode.
+
+use crate::ids::InodeId;
+use heddle_vfs::Time;
+
+/// One cache line as eight little-endian words.
+pub type Line = [u64; 8];
+
+/// The two bits set in each written word.
+pub const MARK: u64 = 0b11 << 62;
+
+/// Largest value a word carries.
+pub const PAYLOAD_MAX: u64 = !MARK;
+
+/// A word with its marks. Values wider than 62 bits are the caller's bug.
+pub fn word(payload: u64) -> u64 {
+    debug_assert!(payload <= PAYLOAD_MAX);
+    payload & PAYLOAD_MAX | MARK
+}
+
+/// What a word carries.
+pub fn payload(word: u64) -> u64 {
+    word & PAYLOAD_MAX
+}
+
+/// How a line looks before its checksum is known to be right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// Never written.
+    Blank,
+    /// Some words never arrived.
+    Torn,
+    /// Every word was written (or damaged).
+    Full,
+}
+
+/// Tells never written from torn from full.
+pub fn shape(words: &[u64]) -> Shape {
+    match words.iter().filter(|w| **w == 0).count() {
+        0 => Shape::Full,
+        n if n == words.len() => Shape::Blank,
+        _ => Shape::Torn,
+    }
+}
+
+/// Checksum over words in order, continued from `seed`.
+pub fn crc(seed: u32, words: &[u64]) -> u32 {
+    words.iter().fold(seed, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
+}
+
+/// The part of a seed that ties a structure to this image and this inode.
+pub fn owner_seed(volume_seed: u32, owner: InodeId) -> u32 {
+    crc(volume_seed, &[owner.ino.0, owner.generation])
+}
+
+/// Takes `bits` bits at `shift` out of a word.
+pub fn field(word: u64, shift: u32, bits: u32) -> u64 {
+    word >> shift & ((1 << bits) - 1)
+}
+
+/// Times on media count from 1950: 62 bits of nanoseconds reach to 2096.
+const TIME_BASE_NS: i64 = -20 * 365 * 86_400 * 1_000_000_000;
+
+/// A time as a payload; times outside 1950 to 2096 are moved to the nearest end.
+pub fn time_payload(time: Time) -> u64 {
+    let ns = i128::from(time.0) - i128::from(TIME_BASE_NS);
+    ns.clamp(0, i128::from(PAYLOAD_MAX)) as u64
+}
+
+/// The time a word carries.
+pub fn time_of(word: u64) -> Time {
+    Time(((payload(word) as i128) + i128::from(TIME_BASE_NS)).min(i128::from(i64::MAX)) as i64)
+}

@@ -1,0 +1,402 @@
+//! The engine as a [`FileSystem`]: checks who may, finds the inode, takes a lane, and hands the work to the mechanisms.
+
+use crate::core::Core;
+use crate::file::heddle::At;
+use crate::file::resize::NewState;
+use crate::file::{heddle, paper, range, read, resize};
+use crate::ids::PageNo;
+use crate::inode::InodeRef;
+use crate::lease::{LaneGuard, enter};
+use crate::log::chain;
+use crate::names::ops::Remove;
+use crate::names::rename::End;
+use crate::names::{life, ops, rename, table};
+use heddle_vfs::{
+    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Permission, RangeOp,
+    RenameMode, Result, SeekTarget, SetAttr, SetTime, StatFs, Time,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Longest write, in bytes.
+const WRITE_MAX_BYTES: usize = 1 << 31;
+/// Entries that are taken out of a directory at once.
+const LIST_BATCH: usize = 128;
+
+/// A mounted NVM file system. Every call is atomic and durable when it returns; [`FileSystem::fsync`] is free.
+#[derive(Clone)]
+pub struct NvmFs {
+    pub(crate) core: Arc<Core>,
+}
+
+impl NvmFs {
+    fn open_inode(&self, handle: &Handle) -> Result<InodeRef<'_>> {
+        let inode = self.core.slot(handle.ino).ok_or(Error::BadHandle)?;
+        if inode.vi.generation() == handle.token { Ok(inode) } else { Err(Error::Stale) }
+    }
+
+    fn readable(&self, handle: &Handle) -> Result<InodeRef<'_>> {
+        if handle.flags.read { self.open_inode(handle) } else { Err(Error::BadHandle) }
+    }
+
+    fn changeable(&self, handle: &Handle) -> Result<InodeRef<'_>> {
+        if !handle.flags.write {
+            return Err(Error::BadHandle);
+        }
+        self.core.writable()?;
+        self.open_inode(handle)
+    }
+
+    fn attr(&self, inode: InodeRef<'_>) -> Result<Attr> {
+        let mut attr = inode.vi.attr(inode.ino).ok_or(Error::Stale)?;
+        if attr.kind == FileKind::Directory {
+            attr.size_bytes = 4096;
+        }
+        Ok(attr)
+    }
+
+    /// Counts a handle of a living inode.
+    fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
+        let generation = inode.vi.generation();
+        let _opening = paper::opening(&self.core, inode);
+        if !inode.vi.open(generation) {
+            life::drop_open(&self.core, guard, inode);
+            return Err(Error::Stale);
+        }
+        Ok(Handle { ino: inode.ino, flags, token: generation })
+    }
+
+    fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
+        let inode = self.changeable(handle)?;
+        if buf.len() > WRITE_MAX_BYTES {
+            return Err(Error::InvalidArgument("a write of more than 2 GiB"));
+        }
+        if buf.is_empty() {
+            return Ok(if let At::Offset(offset) = at { offset } else { inode.vi.size() });
+        }
+        let mut guard = enter(&self.core)?;
+        clear_set_ids(&self.core, &mut guard, inode)?;
+        match self.core.locks {
+            None => heddle::write(&self.core, &mut guard, inode, at, buf),
+            Some(_) => paper::write(&self.core, &mut guard, inode, at, buf),
+        }
+    }
+}
+
+/// A write takes the set-user and (of executables) set-group bits away.
+fn clear_set_ids(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
+    let (_, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let kept = without_set_ids(perm);
+    if kept == perm {
+        return Ok(());
+    }
+    let _eof = inode.vi.eof.lock();
+    resize::set_state(core, guard, inode, &NewState { perm: Some(kept), ..NewState::default() })
+}
+
+fn without_set_ids(perm: u16) -> u16 {
+    let group = if perm & 0o010 != 0 { 0o2000 } else { 0 };
+    perm & !(0o4000 | group)
+}
+
+fn time(set: SetTime) -> Time {
+    match set {
+        SetTime::Now => crate::clock::exact(),
+        SetTime::At(at) => at,
+    }
+}
+
+/// May this caller set these attributes? What he sets them to, after the rules for set-id bits.
+fn checked(inode: InodeRef<'_>, cred: &Cred, handle: Option<&Handle>, set: &SetAttr) -> Result<NewState> {
+    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let (uid, gid) = inode.vi.owner();
+    let owner = cred.is_root() || cred.uid == uid;
+    let mut new = NewState::default();
+    if let Some(to) = set.perm {
+        if !owner {
+            return Err(Error::NotPermitted);
+        }
+        let foreign_group = !cred.is_root() && !cred.in_group(gid) && kind != FileKind::Directory;
+        new.perm = Some(to & 0o7777 & if foreign_group { !0o2000 } else { !0 });
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        let gives_away = set.uid.is_some_and(|to| to != uid);
+        let joins = set.gid.is_some_and(|to| to != gid && !cred.in_group(to));
+        if !cred.is_root() && (!owner || gives_away || joins) {
+            return Err(Error::NotPermitted);
+        }
+        (new.uid, new.gid) = (set.uid, set.gid);
+        if kind != FileKind::Directory && !cred.is_root() {
+            new.perm = Some(without_set_ids(new.perm.unwrap_or(perm)));
+        }
+    }
+    let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+    if (exact(set.atime) || exact(set.mtime)) && !owner {
+        return Err(Error::NotPermitted);
+    }
+    if (set.atime.is_some() || set.mtime.is_some()) && !owner {
+        ops::check(inode, cred, Permission::WRITE)?;
+    }
+    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(time));
+    if let Some(size) = set.size_bytes {
+        match kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
+        }
+        if !handle.is_some_and(|h| h.flags.write && h.ino == inode.ino) {
+            ops::check(inode, cred, Permission::WRITE)?;
+        }
+        if size > heddle_vfs::OFFSET_MAX_BYTES {
+            return Err(Error::FileTooBig);
+        }
+        new.size = Some(size);
+        if perm != without_set_ids(perm) {
+            new.perm = Some(without_set_ids(new.perm.unwrap_or(perm)));
+        }
+    }
+    Ok(new)
+}
+
+impl FileSystem for NvmFs {
+    fn statfs(&self) -> Result<StatFs> {
+        let layout = &self.core.layout;
+        let map = self.core.free_map();
+        let held = crate::lease::held_blocks(&self.core);
+        let inodes = layout.chunks_max * crate::format::inode::CHUNK_INODES;
+        Ok(StatFs {
+            block_size_bytes: heddle_pmem::BLOCK_BYTES as u32,
+            blocks_total: layout.blocks_total,
+            blocks_free: map.count(true) + held,
+            blocks_available: map.count(false) + held,
+            inodes_total: inodes,
+            inodes_free: inodes - crate::itable::in_use(&self.core),
+            name_max_bytes: heddle_vfs::NAME_MAX_BYTES as u32,
+        })
+    }
+
+    fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
+        let entry = table::find(&self.core, dir, name.bytes())?.ok_or(Error::NotFound)?;
+        // The name may be gone by now; then so is the lookup's luck.
+        let child = ops::child_of(&self.core, &entry).map_err(|_| Error::NotFound)?;
+        self.attr(child)
+    }
+
+    fn parent(&self, dir: Ino) -> Result<Ino> {
+        let inode = self.core.inode(dir)?;
+        match inode.vi.kind_perm() {
+            Some((FileKind::Directory, _)) => Ok(Ino(inode.vi.parent.load(SeqCst))),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.attr(self.core.inode(ino)?)
+    }
+
+    fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {
+        let inode = match handle {
+            Some(handle) if handle.ino == ino => self.open_inode(handle)?,
+            _ => self.core.inode(ino)?,
+        };
+        self.core.writable()?;
+        let new = checked(inode, cred, handle, set)?;
+        if new != NewState::default() {
+            let mut guard = enter(&self.core)?;
+            // Counted as open meanwhile: the inode stays, and so do the nodes of its range lock.
+            let held = self.handle(&mut guard, inode, OpenFlags::default())?;
+            let done = {
+                let _eof = inode.vi.eof.lock();
+                resize::set_state(&self.core, &mut guard, inode, &new)
+            };
+            drop(guard);
+            self.release(held);
+            done?;
+        }
+        self.attr(inode)
+    }
+
+    fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr> {
+        let dir = self.changing_directory(cred, parent)?;
+        let mut guard = enter(&self.core)?;
+        let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, false)?;
+        self.attr(inode)
+    }
+
+    fn create(&self, cred: &Cred, parent: Ino, name: Name<'_>, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
+        let dir = self.changing_directory(cred, parent)?;
+        let mut guard = enter(&self.core)?;
+        let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
+        let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, true)?;
+        let handle = Handle { ino: inode.ino, flags, token: inode.vi.generation() };
+        Ok((self.attr(inode)?, handle))
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let inode = self.core.inode(ino)?;
+        match inode.vi.kind_perm() {
+            Some((FileKind::Symlink, _)) => {}
+            _ => return Err(Error::InvalidArgument("not a symbolic link")),
+        }
+        let mut target = vec![0; inode.vi.size() as usize];
+        let mut guard = enter(&self.core)?;
+        let n = self.get(&mut guard, inode, 0, &mut target)?;
+        target.truncate(n);
+        Ok(target)
+    }
+
+    fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        let dir = self.changing_directory(cred, parent)?;
+        let inode = self.core.inode(ino)?;
+        let mut guard = enter(&self.core)?;
+        ops::link(&self.core, &mut guard, inode, dir, name)?;
+        self.attr(inode)
+    }
+
+    fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
+        let dir = self.changing_directory(cred, parent)?;
+        let mut guard = enter(&self.core)?;
+        ops::remove(&self.core, &mut guard, cred, dir, name, Remove::File)
+    }
+
+    fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
+        let dir = self.changing_directory(cred, parent)?;
+        let mut guard = enter(&self.core)?;
+        ops::remove(&self.core, &mut guard, cred, dir, name, Remove::Directory)
+    }
+
+    fn rename(
+        &self, cred: &Cred, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>, mode: RenameMode,
+    ) -> Result<()> {
+        let from = End { dir: self.changing_directory(cred, parent)?, name };
+        let to = End { dir: self.changing_directory(cred, new_parent)?, name: new_name };
+        let mut guard = enter(&self.core)?;
+        rename::rename(&self.core, &mut guard, cred, from, to, mode)
+    }
+
+    fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let inode = self.core.inode(ino)?;
+        let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+        match kind {
+            FileKind::Regular => {}
+            FileKind::Directory if flags.write || flags.truncate => return Err(Error::IsDirectory),
+            FileKind::Directory => {}
+            FileKind::Symlink => return Err(Error::Loop),
+            _ => return Err(Error::NotSupported("opening device files, pipes and sockets: the kernel does that")),
+        }
+        if flags.write || flags.truncate {
+            self.core.writable()?;
+        }
+        let mut want = 0;
+        want |= if flags.read { Permission::READ.0 } else { 0 };
+        want |= if flags.write || flags.truncate { Permission::WRITE.0 } else { 0 };
+        ops::check(inode, cred, Permission(want))?;
+        let mut guard = enter(&self.core)?;
+        if kind == FileKind::Regular {
+            paper::make_locks(&self.core, guard.own, inode)?;
+        }
+        let handle = self.handle(&mut guard, inode, flags)?;
+        if flags.truncate && inode.vi.size() > 0 {
+            let _eof = inode.vi.eof.lock();
+            let cut = resize::set_state(&self.core, &mut guard, inode, &NewState { size: Some(0), ..NewState::default() });
+            if let Err(error) = cut {
+                drop(_eof);
+                drop(guard);
+                self.release(handle);
+                return Err(error);
+            }
+        }
+        Ok(handle)
+    }
+
+    fn release(&self, handle: Handle) {
+        let Some(inode) = self.core.slot(handle.ino) else { return };
+        // Without a lane (more threads than lanes) the handle stays counted; the inode is ended at the next mount.
+        let Ok(mut guard) = enter(&self.core) else { return };
+        chain::let_go_of(&self.core, guard.own, guard.id, inode);
+        paper::last_close(&self.core, inode);
+        life::drop_open(&self.core, &mut guard, inode);
+    }
+
+    fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.readable(handle)?;
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let mut guard = enter(&self.core)?;
+        self.get(&mut guard, inode, offset, buf)
+    }
+
+    fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
+        self.put(handle, At::Offset(offset), buf).map(|_| buf.len())
+    }
+
+    fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
+        self.put(handle, At::End, buf)
+    }
+
+    fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
+        self.open_inode(handle)?;
+        self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
+    }
+
+    fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {
+        let inode = self.changeable(handle)?;
+        let mut guard = enter(&self.core)?;
+        range::fallocate(&self.core, &mut guard, inode, op, offset, len_bytes)
+    }
+
+    fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
+        let inode = self.open_inode(handle)?;
+        if PageNo::of(offset) >= PageNo::END {
+            return Err(Error::NoSuchOffset);
+        }
+        range::seek(&self.core, inode, target, offset)
+    }
+
+    fn readdir(&self, handle: &Handle, from: Cookie, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let dir = self.open_inode(handle)?;
+        let mut at = from.0;
+        loop {
+            // No lane and no latch while the caller's code runs.
+            let batch = table::list(&self.core, dir, at, LIST_BATCH)?;
+            let Some(last) = batch.last() else { return Ok(()) };
+            at = last.hash + 1;
+            for (i, entry) in batch.iter().enumerate() {
+                let Ok(name) = Name::new(entry.name()) else {
+                    return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
+                };
+                // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
+                let next_same = batch.get(i + 1).is_some_and(|next| next.hash == entry.hash);
+                let next = Cookie(if next_same { entry.hash } else { entry.hash + 1 });
+                if !emit(DirEntry { ino: entry.child.ino, kind: entry.kind, name, next }) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl NvmFs {
+    fn changing_directory(&self, cred: &Cred, ino: Ino) -> Result<InodeRef<'_>> {
+        self.core.writable()?;
+        ops::directory(&self.core, cred, ino, Permission::WRITE_EXECUTE)
+    }
+
+    fn get(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match inode.vi.kind_perm() {
+            Some((FileKind::Directory, _)) => return Err(Error::IsDirectory),
+            None => return Err(Error::Stale),
+            _ => {}
+        }
+        match self.core.locks {
+            None => read::read(&self.core, guard, inode, offset, buf),
+            Some(_) => paper::read(&self.core, guard, inode, offset, buf),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Numbers that must not be mixed up.
+
+use heddle_pmem::{BLOCK_BYTES, Pos};
+use heddle_vfs::Ino;
+
+/// A 4 KiB block of the region; 0 is the superblock and so stands for "none" in maps and pointers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockNo(pub u64);
+
+impl BlockNo {
+    /// Bits of a block number on media: 4 PiB of region.
+    pub const BITS: u32 = 40;
+
+    /// First byte of the block.
+    pub fn pos(self) -> Pos {
+        Pos(self.0 * BLOCK_BYTES as u64)
+    }
+
+    /// The block `n` further on.
+    pub fn plus(self, n: u64) -> BlockNo {
+        BlockNo(self.0 + n)
+    }
+}
+
+/// A 4 KiB page of a file, counted from its start.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageNo(pub u64);
+
+impl PageNo {
+    /// Bits of a page number: 48-bit file offsets.
+    pub const BITS: u32 = 36;
+    /// One beyond the last page a file can have.
+    pub const END: PageNo = PageNo(1 << PageNo::BITS);
+
+    /// The page that holds byte `offset`.
+    pub fn of(offset: u64) -> PageNo {
+        PageNo(offset / BLOCK_BYTES as u64)
+    }
+
+    /// The first page that begins at or after byte `offset`.
+    pub fn after(offset: u64) -> PageNo {
+        PageNo(offset.div_ceil(BLOCK_BYTES as u64))
+    }
+
+    /// Offset of the page's first byte.
+    pub fn offset(self) -> u64 {
+        self.0 * BLOCK_BYTES as u64
+    }
+}
+
+/// Orders the records that touch one page: of two records, the one with the larger version happened later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// A version at or beyond this on media is damage: no file lives long enough to reach it (protocol review D7).
+    pub const LIMIT: u64 = 1 << 47;
+
+    /// The next one.
+    pub fn next(self) -> Version {
+        Version(self.0 + 1)
+    }
+}
+
+/// Blocks `[block, block + count)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// First block.
+    pub block: BlockNo,
+    /// How many.
+    pub count: u64,
+}
+
+/// An inode as a chain, a record or a pointer names it: the number alone may have been reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InodeId {
+    /// Inode number.
+    pub ino: Ino,
+    /// Tells this inode from those that had the number before it.
+    pub generation: u64,
+}

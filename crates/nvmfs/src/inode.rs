@@ -1,0 +1,429 @@
+//! The volatile inode: 256 bytes, four lines, each written by another kind of event.
+//!
+//! State       line 0  who it is, and where its structures are: changes when it is made or its attributes change
+//!             line 1  size, times, the change counter: written by who moves EOF, and once a clock tick by writers
+//!             line 2  cells of the first four pages
+//!             line 3  counts: links, opens, blocks; read pins
+//! Invariants  I1  `generation` is 0 while no inode lives here; it is set last when one is made.
+//!             I2  who moves EOF, or covers pages that may have no cells, holds the EOF latch; the latter also raises
+//!                 `gate` before it looks for cells and lowers it after `floor` is raised.
+//!             I3  bytes of mapped pages beyond EOF are zero (protocol review D11).
+//! Lock order  directory latches (see `names`), EOF latch, cells.
+//! Orderings   O1  gate: a writer locks its cell (SeqCst), then loads `gate` and `size` (SeqCst); a truncation raises `gate`
+//!                 (SeqCst), then looks for cells. One of the two sees the other: no page is written behind the back of
+//!                 a truncation or punch that did not find its cell (D8).
+//!             O2  `size` is stored (Release) before the maps that depend on it are published, and read (Acquire) before
+//!                 and after the cells.
+
+use crate::cell::Cell;
+use crate::ids::{InodeId, Version};
+use crate::index::{INLINE_CELLS, Index};
+use crate::latch::{Latch, Spin};
+use crate::log::chain::Chains;
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::{AtomicPtr, Shared, Zeroed};
+use heddle_range_lock::LockHead;
+use heddle_vfs::{Attr, FileKind, Ino, Time};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+/// Set in `generation` while the inode is being ended.
+const DYING: u64 = 1 << 63;
+
+/// What the papers' variants keep for a file: its range lock, and the spinlocks of their write steps.
+#[repr(C)]
+pub struct PaperLocks {
+    /// The range lock.
+    pub range: LockHead,
+    /// Logging: reserves and fills slots.
+    pub log: Spin,
+    /// Tail update: sets marks.
+    pub tail: Spin,
+    /// Tree update: the index.
+    pub index: Spin,
+    /// Time and size.
+    pub time: Spin,
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for PaperLocks {}
+
+/// See the module.
+#[repr(C, align(64))]
+pub struct VInode {
+    generation: AtomicU64,
+    mode: AtomicU64,
+    owner: AtomicU64,
+    crtime: AtomicU64,
+    /// Its log chains.
+    pub chains: AtomicPtr<Chains>,
+    /// A directory's table, a file's [`PaperLocks`].
+    pub aux: AtomicU64,
+    root: AtomicU64,
+    /// A directory's parent.
+    pub parent: AtomicU64,
+
+    size: AtomicU64,
+    change: AtomicU64,
+    floor: AtomicU64,
+    mtime: AtomicU64,
+    ctime: AtomicU64,
+    atime: AtomicU64,
+    gate: AtomicU32,
+    queried: AtomicU32,
+    /// Held by who moves EOF; in a directory, by who changes names.
+    pub eof: Latch,
+    apart: u32,
+
+    inline: [Cell; INLINE_CELLS],
+
+    /// Names.
+    pub nlink: AtomicU32,
+    /// Open handles.
+    pub opens: AtomicU32,
+    /// Readers that copy without validation; freed blocks wait for them.
+    pub pins: AtomicU32,
+    /// Held while the block of further heads is made.
+    pub heads: Latch,
+    /// Allocated blocks.
+    pub blocks: AtomicU64,
+    /// Blocks whose freeing waits for the last pin.
+    pub deferred: AtomicU64,
+    /// First page of the last truncation.
+    pub tomb_page: AtomicU64,
+    /// Its version.
+    pub tomb_version: AtomicU64,
+    /// Generation of the last record of size and attributes.
+    pub state_change: AtomicU64,
+    apart2: u64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<VInode>() == 256);
+
+// SAFETY: atomics only, no pointers, no Drop.
+unsafe impl Shared for VInode {}
+// SAFETY: all zeros is an inode that does not live.
+unsafe impl Zeroed for VInode {
+    fn zeroed() -> VInode {
+        VInode {
+            generation: AtomicU64::new(0),
+            mode: AtomicU64::new(0),
+            owner: AtomicU64::new(0),
+            crtime: AtomicU64::new(0),
+            chains: AtomicPtr::new(heddle_arena::Ptr::NULL),
+            aux: AtomicU64::new(0),
+            root: AtomicU64::new(0),
+            parent: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+            change: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            mtime: AtomicU64::new(0),
+            ctime: AtomicU64::new(0),
+            atime: AtomicU64::new(0),
+            gate: AtomicU32::new(0),
+            queried: AtomicU32::new(0),
+            eof: Latch::new(),
+            apart: 0,
+            inline: std::array::from_fn(|_| Cell::zeroed()),
+            nlink: AtomicU32::new(0),
+            opens: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            heads: Latch::new(),
+            blocks: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
+            tomb_page: AtomicU64::new(0),
+            tomb_version: AtomicU64::new(0),
+            state_change: AtomicU64::new(0),
+            apart2: 0,
+        }
+    }
+}
+
+/// An inode and its number.
+#[derive(Clone, Copy)]
+pub struct InodeRef<'a> {
+    /// Number.
+    pub ino: Ino,
+    /// The rest.
+    pub vi: &'a VInode,
+}
+
+impl InodeRef<'_> {
+    /// Number and generation.
+    pub fn id(&self) -> InodeId {
+        InodeId { ino: self.ino, generation: self.vi.generation() }
+    }
+}
+
+/// What a new inode starts as.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth {
+    /// Its generation.
+    pub generation: u64,
+    /// Kind.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub perm: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// All its times.
+    pub now: Time,
+}
+
+impl VInode {
+    /// 0 while nothing lives here.
+    pub fn generation(&self) -> u64 {
+        // ORDERING: Acquire, pairs with the Release in `be_born`.
+        self.generation.load(Acquire) & !DYING
+    }
+
+    /// Is there an inode that is not being ended?
+    pub fn lives(&self) -> bool {
+        // ORDERING: Acquire, as above.
+        let generation = self.generation.load(Acquire);
+        generation != 0 && generation & DYING == 0
+    }
+
+    /// Starts a life (I1); everything of the last one has been cleared by `die`.
+    pub fn be_born(&self, birth: &Birth) {
+        self.set_mode(birth.kind, birth.perm, birth.rdev);
+        self.set_owner(birth.uid, birth.gid);
+        for time in [&self.crtime, &self.mtime, &self.ctime, &self.atime] {
+            // ORDERING: Relaxed, published by `generation` below.
+            time.store(birth.now.0 as u64, Relaxed);
+        }
+        // ORDERING: Release, I1.
+        self.generation.store(birth.generation, Release);
+    }
+
+    /// Ends a life. Chains, index and aux have been freed.
+    pub fn die(&self) {
+        // ORDERING: Release, the rest is cleared behind it for the next life only.
+        self.generation.store(0, Release);
+        for word in [
+            &self.mode, &self.owner, &self.size, &self.change, &self.floor, &self.blocks, &self.tomb_page, &self.tomb_version,
+            &self.state_change, &self.parent,
+        ] {
+            // ORDERING: Relaxed, the next `be_born` publishes.
+            word.store(0, Relaxed);
+        }
+        // ORDERING: Relaxed, as above.
+        self.nlink.store(0, Relaxed);
+    }
+
+    /// The page index.
+    pub fn index(&self) -> Index<'_> {
+        Index { inline: &self.inline, root: &self.root }
+    }
+
+    /// Kind and permission bits; `None` if nothing lives here.
+    pub fn kind_perm(&self) -> Option<(FileKind, u16)> {
+        // ORDERING: Acquire, attributes may change at any time; each word is whole.
+        let mode = self.mode.load(Acquire);
+        FileKind::from_raw(mode as u8).map(|kind| (kind, (mode >> 8) as u16 & 0o7777))
+    }
+
+    /// Changes them.
+    pub fn set_mode(&self, kind: FileKind, perm: u16, rdev: u32) {
+        // ORDERING: Release, pairs with `kind_perm`.
+        self.mode.store(kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32, Release);
+    }
+
+    /// Device number.
+    pub fn rdev(&self) -> u32 {
+        // ORDERING: Acquire, as `kind_perm`.
+        (self.mode.load(Acquire) >> 32) as u32
+    }
+
+    /// Owner and group.
+    pub fn owner(&self) -> (u32, u32) {
+        // ORDERING: Acquire, pairs with `set_owner`.
+        let owner = self.owner.load(Acquire);
+        (owner as u32, (owner >> 32) as u32)
+    }
+
+    /// Changes them.
+    pub fn set_owner(&self, uid: u32, gid: u32) {
+        // ORDERING: Release, pairs with `owner`.
+        self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        // ORDERING: SeqCst, O1 and O2.
+        self.size.load(SeqCst)
+    }
+
+    /// Changes the size. The caller holds the EOF latch (or the inode's only lock).
+    pub fn set_size(&self, size: u64) {
+        // ORDERING: SeqCst, O1 and O2.
+        self.size.store(size, SeqCst);
+    }
+
+    /// Is a truncation or punch looking for cells?
+    pub fn gate_up(&self) -> bool {
+        // ORDERING: SeqCst, O1.
+        self.gate.load(SeqCst) != 0
+    }
+
+    /// Raises the gate until the guard is dropped. The caller holds the EOF latch.
+    pub fn raise_gate(&self) -> Gate<'_> {
+        // ORDERING: SeqCst, O1.
+        self.gate.store(1, SeqCst);
+        Gate(self)
+    }
+
+    /// Versions of pages without cells are at least this.
+    pub fn floor(&self) -> Version {
+        // ORDERING: SeqCst, O1: read after the cell is locked and the gate seen down.
+        Version(self.floor.load(SeqCst))
+    }
+
+    /// Raises the floor.
+    pub fn raise_floor(&self, to: Version) {
+        self.floor.fetch_max(to.0, SeqCst);
+    }
+
+    /// Generation of size and attributes.
+    pub fn change(&self) -> u64 {
+        // ORDERING: Acquire, pairs with `set_change`.
+        self.change.load(Acquire)
+    }
+
+    /// Sets it. The caller holds the EOF latch.
+    pub fn set_change(&self, change: u64) {
+        // ORDERING: Release, pairs with `change`.
+        self.change.store(change, Release);
+    }
+
+    /// The time a writer puts into its record: the coarse clock, or the exact one if somebody has looked since.
+    pub fn write_time(&self) -> Time {
+        // ORDERING: Relaxed, a stat that comes later than this load is a stat after the write.
+        if self.queried.load(Relaxed) != 0 { crate::clock::exact() } else { crate::clock::coarse() }
+    }
+
+    /// Makes a write's time visible: one store a clock tick, not one a write.
+    pub fn touch(&self, now: Time) {
+        // ORDERING: Relaxed, times are single words.
+        if self.mtime.load(Relaxed) != now.0 as u64 {
+            self.set_times(now, now);
+            // ORDERING: Relaxed, as in `write_time`.
+            if self.queried.load(Relaxed) != 0 {
+                // ORDERING: Relaxed, as above.
+                self.queried.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// Sets mtime and ctime.
+    pub fn set_times(&self, mtime: Time, ctime: Time) {
+        // ORDERING: Relaxed, times are single words.
+        self.mtime.store(mtime.0 as u64, Relaxed);
+        // ORDERING: Relaxed, as above.
+        self.ctime.store(ctime.0 as u64, Relaxed);
+    }
+
+    /// Sets atime.
+    pub fn set_atime(&self, atime: Time) {
+        // ORDERING: Relaxed, times are single words.
+        self.atime.store(atime.0 as u64, Relaxed);
+    }
+
+    /// mtime, ctime, atime, crtime as they are; does not count as a look.
+    pub fn times(&self) -> [Time; 4] {
+        // ORDERING: Relaxed, times are single words.
+        [&self.mtime, &self.ctime, &self.atime, &self.crtime].map(|t| Time(t.load(Relaxed) as i64))
+    }
+
+    /// What `stat` tells; the next write will carry an exact time. `None` if nothing lives here.
+    pub fn attr(&self, ino: Ino) -> Option<Attr> {
+        let generation = self.generation();
+        let (kind, perm) = self.kind_perm()?;
+        let (uid, gid) = self.owner();
+        let [mtime, ctime, atime, crtime] = self.times();
+        // ORDERING: Relaxed, as in `write_time`; stored only if it changes anything.
+        if self.queried.load(Relaxed) == 0 {
+            // ORDERING: Relaxed, as above.
+            self.queried.store(1, Relaxed);
+        }
+        let attr = Attr {
+            ino,
+            generation,
+            kind,
+            perm,
+            // ORDERING: Relaxed, a count on its own.
+            nlink: self.nlink.load(Relaxed),
+            uid,
+            gid,
+            rdev: self.rdev(),
+            size_bytes: self.size(),
+            // ORDERING: Relaxed, a count on its own.
+            blocks_512: self.blocks.load(Relaxed) * 8,
+            atime,
+            mtime,
+            ctime,
+            crtime,
+        };
+        (generation != 0 && self.generation() == generation).then_some(attr)
+    }
+
+    /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
+    /// (D23) fail their check, because the generation is gone.
+    pub fn claim_end(&self) -> bool {
+        loop {
+            let generation = self.generation.load(SeqCst);
+            let free = generation == 0 || generation & DYING != 0;
+            if free || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err() {
+                return false;
+            }
+            // An opener counts itself, then looks whether the inode is dying; this is the other way round: one sees the other.
+            if self.opens.load(SeqCst) == 0 {
+                return true;
+            }
+            self.generation.store(generation, SeqCst);
+            // The opener may have given up, and found the inode claimed: then nobody else will end it.
+            if self.opens.load(SeqCst) != 0 {
+                return false;
+            }
+        }
+    }
+
+    /// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): the caller then takes
+    /// the count back with `life::drop_open`.
+    pub fn open(&self, generation: u64) -> bool {
+        self.opens.fetch_add(1, SeqCst);
+        self.lives() && self.generation() == generation
+    }
+
+    /// Takes a pin (see `file::read`).
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, SeqCst);
+    }
+
+    /// Gives a pin back; true: it was the last.
+    pub fn unpin(&self) -> bool {
+        self.pins.fetch_sub(1, SeqCst) == 1
+    }
+
+    /// Adds to (or, negative, takes from) the count of allocated blocks.
+    pub fn count_blocks(&self, change: i64) {
+        if change != 0 {
+            // ORDERING: AcqRel, a count on its own.
+            self.blocks.fetch_add(change as u64, AcqRel);
+        }
+    }
+}
+
+/// Lowers the gate when dropped.
+pub struct Gate<'a>(&'a VInode);
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        // ORDERING: SeqCst, O1.
+        self.0.gate.store(0, SeqCst);
+    }
+}

@@ -1,0 +1,476 @@
+//! Chains: the log pages of an inode, in the order in which they were linked.
+//!
+//! State       volatile: [`Chain`], one a head on media; its fields are its owner's alone. [`Chains`], the chains of an inode.
+//! Invariants  I1  a chain has one owner at a time: the lane in `owner` (self-certifying logs), or whoever holds the
+//!                 inode's log lock (the papers' variants, one chain an inode).
+//!             I2  a page is linked only after its zeroed body and its header were fenced (D4a).
+//!             I3  a transaction lies in one page (D2).
+//! Crash order C1  `make_room` (page zeroed, header written), fence, `append` (link and records), fence: durable.
+//!             C2  a page is unlinked, the unlinking fenced, and only then reused (D5a).
+//! Source      per-inode chains leased by lanes: design 4.4, protocol review P6.
+
+use crate::alloc::{Purpose, free_later, take_block};
+use crate::core::{Core, no_memory};
+use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE};
+use crate::format::layout::{chunk_of, inode_pos};
+use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
+use crate::format::pointer::{self, Place};
+use crate::format::record::{Record, Txn, mark};
+use crate::ids::{BlockNo, Extent};
+use crate::inode::InodeRef;
+use crate::lane::{CHAIN_SLOTS, HeldChain, Own};
+use crate::lease::LaneGuard;
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::{AtomicPtr, Ptr, Shared, Zeroed};
+use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
+use heddle_vfs::{Error, Result};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// One chain. Fields are plain words in effect (I1); atomics because the owner changes.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Chain {
+    owner: AtomicU32,
+    number: AtomicU32,
+    head: AtomicU64,
+    page: AtomicU64,
+    spare: AtomicU64,
+    slot: AtomicU32,
+    seed: AtomicU32,
+    spare_seed: AtomicU32,
+    /// The page before the one that cleaning looks at next; 0: it looks at the head.
+    pub clean_after: AtomicU64,
+    apart: [u32; 3],
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Chain {}
+
+/// The chains of an inode.
+#[repr(C, align(64))]
+pub struct Chains {
+    inline: [AtomicPtr<Chain>; HEADS_INLINE as usize],
+    more: AtomicPtr<AtomicPtr<Chain>>,
+    head_block: AtomicU64,
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Chains {}
+// SAFETY: all zeros is no chain.
+unsafe impl Zeroed for Chains {
+    fn zeroed() -> Chains {
+        Chains {
+            inline: std::array::from_fn(|_| AtomicPtr::new(Ptr::NULL)),
+            more: AtomicPtr::new(Ptr::NULL),
+            head_block: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Chain {
+    /// A chain whose pages on media run from `head` to `last`; the next record goes to a new page (D4b).
+    pub fn recovered(number: u32, head: BlockNo, last: BlockNo) -> Chain {
+        Chain {
+            owner: AtomicU32::new(0),
+            number: AtomicU32::new(number),
+            head: AtomicU64::new(head.0),
+            page: AtomicU64::new(last.0),
+            spare: AtomicU64::new(0),
+            slot: AtomicU32::new(SLOTS + 1),
+            seed: AtomicU32::new(0),
+            spare_seed: AtomicU32::new(0),
+            clean_after: AtomicU64::new(0),
+            apart: [0; 3],
+        }
+    }
+
+    fn new(number: u32, lane: u16) -> Chain {
+        let chain = Chain::recovered(number, BlockNo(0), BlockNo(0));
+        chain.owner.store(u32::from(lane), Relaxed); // ORDERING: Relaxed, not yet linked.
+        chain
+    }
+
+    /// Its number: which head on media.
+    pub fn number(&self) -> u32 {
+        // ORDERING: Relaxed, never changes.
+        self.number.load(Relaxed)
+    }
+
+    /// First page, if there is one.
+    pub fn head(&self) -> Option<BlockNo> {
+        // ORDERING: Relaxed, I1.
+        Some(BlockNo(self.head.load(Relaxed))).filter(|b| b.0 != 0)
+    }
+
+    /// Page that takes records, and its next free slot.
+    pub fn tail(&self) -> (BlockNo, u32) {
+        // ORDERING: Relaxed, I1.
+        (BlockNo(self.page.load(Relaxed)), self.slot.load(Relaxed))
+    }
+
+    /// A page that is prepared and not linked yet.
+    pub fn spare(&self) -> Option<Extent> {
+        // ORDERING: Relaxed, I1.
+        Some(self.spare.load(Relaxed)).filter(|b| *b != 0).map(|b| Extent { block: BlockNo(b), count: 1 })
+    }
+}
+
+/// Position of the pointer to a chain's first page.
+pub fn head_pos(core: &Core, inode: InodeRef<'_>, chains: &Chains, number: u32) -> Pos {
+    if number < HEADS_INLINE {
+        return pointer_word_pos(core, inode, u64::from(number));
+    }
+    // ORDERING: Acquire, pairs with the Release in `chain_or_new`.
+    BlockNo(chains.head_block.load(Acquire)).pos().plus(u64::from(number - HEADS_INLINE) * 8)
+}
+
+/// Position of word `word` of the second line of an inode's slot.
+pub fn pointer_word_pos(core: &Core, inode: InodeRef<'_>, word: u64) -> Pos {
+    inode_pos(core.chunk_block(inode.ino), chunk_of(inode.ino).1).plus(LINE_BYTES as u64 + word * 8)
+}
+
+/// The inode's chains, made if need be.
+pub fn chains_of<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Result<&'c Chains> {
+    // ORDERING: Acquire, pairs with the CAS below.
+    let mut at = inode.vi.chains.load(Acquire);
+    if at.is_null() {
+        // SAFETY: `own` is this thread's.
+        let new = unsafe { own.heap.alloc_zeroed::<Chains>(&core.arena, 1) }.map_err(no_memory)?;
+        // ORDERING: AcqRel and Acquire: the winner's table is the table.
+        at = match inode.vi.chains.compare_exchange(Ptr::NULL, new, AcqRel, Acquire) {
+            Ok(_) => new,
+            Err(winner) => {
+                // SAFETY: `new` was never linked.
+                unsafe { own.heap.free(&core.arena, new, 1) };
+                winner
+            }
+        };
+    }
+    Ok(core.arena.get(at))
+}
+
+/// The chains that exist.
+pub fn existing<'c>(core: &'c Core, inode: InodeRef<'c>) -> impl Iterator<Item = &'c Chain> {
+    // ORDERING: Acquire, pairs with the CAS in `chains_of`.
+    let chains = Some(inode.vi.chains.load(Acquire)).filter(|p| !p.is_null()).map(|p| core.arena.get(p));
+    let more = chains.and_then(|c| {
+        // ORDERING: Acquire, pairs with the CAS in `slot_of`.
+        let more = c.more.load(Acquire);
+        (!more.is_null()).then(|| core.arena.slice(more, HEADS_IN_BLOCK as usize))
+    });
+    let inline = chains.map_or(&[][..], |c| &c.inline[..]);
+    inline.iter().chain(more.unwrap_or(&[])).filter_map(|p| {
+        // ORDERING: Acquire, pairs with the CAS in `chain_or_new`.
+        let chain = p.load(Acquire);
+        (!chain.is_null()).then(|| core.arena.get(chain))
+    })
+}
+
+/// The place of chain `number` in memory.
+fn slot_of<'c>(core: &'c Core, own: &mut Own, chains: &'c Chains, number: u32) -> Result<&'c AtomicPtr<Chain>> {
+    if number < HEADS_INLINE {
+        return Ok(&chains.inline[number as usize]);
+    }
+    // ORDERING: Acquire, pairs with the CAS below.
+    let mut more = chains.more.load(Acquire);
+    if more.is_null() {
+        // SAFETY: `own` is this thread's.
+        let new = unsafe { own.heap.alloc_slice(&core.arena, HEADS_IN_BLOCK as usize, |_| AtomicPtr::new(Ptr::NULL)) };
+        let new = new.map_err(no_memory)?;
+        // ORDERING: AcqRel and Acquire, as in `chains_of`.
+        more = match chains.more.compare_exchange(Ptr::NULL, new, AcqRel, Acquire) {
+            Ok(_) => new,
+            Err(winner) => {
+                // SAFETY: `new` was never linked.
+                unsafe { own.heap.free(&core.arena, new, HEADS_IN_BLOCK as usize) };
+                winner
+            }
+        };
+    }
+    Ok(&core.arena.slice(more, HEADS_IN_BLOCK as usize)[(number - HEADS_INLINE) as usize])
+}
+
+/// Links a chain that recovery found.
+pub fn adopt(core: &Core, own: &mut Own, inode: InodeRef<'_>, chain: Chain, head_block: Option<BlockNo>) -> Result<()> {
+    let chains = chains_of(core, own, inode)?;
+    let number = chain.number();
+    // ORDERING: Release, pairs with the Acquire in `head_pos`.
+    chains.head_block.store(head_block.map_or(0, |b| b.0), Release);
+    // SAFETY: `own` is this thread's.
+    let new = unsafe { own.heap.alloc(&core.arena, chain) }.map_err(no_memory)?;
+    // ORDERING: Release, pairs with the loads in `existing`.
+    slot_of(core, own, chains, number)?.store(new, Release);
+    Ok(())
+}
+
+/// The inode's only chain (the papers' variants). The caller holds the inode's log lock.
+pub fn only<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Result<&'c Chain> {
+    let chains = chains_of(core, own, inode)?;
+    // ORDERING: Acquire, pairs with the store below or in `adopt`.
+    let at = chains.inline[0].load(Acquire);
+    if !at.is_null() {
+        return Ok(core.arena.get(at));
+    }
+    // SAFETY: `own` is this thread's.
+    let new = unsafe { own.heap.alloc(&core.arena, Chain::new(0, 0)) }.map_err(no_memory)?;
+    // ORDERING: Release, pairs with the load above.
+    chains.inline[0].store(new, Release);
+    Ok(core.arena.get(new))
+}
+
+/// The chain of this inode that the lane holds, or else the first that nobody holds, or else a new one.
+pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
+    let generation = inode.vi.generation();
+    let ways = ways_of(inode.ino);
+    for way in ways {
+        let held = guard.own.chains[way];
+        if held.ino == inode.ino.0 && held.generation == generation {
+            guard.own.chain_last = way as u64;
+            return Ok(core.arena.get(Ptr::from_raw(held.chain)));
+        }
+    }
+    // The chain used last stays: a rename works with two.
+    let way = if guard.own.chain_last == ways[0] as u64 { ways[1] } else { ways[0] };
+    let_go(core, guard.own, guard.id, way);
+    let chain = claim(core, guard, inode)?;
+    guard.own.chains[way] = HeldChain { ino: inode.ino.0, generation, chain: core.arena.offset_of(chain).raw() };
+    guard.own.chain_last = way as u64;
+    Ok(chain)
+}
+
+fn ways_of(ino: heddle_vfs::Ino) -> [usize; 2] {
+    let first = ino.0 as usize % CHAIN_SLOTS;
+    [first, first ^ 1]
+}
+
+fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
+    let chains = chains_of(core, guard.own, inode)?;
+    let me = u32::from(guard.id);
+    for number in 0..HEADS_INLINE + HEADS_IN_BLOCK {
+        let place = slot_of(core, guard.own, chains, number)?;
+        // ORDERING: Acquire, pairs with the CAS below.
+        let at = place.load(Acquire);
+        if !at.is_null() {
+            let chain = core.arena.get(at);
+            // ORDERING: Relaxed, a guess; Acquire on the CAS pairs with the Release in `let_go`.
+            if chain.owner.load(Relaxed) == 0 && chain.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
+                return Ok(chain);
+            }
+            continue;
+        }
+        if number == HEADS_INLINE {
+            make_head_block(core, guard, inode, chains)?;
+        }
+        // SAFETY: `own` is this thread's.
+        let new = unsafe { guard.own.heap.alloc(&core.arena, Chain::new(number, guard.id)) }.map_err(no_memory)?;
+        // ORDERING: AcqRel and Relaxed: the loser goes on to the next number.
+        if place.compare_exchange(Ptr::NULL, new, AcqRel, Relaxed).is_ok() {
+            return Ok(core.arena.get(new));
+        }
+        // SAFETY: `new` was never linked.
+        unsafe { guard.own.heap.free(&core.arena, new, 1) };
+    }
+    Err(Error::Busy)
+}
+
+/// Makes the block of further heads, if no other lane has.
+fn make_head_block(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, chains: &Chains) -> Result<()> {
+    let _latched = inode.vi.heads.lock();
+    // ORDERING: Acquire, pairs with the Release below.
+    if chains.head_block.load(Acquire) != 0 {
+        return Ok(());
+    }
+    let block = take_block(core.free_map(), guard.own, Purpose::Vital).ok_or(Error::NoSpace)?;
+    core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    // PERSIST: I2 for the block of heads: empty before it is linked.
+    core.region.fence();
+    let to = pointer::encode(core.seed, inode.id(), Place::HeadBlock, block);
+    core.region.store_u64(pointer_word_pos(core, inode, HEAD_BLOCK_WORD), to);
+    // PERSIST: the link before any head in it is relied upon.
+    core.region.fence();
+    // ORDERING: Release, pairs with the Acquire loads of `head_block`.
+    chains.head_block.store(block.0, Release);
+    Ok(())
+}
+
+/// The chain may be gone: its inode died. Then its record belongs to the slot's next inode and has another owner.
+fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
+    let held = std::mem::take(&mut own.chains[way]);
+    let alive = core.slot(heddle_vfs::Ino(held.ino)).is_some_and(|i| i.vi.generation() == held.generation);
+    if held.ino != 0 && alive {
+        let owner = &core.arena.get::<Chain>(Ptr::from_raw(held.chain)).owner;
+        // ORDERING: Release, pairs with the Acquire in `claim` (I1); Relaxed if it is another's already.
+        let _gone = owner.compare_exchange(u32::from(lane), 0, Release, Relaxed);
+    }
+}
+
+/// Gives all chains that the lane holds back.
+pub fn let_go_all(core: &Core, own: &mut Own, lane: u16) {
+    (0..CHAIN_SLOTS).for_each(|way| let_go(core, own, lane, way));
+}
+
+/// Gives the lane's chain of this inode back: the lane has turned to something else.
+pub fn let_go_of(core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) {
+    for way in ways_of(inode.ino) {
+        if own.chains[way].ino == inode.ino.0 {
+            let_go(core, own, lane, way);
+        }
+    }
+}
+
+/// Makes sure that `slots` records fit: prepares the next page if they do not. True: the caller must fence before it appends (C1).
+pub fn make_room(
+    core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>, chain: &Chain, slots: u32,
+) -> Result<bool> {
+    // ORDERING: Relaxed throughout, I1.
+    let (page, slot, spare) = (chain.page.load(Relaxed), chain.slot.load(Relaxed), chain.spare.load(Relaxed));
+    if (page != 0 && slot + slots <= SLOTS + 1) || spare != 0 {
+        return Ok(false);
+    }
+    let block = take_block(core.free_map(), own, Purpose::Vital).ok_or(Error::NoSpace)?;
+    own.page_serial += 1;
+    let header =
+        PageHeader { owner: inode.id(), epoch: core.epoch, lane, serial: own.page_serial, chain: chain.number() };
+    core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    core.region.nt_line(block.pos(), &header.encode(core.seed));
+    // ORDERING: Relaxed, I1.
+    chain.spare_seed.store(header.record_seed(core.seed), Relaxed);
+    // ORDERING: Relaxed, I1.
+    chain.spare.store(block.0, Relaxed);
+    Ok(true)
+}
+
+/// Where a transaction went.
+#[derive(Clone, Copy, Debug)]
+pub struct Appended {
+    /// Log page.
+    pub page: BlockNo,
+    /// Slot of its last record.
+    pub last: u32,
+    /// Seed of the page's records.
+    pub seed: u32,
+    /// A page was closed: cleaning may have work.
+    pub closed_page: bool,
+}
+
+/// Writes a transaction; room was made and fenced. Durable after the caller's next fence. `marked`: the marks are written too.
+pub fn append_unfenced(
+    core: &Core, lane: u16, inode: InodeRef<'_>, chain: &Chain, records: &[Record], marked: bool,
+) -> Appended {
+    let slots: u32 = records.iter().map(Record::slots).sum();
+    // ORDERING: Relaxed throughout, I1.
+    let closed_page = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
+    if closed_page {
+        link_spare(core, inode, chain);
+    }
+    // ORDERING: Relaxed, I1.
+    let (page, first, seed) = (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
+    let (mut slot, mut last) = (first, first);
+    for record in records {
+        let sealed = record.draft(inode.id(), lane).seal(seed, slot, Txn { first, slots }, marked);
+        for (line, i) in sealed.lines().iter().zip(0..) {
+            core.region.nt_line(slot_pos(page, slot + i), line);
+        }
+        last = slot;
+        slot += sealed.lines().len() as u32;
+    }
+    // ORDERING: Relaxed, I1.
+    chain.slot.store(slot, Relaxed);
+    Appended { page, last, seed, closed_page }
+}
+
+/// Stores the mark of a transaction's last record.
+pub fn set_mark_unfenced(core: &Core, at: &Appended) {
+    core.region.store_u64(slot_pos(at.page, at.last).plus(56), mark(at.seed, at.last));
+}
+
+/// Stores the tail pointer behind a transaction.
+pub fn set_tail_unfenced(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
+    let (page, slot) = chain.tail();
+    let tail = pointer::encode_tail(core.seed, inode.id(), page, slot);
+    core.region.store_u64(pointer_word_pos(core, inode, crate::format::inode::TAIL_WORD), tail);
+}
+
+fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
+    // ORDERING: Relaxed throughout, I1.
+    let (page, spare) = (BlockNo(chain.page.load(Relaxed)), BlockNo(chain.spare.load(Relaxed)));
+    assert_ne!(spare.0, 0, "a record was appended without room");
+    if page.0 == 0 {
+        // ORDERING: Acquire, the table exists: the chain is in it.
+        let chains = core.arena.get(inode.vi.chains.load(Acquire));
+        let place = Place::Head(chain.number());
+        let at = head_pos(core, inode, chains, chain.number());
+        core.region.store_u64(at, pointer::encode(core.seed, inode.id(), place, spare));
+        chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
+    } else {
+        let next = pointer::encode(core.seed, inode.id(), Place::Next(page), spare);
+        core.region.store_u64(next_pos(page), next);
+    }
+    chain.page.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
+    chain.seed.store(chain.spare_seed.load(Relaxed), Relaxed); // ORDERING: Relaxed, I1.
+    chain.slot.store(1, Relaxed); // ORDERING: Relaxed, I1.
+    chain.spare.store(0, Relaxed); // ORDERING: Relaxed, I1.
+}
+
+/// The page after this one.
+pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Option<BlockNo>> {
+    let raw = core.region.load_u64(next_pos(page));
+    match pointer::decode(core.seed, inode.id(), Place::Next(page), raw) {
+        pointer::Target::None => Ok(None),
+        pointer::Target::At(next) if core.layout.holds(next, 1) => Ok(Some(next)),
+        _ => Err(core.damage(format!("log page {} of inode {}: the pointer to the next page", page.0, inode.ino.0))),
+    }
+}
+
+/// Takes page `page` (after `before`, or the head) out of its chain; returns the page after it. Its block is free after the
+/// fence that this does (C2). Never the page that takes records.
+pub fn unlink_page(
+    core: &Core, own: &mut Own, inode: InodeRef<'_>, chain: &Chain, before: Option<BlockNo>, page: BlockNo,
+) -> Result<BlockNo> {
+    let next = next_page(core, inode, page)?
+        .ok_or_else(|| core.damage(format!("log page {} of inode {} ends its chain too early", page.0, inode.ino.0)))?;
+    match before {
+        Some(before) => {
+            let link = pointer::encode(core.seed, inode.id(), Place::Next(before), next);
+            core.region.store_u64(next_pos(before), link);
+        }
+        None => {
+            // ORDERING: Acquire, the table exists: the chain is in it.
+            let chains = core.arena.get(inode.vi.chains.load(Acquire));
+            let link = pointer::encode(core.seed, inode.id(), Place::Head(chain.number()), next);
+            core.region.store_u64(head_pos(core, inode, chains, chain.number()), link);
+            chain.head.store(next.0, Relaxed); // ORDERING: Relaxed, I1.
+        }
+    }
+    // PERSIST: C2 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
+    core.region.fence();
+    free_later(core.free_map(), &core.region, own, Extent { block: page, count: 1 });
+    Ok(next)
+}
+
+/// The block of further heads, if there is one.
+pub fn head_block(core: &Core, inode: InodeRef<'_>) -> Option<Extent> {
+    // ORDERING: Acquire, pairs with the CAS in `chains_of`.
+    let chains = Some(inode.vi.chains.load(Acquire)).filter(|p| !p.is_null())?;
+    // ORDERING: Acquire, pairs with the Release in `make_head_block`.
+    let block = core.arena.get(chains).head_block.load(Acquire);
+    (block != 0).then_some(Extent { block: BlockNo(block), count: 1 })
+}
+
+/// Empties the volatile chains of an inode that dies; its blocks are the caller's affair. Their memory stays with the slot for the
+/// inode's successors: another lane may still be about to let go of one (`let_go`), and must then find a chain.
+pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
+    for chain in existing(core, inode) {
+        // ORDERING: Relaxed, published with the next life; Release on the owner pairs with `claim`.
+        for word in [&chain.head, &chain.page, &chain.spare, &chain.clean_after] {
+            word.store(0, Relaxed);
+        }
+        chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
+            chain.owner.store(0, Release); // ORDERING: Release, as above.
+    }
+    // ORDERING: Acquire, pairs with the CAS in `chains_of`.
+    let chains = inode.vi.chains.load(Acquire);
+    if !chains.is_null() {
+        core.arena.get(chains).head_block.store(0, Relaxed); // ORDERING: Relaxed, as above.
+    }
+}

@@ -1,0 +1,180 @@
+//! Log cleaning, in the line of work: who closes a page looks at two old ones of the same chain.
+//!
+//! A page whose records are all superseded is unlinked; the unlinking is fenced before the block is used again (D5a). What
+//! supersedes a record is durable before it is published, so a record is dead as soon as its pages' cells carry larger versions.
+//! A cell that is behind its record (the papers' variants publish late) keeps the record alive.
+//!
+//! Invariants  I1  a record that alone says what the size is stays (D5b); so does the last state record.
+//!             I2  a tombstone stays while an older record that it covers may be reachable: it goes only when a later
+//!                 truncation covers all that it does, or with the first page of an inode's only chain: nothing older exists.
+//! Source      fast garbage collection of NOVA, its rules changed for many chains: protocol review D5, P7.
+
+use crate::alloc::free_later;
+use crate::core::Core;
+use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::record::{Blocks, Found, Record, parse};
+use crate::ids::{BlockNo, Extent, PageNo, Version};
+use crate::inode::InodeRef;
+use crate::lane::Own;
+use crate::lease::LaneGuard;
+use crate::log::chain::{self, Chain};
+use crate::names::table;
+use heddle_vfs::Result;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Old pages looked at for each page closed: more than one, or garbage would outgrow the looking.
+const PAGES_A_STEP: u32 = 2;
+
+/// One step on the chain that this lane holds. Damage found here stops further changes of the file system; the caller's operation
+/// has happened all the same.
+pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    let chain = match core.locks {
+        None => chain::lease(core, guard, inode),
+        Some(_) => chain::only(core, guard.own, inode),
+    };
+    let Ok(chain) = chain else { return };
+    for _ in 0..PAGES_A_STEP {
+        if !matches!(look_at_next(core, guard.own, inode, chain), Ok(true)) {
+            return;
+        }
+    }
+}
+
+/// Looks at one page; false if there is none to look at.
+fn look_at_next(core: &Core, own: &mut Own, inode: InodeRef<'_>, chain: &Chain) -> Result<bool> {
+    // ORDERING: Relaxed throughout, the chain's owner alone uses it.
+    let before = Some(BlockNo(chain.clean_after.load(Relaxed))).filter(|b| b.0 != 0);
+    let page = match before {
+        Some(before) => chain::next_page(core, inode, before)?,
+        None => chain.head(),
+    };
+    let last = chain.tail().0;
+    let Some(page) = page.filter(|p| *p != last) else {
+        chain.clean_after.store(0, Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+        return Ok(false);
+    };
+    let oldest = before.is_none() && chain::existing(core, inode).count() == 1;
+    match garbage(core, inode, page, oldest) {
+        Some(lists) => {
+            chain::unlink_page(core, own, inode, chain, before, page)?;
+            for extent in lists {
+                free_later(core.free_map(), &core.region, own, extent);
+            }
+        }
+        None => chain.clean_after.store(page.0, Relaxed), // ORDERING: Relaxed, I1 of `chain`.
+    }
+    Ok(true)
+}
+
+/// `None` if something in the page is alive; else the extent lists that go with it.
+fn garbage(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) -> Option<Vec<Extent>> {
+    let header = PageHeader::decode(core.seed, &core.region.line(page.pos()))?;
+    let seed = header.record_seed(core.seed);
+    let mut lists = Vec::new();
+    let mut slot = 1;
+    while slot <= SLOTS {
+        match parse(seed, inode.id(), slot, |s| core.region.line(slot_pos(page, s))) {
+            Found::Blank => slot += 1,
+            Found::Whole { record, slots, .. } if !alive(core, inode, &record, oldest) => {
+                lists.extend(list_of(core, inode, &record)?);
+                slot += slots;
+            }
+            // Alive, or (what recovery dropped) not whole: recovery zeroes that, so it cannot be here unless it is damage.
+            _ => return None,
+        }
+    }
+    Some(lists)
+}
+
+fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, oldest: bool) -> bool {
+    match *record {
+        Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
+            let end = PageNo(page.0 + pages);
+            maps_a_page(core, inode, page, end, version)
+                || (end_in_last_page != 0
+                    && generation >= inode.vi.change()
+                    && carries_size(core, inode, end, end_in_last_page, version))
+        }
+        Record::Punch { page, version, .. } => {
+            // ORDERING: Relaxed, an older pair only keeps a record longer.
+            let later = version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
+            !later && !oldest
+        }
+        // ORDERING: Relaxed, an older value only keeps a record longer.
+        Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
+        Record::Name { dir, removed: true, .. } => dir == inode.id() && !oldest,
+        // A name that is gone was superseded by a tombstone, or by a record of the same name.
+        Record::Name { dir, ref name, version, .. } => {
+            dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
+        }
+    }
+}
+
+/// Is some page's present content this record's?
+fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) -> bool {
+    let mut page = first;
+    while page < end {
+        // No cell: never published, so the record may be ahead of it.
+        let Some(run) = inode.vi.index().find(&core.arena, page) else { return true };
+        let n = run.cells.len().min((end.0 - page.0) as usize);
+        if run.cells[..n].iter().any(|cell| cell.lv().version() <= version) {
+            return true;
+        }
+        page = PageNo(page.0 + n as u64);
+    }
+    false
+}
+
+/// Does this record, superseded in all its pages, alone say what the size is? A later write of the last page says it too.
+fn carries_size(core: &Core, inode: InodeRef<'_>, end: PageNo, end_in_last_page: u32, version: Version) -> bool {
+    let last = PageNo(end.0 - 1);
+    if last.offset() + u64::from(end_in_last_page) < inode.vi.size() {
+        return false;
+    }
+    let newer = inode.vi.index().find(&core.arena, last).is_some_and(|run| {
+        run.cells[0].map().content().is_some() && run.cells[0].lv().version() > version
+    });
+    !newer
+}
+
+/// Blocks of the extent list that a record names; `None` if it cannot be read: then the page stays.
+fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
+    let mut blocks = Vec::new();
+    if let Record::Write { blocks: Blocks::List(first), .. } = *record {
+        let mut next = Some(first);
+        while let Some(at) = next {
+            if !core.layout.holds(at, 1) || blocks.len() as u64 > core.layout.blocks_total {
+                return None;
+            }
+            blocks.push(Extent { block: at, count: 1 });
+            let word = |i: usize| core.region.load_u64(at.pos().plus(i as u64 * 8));
+            next = crate::format::extent_list::decode(core.seed, inode.id(), at, word)?.1;
+        }
+    }
+    Some(blocks)
+}
+
+/// Every block of an inode's log: pages, prepared pages, extent lists. For an inode that dies.
+pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
+    let mut out = Vec::new();
+    for chain in chain::existing(core, inode) {
+        let mut next = chain.head();
+        while let Some(page) = next {
+            out.push(Extent { block: page, count: 1 });
+            if let Some(header) = PageHeader::decode(core.seed, &core.region.line(page.pos())) {
+                let seed = header.record_seed(core.seed);
+                for slot in 1..=SLOTS {
+                    if let Found::Whole { record, .. } =
+                        parse(seed, inode.id(), slot, |s| core.region.line(slot_pos(page, s)))
+                    {
+                        out.extend(list_of(core, inode, &record).unwrap_or_default());
+                    }
+                }
+            }
+            next = chain::next_page(core, inode, page)?;
+        }
+        out.extend(chain.spare());
+    }
+    out.extend(chain::head_block(core, inode));
+    Ok(out)
+}

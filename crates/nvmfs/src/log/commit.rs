@@ -1,0 +1,130 @@
+//! How a transaction becomes valid, by the kind of log.
+//!
+//! | log | steps | what decides at recovery |
+//! |-----|-------|--------------------------|
+//! | tail pointer (`nova`) | records, fence, tail, fence | what lies before the tail |
+//! | commit marks (`nova-*`) | reserve and fill slots under the log lock, fence; mark under the tail lock, fence | the mark of the last record |
+//! | self-certifying (`heddle`) | records with their marks, fence | checksums and marks |
+//!
+//! The papers' variants spend one fence more: their place in the log is not known to be valid without it.
+
+use crate::core::Core;
+use crate::file::steps::{Step, step};
+use crate::format::record::Record;
+use crate::inode::{InodeRef, PaperLocks};
+use crate::lease::LaneGuard;
+use crate::log::chain::{self, Appended};
+use crate::variant::LogKind;
+use heddle_vfs::{Error, FileKind, Result};
+
+/// Slots of a transaction at most: it lies in one page.
+pub const TXN_SLOTS_MAX: u32 = crate::format::page::SLOTS;
+
+/// Makes room for `slots` and leaves the caller ready to [`commit`]. True: a fence is due before that; most callers fence for
+/// their data anyway. For files of the papers' variants room is made under the log lock, later.
+pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slots: u32) -> Result<bool> {
+    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    match core.variant.log() {
+        LogKind::SelfCertifying => {
+            let chain = chain::lease(core, guard, inode)?;
+            chain::make_room(core, guard.own, guard.id, inode, chain, slots)
+        }
+        // A directory's chain is its latch holder's.
+        LogKind::Tail | LogKind::CommitMark if directory => {
+            let chain = chain::only(core, guard.own, inode)?;
+            chain::make_room(core, guard.own, guard.id, inode, chain, slots)
+        }
+        LogKind::Tail | LogKind::CommitMark => Ok(false),
+    }
+}
+
+/// Appends a transaction and makes it durable. [`prepare`] came before, and a fence if it asked for one.
+///
+/// # Errors
+/// In the papers' variants, whose room is made here: no space. Nothing has happened then.
+pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record]) -> Result<Committed> {
+    match core.variant.log() {
+        LogKind::SelfCertifying => {
+            let chain = chain::lease(core, guard, inode)?;
+            let slots = records.iter().map(Record::slots).sum();
+            // `prepare` made room, unless this lane has lost the chain since, to another inode's in the same place.
+            if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
+                // PERSIST: a fresh log page is empty before it is linked.
+                core.region.fence();
+            }
+            let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
+            // PERSIST: the operation is durable from here on.
+            core.region.fence();
+            Ok(Committed { clean: at.closed_page })
+        }
+        LogKind::Tail => commit_by_tail(core, guard, inode, records),
+        LogKind::CommitMark => commit_by_mark(core, guard, inode, records),
+    }
+}
+
+/// What is left to do after a commit.
+#[derive(Clone, Copy, Debug)]
+pub struct Committed {
+    /// A page was closed: cleaning may have work (see `clean`).
+    pub clean: bool,
+}
+
+/// NOVA: the caller holds the inode's lock over all of it.
+fn commit_by_tail(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record],
+) -> Result<Committed> {
+    step(Step::Logging);
+    let (chain, at) = log_in_order(core, guard, inode, records)?;
+    step(Step::Tail);
+    chain::set_tail_unfenced(core, inode, chain);
+    // PERSIST: the tail decides: the operation is durable from here on.
+    core.region.fence();
+    Ok(Committed { clean: at.closed_page })
+}
+
+/// The SRL paper's section IV-D: places are given out under the log lock, each record is marked on its own.
+fn commit_by_mark(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record],
+) -> Result<Committed> {
+    let locks = paper_locks(core, inode);
+    let at = {
+        let _log = locks.map(|l| l.log.lock());
+        step(Step::Logging);
+        log_in_order(core, guard, inode, records)?.1
+    };
+    let _tail = locks.map(|l| l.tail.lock());
+    step(Step::Tail);
+    chain::set_mark_unfenced(core, &at);
+    // PERSIST: the mark decides: the operation is durable from here on.
+    core.region.fence();
+    Ok(Committed { clean: at.closed_page })
+}
+
+fn log_in_order<'c>(
+    core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>, records: &[Record],
+) -> Result<(&'c chain::Chain, Appended)> {
+    let chain = chain::only(core, guard.own, inode)?;
+    let slots = records.iter().map(Record::slots).sum();
+    if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
+        // PERSIST: a page is empty and has its header before it is linked (log expansion, as NOVA).
+        core.region.fence();
+    }
+    let at = chain::append_unfenced(core, guard.id, inode, chain, records, core.variant.log() == LogKind::Tail);
+    // PERSIST: records before the tail or mark that makes them count.
+    core.region.fence();
+    Ok((chain, at))
+}
+
+/// The spinlocks of a file's write steps; directories, which one caller changes at a time, have none.
+pub fn paper_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperLocks> {
+    let file = matches!(inode.vi.kind_perm(), Some((kind, _)) if kind != FileKind::Directory);
+    // ORDERING: Acquire, pairs with the Release where they are made.
+    let at = inode.vi.aux.load(std::sync::atomic::Ordering::Acquire);
+    (file && at != 0).then(|| core.arena.get(heddle_arena::Ptr::from_raw(at)))
+}
+
+/// A transaction that does not fit is the caller's mistake, not the user's; it is refused before anything is written.
+pub fn fits(records: &[Record]) -> Result<()> {
+    let slots: u32 = records.iter().map(Record::slots).sum();
+    if slots <= TXN_SLOTS_MAX { Ok(()) } else { Err(Error::InvalidArgument("too many records in one transaction")) }
+}

@@ -1,0 +1,169 @@
+//! Reading a chain back: which records count, by the kind of log.
+//!
+//! Whatever is on the media, a scan ends and says what is wrong. Torn is what a power cut leaves: the last transaction of a
+//! page, not whole. All else that is not whole is damage, and damage is reported, never skipped (protocol review D3).
+
+use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
+use crate::format::pointer::{self, Place, Target};
+use crate::format::record::{Found, Record, Txn, parse};
+use crate::ids::{BlockNo, InodeId};
+use crate::variant::LogKind;
+use crate::format::layout::Layout;
+use heddle_pmem::Region;
+
+/// What a scan needs to know.
+#[derive(Clone, Copy)]
+pub struct Scan<'a> {
+    /// The media.
+    pub region: &'a Region,
+    /// Places on it.
+    pub layout: &'a Layout,
+    /// Seed of its checksums.
+    pub seed: u32,
+    /// Kind of log.
+    pub kind: LogKind,
+}
+
+/// A page as it was found.
+#[derive(Debug, Default)]
+pub struct PageScan {
+    /// Records that count, with the slot each starts in.
+    pub records: Vec<(u32, Record)>,
+    /// Slots that a power cut left half written, or whole but without the rest of their transaction.
+    pub dropped: Vec<u32>,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage(pub String);
+
+impl Scan<'_> {
+    /// The header of a log page of this inode and chain.
+    pub fn header(&self, owner: InodeId, chain: u32, page: BlockNo) -> Result<PageHeader, Damage> {
+        match PageHeader::decode(self.seed, &self.region.line(page.pos())) {
+            Some(h) if h.owner == owner && h.chain == chain => Ok(h),
+            Some(h) => Err(Damage(format!(
+                "log page {} says it belongs to chain {} of inode {}, but chain {chain} of inode {} leads to it",
+                page.0, h.chain, h.owner.ino.0, owner.ino.0
+            ))),
+            None => Err(Damage(format!("log page {} of inode {}: the header's checksum is wrong", page.0, owner.ino.0))),
+        }
+    }
+
+    /// The page that a page's pointer leads to.
+    pub fn next(&self, owner: InodeId, page: BlockNo) -> Result<Option<BlockNo>, Damage> {
+        let raw = self.region.load_u64(next_pos(page));
+        match pointer::decode(self.seed, owner, Place::Next(page), raw) {
+            Target::None => Ok(None),
+            Target::At(next) if self.layout.holds(next, 1) => Ok(Some(next)),
+            _ => Err(Damage(format!("log page {} of inode {}: the pointer to the next page is wrong", page.0, owner.ino.0))),
+        }
+    }
+
+    /// All records of a page that count. `end` is the first slot that does not (tail logs; else 64).
+    pub fn page(&self, owner: InodeId, header: &PageHeader, page: BlockNo, end: u32) -> Result<PageScan, Damage> {
+        let seed = header.record_seed(self.seed);
+        let found = |slot: u32| parse(seed, owner, slot, |s| self.region.line(slot_pos(page, s)));
+        let mut scan = PageScan::default();
+        match self.kind {
+            LogKind::CommitMark => by_marks(&found, &mut scan),
+            LogKind::Tail => by_order(&found, end, true, &mut scan),
+            LogKind::SelfCertifying => by_order(&found, SLOTS + 1, false, &mut scan),
+        }
+        .map_err(|slot| {
+            Damage(format!("log page {} of inode {}: the record in slot {slot} is damaged", page.0, owner.ino.0))
+        })?;
+        Ok(scan)
+    }
+}
+
+/// Records follow each other from slot 1; the first that is not there ends them. With a tail, all before it must be there, but
+/// for the unused end of a page; without one, the last transaction may be torn, and nothing of another one may follow it.
+fn by_order(found: &impl Fn(u32) -> Found, end: u32, tail: bool, scan: &mut PageScan) -> Result<(), u32> {
+    let mut slot = 1;
+    while slot < end {
+        match found(slot) {
+            Found::Whole { record, slots, txn, mark: Some(true) } if txn_holds(txn, slot, slots) => {
+                scan.records.push((slot, record));
+                slot += slots;
+            }
+            Found::Blank => break,
+            Found::Torn | Found::Whole { mark: None, .. } if !tail => break,
+            _ => return Err(slot),
+        }
+    }
+    let torn_from = slot;
+    // What follows a gap belongs to the transaction that was cut, or it is damage.
+    for later in slot..end.min(SLOTS + 1) {
+        match found(later) {
+            Found::Blank => {}
+            _ if tail => return Err(later),
+            Found::Whole { txn, mark: Some(true), .. } if txn.first > torn_from => return Err(later),
+            _ => scan.dropped.push(later),
+        }
+    }
+    // The transaction before the gap counts whole or not at all.
+    drop_partial(found, torn_from, scan);
+    Ok(())
+}
+
+fn txn_holds(txn: Txn, slot: u32, slots: u32) -> bool {
+    txn.first >= 1 && txn.first <= slot && slot + slots <= txn.first + txn.slots && txn.first + txn.slots <= SLOTS + 1
+}
+
+fn drop_partial(found: &impl Fn(u32) -> Found, torn_from: u32, scan: &mut PageScan) {
+    let Some((last, _)) = scan.records.last() else { return };
+    let Found::Whole { txn, .. } = found(*last) else { return };
+    if txn.first + txn.slots > torn_from {
+        scan.dropped.extend(txn.first..torn_from);
+        scan.records.retain(|(slot, _)| *slot < txn.first);
+    }
+}
+
+/// Slots may be filled in any order; a transaction counts if its last record is marked, and then all of it must be whole.
+fn by_marks(found: &impl Fn(u32) -> Found, scan: &mut PageScan) -> Result<(), u32> {
+    let mut slot = 1;
+    while slot <= SLOTS {
+        let (txn, slots) = match found(slot) {
+            Found::Blank => {
+                slot += 1;
+                continue;
+            }
+            Found::Whole { txn, slots, .. } if txn.first == slot && txn_holds(txn, slot, slots) => (txn, slots),
+            // Words are whole or zero, so this never was a cut; and a later record cannot be marked without the first.
+            Found::Damaged | Found::Whole { mark: Some(_), .. } => return Err(slot),
+            // A transaction that was cut before its mark.
+            Found::Torn | Found::Whole { .. } => {
+                scan.dropped.push(slot);
+                slot += 1;
+                continue;
+            }
+        };
+        slot = one_group(found, txn, slots, scan)?;
+    }
+    Ok(())
+}
+
+fn one_group(found: &impl Fn(u32) -> Found, txn: Txn, first_slots: u32, scan: &mut PageScan) -> Result<u32, u32> {
+    let end = txn.first + txn.slots;
+    let mut records = Vec::new();
+    let (mut slot, mut whole, mut marked) = (txn.first, true, None);
+    let mut slots = first_slots;
+    while slot < end {
+        match found(slot) {
+            Found::Whole { record, slots: n, txn: t, mark } if t == txn => {
+                records.push((slot, record));
+                marked = mark;
+                slots = n;
+            }
+            _ => whole = false,
+        }
+        slot += if whole { slots } else { 1 };
+    }
+    match marked {
+        Some(true) if whole => scan.records.extend(records),
+        Some(_) => return Err(txn.first),
+        None => scan.dropped.extend(txn.first..end),
+    }
+    Ok(end)
+}

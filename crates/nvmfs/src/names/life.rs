@@ -1,0 +1,118 @@
+//! Birth and death of inodes.
+//!
+//! Invariants  I1  an inode lives as long as it has a name or an open handle. Whoever takes the last of either away ends it.
+//!             I2  link counts are not on media: recovery counts names (protocol review D19).
+//! Crash order C1  the slot of a new inode is written before the fence that makes its first name durable, and counts only if a
+//!                 name means its generation. C2  blocks of a dead inode are free only after the removal of its last name is
+//!                 durable; its slot is zeroed and fenced before it is handed out again.
+
+use crate::alloc::free_later;
+use crate::core::Core;
+use crate::file::range::all_blocks;
+use crate::format::inode::{INODE_BYTES, InodeBase};
+use crate::format::layout::{chunk_of, inode_pos};
+use crate::ids::InodeId;
+use crate::inode::{Birth, InodeRef};
+use crate::itable;
+use crate::lease::LaneGuard;
+use crate::log::{chain, clean};
+use crate::names::table;
+use heddle_arena::Ptr;
+use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+
+/// Takes a slot and writes the inode into it, not fenced (C1); its volatile form is ready but has no name.
+pub fn make<'c>(
+    core: &'c Core, guard: &mut LaneGuard<'_>, cred: &Cred, parent: InodeRef<'_>, node: &NewNode<'_>,
+) -> Result<InodeRef<'c>> {
+    let id = itable::take(core, guard)?;
+    let inode = core.slot(id.ino).ok_or(Error::NoInodes)?;
+    let now = crate::clock::exact();
+    // A directory with the set-group bit hands its group down, and the bit to directories.
+    let (_, parent_perm) = parent.vi.kind_perm().ok_or(Error::NotFound)?;
+    let inherits = parent_perm & 0o2000 != 0;
+    let gid = if inherits { parent.vi.owner().1 } else { cred.gid };
+    let perm = node.perm & 0o7777 | if inherits && node.kind == FileKind::Directory { 0o2000 } else { 0 };
+    let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev: node.rdev, crtime: now };
+    let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
+    core.region.nt_line(pos, &base.encode(core.seed));
+    let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev: node.rdev, now };
+    inode.vi.be_born(&birth);
+    if node.kind == FileKind::Directory
+        && let Err(error) = table::make(core, guard.own, inode)
+    {
+        unmake(core, guard, inode);
+        return Err(error);
+    }
+    Ok(inode)
+}
+
+/// Takes back an inode that never got a name.
+pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    end(core, guard, inode);
+}
+
+/// Ends an inode that has neither name nor handle. Damage met on the way stops further changes; nothing is freed twice.
+pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    let mut blocks = all_blocks(core, inode);
+    match clean::log_blocks(core, inode) {
+        Ok(log) => blocks.extend(log),
+        // The rest of the log stays allocated until fsck; `damage` has been noted.
+        Err(_) => blocks.clear(),
+    }
+    let (ino, generation) = (inode.ino, inode.vi.generation());
+    free_volatile(core, guard, inode);
+    inode.vi.die();
+    core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    // PERSIST: C2: the slot is zero before it can be taken again.
+    core.region.fence();
+    for extent in blocks {
+        free_later(core.free_map(), &core.region, guard.own, extent);
+    }
+    forget_chain(guard, InodeId { ino, generation });
+    itable::give(core, guard.own, ino);
+}
+
+fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
+    for held in &mut guard.own.chains {
+        if held.ino == id.ino.0 && held.generation == id.generation {
+            *held = crate::lane::HeldChain::default();
+        }
+    }
+}
+
+fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    match inode.vi.kind_perm() {
+        Some((FileKind::Directory, _)) => table::free(core, guard.own, inode),
+        _ => {
+            // ORDERING: Acquire, the inode is this caller's alone.
+            let locks = inode.vi.aux.swap(0, Acquire);
+            if locks != 0 {
+                crate::file::paper::free_locks(core, guard.own, Ptr::from_raw(locks));
+            }
+        }
+    }
+    inode.vi.index().clear(&core.arena);
+    chain::retire_chains(core, inode);
+}
+
+/// One name less; ends the inode if that was all (I1).
+pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: u32) {
+    if inode.vi.nlink.fetch_sub(names, SeqCst) == names && inode.vi.opens.load(SeqCst) == 0 {
+        end_once(core, guard, inode);
+    }
+}
+
+/// One handle less; ends the inode if that was all (I1).
+pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    if inode.vi.opens.fetch_sub(1, SeqCst) == 1 && inode.vi.nlink.load(SeqCst) == 0 {
+        end_once(core, guard, inode);
+    }
+}
+
+/// The last name and the last handle may go at once, and a late `open` may be about to find out: one of them ends the inode.
+fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    if inode.vi.claim_end() {
+        end(core, guard, inode);
+    }
+}

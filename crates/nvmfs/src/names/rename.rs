@@ -1,0 +1,220 @@
+//! Renaming.
+//!
+//! Within a directory both records are one transaction in one chain. Across directories the transaction lies in a chain of the
+//! new directory and carries the old directory's records too, marked foreign: it commits the rename alone. Then the old
+//! directory gets its own copy of them, durable before any lock is dropped, so that its log can be read without the other's again.
+//! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it).
+//!
+//! Loops are excluded by one latch for renames of directories across directories (D22).
+
+use crate::core::Core;
+use crate::format::record::Record;
+use crate::ids::{InodeId, Version};
+use crate::inode::InodeRef;
+use crate::lease::LaneGuard;
+use crate::log::commit;
+use crate::names::life;
+use crate::names::ops::{check_sticky, child_of, latch, note_change, prepare, record};
+use crate::names::table::{self, Entry, Named, Prepared};
+use heddle_vfs::{Cred, Error, FileKind, Ino, Name, RenameMode, Result, Time};
+use std::sync::atomic::Ordering::SeqCst;
+
+/// One end of a rename.
+#[derive(Clone, Copy)]
+pub struct End<'a> {
+    /// The directory.
+    pub dir: InodeRef<'a>,
+    /// The name in it.
+    pub name: Name<'a>,
+}
+
+/// Moves a name.
+pub fn rename(
+    core: &Core, guard: &mut LaneGuard<'_>, cred: &Cred, from: End<'_>, to: End<'_>, mode: RenameMode,
+) -> Result<()> {
+    let across = from.dir.ino != to.dir.ino;
+    // Taken whenever it may be needed: what is moved is known only under the directories' latches.
+    let _renames = across.then(|| core.root().renames.lock());
+    let (first, second) = latch_order(core, from.dir, to.dir)?;
+    let _first = latch(first)?;
+    let _second = if across { Some(latch(second)?) } else { None };
+    let moved = table::find(core, from.dir, from.name.bytes())?.ok_or(Error::NotFound)?;
+    let target = table::find(core, to.dir, to.name.bytes())?;
+    check_sticky(from.dir, child_of(core, &moved)?, cred)?;
+    if let Some(target) = &target {
+        check_sticky(to.dir, child_of(core, target)?, cred)?;
+    }
+    match (mode, &target) {
+        (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+        (RenameMode::Exchange, None) => return Err(Error::NotFound),
+        // Two names of one file: rename does nothing and succeeds.
+        (_, Some(target)) if target.child == moved.child => return Ok(()),
+        _ => {}
+    }
+    refuse_loops(core, &moved, from, to)?;
+    if mode == RenameMode::Exchange
+        && let Some(target) = &target
+    {
+        refuse_loops(core, target, to, from)?;
+    }
+    let plan = Plan { from, to, moved, target, exchange: mode == RenameMode::Exchange, now: crate::clock::exact() };
+    let replaced = match (&plan.target, plan.exchange) {
+        (Some(target), false) => Some(child_of(core, target)?),
+        _ => None,
+    };
+    let replaced_dir = replaced.filter(|r| matches!(r.vi.kind_perm(), Some((FileKind::Directory, _))));
+    refuse_mismatch(&plan)?;
+    let victim = replaced_dir.map(|dir| dir.vi.eof.lock());
+    if replaced_dir.is_some_and(|dir| table::count(core, dir) > 0) {
+        return Err(Error::NotEmpty);
+    }
+    commit_plan(core, guard, &plan)?;
+    if let Some(dir) = replaced_dir {
+        to.dir.vi.nlink.fetch_sub(1, SeqCst);
+        dir.vi.nlink.store(1, SeqCst);
+    }
+    drop(victim);
+    if let Some(replaced) = replaced {
+        life::drop_name(core, guard, replaced, 1);
+    }
+    Ok(())
+}
+
+/// Ancestors first, as who removes a directory takes its parent's latch and then its own; strangers by number. The tree cannot
+/// change meanwhile: the rename latch is held.
+fn latch_order<'a>(core: &Core, a: InodeRef<'a>, b: InodeRef<'a>) -> Result<(InodeRef<'a>, InodeRef<'a>)> {
+    if above(core, a.ino, b.ino)? || (!above(core, b.ino, a.ino)? && a.ino < b.ino) { Ok((a, b)) } else { Ok((b, a)) }
+}
+
+/// Is directory `a` an ancestor of `b`, or `b` itself?
+fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
+    let mut at = b;
+    while at != a {
+        if at == Ino::ROOT {
+            return Ok(false);
+        }
+        at = Ino(core.inode(at)?.vi.parent.load(SeqCst));
+    }
+    Ok(true)
+}
+
+struct Plan<'a> {
+    from: End<'a>,
+    to: End<'a>,
+    moved: Entry,
+    target: Option<Entry>,
+    exchange: bool,
+    now: Time,
+}
+
+impl Plan<'_> {
+    fn across(&self) -> bool {
+        self.from.dir.ino != self.to.dir.ino
+    }
+
+    /// What the new directory's log says of its name.
+    fn record_to(&self) -> Record {
+        record(self.to.dir, self.to.name.bytes(), self.moved.child, self.moved.kind, false, self.now)
+    }
+
+    /// What the old directory's log says of its name.
+    fn record_from(&self) -> Record {
+        match (&self.target, self.exchange) {
+            (Some(t), true) => record(self.from.dir, self.from.name.bytes(), t.child, t.kind, false, self.now),
+            _ => record(self.from.dir, self.from.name.bytes(), self.moved.child, self.moved.kind, true, self.now),
+        }
+    }
+}
+
+/// A directory does not become its own descendant.
+fn refuse_loops(core: &Core, moved: &Entry, from: End<'_>, to: End<'_>) -> Result<()> {
+    if moved.kind != FileKind::Directory || from.dir.ino == to.dir.ino {
+        return Ok(());
+    }
+    if above(core, moved.child.ino, to.dir.ino)? {
+        return Err(Error::InvalidArgument("a directory cannot be moved into itself"));
+    }
+    Ok(())
+}
+
+fn refuse_mismatch(plan: &Plan<'_>) -> Result<()> {
+    let is_dir = |e: &Entry| e.kind == FileKind::Directory;
+    match &plan.target {
+        Some(target) if !plan.exchange && is_dir(&plan.moved) && !is_dir(target) => Err(Error::NotDirectory),
+        Some(target) if !plan.exchange && !is_dir(&plan.moved) && is_dir(target) => Err(Error::IsDirectory),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the plan durable, then visible.
+fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Result<()> {
+    let (to, from) = (plan.record_to(), plan.record_from());
+    // Two words more if it is foreign: at most one slot.
+    prepare(core, guard, plan.to.dir, to.slots() + from.slots() + 1)?;
+    if plan.across() {
+        prepare(core, guard, plan.from.dir, from.slots())?;
+    }
+    let entry_to = table::prepare(core, guard.own, plan.to.dir, plan.to.name.bytes())?;
+    let entry_from = match table::prepare(core, guard.own, plan.from.dir, plan.from.name.bytes()) {
+        Ok(entry) => entry,
+        Err(error) => {
+            table::unprepare(core, guard.own, entry_to);
+            return Err(error);
+        }
+    };
+    if let Err(error) = commit::commit(core, guard, plan.to.dir, &[to, from]) {
+        table::unprepare(core, guard.own, entry_to);
+        table::unprepare(core, guard.own, entry_from);
+        return Err(error);
+    }
+    if plan.across() {
+        // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
+        commit::commit(core, guard, plan.from.dir, &[from])?;
+    }
+    show(core, guard, plan, entry_to, entry_from);
+    Ok(())
+}
+
+/// Changes tables, counts and parents to what the log says.
+fn show(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>, entry_to: Prepared, entry_from: Prepared) {
+    note_change(plan.to.dir, plan.now);
+    if plan.across() {
+        note_change(plan.from.dir, plan.now);
+    }
+    let named = |entry: &Entry, dir: InodeRef<'_>| Named {
+        child: entry.child,
+        kind: entry.kind,
+        version: Version(dir.vi.change()),
+    };
+    let change_to = table::change(core, plan.to.dir);
+    let change_from = if plan.across() { table::change(core, plan.from.dir) } else { None };
+    let from_table = if plan.across() { change_from.as_ref() } else { change_to.as_ref() };
+    if let (Some(to), Some(from)) = (&change_to, from_table) {
+        to.put(core, guard.own, plan.to.name.bytes(), &named(&plan.moved, plan.to.dir), entry_to);
+        match (&plan.target, plan.exchange) {
+            (Some(target), true) => {
+                from.put(core, guard.own, plan.from.name.bytes(), &named(target, plan.from.dir), entry_from);
+            }
+            _ => {
+                from.take(core, guard.own, plan.from.name.bytes());
+                table::unprepare(core, guard.own, entry_from);
+            }
+        }
+    }
+    drop((change_to, change_from));
+    moved_to(core, &plan.moved, plan.from.dir, plan.to.dir, plan.now);
+    if let (Some(target), true) = (&plan.target, plan.exchange) {
+        moved_to(core, target, plan.to.dir, plan.from.dir, plan.now);
+    }
+}
+
+fn moved_to(core: &Core, entry: &Entry, from: InodeRef<'_>, to: InodeRef<'_>, now: Time) {
+    let InodeId { ino, .. } = entry.child;
+    let Some(child) = core.slot(ino) else { return };
+    child.vi.set_times(child.vi.times()[0], now);
+    if entry.kind == FileKind::Directory && from.ino != to.ino {
+        child.vi.parent.store(to.ino.0, SeqCst);
+        from.vi.nlink.fetch_sub(1, SeqCst);
+        to.vi.nlink.fetch_add(1, SeqCst);
+    }
+}

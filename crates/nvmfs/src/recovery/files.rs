@@ -1,0 +1,205 @@
+//! Files: pages and attributes from the records of their chains.
+
+use crate::cell::Map;
+use crate::core::{Core, no_memory};
+use crate::format::extent_list;
+use crate::format::record::{Blocks, Record, State};
+use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
+use crate::inode::InodeRef;
+use crate::lease::enter;
+use crate::recovery::{Names, Progress, has_pages, in_parallel, read_chain};
+use heddle_vfs::{Error, Ino, Result, Time};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Size and times, merged from records in any order: the state with the largest generation, raised by what was written since.
+#[derive(Default)]
+pub struct Attributes {
+    state: Option<State>,
+    /// Largest end and time of the writes that saw a generation.
+    written: BTreeMap<u64, (u64, Time)>,
+}
+
+impl Attributes {
+    /// Takes a state in.
+    pub fn state(&mut self, state: State) {
+        if self.state.is_none_or(|s| s.generation < state.generation) {
+            self.state = Some(state);
+        }
+    }
+
+    /// Takes a change of content in that saw this generation.
+    pub fn written(&mut self, generation: u64, end: u64, mtime: Time) {
+        let entry = self.written.entry(generation).or_insert((0, Time(i64::MIN)));
+        *entry = (entry.0.max(end), entry.1.max(mtime));
+    }
+
+    /// Sets what all of it comes to.
+    pub fn apply(&self, inode: InodeRef<'_>) {
+        let from = self.state.map_or(0, |s| s.generation);
+        let [mut mtime, mut ctime, atime, _] = inode.vi.times();
+        let mut size = 0;
+        if let (Some(s), Some((kind, _))) = (self.state, inode.vi.kind_perm()) {
+            inode.vi.set_mode(kind, s.perm, inode.vi.rdev());
+            inode.vi.set_owner(s.uid, s.gid);
+            (size, mtime, ctime) = (s.size, s.mtime, s.ctime);
+            inode.vi.set_atime(s.atime);
+        } else {
+            inode.vi.set_atime(atime);
+        }
+        for (end, time) in self.written.range(from..).map(|(_, w)| *w) {
+            (size, mtime, ctime) = (size.max(end), mtime.max(time), ctime.max(time));
+        }
+        inode.vi.set_size(size);
+        inode.vi.set_times(mtime, ctime);
+        let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
+        inode.vi.set_change(from.max(last));
+        inode.vi.state_change.store(from, SeqCst);
+    }
+}
+
+/// Recovers every file that has a name; how many slots were dropped.
+pub fn recover_all(core: &Arc<Core>, names: &Names, progress: Progress<'_>) -> Result<u64> {
+    let files: Vec<(Ino, u32)> = names
+        .links
+        .iter()
+        .filter(|(ino, _)| core.slot(**ino).and_then(|i| i.vi.kind_perm()).is_some_and(|(k, _)| has_pages(k)))
+        .map(|(ino, links)| (*ino, *links))
+        .collect();
+    progress(0, files.len() as u64);
+    let dropped = in_parallel(&files, progress, |(ino, links)| recover_file(core, *ino, *links))?;
+    progress(files.len() as u64, files.len() as u64);
+    for (ino, links) in &names.links {
+        // Device files, pipes and sockets have no pages but links and attributes.
+        if let Some(inode) = core.slot(*ino)
+            && let Some((kind, _)) = inode.vi.kind_perm()
+            && !has_pages(kind)
+            && kind != heddle_vfs::FileKind::Directory
+        {
+            recover_file(core, *ino, *links)?;
+        }
+    }
+    Ok(dropped)
+}
+
+fn recover_file(core: &Arc<Core>, ino: Ino, links: u32) -> Result<u64> {
+    let inode = core.inode(ino)?;
+    inode.vi.nlink.store(links, SeqCst);
+    if crate::recovery::pointer_line(core, ino).iter().all(|w| *w == 0) {
+        return Ok(0);
+    }
+    let guard = enter(core)?;
+    let mut attributes = Attributes::default();
+    let mut punches = Vec::new();
+    let dropped = read_chain::read(core, guard.own, inode, &mut |record| match *record {
+        Record::Write { page, pages, end_in_last_page, mtime, generation, .. } => {
+            let last = PageNo(page.0 + pages - 1).offset();
+            let end = if end_in_last_page == 0 { 0 } else { last + u64::from(end_in_last_page) };
+            attributes.written(generation, end, mtime);
+            map_write(core, inode, record)
+        }
+        Record::Punch { page, pages, version, mtime, generation } => {
+            attributes.written(generation, 0, mtime);
+            punches.push((page, PageNo(page.0 + pages), version));
+            Ok(())
+        }
+        Record::State(state) => {
+            attributes.state(state);
+            Ok(())
+        }
+        Record::Name { .. } => Err(Error::Corrupt(format!("inode {}: a name in the log of a file", ino.0))),
+    })?;
+    // Tombstones last: then merging them is independent of the order of the rest.
+    for (first, end, version) in punches {
+        punch(core, inode, first, end, version);
+    }
+    attributes.apply(inode);
+    claim_blocks(core, inode)?;
+    Ok(dropped)
+}
+
+fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
+    let Record::Write { page, pages, blocks, version, .. } = *record else { return Ok(()) };
+    let (unwritten, extents) = match blocks {
+        Blocks::At(block) => (false, vec![Extent { block, count: pages }]),
+        Blocks::Unwritten(block) => (true, vec![Extent { block, count: pages }]),
+        Blocks::List(first) => (false, read_list(core, inode.id(), first, pages)?),
+    };
+    let mut at = page;
+    for extent in extents {
+        if !core.layout.holds(extent.block, extent.count) {
+            return Err(Error::Corrupt(format!("inode {}: page {} lies outside the data area", inode.ino.0, at.0)));
+        }
+        for i in 0..extent.count {
+            let block = extent.block.plus(i);
+            let map = if unwritten { Map::unwritten(block) } else { Map::data(block) };
+            let run = inode.vi.index().grow(&core.arena, at).map_err(no_memory)?;
+            let cell = &run.cells[0];
+            let known = cell.lv().version();
+            if version == known && cell.map() != map {
+                return Err(Error::Corrupt(format!(
+                    "inode {}: two records of version {} claim page {}",
+                    inode.ino.0, version.0, at.0
+                )));
+            }
+            if version > known {
+                cell.set(map, version);
+            }
+            at = PageNo(at.0 + 1);
+        }
+    }
+    Ok(())
+}
+
+/// The extents of a list, whose blocks are claimed: they live as long as the log page that names them.
+fn read_list(core: &Core, owner: InodeId, first: BlockNo, pages: u64) -> Result<Vec<Extent>> {
+    let damaged = |at: BlockNo| Error::Corrupt(format!("inode {}: extent list block {}", owner.ino.0, at.0));
+    let (mut extents, mut next, mut count) = (Vec::new(), Some(first), 0);
+    while let Some(at) = next {
+        if !core.layout.holds(at, 1) || !core.free_map().claim(Extent { block: at, count: 1 }) {
+            return Err(damaged(at));
+        }
+        let word = |i: usize| core.region.load_u64(at.pos().plus(i as u64 * 8));
+        let (part, following) = extent_list::decode(core.seed, owner, at, word).ok_or_else(|| damaged(at))?;
+        count += part.iter().map(|e| e.count).sum::<u64>();
+        extents.extend(part);
+        next = following;
+    }
+    if count == pages { Ok(extents) } else { Err(damaged(first)) }
+}
+
+fn punch(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) {
+    inode.vi.raise_floor(version);
+    if end == PageNo::END && version.0 > inode.vi.tomb_version.load(SeqCst) {
+        inode.vi.tomb_page.store(first.0, SeqCst);
+        inode.vi.tomb_version.store(version.0, SeqCst);
+    }
+    let mut page = first;
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, end) {
+        for cell in run.cells {
+            if cell.lv().version() < version {
+                cell.set(Map::HOLE, version);
+            }
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+}
+
+/// Every block that a page is mapped to is this file's alone.
+fn claim_blocks(core: &Core, inode: InodeRef<'_>) -> Result<()> {
+    let mut blocks = 0;
+    for extent in crate::file::range::all_blocks(core, inode) {
+        if !core.free_map().claim(extent) {
+            return Err(Error::Corrupt(format!(
+                "inode {}: a block of {} to {} belongs to something else too",
+                inode.ino.0,
+                extent.block.0,
+                extent.block.0 + extent.count - 1
+            )));
+        }
+        blocks += extent.count;
+    }
+    inode.vi.count_blocks(blocks as i64);
+    Ok(())
+}

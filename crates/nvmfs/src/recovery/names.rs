@@ -1,0 +1,219 @@
+//! Names: from the root on, each directory's records merged; the largest version of a name wins.
+
+use crate::core::Core;
+use crate::format::record::Record;
+use crate::ids::{InodeId, Version};
+use crate::inode::InodeRef;
+use crate::lane::Own;
+use crate::lease::enter;
+use crate::log::commit;
+use crate::names::ops::prepare;
+use crate::names::table::{self, Named};
+use crate::recovery::files::Attributes;
+use crate::recovery::{Report, Slots, read_chain};
+use heddle_vfs::{Error, FileKind, Ino, Result};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// A name as the largest version says; `None`: it is gone.
+type Entries = HashMap<Vec<u8>, (Version, Option<(InodeId, FileKind)>)>;
+
+#[derive(Default)]
+struct Dir {
+    entries: Entries,
+    attributes: Attributes,
+    version: u64,
+    parent: Option<Ino>,
+}
+
+/// All that the logs of directories say.
+pub struct Names {
+    dirs: HashMap<Ino, (InodeId, Dir)>,
+    /// Names of each inode that has one; directories count once. The root counts itself.
+    pub links: HashMap<Ino, u32>,
+    /// Records that a rename owed to its old directory when it was cut.
+    debts: Vec<Record>,
+    torn: u64,
+}
+
+/// Reads the directories that can be reached.
+pub fn merge(core: &Arc<Core>, slots: &Slots) -> Result<Names> {
+    let root = slots
+        .bases
+        .get(&Ino::ROOT)
+        .filter(|b| b.kind == FileKind::Directory)
+        .ok_or_else(|| Error::Corrupt("inode 1: the root directory is missing".into()))?;
+    let mut names = Names { dirs: HashMap::new(), links: HashMap::new(), debts: Vec::new(), torn: 0 };
+    let mut foreign = Vec::new();
+    let mut queue = VecDeque::from([root.id]);
+    let guard = enter(core)?;
+    loop {
+        while let Some(id) = queue.pop_front() {
+            if !names.dirs.contains_key(&id.ino) {
+                let dir = read_dir(core, guard.own, id, &mut foreign, &mut names.torn)?;
+                queue.extend(subdirectories(slots, &dir));
+                names.dirs.insert(id.ino, (id, dir));
+            }
+        }
+        // What a rename says of its old directory may bring a directory into reach.
+        let owed = pay(&mut names.dirs, &mut foreign);
+        for record in &owed {
+            if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
+                && slots.get(*child).is_some()
+            {
+                queue.push_back(*child);
+            }
+        }
+        names.debts.extend(owed);
+        if queue.is_empty() {
+            break;
+        }
+    }
+    drop(guard);
+    count_links(slots, &mut names)?;
+    Ok(names)
+}
+
+fn read_dir(core: &Core, own: &mut Own, id: InodeId, foreign: &mut Vec<Record>, torn: &mut u64) -> Result<Dir> {
+    let inode = core.inode(id.ino)?;
+    let mut dir = Dir::default();
+    *torn += read_chain::read(core, own, inode, &mut |record| {
+        match record {
+            Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
+            Record::Name { .. } => foreign.push(*record),
+            Record::State(state) => {
+                dir.version = dir.version.max(state.generation);
+                dir.attributes.state(*state);
+            }
+            Record::Write { .. } | Record::Punch { .. } => {
+                return Err(Error::Corrupt(format!("inode {}: file data in the log of a directory", id.ino.0)));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(dir)
+}
+
+fn enter_name(dir: &mut Dir, record: &Record) {
+    let Record::Name { removed, child, kind, name, version, mtime, .. } = *record else { return };
+    dir.version = dir.version.max(version.0);
+    dir.attributes.written(version.0, 0, mtime);
+    let what = (!removed).then_some((child, kind));
+    let known = dir.entries.get(name.bytes()).map_or(Version(0), |e| e.0);
+    if version > known {
+        dir.entries.insert(name.bytes().to_vec(), (version, what));
+    }
+}
+
+/// Children that are directories. One whose slot does not hold it may have been named before a rename whose other half is not read
+/// yet; `count_links` looks again.
+fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
+    let children = dir.entries.values().filter_map(|(_, what)| *what);
+    children.filter(|(child, kind)| *kind == FileKind::Directory && slots.get(*child).is_some()).map(|(c, _)| c).collect()
+}
+
+/// Applies foreign records to the directories that are known; returns those that were news to them.
+fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
+    let mut owed = Vec::new();
+    foreign.retain(|record| {
+        let Record::Name { dir, name, version, .. } = record else { return false };
+        let Some((id, known)) = dirs.get_mut(&dir.ino) else { return true };
+        let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
+        // Another generation: the directory that was meant is gone, its number reused.
+        if *id == *dir && news {
+            enter_name(known, record);
+            owed.push(*record);
+        }
+        false
+    });
+    owed
+}
+
+/// Counts the names of each inode, walking from the root over the merged directories.
+fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
+    names.links.insert(Ino::ROOT, 1);
+    let mut parents = HashMap::from([(Ino::ROOT, Ino::ROOT)]);
+    let mut queue = VecDeque::from([Ino::ROOT]);
+    let mut met = HashSet::new();
+    while let Some(ino) = queue.pop_front() {
+        if !met.insert(ino) {
+            continue;
+        }
+        let Some((_, dir)) = names.dirs.get(&ino) else { continue };
+        for (name, (_, what)) in &dir.entries {
+            let Some((child, kind)) = what else { continue };
+            let base = slots.get(*child).filter(|b| b.kind == *kind).ok_or_else(|| {
+                Error::Corrupt(format!(
+                    "directory {}: the name {:?} means inode {}, whose slot does not hold it",
+                    ino.0,
+                    String::from_utf8_lossy(name),
+                    child.ino.0
+                ))
+            })?;
+            *names.links.entry(base.id.ino).or_insert(0) += 1;
+            if *kind == FileKind::Directory {
+                if parents.insert(child.ino, ino).is_some() {
+                    return Err(Error::Corrupt(format!("directory {} has two names", child.ino.0)));
+                }
+                queue.push_back(child.ino);
+            }
+        }
+    }
+    names.dirs.retain(|ino, _| met.contains(ino));
+    for (ino, (_, dir)) in &mut names.dirs {
+        dir.parent = parents.get(ino).copied();
+    }
+    Ok(())
+}
+
+/// Fills the volatile tables.
+pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report> {
+    let guard = enter(core)?;
+    for (ino, (_, dir)) in &names.dirs {
+        let inode = core.inode(*ino)?;
+        table::make(core, guard.own, inode)?;
+        dir.attributes.apply(inode);
+        inode.vi.set_change(dir.version);
+        inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
+        let mut subdirs = 0;
+        for (name, (version, what)) in &dir.entries {
+            let Some((child, kind)) = what else { continue };
+            if slots.get(*child).is_none() {
+                continue;
+            }
+            subdirs += u32::from(*kind == FileKind::Directory);
+            put(core, guard.own, inode, name, &Named { child: *child, kind: *kind, version: *version })?;
+        }
+        inode.vi.nlink.store(2 + subdirs, SeqCst);
+    }
+    Ok(Report { torn_slots: names.torn, ..Report::default() })
+}
+
+fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
+    let entry = table::prepare(core, own, dir, name)?;
+    match table::change(core, dir) {
+        Some(change) => {
+            change.put(core, own, name, to, entry);
+        }
+        None => table::unprepare(core, own, entry),
+    }
+    Ok(())
+}
+
+/// Gives old directories the copies that renames owed them, so that their logs stand alone again.
+pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
+    if core.read_only {
+        return Ok(());
+    }
+    let mut guard = enter(core)?;
+    for record in &names.debts {
+        let Record::Name { dir, .. } = record else { continue };
+        if let Ok(inode) = core.inode(dir.ino) {
+            let _latched = inode.vi.eof.lock();
+            prepare(core, &mut guard, inode, record.slots())?;
+            commit::commit(core, &mut guard, inode, &[*record])?;
+        }
+    }
+    Ok(())
+}

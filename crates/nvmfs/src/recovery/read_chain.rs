@@ -1,0 +1,124 @@
+//! All records of an inode that count, chain by chain.
+
+use crate::core::Core;
+use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE, TAIL_WORD};
+use crate::format::page::{SLOTS, slot_pos};
+use crate::format::pointer::{self, Place, Target};
+use crate::format::record::Record;
+use crate::ids::{BlockNo, Extent, InodeId};
+use crate::inode::InodeRef;
+use crate::lane::Own;
+use crate::log::chain::{self, Chain};
+use crate::log::scan::{Damage, PageScan};
+use crate::recovery::{pointer_line, scan};
+use crate::variant::LogKind;
+use heddle_pmem::LINE_BYTES;
+use heddle_vfs::{Error, Result};
+
+/// What a chain turned out to be.
+struct Found {
+    head: BlockNo,
+    last: BlockNo,
+}
+
+fn corrupt(damage: Damage) -> Error {
+    Error::Corrupt(damage.0)
+}
+
+/// Reads every chain of an inode, calls `each` with its records, claims the blocks of its log, zeroes what was dropped, and makes
+/// the volatile chains. Returns how many slots were dropped.
+pub fn read(core: &Core, own: &mut Own, inode: InodeRef<'_>, each: &mut dyn FnMut(&Record) -> Result<()>) -> Result<u64> {
+    let id = inode.id();
+    let line = pointer_line(core, inode.ino);
+    let head_block = match pointer::decode(core.seed, id, Place::HeadBlock, line[HEAD_BLOCK_WORD as usize]) {
+        Target::None => None,
+        Target::At(block) => Some(claim(core, id, block)?),
+        Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
+    };
+    let further = head_block.map_or(0, |_| HEADS_IN_BLOCK);
+    let mut dropped = 0;
+    for number in 0..HEADS_INLINE + further {
+        let raw = match (number.checked_sub(HEADS_INLINE), head_block) {
+            (Some(n), Some(block)) => core.region.load_u64(block.pos().plus(u64::from(n) * 8)),
+            _ => line[number as usize],
+        };
+        let head = match pointer::decode(core.seed, id, Place::Head(number), raw) {
+            Target::None => continue,
+            Target::At(head) => head,
+            Target::Bad => return Err(bad(id, &format!("the pointer to chain {number}"))),
+        };
+        let (found, n) = read_one(core, id, number, head, line[TAIL_WORD as usize], each)?;
+        dropped += n;
+        chain::adopt(core, own, inode, Chain::recovered(number, found.head, found.last), head_block)?;
+    }
+    Ok(dropped)
+}
+
+fn bad(id: InodeId, what: &str) -> Error {
+    Error::Corrupt(format!("inode {}: {what} is wrong", id.ino.0))
+}
+
+fn claim(core: &Core, id: InodeId, block: BlockNo) -> Result<BlockNo> {
+    if !core.layout.holds(block, 1) {
+        return Err(bad(id, &format!("block {} of its log lies outside the data area: a pointer", block.0)));
+    }
+    if !core.free_map().claim(Extent { block, count: 1 }) {
+        return Err(bad(id, &format!("block {} of its log belongs to something else too: a pointer", block.0)));
+    }
+    Ok(block)
+}
+
+fn read_one(
+    core: &Core, id: InodeId, number: u32, head: BlockNo, tail_word: u64, each: &mut dyn FnMut(&Record) -> Result<()>,
+) -> Result<(Found, u64)> {
+    let scan = scan(core);
+    let mut tail = match (scan.kind, pointer::decode_tail(core.seed, id, tail_word)) {
+        (LogKind::Tail, Target::At(tail)) => Some(tail),
+        (LogKind::Tail, Target::Bad) => return Err(bad(id, "the tail pointer")),
+        _ => None,
+    };
+    // Without a tail nothing in a tail log counts; other logs have none.
+    let mut ends = scan.kind != LogKind::Tail || tail.is_some();
+    let mut found = Found { head, last: head };
+    let mut dropped = 0;
+    let mut next = Some(head);
+    while let Some(page) = next {
+        claim(core, id, page)?;
+        let header = scan.header(id, number, page).map_err(corrupt)?;
+        let end = match tail {
+            _ if !ends => 1,
+            Some((block, slot)) if block == page => {
+                (tail, ends) = (None, false);
+                slot
+            }
+            _ => SLOTS + 1,
+        };
+        let records = scan.page(id, &header, page, end).map_err(corrupt)?;
+        for (_, record) in &records.records {
+            each(record)?;
+        }
+        dropped += zero_dropped(core, page, end, &records);
+        found.last = page;
+        next = scan.next(id, page).map_err(corrupt)?;
+    }
+    if tail.is_some() {
+        return Err(bad(id, "the tail pointer (it leads out of the log)"));
+    }
+    Ok((found, dropped))
+}
+
+/// Zeroes what does not count, so that it can never count again (protocol review D4b).
+fn zero_dropped(core: &Core, page: BlockNo, end: u32, scan: &PageScan) -> u64 {
+    let behind = (end..=SLOTS).filter(|slot| core.region.line(slot_pos(page, *slot)).iter().any(|w| *w != 0));
+    let all: Vec<u32> = scan.dropped.iter().copied().chain(behind).collect();
+    for slot in &all {
+        if !core.read_only {
+            core.region.nt_zero(slot_pos(page, *slot), LINE_BYTES as u64);
+        }
+    }
+    if !all.is_empty() {
+        // PERSIST: gone before anything new is appended behind it.
+        core.region.fence();
+    }
+    all.len() as u64
+}

@@ -1,0 +1,83 @@
+//! The systems of the papers as switches of one engine (design section 2; protocol review section 7).
+//!
+//! Four axes tell them apart: which lock guards a range, how a record becomes valid, where time and size are kept, and
+//! whether data is copied before or under the lock. Each is decided by the variant alone.
+
+use heddle_range_lock::LockKind;
+
+/// A system of the papers, or ours.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Variant {
+    /// NOVA: one readers-writer lock an inode held over all four steps, log with a tail pointer.
+    Nova,
+    /// pNOVA-interval: interval tree, commit marks.
+    NovaInterval,
+    /// pNOVA-atomic, SRL(array): a word a segment in an array sized to the largest file, commit marks.
+    NovaArray,
+    /// SRL(tree): the same words under a radix tree, commit marks.
+    NovaTree,
+    /// Ours: cells, versions, a chain a lane, readers without locks.
+    Heddle,
+}
+
+/// How records are appended and when they count.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LogKind {
+    /// One chain; what lies before the tail pointer counts (NOVA).
+    Tail,
+    /// One chain; what carries a commit mark counts (SRL paper IV-D).
+    CommitMark,
+    /// A chain a writing lane; the checksum is the commit mark.
+    SelfCertifying,
+}
+
+impl Variant {
+    /// All, in the order of the papers.
+    pub const ALL: [Variant; 5] =
+        [Variant::Nova, Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree, Variant::Heddle];
+
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Nova => "nova",
+            Variant::NovaInterval => "nova-interval",
+            Variant::NovaArray => "nova-array",
+            Variant::NovaTree => "nova-tree",
+            Variant::Heddle => "heddle",
+        }
+    }
+
+    /// The variant of this name.
+    pub fn from_name(name: &str) -> Option<Variant> {
+        Variant::ALL.into_iter().find(|v| v.name() == name)
+    }
+
+    /// How its log works; images of one log kind can be mounted as any variant of it.
+    pub fn log(self) -> LogKind {
+        match self {
+            Variant::Nova => LogKind::Tail,
+            Variant::NovaInterval | Variant::NovaArray | Variant::NovaTree => LogKind::CommitMark,
+            Variant::Heddle => LogKind::SelfCertifying,
+        }
+    }
+
+    /// The lock that guards ranges of a file; `None` where the pages' own cells do.
+    pub fn lock(self) -> Option<LockKind> {
+        match self {
+            Variant::Nova => Some(LockKind::Inode),
+            Variant::NovaInterval => Some(LockKind::Interval),
+            Variant::NovaArray => Some(LockKind::Array),
+            Variant::NovaTree => Some(LockKind::Tree),
+            Variant::Heddle => None,
+        }
+    }
+
+    /// Its number in the superblock.
+    pub(crate) fn raw(self) -> u32 {
+        Variant::ALL.iter().position(|v| *v == self).map_or(0, |i| i as u32 + 1)
+    }
+
+    pub(crate) fn from_raw(raw: u32) -> Option<Variant> {
+        Variant::ALL.get((raw as usize).checked_sub(1)?).copied()
+    }
+}

@@ -1,0 +1,354 @@
+//! Images: making, mounting, unmounting.
+
+use crate::core::{Core, Parts};
+use crate::format::inode::{CHUNK_BLOCKS, InodeBase};
+use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
+use crate::format::pointer::{self, Place};
+use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::fs::NvmFs;
+use crate::ids::{BlockNo, InodeId};
+use crate::recovery::{self, Progress, Report};
+use crate::variant::Variant;
+use crate::{clock, itable, lease};
+use heddle_arena::Arena;
+use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_range_lock::{Geometry, Mode};
+use heddle_vfs::{Error, FileKind, Ino};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+/// Why an image cannot be made or mounted.
+#[derive(thiserror::Error, Debug)]
+pub enum VolumeError {
+    /// The file behind the region.
+    #[error(transparent)]
+    Region(#[from] heddle_pmem::Error),
+    /// Too small.
+    #[error("cannot make {}: {have} bytes are too few for a file system, at least {min} are needed (--size 4M or more)", path.display())]
+    TooSmall {
+        /// Image.
+        path: PathBuf,
+        /// Its size in bytes.
+        have: u64,
+        /// Bytes needed.
+        min: u64,
+    },
+    /// Neither copy of the superblock is one.
+    #[error("cannot mount {}: it holds no heddle file system ({what}). Make one with: heddle mkfs {}", path.display(), path.display())]
+    NotAnImage {
+        /// Image.
+        path: PathBuf,
+        /// What is there instead.
+        what: &'static str,
+    },
+    /// Both copies of the superblock are damaged.
+    #[error("cannot mount {}: both copies of the superblock are damaged. Restore the image from a backup", path.display())]
+    SuperblockDamaged {
+        /// Image.
+        path: PathBuf,
+    },
+    /// Another format.
+    #[error("cannot mount {}: its format is version {found}, this program reads version {VERSION}. Use the heddle that made it", path.display())]
+    OtherVersion {
+        /// Image.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// The file is shorter than the file system.
+    #[error("cannot mount {}: it is truncated: the file system has {want} bytes, the file {have}. Restore the missing part", path.display())]
+    Truncated {
+        /// Image.
+        path: PathBuf,
+        /// Bytes of the file system.
+        want: u64,
+        /// Bytes of the file.
+        have: u64,
+    },
+    /// Another kind of log.
+    #[error("cannot mount {} as {asked}: it was made as {made}, whose log is of another kind. Leave --variant out, or make a new image with: heddle mkfs --variant {asked}", path.display())]
+    WrongVariant {
+        /// Image.
+        path: PathBuf,
+        /// What was asked for.
+        asked: &'static str,
+        /// What it is.
+        made: &'static str,
+    },
+    /// Settings of the range lock.
+    #[error("cannot mount {}: {why}", path.display())]
+    Lock {
+        /// Image.
+        path: PathBuf,
+        /// What is wrong with them.
+        why: String,
+    },
+    /// No memory for the volatile state.
+    #[error("cannot mount {}: {why}", path.display())]
+    Memory {
+        /// Image.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// Recovery met damage, or ran out of something.
+    #[error("cannot mount {}: {source}", path.display())]
+    Recovery {
+        /// Image.
+        path: PathBuf,
+        /// What it met.
+        source: Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, VolumeError>;
+
+/// How the papers' locks behave, and how large the volatile memory may grow.
+#[derive(Clone)]
+pub struct MountOptions<'a> {
+    /// Mount as this system; `None`: as the image was made.
+    pub variant: Option<Variant>,
+    /// Change nothing.
+    pub read_only: bool,
+    /// Spinning as in the papers, or sleeping.
+    pub lock_mode: Mode,
+    /// Bytes of a segment of the papers' range locks.
+    pub segment_bytes: u64,
+    /// Volatile memory at most, in bytes (address space; untouched pages cost nothing).
+    pub arena_bytes: usize,
+    /// Told how far recovery is.
+    pub progress: Option<Progress<'a>>,
+}
+
+impl Default for MountOptions<'_> {
+    fn default() -> Self {
+        MountOptions {
+            variant: None,
+            read_only: false,
+            lock_mode: Mode::Default,
+            segment_bytes: BLOCK_BYTES as u64,
+            arena_bytes: 64 << 30,
+            progress: None,
+        }
+    }
+}
+
+/// A mounted image.
+pub struct Volume {
+    fs: NvmFs,
+    superblock: Superblock,
+    /// What recovery found.
+    pub report: Report,
+}
+
+fn place(region: &Region) -> PathBuf {
+    region.path().map_or_else(|| PathBuf::from("(memory)"), Path::to_path_buf)
+}
+
+fn uuid() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let random = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
+    if random.is_err() {
+        // No random source: time and process differ between images made on one machine.
+        let now = clock::exact().0 as u64;
+        bytes[..8].copy_from_slice(&now.to_le_bytes());
+        bytes[8..].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
+    }
+    bytes
+}
+
+/// Makes an empty file system on a region, whatever it held before.
+///
+/// # Errors
+/// [`VolumeError::TooSmall`].
+pub fn format(region: &Region, variant: Variant) -> Result<()> {
+    let have = region.len_bytes();
+    if have < REGION_BYTES_MIN {
+        return Err(VolumeError::TooSmall { path: place(region), have, min: REGION_BYTES_MIN });
+    }
+    let layout = Layout::new(have / BLOCK_BYTES as u64);
+    let now = clock::exact();
+    let superblock = Superblock {
+        magic: MAGIC,
+        version: U32::new(VERSION),
+        crc: U32::ZERO,
+        uuid: uuid(),
+        sequence: U64::new(1),
+        blocks_total: U64::new(layout.blocks_total),
+        epoch: U64::ZERO,
+        inode_dir_block: U64::new(layout.inode_dir.0),
+        inode_dir_pointers: U64::new(layout.chunks_max),
+        data_block: U64::new(layout.data.0),
+        created_ns: U64::new(now.0 as u64),
+        variant: U32::new(variant.raw()),
+        clean: U32::new(1),
+        mounted_ns: U64::ZERO,
+        unused: [0; 24],
+    };
+    // The old superblocks go first: an image whose making was interrupted is none.
+    region.nt_zero(BlockNo(0).pos(), BLOCK_BYTES as u64);
+    region.nt_zero(layout.last().pos(), BLOCK_BYTES as u64);
+    // PERSIST: see above.
+    region.fence();
+    region.nt_zero(layout.inode_dir.pos(), (layout.data.0 - layout.inode_dir.0) * BLOCK_BYTES as u64);
+    region.nt_zero(layout.data.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
+    let seed = superblock.seed();
+    let root = InodeBase {
+        id: InodeId { ino: Ino::ROOT, generation: 1 },
+        kind: FileKind::Directory,
+        perm: 0o755,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        rdev: 0,
+        crtime: now,
+    };
+    region.nt_line(inode_pos(layout.data, Ino::ROOT.0), &root.encode(seed));
+    let chunk = pointer::encode(seed, itable::DIRECTORY, Place::InodeChunk(0), layout.data);
+    region.store_u64(layout.chunk_pointer(0), chunk);
+    // PERSIST: the file system before the superblocks that say it is there.
+    region.fence();
+    write_superblock(region, &layout, superblock);
+    Ok(())
+}
+
+fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
+    let sealed = superblock.sealed();
+    for block in [BlockNo(0), layout.last()] {
+        region.nt_write(block.pos(), sealed.as_bytes());
+        // PERSIST: one copy whole before the other is touched.
+        region.fence();
+    }
+}
+
+/// The newer of the whole copies.
+fn read_superblock(region: &Region) -> Result<Superblock> {
+    let path = place(region);
+    let blocks = region.len_bytes() / BLOCK_BYTES as u64;
+    let found = |block: u64| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        region.read(BlockNo(block).pos(), &mut bytes);
+        Superblock::decode(&bytes)
+    };
+    let first = found(0);
+    let mut copies = vec![first, found(blocks.saturating_sub(1))];
+    // A file that was made longer since: the second copy is where the first says.
+    if let FoundSuperblock::Whole(sb) = first
+        && sb.blocks_total.get() != 0
+        && sb.blocks_total.get() < blocks
+    {
+        copies.push(found(sb.blocks_total.get() - 1));
+    }
+    let whole = copies.iter().filter_map(|c| if let FoundSuperblock::Whole(sb) = c { Some(*sb) } else { None });
+    if let Some(sb) = whole.max_by_key(|sb| sb.sequence.get()) {
+        let (want, have) = (sb.blocks_total.get().saturating_mul(BLOCK_BYTES as u64), region.len_bytes());
+        return if want > have { Err(VolumeError::Truncated { path, want, have }) } else { Ok(sb) };
+    }
+    for copy in &copies {
+        match copy {
+            FoundSuperblock::OtherVersion(found) => return Err(VolumeError::OtherVersion { path, found: *found }),
+            FoundSuperblock::Damaged => return Err(VolumeError::SuperblockDamaged { path }),
+            _ => {}
+        }
+    }
+    let blank = matches!(first, FoundSuperblock::Blank);
+    Err(VolumeError::NotAnImage { path, what: if blank { "it begins with zeros" } else { "it begins with something else" } })
+}
+
+/// Does the superblock agree with itself? Its checksum is right; this guards against a program that wrote nonsense.
+fn sane(superblock: &Superblock) -> bool {
+    let layout = Layout::new(superblock.blocks_total.get());
+    superblock.blocks_total.get() >= REGION_BYTES_MIN / BLOCK_BYTES as u64
+        && superblock.blocks_total.get() < 1 << BlockNo::BITS
+        && superblock.inode_dir_block.get() == layout.inode_dir.0
+        && superblock.inode_dir_pointers.get() == layout.chunks_max
+        && superblock.data_block.get() == layout.data.0
+}
+
+fn arena(bytes: usize) -> std::result::Result<Arena, heddle_arena::MapError> {
+    let mut want = bytes;
+    loop {
+        match Arena::shared(want) {
+            Err(_) if want > 256 << 20 => want /= 2,
+            other => return other,
+        }
+    }
+}
+
+/// Mounts a region: reads what it holds, recovers, and takes it into use.
+///
+/// # Errors
+/// One variant of [`VolumeError`] a cause; the region is unchanged then.
+pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
+    let path = place(&region);
+    let mut superblock = read_superblock(&region)?;
+    let made = Variant::from_raw(superblock.variant.get()).filter(|_| sane(&superblock));
+    let Some(made) = made else { return Err(VolumeError::SuperblockDamaged { path }) };
+    let variant = options.variant.unwrap_or(made);
+    if variant.log() != made.log() {
+        return Err(VolumeError::WrongVariant { path, asked: variant.name(), made: made.name() });
+    }
+    let region_bytes = superblock.blocks_total.get() * BLOCK_BYTES as u64;
+    let geometry = Geometry {
+        segment_bytes: options.segment_bytes,
+        file_bytes_max: if variant == Variant::NovaArray { region_bytes } else { heddle_vfs::OFFSET_MAX_BYTES },
+        ..Geometry::default()
+    };
+    let locks = match variant.lock().map(|kind| heddle_range_lock::make(kind, options.lock_mode, &geometry)) {
+        None => None,
+        Some(Ok(lock)) => Some(lock),
+        Some(Err(error)) => return Err(VolumeError::Lock { path, why: error.to_string() }),
+    };
+    let arena = arena(options.arena_bytes).map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
+    let read_only = options.read_only || region.is_read_only();
+    superblock.epoch = U64::new(superblock.epoch.get() + 1);
+    superblock.sequence = U64::new(superblock.sequence.get() + 1);
+    superblock.clean = U32::new(0);
+    superblock.mounted_ns = U64::new(clock::exact().0 as u64);
+    let (seed, epoch) = (superblock.seed(), superblock.epoch.get());
+    let parts = Parts { region, arena: Arc::new(arena), variant, locks, read_only, blocks: superblock.blocks_total.get() };
+    let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
+    let core = Arc::new(Core::new(parts, seed, epoch).map_err(recovery)?);
+    if !read_only {
+        // The epoch is durable before anything is written under it (protocol review D4c).
+        write_superblock(&core.region, &core.layout, superblock);
+    }
+    let report = recovery::recover(&core, options.progress.unwrap_or(&|_, _| {})).map_err(recovery)?;
+    Ok(Volume { fs: NvmFs { core }, superblock, report })
+}
+
+impl Volume {
+    /// The file system. Handles and clones may outlive the volume only as long as they are not used.
+    pub fn fs(&self) -> NvmFs {
+        self.fs.clone()
+    }
+
+    /// Which system it is mounted as.
+    pub fn variant(&self) -> Variant {
+        self.fs.core.variant
+    }
+
+    /// Was it unmounted cleanly before?
+    pub fn was_clean(&self) -> bool {
+        self.superblock.clean.get() == 1
+    }
+
+    /// Unmounts: the image is marked clean.
+    pub fn unmount(self) {
+        lease::leave(&self.fs.core);
+        let core = &self.fs.core;
+        if !core.read_only && core.writable().is_ok() {
+            let mut superblock = self.superblock;
+            superblock.sequence = U64::new(superblock.sequence.get() + 1);
+            superblock.clean = U32::new(1);
+            write_superblock(&core.region, &core.layout, superblock);
+        }
+    }
+
+    /// Leaves the image as a power cut would: nothing is written any more.
+    pub fn abandon(self) {
+        lease::leave(&self.fs.core);
+    }
+}
