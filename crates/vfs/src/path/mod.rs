@@ -26,7 +26,7 @@ pub const PATH_MAX_BYTES: usize = 4095;
 /// # Errors
 /// Those of `lookup`; [`Error::NotDirectory`], [`Error::Loop`], [`Error::NameTooLong`]; [`Error::NotFound`] if empty.
 pub fn resolve(fs: &dyn FileSystem, cred: &Cred, path: impl AsRef<Path>) -> Result<Attr> {
-    Walk::new(fs, cred).from_root(bytes(&path)?, LastLink::Follow)
+    Walk::new(fs, cred).whole(bytes(&path)?, LastLink::Follow)
 }
 
 /// As [`resolve`], but a symbolic link at the end is the answer (`lstat`), unless a '/' follows it.
@@ -34,7 +34,7 @@ pub fn resolve(fs: &dyn FileSystem, cred: &Cred, path: impl AsRef<Path>) -> Resu
 /// # Errors
 /// Those of [`resolve`].
 pub fn resolve_nofollow(fs: &dyn FileSystem, cred: &Cred, path: impl AsRef<Path>) -> Result<Attr> {
-    Walk::new(fs, cred).from_root(bytes(&path)?, LastLink::Keep)
+    Walk::new(fs, cred).whole(bytes(&path)?, LastLink::Keep)
 }
 
 /// The directory that holds, or would hold, the last name of a path, and that name: for make, unlink, rename.
@@ -120,7 +120,7 @@ impl<'a> Walk<'a> {
         Walk { fs, cred, links: 0 }
     }
 
-    fn from_root(&mut self, path: &[u8], last: LastLink) -> Result<Attr> {
+    fn whole(&mut self, path: &[u8], last: LastLink) -> Result<Attr> {
         match self.walk(Ino::ROOT, path, last)? {
             Some(attr) => Ok(attr),
             None => self.fs.getattr(Ino::ROOT),
