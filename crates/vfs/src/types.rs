@@ -140,7 +140,8 @@ pub struct Attr {
     pub crtime: Time,
 }
 
-/// A time to set.
+/// A time to set. Setting times needs ownership; both to [`SetTime::Now`] at once only the right to write; and with a
+/// size in the same call `Now` needs nothing beyond what the size needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
     /// The engine's clock when it carries out the call.

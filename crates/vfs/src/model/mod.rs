@@ -11,6 +11,8 @@
 mod attrs;
 mod content;
 mod inode;
+#[cfg(test)]
+mod linux;
 mod names;
 mod open;
 #[cfg(test)]

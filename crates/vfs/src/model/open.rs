@@ -90,12 +90,12 @@ impl State {
         len_bytes: u64,
         now: Time,
     ) -> Result<()> {
-        let ino = self.writable(handle)?;
-        let inode = self.inode_mut(ino)?;
-        let content = inode.content_mut()?;
         if len_bytes == 0 {
             return Err(Error::InvalidArgument("an empty range"));
         }
+        let ino = self.writable(handle)?;
+        let inode = self.inode_mut(ino)?;
+        let content = inode.content_mut()?;
         let end = end_of(offset, len_bytes)?;
         match op {
             RangeOp::Allocate { keep_size } => content.allocate(offset, len_bytes, keep_size)?,

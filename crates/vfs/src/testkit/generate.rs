@@ -106,7 +106,13 @@ fn names(calls: Calls) -> Vec<Choice> {
         (2, path().prop_map(|path| Act::Stat { path }).boxed()),
         (2, path().prop_map(|path| Act::ReadDir { path }).boxed()),
     ];
-    let make = |kind| (path(), perm()).prop_map(move |(path, perm)| Act::Make { path, kind, perm }).boxed();
+    // The kernel takes the set-id bits from a new directory's mode before an engine sees it.
+    let kept = |kind| if kind == FileKind::Directory { 0o1777 } else { 0o7777 };
+    let make = |kind| {
+        (path(), perm())
+            .prop_map(move |(path, perm)| Act::Make { path, kind, perm: perm & kept(kind) })
+            .boxed()
+    };
     if calls.has(Calls::DIRECTORIES) {
         choices.push((6, make(FileKind::Directory)));
         choices.push((3, path().prop_map(|path| Act::Rmdir { path }).boxed()));

@@ -15,6 +15,8 @@ pub struct Calls(u32);
 impl Calls {
     /// Everything.
     pub const ALL: Calls = Calls(u32::MAX);
+    /// Nothing but files in the root: create, open, read, write, unlink.
+    pub const NONE: Calls = Calls(0);
     /// Hard links.
     pub const LINK: Calls = Calls(1 << 0);
     /// Symbolic links.
@@ -45,6 +47,11 @@ impl Calls {
     pub const SEEK: Calls = Calls(1 << 13);
     /// Directories below the root.
     pub const DIRECTORIES: Calls = Calls(1 << 14);
+
+    /// These and those.
+    pub const fn with(self, those: Calls) -> Calls {
+        Calls(self.0 | those.0)
+    }
 
     /// These, less those.
     pub const fn without(self, those: Calls) -> Calls {
