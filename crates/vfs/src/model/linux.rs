@@ -85,7 +85,7 @@ impl LinuxFs {
         LinuxFs { root, inodes, open: Mutex::default() }
     }
 
-    /// Calls that this kernel's file system lacks.
+    /// Calls that this kernel's file system lacks, or bounds differently from ours.
     pub(super) fn lacks(&self) -> Calls {
         let handle =
             self.create(&Cred::root(), Ino::ROOT, Name::new(b"probe").unwrap(), 0o600, OpenFlags::READ_WRITE);
@@ -96,7 +96,9 @@ impl LinuxFs {
         {
             calls = if lacks(op) { calls.with(call) } else { calls };
         }
-        calls
+        let beyond = SetAttr { size_bytes: Some(OFFSET_MAX_BYTES + 1), ..SetAttr::default() };
+        let larger = self.setattr(&Cred::root(), handle.ino, Some(&handle), &beyond).is_ok();
+        if larger { calls.with(Calls::TRUNCATE) } else { calls }
     }
 
     fn inode(&self, ino: Ino) -> Result<Arc<OwnedFd>> {
