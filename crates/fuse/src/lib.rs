@@ -10,9 +10,10 @@
 //!
 //! **Data** goes to the engine, never to the kernel's page cache: every file is opened for direct I/O with parallel
 //! direct writes, else the kernel would serialise the writers of a file itself. It still does so for writes that extend
-//! the file, for `O_APPEND`, and for a file with a shared mapping. A call longer than 1 MiB arrives in pieces of 1 MiB:
-//! that is the length up to which reads and writes are atomic to each other here. A write through an `O_APPEND`
-//! descriptor goes to the engine's end of file, whatever offset the kernel believes in.
+//! the file, for `O_APPEND`, and for a file with a shared mapping (until its descriptor is closed). A longer call than
+//! 1 MiB (a page less if the caller's buffer does not start at a page border) arrives in pieces: that is the length up to
+//! which reads and writes are atomic to each other here. A write through an `O_APPEND` descriptor goes to the engine's
+//! end of file, whatever offset the kernel believes in.
 //!
 //! **Mappings** are the exception. Private ones (programs being executed, shared libraries) just work. Shared ones work
 //! through the page cache, negotiated with `FUSE_DIRECT_IO_ALLOW_MMAP`: what they write reaches the engine at `msync`,
@@ -26,7 +27,8 @@
 //! such a mount (`nosuid`, `nodev`).
 //!
 //! **Caches**: names and attributes are kept by the kernel for [`MountOptions::ttl`]; with another way into the engine
-//! beside the mount, set it to zero.
+//! beside the mount, set it to zero. A write that takes the set-user-id bit away does so at once, but `stat` may show the
+//! bit for that long.
 //!
 //! **Failures**: should an engine panic, that request and every later one fail with `EIO`: after a broken invariant no
 //! answer is better than a wrong one. When the process dies, callers get `ENOTCONN` until the mount is taken away, with
@@ -41,6 +43,7 @@ mod convert;
 mod error;
 mod handles;
 mod mounts;
+mod requests;
 mod session;
 
 pub use error::{Error, Holder};

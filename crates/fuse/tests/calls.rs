@@ -6,12 +6,15 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::{model, mount, uncached};
-use heddle_vfs::testkit::torn::{self, SHAPES, TornConfig};
-use heddle_vfs::testkit::{AppendIo, PositionalIo, appenders};
+use heddle_vfs::Time;
+use heddle_vfs::model::ModelFs;
+use heddle_vfs::testkit::torn::{self, SHAPES, Shape, TornConfig};
+use heddle_vfs::testkit::{AppendIo, FsFile, PositionalIo, appenders};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, RenameFlags, SeekFrom as RawSeek, Timespec, Timestamps, UTIME_NOW,
     UTIME_OMIT,
@@ -79,7 +82,7 @@ fn holes_are_found_made_and_read_as_zeros() {
 
 #[test]
 fn links_times_and_modes_are_kept() {
-    let Some(mount) = mount(std::sync::Arc::new(heddle_vfs::model::ModelFs::new()), &uncached()) else {
+    let Some(mount) = mount(Arc::new(ModelFs::new()), &uncached()) else {
         return;
     };
     let (one, two) = (mount.path("one"), mount.path("two"));
@@ -151,7 +154,7 @@ fn an_unlinked_file_lives_until_it_is_closed() {
 #[test]
 fn a_read_only_descriptor_and_a_read_only_mount_do_not_write() {
     let options = heddle_fuse::MountOptions { read_only: true, ..Default::default() };
-    let Some(mount) = mount(std::sync::Arc::new(heddle_vfs::model::ModelFs::new()), &options) else { return };
+    let Some(mount) = mount(Arc::new(ModelFs::new()), &options) else { return };
     assert_eq!(File::create(mount.path("f")).unwrap_err().raw_os_error(), Some(libc::EROFS));
     drop(mount);
     let Some(mount) = model() else { return };
@@ -163,7 +166,8 @@ fn a_read_only_descriptor_and_a_read_only_mount_do_not_write() {
 #[test]
 fn reads_through_the_mount_are_never_torn() {
     let Some(mount) = model() else { return };
-    for (shape, reads) in SHAPES.into_iter().zip([3000, 1500, 300]) {
+    let longest = Shape { offset: 1000, len_bytes: (1 << 20) - 4096 };
+    for (shape, reads) in SHAPES.into_iter().chain([longest]).zip([3000, 1500, 300, 200]) {
         let path = mount.path("torn");
         let config = TornConfig { reads, limit: Duration::from_secs(30), ..TornConfig::new(shape) };
         let report =
@@ -180,6 +184,59 @@ fn appends_through_the_mount_lose_nothing_and_tell_where_they_went() {
     let open = || Ok(Box::new(Mutex::new(File::options().append(true).open(&path)?)) as Box<dyn AppendIo>);
     let report = appenders::check(4, 200, &open, &File::open(&path).unwrap()).unwrap();
     assert!(report.is_clean() && report.records == 800, "{report:?}");
+}
+
+#[test]
+fn two_writers_of_one_file_are_in_the_engine_at_once() {
+    // The model asks its clock before it takes its lock: a call waits there for another one.
+    let meeting = Arc::new((Mutex::new(0), Condvar::new()));
+    let armed = Arc::new(AtomicBool::new(false));
+    let clock = {
+        let (meeting, armed) = (meeting.clone(), armed.clone());
+        move || {
+            if armed.load(SeqCst) {
+                let mut inside = meeting.0.lock().unwrap();
+                *inside += 1;
+                meeting.1.notify_all();
+                let _ = meeting
+                    .1
+                    .wait_timeout_while(inside, Duration::from_secs(10), |inside| *inside < 2)
+                    .unwrap();
+            }
+            Time(1)
+        }
+    };
+    let Some(mount) = mount(Arc::new(ModelFs::with_clock(clock)), &Default::default()) else { return };
+    let path = mount.path("shared");
+    fs::write(&path, [0; 8192]).unwrap();
+    let files = [open_rw(&path).unwrap(), open_rw(&path).unwrap()];
+    armed.store(true, SeqCst);
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for (at, file) in files.iter().enumerate() {
+            scope.spawn(move || file.write_all_at(&[1; 4096], at as u64 * 4096).unwrap());
+        }
+    });
+    armed.store(false, SeqCst);
+    assert_eq!(*meeting.0.lock().unwrap(), 2);
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "the kernel let the second writer in only after the first"
+    );
+}
+
+#[test]
+fn an_append_goes_to_the_engines_end_not_to_the_kernels() {
+    let engine = Arc::new(ModelFs::new());
+    let Some(mount) = mount(engine.clone(), &Default::default()) else { return };
+    let path = mount.path("log");
+    fs::write(&path, "kernel ").unwrap();
+    let mut log = File::options().append(true).open(&path).unwrap();
+    assert_eq!(log.metadata().unwrap().len(), 7);
+    let direct = FsFile::open(&*engine, "log", libc::O_WRONLY).unwrap();
+    AppendIo::append(&direct, b"engine ").unwrap();
+    log.write_all(b"kernel again").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"kernel engine kernel again");
 }
 
 /// Random operations on a file of the mount and on a plain file, as fsx does, mappings included.

@@ -66,7 +66,10 @@ fn programs_on_the_mount_can_be_executed() {
     assert!(sh_as_user(dir, "./true").status.success());
     assert!(!sh_as_user(dir, "cat true").status.success());
     sh(dir, "printf '#!/bin/sh\\necho script\\n' > s; chmod +x s; test \"$(./s)\" = script");
-    let busy = try_sh(dir, "cp /bin/sleep . && (./sleep 5 & echo $! > pid; sleep 0.2; echo x > sleep)");
+    let busy = try_sh(
+        dir,
+        "cp /bin/sleep . && (./sleep 5 > /dev/null 2>&1 & echo $! > pid; sleep 0.2; echo x > sleep)",
+    );
     assert!(
         String::from_utf8_lossy(&busy.stderr).contains("busy"),
         "a running program is not written to: {busy:?}"
