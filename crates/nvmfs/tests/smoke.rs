@@ -48,7 +48,7 @@ fn what_was_written_is_read_back_after_a_remount() {
             fs.release(h);
             v.abandon();
         }
-        let v = mount(again, &options).unwrap();
+        let v = mount(again, &options).unwrap_or_else(|e| panic!("{variant:?}: {e}"));
         let fs = v.fs();
         let a = fs.lookup(&cred, Ino::ROOT, name("moved")).unwrap();
         assert_eq!(a.size_bytes, 100_104);

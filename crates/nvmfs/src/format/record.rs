@@ -195,8 +195,8 @@ pub enum Found {
 }
 
 impl Record {
-    /// Slots it takes.
-    pub fn slots(&self) -> u32 {
+    /// Slots it takes at most: a name in its own directory's log takes less than in another's.
+    pub fn slots_max(&self) -> u32 {
         match self {
             Record::Write { .. } | Record::Punch { .. } => 1,
             Record::State(_) => 2,
