@@ -195,8 +195,8 @@ pub enum Found {
 }
 
 impl Record {
-    /// Slots it takes.
-    pub fn slots(&self) -> u32 {
+    /// Slots it takes at most: a name in its own directory's log takes less than in another's.
+    pub fn slots_max(&self) -> u32 {
         match self {
             Record::Write { .. } | Record::Punch { .. } => 1,
             Record::State(_) => 2,
@@ -307,10 +307,10 @@ impl Sealed {
 }
 
 fn checksum(seed: u32, slot: u32, lines: &[Line]) -> u32 {
-    let mut sum = crc(seed, &[u64::from(slot)]);
-    sum = crc(sum, &[word(payload(lines[0][0]) >> 32 << 32)]);
-    sum = crc(sum, &lines[0][1..7]);
-    lines[1..].iter().fold(sum, |sum, line| crc(sum, line))
+    let first = &lines[0];
+    let head = word(payload(first[0]) >> 32 << 32);
+    let covered = [u64::from(slot), head, first[1], first[2], first[3], first[4], first[5], first[6]];
+    lines[1..].iter().fold(crc(seed, &covered), |sum, line| crc(sum, line))
 }
 
 /// Reads the record that starts in `slot`; `line_at` gives the lines of the page.

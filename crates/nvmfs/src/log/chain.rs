@@ -15,7 +15,7 @@ use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, Place};
-use crate::format::record::{Record, Txn, mark};
+use crate::format::record::{Draft, Record, Txn, mark};
 use crate::ids::{BlockNo, Extent};
 use crate::inode::InodeRef;
 use crate::lane::{CHAIN_SLOTS, HeldChain, Own};
@@ -357,7 +357,17 @@ pub struct Appended {
 pub fn append_unfenced(
     core: &Core, lane: u16, inode: InodeRef<'_>, chain: &Chain, records: &[Record], marked: bool,
 ) -> Appended {
-    let slots: u32 = records.iter().map(Record::slots).sum();
+    let home = inode.id();
+    // Most transactions are one record: no memory is taken for those.
+    let (one, many);
+    let drafts: &[Draft] = if let [record] = records {
+        one = [record.draft(home, lane)];
+        &one
+    } else {
+        many = records.iter().map(|r| r.draft(home, lane)).collect::<Vec<_>>();
+        &many
+    };
+    let slots: u32 = drafts.iter().map(Draft::slots).sum();
     // ORDERING: Relaxed throughout, I1.
     let closed_page = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
     if closed_page {
@@ -366,8 +376,8 @@ pub fn append_unfenced(
     // ORDERING: Relaxed, I1.
     let (page, first, seed) = (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
     let (mut slot, mut last) = (first, first);
-    for record in records {
-        let sealed = record.draft(inode.id(), lane).seal(seed, slot, Txn { first, slots }, marked);
+    for draft in drafts {
+        let sealed = draft.seal(seed, slot, Txn { first, slots }, marked);
         for (line, i) in sealed.lines().iter().zip(0..) {
             core.region.nt_line(slot_pos(page, slot + i), line);
         }

@@ -211,7 +211,7 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
             let _latched = inode.vi.eof.lock();
-            prepare(core, &mut guard, inode, record.slots())?;
+            prepare(core, &mut guard, inode, record.slots_max())?;
             commit::commit(core, &mut guard, inode, &[*record])?;
         }
     }

@@ -119,11 +119,11 @@ fn use_it(fs: &NvmFs) -> heddle_vfs::Result<()> {
     rewrite_all(fs)
 }
 
-/// Writes the first byte of every file anew: what recovery left can be written.
+/// Writes the first byte of every file anew, where that changes nothing a tree shows: what recovery left can be written.
 fn rewrite_all(fs: &NvmFs) -> heddle_vfs::Result<()> {
     let cred = crate::common::root();
     for (path, node) in &Tree::of(fs)?.nodes {
-        if node.kind != heddle_vfs::FileKind::Regular || node.size_bytes == 0 || node.mtime.is_some() {
+        if node.kind != heddle_vfs::FileKind::Regular || node.size_bytes == 0 || node.mtime.is_some() || node.perm & 0o6000 != 0 {
             continue;
         }
         let path = std::str::from_utf8(path).unwrap();
