@@ -166,7 +166,7 @@ pub struct Txn {
 }
 
 /// A record as lines, not yet tied to a slot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Draft {
     lines: [Line; RECORD_SLOTS_MAX],
     slots: u32,
@@ -195,12 +195,23 @@ pub enum Found {
 }
 
 impl Record {
-    /// Slots it takes at most: a name in its own directory's log takes less than in another's.
+    /// Slots it takes at most: a name takes less in its own directory's log than in another's.
     pub fn slots_max(&self) -> u32 {
+        self.slots(true)
+    }
+
+    /// Slots it takes in the log of `home`.
+    pub fn slots_in(&self, home: InodeId) -> u32 {
+        self.slots(matches!(self, Record::Name { dir, .. } if *dir != home))
+    }
+
+    fn slots(&self, foreign: bool) -> u32 {
         match self {
             Record::Write { .. } | Record::Punch { .. } => 1,
             Record::State(_) => 2,
-            Record::Name { name, .. } => slots_of_extra(2 + name.bytes().len().div_ceil(NAME_BYTES_A_WORD)),
+            Record::Name { name, .. } => {
+                slots_of_extra(if foreign { 2 } else { 0 } + name.bytes().len().div_ceil(NAME_BYTES_A_WORD))
+            }
         }
     }
 
@@ -284,25 +295,13 @@ impl Draft {
         self.slots
     }
 
-    /// Ties it to its slot and transaction; the mark is left out where it is to be stored later.
-    pub fn seal(mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> Sealed {
+    /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
+    pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
         self.lines[0][4] = word(u64::from(txn.first) | u64::from(txn.slots) << 6);
-        let lines = &self.lines[..self.slots as usize];
-        let sum = checksum(seed, slot, lines);
+        let sum = checksum(seed, slot, &self.lines[..self.slots as usize]);
         self.lines[0][0] |= u64::from(sum);
         self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
-        Sealed(self)
-    }
-}
-
-/// Lines ready for the media.
-#[derive(Clone, Copy, Debug)]
-pub struct Sealed(Draft);
-
-impl Sealed {
-    /// The lines, in slot order.
-    pub fn lines(&self) -> &[Line] {
-        &self.0.lines[..self.0.slots as usize]
+        &self.lines[..self.slots as usize]
     }
 }
 
