@@ -1,0 +1,179 @@
+//! A walk over the places of ascending segments: one descent, then from leaf to leaf.
+
+use heddle_arena::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::{Arena, Full, Ptr};
+
+use super::{SrlTree, slot};
+use crate::head::LockHead;
+
+/// Where a segment is locked.
+pub(super) enum Place<'a> {
+    /// By its own word.
+    Word(&'a AtomicU32),
+    /// By the slot of an absent subtree that ends with segment `last`.
+    Slot { slot: &'a AtomicU64, last: u64, covered: bool },
+}
+
+enum Child<'a> {
+    Node(u64),
+    Absent(Place<'a>),
+}
+
+/// The nodes it came by, so that neighbours are found without a descent. Node 0 is none.
+pub(super) struct Cursor<'a> {
+    tree: &'a SrlTree,
+    arena: &'a Arena,
+    head: &'a LockHead,
+    parent: u64,
+    parent_no: u64,
+    leaf: u64,
+    leaf_no: u64,
+}
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    pub(super) fn new(tree: &'a SrlTree, arena: &'a Arena, head: &'a LockHead) -> Self {
+        Cursor { tree, arena, head, parent: 0, parent_no: 0, leaf: 0, leaf_no: 0 }
+    }
+
+    /// At `parent`, the [`parent`](Self::parent) of a cursor that stood at `segment` (0: none).
+    #[inline]
+    pub(super) fn starting_at(
+        tree: &'a SrlTree,
+        arena: &'a Arena,
+        head: &'a LockHead,
+        parent: u64,
+        segment: u64,
+    ) -> Self {
+        let mut cursor = Cursor::new(tree, arena, head);
+        if parent != 0 {
+            (cursor.parent, cursor.parent_no) = (parent, cursor.parent_no_of(segment));
+        }
+        cursor
+    }
+
+    /// The node above the leaf it stands at; 0 if there is none.
+    #[inline]
+    pub(super) fn parent(&self) -> u64 {
+        self.parent
+    }
+
+    /// The place of `segment`, growing the tree as needed. `open`: the range reaches from here to the end, `last`, so absent subtrees
+    /// within need not be grown.
+    #[inline]
+    pub(super) fn locate(&mut self, segment: u64, last: u64, open: bool) -> Result<Place<'a>, Full> {
+        let leaf = self.tree.levels[self.tree.depth - 1];
+        let leaf_no = segment >> leaf.bits;
+        if self.leaf == 0 || self.leaf_no != leaf_no {
+            self.leaf = match self.find_leaf(segment, last, open)? {
+                Child::Node(node) => node,
+                Child::Absent(place) => {
+                    self.leaf = 0;
+                    return Ok(place);
+                }
+            };
+            self.leaf_no = leaf_no;
+        }
+        Ok(Place::Word(self.arena.get(Ptr::from_raw(self.leaf).add(leaf.index(segment)))))
+    }
+
+    #[inline]
+    fn find_leaf(&mut self, segment: u64, last: u64, open: bool) -> Result<Child<'a>, Full> {
+        let depth = self.tree.depth;
+        if depth == 1 {
+            // ORDERING: Acquire, O1 of `tree`.
+            return Ok(Child::Node(self.head.root.load(Acquire)));
+        }
+        let parent_no = self.parent_no_of(segment);
+        if self.parent == 0 || self.parent_no != parent_no {
+            let left =
+                if self.parent != 0 && self.parent_no + 1 == parent_no { Some(self.link()) } else { None };
+            // ORDERING: Acquire, O1 of `tree`.
+            let mut node = left.map_or(0, |link| link.load(Acquire));
+            if node == 0 {
+                // ORDERING: Acquire, O1 of `tree`.
+                node = self.head.root.load(Acquire);
+                for level in 0..depth - 2 {
+                    match self.child(node, level, segment, last, open)? {
+                        Child::Node(child) => node = child,
+                        absent => {
+                            self.parent = 0;
+                            return Ok(absent);
+                        }
+                    }
+                }
+                if let Some(link) = left {
+                    // ORDERING: Release, O1 of `tree`: every walker stores the same.
+                    link.store(node, Release);
+                }
+            }
+            (self.parent, self.parent_no) = (node, parent_no);
+        }
+        self.child(self.parent, depth - 2, segment, last, open)
+    }
+
+    #[inline]
+    fn child(&self, node: u64, level: usize, segment: u64, last: u64, open: bool) -> Result<Child<'a>, Full> {
+        let index = self.tree.levels[level].index(segment);
+        let slot: &AtomicU64 = self.arena.get(Ptr::from_raw(node).add(index));
+        // ORDERING: Acquire, O1 of `tree`.
+        let value = slot.load(Acquire);
+        if slot::is_child(value) {
+            return Ok(Child::Node(value));
+        }
+        self.absent_child(slot, value, level, segment, last, open)
+    }
+
+    #[cold]
+    fn absent_child(
+        &self,
+        slot: &'a AtomicU64,
+        value: u64,
+        level: usize,
+        segment: u64,
+        last: u64,
+        open: bool,
+    ) -> Result<Child<'a>, Full> {
+        let shift = self.tree.levels[level].shift;
+        let first_below = segment >> shift << shift;
+        let last_below = first_below + (1 << shift) - 1;
+        let covered = open && segment == first_below && last_below <= last;
+        if slot::is_locked(value) || covered {
+            return Ok(Child::Absent(Place::Slot { slot, last: last_below, covered }));
+        }
+        let node = self.tree.new_node(self.arena, level + 1)?;
+        // ORDERING: Release installs, Acquire follows another's: O1 of `tree`.
+        match slot.compare_exchange(0, node, Release, Acquire) {
+            Ok(_) => {
+                // ORDERING: Relaxed, a figure for people.
+                self.head.bytes.fetch_add(self.tree.node_bytes(level + 1), Relaxed);
+                Ok(Child::Node(node))
+            }
+            Err(other) => {
+                // SAFETY: just made, and the exchange did not publish it (R1).
+                unsafe { self.tree.free_node(self.arena, level + 1, node) };
+                Ok(match slot::is_child(other) {
+                    true => Child::Node(other),
+                    false => Child::Absent(Place::Slot { slot, last: last_below, covered }),
+                })
+            }
+        }
+    }
+
+    fn parent_no_of(&self, segment: u64) -> u64 {
+        match self.tree.depth {
+            1 => 0,
+            depth => {
+                let parent = self.tree.levels[depth - 2];
+                segment >> (parent.shift + parent.bits)
+            }
+        }
+    }
+
+    /// The link to the parent's right neighbour.
+    fn link(&self) -> &'a AtomicU64 {
+        let slots = self.tree.slots(self.tree.depth - 2);
+        self.arena.get(Ptr::from_raw(self.parent).add(slots - 1))
+    }
+}

@@ -1,0 +1,71 @@
+//! A slot of an interior node: names a child, or, while the subtree is absent, may be its lock word.
+//!
+//! State       0: absent. Below 2^42: offset of the child. Else locked as a whole: `writer:1 | readers:21`, above 42 zero bits.
+//! Invariants  S1  absent -> child, for ever (until the file is closed); absent -> locked -> absent.
+//! Orderings   as of `word`: taking Acquire, giving back SeqCst.
+
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use crate::head::Access;
+use crate::wait::Holder;
+
+/// One reader. Offsets are smaller: an arena is at most 4 TiB.
+const READER: u64 = 1 << 42;
+const WRITER: u64 = 1 << 63;
+
+#[inline]
+pub(super) fn is_child(value: u64) -> bool {
+    value != 0 && value < READER
+}
+
+#[inline]
+pub(super) fn is_locked(value: u64) -> bool {
+    value >= READER
+}
+
+/// Tries to take the subtree as a whole. `covered`: all of it is wanted, so it may be taken while it is absent; else only to read
+/// along with other readers.
+pub(super) fn try_lock(slot: &AtomicU64, access: Access, covered: bool) -> bool {
+    // ORDERING: Relaxed, a guess that the exchange confirms.
+    let mut now = slot.load(Relaxed);
+    loop {
+        let locked = match access {
+            Access::Exclusive if now == 0 && covered => WRITER,
+            Access::Shared if now == 0 && covered => READER,
+            Access::Shared if is_locked(now) && now < WRITER - READER => now + READER,
+            _ => return false,
+        };
+        // ORDERING: Acquire, pairs with the SeqCst in `unlock`. A failure decides nothing.
+        match slot.compare_exchange_weak(now, locked, Acquire, Relaxed) {
+            Ok(_) => return true,
+            Err(other) => now = other,
+        }
+    }
+}
+
+/// Who keeps us from taking it, or from what is below it.
+pub(super) fn holder(slot: &AtomicU64, access: Access) -> Option<Holder> {
+    match slot.load(SeqCst) {
+        now if !is_locked(now) => None,
+        now if now >= WRITER => Some(Holder::Writer),
+        now if access == Access::Shared && now < WRITER - READER => None,
+        _ => Some(Holder::Readers),
+    }
+}
+
+/// Gives back; true if somebody may have been waiting for just this.
+pub(super) fn unlock(slot: &AtomicU64, access: Access) -> bool {
+    match access {
+        Access::Exclusive => {
+            let was = slot.swap(0, SeqCst);
+            debug_assert_eq!(was, WRITER, "given back by who holds it");
+            true
+        }
+        Access::Shared => {
+            let was = slot.fetch_sub(READER, SeqCst);
+            debug_assert!((READER..WRITER).contains(&was), "given back by who holds it");
+            was == READER || was >= WRITER - READER
+        }
+    }
+}

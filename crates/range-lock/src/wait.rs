@@ -1,0 +1,166 @@
+//! Waiting for words, and the ageing that lets writers in under endless readers.
+//!
+//! Modes       Paper: spin. Incoming readers outrank waiting writers (SRL IV-B, "current implementation"). Every so often a spinner
+//!             offers its core, since here a holder can be preempted, which the papers' kernel code hardly is.
+//!             Default: spin a little, then sleep in the arena's parking table; writers age (SRL IV-B, proposed there).
+//! Ageing      A writer that readers have kept out for [`AGE_AFTER`] counts itself in `aged` and in the buckets of its range.
+//!             A reader that holds nothing yet and whose range meets such a bucket holds back until the count is gone, at most for
+//!             [`HOLD_BACK_MAX`]. The writer takes itself out once it holds its whole range; from then on the words protect it.
+//! Bound       After it has aged, only readers that were already past the check stand before the writer: each thread at most once.
+//!             So it is in after AGE_AFTER + the longest of their holds (and the scheduler's delays).
+//! No deadlock Only readers that hold nothing hold back, and only for a bounded time: neither a bucket that two segments share nor a
+//!             thread that holds another range of the file can close a cycle.
+//! Cost        A reader that meets no aged writer reads one word of the head's first line, which it reads anyway; nothing shared is written.
+//! Orderings   O1  `aged` and the buckets decide fairness, never exclusion: Relaxed, but SeqCst where a sleeper waits for them.
+
+use std::time::{Duration, Instant};
+
+use heddle_arena::Arena;
+use heddle_arena::sync::atomic::Ordering::{Relaxed, SeqCst};
+use heddle_arena::sync::spin_hint;
+
+use crate::head::{AGED_BUCKETS, Access, LockHead};
+
+/// How waiters wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// The papers' algorithm to the letter: spinning, readers first.
+    Paper,
+    /// The same words; waiters sleep, and a waiting writer ages.
+    #[default]
+    Default,
+}
+
+/// A writer kept out by readers for this long ages. A tenth of the 10 ms in which it is to be in. (Under loom, where time does
+/// not pass, at once.)
+pub const AGE_AFTER: Duration = if cfg!(loom) { Duration::ZERO } else { Duration::from_millis(1) };
+
+/// A reader holds back for aged writers at most this long: readers are blocked for a time, never for good.
+pub const HOLD_BACK_MAX: Duration = Duration::from_millis(10);
+
+/// Turns before a waiter sleeps: about what a sleep and a wake cost.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 100 };
+/// Turns between offers of the core, in paper mode.
+const SPINS_PER_YIELD: u32 = 1000;
+
+/// Who keeps a waiter out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holder {
+    Readers,
+    Writer,
+}
+
+/// One acquire's view of waiting.
+pub(crate) struct Waiter<'a> {
+    arena: &'a Arena,
+    head: &'a LockHead,
+    mode: Mode,
+    access: Access,
+    range: (u64, u64),
+    turns: u32,
+    since: Option<Instant>,
+    aged: bool,
+}
+
+impl<'a> Waiter<'a> {
+    /// To be made before anything is held: a reader holds back here for aged writers.
+    #[inline]
+    pub(crate) fn new(
+        arena: &'a Arena,
+        head: &'a LockHead,
+        mode: Mode,
+        access: Access,
+        range: (u64, u64),
+    ) -> Waiter<'a> {
+        let waiter = Waiter { arena, head, mode, access, range, turns: 0, since: None, aged: false };
+        // ORDERING: Relaxed, O1.
+        if mode == Mode::Default && access == Access::Shared && head.aged.load(Relaxed) != 0 {
+            waiter.hold_back();
+        }
+        waiter
+    }
+
+    /// Waits a while, at most until `holder` says that nobody keeps us out. The caller tries again then. `key` is what releasers
+    /// wake.
+    #[cold]
+    pub(crate) fn pause(&mut self, key: u64, holder: impl Fn() -> Option<Holder>) {
+        self.turns += 1;
+        if self.mode == Mode::Paper {
+            if self.turns.is_multiple_of(SPINS_PER_YIELD) {
+                std::thread::yield_now();
+            }
+            return spin_hint();
+        }
+        if self.turns <= SPINS {
+            return spin_hint();
+        }
+        let parking = self.arena.parking();
+        match holder() {
+            Some(Holder::Readers) if self.access == Access::Exclusive && !self.aged => {
+                let since = *self.since.get_or_insert_with(Instant::now);
+                let left = AGE_AFTER.saturating_sub(since.elapsed());
+                parking.wait(key, || holder().is_some(), Some(left));
+                // Behind a writer it would hold readers back for nothing.
+                if since.elapsed() >= AGE_AFTER && holder() == Some(Holder::Readers) {
+                    self.age();
+                }
+            }
+            seen => {
+                parking.wait(key, || seen.is_some() && holder() == seen, None);
+            }
+        }
+    }
+
+    /// All of the range is held.
+    #[inline]
+    pub(crate) fn done(self) {
+        if self.aged {
+            self.rejuvenate();
+        }
+    }
+
+    fn age(&mut self) {
+        self.aged = true;
+        for bucket in self.buckets() {
+            // ORDERING: Relaxed, O1.
+            self.head.aged_in[bucket].fetch_add(1, Relaxed);
+        }
+        // ORDERING: Relaxed, O1.
+        self.head.aged.fetch_add(1, Relaxed);
+    }
+
+    #[cold]
+    fn rejuvenate(self) {
+        // ORDERING: Relaxed, O1.
+        self.head.aged.fetch_sub(1, Relaxed);
+        for bucket in self.buckets() {
+            self.head.aged_in[bucket].fetch_sub(1, SeqCst);
+        }
+        self.arena.parking().wake(self.held_back_key());
+    }
+
+    #[cold]
+    fn hold_back(&self) {
+        let aged = || self.buckets().any(|bucket| self.head.aged_in[bucket].load(SeqCst) != 0);
+        let timeout = (!cfg!(loom)).then_some(HOLD_BACK_MAX);
+        self.arena.parking().wait(self.held_back_key(), aged, timeout);
+    }
+
+    fn held_back_key(&self) -> u64 {
+        self.arena.offset_of(&self.head.aged).raw()
+    }
+
+    fn buckets(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, last) = self.range;
+        let count = (last - first).saturating_add(1).min(AGED_BUCKETS as u64);
+        (0..count).map(move |i| ((first + i) % AGED_BUCKETS as u64) as usize)
+    }
+}
+
+/// Wakes who waits for `key`, after the SeqCst store that lets them in.
+#[inline]
+pub(crate) fn wake(mode: Mode, arena: &Arena, key: u64) {
+    if mode == Mode::Default {
+        arena.parking().wake(key);
+    }
+}
