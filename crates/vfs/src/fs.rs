@@ -75,7 +75,8 @@ pub trait FileSystem: Send + Sync {
     /// What `stat` tells.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
 
-    /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`).
+    /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`); with
+    /// one that is not, it is [`crate::Error::InvalidArgument`], even for root.
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr>;
 
     /// Makes anything but an open regular file: directories, symbolic links, device files, closed regular files.
