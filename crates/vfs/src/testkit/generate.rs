@@ -63,9 +63,8 @@ fn path(calls: Calls) -> BoxedStrategy<String> {
 
 fn perm(calls: Calls) -> impl Strategy<Value = u16> {
     let kept = if calls.has(Calls::SET_ID) { 0o7777 } else { 0o1777 };
-    prop::sample::select(vec![
-        0o777, 0o755, 0o700, 0o644, 0o666, 0o070, 0o000, 0o1777, 0o2775, 0o2755, 0o4755, 0o6777,
-    ])
+    let odd = vec![0o755, 0o700, 0o644, 0o666, 0o070, 0o000, 0o1777, 0o2775, 0o2755, 0o4755, 0o6777];
+    prop_oneof![2 => Just(0o777), 1 => prop::sample::select(odd)].prop_map(move |perm: u16| perm & kept)
 }
 
 fn flags() -> impl Strategy<Value = OpenFlags> {
