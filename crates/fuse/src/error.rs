@@ -8,7 +8,8 @@ use std::path::PathBuf;
 #[derive(thiserror::Error, Debug)]
 pub enum Error {
     /// There is no FUSE in this kernel, or not in this container.
-    #[error("cannot mount at {}: there is no /dev/fuse. Load the module (modprobe fuse) or give the container the device", .dir.display())]
+    #[error("cannot mount at {}: there is no /dev/fuse. Load the module (modprobe fuse) \
+        or give the container the device", .dir.display())]
     NoDevice {
         /// Where it was to be mounted.
         dir: PathBuf,
@@ -30,7 +31,8 @@ pub enum Error {
         source_name: String,
     },
     /// The kernel or `fusermount3` refused.
-    #[error("cannot mount at {}: {source}. Without root this needs fusermount3 (package fuse3), and user_allow_other in /etc/fuse.conf for allow_other", .dir.display())]
+    #[error("cannot mount at {}: {source}. Without root this needs fusermount3 (package fuse3), \
+        and user_allow_other in /etc/fuse.conf for allow_other", .dir.display())]
     Refused {
         /// Where it was to be mounted.
         dir: PathBuf,

@@ -62,9 +62,9 @@ fn samples() -> Vec<Record> {
 }
 
 fn sealed(record: &Record, slot: u32) -> Vec<Line> {
-    let draft = record.draft(HOME, 3);
+    let mut draft = record.draft(HOME, 3);
     let txn = Txn { first: slot, slots: draft.slots() };
-    draft.seal(SEED, slot, txn, true).lines().to_vec()
+    draft.seal(SEED, slot, txn, true).to_vec()
 }
 
 fn read(lines: &[Line], slot: u32) -> Found {
@@ -75,6 +75,7 @@ fn read(lines: &[Line], slot: u32) -> Found {
 fn every_record_is_read_back_as_it_was_written() {
     for record in samples() {
         let lines = sealed(&record, 5);
+        assert_eq!(lines.len() as u32, record.slots_in(HOME));
         assert!(lines.len() as u32 <= record.slots_max());
         match read(&lines, 5) {
             Found::Whole { record: back, slots, mark, .. } => {

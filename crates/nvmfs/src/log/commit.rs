@@ -46,7 +46,7 @@ pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
     match core.variant.log() {
         LogKind::SelfCertifying => {
             let chain = chain::lease(core, guard, inode)?;
-            let slots = records.iter().map(Record::slots_max).sum();
+            let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
             // `prepare` made room, unless this lane has lost the chain since, to another inode's in the same place.
             if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
                 // PERSIST: a fresh log page is empty before it is linked.

@@ -162,7 +162,7 @@ fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Resul
             return Err(error);
         }
     };
-    if let Err(error) = commit::commit(core, guard, plan.to.dir, &[to, from]) {
+    if let Err(error) = commit::commit(core, guard, plan.to.dir, &[to, from.clone()]) {
         table::unprepare(core, guard.own, entry_to);
         table::unprepare(core, guard.own, entry_from);
         return Err(error);
