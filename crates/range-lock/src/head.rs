@@ -17,7 +17,7 @@ pub enum Access {
 pub struct Held {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// Where release starts: what it is, each lock knows.
+    /// Saves release a search: what it is, each lock knows.
     pub(crate) place: u64,
     pub(crate) access: Access,
 }
