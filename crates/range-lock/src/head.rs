@@ -45,7 +45,7 @@ heddle_arena::shared! {
         pub(crate) word: AtomicU32,
         /// Writers that have aged.
         pub(crate) aged: AtomicU32,
-        first_line: [AtomicU64; 6],
+        padding: [AtomicU64; 6],
         /// Aged writers by bucket.
         pub(crate) aged_in: [AtomicU16; AGED_BUCKETS],
         /// Tree, interval: bytes allocated for this file.
