@@ -148,9 +148,6 @@ fn named_in(
 }
 
 fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, target: &[u8]) -> Result<()> {
-    if target.is_empty() {
-        return Err(Error::NotFound);
-    }
     match core.locks {
         None => crate::file::heddle::write(core, guard, inode, At::Offset(0), target)?,
         Some(_) => crate::file::paper::write(core, guard, inode, At::Offset(0), target)?,
