@@ -258,7 +258,7 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let inode = self.core.inode(ino)?;
         let mut guard = enter(&self.core)?;
-        ops::link(&self.core, &mut guard, inode, dir, name)?;
+        ops::link(&self.core, &mut guard, cred, inode, dir, name)?;
         self.attr(inode)
     }
 
@@ -291,7 +291,7 @@ impl FileSystem for NvmFs {
             FileKind::Directory if flags.write || flags.truncate => return Err(Error::IsDirectory),
             FileKind::Directory => {}
             FileKind::Symlink => return Err(Error::Loop),
-            _ => return Err(Error::NotSupported("opening device files, pipes and sockets: the kernel does that")),
+            _ => return Err(Error::InvalidArgument("devices, pipes and sockets are opened by the kernel")),
         }
         if flags.write || flags.truncate {
             self.core.writable()?;
@@ -397,9 +397,10 @@ impl FileSystem for NvmFs {
 }
 
 impl NvmFs {
+    /// A directory that may be searched; whether it may be changed is asked when it is known what stands there.
     fn changing_directory(&self, cred: &Cred, ino: Ino) -> Result<InodeRef<'_>> {
         self.core.writable()?;
-        ops::directory(&self.core, cred, ino, Permission::WRITE_EXECUTE)
+        ops::directory(&self.core, cred, ino, Permission::EXECUTE)
     }
 
     fn get(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
