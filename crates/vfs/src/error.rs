@@ -58,7 +58,7 @@ pub enum Error {
     #[error("too many links")]
     TooManyLinks,
     /// ELOOP
-    #[error("too many symbolic links, or a directory would become its own ancestor's child")]
+    #[error("too many symbolic links in the path, or one where none may be")]
     Loop,
     /// EXDEV
     #[error("not on the same file system")]

@@ -83,7 +83,14 @@ pub trait FileSystem: Send + Sync {
 
     /// Makes a regular file and opens it; fails with [`crate::Error::Exists`] if the name is taken. The new file is
     /// open as `flags` say, whatever `perm` allows.
-    fn create(&self, cred: &Cred, parent: Ino, name: Name<'_>, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)>;
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)>;
 
     /// Target of a symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
@@ -99,7 +106,13 @@ pub trait FileSystem: Send + Sync {
 
     /// Moves a name.
     fn rename(
-        &self, cred: &Cred, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>, mode: RenameMode,
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        mode: RenameMode,
     ) -> Result<()>;
 
     /// Opens a regular file or a directory (read only).
@@ -130,5 +143,10 @@ pub trait FileSystem: Send + Sync {
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64>;
 
     /// Gives the entries of an open directory from `from` on to `emit` until that returns false.
-    fn readdir(&self, handle: &Handle, from: Cookie, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+    fn readdir(
+        &self,
+        handle: &Handle,
+        from: Cookie,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()>;
 }

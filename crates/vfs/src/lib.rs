@@ -8,12 +8,16 @@
 mod cred;
 mod error;
 mod fs;
+pub mod model;
+pub mod path;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 mod types;
 
 pub use cred::{Cred, Permission};
 pub use error::{Error, Result};
 pub use fs::{DirEntry, FileSystem, RangeOp, RenameMode, SeekTarget};
 pub use types::{
-    Attr, Cookie, FileKind, Handle, Ino, NAME_MAX_BYTES, Name, NewNode, OpenFlags, SetAttr, SetTime, StatFs, Time,
-    OFFSET_MAX_BYTES,
+    Attr, Cookie, FileKind, Handle, Ino, NAME_MAX_BYTES, Name, NewNode, OFFSET_MAX_BYTES, OpenFlags, SetAttr,
+    SetTime, StatFs, Time,
 };

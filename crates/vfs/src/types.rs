@@ -51,7 +51,8 @@ impl<'a> Name<'a> {
         if bytes.len() > NAME_MAX_BYTES {
             return Err(Error::NameTooLong);
         }
-        if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, 0 | b'/')) {
+        if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, 0 | b'/'))
+        {
             return Err(Error::InvalidName);
         }
         Ok(Name(bytes))
@@ -100,7 +101,9 @@ impl FileKind {
     /// The kind whose discriminant is `raw`, as media and directory entries store it.
     pub fn from_raw(raw: u8) -> Option<FileKind> {
         use FileKind::*;
-        [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice].into_iter().find(|k| *k as u8 == raw)
+        [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]
+            .into_iter()
+            .find(|k| *k as u8 == raw)
     }
 }
 
@@ -137,7 +140,8 @@ pub struct Attr {
     pub crtime: Time,
 }
 
-/// A time to set.
+/// A time to set. Setting times needs ownership; both to [`SetTime::Now`] at once only the right to write; and with a
+/// size in the same call `Now` needs nothing beyond what the size needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
     /// The engine's clock when it carries out the call.
@@ -221,9 +225,15 @@ pub struct Handle {
     pub token: u64,
 }
 
-/// A place in a directory, stable while entries come and go and across restarts. 0 is the start.
+/// A place in a directory, stable while entries come and go and across restarts. 0 is the start; those of entries are
+/// at most [`Cookie::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Cookie(pub u64);
+
+impl Cookie {
+    /// The largest: the kernel keeps places as signed 64-bit offsets, and the mount needs two of them for `.` and `..`.
+    pub const MAX: Cookie = Cookie(i64::MAX as u64 - 2);
+}
 
 /// What `statfs` tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

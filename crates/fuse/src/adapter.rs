@@ -1,0 +1,204 @@
+//! A [`FileSystem`] behind the kernel's requests: what they have in common.
+//!
+//! Invariants  A1  after a panic of the engine it is not called again: a broken invariant gives no answers.
+//! Places in a directory are the engine's cookies plus 2; 0 is before `.`, 1 before `..`, 2 before the first entry.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fuser::{FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
+use heddle_vfs::{
+    Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result, SetAttr,
+};
+
+use crate::caller::as_caller;
+use crate::convert::{errno, file_attr};
+use crate::handles::Handles;
+
+/// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
+const FMODE_EXEC: i32 = 0x20;
+
+/// Entries of a directory that one look at the engine brings for `readdirplus`.
+const BATCH_ENTRIES: usize = 128;
+
+pub(crate) struct Adapter {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) handles: Handles,
+    pub(crate) ttl: Duration,
+    broken: AtomicBool,
+}
+
+impl Adapter {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Adapter {
+        Adapter { fs, handles: Handles::default(), ttl, broken: AtomicBool::new(false) }
+    }
+
+    /// A1. An answer that cannot be given is an [`Error::Io`].
+    pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let failed = || Error::Io("the engine panicked; the mount is out of service".into());
+        // ORDERING: Relaxed: a flag alone, nothing is read behind it; a late sight of it costs one more call.
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(failed());
+        }
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            // ORDERING: Relaxed, as above.
+            self.broken.store(true, Ordering::Relaxed);
+            Err(failed())
+        })
+    }
+
+    pub(crate) fn with_handle<T>(
+        &self,
+        fh: FileHandle,
+        work: impl FnOnce(&Handle) -> Result<T>,
+    ) -> Result<T> {
+        self.guarded(|| self.handles.with(fh.0, work))
+    }
+
+    pub(crate) fn keep(&self, handle: Handle) -> Result<FileHandle> {
+        self.handles.insert(handle).map(FileHandle).map_err(|handle| {
+            self.fs.release(handle);
+            Error::NoMemory
+        })
+    }
+
+    pub(crate) fn release_handle(&self, fh: FileHandle, reply: ReplyEmpty) {
+        let done = self.guarded(|| {
+            let handle = self.handles.remove(fh.0).ok_or(Error::BadHandle)?;
+            self.fs.release(handle);
+            Ok(())
+        });
+        answer_empty(done, reply);
+    }
+
+    pub(crate) fn answer_entry(&self, result: Result<Attr>, reply: ReplyEntry) {
+        match result {
+            Ok(attr) => reply.entry(&self.ttl, &file_attr(&attr), Generation(attr.generation)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    pub(crate) fn make(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        node: NewNode<'_>,
+    ) -> Result<Attr> {
+        self.guarded(|| {
+            let name = Name::new(name.as_bytes())?;
+            as_caller(request, sets_group_id(node.perm), |cred| self.fs.make(cred, Ino(parent.0), name, node))
+        })
+    }
+
+    /// The kernel asks to create what it has not found; when another was quicker and the caller does not insist
+    /// on a new file, his is opened.
+    pub(crate) fn create_or_open(
+        &self,
+        request: &Request,
+        parent: Ino,
+        name: Name<'_>,
+        perm: u16,
+        flags: i32,
+    ) -> Result<(Attr, Handle)> {
+        let open_flags = OpenFlags::from_posix(flags);
+        as_caller(request, sets_group_id(perm), |cred| {
+            loop {
+                match self.fs.create(cred, parent, name, perm, open_flags) {
+                    Err(Error::Exists) if flags & libc::O_EXCL == 0 => {}
+                    result => return result,
+                }
+                match self.fs.lookup(cred, parent, name) {
+                    Ok(attr) => {
+                        let handle = self.fs.open(cred, attr.ino, open_flags)?;
+                        return Ok((self.fs.getattr(attr.ino)?, handle));
+                    }
+                    Err(Error::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        })
+    }
+
+    pub(crate) fn open_as(&self, request: &Request, ino: INodeNo, flags: i32) -> Result<FileHandle> {
+        self.guarded(|| {
+            let open = |cred: &Cred| self.fs.open(cred, Ino(ino.0), OpenFlags::from_posix(flags));
+            let handle =
+                if flags & FMODE_EXEC != 0 { open(&Cred::root()) } else { as_caller(request, false, open) };
+            self.keep(handle?)
+        })
+    }
+
+    /// Whoever writes without privilege takes the set-id bits away; the kernel leaves that to us here.
+    pub(crate) fn drop_set_id_bits(&self, ino: Ino) -> Result<()> {
+        let perm = self.fs.getattr(ino)?.perm;
+        let group_id = if perm & 0o010 != 0 { 0o2000 } else { 0 };
+        if perm & (0o4000 | group_id) != 0 {
+            let set = SetAttr { perm: Some(perm & !(0o4000 | group_id)), ..SetAttr::default() };
+            self.fs.setattr(&Cred::root(), ino, None, &set)?;
+        }
+        Ok(())
+    }
+
+    /// Entries from `from` on, their names copied: the engine may hold a lock while it gives them, and their attributes
+    /// are asked for afterwards.
+    fn batch(&self, handle: &Handle, from: Cookie) -> Result<Vec<(Vec<u8>, Cookie)>> {
+        let mut batch = Vec::with_capacity(BATCH_ENTRIES);
+        self.fs.readdir(handle, from, &mut |entry| {
+            batch.push((entry.name.bytes().to_vec(), entry.next));
+            batch.len() < BATCH_ENTRIES
+        })?;
+        Ok(batch)
+    }
+
+    /// Fills `add` (which says true when it is full) with entries and attributes from place `offset` on.
+    pub(crate) fn entries_with_attributes(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        add: &mut dyn FnMut(&[u8], u64, &Attr) -> bool,
+    ) -> Result<()> {
+        if offset == 0 && add(b".", 1, &self.fs.getattr(handle.ino)?) {
+            return Ok(());
+        }
+        if offset <= 1 && add(b"..", 2, &self.fs.getattr(self.fs.parent(handle.ino)?)?) {
+            return Ok(());
+        }
+        let mut from = Cookie(offset.saturating_sub(2));
+        loop {
+            let batch = self.batch(handle, from)?;
+            for (name, next) in &batch {
+                // By name, not by the entry's inode number: that may be another file's by now.
+                match self.fs.lookup(&Cred::root(), handle.ino, Name::new(name)?) {
+                    Ok(attr) if add(name, place(*next), &attr) => return Ok(()),
+                    Ok(_) | Err(Error::NotFound | Error::Stale) => {}
+                    Err(error) => return Err(error),
+                }
+                from = *next;
+            }
+            if batch.len() < BATCH_ENTRIES {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The kernel's number for a place.
+pub(crate) fn place(cookie: Cookie) -> u64 {
+    cookie.0.min(Cookie::MAX.0) + 2
+}
+
+pub(crate) fn sets_group_id(perm: u16) -> bool {
+    perm & 0o2000 != 0
+}
+
+pub(crate) fn answer_empty(result: Result<()>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}

@@ -1,0 +1,113 @@
+//! The engine's open files, by the number the kernel knows them by.
+//!
+//! State       slots in segments that are added and never moved or freed: segment k has 64 * 2^k slots.
+//!             A slot has a lock of its own; the list of free slots has one that only open and release take.
+//! Invariants  H1  a number is `generation << 32 | slot`. The generation counts a slot's uses: a number that the kernel
+//!                 did not get from us, or has given back, finds no file.
+//!             H2  a file leaves its slot under the slot's write lock, so no call is using it.
+//! Lock order  a slot's lock is not held while the list's is taken.
+//!
+//! A request takes one uncontended read lock here: requests on different descriptors share no line.
+
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+
+use heddle_vfs::{Error, Handle, Result};
+
+const FIRST_SLOTS: u32 = 64;
+const SEGMENTS: usize = 20;
+const SLOTS_MAX: u32 = FIRST_SLOTS * ((1 << SEGMENTS) - 1);
+
+#[derive(Default)]
+pub(crate) struct Handles {
+    segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    given_back: Vec<u32>,
+    never_used: u32,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Slot(RwLock<Entry>);
+
+#[derive(Default)]
+struct Entry {
+    generation: u32,
+    handle: Option<Handle>,
+}
+
+impl Handles {
+    /// Keeps a file; its number. A file that finds no room comes back.
+    pub(crate) fn insert(&self, handle: Handle) -> std::result::Result<u64, Handle> {
+        let Some(index) = self.free_slot() else { return Err(handle) };
+        let mut entry = self.slot_or_new(index).0.write().unwrap_or_else(PoisonError::into_inner);
+        entry.handle = Some(handle);
+        Ok(u64::from(entry.generation) << 32 | u64::from(index))
+    }
+
+    /// Uses a file.
+    pub(crate) fn with<T>(&self, number: u64, work: impl FnOnce(&Handle) -> Result<T>) -> Result<T> {
+        let slot = self.slot(number as u32).ok_or(Error::BadHandle)?;
+        let entry = slot.0.read().unwrap_or_else(PoisonError::into_inner);
+        match &entry.handle {
+            Some(handle) if entry.generation == (number >> 32) as u32 => work(handle),
+            _ => Err(Error::BadHandle),
+        }
+    }
+
+    /// Takes a file out.
+    pub(crate) fn remove(&self, number: u64) -> Option<Handle> {
+        let index = number as u32;
+        let mut entry = self.slot(index)?.0.write().unwrap_or_else(PoisonError::into_inner);
+        if entry.generation != (number >> 32) as u32 {
+            return None;
+        }
+        let handle = entry.handle.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        drop(entry);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).given_back.push(index);
+        Some(handle)
+    }
+
+    /// Takes all files out.
+    pub(crate) fn drain(&self) -> impl Iterator<Item = Handle> + '_ {
+        let slots = self.segments.iter().filter_map(OnceLock::get).flat_map(|segment| segment.iter());
+        slots.filter_map(|slot| slot.0.write().unwrap_or_else(PoisonError::into_inner).handle.take())
+    }
+
+    fn free_slot(&self) -> Option<u32> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = free.given_back.pop() {
+            return Some(index);
+        }
+        let index = free.never_used;
+        (index < SLOTS_MAX).then(|| {
+            free.never_used += 1;
+            index
+        })
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        let (segment, at) = place(index);
+        self.segments.get(segment)?.get()?.get(at)
+    }
+
+    fn slot_or_new(&self, index: u32) -> &Slot {
+        let (segment, at) = place(index);
+        let slots = || (0..FIRST_SLOTS << segment).map(|_| Slot::default()).collect();
+        &self.segments[segment].get_or_init(slots)[at]
+    }
+}
+
+/// Segment and slot in it.
+fn place(index: u32) -> (usize, usize) {
+    let segment = (u64::from(index / FIRST_SLOTS) + 1).ilog2();
+    let before = u64::from(FIRST_SLOTS) * ((1_u64 << segment) - 1);
+    (segment as usize, (u64::from(index) - before) as usize)
+}
+
+#[cfg(test)]
+mod tests;

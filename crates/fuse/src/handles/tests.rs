@@ -1,0 +1,61 @@
+use super::*;
+use heddle_vfs::{Ino, OpenFlags};
+
+fn handle(token: u64) -> Handle {
+    Handle { ino: Ino::ROOT, flags: OpenFlags::READ, token }
+}
+
+fn token(handles: &Handles, number: u64) -> Result<u64> {
+    handles.with(number, |handle| Ok(handle.token))
+}
+
+#[test]
+fn slots_have_a_place_each() {
+    assert_eq!([0, 63, 64, 191, 192].map(place), [(0, 0), (0, 63), (1, 0), (1, 127), (2, 0)]);
+    assert_eq!(place(SLOTS_MAX - 1), (SEGMENTS - 1, (FIRST_SLOTS as usize) * (1 << (SEGMENTS - 1)) - 1));
+    assert!(place(u32::MAX).0 >= SEGMENTS);
+}
+
+#[test]
+fn a_number_means_one_open_file_and_nothing_after_its_release() {
+    let handles = Handles::default();
+    let numbers: Vec<u64> = (0..1000).map(|token| handles.insert(handle(token)).unwrap()).collect();
+    for (wanted, number) in numbers.iter().enumerate() {
+        assert_eq!(token(&handles, *number), Ok(wanted as u64));
+    }
+    let old = numbers[500];
+    assert_eq!(handles.remove(old).unwrap().token, 500);
+    assert!(handles.remove(old).is_none());
+    let new = handles.insert(handle(7777)).unwrap();
+    assert_eq!(new as u32, old as u32, "the slot is used again");
+    assert_eq!(token(&handles, old), Err(Error::BadHandle));
+    assert_eq!(token(&handles, new), Ok(7777));
+    assert_eq!(handles.drain().count(), 1000);
+}
+
+#[test]
+fn numbers_that_were_never_given_out_find_nothing() {
+    let handles = Handles::default();
+    for number in [0, 1, u64::MAX, 1 << 32, u64::from(u32::MAX), u64::from(SLOTS_MAX)] {
+        assert_eq!(token(&handles, number), Err(Error::BadHandle));
+        assert!(handles.remove(number).is_none());
+    }
+}
+
+#[test]
+fn threads_do_not_get_each_others_files() {
+    let handles = Handles::default();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let handles = &handles;
+            scope.spawn(move || {
+                for round in 0..5000 {
+                    let wanted = thread << 32 | round;
+                    let number = handles.insert(handle(wanted)).unwrap();
+                    assert_eq!(token(handles, number), Ok(wanted));
+                    assert_eq!(handles.remove(number).unwrap().token, wanted);
+                }
+            });
+        }
+    });
+}

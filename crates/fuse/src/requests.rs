@@ -1,0 +1,490 @@
+//! The kernel's requests, one by one, as calls of the engine. Every request is answered once: fuser answers `EIO` for a
+//! reply that is dropped.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags as KernelOpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr};
+
+use crate::adapter::{Adapter, answer_empty, place, sets_group_id};
+use crate::caller::as_caller;
+use crate::convert::{
+    errno, file_attr, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time,
+};
+
+/// Longest read or write of one request: what the kernel allows without a change of its settings.
+const REQUEST_MAX_BYTES: u32 = 1 << 20;
+
+/// Requests the kernel may have under way for asynchronous I/O and write-back.
+const BACKGROUND_MAX: u16 = 256;
+
+const MODE_BITS: u32 = 0o7777;
+
+thread_local! {
+    /// What a thread reads into: it grows to the longest request and is never cleared.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// No page cache, and writers of one file side by side.
+const FILE_OPEN: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+impl fuser::Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ];
+        for flag in wanted {
+            // An older kernel lacks some: each only makes things faster or, for mappings, possible.
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(REQUEST_MAX_BYTES);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        let _ = self.guarded(|| {
+            self.handles.drain().for_each(|handle| self.fs.release(handle));
+            self.fs.sync()
+        });
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.guarded(|| {
+            let name = Name::new(name.as_bytes())?;
+            as_caller(request, false, |cred| self.fs.lookup(cred, Ino(parent.0), name))
+        });
+        self.answer_entry(found, reply);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.guarded(|| self.fs.getattr(Ino(ino.0))) {
+            Ok(attr) => reply.attr(&self.ttl, &file_attr(&attr)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mut set = SetAttr {
+            perm: mode.map(|mode| (mode & MODE_BITS) as u16),
+            uid,
+            gid,
+            size_bytes: size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        // No system call sets size and mode: this is the kernel taking the set-id bits away from a file that its caller
+        // may write but does not own, so the mode is not asked for in his name.
+        let kept_bits = set.perm.take_if(|_| size.is_some());
+        let groups_matter = set.perm.is_some_and(sets_group_id);
+        let apply = |handle: Option<&Handle>| {
+            let ino = Ino(ino.0);
+            let attr = as_caller(request, groups_matter, |cred| self.fs.setattr(cred, ino, handle, &set))?;
+            match kept_bits {
+                Some(_) => {
+                    let set = SetAttr { perm: kept_bits, ..SetAttr::default() };
+                    self.fs.setattr(&Cred::root(), ino, None, &set)
+                }
+                None => Ok(attr),
+            }
+        };
+        let result = match fh {
+            Some(fh) if size.is_some() => self.with_handle(fh, |handle| apply(Some(handle))),
+            _ => self.guarded(|| apply(None)),
+        };
+        match result {
+            Ok(attr) => reply.attr(&self.ttl, &file_attr(&attr)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.guarded(|| self.fs.readlink(Ino(ino.0))) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = kind_of_mode(mode).and_then(|kind| {
+            let node = NewNode { kind, perm: (mode & MODE_BITS) as u16, rdev, target: &[] };
+            self.make(request, parent, name, node)
+        });
+        self.answer_entry(made, reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let node =
+            NewNode { kind: FileKind::Directory, perm: (mode & MODE_BITS) as u16, rdev: 0, target: &[] };
+        self.answer_entry(self.make(request, parent, name, node), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        let node = NewNode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target };
+        self.answer_entry(self.make(request, parent, name, node), reply);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = self.guarded(|| {
+            let name = Name::new(name.as_bytes())?;
+            as_caller(request, false, |cred| self.fs.unlink(cred, Ino(parent.0), name))
+        });
+        answer_empty(done, reply);
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = self.guarded(|| {
+            let name = Name::new(name.as_bytes())?;
+            as_caller(request, false, |cred| self.fs.rmdir(cred, Ino(parent.0), name))
+        });
+        answer_empty(done, reply);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.guarded(|| {
+            let mode = rename_mode(flags)?;
+            let (name, new_name) = (Name::new(name.as_bytes())?, Name::new(new_name.as_bytes())?);
+            as_caller(request, false, |cred| {
+                self.fs.rename(cred, Ino(parent.0), name, Ino(new_parent.0), new_name, mode)
+            })
+        });
+        answer_empty(done, reply);
+    }
+
+    fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let linked = self.guarded(|| {
+            let name = Name::new(name.as_bytes())?;
+            as_caller(request, false, |cred| self.fs.link(cred, Ino(ino.0), Ino(parent.0), name))
+        });
+        self.answer_entry(linked, reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let created = self.guarded(|| {
+            let (name, perm) = (Name::new(name.as_bytes())?, (mode & MODE_BITS) as u16);
+            let (attr, handle) = self.create_or_open(request, Ino(parent.0), name, perm, flags)?;
+            Ok((attr, self.keep(handle)?))
+        });
+        match created {
+            Ok((attr, fh)) => {
+                reply.created(&self.ttl, &file_attr(&attr), Generation(attr.generation), fh, FILE_OPEN);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: KernelOpenFlags, reply: ReplyOpen) {
+        match self.open_as(request, ino, flags.0) {
+            Ok(fh) => reply.opened(fh, FILE_OPEN),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: KernelOpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.release_handle(fh, reply);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: KernelOpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let len = size as usize;
+            if buffer.len() < len {
+                buffer.resize(len, 0);
+            }
+            match self.with_handle(fh, |handle| self.fs.read(handle, offset, &mut buffer[..len])) {
+                Ok(read) => reply.data(&buffer[..read.min(len)]),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: KernelOpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let from_page_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let written = self.with_handle(fh, |handle| {
+            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                self.drop_set_id_bits(handle.ino)?;
+            }
+            if flags.0 & libc::O_APPEND != 0 && !from_page_cache {
+                return self.fs.append(handle, data).map(|_| data.len());
+            }
+            self.fs.write(handle, offset, data)
+        });
+        match written {
+            Ok(written) => reply.written(written as u32),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// Nothing is held back here that a close could bring to light; the kernel asks no more after this answer.
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        answer_empty(self.with_handle(fh, |handle| self.fs.fsync(handle, data_only)), reply);
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, flags: KernelOpenFlags, reply: ReplyOpen) {
+        match self.open_as(request, ino, flags.0) {
+            Ok(fh) => reply.opened(fh, FopenFlags::empty()),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.with_handle(fh, |dir| {
+            let above = self.fs.parent(dir.ino)?;
+            let add = |reply: &mut ReplyDirectory, ino: Ino, at, name: &str| {
+                reply.add(INodeNo(ino.0), at, file_type(FileKind::Directory), name)
+            };
+            let full = offset == 0 && add(&mut reply, dir.ino, 1, ".")
+                || offset <= 1 && add(&mut reply, above, 2, "..");
+            if full {
+                return Ok(());
+            }
+            self.fs.readdir(dir, Cookie(offset.saturating_sub(2)), &mut |entry| {
+                let name = OsStr::from_bytes(entry.name.bytes());
+                !reply.add(INodeNo(entry.ino.0), place(entry.next), file_type(entry.kind), name)
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.with_handle(fh, |dir| {
+            self.entries_with_attributes(dir, offset, &mut |name, at, attr| {
+                let (ino, generation) = (INodeNo(attr.ino.0), Generation(attr.generation));
+                reply.add(ino, at, OsStr::from_bytes(name), &self.ttl, &file_attr(attr), generation)
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: KernelOpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.release_handle(fh, reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        answer_empty(self.with_handle(fh, |handle| self.fs.fsync(handle, data_only)), reply);
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.guarded(|| self.fs.statfs()) {
+            Ok(s) => reply.statfs(
+                s.blocks_total,
+                s.blocks_free,
+                s.blocks_available,
+                s.inodes_total,
+                s.inodes_free,
+                s.block_size_bytes,
+                s.name_max_bytes,
+                s.block_size_bytes,
+            ),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let done = range_op(mode)
+            .and_then(|op| self.with_handle(fh, |handle| self.fs.fallocate(handle, op, offset, length)));
+        answer_empty(done, reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let found = self.with_handle(fh, |handle| {
+            let offset = u64::try_from(offset).map_err(|_| Error::NoSuchOffset)?;
+            self.fs.seek(handle, seek_target(whence)?, offset)
+        });
+        match found {
+            Ok(offset) => reply.offset(offset as i64),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// The kernel then copies by itself, with reads and writes.
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}

@@ -1,0 +1,216 @@
+//! Mounting, serving, unmounting.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use heddle_vfs::FileSystem;
+use rustix::mount::UnmountFlags;
+
+use crate::Error;
+use crate::adapter::Adapter;
+use crate::mounts::{self, FS_SUBTYPE};
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What the mount table shows as the source, usually the image's path.
+    pub source: String,
+    /// Threads that serve requests; one a core, and at least two, if not given.
+    pub threads: Option<NonZeroUsize>,
+    /// How long the kernel may keep names and attributes.
+    pub ttl: Duration,
+    /// No changes through this mount.
+    pub read_only: bool,
+    /// Other users may enter, as far as modes allow. Without it only the user who mounts, not even root.
+    pub allow_other: bool,
+}
+
+impl Default for MountOptions {
+    /// A second's cache, open to others if root mounts.
+    fn default() -> Self {
+        MountOptions {
+            source: FS_SUBTYPE.into(),
+            threads: None,
+            ttl: Duration::from_secs(1),
+            read_only: false,
+            allow_other: rustix::process::geteuid().is_root(),
+        }
+    }
+}
+
+impl MountOptions {
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.threads.map_or_else(|| cores().max(2), NonZeroUsize::get)
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.mount_options = vec![
+            // A comma would end the option where fusermount3 reads it.
+            MountOption::FSName(self.source.replace(',', "_")),
+            // Not `Subtype`, which fuser keeps from mount(2).
+            MountOption::CUSTOM(format!("subtype={FS_SUBTYPE}")),
+            MountOption::DefaultPermissions,
+            if self.read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(self.threads());
+        config.clone_fd = true;
+        config
+    }
+}
+
+/// Mounts `fs` at the directory `dir` and serves it from threads of this process until it is unmounted.
+///
+/// # Errors
+/// [`Error::NoDevice`], [`Error::MountPoint`], [`Error::AlreadyMounted`], [`Error::Refused`].
+pub fn mount(fs: Arc<dyn FileSystem>, dir: &Path, options: &MountOptions) -> Result<Mounted, Error> {
+    if let Some(mount) = mounts::mount_at(&mounts::place_of(dir)).filter(mounts::Mount::is_ours) {
+        return Err(Error::AlreadyMounted { dir: dir.into(), source_name: mount.source });
+    }
+    let dir = usable(dir)?;
+    if !Path::new("/dev/fuse").exists() {
+        return Err(Error::NoDevice { dir });
+    }
+    let refused = |source| Error::Refused { dir: dir.clone(), source };
+    keep_standard_descriptors().map_err(refused)?;
+    let session = Session::new(Adapter::new(fs, options.ttl), &dir, &options.config()).map_err(refused)?;
+    let id = mounts::mount_at(&dir).map(|mount| mount.id);
+    let unmounter = Unmounter { dir: dir.clone(), id };
+    let serve = std::thread::Builder::new().name("heddle-fuse".into()).spawn(move || session.run());
+    Ok(Mounted { unmounter, serve: Some(serve.map_err(refused)?) })
+}
+
+fn usable(dir: &Path) -> Result<PathBuf, Error> {
+    let fail = |source| Error::MountPoint { dir: dir.into(), source };
+    let whole = dir.canonicalize().map_err(fail)?;
+    match whole.metadata().map_err(fail)?.is_dir() {
+        true => Ok(whole),
+        false => Err(fail(io::Error::from_raw_os_error(libc::ENOTDIR))),
+    }
+}
+
+/// A process started without standard input or output would get the FUSE device as one of them, which fuser refuses by
+/// a panic; what is missing becomes `/dev/null`.
+fn keep_standard_descriptors() -> io::Result<()> {
+    loop {
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        if null.as_raw_fd() > 2 {
+            return Ok(());
+        }
+        let _kept_open = null.into_raw_fd();
+    }
+}
+
+/// A mounted file system, served by this process. Dropping it unmounts; if files are still open the mount disappears
+/// from the tree at once and is served until they are closed.
+#[derive(Debug)]
+pub struct Mounted {
+    unmounter: Unmounter,
+    serve: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.unmounter.dir
+    }
+
+    /// Something to unmount it with from another thread, while this one waits.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Waits until it is unmounted. When this returns, the engine is not in use by the mount any more.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub fn wait(mut self) -> Result<(), Error> {
+        self.join()
+    }
+
+    /// Unmounts and waits. One that is in use is detached, as when it is dropped; to keep it then, ask its
+    /// [`Mounted::unmounter`] first.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Unmount`].
+    pub fn unmount(mut self) -> Result<(), Error> {
+        self.unmounter.unmount()?;
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), Error> {
+        let fail = |source| Error::Session { dir: self.unmounter.dir.clone(), source };
+        let Some(serve) = self.serve.take() else { return Ok(()) };
+        let served = serve.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
+        served.map_err(fail)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.serve.is_none() {
+            return;
+        }
+        match self.unmounter.take_away(UnmountFlags::empty()) {
+            Ok(Found::Unmounted) => {
+                let _ = self.join();
+            }
+            // Someone has detached it: it may be in use for long.
+            Ok(Found::Nothing) => {}
+            // In use: gone from the tree now, served until the last file is closed.
+            Err(_) => {
+                let _ = self.unmounter.detach();
+            }
+        }
+    }
+}
+
+/// Unmounts one mount, from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    dir: PathBuf,
+    id: Option<u64>,
+}
+
+impl Unmounter {
+    /// Unmounts it; does nothing if that has happened already.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Unmount`].
+    pub fn unmount(&self) -> Result<(), Error> {
+        self.take_away(UnmountFlags::empty()).map(|_| ())
+    }
+
+    /// Takes it out of the tree even if it is in use; it is served until the last file is closed.
+    ///
+    /// # Errors
+    /// [`Error::Unmount`].
+    pub fn detach(&self) -> Result<(), Error> {
+        self.take_away(UnmountFlags::DETACH).map(|_| ())
+    }
+
+    fn take_away(&self, flags: UnmountFlags) -> Result<Found, Error> {
+        // Another mount at the same place is not ours to take away.
+        match mounts::mount_at(&self.dir) {
+            Some(mount) if Some(mount.id) == self.id => {
+                mounts::take_away(&self.dir, flags).map(|()| Found::Unmounted)
+            }
+            _ => Ok(Found::Nothing),
+        }
+    }
+}
+
+/// What there was to unmount.
+enum Found {
+    Unmounted,
+    Nothing,
+}

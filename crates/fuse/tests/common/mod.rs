@@ -1,0 +1,85 @@
+//! A mounted model file system for a test, in a mount namespace of the test's own thread: nothing of it is seen outside,
+//! and nothing stays when the test fails.
+#![allow(dead_code)] // each test program uses a part of this
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_fuse::{FileSystem, MountOptions, Mounted};
+use heddle_vfs::model::ModelFs;
+use rustix::mount::{MountPropagationFlags, mount_change};
+
+/// Field order: unmounted before the directory is removed.
+pub struct Mount {
+    pub mounted: Mounted,
+    _dir: tempfile::TempDir,
+}
+
+impl Mount {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mounted.dir().join(name)
+    }
+}
+
+/// A mounted [`ModelFs`]; `None`, said loudly, where mounting is not possible.
+pub fn model() -> Option<Mount> {
+    mount(Arc::new(ModelFs::new()), &MountOptions::default())
+}
+
+/// No names or attributes kept by the kernel.
+pub fn uncached() -> MountOptions {
+    MountOptions { ttl: Duration::ZERO, ..MountOptions::default() }
+}
+
+pub fn mount(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Option<Mount> {
+    if !own_namespace() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = heddle_fuse::mount(fs, dir.path(), options).unwrap();
+    Some(Mount { mounted, _dir: dir })
+}
+
+/// Gives the calling thread (and what it starts) mounts of its own.
+pub fn own_namespace() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root || std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("SKIPPED, NOT TESTED: mounting needs root and /dev/fuse");
+        return false;
+    }
+    // SAFETY: unshare takes no pointers; new namespaces and file-system attributes concern this thread alone.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) };
+    if done != 0 {
+        eprintln!("SKIPPED, NOT TESTED: no mount namespace: {}", std::io::Error::last_os_error());
+        return false;
+    }
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+    true
+}
+
+pub fn chmod(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Runs a shell script in `dir`; it must succeed. Its standard output.
+pub fn sh(dir: &Path, script: &str) -> String {
+    let output = try_sh(dir, script);
+    assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub fn try_sh(dir: &Path, script: &str) -> Output {
+    Command::new("sh").args(["-euc", script]).current_dir(dir).output().unwrap()
+}
+
+/// `script` as user and group 1000, also in group 4242.
+pub fn sh_as_user(dir: &Path, script: &str) -> Output {
+    Command::new("setpriv")
+        .args(["--reuid=1000", "--regid=1000", "--groups=4242", "sh", "-euc", script])
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}

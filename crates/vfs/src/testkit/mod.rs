@@ -1,0 +1,22 @@
+//! Checks over any [`crate::FileSystem`], for the tests of engines and front ends (feature `testkit`).
+//!
+//! - [`agrees_with_model`]: random calls, each result and the whole tree compared with [`crate::model::ModelFs`].
+//! - [`torn`]: overlapping writes and reads of one file; no read may show parts of two writes, or an older write.
+//! - [`appenders`]: many threads append records; none is lost, mixed with another or reported at a wrong offset.
+//! - [`Tree`]: all that a file system holds, to compare two of them, for instance before and after a crash.
+
+pub mod appenders;
+mod differential;
+mod generate;
+mod io;
+mod steps;
+#[cfg(test)]
+mod tests;
+pub mod torn;
+mod tree;
+
+pub use differential::{Differential, agrees_with_model};
+pub use generate::steps;
+pub use io::{AppendIo, FsFile, PositionalIo};
+pub use steps::{Act, Calls, OpenFiles, Outcome, Stat, Step, Who, play};
+pub use tree::{Node, Tree, explicit};
