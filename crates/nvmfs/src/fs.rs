@@ -126,7 +126,8 @@ fn checked(inode: InodeRef<'_>, cred: &Cred, handle: Option<&Handle>, set: &SetA
             return Err(Error::NotPermitted);
         }
         (new.uid, new.gid) = (set.uid, set.gid);
-        if kind != FileKind::Directory && !cred.is_root() {
+        // Also when root does it, as Linux.
+        if kind != FileKind::Directory {
             new.perm = Some(without_set_ids(new.perm.unwrap_or(perm)));
         }
     }

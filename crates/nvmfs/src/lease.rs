@@ -9,6 +9,7 @@
 
 use crate::alloc::return_all;
 use crate::core::Core;
+use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::lane::{Lane, Own};
 use heddle_arena::{Arena, LaneId};
@@ -23,6 +24,8 @@ pub struct Scratch {
     pub extents: Vec<Extent>,
     /// Blocks it replaces.
     pub replaced: Vec<Extent>,
+    /// Records of a transaction.
+    pub records: Vec<Record>,
     /// What a read collected.
     pub collected: Vec<crate::file::read::Seen>,
 }

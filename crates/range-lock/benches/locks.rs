@@ -9,9 +9,11 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use heddle_arena::Arena;
 use heddle_range_lock::*;
 
+type Once = dyn Fn(&Arena, &LockHead, Range<u64>, Access) + Sync;
+
 struct Bench {
     arena: Arena,
-    lock: Box<dyn Fn(&Arena, &LockHead, Range<u64>, Access) + Sync>,
+    lock: Box<Once>,
     head: heddle_arena::Ptr<LockHead>,
 }
 

@@ -75,7 +75,8 @@ pub trait FileSystem: Send + Sync {
     /// What `stat` tells.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
 
-    /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`).
+    /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`); with
+    /// one that is not, it is [`crate::Error::InvalidArgument`], even for root.
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr>;
 
     /// Makes anything but an open regular file: directories, symbolic links, device files, closed regular files.
@@ -124,7 +125,8 @@ pub trait FileSystem: Send + Sync {
     /// Reads at `offset` into `buf`; short only at the end of the file.
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error.
+    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error. A front end that writes for someone
+    /// without privilege takes the set-id bits away with `setattr`; an engine may do so on every write.
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize>;
 
     /// Writes all of `buf` at the end of the file; returns the offset it went to.
@@ -142,7 +144,8 @@ pub trait FileSystem: Send + Sync {
     /// Next data or hole at or after `offset`.
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64>;
 
-    /// Gives the entries of an open directory from `from` on to `emit` until that returns false.
+    /// Gives the entries of an open directory from `from` on to `emit` until that returns false;
+    /// [`crate::Error::NotDirectory`] for a handle of anything else.
     fn readdir(
         &self,
         handle: &Handle,

@@ -140,7 +140,8 @@ fn publish<'v>(
     let mtime = inode.vi.write_time();
     let version = locked.version.max(inode.vi.floor()).next();
     let size = inode.vi.size();
-    let mut records = Vec::with_capacity(extents.len().min(WRITE_SLOTS_MAX as usize));
+    let mut records = std::mem::take(&mut guard.scratch.records);
+    records.clear();
     WriteRecords {
         page: span.first(),
         end_in_last_page: span.end_in_last_page(size),
@@ -150,7 +151,9 @@ fn publish<'v>(
         unwritten: false,
     }
     .make(extents, prepared.list, &mut records);
-    let committed = match commit::commit(core, guard, inode, &records) {
+    let committed = commit::commit(core, guard, inode, &records);
+    guard.scratch.records = records;
+    let committed = match committed {
         Ok(committed) => committed,
         Err(error) => {
             locked.unlock(core);

@@ -229,7 +229,8 @@ fn log_and_publish(
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
     let size = inode.vi.size();
     let mtime = inode.vi.write_time();
-    let mut records = Vec::with_capacity(extents.len());
+    let mut records = std::mem::take(&mut guard.scratch.records);
+    records.clear();
     WriteRecords {
         page: span.first(),
         end_in_last_page: span.end_in_last_page(size),
@@ -239,7 +240,9 @@ fn log_and_publish(
         unwritten: false,
     }
     .make(extents, list, &mut records);
-    let committed = commit::commit(core, guard, inode, &records)?;
+    let committed = commit::commit(core, guard, inode, &records);
+    guard.scratch.records = records;
+    let committed = committed?;
     {
         let _index = locks.map(|l| l.index.lock());
         step(Step::Index);

@@ -30,25 +30,21 @@ pub fn fallocate(
     let end = offset.checked_add(len).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)?;
     let span = Span { start: offset, end };
     let _eof = inode.vi.eof.lock();
-    let keep_size = match op {
+    let grown = (end > inode.vi.size()).then_some(end);
+    match op {
         RangeOp::Allocate { keep_size } => {
             allocate(core, guard, inode, span)?;
-            keep_size
+            match grown {
+                Some(size) if !keep_size => {
+                    set_state(core, guard, inode, &NewState { size: Some(size), ..NewState::default() })
+                }
+                _ => Ok(()),
+            }
         }
-        RangeOp::Punch => {
-            punch(core, guard, inode, span)?;
-            true
-        }
-        RangeOp::Zero { keep_size } => {
-            punch(core, guard, inode, span)?;
-            keep_size
-        }
-        RangeOp::Collapse | RangeOp::Insert => return Err(Error::NotSupported("collapsing and inserting ranges")),
-    };
-    if !keep_size && end > inode.vi.size() {
-        set_state(core, guard, inode, &NewState { size: Some(end), ..NewState::default() })?;
+        RangeOp::Punch => punch(core, guard, inode, span, None),
+        RangeOp::Zero { keep_size } => punch(core, guard, inode, span, grown.filter(|_| !keep_size)),
+        RangeOp::Collapse | RangeOp::Insert => Err(Error::NotSupported("collapsing and inserting ranges")),
     }
-    Ok(())
 }
 
 fn allocate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {

@@ -54,9 +54,10 @@ pub fn set_state(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ne
     }
 }
 
-/// Makes `[start, end)` a hole, the size kept. The caller holds the EOF latch.
-pub fn punch(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
-    change(core, guard, inode, Some(span), None)
+/// Makes `[start, end)` a hole; the size is kept, or becomes `size`. The caller holds the EOF latch.
+pub fn punch(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, size: Option<u64>) -> Result<()> {
+    let new = size.map(|size| NewState { size: Some(size), ..NewState::default() });
+    change(core, guard, inode, Some(span), new.as_ref())
 }
 
 fn change(

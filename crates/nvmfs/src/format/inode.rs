@@ -16,7 +16,7 @@
 //! Line 1 holds pointers (see `pointer`), each stored in place when its target is durable: words 0 to 5 heads of chains,
 //! word 6 the block with further heads, word 7 the tail (variant `nova`).
 
-use super::word::{Line, Shape, crc, field, payload, shape, time_of, time_payload, word};
+use super::word::{Line, Shape, crc, field, marked, payload, shape, time_of, time_payload, word};
 use crate::ids::InodeId;
 use heddle_vfs::{FileKind, Ino, Time};
 
@@ -98,7 +98,7 @@ impl InodeBase {
         let (Some(kind), true) = (kind, field(line[0], 0, 32) == u64::from(crc(volume_seed, &body))) else {
             return FoundInode::Damaged;
         };
-        if payload(line[1]) != ino.0 {
+        if payload(line[1]) != ino.0 || !marked(line) {
             return FoundInode::Damaged;
         }
         FoundInode::Whole(InodeBase {

@@ -12,3 +12,6 @@ pub mod pointer;
 pub mod record;
 pub mod superblock;
 pub mod word;
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@
 //! | 6    | unused | |
 //! | 7    | pointer to the next page (see `pointer`), stored later, in place, not under the checksum | |
 
-use super::word::{Line, Shape, crc, field, owner_seed, payload, shape, word};
+use super::word::{Line, Shape, crc, field, marked, owner_seed, payload, shape, word};
 use crate::ids::{BlockNo, InodeId};
 use heddle_pmem::{LINE_BYTES, Pos};
 
@@ -77,6 +77,7 @@ impl PageHeader {
         let stored = field(body[0], 0, 32);
         body[0] = word(payload(body[0]) >> 32 << 32);
         if shape(&line[..7]) != Shape::Full
+            || !marked(&line[..7])
             || stored != u64::from(crc(volume_seed, &body))
             || field(body[0], 32, 6) != KIND
         {

@@ -68,34 +68,22 @@ pub struct State {
     pub generation: u64,
 }
 
-/// A name inside a record.
-#[derive(Clone, Copy)]
-pub struct NameBuf {
-    bytes: [u8; NAME_MAX_BYTES],
-    len: u8,
-}
+/// A name inside a record. Boxed: records of data are many, and should be small.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NameBuf(Box<[u8]>);
 
 impl NameBuf {
     /// Copies at most 255 bytes.
     pub fn new(name: &[u8]) -> NameBuf {
-        let len = name.len().min(NAME_MAX_BYTES);
-        let mut bytes = [0; NAME_MAX_BYTES];
-        bytes[..len].copy_from_slice(&name[..len]);
-        NameBuf { bytes, len: len as u8 }
+        NameBuf(name[..name.len().min(NAME_MAX_BYTES)].into())
     }
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        &self.0
     }
 }
 
-impl PartialEq for NameBuf {
-    fn eq(&self, other: &NameBuf) -> bool {
-        self.bytes() == other.bytes()
-    }
-}
-impl Eq for NameBuf {}
 impl std::fmt::Debug for NameBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", String::from_utf8_lossy(self.bytes()))
@@ -103,7 +91,7 @@ impl std::fmt::Debug for NameBuf {
 }
 
 /// What happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// Pages `[page, page + pages)` are these blocks.
     Write {
@@ -166,14 +154,14 @@ pub struct Txn {
 }
 
 /// A record as lines, not yet tied to a slot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Draft {
     lines: [Line; RECORD_SLOTS_MAX],
     slots: u32,
 }
 
 /// What was found in a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Never written.
     Blank,
@@ -195,22 +183,34 @@ pub enum Found {
 }
 
 impl Record {
-    /// Slots it takes.
-    pub fn slots(&self) -> u32 {
+    /// Slots it takes at most: a name takes less in its own directory's log than in another's.
+    pub fn slots_max(&self) -> u32 {
+        self.slots(true)
+    }
+
+    /// Slots it takes in the log of `home`.
+    pub fn slots_in(&self, home: InodeId) -> u32 {
+        self.slots(matches!(self, Record::Name { dir, .. } if *dir != home))
+    }
+
+    fn slots(&self, foreign: bool) -> u32 {
         match self {
             Record::Write { .. } | Record::Punch { .. } => 1,
             Record::State(_) => 2,
-            Record::Name { name, .. } => slots_of_extra(2 + name.bytes().len().div_ceil(NAME_BYTES_A_WORD)),
+            Record::Name { name, .. } => {
+                slots_of_extra(if foreign { 2 } else { 0 } + name.bytes().len().div_ceil(NAME_BYTES_A_WORD))
+            }
         }
     }
 
     /// Encodes it. `home` is the inode whose log it goes to, `lane` the lane that writes it.
     pub fn draft(&self, home: InodeId, lane: u16) -> Draft {
         let mut words = [0u64; 7];
-        let mut extra = ([0u64; EXTRA_WORDS_MAX], 0);
+        let mut extra = [0u64; EXTRA_WORDS_MAX];
+        let mut count = 0;
         let mut push = |w: u64| {
-            extra.0[extra.1] = w;
-            extra.1 += 1;
+            extra[count] = w;
+            count += 1;
         };
         let (kind, flags) = match *self {
             Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
@@ -254,18 +254,17 @@ impl Record {
                 (if removed { 5 } else { 4 }, if foreign { FLAG_FOREIGN } else { 0 })
             }
         };
-        let (extra, count) = extra;
         let slots = slots_of_extra(count);
         words[0] = kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(slots) << 58;
         words[6] = extra[0];
-        let mut lines = [[MARK; 8]; RECORD_SLOTS_MAX];
-        for (to, w) in lines[0].iter_mut().zip(words) {
+        let mut draft = Draft { lines: [[MARK; 8]; RECORD_SLOTS_MAX], slots };
+        for (to, w) in draft.lines[0].iter_mut().zip(words) {
             *to = word(w);
         }
         for (i, w) in extra.iter().enumerate().take(count).skip(1) {
-            lines[1 + (i - 1) / 8][(i - 1) % 8] = word(*w);
+            draft.lines[1 + (i - 1) / 8][(i - 1) % 8] = word(*w);
         }
-        Draft { lines, slots }
+        draft
     }
 }
 
@@ -284,38 +283,27 @@ impl Draft {
         self.slots
     }
 
-    /// Ties it to its slot and transaction; the mark is left out where it is to be stored later.
-    pub fn seal(mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> Sealed {
+    /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
+    pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
         self.lines[0][4] = word(u64::from(txn.first) | u64::from(txn.slots) << 6);
-        let lines = &self.lines[..self.slots as usize];
-        let sum = checksum(seed, slot, lines);
+        let sum = checksum(seed, slot, &self.lines[..self.slots as usize]);
         self.lines[0][0] |= u64::from(sum);
         self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
-        Sealed(self)
-    }
-}
-
-/// Lines ready for the media.
-#[derive(Clone, Copy, Debug)]
-pub struct Sealed(Draft);
-
-impl Sealed {
-    /// The lines, in slot order.
-    pub fn lines(&self) -> &[Line] {
-        &self.0.lines[..self.0.slots as usize]
+        &self.lines[..self.slots as usize]
     }
 }
 
 fn checksum(seed: u32, slot: u32, lines: &[Line]) -> u32 {
-    let mut sum = crc(seed, &[u64::from(slot)]);
-    sum = crc(sum, &[word(payload(lines[0][0]) >> 32 << 32)]);
-    sum = crc(sum, &lines[0][1..7]);
-    lines[1..].iter().fold(sum, |sum, line| crc(sum, line))
+    let first = &lines[0];
+    let head = word(payload(first[0]) >> 32 << 32);
+    let covered = [u64::from(slot), head, first[1], first[2], first[3], first[4], first[5], first[6]];
+    lines[1..].iter().fold(crc(seed, &covered), |sum, line| crc(sum, line))
 }
 
 /// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
 pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
-    let mut lines = [line_at(slot), [0; 8], [0; 8], [0; 8], [0; 8], [0; 8]];
+    let mut lines = [[0; 8]; RECORD_SLOTS_MAX];
+    lines[0] = line_at(slot);
     match (shape(&lines[0][..7]), lines[0][7]) {
         (Shape::Blank, 0) => return Found::Blank,
         (Shape::Full, _) => {}

@@ -9,7 +9,7 @@
 //!             C2  a page is unlinked, the unlinking fenced, and only then reused (D5a).
 //! Source      per-inode chains leased by lanes: design 4.4, protocol review P6.
 
-use crate::alloc::{Purpose, free_later, take_block};
+use crate::alloc::{Purpose, take_block};
 use crate::core::{Core, no_memory};
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE};
 use crate::format::layout::{chunk_of, inode_pos};
@@ -357,7 +357,8 @@ pub struct Appended {
 pub fn append_unfenced(
     core: &Core, lane: u16, inode: InodeRef<'_>, chain: &Chain, records: &[Record], marked: bool,
 ) -> Appended {
-    let slots: u32 = records.iter().map(Record::slots).sum();
+    let home = inode.id();
+    let slots: u32 = records.iter().map(|r| r.slots_in(home)).sum();
     // ORDERING: Relaxed throughout, I1.
     let closed_page = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
     if closed_page {
@@ -367,12 +368,12 @@ pub fn append_unfenced(
     let (page, first, seed) = (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
     let (mut slot, mut last) = (first, first);
     for record in records {
-        let sealed = record.draft(inode.id(), lane).seal(seed, slot, Txn { first, slots }, marked);
-        for (line, i) in sealed.lines().iter().zip(0..) {
-            core.region.nt_line(slot_pos(page, slot + i), line);
-        }
+        let mut draft = record.draft(home, lane);
         last = slot;
-        slot += sealed.lines().len() as u32;
+        for line in draft.seal(seed, slot, Txn { first, slots }, marked) {
+            core.region.nt_line(slot_pos(page, slot), line);
+            slot += 1;
+        }
     }
     // ORDERING: Relaxed, I1.
     chain.slot.store(slot, Relaxed);
@@ -422,11 +423,11 @@ pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Opti
     }
 }
 
-/// Takes page `page` (after `before`, or the head) out of its chain; returns the page after it. Its block is free after the
-/// fence that this does (C2). Never the page that takes records.
-pub fn unlink_page(
-    core: &Core, own: &mut Own, inode: InodeRef<'_>, chain: &Chain, before: Option<BlockNo>, page: BlockNo,
-) -> Result<BlockNo> {
+/// Takes page `page` (after `before`, or the head) out of its chain. Its block is free, and what it shadowed may go, only after
+/// the caller's fence (C2). Never the page that takes records.
+pub fn unlink_page_unfenced(
+    core: &Core, inode: InodeRef<'_>, chain: &Chain, before: Option<BlockNo>, page: BlockNo,
+) -> Result<()> {
     let next = next_page(core, inode, page)?
         .ok_or_else(|| core.damage(format!("log page {} of inode {} ends its chain too early", page.0, inode.ino.0)))?;
     match before {
@@ -442,10 +443,7 @@ pub fn unlink_page(
             chain.head.store(next.0, Relaxed); // ORDERING: Relaxed, I1.
         }
     }
-    // PERSIST: C2 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
-    core.region.fence();
-    free_later(core.free_map(), &core.region, own, Extent { block: page, count: 1 });
-    Ok(next)
+    Ok(())
 }
 
 /// The block of further heads, if there is one.

@@ -12,15 +12,17 @@
 use crate::alloc::free_later;
 use crate::core::Core;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::word::Line;
 use crate::format::record::{Blocks, Found, Record, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
-use crate::lane::Own;
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::names::table;
+use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
 use std::sync::atomic::Ordering::Relaxed;
+use zerocopy::IntoBytes;
 
 /// Old pages looked at for each page closed: more than one, or garbage would outgrow the looking.
 const PAGES_A_STEP: u32 = 2;
@@ -33,15 +35,23 @@ pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
         Some(_) => chain::only(core, guard.own, inode),
     };
     let Ok(chain) = chain else { return };
+    let mut garbage = Vec::new();
     for _ in 0..PAGES_A_STEP {
-        if !matches!(look_at_next(core, guard.own, inode, chain), Ok(true)) {
-            return;
+        if !matches!(look_at_next(core, inode, chain, &mut garbage), Ok(true)) {
+            break;
+        }
+    }
+    if !garbage.is_empty() {
+        // PERSIST: C2 of `chain` (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
+        core.region.fence();
+        for extent in garbage {
+            free_later(core.free_map(), &core.region, guard.own, extent);
         }
     }
 }
 
-/// Looks at one page; false if there is none to look at.
-fn look_at_next(core: &Core, own: &mut Own, inode: InodeRef<'_>, chain: &Chain) -> Result<bool> {
+/// Looks at one page; false if there is none to look at. What was unlinked is added to `garbage`, free after a fence.
+fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec<Extent>) -> Result<bool> {
     // ORDERING: Relaxed throughout, the chain's owner alone uses it.
     let before = Some(BlockNo(chain.clean_after.load(Relaxed))).filter(|b| b.0 != 0);
     let page = match before {
@@ -54,26 +64,41 @@ fn look_at_next(core: &Core, own: &mut Own, inode: InodeRef<'_>, chain: &Chain) 
         return Ok(false);
     };
     let oldest = before.is_none() && chain::existing(core, inode).count() == 1;
-    match garbage(core, inode, page, oldest) {
+    match lists_of_dead(core, inode, page, oldest) {
         Some(lists) => {
-            chain::unlink_page(core, own, inode, chain, before, page)?;
-            for extent in lists {
-                free_later(core.free_map(), &core.region, own, extent);
-            }
+            chain::unlink_page_unfenced(core, inode, chain, before, page)?;
+            garbage.push(Extent { block: page, count: 1 });
+            garbage.extend(lists);
         }
         None => chain.clean_after.store(page.0, Relaxed), // ORDERING: Relaxed, I1 of `chain`.
     }
     Ok(true)
 }
 
+/// A log page in memory: records were written past the cache, and one copy is far cheaper than a miss a line.
+struct Page([u64; BLOCK_BYTES / 8]);
+
+impl Page {
+    fn load(core: &Core, page: BlockNo) -> Page {
+        let mut words = [0; BLOCK_BYTES / 8];
+        core.region.read(page.pos(), words.as_mut_bytes());
+        Page(words.map(u64::from_le))
+    }
+
+    fn line(&self, slot: u32) -> Line {
+        std::array::from_fn(|i| self.0[slot as usize * 8 + i])
+    }
+}
+
 /// `None` if something in the page is alive; else the extent lists that go with it.
-fn garbage(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) -> Option<Vec<Extent>> {
-    let header = PageHeader::decode(core.seed, &core.region.line(page.pos()))?;
+fn lists_of_dead(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) -> Option<Vec<Extent>> {
+    let words = Page::load(core, page);
+    let header = PageHeader::decode(core.seed, &words.line(0))?;
     let seed = header.record_seed(core.seed);
     let mut lists = Vec::new();
     let mut slot = 1;
     while slot <= SLOTS {
-        match parse(seed, inode.id(), slot, |s| core.region.line(slot_pos(page, s))) {
+        match parse(seed, inode.id(), slot, |s| words.line(s)) {
             Found::Blank => slot += 1,
             Found::Whole { record, slots, .. } if !alive(core, inode, &record, oldest) => {
                 lists.extend(list_of(core, inode, &record)?);

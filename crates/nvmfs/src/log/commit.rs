@@ -46,7 +46,7 @@ pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
     match core.variant.log() {
         LogKind::SelfCertifying => {
             let chain = chain::lease(core, guard, inode)?;
-            let slots = records.iter().map(Record::slots).sum();
+            let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
             // `prepare` made room, unless this lane has lost the chain since, to another inode's in the same place.
             if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
                 // PERSIST: a fresh log page is empty before it is linked.
@@ -104,7 +104,7 @@ fn log_in_order<'c>(
     core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>, records: &[Record],
 ) -> Result<(&'c chain::Chain, Appended)> {
     let chain = chain::only(core, guard.own, inode)?;
-    let slots = records.iter().map(Record::slots).sum();
+    let slots = records.iter().map(Record::slots_max).sum();
     if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
         // PERSIST: a page is empty and has its header before it is linked (log expansion, as NOVA).
         core.region.fence();
@@ -125,6 +125,6 @@ pub fn paper_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperL
 
 /// A transaction that does not fit is the caller's mistake, not the user's; it is refused before anything is written.
 pub fn fits(records: &[Record]) -> Result<()> {
-    let slots: u32 = records.iter().map(Record::slots).sum();
+    let slots: u32 = records.iter().map(Record::slots_max).sum();
     if slots <= TXN_SLOTS_MAX { Ok(()) } else { Err(Error::InvalidArgument("too many records in one transaction")) }
 }

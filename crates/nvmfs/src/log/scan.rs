@@ -5,7 +5,7 @@
 
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, Place, Target};
-use crate::format::record::{Found, Record, Txn, parse};
+use crate::format::record::{Found, Record, Txn, mark, parse};
 use crate::ids::{BlockNo, InodeId};
 use crate::variant::LogKind;
 use crate::format::layout::Layout;
@@ -66,7 +66,10 @@ impl Scan<'_> {
         let found = |slot: u32| parse(seed, owner, slot, |s| self.region.line(slot_pos(page, s)));
         let mut scan = PageScan::default();
         match self.kind {
-            LogKind::CommitMark => by_marks(&found, &mut scan),
+            LogKind::CommitMark => {
+                let marked = |slot: u32| self.region.load_u64(slot_pos(page, slot).plus(56)) == mark(seed, slot);
+                by_marks(&found, &marked, &mut scan)
+            }
             LogKind::Tail => by_order(&found, end, true, &mut scan),
             LogKind::SelfCertifying => by_order(&found, SLOTS + 1, false, &mut scan),
         }
@@ -121,7 +124,7 @@ fn drop_partial(found: &impl Fn(u32) -> Found, torn_from: u32, scan: &mut PageSc
 }
 
 /// Slots may be filled in any order; a transaction counts if its last record is marked, and then all of it must be whole.
-fn by_marks(found: &impl Fn(u32) -> Found, scan: &mut PageScan) -> Result<(), u32> {
+fn by_marks(found: &impl Fn(u32) -> Found, marked: &impl Fn(u32) -> bool, scan: &mut PageScan) -> Result<(), u32> {
     let mut slot = 1;
     while slot <= SLOTS {
         let (txn, slots) = match found(slot) {
@@ -130,10 +133,11 @@ fn by_marks(found: &impl Fn(u32) -> Found, scan: &mut PageScan) -> Result<(), u3
                 continue;
             }
             Found::Whole { txn, slots, .. } if txn.first == slot && txn_holds(txn, slot, slots) => (txn, slots),
-            // Words are whole or zero, so this never was a cut; and a later record cannot be marked without the first.
-            Found::Damaged | Found::Whole { mark: Some(_), .. } => return Err(slot),
-            // A transaction that was cut before its mark.
-            Found::Torn | Found::Whole { .. } => {
+            // A mark is stored when all of its transaction is durable.
+            Found::Whole { mark: Some(_), .. } => return Err(slot),
+            _ if marked(slot) => return Err(slot),
+            // A transaction that was cut before its mark, or a later line of a record whose first line never arrived.
+            Found::Torn | Found::Whole { .. } | Found::Damaged => {
                 scan.dropped.push(slot);
                 slot += 1;
                 continue;

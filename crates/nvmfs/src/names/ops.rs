@@ -124,7 +124,7 @@ fn named_in(
     }
     let now = crate::clock::exact();
     let record = record(dir, name.bytes(), inode.id(), node.kind, false, now);
-    prepare(core, guard, dir, record.slots())?;
+    prepare(core, guard, dir, record.slots_max())?;
     let entry = table::prepare(core, guard.own, dir, name.bytes())?;
     let committed = match commit::commit(core, guard, dir, &[record]) {
         Ok(committed) => committed,
@@ -174,7 +174,7 @@ pub fn link(
     let done = (|| {
         let now = crate::clock::exact();
         let record = record(dir, name.bytes(), inode.id(), kind, false, now);
-        prepare(core, guard, dir, record.slots())?;
+        prepare(core, guard, dir, record.slots_max())?;
         let entry = table::prepare(core, guard.own, dir, name.bytes())?;
         match commit::commit(core, guard, dir, &[record]) {
             Ok(_) => {
@@ -250,7 +250,7 @@ pub fn remove(
     }
     let now = crate::clock::exact();
     let record = record(dir, name.bytes(), entry.child, entry.kind, true, now);
-    prepare(core, guard, dir, record.slots())?;
+    prepare(core, guard, dir, record.slots_max())?;
     let committed = commit::commit(core, guard, dir, &[record])?;
     note_change(dir, now);
     if let Some(change) = table::change(core, dir) {

@@ -150,9 +150,9 @@ fn refuse_mismatch(plan: &Plan<'_>) -> Result<()> {
 fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Result<()> {
     let (to, from) = (plan.record_to(), plan.record_from());
     // Two words more if it is foreign: at most one slot.
-    prepare(core, guard, plan.to.dir, to.slots() + from.slots() + 1)?;
+    prepare(core, guard, plan.to.dir, to.slots_max() + from.slots_max())?;
     if plan.across() {
-        prepare(core, guard, plan.from.dir, from.slots())?;
+        prepare(core, guard, plan.from.dir, from.slots_max())?;
     }
     let entry_to = table::prepare(core, guard.own, plan.to.dir, plan.to.name.bytes())?;
     let entry_from = match table::prepare(core, guard.own, plan.from.dir, plan.from.name.bytes()) {
@@ -162,7 +162,7 @@ fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Resul
             return Err(error);
         }
     };
-    if let Err(error) = commit::commit(core, guard, plan.to.dir, &[to, from]) {
+    if let Err(error) = commit::commit(core, guard, plan.to.dir, &[to, from.clone()]) {
         table::unprepare(core, guard.own, entry_to);
         table::unprepare(core, guard.own, entry_from);
         return Err(error);

@@ -43,11 +43,17 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 pub(crate) struct Slots {
     chunks: Vec<(u64, BlockNo)>,
     bases: HashMap<Ino, InodeBase>,
-    /// Slots that are neither blank nor whole.
-    broken: Vec<Ino>,
+    /// Slots that are neither blank nor whole; true: damaged, not torn.
+    broken: HashMap<Ino, bool>,
 }
 
 impl Slots {
+    /// Is the slot that a name means damaged? (Else, if it does not hold the inode, the making of the inode was cut: the name and
+    /// the slot became durable at one fence, and the slot did not.)
+    pub(crate) fn damaged(&self, id: InodeId) -> bool {
+        self.broken.get(&id.ino) == Some(&true)
+    }
+
     /// The inode that a name means; `None` if its slot does not hold it.
     pub(crate) fn get(&self, id: InodeId) -> Option<&InodeBase> {
         self.bases.get(&id.ino).filter(|b| b.id == id)
@@ -75,7 +81,7 @@ pub fn recover(core: &Arc<Core>, progress: Progress<'_>) -> Result<Report> {
 }
 
 fn read_slots(core: &Core) -> Result<Slots> {
-    let mut slots = Slots { chunks: Vec::new(), bases: HashMap::new(), broken: Vec::new() };
+    let mut slots = Slots { chunks: Vec::new(), bases: HashMap::new(), broken: HashMap::new() };
     for n in 0..core.layout.chunks_max {
         let raw = core.region.load_u64(core.layout.chunk_pointer(n));
         let block = match pointer::decode(core.seed, itable::DIRECTORY, Place::InodeChunk(n), raw) {
@@ -94,7 +100,12 @@ fn read_slots(core: &Core) -> Result<Slots> {
                 FoundInode::Whole(base) => {
                     slots.bases.insert(ino, base);
                 }
-                FoundInode::Torn | FoundInode::Damaged => slots.broken.push(ino),
+                FoundInode::Torn => {
+                    slots.broken.insert(ino, false);
+                }
+                FoundInode::Damaged => {
+                    slots.broken.insert(ino, true);
+                }
             }
         }
     }
@@ -134,7 +145,7 @@ fn free_the_rest(core: &Arc<Core>, slots: &Slots, names: &names::Names) -> Resul
             }
             free[(index / 64) as usize] |= 1 << (index % 64);
             let dead = slots.bases.contains_key(&ino);
-            if dead || slots.broken.contains(&ino) || has_pointers(core, *block, index) {
+            if dead || slots.broken.contains_key(&ino) || has_pointers(core, *block, index) {
                 orphans += u64::from(dead);
                 core.region.nt_zero(inode_pos(*block, index), INODE_BYTES);
             }

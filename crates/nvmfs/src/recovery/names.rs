@@ -81,7 +81,7 @@ fn read_dir(core: &Core, own: &mut Own, id: InodeId, foreign: &mut Vec<Record>, 
     *torn += read_chain::read(core, own, inode, &mut |record| {
         match record {
             Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
-            Record::Name { .. } => foreign.push(*record),
+            Record::Name { .. } => foreign.push(record.clone()),
             Record::State(state) => {
                 dir.version = dir.version.max(state.generation);
                 dir.attributes.state(*state);
@@ -96,7 +96,7 @@ fn read_dir(core: &Core, own: &mut Own, id: InodeId, foreign: &mut Vec<Record>, 
 }
 
 fn enter_name(dir: &mut Dir, record: &Record) {
-    let Record::Name { removed, child, kind, name, version, mtime, .. } = *record else { return };
+    let Record::Name { removed, child, kind, ref name, version, mtime, .. } = *record else { return };
     dir.version = dir.version.max(version.0);
     dir.attributes.written(version.0, 0, mtime);
     let what = (!removed).then_some((child, kind));
@@ -123,7 +123,7 @@ fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Ve
         // Another generation: the directory that was meant is gone, its number reused.
         if *id == *dir && news {
             enter_name(known, record);
-            owed.push(*record);
+            owed.push(record.clone());
         }
         false
     });
@@ -143,14 +143,16 @@ fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
         let Some((_, dir)) = names.dirs.get(&ino) else { continue };
         for (name, (_, what)) in &dir.entries {
             let Some((child, kind)) = what else { continue };
-            let base = slots.get(*child).filter(|b| b.kind == *kind).ok_or_else(|| {
-                Error::Corrupt(format!(
-                    "directory {}: the name {:?} means inode {}, whose slot does not hold it",
+            if slots.damaged(*child) {
+                return Err(Error::Corrupt(format!(
+                    "inode {}, which directory {} calls {:?}: its slot is damaged",
+                    child.ino.0,
                     ino.0,
-                    String::from_utf8_lossy(name),
-                    child.ino.0
-                ))
-            })?;
+                    String::from_utf8_lossy(name)
+                )));
+            }
+            // The making of this inode was cut.
+            let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else { continue };
             *names.links.entry(base.id.ino).or_insert(0) += 1;
             if *kind == FileKind::Directory {
                 if parents.insert(child.ino, ino).is_some() {
@@ -211,8 +213,8 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
             let _latched = inode.vi.eof.lock();
-            prepare(core, &mut guard, inode, record.slots())?;
-            commit::commit(core, &mut guard, inode, &[*record])?;
+            prepare(core, &mut guard, inode, record.slots_max())?;
+            commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
         }
     }
     Ok(())

@@ -61,10 +61,10 @@ fn path(calls: Calls) -> BoxedStrategy<String> {
     names.prop_map(|names| names.join("/")).boxed()
 }
 
-fn perm() -> impl Strategy<Value = u16> {
-    prop::sample::select(vec![
-        0o777, 0o755, 0o700, 0o644, 0o666, 0o070, 0o000, 0o1777, 0o2775, 0o2755, 0o4755, 0o6777,
-    ])
+fn perm(calls: Calls) -> impl Strategy<Value = u16> {
+    let kept = if calls.has(Calls::SET_ID) { 0o7777 } else { 0o1777 };
+    let odd = vec![0o755, 0o700, 0o644, 0o666, 0o070, 0o000, 0o1777, 0o2775, 0o2755, 0o4755, 0o6777];
+    prop_oneof![2 => Just(0o777), 1 => prop::sample::select(odd)].prop_map(move |perm: u16| perm & kept)
 }
 
 fn flags() -> impl Strategy<Value = OpenFlags> {
@@ -97,7 +97,8 @@ fn page_offset() -> impl Strategy<Value = u64> {
 
 fn names(calls: Calls) -> Vec<Choice> {
     let path = || path(calls);
-    let create = (path(), perm(), flags()).prop_map(|(path, perm, flags)| Act::Create { path, perm, flags });
+    let create =
+        (path(), perm(calls), flags()).prop_map(|(path, perm, flags)| Act::Create { path, perm, flags });
     let mut choices: Vec<Choice> = vec![
         (8, create.boxed()),
         (4, (path(), flags()).prop_map(|(path, flags)| Act::Open { path, flags }).boxed()),
@@ -109,7 +110,7 @@ fn names(calls: Calls) -> Vec<Choice> {
     // The kernel takes the set-id bits from a new directory's mode before an engine sees it.
     let kept = |kind| if kind == FileKind::Directory { 0o1777 } else { 0o7777 };
     let make = |kind| {
-        (path(), perm())
+        (path(), perm(calls))
             .prop_map(move |(path, perm)| Act::Make { path, kind, perm: perm & kept(kind) })
             .boxed()
     };
@@ -206,7 +207,7 @@ fn attributes(calls: Calls) -> Vec<Choice> {
     let given = (0_i64..8).prop_map(|secs| SetTime::At(Time::from_parts(secs, 5)));
     let time = prop::option::of(prop_oneof![1 => Just(SetTime::Now), 3 => given]);
     vec![
-        (3, (path(), perm()).prop_map(|(path, perm)| Act::SetMode { path, perm }).boxed()),
+        (3, (path(), perm(calls)).prop_map(|(path, perm)| Act::SetMode { path, perm }).boxed()),
         (2, (path(), id(), id()).prop_map(|(path, uid, gid)| Act::SetOwner { path, uid, gid }).boxed()),
         (
             2,

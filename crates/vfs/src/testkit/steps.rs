@@ -45,6 +45,8 @@ impl Calls {
     pub const SHIFT: Calls = Calls(1 << 12);
     /// Search for data and holes.
     pub const SEEK: Calls = Calls(1 << 13);
+    /// Modes with set-id bits: not for an engine that takes them away on every write, whoever writes.
+    pub const SET_ID: Calls = Calls(1 << 15);
     /// Directories below the root.
     pub const DIRECTORIES: Calls = Calls(1 << 14);
 
