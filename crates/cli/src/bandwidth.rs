@@ -137,7 +137,7 @@ fn take(args: &Args, bytes: u64) -> Result<Region> {
         Some(path) => {
             let device = path.exists() && !path.is_file();
             let options = OpenOptions { overwrite: device, ..OpenOptions::default() };
-            Ok(Region::create(path, bytes, &options)?)
+            crate::image::create(path, bytes, &options)
         }
     }
 }

@@ -11,7 +11,7 @@ mod scratch;
 mod stamp;
 mod writer;
 
-use crate::failure::Said;
+use crate::failure::{Said, text};
 use crate::output::{data, talk};
 use anyhow::Result;
 use scratch::Scratch;
@@ -66,7 +66,7 @@ pub fn run(_args: &Args) -> Result<()> {
                 skipped.push(number);
             }
             Err(error) => {
-                data(&format!("   FAILED: {error:#}"))?;
+                data(&format!("   FAILED: {}", text(&error)))?;
                 failed.push(number);
             }
         }

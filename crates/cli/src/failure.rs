@@ -37,9 +37,21 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if !error.is::<Said>() {
-        crate::output::talk(&format!("heddle: {error:#}"));
+        crate::output::talk(&format!("heddle: {}", text(error)));
     }
     ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+}
+
+/// The error and its causes, each once: many texts of ours hold their cause already.
+pub fn text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &cause;
+        }
+    }
+    text
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

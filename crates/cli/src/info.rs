@@ -1,5 +1,6 @@
 //! `heddle info`: what an image says of itself. Reads the superblock alone, of mounted images too.
 
+use crate::image;
 use crate::output::{self, Sink};
 use crate::size::Size;
 use anyhow::{Context, Result};
@@ -45,20 +46,19 @@ struct Info {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let image = args.image.as_path();
+    let path = args.image.as_path();
     let options = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
-    let (found, holder) = match Region::open(image, &options) {
-        Ok(region) => (inspect(image, region.len_bytes(), &|at, into| region.read(at, into))?, None),
+    let (found, holder) = match Region::open(path, &options) {
+        Ok(region) => (inspect(path, region.len_bytes(), &|at, into| region.read(at, into))?, None),
         Err(Error::InUse { pid, .. }) => {
-            let len_bytes =
-                image.metadata().with_context(|| format!("cannot read {}", image.display()))?.len();
-            (of_file(image, len_bytes)?, Some(pid))
+            let meta = path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+            (of_file(path, meta.len())?, Some(pid))
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(image::explain(path, error)),
     };
     let info = Info {
         output_version: 1,
-        image: image.display().to_string(),
+        image: path.display().to_string(),
         variant: found.variant.name(),
         size_bytes: found.bytes,
         format_version: found.version,

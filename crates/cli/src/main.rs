@@ -8,6 +8,7 @@ mod demo;
 mod engines;
 mod failure;
 mod fxmark;
+mod image;
 mod info;
 mod locks;
 mod mkfs;

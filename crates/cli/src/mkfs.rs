@@ -1,6 +1,7 @@
 //! `heddle mkfs`: makes an image.
 
 use crate::failure::usage;
+use crate::image;
 use crate::output::{self, Sink};
 use crate::progress::Bar;
 use crate::size::Size;
@@ -95,8 +96,8 @@ fn take(args: &Args, device: bool) -> Result<Region> {
     let progress = |done, total| bar.at(done, total);
     let options = OpenOptions { overwrite: true, progress: Some(&progress), ..OpenOptions::default() };
     let region = match args.size {
-        None if device => Region::open(&args.image, &options)?,
-        size => Region::create(&args.image, size.unwrap_or(SIZE_DEFAULT).0, &options)?,
+        None if device => image::open(&args.image, &options)?,
+        size => image::create(&args.image, size.unwrap_or(SIZE_DEFAULT).0, &options)?,
     };
     Ok(region)
 }

@@ -11,7 +11,7 @@ use crate::progress::Bar;
 use anyhow::{Context, Result};
 use heddle_fuse::{Mounted, Unmounter};
 use heddle_nvmfs::{Variant, Volume};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::OpenOptions;
 use options::Options;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -125,7 +125,7 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
         let progress = |done, total| bar.at(done, total);
         let how =
             OpenOptions { read_only: options.read_only, progress: Some(&progress), ..OpenOptions::default() };
-        Region::open(&args.image, &how)?
+        crate::image::open(&args.image, &how)?
     };
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     let bar = Bar::of_things("recovering");

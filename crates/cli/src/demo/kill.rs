@@ -56,7 +56,7 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
     Ok(Outcome::Passed(format!(
         "   {} times killed with SIGKILL in mid-write, {} times in each of the {} variants, two writers on one file\n   \
          {} acknowledged writes of 1 to 8 pages: all there after recovery, every byte checked\n   \
-         {} writes were running when the process died: {} are there whole, {} not at all, 0 in part",
+         {} writes were running when the process died: {} there whole, {} not at all, none in part",
         tally.kills,
         ROUNDS,
         Variant::ALL.len(),

@@ -14,7 +14,7 @@ use heddle_nvmfs::Variant;
 const REPEAT: u32 = 2;
 const SECS_MAX: f64 = 0.4;
 /// All timed windows together.
-const BUDGET_SECS: f64 = 20.0;
+const BUDGET_SECS: f64 = 15.0;
 const TMPFS: &str = "tmpfs";
 
 /// Runs the part.
@@ -113,8 +113,8 @@ fn meaning(rates: &Rates<'_>, most: usize, tmpfs: bool) -> String {
         let locks = [Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree].map(Variant::name);
         let best = locks.into_iter().max_by(|a, b| gain(a).total_cmp(&gain(b))).unwrap_or_default();
         format!(
-            "   {doing}: {most} workers do {:.2} times what one does in heddle ({}), {:.2} times in nova, whose lock is \
-             the whole file's ({}); the best of the papers' range locks is {best} with {:.2}.",
+            "   {doing}: in heddle {most} workers do {:.2} times what one does ({}); in nova, with one lock for the whole \
+             file, {:.2} times ({}); the best of the papers' range locks is {best} with {:.2}.",
             gain("heddle"),
             verdict(gain("heddle"), most),
             gain("nova"),
@@ -129,31 +129,36 @@ fn meaning(rates: &Rates<'_>, most: usize, tmpfs: bool) -> String {
     }
     let against =
         |workload, other: &str| rates.of(workload, "heddle", most) / rates.of(workload, other, most).max(1.0);
-    let other = if tmpfs { TMPFS } else { "nova" };
-    let (write, read) = (against(Workload::DWOM, other), against(Workload::DRBM, other));
-    let durable = if tmpfs { ", which keeps nothing through a crash" } else { "" };
+    let (other, which) =
+        if tmpfs { (TMPFS, ", whose writes are neither atomic nor durable") } else { ("nova", "") };
     lines.push(format!(
-        "   With {most} workers heddle writes {} and reads {} than {other}{durable}.",
-        times(write),
-        times(read)
+        "   With {most} worker{} heddle writes {:.1} times as fast as {other}{which}, and reads {:.1} times as fast.",
+        if most > 1 { "s" } else { "" },
+        against(Workload::DWOM, other),
+        against(Workload::DRBM, other),
     ));
+    lines.extend(disturbed(rates.0));
     lines.join("\n")
 }
 
-/// Does a second worker help?
+/// What more workers add.
 fn verdict(gain: f64, workers: usize) -> &'static str {
-    match gain / workers as f64 {
-        share if gain < 1.0 && share < 0.5 => "they are in each other's way",
-        share if share < 0.6 => "they wait for each other",
-        share if share < 0.85 => "they wait for each other now and then",
-        _ => "they do not wait for each other",
+    let share = (gain - 1.0) / (workers as f64 - 1.0);
+    match share {
+        share if share < -0.05 => "more workers make it slower",
+        share if share < 0.15 => "more workers add nothing",
+        share if share < 0.6 => "more workers add something",
+        _ => "nearly each for himself",
     }
 }
 
-fn times(ratio: f64) -> String {
-    match ratio {
-        r if r >= 1.05 => format!("{r:.1} times faster"),
-        r if r > 0.95 => "no faster".to_owned(),
-        r => format!("{:.1} times slower", 1.0 / r.max(0.001)),
-    }
+/// A reader of a page never sleeps: where it was off its CPU, another program was on it.
+fn disturbed(report: &Report) -> Option<String> {
+    let reads = report.runs.iter().filter(|run| run.workload == Workload::DRBM && run.target == "heddle");
+    let worst = reads.map(|run| run.cpu_idle_pct).fold(0.0, f64::max);
+    (worst > 10.0).then(|| {
+        format!(
+            "   Mistrust these figures: other programs had up to {worst:.0} % of the workers' CPUs meanwhile."
+        )
+    })
 }

@@ -1,5 +1,6 @@
 //! The demo's own directory, gone when the demo is: at its end, on an error, on Ctrl-C.
 
+use crate::image::TMPFS_MAGIC;
 use crate::output::talk;
 use anyhow::{Context, Result};
 use heddle_fuse::Unmounter;
@@ -13,7 +14,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Free space that makes /dev/shm large enough for the demo's images.
 const SHM_FREE_MIN: u64 = 400 << 20;
 const SHM: &str = "/dev/shm";
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A directory for one run.
 pub struct Scratch {

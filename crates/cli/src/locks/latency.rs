@@ -10,6 +10,7 @@ use heddle_arena::{Arena, Ptr};
 use heddle_nvmfs::LockMode;
 use heddle_pmem::{Pos, Region};
 use heddle_range_lock::{Access, AnyLock, Geometry, LockHead, LockKind, RangeLock, make};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -145,6 +146,7 @@ impl Setup<'_> {
         // Page faults of the target are not the lock's.
         (0..TARGET_BYTES / PAGE_BYTES)
             .for_each(|page| self.region.nt_write(base.plus(page * PAGE_BYTES), &data));
+        pin(worker as usize);
         let (mut first, mut over) = (histogram()?, histogram()?);
         self.start.wait();
         for page in 0..SET_PAGES {
@@ -171,6 +173,17 @@ impl Setup<'_> {
         self.lock.release(&self.arena, head, held);
         into.saturating_record(took.as_nanos() as u64);
         Ok(())
+    }
+}
+
+/// Ties the calling thread to a CPU, as FxMark does. Where the kernel refuses, figures are noisier, not wrong.
+fn pin(worker: usize) {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    if !cpus.is_empty() {
+        let mut one = CpuSet::new();
+        one.set(cpus[worker % cpus.len()]);
+        let _ = sched_setaffinity(None, &one);
     }
 }
 

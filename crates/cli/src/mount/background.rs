@@ -17,7 +17,7 @@ const READY: &[u8] = b"ready\n";
 pub fn start() -> Result<()> {
     let mut args = std::env::args_os().skip(1);
     let mut command = Command::new("/proc/self/exe");
-    command.args(args.next()).arg("--tell-ready").args(args);
+    command.arg0("heddle").args(args.next()).arg("--tell-ready").args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     // SAFETY: setsid takes no pointers and may be called between fork and exec.
     unsafe {
@@ -50,6 +50,8 @@ pub fn tell_ready() -> Result<()> {
         .and_then(|()| stdout.flush())
         .context("the command that started this mount has gone")?;
     std::env::set_current_dir("/")?;
+    // Else it is listed as `exe`.
+    let _ = rustix::thread::set_name(c"heddle");
     let null = File::options().read(true).write(true).open("/dev/null")?;
     for standard in 0..=2 {
         // SAFETY: both are descriptors of this process; no pointer is involved.
