@@ -88,7 +88,7 @@ mod tests {
     fn the_grammar_is_sound_and_every_command_shows_examples() {
         let mut cli = super::Cli::command();
         cli.build();
-        cli.debug_assert();
+        cli.clone().debug_assert();
         for command in cli.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Examples:"), "heddle {} --help shows no example", command.get_name());
