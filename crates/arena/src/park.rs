@@ -44,7 +44,7 @@ pub struct ParkingTable {
 }
 
 /// Collisions cost spurious wakes, so many more than threads that sleep at once.
-const BUCKETS: usize = if cfg!(loom) { 1 } else { 256 };
+const BUCKETS: usize = if cfg!(loom) { 8 } else { 256 };
 
 // SAFETY: atomics only (under loom, objects that are made in place and never dropped).
 unsafe impl Shared for ParkingTable {}

@@ -1,19 +1,20 @@
 //! The clocks: a coarse one (6 ns, a tick of some milliseconds) for writers, an exact one (30 ns) where somebody looks.
 
 use heddle_vfs::Time;
-use rustix::time::{ClockId, clock_gettime};
 
-fn read(clock: ClockId) -> Time {
-    let now = clock_gettime(clock);
+fn read(clock: libc::clockid_t) -> Time {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid timespec; both clocks exist on every Linux, so the call cannot fail.
+    unsafe { libc::clock_gettime(clock, &mut now) };
     Time::from_parts(now.tv_sec, now.tv_nsec as u32)
 }
 
 /// The time of the last clock tick.
 pub fn coarse() -> Time {
-    read(ClockId::RealtimeCoarse)
+    read(libc::CLOCK_REALTIME_COARSE)
 }
 
 /// The time.
 pub fn exact() -> Time {
-    read(ClockId::Realtime)
+    read(libc::CLOCK_REALTIME)
 }

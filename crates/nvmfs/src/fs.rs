@@ -145,8 +145,12 @@ fn checked(inode: InodeRef<'_>, cred: &Cred, handle: Option<&Handle>, set: &SetA
             FileKind::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
         }
-        if !handle.is_some_and(|h| h.flags.write && h.ino == inode.ino) {
-            ops::check(inode, cred, Permission::WRITE)?;
+        match handle {
+            Some(handle) if !handle.flags.write => {
+                return Err(Error::InvalidArgument("the file is not open for writing"));
+            }
+            Some(_) => {}
+            None => ops::check(inode, cred, Permission::WRITE)?,
         }
         if size > heddle_vfs::OFFSET_MAX_BYTES {
             return Err(Error::FileTooBig);
@@ -362,6 +366,9 @@ impl FileSystem for NvmFs {
 
     fn readdir(&self, handle: &Handle, from: Cookie, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let dir = self.open_inode(handle)?;
+        if !matches!(dir.vi.kind_perm(), Some((FileKind::Directory, _))) {
+            return Err(Error::NotDirectory);
+        }
         let mut at = from.0;
         loop {
             // No lane and no latch while the caller's code runs.

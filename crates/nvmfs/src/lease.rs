@@ -131,6 +131,7 @@ impl Drop for Lease {
             // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's.
             core.region.fence();
             return_all(core.free_map(), own);
+            core.lane(self.lane.0).note_held(0);
             crate::itable::return_all(&core, own);
         }
         let table = crate::core::lane_table_of(&self.arena, root);

@@ -200,8 +200,10 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
         id: InodeId { ino: Ino::ROOT, generation: 1 },
         kind: FileKind::Directory,
         perm: 0o755,
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
+        // SAFETY: reads an id, cannot fail.
+        uid: unsafe { libc::geteuid() },
+        // SAFETY: as above.
+        gid: unsafe { libc::getegid() },
         rdev: 0,
         crtime: now,
     };

@@ -21,7 +21,7 @@
 //! The mark is the last word to be written where marks decide (`LogKind::CommitMark`), and is written with the rest
 //! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
 
-use super::word::{Line, MARK, Shape, crc, field, payload, shape, time_of, time_payload, word};
+use super::word::{Line, MARK, Shape, crc, field, marked, payload, shape, time_of, time_payload, word};
 use crate::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
 
@@ -34,7 +34,6 @@ const FLAG_UNWRITTEN: u64 = 1;
 const FLAG_LIST: u64 = 2;
 const FLAG_FOREIGN: u64 = 4;
 const NAME_BYTES_A_WORD: usize = 7;
-const EXTRA_WORDS_MAX: usize = 2 + NAME_MAX_BYTES.div_ceil(NAME_BYTES_A_WORD);
 
 /// What a write record maps its pages to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -205,13 +204,7 @@ impl Record {
 
     /// Encodes it. `home` is the inode whose log it goes to, `lane` the lane that writes it.
     pub fn draft(&self, home: InodeId, lane: u16) -> Draft {
-        let mut words = [0u64; 7];
-        let mut extra = [0u64; EXTRA_WORDS_MAX];
-        let mut count = 0;
-        let mut push = |w: u64| {
-            extra[count] = w;
-            count += 1;
-        };
+        let mut draft = Draft { lines: [[MARK; 8]; RECORD_SLOTS_MAX], slots: self.slots_in(home) };
         let (kind, flags) = match *self {
             Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
                 let (block, flags) = match blocks {
@@ -219,51 +212,39 @@ impl Record {
                     Blocks::Unwritten(b) => (b, FLAG_UNWRITTEN),
                     Blocks::List(b) => (b, FLAG_LIST),
                 };
-                words[1] = page.0 | u64::from(end_in_last_page) << 36;
-                words[2] = block.0 | pages << 40;
-                words[3] = version.0;
-                words[5] = time_payload(mtime);
-                push(generation);
+                draft.head(page.0 | u64::from(end_in_last_page) << 36, block.0 | pages << 40, version.0, mtime);
+                draft.extra(0, generation);
                 (1, flags)
             }
             Record::Punch { page, pages, version, mtime, generation } => {
-                (words[1], words[2], words[3], words[5]) = (page.0, pages, version.0, time_payload(mtime));
-                push(generation);
+                draft.head(page.0, pages, version.0, mtime);
+                draft.extra(0, generation);
                 (2, 0)
             }
             Record::State(s) => {
-                words[1] = s.size | u64::from(s.perm) << 49;
-                words[2] = u64::from(s.uid);
-                words[5] = time_payload(s.mtime);
-                [s.generation, u64::from(s.gid), time_payload(s.ctime), time_payload(s.atime)].into_iter().for_each(push);
+                draft.head(s.size | u64::from(s.perm) << 49, u64::from(s.uid), 0, s.mtime);
+                let extra = [s.generation, u64::from(s.gid), time_payload(s.ctime), time_payload(s.atime)];
+                extra.into_iter().enumerate().for_each(|(i, w)| draft.extra(i, w));
                 (3, 0)
             }
             Record::Name { dir, removed, child, kind, ref name, version, mtime } => {
-                words[1] = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
-                (words[2], words[3], words[5]) = (child.generation, version.0, time_payload(mtime));
+                let packed = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
+                draft.head(packed, child.generation, version.0, mtime);
                 let foreign = dir != home;
+                let name_at = if foreign { 2 } else { 0 };
                 if foreign {
-                    push(dir.ino.0);
-                    push(dir.generation);
+                    draft.extra(0, dir.ino.0);
+                    draft.extra(1, dir.generation);
                 }
-                for chunk in name.bytes().chunks(NAME_BYTES_A_WORD) {
+                for (i, chunk) in name.bytes().chunks(NAME_BYTES_A_WORD).enumerate() {
                     let mut le = [0; 8];
                     le[..chunk.len()].copy_from_slice(chunk);
-                    push(u64::from_le_bytes(le));
+                    draft.extra(name_at + i, u64::from_le_bytes(le));
                 }
                 (if removed { 5 } else { 4 }, if foreign { FLAG_FOREIGN } else { 0 })
             }
         };
-        let slots = slots_of_extra(count);
-        words[0] = kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(slots) << 58;
-        words[6] = extra[0];
-        let mut draft = Draft { lines: [[MARK; 8]; RECORD_SLOTS_MAX], slots };
-        for (to, w) in draft.lines[0].iter_mut().zip(words) {
-            *to = word(w);
-        }
-        for (i, w) in extra.iter().enumerate().take(count).skip(1) {
-            draft.lines[1 + (i - 1) / 8][(i - 1) % 8] = word(*w);
-        }
+        draft.lines[0][0] = word(kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(draft.slots) << 58);
         draft
     }
 }
@@ -278,9 +259,18 @@ pub fn mark(seed: u32, slot: u32) -> u64 {
 }
 
 impl Draft {
-    /// Slots it takes.
-    pub fn slots(&self) -> u32 {
-        self.slots
+    /// Words 1, 2, 3 and 5.
+    fn head(&mut self, one: u64, two: u64, version: u64, mtime: Time) {
+        let line = &mut self.lines[0];
+        (line[1], line[2], line[3], line[5]) = (word(one), word(two), word(version), word(time_payload(mtime)));
+    }
+
+    /// The `i`th further word: word 6, then the lines behind the first.
+    fn extra(&mut self, i: usize, payload: u64) {
+        match i {
+            0 => self.lines[0][6] = word(payload),
+            _ => self.lines[1 + (i - 1) / 8][(i - 1) % 8] = word(payload),
+        }
     }
 
     /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
@@ -302,32 +292,39 @@ fn checksum(seed: u32, slot: u32, lines: &[Line]) -> u32 {
 
 /// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
 pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
-    let mut lines = [[0; 8]; RECORD_SLOTS_MAX];
-    lines[0] = line_at(slot);
-    match (shape(&lines[0][..7]), lines[0][7]) {
+    let first = line_at(slot);
+    match (shape(&first[..7]), first[7]) {
         (Shape::Blank, 0) => return Found::Blank,
         (Shape::Full, _) => {}
         _ => return Found::Torn,
     }
-    let slots = field(lines[0][0], 58, 4) as u32;
-    if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > super::page::SLOTS + 1 {
-        return Found::Damaged;
-    }
-    for i in 1..slots {
-        lines[i as usize] = line_at(slot + i);
-        if shape(&lines[i as usize]) != Shape::Full {
-            return Found::Torn;
+    match field(first[0], 58, 4) as u32 {
+        1 => judge(seed, home, slot, &[first]),
+        slots if slots > 0 && slots as usize <= RECORD_SLOTS_MAX && slot + slots <= super::page::SLOTS + 1 => {
+            let mut lines = [first; RECORD_SLOTS_MAX];
+            for i in 1..slots {
+                lines[i as usize] = line_at(slot + i);
+                if shape(&lines[i as usize]) != Shape::Full {
+                    return Found::Torn;
+                }
+            }
+            judge(seed, home, slot, &lines[..slots as usize])
         }
+        _ => Found::Damaged,
     }
-    let lines = &lines[..slots as usize];
-    let marked_bits = lines.iter().flatten().zip(0..).all(|(w, i)| i == 7 || w & MARK == MARK);
-    if !marked_bits || field(lines[0][0], 0, 32) != u64::from(checksum(seed, slot, lines)) {
+}
+
+/// Lines without a zero word: a record, or damage.
+fn judge(seed: u32, home: InodeId, slot: u32, lines: &[Line]) -> Found {
+    let first = &lines[0];
+    let all_marked = marked(&first[..7]) && lines[1..].iter().all(|line| marked(line));
+    if !all_marked || field(first[0], 0, 32) != u64::from(checksum(seed, slot, lines)) {
         return Found::Damaged;
     }
-    let txn = Txn { first: field(lines[0][4], 0, 6) as u32, slots: field(lines[0][4], 6, 6) as u32 };
-    let mark = (lines[0][7] != 0).then(|| lines[0][7] == mark(seed, slot));
+    let txn = Txn { first: field(first[4], 0, 6) as u32, slots: field(first[4], 6, 6) as u32 };
+    let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
     match interpret(home, lines) {
-        Some(record) => Found::Whole { record, slots, txn, mark },
+        Some(record) => Found::Whole { record, slots: lines.len() as u32, txn, mark },
         None => Found::Damaged,
     }
 }

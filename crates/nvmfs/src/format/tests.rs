@@ -63,7 +63,7 @@ fn samples() -> Vec<Record> {
 
 fn sealed(record: &Record, slot: u32) -> Vec<Line> {
     let mut draft = record.draft(HOME, 3);
-    let txn = Txn { first: slot, slots: draft.slots() };
+    let txn = Txn { first: slot, slots: record.slots_in(HOME) };
     draft.seal(SEED, slot, txn, true).to_vec()
 }
 

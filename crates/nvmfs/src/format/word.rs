@@ -36,10 +36,12 @@ pub enum Shape {
 
 /// Tells never written from torn from full.
 pub fn shape(words: &[u64]) -> Shape {
-    match words.iter().filter(|w| **w == 0).count() {
-        0 => Shape::Full,
-        n if n == words.len() => Shape::Blank,
-        _ => Shape::Torn,
+    if words.iter().all(|w| *w != 0) {
+        Shape::Full
+    } else if words.iter().all(|w| *w == 0) {
+        Shape::Blank
+    } else {
+        Shape::Torn
     }
 }
 

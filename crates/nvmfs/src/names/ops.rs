@@ -163,12 +163,12 @@ pub fn link(
     core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, dir: InodeRef<'_>, name: Name<'_>,
 ) -> Result<()> {
     let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    if kind == FileKind::Directory {
-        return Err(Error::NotPermitted);
-    }
     let _latched = latch(dir)?;
     if table::find(core, dir, name.bytes())?.is_some() {
         return Err(Error::Exists);
+    }
+    if kind == FileKind::Directory {
+        return Err(Error::NotPermitted);
     }
     add_link(inode)?;
     let done = (|| {

@@ -80,6 +80,10 @@ pub fn hash(core: &Core, name: &[u8]) -> u64 {
 
 /// The table of a directory; `None` if it has none (it is dead).
 fn table<'c>(core: &'c Core, dir: InodeRef<'c>) -> Option<&'c Table> {
+    // A file keeps its locks in the same word.
+    if !matches!(dir.vi.kind_perm(), Some((FileKind::Directory, _))) {
+        return None;
+    }
     // ORDERING: Acquire, pairs with the Release in `make`.
     core.arena.try_get(Ptr::from_raw(dir.vi.aux.load(Acquire)))
 }

@@ -1,6 +1,6 @@
 //! A walk over the places of ascending segments: one descent, then from leaf to leaf.
 
-use heddle_arena::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use heddle_arena::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, Full, Ptr};
 
@@ -143,8 +143,9 @@ impl<'a> Cursor<'a> {
             return Ok(Child::Absent(Place::Slot { slot, last: last_below, covered }));
         }
         let node = self.tree.new_node(self.arena, level + 1)?;
-        // ORDERING: Release installs, Acquire follows another's: O1 of `tree`.
-        match slot.compare_exchange(0, node, Release, Acquire) {
+        // ORDERING: Release installs, Acquire on failure follows another's: O1 of `tree`. Acquire on success too: the slot may have been
+        // a lock, and who comes to the child through us must see what its last holder did.
+        match slot.compare_exchange(0, node, AcqRel, Acquire) {
             Ok(_) => {
                 // ORDERING: Relaxed, a figure for people.
                 self.head.bytes.fetch_add(self.tree.node_bytes(level + 1), Relaxed);
