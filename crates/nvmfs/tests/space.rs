@@ -304,22 +304,41 @@ fn no_call_made_for_ever_fills_the_image() {
     each_variant(|variant| {
         let mut failed = Vec::new();
         for (what, work) in WORKS {
-            if let Err(why) = works_for_ever(variant, work) {
-                failed.push(format!("{what}: {why}"));
+            for chains in [1, 2] {
+                if let Err(why) = works_for_ever(variant, work, chains) {
+                    failed.push(format!("{what}, {chains} threads at first: {why}"));
+                }
             }
         }
         assert!(failed.is_empty(), "{variant:?}:\n  {}", failed.join("\n  "));
     });
 }
 
+/// Another thread changes the file and the directory while this one has its own chains of their logs.
+fn second_chain(fs: &NvmFs, handle: &Handle, dir: Ino) {
+    let change = |text: &str| {
+        fs.write(handle, 0, &[1; 100]).unwrap();
+        fs.resize(handle, 0).unwrap();
+        for dir in [dir, Ino::ROOT] {
+            fs.release(fs.new_file(dir, text));
+            fs.remove(dir, text).unwrap();
+        }
+    };
+    change("first");
+    std::thread::scope(|scope| scope.spawn(|| change("second")).join().unwrap());
+}
+
 /// 30,000 rounds leave few blocks taken, and what a remount finds.
-fn works_for_ever(variant: Variant, work: Work) -> Result<(), String> {
+fn works_for_ever(variant: Variant, work: Work, chains: u32) -> Result<(), String> {
     let disk = Disk::new(variant, 4 * MIB);
     let volume = disk.mount();
     let fs = volume.fs();
     let before = free(&fs);
     let handle = fs.new_file(Ino::ROOT, "f");
     let dir = fs.new_dir(Ino::ROOT, "d");
+    if chains == 2 {
+        second_chain(&fs, &handle, dir);
+    }
     let mut most = 0;
     for i in 0..30_000 {
         work(&fs, &handle, dir, i).map_err(|e| format!("{e} in round {i}, {} blocks are taken", before - free(&fs)))?;

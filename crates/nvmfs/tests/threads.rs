@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Disk, Short, each_variant, fresh, root};
-use heddle_nvmfs::{NvmFs, Variant};
+use heddle_nvmfs::NvmFs;
 use heddle_vfs::testkit::appenders;
 use heddle_vfs::testkit::{FsFile, Tree};
 use heddle_vfs::{Cookie, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp};
