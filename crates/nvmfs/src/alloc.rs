@@ -186,7 +186,7 @@ fn best_run(bits: u64, want: u64) -> Option<(u64, u64)> {
 }
 
 /// One block. The lane's magazine is filled first, from the map, so that most calls touch nothing shared.
-pub fn take_block(map: FreeMap<'_>, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
+pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
     if let Some(block) = own.magazine.pop() {
         return Some(block);
     }
@@ -203,16 +203,32 @@ pub fn take_block(map: FreeMap<'_>, own: &mut Own, purpose: Purpose) -> Option<B
         }
         return own.magazine.pop();
     }
-    map.take(&mut own.cursor, 1, purpose, &mut pieces).then(|| pieces[0].block)
+    take_last(map, region, own, 1, purpose, &mut pieces).then(|| pieces[0].block)
 }
 
 /// `count` blocks into `out`; false, and nothing taken, if there are not that many.
 pub fn take_blocks(
-    map: FreeMap<'_>, own: &mut Own, count: u64, purpose: Purpose, out: &mut Vec<Extent>,
+    map: FreeMap<'_>, region: &Region, own: &mut Own, count: u64, purpose: Purpose, out: &mut Vec<Extent>,
 ) -> bool {
     if count == 1 {
-        return take_block(map, own, purpose).map(|block| out.push(Extent { block, count: 1 })).is_some();
+        return take_block(map, region, own, purpose).map(|block| out.push(Extent { block, count: 1 })).is_some();
     }
+    take_last(map, region, own, count, purpose, out)
+}
+
+/// From the map; if it has too few, what the lane itself has freed or holds is added first.
+fn take_last(
+    map: FreeMap<'_>, region: &Region, own: &mut Own, count: u64, purpose: Purpose, out: &mut Vec<Extent>,
+) -> bool {
+    if map.take(&mut own.cursor, count, purpose, out) {
+        return true;
+    }
+    if own.limbo.blocks() == 0 && own.magazine.len() == 0 {
+        return false;
+    }
+    // PERSIST: D15: the publications that freed these blocks, and this lane's stores into them, come before their next use.
+    region.fence();
+    return_all(map, own);
     map.take(&mut own.cursor, count, purpose, out)
 }
 

@@ -108,7 +108,7 @@ fn contiguous(core: &Core, guard: &mut LaneGuard<'_>) -> Result<BlockNo> {
     let extents = &mut guard.scratch.extents;
     extents.clear();
     for _ in 0..8 {
-        if !take_blocks(core.free_map(), guard.own, CHUNK_BLOCKS, Purpose::Data, extents) {
+        if !take_blocks(core.free_map(), &core.region, guard.own, CHUNK_BLOCKS, Purpose::Data, extents) {
             break;
         }
         if extents.len() == 1 {

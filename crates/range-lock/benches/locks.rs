@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -91,6 +92,13 @@ fn dispatch(c: &mut Criterion) {
     let boxed: Box<dyn RangeLock> = Box::new(fixed);
     fixed.init(&arena, head).unwrap();
     let mut group = c.benchmark_group("dispatch");
+    let word = AtomicU32::new(0);
+    group.bench_function("floor: two locked instructions on one word", |b| {
+        b.iter(|| {
+            let _ = word.compare_exchange(0, 1 << 31, SeqCst, SeqCst);
+            word.fetch_and(1, SeqCst)
+        })
+    });
     macro_rules! of {
         ($name:literal, $lock:expr) => {
             group.bench_function($name, |b| {

@@ -44,7 +44,7 @@ impl fmt::Display for LockKind {
     }
 }
 
-/// Any of the four. A match that the processor predicts, not a call through a table: measured cheaper than `dyn`.
+/// Any of the four. Measured, it costs what `dyn` costs (about 9 ns over a concrete lock, whose acquire is inlined), but is a plain value.
 #[derive(Clone, Debug)]
 pub enum AnyLock {
     /// [`LockKind::Inode`]

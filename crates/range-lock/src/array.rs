@@ -15,7 +15,7 @@ use heddle_arena::{Arena, Full, Ptr};
 
 use crate::geometry::{BadGeometry, Geometry, Segments};
 use crate::head::{Access, Held, LockHead};
-use crate::wait::{Mode, Waiter, wake};
+use crate::wait::{Mode, Waiter, may_pass, wake};
 use crate::{Error, RangeLock, word};
 
 /// A fixed array of lock words.
@@ -29,6 +29,29 @@ impl SrlArray {
     /// An array for files of `geometry`, waiting as `mode` says.
     pub fn new(mode: Mode, geometry: &Geometry) -> Result<Self, BadGeometry> {
         Ok(SrlArray { mode, segments: geometry.segments()? })
+    }
+
+    /// Takes the rest of `words`, those of `range`, of which the first `taken` are held.
+    #[cold]
+    fn wait(
+        &self,
+        arena: &Arena,
+        head: &LockHead,
+        access: Access,
+        words: &[AtomicU32],
+        range: (u64, u64),
+        taken: usize,
+    ) {
+        let mut waiter = Waiter::new(arena, head, self.mode, access, range);
+        if taken == 0 {
+            waiter.hold_back();
+        }
+        for word in &words[taken..] {
+            while !word::try_lock(word, access) {
+                waiter.pause(arena.offset_of(word).raw(), || word::holder(word, access));
+            }
+        }
+        waiter.done();
     }
 
     #[inline]
@@ -56,13 +79,12 @@ impl RangeLock for SrlArray {
         let (first, last) = self.segments.within_file(&bytes)?;
         // ORDERING: Acquire, pairs with the Release in `init`.
         let place = head.root.load(Acquire);
-        let mut waiter = Waiter::new(arena, head, self.mode, access, (first, last));
-        for word in self.words(arena, place, first, last) {
-            while !word::try_lock(word, access) {
-                waiter.pause(arena.offset_of(word).raw(), || word::holder(word, access));
-            }
+        let words = self.words(arena, place, first, last);
+        let passes = may_pass(self.mode, head, access);
+        let taken = words.iter().take_while(|word| passes && word::try_lock(word, access)).count();
+        if taken < words.len() {
+            self.wait(arena, head, access, words, (first, last), taken);
         }
-        waiter.done();
         Ok(Held { first, last, place, access })
     }
 

@@ -17,7 +17,7 @@ pub enum Access {
 pub struct Held {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// Where release starts: what it is, each lock knows.
+    /// Saves release a search: what it is, each lock knows.
     pub(crate) place: u64,
     pub(crate) access: Access,
 }
@@ -45,7 +45,7 @@ heddle_arena::shared! {
         pub(crate) word: AtomicU32,
         /// Writers that have aged.
         pub(crate) aged: AtomicU32,
-        first_line: [AtomicU64; 6],
+        padding: [AtomicU64; 6],
         /// Aged writers by bucket.
         pub(crate) aged_in: [AtomicU16; AGED_BUCKETS],
         /// Tree, interval: bytes allocated for this file.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use heddle_arena::{Arena, Full};
 
 use crate::head::{Access, Held, LockHead};
-use crate::wait::{Mode, Waiter, wake};
+use crate::wait::{Mode, Waiter, may_pass, wake};
 use crate::{Error, RangeLock, word};
 
 /// One lock for all ranges of a file.
@@ -22,6 +22,16 @@ impl InodeLock {
     /// A lock that waits as `mode` says.
     pub fn new(mode: Mode) -> Self {
         InodeLock { mode }
+    }
+
+    #[cold]
+    fn wait(&self, arena: &Arena, head: &LockHead, access: Access) {
+        let mut waiter = Waiter::new(arena, head, self.mode, access, (0, 0));
+        waiter.hold_back();
+        while !word::try_lock(&head.word, access) {
+            waiter.pause(arena.offset_of(&head.word).raw(), || word::holder(&head.word, access));
+        }
+        waiter.done();
     }
 }
 
@@ -41,11 +51,9 @@ impl RangeLock for InodeLock {
         if bytes.start >= bytes.end {
             return Err(Error::Empty);
         }
-        let mut waiter = Waiter::new(arena, head, self.mode, access, (0, 0));
-        while !word::try_lock(&head.word, access) {
-            waiter.pause(arena.offset_of(&head.word).raw(), || word::holder(&head.word, access));
+        if !may_pass(self.mode, head, access) || !word::try_lock(&head.word, access) {
+            self.wait(arena, head, access);
         }
-        waiter.done();
         Ok(Held { first: 0, last: 0, place: 0, access })
     }
 

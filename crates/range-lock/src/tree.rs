@@ -5,6 +5,7 @@
 //! Leaves      hold the words themselves, not pointers to words as in SRL Fig. 6: one line less to read, 8 bytes a segment less to keep.
 //! One descent A range goes down once; from leaf to leaf it walks the parent's slots, from parent to parent the link (filled in by
 //!             whoever walks there first; every walker would write the same). So leaves form the list of SRL Algorithm 1, l. 42 to 45.
+//!             Release goes down once more if the range lies in more than one leaf; else the token names the word.
 //! Invariants  R1  A slot goes 0 -> child by CAS, once; the loser frees its node (Algorithm 1, l. 23 to 38). Children stay until the last
 //!                 opener closes, so a child that was seen needs no protection.
 //!             R2  Words and absent subtrees are taken in ascending order of segments, so that ranges never wait crosswise.
@@ -26,7 +27,7 @@ use heddle_arena::{Arena, Full, Ptr};
 
 use crate::geometry::{BadGeometry, DEPTH_MAX, Geometry, Segments};
 use crate::head::{Access, Held, LockHead};
-use crate::wait::{Mode, Waiter, wake};
+use crate::wait::{Mode, Waiter, may_pass, wake};
 use crate::{Error, RangeLock, word};
 use cursor::{Cursor, Place};
 
@@ -127,20 +128,77 @@ impl SrlTree {
         }
     }
 
-    fn release_segments(&self, arena: &Arena, cursor: &mut Cursor, first: u64, last: u64, access: Access) {
+    /// Takes the rest of the range `first..=last`, which is held up to `segment`.
+    #[cold]
+    fn wait(
+        &self,
+        arena: &Arena,
+        head: &LockHead,
+        (first, last): (u64, u64),
+        mut segment: u64,
+        open: bool,
+        access: Access,
+    ) -> Result<(), Full> {
+        let mut waiter = Waiter::new(arena, head, self.mode, access, (first, last));
+        if segment == first {
+            waiter.hold_back();
+        }
+        let mut cursor = Cursor::new(self, arena, head);
+        while segment <= last {
+            match cursor.locate(segment, last, open) {
+                Ok(Place::Words(words)) => {
+                    for word in words {
+                        while !word::try_lock(word, access) {
+                            waiter.pause(arena.offset_of(word).raw(), || word::holder(word, access));
+                        }
+                    }
+                    segment += words.len() as u64;
+                }
+                Ok(Place::Slot { slot, last, covered }) => {
+                    if slot::try_lock(slot, access, covered) {
+                        segment = last + 1;
+                    } else {
+                        waiter.pause(arena.offset_of(slot).raw(), || slot::holder(slot, access));
+                    }
+                }
+                Err(full) => {
+                    if segment > first {
+                        self.release_segments(arena, head, first, segment - 1, access);
+                    }
+                    waiter.done();
+                    return Err(full);
+                }
+            }
+        }
+        waiter.done();
+        Ok(())
+    }
+
+    #[inline]
+    fn release_words(&self, arena: &Arena, words: &[AtomicU32], access: Access) {
+        for word in words {
+            if word::unlock(word, access) {
+                wake(self.mode, arena, arena.offset_of(word).raw());
+            }
+        }
+    }
+
+    fn release_segments(&self, arena: &Arena, head: &LockHead, first: u64, last: u64, access: Access) {
+        let mut cursor = Cursor::new(self, arena, head);
         let mut segment = first;
         while segment <= last {
-            let place = cursor.locate(segment, last, false).expect("what is held exists and needs no memory");
-            let (key, free_now, next) = match place {
-                Place::Word(word) => (arena.offset_of(word).raw(), word::unlock(word, access), segment + 1),
-                Place::Slot { slot, last, .. } => {
-                    (arena.offset_of(slot).raw(), slot::unlock(slot, access), last + 1)
+            match cursor.locate(segment, last, false).expect("what is held exists and needs no memory") {
+                Place::Words(words) => {
+                    self.release_words(arena, words, access);
+                    segment += words.len() as u64;
                 }
-            };
-            if free_now {
-                wake(self.mode, arena, key);
+                Place::Slot { slot, last, .. } => {
+                    if slot::unlock(slot, access) {
+                        wake(self.mode, arena, arena.offset_of(slot).raw());
+                    }
+                    segment = last + 1;
+                }
             }
-            segment = next;
         }
     }
 }
@@ -165,51 +223,35 @@ impl RangeLock for SrlTree {
     ) -> Result<Held, Error> {
         let (first, last) = self.segments.within_file(&bytes)?;
         let open = bytes.end == u64::MAX;
-        let mut waiter = Waiter::new(arena, head, self.mode, access, (first, last));
         let mut cursor = Cursor::new(self, arena, head);
         let mut segment = first;
         let mut place = 0;
-        while segment <= last {
-            match cursor.locate(segment, last, open) {
-                Ok(Place::Word(word)) => {
-                    while !word::try_lock(word, access) {
-                        waiter.pause(arena.offset_of(word).raw(), || word::holder(word, access));
-                    }
-                    if segment == first {
-                        place = cursor.parent();
-                    }
-                    segment += 1;
+        if may_pass(self.mode, head, access) {
+            while let Ok(Place::Words(words)) = cursor.locate(segment, last, open) {
+                if words.len() as u64 == last - first + 1 {
+                    place = arena.offset_of(&words[0]).raw();
                 }
-                Ok(Place::Slot { slot, last, covered }) => {
-                    if slot::try_lock(slot, access, covered) {
-                        segment = last + 1;
-                    } else {
-                        waiter.pause(arena.offset_of(slot).raw(), || slot::holder(slot, access));
-                    }
-                }
-                Err(full) => {
-                    if segment > first {
-                        self.release_segments(
-                            arena,
-                            &mut Cursor::new(self, arena, head),
-                            first,
-                            segment - 1,
-                            access,
-                        );
-                    }
-                    waiter.done();
-                    return Err(full.into());
+                let taken = words.iter().take_while(|word| word::try_lock(word, access)).count();
+                segment += taken as u64;
+                if taken < words.len() || segment > last {
+                    break;
                 }
             }
         }
-        waiter.done();
+        if segment <= last {
+            self.wait(arena, head, (first, last), segment, open, access)?;
+        }
         Ok(Held { first, last, place, access })
     }
 
     #[inline]
     fn release(&self, arena: &Arena, head: &LockHead, held: Held) {
-        let mut cursor = Cursor::starting_at(self, arena, head, held.place, held.first);
-        self.release_segments(arena, &mut cursor, held.first, held.last, held.access);
+        if held.place == 0 {
+            return self.release_segments(arena, head, held.first, held.last, held.access);
+        }
+        // All in one leaf: no descent.
+        let words = arena.slice(Ptr::from_raw(held.place), (held.last - held.first + 1) as usize);
+        self.release_words(arena, words, held.access);
     }
 
     unsafe fn last_close(&self, arena: &Arena, head: &LockHead) {

@@ -50,7 +50,15 @@ pub(crate) enum Holder {
     Writer,
 }
 
-/// One acquire's view of waiting.
+/// May one that holds nothing yet try at once? Not a reader that has aged writers to look for.
+#[inline]
+pub(crate) fn may_pass(mode: Mode, head: &LockHead, access: Access) -> bool {
+    // ORDERING: Relaxed, O1.
+    mode == Mode::Paper || access == Access::Exclusive || head.aged.load(Relaxed) == 0
+}
+
+/// One acquire's view of waiting. Made only once there is something to wait for: its fields are stores that a locked instruction would
+/// have to drain.
 pub(crate) struct Waiter<'a> {
     arena: &'a Arena,
     head: &'a LockHead,
@@ -63,8 +71,7 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    /// To be made before anything is held: a reader holds back here for aged writers.
-    #[inline]
+    /// For an acquire of the segments `range`, first and last.
     pub(crate) fn new(
         arena: &'a Arena,
         head: &'a LockHead,
@@ -72,17 +79,21 @@ impl<'a> Waiter<'a> {
         access: Access,
         range: (u64, u64),
     ) -> Waiter<'a> {
-        let waiter = Waiter { arena, head, mode, access, range, turns: 0, since: None, aged: false };
-        // ORDERING: Relaxed, O1.
-        if mode == Mode::Default && access == Access::Shared && head.aged.load(Relaxed) != 0 {
-            waiter.hold_back();
+        Waiter { arena, head, mode, access, range, turns: 0, since: None, aged: false }
+    }
+
+    /// Holds a reader back for aged writers. Only while it holds nothing (No deadlock).
+    pub(crate) fn hold_back(&self) {
+        if may_pass(self.mode, self.head, self.access) {
+            return;
         }
-        waiter
+        let aged = || self.buckets().any(|bucket| self.head.aged_in[bucket].load(SeqCst) != 0);
+        let timeout = (!cfg!(loom)).then_some(HOLD_BACK_MAX);
+        self.arena.parking().wait(self.held_back_key(), aged, timeout);
     }
 
     /// Waits a while, at most until `holder` says that nobody keeps us out. The caller tries again then. `key` is what releasers
     /// wake.
-    #[cold]
     pub(crate) fn pause(&mut self, key: u64, holder: impl Fn() -> Option<Holder>) {
         self.turns += 1;
         if self.mode == Mode::Paper {
@@ -112,7 +123,6 @@ impl<'a> Waiter<'a> {
     }
 
     /// All of the range is held.
-    #[inline]
     pub(crate) fn done(self) {
         if self.aged {
             self.rejuvenate();
@@ -129,7 +139,6 @@ impl<'a> Waiter<'a> {
         self.head.aged.fetch_add(1, Relaxed);
     }
 
-    #[cold]
     fn rejuvenate(self) {
         // ORDERING: Relaxed, O1.
         self.head.aged.fetch_sub(1, Relaxed);
@@ -137,13 +146,6 @@ impl<'a> Waiter<'a> {
             self.head.aged_in[bucket].fetch_sub(1, SeqCst);
         }
         self.arena.parking().wake(self.held_back_key());
-    }
-
-    #[cold]
-    fn hold_back(&self) {
-        let aged = || self.buckets().any(|bucket| self.head.aged_in[bucket].load(SeqCst) != 0);
-        let timeout = (!cfg!(loom)).then_some(HOLD_BACK_MAX);
-        self.arena.parking().wait(self.held_back_key(), aged, timeout);
     }
 
     fn held_back_key(&self) -> u64 {

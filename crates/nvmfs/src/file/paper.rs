@@ -6,8 +6,9 @@
 //! | data write | under it | under it, beside writers of other ranges |
 //! | logging, tail, tree, time and size | under it | each under a spinlock of its own |
 //!
-//! Readers hold the lock, shared, while they look up and copy. `nova-*` also take the EOF latch to move EOF: the papers' code
-//! reads the size before any lock, so that two appends could take one offset (research on pNOVA's published code).
+//! Readers hold the lock, shared, while they look up and copy. Who moves EOF takes the EOF latch first, in `nova` too, where it is
+//! free whenever the inode's lock is: the papers' code reads the size before any lock, so that two appends could take one offset
+//! (research on pNOVA's published code).
 
 use crate::alloc::{free_later, settle_limbo, untake};
 use crate::cell::Map;
@@ -118,14 +119,13 @@ pub fn lock_range<'c>(
 pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, data: &[u8]) -> Result<u64> {
     let mut eof = None;
     loop {
-        // In `nova` the inode's lock covers EOF too, and is taken for the whole file.
-        if core.variant != Variant::Nova && eof.is_none() && wants_eof(inode, at, data.len()) {
+        if eof.is_none() && wants_eof(inode, at, data.len()) {
             eof = Some(inode.vi.eof.lock());
         }
         let guess = start_of(inode, at);
         let end = guess.checked_add(data.len() as u64).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES);
         let range = lock_range(core, guard.own, inode, guess, end.ok_or(Error::FileTooBig)?, Access::Exclusive)?;
-        if core.variant != Variant::Nova && eof.is_none() && wants_eof(inode, at, data.len()) {
+        if eof.is_none() && wants_eof(inode, at, data.len()) {
             continue;
         }
         let start = start_of(inode, at);
@@ -138,13 +138,18 @@ pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At
         let done = write_locked(core, guard, inode, span, data, &mut extents);
         guard.scratch.extents = extents;
         if done? {
-            let paper = commit::paper_locks(core, inode);
-            let _log = if core.variant == Variant::Nova { None } else { paper.map(|l| l.log.lock()) };
-            clean::step(core, guard, inode);
+            clean_log(core, guard, inode);
         }
         drop(range);
         return Ok(start);
     }
+}
+
+/// Cleans a file's log after a page was closed, under the lock that guards its chain: in `nova` the caller has it.
+pub fn clean_log(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
+    let _log = locks.map(|l| l.log.lock());
+    clean::step(core, guard, inode);
 }
 
 fn start_of(inode: InodeRef<'_>, at: At) -> u64 {

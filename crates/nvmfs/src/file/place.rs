@@ -82,7 +82,7 @@ impl Span {
 pub fn allocate(core: &Core, own: &mut Own, span: Span, replaces: bool, extents: &mut Vec<Extent>) -> Result<()> {
     extents.clear();
     let purpose = if replaces && span.pages() == 1 { Purpose::Vital } else { Purpose::Data };
-    if take_blocks(core.free_map(), own, span.pages(), purpose, extents) { Ok(()) } else { Err(Error::NoSpace) }
+    if take_blocks(core.free_map(), &core.region, own, span.pages(), purpose, extents) { Ok(()) } else { Err(Error::NoSpace) }
 }
 
 /// The block of the `n`th page.
@@ -143,7 +143,7 @@ pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]
         return Ok(None);
     }
     let mut places = Vec::new();
-    if !take_blocks(core.free_map(), own, count, Purpose::Data, &mut places) {
+    if !take_blocks(core.free_map(), &core.region, own, count, Purpose::Data, &mut places) {
         return Err(Error::NoSpace);
     }
     let mut pieces = Vec::new();

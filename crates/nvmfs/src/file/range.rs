@@ -4,14 +4,14 @@ use crate::alloc::{Purpose, take_blocks, untake};
 use crate::cell::Map;
 use crate::core::Core;
 use crate::file::heddle::{free_replaced, lock_pages};
-use crate::file::paper::lock_range;
+use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, WriteRecords};
 use crate::file::resize::{NewState, punch, set_state};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
-use crate::log::{clean, commit};
+use crate::log::commit;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, RangeOp, Result, SeekTarget};
 
@@ -68,7 +68,7 @@ fn allocate_some(
     let (run, next) = first_hole(core, inode, page, end);
     let Some((first, want)) = run else { return Ok(next) };
     let mut extents = Vec::new();
-    if !take_blocks(core.free_map(), guard.own, want, Purpose::Data, &mut extents) {
+    if !take_blocks(core.free_map(), &core.region, guard.own, want, Purpose::Data, &mut extents) {
         return Err(Error::NoSpace);
     }
     // As many pieces as fit one transaction; the rest is taken again next time.
@@ -123,8 +123,8 @@ fn allocate_some(
     locked.publish(core, inode, version, |n| Map::unwritten(block(n)), &mut replaced);
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
-    if committed.clean && core.locks.is_none() {
-        clean::step(core, guard, inode);
+    if committed.clean {
+        clean_log(core, guard, inode);
     }
     Ok(stop)
 }

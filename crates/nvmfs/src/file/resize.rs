@@ -11,13 +11,14 @@ use crate::alloc::{Purpose, settle_limbo, take_block};
 use crate::cell::Map;
 use crate::core::Core;
 use crate::file::heddle::{Change, LockedSparse, free_replaced, lock_existing};
-use crate::file::paper::lock_range;
+use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, fill_edge};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
-use crate::log::{clean, commit};
+use crate::log::commit;
+use crate::variant::Variant;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, FileKind, Result, Time};
@@ -63,12 +64,14 @@ pub fn punch(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: 
 fn change(
     core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, clear: Option<Span>, new: Option<&NewState>,
 ) -> Result<()> {
-    // The papers' range lock stands before the cells; nothing is mapped beyond EOF.
+    // The papers' range lock stands before the cells; nothing is mapped beyond EOF. In `nova` it guards the log too.
+    let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let range = match clear {
-        Some(span) => {
-            let end = span.end.min(inode.vi.size()).max(span.start + 1);
-            Some(lock_range(core, guard.own, inode, span.start, end, Access::Exclusive)?)
-        }
+        Some(span) => Some((span.start, span.end.min(inode.vi.size()).max(span.start + 1))),
+        None => (file && core.variant == Variant::Nova).then_some((0, 1)),
+    };
+    let range = match range {
+        Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
         None => None,
     };
     if commit::prepare(core, guard, inode, SLOTS)? {
@@ -84,8 +87,8 @@ fn change(
             committed.clean
         }
     };
-    if closed && core.locks.is_none() {
-        clean::step(core, guard, inode);
+    if closed {
+        clean_log(core, guard, inode);
     }
     drop(range);
     Ok(())
@@ -214,7 +217,7 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
         if map.content().is_none() {
             continue;
         }
-        let Some(block) = take_block(core.free_map(), guard.own, Purpose::Vital) else {
+        let Some(block) = take_block(core.free_map(), &core.region, guard.own, Purpose::Vital) else {
             let taken: Vec<Extent> = edges.iter().map(|e: &Edge| Extent { block: e.block, count: 1 }).collect();
             crate::alloc::untake(core.free_map(), &taken);
             return Err(Error::NoSpace);

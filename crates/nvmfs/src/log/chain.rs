@@ -280,7 +280,7 @@ fn make_head_block(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, 
     if chains.head_block.load(Acquire) != 0 {
         return Ok(());
     }
-    let block = take_block(core.free_map(), guard.own, Purpose::Vital).ok_or(Error::NoSpace)?;
+    let block = take_block(core.free_map(), &core.region, guard.own, Purpose::Vital).ok_or(Error::NoSpace)?;
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     // PERSIST: I2 for the block of heads: empty before it is linked.
     core.region.fence();
@@ -327,7 +327,7 @@ pub fn make_room(
     if (page != 0 && slot + slots <= SLOTS + 1) || spare != 0 {
         return Ok(false);
     }
-    let block = take_block(core.free_map(), own, Purpose::Vital).ok_or(Error::NoSpace)?;
+    let block = take_block(core.free_map(), &core.region, own, Purpose::Vital).ok_or(Error::NoSpace)?;
     own.page_serial += 1;
     let header =
         PageHeader { owner: inode.id(), epoch: core.epoch, lane, serial: own.page_serial, chain: chain.number() };

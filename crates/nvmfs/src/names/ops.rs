@@ -177,11 +177,14 @@ pub fn link(
         prepare(core, guard, dir, record.slots_max())?;
         let entry = table::prepare(core, guard.own, dir, name.bytes())?;
         match commit::commit(core, guard, dir, &[record]) {
-            Ok(_) => {
+            Ok(committed) => {
                 note_change(dir, now);
                 let to = Named { child: inode.id(), kind, version: Version(dir.vi.change()) };
                 if let Some(change) = table::change(core, dir) {
                     change.put(core, guard.own, name.bytes(), &to, entry);
+                }
+                if committed.clean {
+                    clean::step(core, guard, dir);
                 }
                 Ok(now)
             }

@@ -12,7 +12,7 @@ use crate::format::record::Record;
 use crate::ids::{InodeId, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
-use crate::log::commit;
+use crate::log::{clean, commit};
 use crate::names::life;
 use crate::names::ops::{check_sticky, child_of, latch, note_change, prepare, record};
 use crate::names::table::{self, Entry, Named, Prepared};
@@ -64,6 +64,10 @@ pub fn rename(
     };
     let replaced_dir = replaced.filter(|r| matches!(r.vi.kind_perm(), Some((FileKind::Directory, _))));
     refuse_mismatch(&plan)?;
+    // A directory that holds one of the names is not empty (and its latch is held already).
+    if replaced_dir.is_some_and(|dir| dir.ino == from.dir.ino || dir.ino == to.dir.ino) {
+        return Err(Error::NotEmpty);
+    }
     let victim = replaced_dir.map(|dir| dir.vi.eof.lock());
     if replaced_dir.is_some_and(|dir| table::count(core, dir) > 0) {
         return Err(Error::NotEmpty);
@@ -162,16 +166,23 @@ fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Resul
             return Err(error);
         }
     };
-    if let Err(error) = commit::commit(core, guard, plan.to.dir, &[to, from.clone()]) {
-        table::unprepare(core, guard.own, entry_to);
-        table::unprepare(core, guard.own, entry_from);
-        return Err(error);
-    }
-    if plan.across() {
-        // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-        commit::commit(core, guard, plan.from.dir, &[from])?;
-    }
+    let done = match commit::commit(core, guard, plan.to.dir, &[to, from.clone()]) {
+        Ok(done) => done,
+        Err(error) => {
+            table::unprepare(core, guard.own, entry_to);
+            table::unprepare(core, guard.own, entry_from);
+            return Err(error);
+        }
+    };
+    // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
+    let copied = if plan.across() { Some(commit::commit(core, guard, plan.from.dir, &[from])?) } else { None };
     show(core, guard, plan, entry_to, entry_from);
+    if done.clean {
+        clean::step(core, guard, plan.to.dir);
+    }
+    if copied.is_some_and(|c| c.clean) {
+        clean::step(core, guard, plan.from.dir);
+    }
     Ok(())
 }
 

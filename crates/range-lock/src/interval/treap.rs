@@ -24,7 +24,7 @@ heddle_arena::shared! {
         left: AtomicPtr<Node>,
         right: AtomicPtr<Node>,
         writer: AtomicU64,
-        first_line: AtomicU64,
+        padding: AtomicU64,
         /// Conflicting overlaps that came before (T2).
         pub(super) blockings: AtomicU32,
     }

@@ -9,8 +9,8 @@ use crate::head::LockHead;
 
 /// Where a segment is locked.
 pub(super) enum Place<'a> {
-    /// By its own word.
-    Word(&'a AtomicU32),
+    /// By its own word: the first of these, which are those of the range in one leaf.
+    Words(&'a [AtomicU32]),
     /// By the slot of an absent subtree that ends with segment `last`.
     Slot { slot: &'a AtomicU64, last: u64, covered: bool },
 }
@@ -27,55 +27,26 @@ pub(super) struct Cursor<'a> {
     head: &'a LockHead,
     parent: u64,
     parent_no: u64,
-    leaf: u64,
-    leaf_no: u64,
 }
 
 impl<'a> Cursor<'a> {
     #[inline]
     pub(super) fn new(tree: &'a SrlTree, arena: &'a Arena, head: &'a LockHead) -> Self {
-        Cursor { tree, arena, head, parent: 0, parent_no: 0, leaf: 0, leaf_no: 0 }
+        Cursor { tree, arena, head, parent: 0, parent_no: 0 }
     }
 
-    /// At `parent`, the [`parent`](Self::parent) of a cursor that stood at `segment` (0: none).
-    #[inline]
-    pub(super) fn starting_at(
-        tree: &'a SrlTree,
-        arena: &'a Arena,
-        head: &'a LockHead,
-        parent: u64,
-        segment: u64,
-    ) -> Self {
-        let mut cursor = Cursor::new(tree, arena, head);
-        if parent != 0 {
-            (cursor.parent, cursor.parent_no) = (parent, cursor.parent_no_of(segment));
-        }
-        cursor
-    }
-
-    /// The node above the leaf it stands at; 0 if there is none.
-    #[inline]
-    pub(super) fn parent(&self) -> u64 {
-        self.parent
-    }
-
-    /// The place of `segment`, growing the tree as needed. `open`: the range reaches from here to the end, `last`, so absent subtrees
-    /// within need not be grown.
+    /// The place of `segment` (and of those after it in the same leaf, up to `last`), growing the tree as needed. `open`: the range
+    /// reaches from here to the end of the file, so absent subtrees within need not be grown.
     #[inline]
     pub(super) fn locate(&mut self, segment: u64, last: u64, open: bool) -> Result<Place<'a>, Full> {
-        let leaf = self.tree.levels[self.tree.depth - 1];
-        let leaf_no = segment >> leaf.bits;
-        if self.leaf == 0 || self.leaf_no != leaf_no {
-            self.leaf = match self.find_leaf(segment, last, open)? {
-                Child::Node(node) => node,
-                Child::Absent(place) => {
-                    self.leaf = 0;
-                    return Ok(place);
-                }
-            };
-            self.leaf_no = leaf_no;
-        }
-        Ok(Place::Word(self.arena.get(Ptr::from_raw(self.leaf).add(leaf.index(segment)))))
+        let leaf = match self.find_leaf(segment, last, open)? {
+            Child::Node(node) => Ptr::from_raw(node),
+            Child::Absent(place) => return Ok(place),
+        };
+        let level = self.tree.levels[self.tree.depth - 1];
+        let index = level.index(segment);
+        let count = (last - segment).min((1 << level.bits) - 1 - index as u64) as usize + 1;
+        Ok(Place::Words(self.arena.slice(leaf.add(index), count)))
     }
 
     #[inline]
@@ -122,44 +93,8 @@ impl<'a> Cursor<'a> {
         if slot::is_child(value) {
             return Ok(Child::Node(value));
         }
-        self.absent_child(slot, value, level, segment, last, open)
-    }
-
-    #[cold]
-    fn absent_child(
-        &self,
-        slot: &'a AtomicU64,
-        value: u64,
-        level: usize,
-        segment: u64,
-        last: u64,
-        open: bool,
-    ) -> Result<Child<'a>, Full> {
-        let shift = self.tree.levels[level].shift;
-        let first_below = segment >> shift << shift;
-        let last_below = first_below + (1 << shift) - 1;
-        let covered = open && segment == first_below && last_below <= last;
-        if slot::is_locked(value) || covered {
-            return Ok(Child::Absent(Place::Slot { slot, last: last_below, covered }));
-        }
-        let node = self.tree.new_node(self.arena, level + 1)?;
-        // ORDERING: Release installs, Acquire on failure follows another's: O1 of `tree`. Acquire on success too: the slot may have been
-        // a lock, and who comes to the child through us must see what its last holder did.
-        match slot.compare_exchange(0, node, AcqRel, Acquire) {
-            Ok(_) => {
-                // ORDERING: Relaxed, a figure for people.
-                self.head.bytes.fetch_add(self.tree.node_bytes(level + 1), Relaxed);
-                Ok(Child::Node(node))
-            }
-            Err(other) => {
-                // SAFETY: just made, and the exchange did not publish it (R1).
-                unsafe { self.tree.free_node(self.arena, level + 1, node) };
-                Ok(match slot::is_child(other) {
-                    true => Child::Node(other),
-                    false => Child::Absent(Place::Slot { slot, last: last_below, covered }),
-                })
-            }
-        }
+        let want = Want { level, segment, last, open };
+        want.absent(self.tree, self.arena, self.head, slot, value)
     }
 
     fn parent_no_of(&self, segment: u64) -> u64 {
@@ -176,5 +111,52 @@ impl<'a> Cursor<'a> {
     fn link(&self) -> &'a AtomicU64 {
         let slots = self.tree.slots(self.tree.depth - 2);
         self.arena.get(Ptr::from_raw(self.parent).add(slots - 1))
+    }
+}
+
+/// What a cursor wants of an absent child. Apart from the cursor, which so can live in registers.
+struct Want {
+    level: usize,
+    segment: u64,
+    last: u64,
+    open: bool,
+}
+
+impl Want {
+    #[cold]
+    fn absent<'a>(
+        self,
+        tree: &SrlTree,
+        arena: &Arena,
+        head: &LockHead,
+        slot: &'a AtomicU64,
+        value: u64,
+    ) -> Result<Child<'a>, Full> {
+        let Want { level, segment, last, open } = self;
+        let shift = tree.levels[level].shift;
+        let first_below = segment >> shift << shift;
+        let last_below = first_below + (1 << shift) - 1;
+        let covered = open && segment == first_below && last_below <= last;
+        if slot::is_locked(value) || covered {
+            return Ok(Child::Absent(Place::Slot { slot, last: last_below, covered }));
+        }
+        let node = tree.new_node(arena, level + 1)?;
+        // ORDERING: Release installs, Acquire on failure follows another's: O1 of `tree`. Acquire on success too: the slot may have been
+        // a lock, and who comes to the child through us must see what its last holder did.
+        match slot.compare_exchange(0, node, AcqRel, Acquire) {
+            Ok(_) => {
+                // ORDERING: Relaxed, a figure for people.
+                head.bytes.fetch_add(tree.node_bytes(level + 1), Relaxed);
+                Ok(Child::Node(node))
+            }
+            Err(other) => {
+                // SAFETY: just made, and the exchange did not publish it (R1).
+                unsafe { tree.free_node(arena, level + 1, node) };
+                Ok(match slot::is_child(other) {
+                    true => Child::Node(other),
+                    false => Child::Absent(Place::Slot { slot, last: last_below, covered }),
+                })
+            }
+        }
     }
 }
