@@ -31,7 +31,7 @@ mod worker;
 mod workload;
 
 pub use config::{Access, Config, ConfigError, Stride};
-pub use machine::Machine;
+pub use machine::{Machine, memory_available_bytes};
 pub use report::{Cell, Options, Report, Run};
 pub use runner::{Lines, Progress, run};
 pub use target::{Kernel, Need, Opener, Session, Target};

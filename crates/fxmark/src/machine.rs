@@ -79,7 +79,8 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-pub(crate) fn memory_available_bytes() -> u64 {
+/// Memory that could be had without swapping, in bytes; 0 where the kernel does not tell.
+pub fn memory_available_bytes() -> u64 {
     meminfo_bytes("MemAvailable")
 }
 

@@ -29,4 +29,4 @@ pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
 pub use variant::{LogKind, Variant};
-pub use volume::{MountOptions, Volume, VolumeError, format as format_region, mount};
+pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

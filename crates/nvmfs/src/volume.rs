@@ -11,9 +11,9 @@ use crate::recovery::{self, Progress, Report};
 use crate::variant::Variant;
 use crate::{clock, itable, lease};
 use heddle_arena::Arena;
-use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use heddle_range_lock::{Geometry, Mode};
-use heddle_vfs::{Error, FileKind, Ino};
+use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -225,13 +225,57 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
     }
 }
 
-/// The newer of the whole copies.
+/// What an image says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImageInfo {
+    /// Version of the media format.
+    pub version: u32,
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// Which system it was made as.
+    pub variant: Variant,
+    /// Size of the file system in bytes.
+    pub bytes: u64,
+    /// Times it was mounted for writing.
+    pub epoch: u64,
+    /// Was it unmounted cleanly?
+    pub clean: bool,
+    /// When it was made.
+    pub made: Time,
+    /// When it was mounted last, if ever.
+    pub mounted: Option<Time>,
+}
+
+/// Reads the superblock of an image that may be mounted: `len_bytes` of it are there, `read` fills a buffer from a position.
+///
+/// # Errors
+/// [`VolumeError::NotAnImage`], [`VolumeError::SuperblockDamaged`], [`VolumeError::OtherVersion`], [`VolumeError::Truncated`].
+pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<ImageInfo> {
+    let sb = newest_superblock(path.to_path_buf(), len_bytes, read)?;
+    let variant = Variant::from_raw(sb.variant.get()).filter(|_| sane(&sb));
+    let Some(variant) = variant else { return Err(VolumeError::SuperblockDamaged { path: path.to_path_buf() }) };
+    Ok(ImageInfo {
+        version: sb.version.get(),
+        uuid: sb.uuid,
+        variant,
+        bytes: sb.blocks_total.get() * BLOCK_BYTES as u64,
+        epoch: sb.epoch.get(),
+        clean: sb.clean.get() == 1,
+        made: Time(sb.created_ns.get() as i64),
+        mounted: Some(Time(sb.mounted_ns.get() as i64)).filter(|at| at.0 != 0),
+    })
+}
+
 fn read_superblock(region: &Region) -> Result<Superblock> {
-    let path = place(region);
-    let blocks = region.len_bytes() / BLOCK_BYTES as u64;
+    newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
+}
+
+/// The newer of the whole copies.
+fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<Superblock> {
+    let blocks = len_bytes / BLOCK_BYTES as u64;
     let found = |block: u64| {
         let mut bytes = [0; SUPERBLOCK_BYTES];
-        region.read(BlockNo(block).pos(), &mut bytes);
+        read(BlockNo(block).pos(), &mut bytes);
         Superblock::decode(&bytes)
     };
     let first = found(0);
@@ -245,7 +289,7 @@ fn read_superblock(region: &Region) -> Result<Superblock> {
     }
     let whole = copies.iter().filter_map(|c| if let FoundSuperblock::Whole(sb) = c { Some(*sb) } else { None });
     if let Some(sb) = whole.max_by_key(|sb| sb.sequence.get()) {
-        let (want, have) = (sb.blocks_total.get().saturating_mul(BLOCK_BYTES as u64), region.len_bytes());
+        let (want, have) = (sb.blocks_total.get().saturating_mul(BLOCK_BYTES as u64), len_bytes);
         return if want > have { Err(VolumeError::Truncated { path, want, have }) } else { Ok(sb) };
     }
     for copy in &copies {

@@ -1,0 +1,85 @@
+//! `heddle demo`: the whole main job on a throw-away image, in under a minute.
+//!
+//! Parts  `programs` (a mount, used by programs that know nothing of heddle), `race` (shared-file writes and reads in
+//!        process, all variants beside tmpfs), `kill` (a writer process killed in mid-run, the image recovered).
+//! Ends   with success only if every part that ran found everything right; a part that cannot run here says why.
+
+mod kill;
+mod programs;
+mod race;
+mod scratch;
+mod stamp;
+mod writer;
+
+use crate::failure::{Said, text};
+use crate::output::{data, talk};
+use anyhow::Result;
+use scratch::Scratch;
+use std::time::Instant;
+
+pub use writer::{Args as WriterArgs, run as write_until_killed};
+
+/// Name of the hidden command that the demo kills.
+pub const WRITER: &str = "demo-writer";
+
+/// See all of it on a throw-away image: mount it, use it, race it, kill it, recover it; under a minute
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {}
+
+const EXAMPLES: &str = "\
+Examples:
+  heddle demo
+  heddle demo && echo everything was right
+
+It works on a throw-away image in /dev/shm (or the temporary directory) and cleans up after itself. What cannot run on
+this machine is said.";
+
+/// How a part ended that did not fail.
+pub enum Outcome {
+    /// What it found.
+    Passed(String),
+    /// Why it could not run here.
+    Skipped(String),
+}
+
+type Part = fn(&Scratch) -> Result<Outcome>;
+
+const PARTS: [(&str, Part); 3] = [
+    ("Unmodified programs on a mounted image", programs::run),
+    ("One shared file, in process: who waits for whom", race::run),
+    ("A writer killed in mid-run, its image recovered", kill::run),
+];
+
+/// Runs the command.
+pub fn run(_args: &Args) -> Result<()> {
+    let began = Instant::now();
+    let scratch = Scratch::new()?;
+    data(&format!("heddle demo: a throw-away image in {}\n", scratch.dir().display()))?;
+    let (mut failed, mut skipped) = (Vec::new(), Vec::new());
+    for (number, (title, part)) in (1..).zip(PARTS) {
+        data(&format!("{number}. {title}"))?;
+        match part(&scratch) {
+            Ok(Outcome::Passed(found)) => data(&found)?,
+            Ok(Outcome::Skipped(why)) => {
+                data(&format!("   SKIPPED: {why}"))?;
+                skipped.push(number);
+            }
+            Err(error) => {
+                data(&format!("   FAILED: {}", text(&error)))?;
+                failed.push(number);
+            }
+        }
+        data("")?;
+    }
+    let secs = began.elapsed().as_secs_f64();
+    let parts = |list: &[u32]| list.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    if !skipped.is_empty() {
+        data(&format!("Not shown here: part {}, see above why.", parts(&skipped)))?;
+    }
+    if failed.is_empty() {
+        return data(&format!("Everything shown was right. {secs:.0} s."));
+    }
+    talk(&format!("heddle: part {} of the demo failed, see above", parts(&failed)));
+    Err(Said.into())
+}

@@ -1,0 +1,164 @@
+//! Part two: workers write and read blocks of their own of one shared file, in every variant and on tmpfs.
+//!
+//! What it means is computed from the numbers, whichever way they fall.
+
+use super::Outcome;
+use super::scratch::Scratch;
+use crate::engines::{self, Locks};
+use crate::progress::Bar;
+use crate::table::table;
+use anyhow::{Result, bail};
+use heddle_fxmark::{Config, Kernel, Machine, Progress, Report, Run, Target, Workload};
+use heddle_nvmfs::Variant;
+
+const REPEAT: u32 = 2;
+const SECS_MAX: f64 = 0.4;
+/// All timed windows together.
+const BUDGET_SECS: f64 = 15.0;
+const TMPFS: &str = "tmpfs";
+
+/// Runs the part.
+pub fn run(scratch: &Scratch) -> Result<Outcome> {
+    let machine = Machine::here();
+    let mut cores = vec![1, 2, machine.cores];
+    cores.retain(|n| *n <= machine.cores);
+    cores.dedup();
+    let mut targets: Vec<Target> =
+        Variant::ALL.map(|v| engines::target(v.name().to_owned(), v, Locks::default())).into();
+    targets.extend(tmpfs(scratch));
+    let workloads = vec![Workload::DWOM, Workload::DRBM];
+    let runs = workloads.len() * cores.len() * targets.len() * REPEAT as usize;
+    let secs = (BUDGET_SECS / runs as f64).min(SECS_MAX);
+    let config =
+        Config { workloads, targets, cores: cores.clone(), secs, repeat: REPEAT, ..Config::default() };
+    let report = heddle_fxmark::run(&config, &mut Silent(Bar::of_things("racing"), 0, runs as u64))?;
+    if let Some(run) = report.runs.iter().find(|run| run.error.is_some()) {
+        bail!("{run}");
+    }
+    Ok(Outcome::Passed(render(&report, &cores, secs)))
+}
+
+/// The tmpfs the demo lives on, or a fresh one.
+fn tmpfs(scratch: &Scratch) -> Option<Target> {
+    if scratch.is_on_tmpfs() {
+        return Some(Target::Directory { label: TMPFS.to_owned(), path: scratch.dir().to_owned() });
+    }
+    rustix::process::geteuid().is_root().then_some(Target::Kernel(Kernel::Tmpfs))
+}
+
+struct Silent(Bar, u64, u64);
+
+impl Progress for Silent {
+    fn run_ends(&mut self, _run: &Run) {
+        self.1 += 1;
+        self.0.at(self.1, self.2);
+    }
+}
+
+fn render(report: &Report, cores: &[usize], secs: f64) -> String {
+    let rates = Rates(report);
+    let most = cores.last().copied().unwrap_or(1);
+    let mut names: Vec<&str> = Variant::ALL.map(Variant::name).into();
+    let tmpfs = report.summary.iter().any(|cell| cell.target == TMPFS);
+    names.extend(tmpfs.then_some(TMPFS));
+    let rows = names.iter().map(|name| {
+        let cell = |workload| {
+            let each = cores.iter().map(|n| format!("{:>6.2}", rates.of(workload, name, *n) / 1e6));
+            each.collect::<Vec<_>>().join(" ")
+        };
+        let gain = |workload| format!("{:.2}x", rates.gain(workload, name, most));
+        let (write, read) = (Workload::DWOM, Workload::DRBM);
+        [(*name).to_owned(), cell(write), gain(write), cell(read), gain(read)]
+    });
+    let heads = cores.iter().map(|n| format!("{n:>6}")).collect::<Vec<_>>().join(" ");
+    let table = table(
+        ["million/s, workers:", &format!("write {heads}"), "gain", &format!("read {heads}"), "gain"],
+        rows,
+    );
+    let skipped = if tmpfs {
+        ""
+    } else {
+        "\n   tmpfs: SKIPPED, the demo runs on no tmpfs here, and making one needs root"
+    };
+    let single =
+        if most > 1 { "" } else { "\n   more than one worker: SKIPPED, this process may use one CPU only" };
+    let table: String = table.lines().map(|line| format!("   {}\n", line.trim_end())).collect();
+    format!(
+        "   4 KiB each, every worker its own block, one file; durable; median of {REPEAT} runs of {secs:.2} s, on {}\n{table}{}{skipped}{single}",
+        report.machine.cpu_model,
+        meaning(&rates, most, tmpfs)
+    )
+}
+
+/// Medians by workload, target and number of workers.
+struct Rates<'a>(&'a Report);
+
+impl Rates<'_> {
+    fn of(&self, workload: Workload, target: &str, cores: usize) -> f64 {
+        let mut cells = self.0.summary.iter();
+        let cell = cells.find(|c| c.workload == workload && c.target == target && c.cores == cores);
+        cell.map_or(0.0, |cell| cell.median_ops_per_sec)
+    }
+
+    /// Times the rate of one worker.
+    fn gain(&self, workload: Workload, target: &str, cores: usize) -> f64 {
+        self.of(workload, target, cores) / self.of(workload, target, 1).max(1.0)
+    }
+}
+
+/// Three sentences.
+fn meaning(rates: &Rates<'_>, most: usize, tmpfs: bool) -> String {
+    let sentence = |workload, doing: &str| {
+        let gain = |name: &str| rates.gain(workload, name, most);
+        let locks = [Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree].map(Variant::name);
+        let best = locks.into_iter().max_by(|a, b| gain(a).total_cmp(&gain(b))).unwrap_or_default();
+        format!(
+            "   {doing}: in heddle {most} workers do {:.2} times what one does ({}); in nova, with one lock for the whole \
+             file, {:.2} times ({}); the best of the papers' range locks is {best} with {:.2}.",
+            gain("heddle"),
+            verdict(gain("heddle"), most),
+            gain("nova"),
+            verdict(gain("nova"), most),
+            gain(best),
+        )
+    };
+    let mut lines = Vec::new();
+    if most > 1 {
+        lines.push(sentence(Workload::DWOM, "Writing"));
+        lines.push(sentence(Workload::DRBM, "Reading"));
+    }
+    let against =
+        |workload, other: &str| rates.of(workload, "heddle", most) / rates.of(workload, other, most).max(1.0);
+    let (other, which) =
+        if tmpfs { (TMPFS, ", whose writes are neither atomic nor durable") } else { ("nova", "") };
+    lines.push(format!(
+        "   With {most} worker{} heddle writes {:.1} times as fast as {other}{which}, and reads {:.1} times as fast.",
+        if most > 1 { "s" } else { "" },
+        against(Workload::DWOM, other),
+        against(Workload::DRBM, other),
+    ));
+    lines.extend(disturbed(rates.0));
+    lines.join("\n")
+}
+
+/// What more workers add.
+fn verdict(gain: f64, workers: usize) -> &'static str {
+    let share = (gain - 1.0) / (workers as f64 - 1.0);
+    match share {
+        share if share < -0.05 => "more workers make it slower",
+        share if share < 0.15 => "more workers add nothing",
+        share if share < 0.6 => "more workers add something",
+        _ => "nearly each for himself",
+    }
+}
+
+/// A reader of a page never sleeps: where it was off its CPU, another program was on it.
+fn disturbed(report: &Report) -> Option<String> {
+    let reads = report.runs.iter().filter(|run| run.workload == Workload::DRBM && run.target == "heddle");
+    let worst = reads.map(|run| run.cpu_idle_pct).fold(0.0, f64::max);
+    (worst > 10.0).then(|| {
+        format!(
+            "   Mistrust these figures: other programs had up to {worst:.0} % of the workers' CPUs meanwhile."
+        )
+    })
+}

@@ -1,0 +1,72 @@
+//! The engine's variants as things to measure: a fresh image in memory for each run.
+
+use crate::size::Size;
+use anyhow::{Result, bail};
+use heddle_fxmark::{Need, Session, Target, memory_available_bytes};
+use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
+use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use std::sync::Arc;
+
+/// How the papers' range locks are set.
+#[derive(Clone, Copy, Debug)]
+pub struct Locks {
+    pub mode: LockMode,
+    pub segment_bytes: u64,
+}
+
+impl Default for Locks {
+    fn default() -> Locks {
+        Locks { mode: LockMode::Default, segment_bytes: BLOCK_BYTES as u64 }
+    }
+}
+
+/// A variant as a target called `name`.
+pub fn target(name: String, variant: Variant, locks: Locks) -> Target {
+    Target::InProcess { name, open: Arc::new(move |need: &Need| session(variant, locks, need)) }
+}
+
+/// Has the variant a lock of segments?
+pub fn has_segments(variant: Variant) -> bool {
+    !matches!(variant, Variant::Nova | Variant::Heddle)
+}
+
+fn session(variant: Variant, locks: Locks, need: &Need) -> Result<Session> {
+    let volume = fresh(variant, locks, image_bytes(need))?;
+    let fs = Arc::new(volume.fs());
+    let close = Box::new(move || {
+        volume.unmount();
+        Ok(())
+    });
+    Ok(Session { fs, close })
+}
+
+/// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log
+/// page and a page of names; and room for the logs.
+fn image_bytes(need: &Need) -> u64 {
+    2 * need.bytes + (16 << 10) * need.files + (256 << 20)
+}
+
+/// A fresh image in memory, all of its pages touched, mounted.
+pub fn fresh(variant: Variant, locks: Locks, bytes: u64) -> Result<Volume> {
+    let free = memory_available_bytes();
+    if bytes > free / 10 * 9 {
+        bail!(
+            "an image of {} is needed, {} of memory are free: fewer --cores, or a smaller --file-size",
+            Size(bytes),
+            Size(free)
+        );
+    }
+    let region = Region::anonymous(bytes)?;
+    touch(&region);
+    format_region(&region, variant)?;
+    let options =
+        MountOptions { lock_mode: locks.mode, segment_bytes: locks.segment_bytes, ..MountOptions::default() };
+    Ok(mount(region, &options)?)
+}
+
+/// Takes the page faults before anything is timed.
+fn touch(region: &Region) {
+    for at in (0..region.len_bytes()).step_by(BLOCK_BYTES) {
+        region.store_u64(Pos(at), 0);
+    }
+}

@@ -1,0 +1,194 @@
+//! `heddle fxmark`: the FxMark workloads on engines in this process, on the kernel's file systems, on any directory.
+
+use crate::engines::{self, Locks};
+use crate::failure::{Said, usage};
+use crate::output::{self, Sink};
+use crate::progress::Bar;
+use crate::size::Size;
+use anyhow::Result;
+use heddle_fxmark::{
+    Access, Config, ConfigError, Progress, Run, Stride, Target, Workload, list, run as measure,
+};
+use heddle_nvmfs::{LockMode, Variant};
+
+/// Run the FxMark workloads on engines and on the kernel's file systems, side by side
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Workloads [default: all that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
+    #[arg(value_name = "WORKLOAD")]
+    workloads: Vec<String>,
+    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (in process); tmpfs, ext4, xfs, btrfs,
+    /// f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
+    #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
+    targets: Vec<String>,
+    /// Numbers of workers, each on a CPU of its own
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1")]
+    cores: Vec<usize>,
+    /// Timed seconds of one run
+    #[arg(long, default_value_t = 2.0)]
+    secs: f64,
+    /// Runs of each cell, interleaved; the median counts
+    #[arg(long, default_value_t = 3)]
+    repeat: u32,
+    /// All results as JSON, to a file or to stdout (-)
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<Sink>,
+    /// Every run as CSV, to a file or to stdout (-)
+    #[arg(long, value_name = "FILE|-")]
+    csv: Option<Sink>,
+    /// A page with bars, to a file or to stdout (-)
+    #[arg(long, value_name = "FILE|-")]
+    html: Option<Sink>,
+    /// The loops of the original program, its traps included
+    #[arg(long)]
+    faithful: bool,
+    /// Tell what each workload does, and what --faithful changes
+    #[arg(long)]
+    list: bool,
+    /// Open files of kernel targets with O_DIRECT (DRBL DRBM DWOL DWOM)
+    #[arg(long)]
+    direct: bool,
+    /// How the workers' blocks lie in the shared file: neighbours (4K), or in parts of their own (8M)
+    #[arg(long, default_value = "8M", value_parser = stride)]
+    stride: Stride,
+    /// Which block of its own a worker takes: always the same, or a random one of its set
+    #[arg(long, default_value = "fixed", value_parser = access)]
+    access: Access,
+    /// Size of the shared file [default: 8M a worker]
+    #[arg(long)]
+    file_size: Option<Size>,
+    /// Segment of the papers' range locks; with several sizes, each such target is measured with each (NAME@64K)
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,…", default_value = "4K")]
+    segment: Vec<Size>,
+    /// The papers' locks as published (paper), or with sleeping waiters and writers that age (default)
+    #[arg(long, default_value = "default", value_parser = crate::variant::lock_mode)]
+    lock_mode: LockMode,
+    /// Empty files a worker of the metadata workloads has
+    #[arg(long, default_value_t = 8192)]
+    files: u32,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  heddle fxmark --list
+  heddle fxmark DWOM DRBM --target nova,nova-interval,nova-array,nova-tree,heddle,tmpfs --cores 1,2
+  heddle fxmark DWOM --access random --file-size 120M --segment 4K,16K,64K,256K --target nova-array,nova-tree
+  heddle fxmark --target heddle,disk=/var/tmp --secs 5 --json results.json --html results.html
+
+To measure a mount: heddle mount IMAGE DIR, then --target NAME=DIR.";
+
+fn stride(text: &str) -> Result<Stride, String> {
+    match text.parse::<Size>() {
+        Ok(Size(4096)) => Ok(Stride::Page),
+        Ok(Size(8388608)) => Ok(Stride::Segment),
+        _ => Err("it is 4K (neighbours) or 8M (parts of their own)".to_owned()),
+    }
+}
+
+fn access(text: &str) -> Result<Access, String> {
+    match text {
+        "fixed" => Ok(Access::Fixed),
+        "random" => Ok(Access::Random),
+        _ => Err("it is fixed or random".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    if args.list {
+        return output::data(&list());
+    }
+    let config = config(args)?;
+    config.check().map_err(usage)?;
+    let sinks = [&args.json, &args.csv, &args.html];
+    if sinks.iter().filter(|sink| matches!(sink, Some(Sink::Stdout))).count() > 1 {
+        return Err(usage("only one of --json, --csv and --html can go to stdout (-)"));
+    }
+    sinks.into_iter().flatten().try_for_each(Sink::check)?;
+    let report = measure(&config, &mut Watch::new()).map_err(usage)?;
+    let forms = [report.to_json(), report.to_csv(), report.to_html()];
+    for (sink, form) in sinks.iter().zip(&forms) {
+        sink.as_ref().map_or(Ok(()), |sink| sink.put(form))?;
+    }
+    if !sinks.iter().any(|sink| matches!(sink, Some(Sink::Stdout))) {
+        output::data(&report.to_text())?;
+    }
+    if report.has_failures() { Err(Said.into()) } else { Ok(()) }
+}
+
+fn config(args: &Args) -> Result<Config> {
+    use Workload::{DRBH, DRBL, DRBM, DWAL, DWOL, DWOM, DWSL, DWTL};
+    let named: Result<Vec<Workload>, ConfigError> =
+        args.workloads.iter().map(|name| Workload::parse(name)).collect();
+    let mut workloads = named.map_err(usage)?;
+    if workloads.is_empty() {
+        workloads = vec![DRBL, DRBM, DRBH, DWOL, DWOM, DWAL, DWTL, DWSL];
+    }
+    Ok(Config {
+        workloads,
+        targets: targets(args)?,
+        cores: args.cores.clone(),
+        secs: args.secs,
+        repeat: args.repeat,
+        access: args.access,
+        file_size_bytes: args.file_size.map(|size| size.0),
+        stride: args.stride,
+        direct: args.direct,
+        faithful: args.faithful,
+        files: args.files,
+        ..Config::default()
+    })
+}
+
+/// A target for each name, and for each size of segment where a name has segments and several sizes are asked for.
+fn targets(args: &Args) -> Result<Vec<Target>> {
+    if let Some(wrong) = args.segment.iter().find(|size| !size.0.is_power_of_two() || size.0 < 4096) {
+        return Err(usage(format!("--segment {wrong}: a segment is a power of two from 4K up")));
+    }
+    let engine = |name: String, variant, segment: Size| {
+        engines::target(name, variant, Locks { mode: args.lock_mode, segment_bytes: segment.0 })
+    };
+    let plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
+    let mut targets = Vec::new();
+    for name in &args.targets {
+        match Variant::from_name(name).filter(|v| args.segment.len() > 1 && engines::has_segments(*v)) {
+            None => targets.push(Target::find(name, &plain).map_err(usage)?),
+            Some(variant) => {
+                let named =
+                    |size: &Size| format!("{name}@{}", size.to_string().replace(" ", "").replace("iB", ""));
+                targets.extend(args.segment.iter().map(|size| engine(named(size), variant, *size)));
+            }
+        }
+    }
+    Ok(targets)
+}
+
+/// A bar on a terminal, a line a run elsewhere.
+struct Watch {
+    bar: Bar,
+    runs: u64,
+    done: u64,
+}
+
+impl Watch {
+    fn new() -> Watch {
+        Watch { bar: Bar::of_things("fxmark"), runs: 0, done: 0 }
+    }
+}
+
+impl Progress for Watch {
+    fn start(&mut self, runs: usize) {
+        self.runs = runs as u64;
+    }
+
+    fn run_begins(&mut self, workload: Workload, target: &str, cores: usize, repeat: u32) {
+        self.bar.say(format!("{workload} {target} {cores} cores #{repeat}"));
+    }
+
+    fn run_ends(&mut self, run: &Run) {
+        self.done += 1;
+        self.bar.at(self.done, self.runs);
+        self.bar.line(&run.to_string());
+    }
+}

@@ -1,0 +1,138 @@
+//! Opening images, and finding where one is mounted: an error about an image in use names the directory to unmount.
+
+use crate::size::Size;
+use anyhow::{Result, anyhow, bail};
+use heddle_fxmark::memory_available_bytes;
+use heddle_pmem::{BLOCK_BYTES, Error, OpenOptions, Region};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What the kernel calls tmpfs.
+pub const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Opens an image.
+pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
+    Region::open(image, options).map_err(|error| explain(image, error))
+}
+
+/// Makes an image.
+///
+/// Whether it fits is asked before the first block is taken: filling a tmpfs that is larger than the memory left does not
+/// end with an error, but with processes being killed.
+pub fn create(image: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+    let room_bytes = room_bytes(image);
+    if len_bytes > room_bytes {
+        bail!(
+            "{} does not fit: {} are asked for, {} could be had there. Free some, or choose a smaller --size",
+            image.display(),
+            Size(len_bytes),
+            Size(room_bytes)
+        );
+    }
+    Region::create(image, len_bytes, options).map_err(|error| explain(image, error))
+}
+
+/// What a file could have at most; no limit where that is not known. On tmpfs a tenth of the free memory stays free.
+fn room_bytes(image: &Path) -> u64 {
+    let above = image.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (Ok(free), Ok(kind)) = (rustix::fs::statvfs(above), rustix::fs::statfs(above)) else {
+        return u64::MAX;
+    };
+    let own_bytes = match image.metadata() {
+        Ok(meta) if meta.is_file() => meta.blocks() * 512,
+        // A device brings its own room.
+        Ok(_) => return u64::MAX,
+        Err(_) => 0,
+    };
+    let free_bytes = free.f_bavail.saturating_mul(free.f_frsize);
+    let memory_bytes =
+        if kind.f_type as u64 == TMPFS_MAGIC { memory_available_bytes() / 10 * 9 } else { u64::MAX };
+    free_bytes.min(memory_bytes).saturating_add(own_bytes)
+}
+
+/// Adds the way out: the mount to unmount, the right that lacks, the command that makes an image.
+pub fn explain(image: &Path, error: Error) -> anyhow::Error {
+    if let Error::TooSmall { len_bytes, .. } = &error
+        && *len_bytes < BLOCK_BYTES as u64
+    {
+        let image = image.display();
+        return anyhow!(
+            "{image} is no image, or what is left of one: it has {len_bytes} bytes. Make one with: heddle mkfs {image}"
+        );
+    }
+    if let Error::System { errno, .. } = &error {
+        let remedy = match *errno {
+            Errno::ACCESS | Errno::PERM => "Choose a place where you may write, or ask its owner",
+            Errno::ROFS => {
+                "That place is read-only: choose another (an image there can be mounted with -o ro)"
+            }
+            Errno::ISDIR => "An image is a file or a device",
+            Errno::NOENT => "Check the path; an image is made with: heddle mkfs IMAGE",
+            _ => return error.into(),
+        };
+        return anyhow!("{error}. {remedy}");
+    }
+    let Error::InUse { pid, .. } = &error else { return error.into() };
+    let Some(dir) = mounted_at(image) else { return error.into() };
+    let by = pid.map_or(String::new(), |pid| format!(" by process {pid}"));
+    let dir = dir.display();
+    anyhow!(
+        "cannot open {}: it is mounted at {dir}{by}. Unmount it with: heddle umount {dir}",
+        image.display()
+    )
+}
+
+/// Where an image is mounted, as far as this process can see.
+pub fn mounted_at(image: &Path) -> Option<PathBuf> {
+    let image = image.canonicalize().ok()?;
+    mounts().into_iter().find(|(source, _)| *source == image).map(|(_, dir)| dir)
+}
+
+/// The image behind a mount point.
+pub fn mounted_image(dir: &Path) -> Option<PathBuf> {
+    let dir = dir.canonicalize().ok()?;
+    mounts().into_iter().rfind(|(_, at)| *at == dir).map(|(source, _)| source)
+}
+
+/// Source and directory of every heddle mount.
+fn mounts() -> Vec<(PathBuf, PathBuf)> {
+    let table = fs::read("/proc/thread-self/mounts").unwrap_or_default();
+    table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+}
+
+/// `source dir type options 0 0`
+fn parse(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (source, dir) = (unescaped(fields.next()?), unescaped(fields.next()?));
+    (fields.next()? == b"fuse.heddle").then_some((source, dir))
+}
+
+/// Space, tab, newline and backslash are written as `\` and three octal digits.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let octal = after.first_chunk::<3>().filter(|_| *first == b'\\');
+        let code = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_heddle_mounts_count_and_names_with_blanks_are_whole() {
+        let line = br"/dev/shm/my\040img /mnt/a\134b fuse.heddle rw,nosuid 0 0";
+        assert_eq!(parse(line), Some(("/dev/shm/my img".into(), r"/mnt/a\b".into())));
+        assert_eq!(parse(b"tmpfs /dev/shm tmpfs rw 0 0"), None);
+        assert_eq!(parse(b""), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! `heddle info`: what an image says of itself. Reads the superblock alone, of mounted images too.
+
+use crate::image;
+use crate::output::{self, Sink};
+use crate::size::Size;
+use anyhow::{Context, Result};
+use heddle_nvmfs::{ImageInfo, VolumeError, inspect};
+use heddle_pmem::{Error, OpenOptions, Region};
+use heddle_vfs::Time;
+use serde::Serialize;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Tell what an image is: size, variant, identity, clean or not, mounted or not
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// File or device
+    image: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  heddle info /dev/shm/my.img
+  heddle info --json /dev/shm/my.img";
+
+#[derive(Serialize)]
+struct Info {
+    output_version: u32,
+    image: String,
+    variant: &'static str,
+    size_bytes: u64,
+    format_version: u32,
+    uuid: String,
+    made_ns: i64,
+    mounts: u64,
+    mounted_last_ns: Option<i64>,
+    clean: bool,
+    in_use: bool,
+    in_use_by_pid: Option<u32>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let path = args.image.as_path();
+    let options = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
+    let (found, holder) = match Region::open(path, &options) {
+        Ok(region) => (inspect(path, region.len_bytes(), &|at, into| region.read(at, into))?, None),
+        Err(Error::InUse { pid, .. }) => {
+            let meta = path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+            (of_file(path, meta.len())?, Some(pid))
+        }
+        Err(error) => return Err(image::explain(path, error)),
+    };
+    let info = Info {
+        output_version: 1,
+        image: path.display().to_string(),
+        variant: found.variant.name(),
+        size_bytes: found.bytes,
+        format_version: found.version,
+        uuid: found.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        made_ns: found.made.0,
+        mounts: found.epoch,
+        mounted_last_ns: found.mounted.map(|at| at.0),
+        clean: found.clean,
+        in_use: holder.is_some(),
+        in_use_by_pid: holder.flatten(),
+    };
+    if args.json { output::json(&Sink::Stdout, &info) } else { output::data(&text(&info, &found)) }
+}
+
+/// Reads the superblock of a file past its lock.
+pub fn of_file(image: &Path, len_bytes: u64) -> Result<ImageInfo, VolumeError> {
+    let file = File::open(image).ok();
+    inspect(image, len_bytes, &|at, into| {
+        // What cannot be read is not a superblock: the buffer stays zero.
+        let _ = file.as_ref().map(|file| file.read_exact_at(into, at.0));
+    })
+}
+
+fn text(info: &Info, found: &ImageInfo) -> String {
+    let state = match (info.in_use, info.in_use_by_pid, info.clean) {
+        (true, Some(pid), _) => format!("in use by process {pid}"),
+        (true, None, _) => "in use".to_owned(),
+        (false, _, true) => "clean".to_owned(),
+        (false, _, false) => "not unmounted: the next mount recovers it".to_owned(),
+    };
+    let mounted = found.mounted.map_or(String::new(), |at| format!(", last {}", clock(at)));
+    format!(
+        "image    {}\nvariant  {}\nsize     {} ({} bytes)\nformat   version {}\nuuid     {}\nmade     {}\nmounted  {} times{mounted}\nstate    {state}",
+        info.image,
+        info.variant,
+        Size(info.size_bytes),
+        info.size_bytes,
+        info.format_version,
+        info.uuid,
+        clock(found.made),
+        info.mounts,
+    )
+}
+
+/// Date and time of day, UTC.
+fn clock(at: Time) -> String {
+    let secs = at.secs();
+    // SAFETY: `tm` is plain integers and a pointer, for which zero is valid.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both point to live locals.
+    if unsafe { libc::gmtime_r(&secs, &mut parts) }.is_null() {
+        return format!("{secs} s");
+    }
+    let (year, month) = (parts.tm_year + 1900, parts.tm_mon + 1);
+    format!(
+        "{year}-{month:02}-{:02} {:02}:{:02}:{:02} UTC",
+        parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec
+    )
+}

@@ -1,0 +1,156 @@
+//! `heddle mount`: recovers an image and serves it through FUSE.
+//!
+//! Order  region (its lock says who else has it), engine with recovery, FUSE, ready. Signals are caught before FUSE is
+//!        there, so that one that comes early still unmounts cleanly.
+
+mod background;
+mod options;
+
+use crate::output::talk;
+use crate::progress::Bar;
+use anyhow::{Context, Result};
+use heddle_fuse::{Mounted, Unmounter};
+use heddle_nvmfs::{Variant, Volume};
+use heddle_pmem::OpenOptions;
+use options::Options;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Mount an image, so that any program can use it; recovers it first where that is needed
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Mount as this system [default: as the image was made]
+    #[arg(long, value_parser = crate::variant::parser())]
+    variant: Option<Variant>,
+    /// Options, separated by commas; see below
+    #[arg(short = 'o', value_name = "OPTS")]
+    options: Vec<String>,
+    /// Stay in the foreground until unmounted
+    #[arg(long, short = 'f')]
+    foreground: bool,
+    /// Said by a mount to the process it starts: tell on stdout when you are ready, then be silent.
+    #[arg(long, hide = true)]
+    tell_ready: bool,
+    /// File or device made by heddle mkfs
+    image: PathBuf,
+    /// An existing directory
+    dir: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Options for -o:
+  ro                     change nothing
+  allow_other            let other users in, as far as modes allow (root's default)
+  no_allow_other         let only the user in who mounts
+  variant=V              as --variant V
+  lock-mode=paper        the papers' variants spin and let readers first, as published; default: waiters sleep, writers age
+  segment=SIZE           segment of the papers' range locks (4K)
+  noatime, rw, defaults  taken and without effect: reading never changes the access time
+
+Examples:
+  heddle mount /dev/shm/my.img /mnt/h
+  heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
+  heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
+
+Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
+until they are closed, a second signal ends it at once (nothing is lost: the next mount recovers).";
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let options = Options::parse(args.variant, &args.options)?;
+    if args.foreground || args.tell_ready { serve(args, &options) } else { background::start() }
+}
+
+fn serve(args: &Args, options: &Options) -> Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
+    let volume = recover(args, options)?;
+    let source = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
+    let how = heddle_fuse::MountOptions {
+        source: source.display().to_string(),
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        ..heddle_fuse::MountOptions::default()
+    };
+    let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how);
+    let mounted = match mounted {
+        Ok(mounted) => mounted,
+        Err(error) => {
+            volume.unmount();
+            return Err(error.into());
+        }
+    };
+    talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
+    if args.tell_ready {
+        background::tell_ready()?;
+    }
+    let unmounter = mounted.unmounter();
+    std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
+    finish(mounted, volume)
+}
+
+/// Serves until it is unmounted, then marks the image clean.
+fn finish(mounted: Mounted, volume: Volume) -> Result<()> {
+    let served = mounted.wait();
+    volume.unmount();
+    Ok(served?)
+}
+
+/// The first signal unmounts; where files are open the mount leaves the tree and is served until they are closed. The
+/// second one ends the process.
+fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
+    let mut come = signals.forever();
+    if come.next().is_some()
+        && let Err(busy) = unmounter.unmount()
+    {
+        talk(&format!("heddle: {busy}"));
+        talk("heddle: detached; serving what is open until it is closed. A second signal ends this at once");
+        if let Err(error) = unmounter.detach() {
+            talk(&format!("heddle: {error}"));
+        }
+    }
+    if come.next().is_some() {
+        talk("heddle: ended at once; the next mount recovers the image");
+        std::process::exit(1);
+    }
+}
+
+/// Opens the image and brings it into order.
+fn recover(args: &Args, options: &Options) -> Result<Volume> {
+    let region = {
+        let bar = Bar::of_bytes("mapping");
+        let progress = |done, total| bar.at(done, total);
+        let how =
+            OpenOptions { read_only: options.read_only, progress: Some(&progress), ..OpenOptions::default() };
+        crate::image::open(&args.image, &how)?
+    };
+    let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
+    let bar = Bar::of_things("recovering");
+    let progress = |done, total| bar.at(done, total);
+    let how = heddle_nvmfs::MountOptions {
+        variant: options.variant,
+        read_only: options.read_only,
+        lock_mode: options.lock_mode,
+        segment_bytes: options.segment_bytes,
+        progress: Some(&progress),
+        ..heddle_nvmfs::MountOptions::default()
+    };
+    let began = Instant::now();
+    let volume = heddle_nvmfs::mount(region, &how)?;
+    drop(bar);
+    let report = &volume.report;
+    talk(&format!(
+        "{}: variant {}, {}: {} inodes in {} ms, {} records of unfinished operations dropped, {} files without a name freed",
+        args.image.display(),
+        volume.variant().name(),
+        if found.clean { "unmounted cleanly before" } else { "recovered, it was not unmounted" },
+        report.inodes,
+        began.elapsed().as_millis(),
+        report.torn_slots,
+        report.orphans,
+    ));
+    Ok(volume)
+}

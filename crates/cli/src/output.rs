@@ -1,0 +1,74 @@
+//! stdout is data, stderr is talk; neither panics when its reader has gone.
+
+use anyhow::{Context, Result};
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+
+/// Where a command's data goes.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    /// `-`
+    Stdout,
+    /// Anything else.
+    File(PathBuf),
+}
+
+impl From<&str> for Sink {
+    fn from(text: &str) -> Sink {
+        if text == "-" { Sink::Stdout } else { Sink::File(text.into()) }
+    }
+}
+
+/// Whoever read our stdout has closed it: not a failure of ours.
+#[derive(Debug)]
+pub struct ReaderGone;
+
+impl fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads stdout any more")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
+impl Sink {
+    /// Writes all of it, newline added where it lacks one.
+    pub fn put(&self, text: &str) -> Result<()> {
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        match self {
+            Sink::Stdout => {
+                let mut stdout = io::stdout().lock();
+                let written = write!(stdout, "{text}{end}").and_then(|()| stdout.flush());
+                written.map_err(|error| match error.kind() {
+                    ErrorKind::BrokenPipe => anyhow::Error::new(ReaderGone),
+                    _ => anyhow::Error::new(error).context("cannot write to stdout"),
+                })
+            }
+            Sink::File(path) => std::fs::write(path, format!("{text}{end}"))
+                .with_context(|| format!("cannot write {}", path.display())),
+        }
+    }
+
+    /// Fails now rather than after a long measurement.
+    pub fn check(&self) -> Result<()> {
+        let Sink::File(path) = self else { return Ok(()) };
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Data to stdout.
+pub fn data(text: &str) -> Result<()> {
+    Sink::Stdout.put(text)
+}
+
+/// As JSON to stdout or a file.
+pub fn json(sink: &Sink, value: &impl serde::Serialize) -> Result<()> {
+    sink.put(&serde_json::to_string_pretty(value).context("no JSON form")?)
+}
+
+/// A line to stderr; lost if nobody can read it.
+pub fn talk(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

@@ -1,0 +1,13 @@
+//! Tables for people: no lines, the first column to the left, the others to the right.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+/// A header and its rows.
+pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header).add_rows(rows);
+    table.column_iter_mut().skip(1).for_each(|column| {
+        column.set_cell_alignment(CellAlignment::Right);
+    });
+    table.to_string()
+}

@@ -1,0 +1,163 @@
+//! Every wrong image and every wrong word is answered with the cause and the way out.
+
+mod common;
+
+use common::{Place, heddle};
+use heddle_nvmfs::Variant;
+use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
+use std::os::unix::process::CommandExt;
+use zerocopy::IntoBytes;
+
+#[test]
+fn a_truncated_image_is_named_with_what_lacks() {
+    let place = Place::with_image("heddle");
+    place.edit(|bytes| bytes.truncate(5 << 20));
+    place.mount().failed(1, &["truncated", "8388608", "5242880", "Restore"]);
+    heddle(&["info", &place.image()]).failed(1, &["truncated", "Restore"]);
+    place.edit(|bytes| bytes.truncate(100));
+    place.mount().failed(1, &["100 bytes", "heddle mkfs"]);
+    place.edit(Vec::clear);
+    place.mount().failed(1, &["0 bytes", "heddle mkfs"]);
+}
+
+#[test]
+fn a_foreign_or_empty_file_is_no_image() {
+    let place = Place::new();
+    std::fs::write(place.image(), vec![0x5a; 8 << 20]).unwrap();
+    place.mount().failed(1, &["no heddle file system", "something else", "heddle mkfs"]);
+    std::fs::write(place.image(), vec![0; 8 << 20]).unwrap();
+    place.mount().failed(1, &["no heddle file system", "zeros", "heddle mkfs"]);
+    heddle(&["info", &place.image()]).failed(1, &["no heddle file system", "heddle mkfs"]);
+    heddle(&["mount", &place.text("nowhere"), &place.mnt()]).failed(1, &["No such file", "heddle mkfs"]);
+    heddle(&["mount", &place.mnt(), &place.mnt()]).failed(1, &["directory", "file or a device"]);
+}
+
+#[test]
+fn a_damaged_superblock_is_told_from_a_missing_one_and_its_copy_serves() {
+    let place = Place::with_image("nova-tree");
+    place.edit(|bytes| bytes[52] ^= 0x10);
+    let info = heddle(&["info", &place.image()]).ok();
+    assert!(info.out.contains("nova-tree"), "{}", info.out);
+    place.edit(|bytes| {
+        let copy = bytes.len() - 4096 + 60;
+        bytes[copy] ^= 1;
+    });
+    place.mount().failed(1, &["both copies of the superblock are damaged", "backup"]);
+}
+
+#[test]
+fn another_version_of_the_format_is_named() {
+    let place = Place::with_image("heddle");
+    place.edit(|bytes| {
+        let head: [u8; SUPERBLOCK_BYTES] = *bytes.first_chunk().unwrap();
+        let FoundSuperblock::Whole(mut superblock) = Superblock::decode(&head) else {
+            panic!("no superblock")
+        };
+        superblock.version.set(99);
+        let sealed = superblock.sealed();
+        let last = bytes.len() - 4096;
+        bytes[..SUPERBLOCK_BYTES].copy_from_slice(sealed.as_bytes());
+        bytes[last..last + SUPERBLOCK_BYTES].copy_from_slice(sealed.as_bytes());
+    });
+    place.mount().failed(1, &["version 99", "Use the heddle that made it"]);
+}
+
+#[test]
+fn flipped_bits_never_make_a_panic() {
+    let place = Place::with_image("heddle");
+    let whole = std::fs::read(place.image()).unwrap();
+    // Superblock, inode directory, inode chunks and first log pages: where an empty image has its metadata.
+    for flip in 0..64usize {
+        let at = flip * 769 % (48 << 10);
+        place.edit(|bytes| bytes[at] ^= 1 << (flip % 8));
+        // Nothing can be mounted at a place that does not exist: recovery runs, then the command ends.
+        let said = heddle(&["mount", "--foreground", &place.image(), &place.text("nowhere")]);
+        said.failed(1, &["cannot mount"]);
+        std::fs::write(place.image(), &whole).unwrap();
+    }
+}
+
+#[test]
+fn what_is_too_small_or_too_large_is_refused_before_anything_is_touched() {
+    let place = Place::with_image("heddle");
+    let before = std::fs::read(place.image()).unwrap();
+    heddle(&["mkfs", "--force", "--size", "1M", &place.image()]).failed(2, &["too few", "4M"]);
+    heddle(&["mkfs", "--force", "--size", "900T", &place.image()])
+        .failed(1, &["does not fit", "smaller --size"]);
+    heddle(&["mkfs", "--size", "4X", &place.text("new")]).failed(2, &["4X", "4KiB"]);
+    assert_eq!(std::fs::read(place.image()).unwrap(), before);
+    assert!(!place.path("new").exists());
+}
+
+#[test]
+fn mkfs_overwrites_only_when_told_to() {
+    let place = Place::with_image("nova");
+    heddle(&["mkfs", "--size", "8M", &place.image()])
+        .failed(1, &["holds a heddle file system (nova)", "--force"]);
+    std::fs::write(place.text("letter"), "dear").unwrap();
+    heddle(&["mkfs", "--size", "8M", &place.text("letter")]).failed(1, &["a file of 4 B", "--force"]);
+    assert_eq!(std::fs::read(place.text("letter")).unwrap(), b"dear");
+    heddle(&["mkfs", "--size", "8M", "--force", &place.text("letter")]).ok();
+    std::fs::write(place.text("empty"), "").unwrap();
+    heddle(&["mkfs", "--size", "8M", &place.text("empty")]).ok();
+}
+
+#[test]
+fn a_variant_with_another_log_is_refused_and_one_with_the_same_is_not() {
+    let place = Place::with_image("nova-array");
+    let nowhere = place.text("nowhere");
+    let mount = |variant: &str| heddle(&["mount", "-f", "--variant", variant, &place.image(), &nowhere]);
+    mount("heddle").failed(1, &["made as nova-array", "Leave --variant out"]);
+    mount("nova-tree").failed(1, &["nowhere", "existing directory"]);
+    mount("ext4").failed(2, &["ext4", Variant::NovaTree.name()]);
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_is_said() {
+    let place = Place::new();
+    if !rustix::process::geteuid().is_root() {
+        let image = place.path("mnt").join("image");
+        std::fs::set_permissions(place.path("mnt"), std::os::unix::fs::PermissionsExt::from_mode(0o500))
+            .unwrap();
+        return heddle(&["mkfs", "--size", "8M", image.to_str().unwrap()])
+            .failed(1, &["Permission denied", "Choose a place"]);
+    }
+    // Root may write everywhere: be someone else, with a copy of the program that anyone may reach.
+    let (program, dir) = (place.path("heddle"), place.path("mnt"));
+    // Not by this process: a sibling test that forks meanwhile would hold the copy open for writing.
+    let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_heddle")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    std::fs::set_permissions(place.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let said = std::process::Command::new(program)
+        .args(["mkfs", "--size", "8M"])
+        .arg(dir.join("image"))
+        .uid(65534)
+        .gid(65534)
+        .output();
+    let said = said.unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(said.status.code(), Some(1), "{text}");
+    assert!(text.contains("Permission denied") && text.contains("Choose a place"), "{text}");
+}
+
+#[test]
+fn wrong_words_are_answered_with_the_right_ones_and_exit_code_2() {
+    let cases: [(&[&str], &[&str]); 13] = [
+        (&["mount", "--nope", "a", "b"], &["--nope"]),
+        (&["mount", "-o", "nope", "a", "b"], &["nope", "lock-mode"]),
+        (&["mount", "-o", "lock-mode=none", "a", "b"], &["paper"]),
+        (&["mount", "a"], &["DIR"]),
+        (&["nope"], &["nope"]),
+        (&["mkfs", "--variant", "ext4", "a"], &["ext4", "nova-interval"]),
+        (&["fxmark", "DWOX"], &["DWOX", "DWOM"]),
+        (&["fxmark", "--target", "zfs"], &["zfs", "heddle", "tmpfs", "LABEL=PATH"]),
+        (&["fxmark", "--target", "x=/nonexistent"], &["/nonexistent", "mkdir"]),
+        (&["fxmark", "--cores", "9999"], &["9999", "--cores"]),
+        (&["fxmark", "--secs", "0"], &["--secs"]),
+        (&["fxmark", "--json", "-", "--csv", "-"], &["stdout"]),
+        (&["locks", "-d", "0", "--secs", "0.01"], &["levels"]),
+    ];
+    for (args, names) in cases {
+        heddle(args).failed(2, names);
+    }
+}

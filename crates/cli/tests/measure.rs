@@ -1,0 +1,134 @@
+//! The measuring commands: their JSON has the promised keys, their exit codes tell of failed cells, a closed pipe is no error.
+
+mod common;
+
+use common::{Place, command, heddle};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+#[test]
+fn fxmark_writes_every_form_of_its_report() {
+    let place = Place::new();
+    let (csv, html) = (place.text("runs.csv"), place.text("page.html"));
+    let said = heddle(&[
+        "fxmark",
+        "DWOM",
+        "drbm",
+        "--target",
+        "heddle,nova-tree",
+        "--secs",
+        "0.05",
+        "--repeat",
+        "2",
+        "--json",
+        "-",
+        "--csv",
+        &csv,
+        "--html",
+        &html,
+    ])
+    .ok();
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(report["output_version"], 1);
+    assert!(report["machine"]["cores"].as_u64() >= Some(1));
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2 * 2 * 2);
+    for run in runs {
+        for key in ["workload", "target", "cores", "repeat", "secs", "ops", "ops_per_sec", "p50_ns", "p99_ns"]
+        {
+            assert!(!run[key].is_null(), "{key} lacks in {run}");
+        }
+        assert!(run["error"].is_null() && run["ops"].as_u64() > Some(0), "{run}");
+    }
+    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 1 + runs.len());
+    assert!(std::fs::read_to_string(html).unwrap().contains("DWOM"));
+    assert_eq!(said.err.lines().count(), runs.len(), "a line a run where there is no terminal");
+}
+
+#[test]
+fn fxmark_measures_each_size_of_segment() {
+    let args =
+        ["fxmark", "DWOM", "--target", "nova-array,heddle", "--segment", "4K,64K", "--access", "random"];
+    let said = heddle(&[&args[..], &["--secs", "0.02", "--repeat", "1", "--json", "-"]].concat()).ok();
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    let targets: Vec<&str> =
+        report["runs"].as_array().unwrap().iter().map(|r| r["target"].as_str().unwrap()).collect();
+    assert_eq!(targets, ["nova-array@4K", "nova-array@64K", "heddle"]);
+}
+
+#[test]
+fn a_cell_that_fails_makes_fxmark_fail_with_1() {
+    let said = heddle(&["fxmark", "DWOL", "--file-size", "900T", "--secs", "0.02", "--repeat", "1"]);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("smaller --file-size"), "{}", said.out);
+}
+
+#[test]
+fn locks_tells_of_every_lock_and_variant() {
+    let said = heddle(&["locks", "--threads", "1,9", "--secs", "0.01", "-M", "34", "--json", "-"]).ok();
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    let rows = |key: &str| report[key].as_array().unwrap().clone();
+    assert_eq!(rows("latency").len(), 4 * 2 * 2);
+    for row in rows("latency") {
+        assert!(row["max_ns"].as_u64() >= row["p999_ns"].as_u64(), "{row}");
+        assert!(
+            row["p999_ns"].as_u64() >= row["median_ns"].as_u64() && row["samples"].as_u64() > Some(0),
+            "{row}"
+        );
+    }
+    let tree: Vec<Value> = rows("memory").into_iter().filter(|row| row["lock"] == "tree").collect();
+    let grows = |key: &str| tree.windows(2).all(|pair| pair[0][key].as_u64() < pair[1][key].as_u64());
+    assert!(tree.len() > 2 && grows("model_bytes") && grows("measured_bytes"), "{tree:?}");
+    let fences: Vec<Value> = rows("fences_per_write");
+    assert_eq!(fences.len(), 5);
+    assert!(fences.iter().all(|row| (1..=8).contains(&row["fences"].as_u64().unwrap())), "{fences:?}");
+    assert!(rows("write_1gb").iter().all(|row| row["secs"].as_f64() > Some(0.0)));
+}
+
+#[test]
+fn bandwidth_is_told_for_each_number_of_threads() {
+    let said = heddle(&[
+        "bandwidth",
+        "--threads",
+        "1,2",
+        "--secs",
+        "0.01",
+        "--repeat",
+        "1",
+        "--buffer",
+        "4M",
+        "--json",
+        "-",
+    ])
+    .ok();
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    assert!(
+        rows.iter()
+            .all(|row| row["write"]["gb_s"].as_f64() > Some(0.0) && row["read"]["gb_s"].as_f64() > Some(0.0))
+    );
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let mut child =
+        command(&["fxmark", "--list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let said = child.wait_with_output().unwrap();
+    assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
+    let mut child = command(&["completions", "bash"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn manual_pages_are_written_for_every_command() {
+    let place = Place::new();
+    heddle(&["man", &place.mnt()]).ok();
+    for page in ["heddle.1", "heddle-mkfs.1", "heddle-mount.1", "heddle-fxmark.1"] {
+        assert!(place.path("mnt").join(page).is_file(), "{page}");
+    }
+}

@@ -1,0 +1,133 @@
+//! The way of an image through the command line: made, mounted, used, unmounted, told about.
+
+mod common;
+
+use common::{Mounted, Place, command, heddle, own_namespace};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn info(place: &Place) -> serde_json::Value {
+    serde_json::from_str(&heddle(&["info", "--json", &place.image()]).ok().out).unwrap()
+}
+
+#[track_caller]
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_programs_write_through_a_mount_is_there_after_the_next() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    {
+        let mounted = Mounted::new(&place, &["-o", "noatime"]);
+        fs::create_dir(mounted.path("dir")).unwrap();
+        fs::write(mounted.path("dir/file"), "of many threads").unwrap();
+        assert_eq!(info(&place)["in_use"], true);
+        assert!(info(&place)["in_use_by_pid"].is_u64());
+    }
+    let after = info(&place);
+    assert_eq!(
+        (&after["clean"], &after["in_use"], &after["mounts"]),
+        (&true.into(), &false.into(), &1.into())
+    );
+    let mounted = Mounted::new(&place, &["-o", "ro"]);
+    assert_eq!(fs::read(mounted.path("dir/file")).unwrap(), b"of many threads");
+    assert_eq!(fs::write(mounted.path("new"), "").unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+}
+
+#[test]
+fn an_image_is_mounted_once_and_the_error_names_holder_and_remedy() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("nova-tree");
+    let _mounted = Mounted::new(&place, &["-o", "lock-mode=paper,segment=64K"]);
+    let pid = info(&place)["in_use_by_pid"].to_string();
+    let remedy = format!("heddle umount {}", place.mnt());
+    fs::create_dir(place.path("other")).unwrap();
+    heddle(&["mount", &place.image(), &place.text("other")]).failed(1, &[&pid, &remedy]);
+    heddle(&["mkfs", "--size", "8M", "--force", &place.image()]).failed(1, &[&pid, &remedy]);
+    heddle(&["umount", &place.text("other")]).failed(1, &["not a mount point"]);
+}
+
+#[test]
+fn a_full_file_system_says_so_and_loses_nothing() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &[]);
+    fs::write(mounted.path("kept"), "kept").unwrap();
+    let big = fs::write(mounted.path("big"), vec![7; 16 << 20]).unwrap_err();
+    assert_eq!(big.kind(), ErrorKind::StorageFull);
+    assert_eq!(fs::read(mounted.path("kept")).unwrap(), b"kept");
+    fs::remove_file(mounted.path("big")).unwrap();
+    // The kernel closes the file behind our back: until then its blocks are not free.
+    eventually("space never comes back", || fs::write(mounted.path("next"), vec![8; 1 << 20]).is_ok());
+    drop(mounted);
+    let mounted = Mounted::new(&place, &[]);
+    assert_eq!(fs::read(mounted.path("kept")).unwrap(), b"kept");
+    assert_eq!(fs::read(mounted.path("next")).unwrap(), vec![8; 1 << 20]);
+}
+
+#[test]
+fn a_killed_mount_is_recovered_by_the_next() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &[]);
+    fs::write(mounted.path("file"), "returned").unwrap();
+    let pid = info(&place)["in_use_by_pid"].as_u64().unwrap();
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    eventually("the image is still in use", || info(&place)["in_use"] == false);
+    assert_eq!(info(&place)["clean"], false);
+    heddle(&["umount", &place.mnt()]).ok();
+    let again = Mounted::new(&place, &[]);
+    assert!(fs::read_to_string(place.path("log")).unwrap().contains("recovered"));
+    assert_eq!(fs::read(again.path("file")).unwrap(), b"returned");
+}
+
+#[test]
+fn a_signal_unmounts_cleanly_and_serves_open_files_to_the_end() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let mut served = command(&["mount", "--foreground", &place.image(), &place.mnt()]).spawn().unwrap();
+    let file = place.path("mnt").join("file");
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    eventually("never mounted", || device(&place.path("mnt")) != device(&place.path("")));
+    fs::write(&file, "open").unwrap();
+    let open = fs::File::open(&file).unwrap();
+    kill_process(Pid::from_child(&served), Signal::TERM).unwrap();
+    eventually("still in the tree", || !file.exists());
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "open");
+    assert!(served.try_wait().unwrap().is_none(), "it must serve what is open");
+    drop(open);
+    assert!(served.wait().unwrap().success());
+    assert_eq!(info(&place)["clean"], true);
+}
+
+#[test]
+fn mkfs_tells_what_it_made() {
+    let place = Place::new();
+    let said = heddle(&["mkfs", "--size", "8MiB", "--variant", "nova", "--json", &place.image()]).ok();
+    let made: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&made["size_bytes"], &made["variant"]), (&(8 << 20).into(), &"nova".into()));
+    assert!(said.err.is_empty(), "no progress bar where there is no terminal: {}", said.err);
+    let told = info(&place);
+    assert_eq!((&told["size_bytes"], &told["variant"]), (&made["size_bytes"], &made["variant"]));
+    assert_eq!(told["mounted_last_ns"], serde_json::Value::Null);
+}
