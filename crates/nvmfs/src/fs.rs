@@ -305,11 +305,15 @@ impl FileSystem for NvmFs {
             paper::make_locks(&self.core, guard.own, inode)?;
         }
         let handle = self.handle(&mut guard, inode, flags)?;
-        if flags.truncate && inode.vi.size() > 0 {
-            let _eof = inode.vi.eof.lock();
-            let cut = resize::set_state(&self.core, &mut guard, inode, &NewState { size: Some(0), ..NewState::default() });
+        if flags.truncate {
+            let cut = {
+                let _eof = inode.vi.eof.lock();
+                let perm = inode.vi.kind_perm().map(|(_, perm)| without_set_ids(perm)).filter(|_| !cred.is_root());
+                let mtime = Some(crate::clock::exact());
+                let new = NewState { size: Some(0), perm, mtime, ..NewState::default() };
+                resize::set_state(&self.core, &mut guard, inode, &new)
+            };
             if let Err(error) = cut {
-                drop(_eof);
                 drop(guard);
                 self.release(handle);
                 return Err(error);
@@ -330,7 +334,8 @@ impl FileSystem for NvmFs {
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.readable(handle)?;
         if buf.is_empty() {
-            return Ok(0);
+            let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+            return if directory { Err(Error::IsDirectory) } else { Ok(0) };
         }
         let mut guard = enter(&self.core)?;
         self.get(&mut guard, inode, offset, buf)

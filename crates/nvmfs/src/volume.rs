@@ -398,3 +398,6 @@ impl Volume {
         lease::leave(&self.fs.core);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,12 +31,9 @@ pub fn fallocate(
     match op {
         RangeOp::Allocate { keep_size } => {
             allocate(core, guard, inode, span)?;
-            match grown {
-                Some(size) if !keep_size => {
-                    set_state(core, guard, inode, &NewState { size: Some(size), ..NewState::default() })
-                }
-                _ => Ok(()),
-            }
+            let size = grown.filter(|_| !keep_size);
+            let mtime = Some(crate::clock::exact());
+            set_state(core, guard, inode, &NewState { size, mtime, ..NewState::default() })
         }
         RangeOp::Punch => punch(core, guard, inode, span, None),
         RangeOp::Zero { keep_size } => punch(core, guard, inode, span, grown.filter(|_| !keep_size)),

@@ -234,6 +234,11 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
     Ok(edges)
 }
 
+/// Bytes of a page that the file has, 0 to 4096.
+fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
+    inode.vi.size().saturating_sub(page.offset()).min(BLOCK_BYTES as u64) as u32
+}
+
 fn records_of(
     inode: InodeRef<'_>, span: Span, version: Version, new: Option<&NewState>, edges: &[Edge],
 ) -> Vec<Record> {
@@ -245,8 +250,8 @@ fn records_of(
             page: e.page,
             pages: 1,
             blocks: Blocks::At(e.block),
-            // The size is the state's affair, or does not change.
-            end_in_last_page: 0,
+            // The size is the state's affair if there is one; else this may become the record that says it.
+            end_in_last_page: if new.is_some() { 0 } else { within_size(inode, e.page) },
             version,
             mtime: now,
             generation,

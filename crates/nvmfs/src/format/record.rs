@@ -1,8 +1,9 @@
-//! Log records: what happened to an inode, one to six lines each.
+//! Log records: what happened to an inode, one to seven lines each, each line with a checksum of its own: a line is known to be torn,
+//! damaged or whole, and a first line from a later one, whatever became of its neighbours.
 //!
 //! | word | payload | guards against |
 //! |------|---------|----------------|
-//! | 0 | crc:32 · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
+//! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
 //! | 1, 2 | what the kind says below | |
 //! | 3 | version:48 | which of two records of a page or name came later |
 //! | 4 | first slot of the transaction:6 · its slots:6 | half a transaction |
@@ -18,6 +19,8 @@
 //! | entry | child's ino:40 · kind:4 · name bytes:8 | child's generation | directory's ino and generation if it is another one (`FOREIGN`), name, 7 bytes a word |
 //! | removal | as entry | as entry | as entry |
 //!
+//! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · which line of the record:4.
+//!
 //! The mark is the last word to be written where marks decide (`LogKind::CommitMark`), and is written with the rest
 //! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
 
@@ -26,7 +29,11 @@ use crate::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
 
 /// Most lines of one record: a foreign entry of 255 bytes.
-pub const RECORD_SLOTS_MAX: usize = 6;
+pub const RECORD_SLOTS_MAX: usize = 7;
+/// Words of payload in a later line.
+const LATER_WORDS: usize = 7;
+/// Kind of a later line.
+const LATER: u64 = 0x15;
 /// Most pages of one write record.
 pub const WRITE_PAGES_MAX: u64 = (1 << 20) - 1;
 
@@ -250,7 +257,7 @@ impl Record {
 }
 
 fn slots_of_extra(words: usize) -> u32 {
-    1 + words.saturating_sub(1).div_ceil(8) as u32
+    1 + words.saturating_sub(1).div_ceil(LATER_WORDS) as u32
 }
 
 /// The mark of the record in this slot.
@@ -269,25 +276,40 @@ impl Draft {
     fn extra(&mut self, i: usize, payload: u64) {
         match i {
             0 => self.lines[0][6] = word(payload),
-            _ => self.lines[1 + (i - 1) / 8][(i - 1) % 8] = word(payload),
+            _ => self.lines[1 + (i - 1) / LATER_WORDS][(i - 1) % LATER_WORDS] = word(payload),
         }
     }
 
     /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
     pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
         self.lines[0][4] = word(u64::from(txn.first) | u64::from(txn.slots) << 6);
-        let sum = checksum(seed, slot, &self.lines[..self.slots as usize]);
-        self.lines[0][0] |= u64::from(sum);
+        self.lines[0][0] |= u64::from(checksum(seed, slot, &self.lines[0]));
         self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
+        for i in 1..self.slots {
+            let line = &mut self.lines[i as usize];
+            line[7] = later_word(seed, slot + i, i, line);
+        }
         &self.lines[..self.slots as usize]
     }
 }
 
-fn checksum(seed: u32, slot: u32, lines: &[Line]) -> u32 {
-    let first = &lines[0];
-    let head = word(payload(first[0]) >> 32 << 32);
-    let covered = [u64::from(slot), head, first[1], first[2], first[3], first[4], first[5], first[6]];
-    lines[1..].iter().fold(crc(seed, &covered), |sum, line| crc(sum, line))
+/// Checksum of a first line.
+fn checksum(seed: u32, slot: u32, line: &Line) -> u32 {
+    let head = word(payload(line[0]) >> 32 << 32);
+    crc(seed, &[u64::from(slot), head, line[1], line[2], line[3], line[4], line[5], line[6]])
+}
+
+/// Word 7 of the `i`th line of a record, which lies in `slot`.
+fn later_word(seed: u32, slot: u32, i: u32, line: &Line) -> u64 {
+    let head = LATER << 32 | u64::from(i) << 38;
+    let sum = crc(seed, &[u64::from(slot), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]]);
+    word(head | u64::from(sum))
+}
+
+/// Is this a whole later line of some record?
+pub fn is_later_line(seed: u32, slot: u32, line: &Line) -> bool {
+    let i = field(line[7], 38, 4) as u32;
+    i != 0 && marked(line) && line[7] == later_word(seed, slot, i, line)
 }
 
 /// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
@@ -298,19 +320,29 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
         (Shape::Full, _) => {}
         _ => return Found::Torn,
     }
-    match field(first[0], 58, 4) as u32 {
-        1 => judge(seed, home, slot, &[first]),
-        slots if slots > 0 && slots as usize <= RECORD_SLOTS_MAX && slot + slots <= super::page::SLOTS + 1 => {
-            let mut lines = [first; RECORD_SLOTS_MAX];
-            for i in 1..slots {
-                lines[i as usize] = line_at(slot + i);
-                if shape(&lines[i as usize]) != Shape::Full {
-                    return Found::Torn;
-                }
-            }
-            judge(seed, home, slot, &lines[..slots as usize])
+    if !marked(&first[..7]) || field(first[0], 0, 32) != u64::from(checksum(seed, slot, &first)) {
+        return Found::Damaged;
+    }
+    let slots = field(first[0], 58, 4) as u32;
+    if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > super::page::SLOTS + 1 {
+        return Found::Damaged;
+    }
+    let mut lines = [first; RECORD_SLOTS_MAX];
+    for i in 1..slots {
+        let line = line_at(slot + i);
+        if shape(&line) != Shape::Full {
+            return Found::Torn;
         }
-        _ => Found::Damaged,
+        if !marked(&line) || line[7] != later_word(seed, slot + i, i, &line) {
+            return Found::Damaged;
+        }
+        lines[i as usize] = line;
+    }
+    let txn = Txn { first: field(first[4], 0, 6) as u32, slots: field(first[4], 6, 6) as u32 };
+    let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
+    match interpret(home, &lines[..slots as usize]) {
+        Some(record) => Found::Whole { record, slots, txn, mark },
+        None => Found::Damaged,
     }
 }
 
@@ -320,7 +352,7 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
 pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
     // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
     let plain = line[0] >> 32 & 0xfff == 1 && field(line[0], 58, 4) == 1;
-    let whole = plain && marked(line) && field(line[0], 0, 32) == u64::from(checksum(seed, slot, &[*line]));
+    let whole = plain && marked(line) && field(line[0], 0, 32) == u64::from(checksum(seed, slot, line));
     (whole && line[7] == mark(seed, slot)).then(|| WriteLine {
         page: PageNo(field(line[1], 0, 36)),
         pages: field(line[2], 40, 20),
@@ -345,27 +377,12 @@ pub struct WriteLine {
     pub generation: u64,
 }
 
-/// Lines without a zero word: a record, or damage.
-fn judge(seed: u32, home: InodeId, slot: u32, lines: &[Line]) -> Found {
-    let first = &lines[0];
-    let all_marked = marked(&first[..7]) && lines[1..].iter().all(|line| marked(line));
-    if !all_marked || field(first[0], 0, 32) != u64::from(checksum(seed, slot, lines)) {
-        return Found::Damaged;
-    }
-    let txn = Txn { first: field(first[4], 0, 6) as u32, slots: field(first[4], 6, 6) as u32 };
-    let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
-    match interpret(home, lines) {
-        Some(record) => Found::Whole { record, slots: lines.len() as u32, txn, mark },
-        None => Found::Damaged,
-    }
-}
-
 /// Fields of a record whose checksum is right; `None` if they make no sense all the same.
 fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
     let w = |i: usize| payload(lines[0][i]);
     let extra = |i: usize| match i {
         0 => Some(w(6)),
-        _ => lines.get(1 + (i - 1) / 8).map(|line| payload(line[(i - 1) % 8])),
+        _ => lines.get(1 + (i - 1) / LATER_WORDS).map(|line| payload(line[(i - 1) % LATER_WORDS])),
     };
     let flags = field(lines[0][0], 38, 6);
     let version = Version(w(3));

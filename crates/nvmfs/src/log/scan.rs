@@ -5,7 +5,8 @@
 
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, Place, Target};
-use crate::format::record::{Found, Record, Txn, mark, parse};
+use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
+use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
 use crate::variant::LogKind;
 use crate::format::layout::Layout;
@@ -62,16 +63,12 @@ impl Scan<'_> {
 
     /// All records of a page that count. `end` is the first slot that does not (tail logs; else 64).
     pub fn page(&self, owner: InodeId, header: &PageHeader, page: BlockNo, end: u32) -> Result<PageScan, Damage> {
-        let seed = header.record_seed(self.seed);
-        let found = |slot: u32| parse(seed, owner, slot, |s| self.region.line(slot_pos(page, s)));
+        let slots = Slots { scan: self, owner, page, seed: header.record_seed(self.seed) };
         let mut scan = PageScan::default();
         match self.kind {
-            LogKind::CommitMark => {
-                let marked = |slot: u32| self.region.load_u64(slot_pos(page, slot).plus(56)) == mark(seed, slot);
-                by_marks(&found, &marked, &mut scan)
-            }
-            LogKind::Tail => by_order(&found, end, true, &mut scan),
-            LogKind::SelfCertifying => by_order(&found, SLOTS + 1, false, &mut scan),
+            LogKind::CommitMark => by_marks(&slots, &mut scan),
+            LogKind::Tail => by_order(&slots, end, true, &mut scan),
+            LogKind::SelfCertifying => by_order(&slots, SLOTS + 1, false, &mut scan),
         }
         .map_err(|slot| {
             Damage(format!("log page {} of inode {}: the record in slot {slot} is damaged", page.0, owner.ino.0))
@@ -80,33 +77,60 @@ impl Scan<'_> {
     }
 }
 
+/// The slots of a page that is being scanned.
+struct Slots<'a> {
+    scan: &'a Scan<'a>,
+    owner: InodeId,
+    page: BlockNo,
+    seed: u32,
+}
+
+impl Slots<'_> {
+    fn line(&self, slot: u32) -> Line {
+        self.scan.region.line(slot_pos(self.page, slot))
+    }
+
+    /// What starts in a slot.
+    fn found(&self, slot: u32) -> Found {
+        parse(self.seed, self.owner, slot, |s| self.line(s))
+    }
+
+    /// Whole lines of a record whose first line did not arrive.
+    fn is_later_line(&self, slot: u32) -> bool {
+        is_later_line(self.seed, slot, &self.line(slot))
+    }
+}
+
 /// Records follow each other from slot 1; the first that is not there ends them. With a tail, all before it must be there, but
 /// for the unused end of a page; without one, the last transaction may be torn, and nothing of another one may follow it.
-fn by_order(found: &impl Fn(u32) -> Found, end: u32, tail: bool, scan: &mut PageScan) -> Result<(), u32> {
+fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Result<(), u32> {
     let mut slot = 1;
     while slot < end {
-        match found(slot) {
+        match slots.found(slot) {
             Found::Whole { record, slots, txn, mark: Some(true) } if txn_holds(txn, slot, slots) => {
                 scan.records.push((slot, record));
                 slot += slots;
             }
             Found::Blank => break,
             Found::Torn | Found::Whole { mark: None, .. } if !tail => break,
+            // The lines behind a first line that did not arrive.
+            _ if !tail && slots.is_later_line(slot) => break,
             _ => return Err(slot),
         }
     }
     let torn_from = slot;
     // What follows a gap belongs to the transaction that was cut, or it is damage.
     for later in slot..end.min(SLOTS + 1) {
-        match found(later) {
+        match slots.found(later) {
             Found::Blank => {}
             _ if tail => return Err(later),
             Found::Whole { txn, mark: Some(true), .. } if txn.first > torn_from => return Err(later),
+            Found::Damaged if !slots.is_later_line(later) => return Err(later),
             _ => scan.dropped.push(later),
         }
     }
     // The transaction before the gap counts whole or not at all.
-    drop_partial(found, torn_from, scan);
+    drop_partial(slots, torn_from, scan);
     Ok(())
 }
 
@@ -114,9 +138,9 @@ fn txn_holds(txn: Txn, slot: u32, slots: u32) -> bool {
     txn.first >= 1 && txn.first <= slot && slot + slots <= txn.first + txn.slots && txn.first + txn.slots <= SLOTS + 1
 }
 
-fn drop_partial(found: &impl Fn(u32) -> Found, torn_from: u32, scan: &mut PageScan) {
+fn drop_partial(slots: &Slots<'_>, torn_from: u32, scan: &mut PageScan) {
     let Some((last, _)) = scan.records.last() else { return };
-    let Found::Whole { txn, .. } = found(*last) else { return };
+    let Found::Whole { txn, .. } = slots.found(*last) else { return };
     if txn.first + txn.slots > torn_from {
         scan.dropped.extend(txn.first..torn_from);
         scan.records.retain(|(slot, _)| *slot < txn.first);
@@ -124,45 +148,46 @@ fn drop_partial(found: &impl Fn(u32) -> Found, torn_from: u32, scan: &mut PageSc
 }
 
 /// Slots may be filled in any order; a transaction counts if its last record is marked, and then all of it must be whole.
-fn by_marks(found: &impl Fn(u32) -> Found, marked: &impl Fn(u32) -> bool, scan: &mut PageScan) -> Result<(), u32> {
+fn by_marks(slots: &Slots<'_>, scan: &mut PageScan) -> Result<(), u32> {
     let mut slot = 1;
     while slot <= SLOTS {
-        let (txn, slots) = match found(slot) {
-            Found::Blank => {
-                slot += 1;
-                continue;
+        match slots.found(slot) {
+            Found::Blank => slot += 1,
+            Found::Whole { txn, slots: n, .. } if txn.first == slot && txn_holds(txn, slot, n) => {
+                slot = one_group(slots, txn, scan)?;
             }
-            Found::Whole { txn, slots, .. } if txn.first == slot && txn_holds(txn, slot, slots) => (txn, slots),
-            // A mark is stored when all of its transaction is durable.
+            // A mark is stored when all of its transaction is durable, and lines are whole or lack words: else it is damage.
             Found::Whole { mark: Some(_), .. } => return Err(slot),
-            _ if marked(slot) => return Err(slot),
-            // A transaction that was cut before its mark, or a later line of a record whose first line never arrived.
+            Found::Damaged if !slots.is_later_line(slot) => return Err(slot),
+            // A transaction that was cut before its mark.
+            Found::Torn if slots.line(slot)[7] == mark(slots.seed, slot) => return Err(slot),
             Found::Torn | Found::Whole { .. } | Found::Damaged => {
                 scan.dropped.push(slot);
                 slot += 1;
-                continue;
             }
-        };
-        slot = one_group(found, txn, slots, scan)?;
+        }
     }
     Ok(())
 }
 
-fn one_group(found: &impl Fn(u32) -> Found, txn: Txn, first_slots: u32, scan: &mut PageScan) -> Result<u32, u32> {
+fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u32> {
     let end = txn.first + txn.slots;
     let mut records = Vec::new();
     let (mut slot, mut whole, mut marked) = (txn.first, true, None);
-    let mut slots = first_slots;
     while slot < end {
-        match found(slot) {
+        let step = match slots.found(slot) {
             Found::Whole { record, slots: n, txn: t, mark } if t == txn => {
                 records.push((slot, record));
                 marked = mark;
-                slots = n;
+                n
             }
-            _ => whole = false,
-        }
-        slot += if whole { slots } else { 1 };
+            Found::Damaged if !slots.is_later_line(slot) => return Err(slot),
+            _ => {
+                whole = false;
+                1
+            }
+        };
+        slot += step;
     }
     match marked {
         Some(true) if whole => scan.records.extend(records),
