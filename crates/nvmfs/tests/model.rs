@@ -31,7 +31,11 @@ fn follows_the_model(variant: Variant, calls: Calls) {
         drop(fs);
         let Some(Mounted { disk, volume, mounts }) = mounted.take() else { unreachable!("it was made") };
         // As after a power cut, and as after a clean end, by turns.
-        if mounts % 2 == 1 { volume.abandon() } else { volume.unmount() }
+        if mounts % 2 == 1 {
+            volume.abandon()
+        } else {
+            volume.unmount()
+        }
         let volume = disk.mount();
         let fs = volume.fs();
         mounted.replace(Some(Mounted { disk, volume, mounts: mounts + 1 }));
