@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Short, env, each_variant, options, root};
+use common::{Short, each_variant, env, options, root};
 use heddle_nvmfs::{Variant, Volume, VolumeError, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
@@ -26,7 +26,8 @@ fn image(variant: Variant) -> (Vec<u8>, Tree) {
     let volume = mount(region, &options()).unwrap();
     let fs = volume.fs();
     let dir = fs.new_dir(Ino::ROOT, "dir");
-    let handle = fs.new_file(dir, "file with a name that takes more than one line of the log, so that records are long");
+    let handle = fs
+        .new_file(dir, "file with a name that takes more than one line of the log, so that records are long");
     fs.write(&handle, 0, &[DATA; 5 * PAGE]).unwrap();
     fs.append(&handle, &[DATA; 3 * PAGE]).unwrap();
     fs.fallocate(&handle, RangeOp::Punch, PAGE as u64, 2 * PAGE as u64).unwrap();
@@ -92,7 +93,8 @@ fn fate(image: &[u8], wanted: &Tree) -> Result<Fate, String> {
                     Some(difference) => return Err(format!("a wrong answer in silence: {difference}")),
                 },
             }
-            match fs.try_file(Ino::ROOT, "new").and_then(|handle| fs.append(&handle, b"text").map(|_| handle)) {
+            match fs.try_file(Ino::ROOT, "new").and_then(|handle| fs.append(&handle, b"text").map(|_| handle))
+            {
                 Ok(handle) => fs.release(handle),
                 Err(Error::Corrupt(_)) => {}
                 Err(error) => return Err(format!("writing to it gives {error}")),
@@ -108,7 +110,8 @@ fn fate(image: &[u8], wanted: &Tree) -> Result<Fate, String> {
 fn an_image_of_zeros_or_of_something_else_is_called_none() {
     let zeros = vec![0; IMAGE_BYTES as usize];
     assert!(matches!(refused(&zeros), VolumeError::NotAnImage { .. }));
-    let text: Vec<u8> = b"This is no file system. ".iter().copied().cycle().take(IMAGE_BYTES as usize).collect();
+    let text: Vec<u8> =
+        b"This is no file system. ".iter().copied().cycle().take(IMAGE_BYTES as usize).collect();
     assert!(matches!(refused(&text), VolumeError::NotAnImage { .. }));
     let mut random = 1u64;
     let noise: Vec<u8> = (0..IMAGE_BYTES)
@@ -129,7 +132,10 @@ fn a_region_too_small_for_a_file_system_is_refused_by_name() {
         let region = Region::anonymous(len_bytes).unwrap();
         for variant in Variant::ALL {
             let refused = format_region(&region, variant);
-            assert!(matches!(refused, Err(VolumeError::TooSmall { have, .. }) if have == len_bytes), "{refused:?}");
+            assert!(
+                matches!(refused, Err(VolumeError::TooSmall { have, .. }) if have == len_bytes),
+                "{refused:?}"
+            );
         }
     }
 }
@@ -138,7 +144,9 @@ fn a_region_too_small_for_a_file_system_is_refused_by_name() {
 fn an_image_cut_short_says_what_is_missing_at_every_length() {
     each_variant(|variant| {
         let (image, _) = image(variant);
-        for blocks in (1..IMAGE_BYTES as usize / PAGE).step_by(13).chain([2, 3, IMAGE_BYTES as usize / PAGE - 1]) {
+        for blocks in
+            (1..IMAGE_BYTES as usize / PAGE).step_by(13).chain([2, 3, IMAGE_BYTES as usize / PAGE - 1])
+        {
             match refused(&image[..blocks * PAGE]) {
                 VolumeError::Truncated { want, have, .. } => {
                     assert_eq!((want, have), (IMAGE_BYTES, (blocks * PAGE) as u64));
@@ -208,7 +216,8 @@ fn one_damaged_superblock_is_replaced_by_the_other_and_two_are_reported() {
             flip(&mut image, bit);
             flip(&mut image, second * 8 + (bit + 1) % (SUPERBLOCK_BYTES * 8));
             let error = refused(&image);
-            let clear = matches!(error, VolumeError::SuperblockDamaged { .. } | VolumeError::NotAnImage { .. });
+            let clear =
+                matches!(error, VolumeError::SuperblockDamaged { .. } | VolumeError::NotAnImage { .. });
             assert!(clear, "{variant:?}: bit {bit} of both: {error}");
             flip(&mut image, bit);
             flip(&mut image, second * 8 + (bit + 1) % (SUPERBLOCK_BYTES * 8));
@@ -245,7 +254,11 @@ fn flips_are_noticed(variant: Variant, stride: usize) {
             match fate(&image, &tree) {
                 Ok(Fate::Right) => right += 1,
                 Ok(Fate::Refused) => refused += 1,
-                Err(why) => wrong.push(format!("bit {bit} of line {} of block {}: {why}", line % PAGE / LINE, line / PAGE)),
+                Err(why) => wrong.push(format!(
+                    "bit {bit} of line {} of block {}: {why}",
+                    line % PAGE / LINE,
+                    line / PAGE
+                )),
             }
             flip(&mut image, line * 8 + bit);
             bit += stride;
@@ -253,7 +266,12 @@ fn flips_are_noticed(variant: Variant, stride: usize) {
         bit %= LINE * 8;
     }
     println!("{}: {} lines, {right} flips without effect, {refused} refused", variant.name(), lines.len());
-    assert!(wrong.is_empty(), "{variant:?}: {} flips were not noticed:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{variant:?}: {} flips were not noticed:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
     assert!(refused > 20 && lines.iter().any(|(_, blank)| !blank), "hardly anything was tried");
 }
 
@@ -285,11 +303,21 @@ fn a_line_of_garbage_is_noticed_and_a_blank_line_harms_nobody_else() {
                 word.copy_from_slice(&(random | 1).to_le_bytes());
             }
             let garbage = fate(&image, &tree);
-            assert!(garbage.is_ok(), "{variant:?}: line {} of block {}: {garbage:?}", line % PAGE / LINE, line / PAGE);
+            assert!(
+                garbage.is_ok(),
+                "{variant:?}: line {} of block {}: {garbage:?}",
+                line % PAGE / LINE,
+                line / PAGE
+            );
             image[line..line + LINE].fill(0);
             let zeroed = fate(&image, &tree);
             let survived = !matches!(&zeroed, Err(why) if why.contains("panic"));
-            assert!(survived, "{variant:?}: line {} of block {} zeroed: {zeroed:?}", line % PAGE / LINE, line / PAGE);
+            assert!(
+                survived,
+                "{variant:?}: line {} of block {} zeroed: {zeroed:?}",
+                line % PAGE / LINE,
+                line / PAGE
+            );
             image[line..line + LINE].copy_from_slice(&old);
         }
     });

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Disk, env};
+use common::{Disk, Short, each_variant, env};
 use heddle_nvmfs::{NvmFs, Variant, Volume};
 use heddle_vfs::testkit::{Calls, Differential, agrees_with_model};
-use heddle_vfs::{Cred, FileSystem, Ino, SetAttr};
+use heddle_vfs::{Cred, FileSystem, Ino, RangeOp, SetAttr};
 use std::cell::RefCell;
 
 /// What is mounted, and how often it was.
@@ -31,7 +31,11 @@ fn follows_the_model(variant: Variant, calls: Calls) {
         drop(fs);
         let Some(Mounted { disk, volume, mounts }) = mounted.take() else { unreachable!("it was made") };
         // As after a power cut, and as after a clean end, by turns.
-        if mounts % 2 == 1 { volume.abandon() } else { volume.unmount() }
+        if mounts % 2 == 1 {
+            volume.abandon()
+        } else {
+            volume.unmount()
+        }
         let volume = disk.mount();
         let fs = volume.fs();
         mounted.replace(Some(Mounted { disk, volume, mounts: mounts + 1 }));
@@ -75,4 +79,27 @@ fn contents_follow_the_model_through_every_kind_of_write() {
     for variant in Variant::ALL {
         follows_the_model(variant, data.with(Calls::SEEK));
     }
+}
+
+/// A punch replaced the page that the last write had made, and log cleaning dropped the record that alone told the size.
+#[test]
+fn crash_the_size_went_with_the_write_that_a_punch_replaced() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 << 20);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "a");
+        fs.write(&handle, 0, b"x").unwrap();
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.open_file(Ino::ROOT, "a");
+        fs.fallocate(&handle, RangeOp::Punch, 0, 1).unwrap();
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        assert_eq!(disk.mount().fs().find(Ino::ROOT, "a").unwrap().size_bytes, 1, "{variant:?}");
+    });
 }

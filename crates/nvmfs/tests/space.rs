@@ -66,8 +66,14 @@ fn an_image_full_of_data_can_be_read_changed_and_emptied() {
             let tree = Tree::of(&fs).unwrap();
             // What needs space fails and changes nothing.
             assert!(fs.write(&handle, 4 * MIB, &[1; 600_000]).is_err_and(|e| is_full(&e)));
-            assert!(fs.fallocate(&handle, RangeOp::Allocate { keep_size: false }, 32 * MIB, 4 * MIB).is_err());
-            assert_eq!(Tree::of(&fs).unwrap().difference(&tree), None, "{variant:?}: a failed call changed something");
+            assert!(
+                fs.fallocate(&handle, RangeOp::Allocate { keep_size: false }, 32 * MIB, 4 * MIB).is_err()
+            );
+            assert_eq!(
+                Tree::of(&fs).unwrap().difference(&tree),
+                None,
+                "{variant:?}: a failed call changed something"
+            );
             // What needs none works: one page anew, a hole, a cut, a name less.
             let page = written / 2 / PAGE * PAGE;
             for round in 0..300u64 {
@@ -81,10 +87,19 @@ fn an_image_full_of_data_can_be_read_changed_and_emptied() {
             drop(fs);
             volume.abandon();
             let volume = disk.mount();
-            assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}: after a remount");
+            assert_eq!(
+                Tree::of(&volume.fs()).unwrap().difference(&tree),
+                None,
+                "{variant:?}: after a remount"
+            );
             let (live, recovered) = missing_when_emptied(&disk, volume, before);
-            println!("  {piece_bytes}: {written} bytes fitted; emptied, {live} blocks are missing, {recovered} after a remount");
-            assert!(live <= KEPT_BLOCKS_MAX && recovered <= KEPT_BLOCKS_MAX, "{variant:?}: {live}, {recovered}");
+            println!(
+                "  {piece_bytes}: {written} bytes fitted; emptied, {live} blocks are missing, {recovered} after a remount"
+            );
+            assert!(
+                live <= KEPT_BLOCKS_MAX && recovered <= KEPT_BLOCKS_MAX,
+                "{variant:?}: {live}, {recovered}"
+            );
         }
     });
 }
@@ -156,7 +171,9 @@ fn an_image_full_of_small_files_can_be_emptied() {
         assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
         let chunks = count / 128 + 2;
         let (live, recovered) = missing_when_emptied(&disk, volume, before);
-        println!("  {count} files of 3,000 bytes; emptied, {live} blocks are missing, {recovered} after a remount");
+        println!(
+            "  {count} files of 3,000 bytes; emptied, {live} blocks are missing, {recovered} after a remount"
+        );
         // The names of all files are tombstones in the root's log until that is cleaned.
         let kept = KEPT_BLOCKS_MAX + chunks * 4 + count / 60;
         assert!(live <= kept && recovered <= kept, "{variant:?}: {live} and {recovered} blocks are missing");
@@ -201,7 +218,10 @@ fn an_image_full_of_directories_and_names_can_be_emptied() {
         assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
         let inodes = dirs.len() as u64 * 71;
         let (live, recovered) = missing_when_emptied(&disk, volume, before);
-        println!("  {} directories; emptied, {live} blocks are missing, {recovered} after a remount", dirs.len());
+        println!(
+            "  {} directories; emptied, {live} blocks are missing, {recovered} after a remount",
+            dirs.len()
+        );
         let kept = KEPT_BLOCKS_MAX + (inodes / 128 + 2) * 4;
         assert!(live <= kept && recovered <= kept, "{variant:?}: {live} and {recovered} blocks are missing");
     });
@@ -234,7 +254,11 @@ fn overwriting_one_file_for_ever_does_not_fill_the_image() {
             }
         }
         println!("  {} blocks at most beside the data", before - least_free - PAGES);
-        assert!(before - least_free < PAGES + 200, "{variant:?}: the log grew to {} blocks", before - least_free - PAGES);
+        assert!(
+            before - least_free < PAGES + 200,
+            "{variant:?}: the log grew to {} blocks",
+            before - least_free - PAGES
+        );
         let tree = Tree::of(&fs).unwrap();
         fs.release(handle);
         drop(fs);
@@ -259,17 +283,19 @@ fn mover(fs: &NvmFs, dir: Ino, i: u64) -> Result<(), Error> {
 
 const WORKS: [(&str, Work); 11] = [
     ("punch and write", |fs, f, _, i| {
-        fs.write(f, i % 50 * PAGE, &[1; PAGE as usize])?;
-        fs.fallocate(f, RangeOp::Punch, i % 40 * PAGE, 3 * PAGE)
+        fs.write(f, (1 + i % 50) * PAGE, &[1; PAGE as usize])?;
+        fs.fallocate(f, RangeOp::Punch, (1 + i % 40) * PAGE, 3 * PAGE)
     }),
-    ("punch one page again and again", |fs, f, _, i| fs.fallocate(f, RangeOp::Punch, i % 3 * PAGE, PAGE)),
+    ("punch one page again and again", |fs, f, _, i| {
+        fs.fallocate(f, RangeOp::Punch, (1 + i % 3) * PAGE, PAGE)
+    }),
     ("append and truncate", |fs, f, _, i| {
         fs.append(f, &[2; 5000])?;
-        if i % 10 == 9 { fs.resize(f, i % 7 * 1000) } else { Ok(()) }
+        if i % 10 == 9 { fs.resize(f, PAGE + i % 7 * 1000) } else { Ok(()) }
     }),
     ("allocate and truncate", |fs, f, _, i| {
-        fs.fallocate(f, RangeOp::Allocate { keep_size: i % 2 == 0 }, i % 7 * PAGE, 5 * PAGE)?;
-        fs.resize(f, i % 5 * 2000)
+        fs.fallocate(f, RangeOp::Allocate { keep_size: i % 2 == 0 }, (1 + i % 7) * PAGE, 5 * PAGE)?;
+        fs.resize(f, PAGE + i % 5 * 2000)
     }),
     ("mode of a file", |fs, f, _, i| mode(fs, f.ino, i)),
     ("mode of a directory", |fs, _, dir, i| mode(fs, dir, i)),
@@ -304,9 +330,9 @@ fn no_call_made_for_ever_fills_the_image() {
     each_variant(|variant| {
         let mut failed = Vec::new();
         for (what, work) in WORKS {
-            for chains in [1, 2] {
-                if let Err(why) = works_for_ever(variant, work, chains) {
-                    failed.push(format!("{what}, {chains} threads at first: {why}"));
+            for start in [Start::Bare, Start::SecondThread, Start::Cold] {
+                if let Err(why) = works_for_ever(variant, work, start) {
+                    failed.push(format!("{what}, {start:?}: {why}"));
                 }
             }
         }
@@ -314,34 +340,57 @@ fn no_call_made_for_ever_fills_the_image() {
     });
 }
 
-/// Another thread changes the file and the directory while this one has its own chains of their logs.
-fn second_chain(fs: &NvmFs, handle: &Handle, dir: Ino) {
-    let change = |text: &str| {
-        fs.write(handle, 0, &[1; 100]).unwrap();
-        fs.resize(handle, 0).unwrap();
-        for dir in [dir, Ino::ROOT] {
-            fs.release(fs.new_file(dir, text));
-            fs.remove(dir, text).unwrap();
+/// What there is when the rounds begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Start {
+    /// A file and a directory, both empty.
+    Bare,
+    /// Another thread has changed both, while this one had its own chains of their logs.
+    SecondThread,
+    /// A page and names that stay as they are.
+    Cold,
+}
+
+impl Start {
+    fn make(self, fs: &NvmFs, handle: &Handle, dir: Ino) {
+        let change = |text: &str| {
+            fs.write(handle, 0, &[1; 100]).unwrap();
+            fs.resize(handle, 0).unwrap();
+            for dir in [dir, Ino::ROOT] {
+                fs.release(fs.new_file(dir, text));
+                fs.remove(dir, text).unwrap();
+            }
+        };
+        match self {
+            Start::Bare => {}
+            Start::SecondThread => {
+                change("first");
+                std::thread::scope(|scope| scope.spawn(|| change("second")).join().unwrap());
+            }
+            Start::Cold => {
+                fs.write(handle, 0, &[1; 100]).unwrap();
+                for text in ["cold", "colder"] {
+                    fs.release(fs.new_file(dir, text));
+                    fs.release(fs.new_file(Ino::ROOT, text));
+                }
+            }
         }
-    };
-    change("first");
-    std::thread::scope(|scope| scope.spawn(|| change("second")).join().unwrap());
+    }
 }
 
 /// 30,000 rounds leave few blocks taken, and what a remount finds.
-fn works_for_ever(variant: Variant, work: Work, chains: u32) -> Result<(), String> {
+fn works_for_ever(variant: Variant, work: Work, start: Start) -> Result<(), String> {
     let disk = Disk::new(variant, 4 * MIB);
     let volume = disk.mount();
     let fs = volume.fs();
     let before = free(&fs);
     let handle = fs.new_file(Ino::ROOT, "f");
     let dir = fs.new_dir(Ino::ROOT, "d");
-    if chains == 2 {
-        second_chain(&fs, &handle, dir);
-    }
+    start.make(&fs, &handle, dir);
     let mut most = 0;
     for i in 0..30_000 {
-        work(&fs, &handle, dir, i).map_err(|e| format!("{e} in round {i}, {} blocks are taken", before - free(&fs)))?;
+        work(&fs, &handle, dir, i)
+            .map_err(|e| format!("{e} in round {i}, {} blocks are taken", before - free(&fs)))?;
         if i % 1000 == 0 {
             most = most.max(before.saturating_sub(free(&fs)));
         }
@@ -356,7 +405,9 @@ fn works_for_ever(variant: Variant, work: Work, chains: u32) -> Result<(), Strin
     }
     let (live, recovered) = missing_when_emptied(&disk, volume, before);
     if most > 150 || live > KEPT_BLOCKS_MAX || recovered > KEPT_BLOCKS_MAX {
-        return Err(format!("{most} blocks were taken, {live} are when all is removed, {recovered} after a remount"));
+        return Err(format!(
+            "{most} blocks were taken, {live} are when all is removed, {recovered} after a remount"
+        ));
     }
     Ok(())
 }

@@ -268,7 +268,9 @@ fn long_reads_end_whatever_is_overwritten_meanwhile() {
                 let start = Instant::now();
                 let bytes = fs.read_vec(&handle, 0, 2 * MIB as usize);
                 longest = longest.max(start.elapsed());
-                let whole = bytes.chunks_exact(PAGE as usize).all(|page| page.iter().all(|b| *b == page[0] && *b != 0));
+                let whole = bytes
+                    .chunks_exact(PAGE as usize)
+                    .all(|page| page.iter().all(|b| *b == page[0] && *b != 0));
                 assert!(whole, "{variant:?}: half a page");
             }
             println!("  longest read of 2 MiB against two writers: {longest:?}");
@@ -437,7 +439,10 @@ fn an_unlinked_file_lives_until_its_last_handle_goes() {
                         fs.write(handle, round * PAGE, &[i as u8 + 1; PAGE as usize]).unwrap();
                     }
                     let bytes = fs.read_vec(handle, 0, 50 * PAGE as usize);
-                    assert!(bytes.len() == 50 * PAGE as usize && bytes.iter().all(|b| *b == i as u8 + 1), "{variant:?}");
+                    assert!(
+                        bytes.len() == 50 * PAGE as usize && bytes.iter().all(|b| *b == i as u8 + 1),
+                        "{variant:?}"
+                    );
                     assert_eq!(fs.getattr(handle.ino).unwrap().nlink, 0, "{variant:?}");
                 });
             }
@@ -485,7 +490,10 @@ fn files_made_written_and_removed_by_all_threads_leave_no_block_taken() {
         volume.unmount();
         let recovered = used(&disk.mount().fs());
         println!("  {live} blocks taken when all is removed, {recovered} after a remount");
-        assert!(live <= recovered + 40, "{variant:?}: {live} blocks taken, {recovered} after a remount: leaked");
+        assert!(
+            live <= recovered + 40,
+            "{variant:?}: {live} blocks taken, {recovered} after a remount: leaked"
+        );
         assert!(recovered <= 100, "{variant:?}: {recovered} blocks stay taken");
     });
 }

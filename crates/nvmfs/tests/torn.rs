@@ -28,7 +28,10 @@ fn reads_and_writes_are_whole(variant: Variant) {
         let report = check(&wanted, &|| Ok(Box::new(open(&fs)?))).unwrap();
         println!("{} {shape:?}: {report:?}", variant.name());
         assert!(report.is_clean(), "{} {shape:?}: {report:?}", variant.name());
-        assert!(report.reads >= wanted.reads && report.writes > 0, "{shape:?}: too little was tried: {report:?}");
+        assert!(
+            report.reads >= wanted.reads && report.writes > 0,
+            "{shape:?}: too little was tried: {report:?}"
+        );
         volume.unmount();
     }
 }
@@ -93,7 +96,8 @@ fn what_tmpfs_does_is_printed_beside_it() {
     let path = place.path().join("shared");
     for shape in SHAPES {
         let open = || {
-            let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+            let file =
+                std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
             Ok(Box::new(file) as Box<dyn PositionalIo>)
         };
         let report: TornReport = check(&config(shape), &open).unwrap();

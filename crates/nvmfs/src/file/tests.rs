@@ -120,7 +120,11 @@ fn with_writer_parked(variant: Variant, step: Step, look: impl FnOnce(&Arc<Scene
         })
     };
     let writer = Other::spawn(&scene, parks, |scene| write_page(scene, ITS_PAGE));
-    assert_eq!(writer.passed.recv_timeout(LIMIT), Ok(Passed::Step(step)), "a write of {variant:?} passes {step:?}");
+    assert_eq!(
+        writer.passed.recv_timeout(LIMIT),
+        Ok(Passed::Step(step)),
+        "a write of {variant:?} passes {step:?}"
+    );
     let others = look(&scene);
     assert!(!writer.thread.is_finished(), "the writer was to be parked in {step:?} all the time");
     drop(release);
@@ -161,7 +165,8 @@ fn read_same(scene: &Scene) {
 fn in_nova_nobody_passes_a_writer_in_any_step() {
     for step in STEPS {
         with_writer_parked(Variant::Nova, step, |scene| {
-            let others = [write_other, write_same, read_other, read_same].map(|work| Other::walking(scene, work));
+            let others =
+                [write_other, write_same, read_other, read_same].map(|work| Other::walking(scene, work));
             for other in &others {
                 assert_eq!(other.stops_in(), None, "past a writer in {step:?}");
             }

@@ -19,9 +19,8 @@ pub fn options() -> MountOptions<'static> {
 
 /// A number from the environment, or else the default.
 pub fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| {
-        text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
-    })
+    std::env::var(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
 /// Memory with a file system on it, which outlives its mounts.

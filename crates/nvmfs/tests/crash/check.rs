@@ -49,7 +49,8 @@ impl Check<'_> {
         let state = self.state_of(&tree, allowed)?;
         use_it(&fs).map_err(|e| format!("it cannot be used: {e}"))?;
         volume.unmount();
-        let volume = mount(again, &options()).map_err(|e| format!("it cannot be mounted a second time: {e}"))?;
+        let volume =
+            mount(again, &options()).map_err(|e| format!("it cannot be mounted a second time: {e}"))?;
         let fs = volume.fs();
         let tree = Tree::of(&fs).map_err(|e| format!("it cannot be read after the second mount: {e}"))?;
         self.state_of(&tree, state..state + 1).map_err(|e| format!("after use and a second mount: {e}"))?;
@@ -94,7 +95,8 @@ impl Check<'_> {
             let volume = mount(Region::simulated_from(image).0, &options())
                 .map_err(|e| format!("cut {number} of its recovery cannot be mounted: {e}"))?;
             let tree = Tree::of(&volume.fs()).map_err(|e| format!("cut {number} of its recovery: {e}"))?;
-            self.state_of(&tree, state..state + 1).map_err(|e| format!("cut {number} of its recovery: {e}"))?;
+            self.state_of(&tree, state..state + 1)
+                .map_err(|e| format!("cut {number} of its recovery: {e}"))?;
             volume.abandon();
         }
         Ok(())
@@ -123,7 +125,11 @@ fn use_it(fs: &NvmFs) -> heddle_vfs::Result<()> {
 fn rewrite_all(fs: &NvmFs) -> heddle_vfs::Result<()> {
     let cred = crate::common::root();
     for (path, node) in &Tree::of(fs)?.nodes {
-        if node.kind != heddle_vfs::FileKind::Regular || node.size_bytes == 0 || node.mtime.is_some() || node.perm & 0o6000 != 0 {
+        if node.kind != heddle_vfs::FileKind::Regular
+            || node.size_bytes == 0
+            || node.mtime.is_some()
+            || node.perm & 0o6000 != 0
+        {
             continue;
         }
         let path = std::str::from_utf8(path).unwrap();

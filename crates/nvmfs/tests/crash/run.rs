@@ -170,7 +170,9 @@ impl<'a> Both<'a> {
             return Ok(());
         }
         let (variant, workload) = (variant.name(), workload.name);
-        Err(format!("{variant}, workload \"{workload}\", without any power cut: {act:?} gave {is:?}, should give {wanted:?}"))
+        Err(format!(
+            "{variant}, workload \"{workload}\", without any power cut: {act:?} gave {is:?}, should give {wanted:?}"
+        ))
     }
 
     /// What the model will hold before the first of these calls and after each.

@@ -84,7 +84,14 @@ fn long_log(writes: usize) -> Vec<Act> {
 }
 
 fn tree() -> Vec<Act> {
-    vec![mkdir("/a"), mkdir("/b"), create("/a/f"), write(0, 10, 5000, 1), create("/b/g"), write(1, 0, 9000, 2)]
+    vec![
+        mkdir("/a"),
+        mkdir("/b"),
+        create("/a/f"),
+        write(0, 10, 5000, 1),
+        create("/b/g"),
+        write(1, 0, 9000, 2),
+    ]
 }
 
 pub fn workloads() -> Vec<Workload> {
@@ -112,9 +119,21 @@ fn data() -> Vec<Workload> {
             prefix: file(),
             watched: vec![append(100, 90), append(PAGE, 91), append(3 * PAGE - 800, 92)],
         },
-        Workload { name: "overwrite twice", prefix: file(), watched: vec![write(0, 0, PAGE, 90), write(0, 0, PAGE, 91)] },
-        Workload { name: "write in many pieces", prefix: fragmented(), watched: vec![write(0, PAGE, 80 * PAGE, 90)] },
-        Workload { name: "write in some pieces", prefix: fragmented(), watched: vec![write(0, PAGE + 7, 12 * PAGE, 90)] },
+        Workload {
+            name: "overwrite twice",
+            prefix: file(),
+            watched: vec![write(0, 0, PAGE, 90), write(0, 0, PAGE, 91)],
+        },
+        Workload {
+            name: "write in many pieces",
+            prefix: fragmented(),
+            watched: vec![write(0, PAGE, 80 * PAGE, 90)],
+        },
+        Workload {
+            name: "write in some pieces",
+            prefix: fragmented(),
+            watched: vec![write(0, PAGE + 7, 12 * PAGE, 90)],
+        },
     ]
 }
 
@@ -122,7 +141,11 @@ fn sizes() -> Vec<Workload> {
     let open_truncated =
         Act::Open { path: "/f".into(), flags: OpenFlags { truncate: true, ..OpenFlags::READ_WRITE } };
     vec![
-        Workload { name: "truncate up", prefix: file(), watched: vec![truncate(9 * PAGE + 1), write(0, 9 * PAGE, 9, 1)] },
+        Workload {
+            name: "truncate up",
+            prefix: file(),
+            watched: vec![truncate(9 * PAGE + 1), write(0, 9 * PAGE, 9, 1)],
+        },
         Workload { name: "truncate to a page", prefix: file(), watched: vec![truncate(2 * PAGE)] },
         Workload {
             name: "truncate into a page and back",
@@ -130,11 +153,20 @@ fn sizes() -> Vec<Workload> {
             watched: vec![truncate(2 * PAGE + 100), truncate(5 * PAGE), write(0, 4 * PAGE, 10, 99)],
         },
         Workload { name: "truncate to nothing", prefix: file(), watched: vec![truncate(0), append(50, 77)] },
-        Workload { name: "open that truncates", prefix: file(), watched: vec![open_truncated, append(50, 77)] },
+        Workload {
+            name: "open that truncates",
+            prefix: file(),
+            watched: vec![open_truncated, append(50, 77)],
+        },
         Workload {
             name: "truncate, write, truncate",
             prefix: file(),
-            watched: vec![truncate(100), write(0, 3 * PAGE, 100, 8), truncate(3 * PAGE + 50), truncate(6 * PAGE)],
+            watched: vec![
+                truncate(100),
+                write(0, 3 * PAGE, 100, 8),
+                truncate(3 * PAGE + 50),
+                truncate(6 * PAGE),
+            ],
         },
     ]
 }
@@ -142,13 +174,29 @@ fn sizes() -> Vec<Workload> {
 fn ranges() -> Vec<Workload> {
     let (allocate, keep) = (RangeOp::Allocate { keep_size: false }, RangeOp::Allocate { keep_size: true });
     vec![
-        Workload { name: "punch pages", prefix: file(), watched: vec![range(RangeOp::Punch, PAGE, 2 * PAGE)] },
-        Workload { name: "punch within a page", prefix: file(), watched: vec![range(RangeOp::Punch, PAGE + 9, 500)] },
-        Workload { name: "punch with ragged edges", prefix: file(), watched: vec![range(RangeOp::Punch, 77, 3 * PAGE)] },
+        Workload {
+            name: "punch pages",
+            prefix: file(),
+            watched: vec![range(RangeOp::Punch, PAGE, 2 * PAGE)],
+        },
+        Workload {
+            name: "punch within a page",
+            prefix: file(),
+            watched: vec![range(RangeOp::Punch, PAGE + 9, 500)],
+        },
+        Workload {
+            name: "punch with ragged edges",
+            prefix: file(),
+            watched: vec![range(RangeOp::Punch, 77, 3 * PAGE)],
+        },
         Workload {
             name: "punch the end, then write before it",
             prefix: file(),
-            watched: vec![range(RangeOp::Punch, 4 * PAGE, 2 * PAGE), write(0, 0, PAGE, 1), truncate(8 * PAGE)],
+            watched: vec![
+                range(RangeOp::Punch, 4 * PAGE, 2 * PAGE),
+                write(0, 0, PAGE, 1),
+                truncate(8 * PAGE),
+            ],
         },
         Workload {
             name: "zero",
@@ -169,7 +217,12 @@ fn ranges() -> Vec<Workload> {
         },
         Workload {
             name: "allocate between pages",
-            prefix: vec![create("/f"), write(0, 0, PAGE, 1), write(0, 2 * PAGE, PAGE, 2), write(0, 4 * PAGE, PAGE, 3)],
+            prefix: vec![
+                create("/f"),
+                write(0, 0, PAGE, 1),
+                write(0, 2 * PAGE, PAGE, 2),
+                write(0, 4 * PAGE, PAGE, 3),
+            ],
             watched: vec![range(keep, 0, 6 * PAGE), write(0, PAGE, 2 * PAGE, 9)],
         },
     ]
@@ -180,16 +233,36 @@ fn names() -> Vec<Workload> {
     let long = format!("/{}", "n".repeat(255));
     vec![
         Workload { name: "create", prefix: vec![], watched: vec![create("/a"), create("/b")] },
-        Workload { name: "create with the longest name", prefix: tree(), watched: vec![create(&long), unlink(&long)] },
-        Workload { name: "create in a directory", prefix: tree(), watched: vec![create("/a/new"), write(2, 5, 10, 1)] },
-        Workload { name: "mkdir", prefix: tree(), watched: vec![mkdir("/d"), mkdir("/d/e"), create("/d/e/f")] },
-        Workload { name: "rmdir", prefix: after(tree(), vec![mkdir("/d")]), watched: vec![Act::Rmdir { path: "/d".into() }] },
+        Workload {
+            name: "create with the longest name",
+            prefix: tree(),
+            watched: vec![create(&long), unlink(&long)],
+        },
+        Workload {
+            name: "create in a directory",
+            prefix: tree(),
+            watched: vec![create("/a/new"), write(2, 5, 10, 1)],
+        },
+        Workload {
+            name: "mkdir",
+            prefix: tree(),
+            watched: vec![mkdir("/d"), mkdir("/d/e"), create("/d/e/f")],
+        },
+        Workload {
+            name: "rmdir",
+            prefix: after(tree(), vec![mkdir("/d")]),
+            watched: vec![Act::Rmdir { path: "/d".into() }],
+        },
         Workload {
             name: "unlink",
             prefix: after(tree(), vec![Act::Release { file: 0 }]),
             watched: vec![unlink("/a/f"), create("/a/f")],
         },
-        Workload { name: "unlink an open file", prefix: tree(), watched: vec![unlink("/a/f"), write(0, 0, PAGE, 1)] },
+        Workload {
+            name: "unlink an open file",
+            prefix: tree(),
+            watched: vec![unlink("/a/f"), write(0, 0, PAGE, 1)],
+        },
         Workload {
             name: "unlink, then use its space",
             prefix: vec![create("/x"), write(0, 0, 9000, 1), create("/y"), Act::Release { file: 0 }],
@@ -200,7 +273,11 @@ fn names() -> Vec<Workload> {
             prefix: tree(),
             watched: vec![link("/a/f", "/b/l"), unlink("/a/f"), unlink("/b/l")],
         },
-        Workload { name: "symlink", prefix: tree(), watched: vec![symlink("/s", "a/f"), symlink("/a/t", &"../b/g/".repeat(90))] },
+        Workload {
+            name: "symlink",
+            prefix: tree(),
+            watched: vec![symlink("/s", "a/f"), symlink("/a/t", &"../b/g/".repeat(90))],
+        },
         Workload {
             name: "attributes",
             prefix: tree(),
@@ -224,7 +301,11 @@ fn renames() -> Vec<Workload> {
             prefix: after(tree(), vec![create("/a/h"), write(2, 0, 6000, 5), Act::Release { file: 2 }]),
             watched: vec![rename("/a/f", "/a/h")],
         },
-        Workload { name: "rename over an open file", prefix: tree(), watched: vec![rename("/a/f", "/b/g"), create("/a/f")] },
+        Workload {
+            name: "rename over an open file",
+            prefix: tree(),
+            watched: vec![rename("/a/f", "/b/g"), create("/a/f")],
+        },
         Workload {
             name: "rename across directories",
             prefix: tree(),
@@ -233,7 +314,12 @@ fn renames() -> Vec<Workload> {
         Workload {
             name: "rename a directory",
             prefix: after(tree(), vec![mkdir("/a/d"), create("/a/d/x")]),
-            watched: vec![rename("/a/d", "/a/e"), rename("/a/e", "/b/d"), rename("/b", "/a/b"), create("/a/b/d/y")],
+            watched: vec![
+                rename("/a/d", "/a/e"),
+                rename("/a/e", "/b/d"),
+                rename("/b", "/a/b"),
+                create("/a/b/d/y"),
+            ],
         },
         Workload {
             name: "rename over an empty directory",
@@ -248,14 +334,21 @@ fn renames() -> Vec<Workload> {
         Workload {
             name: "rename, then remove the old directory",
             prefix: vec![mkdir("/a"), mkdir("/b"), create("/a/f"), Act::Release { file: 0 }],
-            watched: vec![rename("/a/f", "/b/f"), Act::Rmdir { path: "/a".into() }, unlink("/b/f"), mkdir("/a")],
+            watched: vec![
+                rename("/a/f", "/b/f"),
+                Act::Rmdir { path: "/a".into() },
+                unlink("/b/f"),
+                mkdir("/a"),
+            ],
         },
     ]
 }
 
 fn logs() -> Vec<Workload> {
     let many_names = |count: usize| -> Vec<Act> {
-        (0..count).flat_map(|i| [Act::Make { path: format!("/n{i}"), kind: FileKind::Fifo, perm: 0o600 }]).collect()
+        (0..count)
+            .flat_map(|i| [Act::Make { path: format!("/n{i}"), kind: FileKind::Fifo, perm: 0o600 }])
+            .collect()
     };
     vec![
         Workload {
@@ -288,7 +381,10 @@ fn logs() -> Vec<Workload> {
         },
         Workload {
             name: "attributes that clean the log",
-            prefix: after(file(), (0..186).map(|i| Act::SetMode { path: "/f".into(), perm: 0o600 + i % 8 }).collect()),
+            prefix: after(
+                file(),
+                (0..186).map(|i| Act::SetMode { path: "/f".into(), perm: 0o600 + i % 8 }).collect(),
+            ),
             watched: vec![
                 Act::SetMode { path: "/f".into(), perm: 0o755 },
                 times("/f", 6),

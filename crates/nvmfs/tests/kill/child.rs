@@ -47,7 +47,8 @@ impl Files {
     /// Opens them, made if they are missing.
     fn of(fs: &NvmFs) -> Files {
         let file = |text| fs.try_file(Ino::ROOT, text).unwrap_or_else(|_| fs.open_file(Ino::ROOT, text));
-        let dir = |text| fs.try_dir(Ino::ROOT, text).or_else(|_| fs.find(Ino::ROOT, text).map(|a| a.ino)).unwrap();
+        let dir =
+            |text| fs.try_dir(Ino::ROOT, text).or_else(|_| fs.find(Ino::ROOT, text).map(|a| a.ino)).unwrap();
         Files { pages: file("pages"), log: file("log"), old: dir("d"), new: dir("e") }
     }
 }
@@ -64,7 +65,8 @@ fn carry_out(fs: &NvmFs, files: &Files, number: u64) {
         }
         Operation::Create => fs.release(fs.new_file(files.old, &number.to_string())),
         Operation::Unlink { of } => {
-            let gone = [files.old, files.new].map(|dir| fs.unlink(&root(), dir, crate::common::name(&of.to_string())));
+            let gone = [files.old, files.new]
+                .map(|dir| fs.unlink(&root(), dir, crate::common::name(&of.to_string())));
             assert!(gone.iter().filter(|g| g.is_ok()).count() <= 1, "one name was in two directories");
         }
         Operation::Rename { of } => {

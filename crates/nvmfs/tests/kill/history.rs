@@ -64,8 +64,12 @@ impl History {
     pub fn continued_by(&mut self, later: History) {
         let kill = self.lines;
         let cut = |call: &Call| !call.acknowledged;
-        let old: Vec<(u64, usize)> =
-            self.calls.iter().filter(|(_, c)| cut(c)).map(|(number, call)| (*number, call.ended.min(kill))).collect();
+        let old: Vec<(u64, usize)> = self
+            .calls
+            .iter()
+            .filter(|(_, c)| cut(c))
+            .map(|(number, call)| (*number, call.ended.min(kill)))
+            .collect();
         *self = later;
         for (number, ended) in old {
             if let Some(call) = self.calls.get_mut(&number) {

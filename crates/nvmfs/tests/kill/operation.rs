@@ -34,7 +34,9 @@ pub fn operation(number: u64) -> Operation {
         0 => Operation::Create,
         2 if random.is_multiple_of(8) => Operation::Append { len: 16 + (random >> 8) as usize % 3000 },
         4 => earlier(4).map_or(Operation::Create, |of| Operation::Rename { of }),
-        6 if !random.is_multiple_of(16) => earlier(6).map_or(Operation::Create, |of| Operation::Unlink { of }),
+        6 if !random.is_multiple_of(16) => {
+            earlier(6).map_or(Operation::Create, |of| Operation::Unlink { of })
+        }
         _ => {
             let first = (random >> 16) % PAGES;
             Operation::Pages { first, count: (1 + (random >> 32) % 8).min(PAGES - first) }

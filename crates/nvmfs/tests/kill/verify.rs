@@ -67,8 +67,12 @@ fn pages(fs: &NvmFs, history: &History) -> Finding {
             continue;
         }
         if let Some(page) = range(*number).find(|page| older(*page, *number)) {
-            let (shown, why) = (stamps[page as usize], if call.acknowledged { "had returned" } else { "is seen elsewhere" });
-            return Err(format!("page {page} shows {shown}, but write {number} of pages {:?} {why}", range(*number)));
+            let (shown, why) =
+                (stamps[page as usize], if call.acknowledged { "had returned" } else { "is seen elsewhere" });
+            return Err(format!(
+                "page {page} shows {shown}, but write {number} of pages {:?} {why}",
+                range(*number)
+            ));
         }
     }
     Ok(())
@@ -94,7 +98,9 @@ fn log(fs: &NvmFs, history: &History) -> Finding {
     let lost = history.calls.iter().find(|(number, call)| {
         call.acknowledged && matches!(operation(**number), Operation::Append { .. }) && !seen.contains(number)
     });
-    lost.map_or(Ok(()), |(number, _)| Err(format!("record {number}, whose append had returned, is not in /log")))
+    lost.map_or(Ok(()), |(number, _)| {
+        Err(format!("record {number}, whose append had returned, is not in /log"))
+    })
 }
 
 fn list(fs: &NvmFs, text: &str) -> Result<BTreeSet<u64>, String> {
@@ -126,7 +132,9 @@ fn names(fs: &NvmFs, history: &History) -> Finding {
                 let touched = later(4).is_some() || later(6).is_some();
                 let there = old.contains(number) || new.contains(number);
                 if call.acknowledged && !touched && !old.contains(number) {
-                    return Err(format!("file {number}, whose creation had returned, is not in /d (in /e: {there})"));
+                    return Err(format!(
+                        "file {number}, whose creation had returned, is not in /d (in /e: {there})"
+                    ));
                 }
                 if old.contains(number) && new.contains(number) {
                     return Err(format!("file {number} is in two directories: half a rename"));
@@ -134,7 +142,8 @@ fn names(fs: &NvmFs, history: &History) -> Finding {
             }
             Operation::Rename { of } if call.acknowledged && history.acknowledged(of) => {
                 let removal = number + 2 * super::operation::THREADS;
-                let removed = history.calls.contains_key(&removal) && operation(removal) == Operation::Unlink { of };
+                let removed =
+                    history.calls.contains_key(&removal) && operation(removal) == Operation::Unlink { of };
                 if old.contains(&of) || !(new.contains(&of) || removed) {
                     return Err(format!("file {of}, whose rename had returned, is not in /e"));
                 }
