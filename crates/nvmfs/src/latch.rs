@@ -25,6 +25,12 @@ impl Latch {
         Latch(AtomicU32::new(0))
     }
 
+    /// Takes it if it is free.
+    pub fn try_lock(&self) -> Option<Latched<'_>> {
+        // ORDERING: Acquire, pairs with the Release in `drop`; Relaxed on failure.
+        self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok().then_some(Latched(self))
+    }
+
     /// Waits until it is free and takes it.
     pub fn lock(&self) -> Latched<'_> {
         for _ in 0..SPINS {

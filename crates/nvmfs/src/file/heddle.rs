@@ -127,7 +127,8 @@ struct Prepared {
     edges: [Option<(PageNo, Map, Version)>; 2],
 }
 
-fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
+/// A page's content and version.
+pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
     inode.vi.index().find(&core.arena, page).map_or((Map::HOLE, Version(0)), |run| {
         let version = run.cells[0].lv().version();
         (run.cells[0].map(), version)

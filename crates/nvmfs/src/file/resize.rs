@@ -112,6 +112,22 @@ fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     }
 }
 
+/// Logs size and attributes of a file anew, unchanged, if nobody moves EOF just now: for cleaning.
+pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
+    let Some(_eof) = inode.vi.eof.try_lock() else { return Ok(()) };
+    if commit::prepare(core, guard, inode, SLOTS)? {
+        // PERSIST: a fresh log page is empty before it is linked.
+        core.region.fence();
+    }
+    let [mtime, ctime, ..] = inode.vi.times();
+    let mut same = state(inode, &NewState { mtime: Some(mtime), ..NewState::default() });
+    same.ctime = ctime;
+    let records = [Record::State(same)];
+    commit::commit(core, guard, inode, &records)?;
+    apply(inode, &records);
+    Ok(())
+}
+
 /// Makes the volatile inode follow a durable state record.
 fn apply(inode: InodeRef<'_>, records: &[Record]) {
     for record in records {

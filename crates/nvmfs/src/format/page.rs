@@ -2,13 +2,13 @@
 //!
 //! | word | payload | guards against |
 //! |------|---------|----------------|
-//! | 0    | crc:32 (words 0 without it, 1 to 5) · kind:6 | a torn or foreign header |
+//! | 0    | crc:32 (words 0 without it, 1 to 6) · kind:6 | a torn or foreign header |
 //! | 1    | ino | a page of another file |
 //! | 2    | generation of the inode | a page of an earlier file of that number |
 //! | 3    | mount epoch:30 · lane:14 | records of an earlier use of the block: with word 4 it seeds every record's checksum |
 //! | 4    | serial of the page among those of its lane and epoch | the same |
 //! | 5    | chain number | a page linked into the wrong chain |
-//! | 6    | unused | |
+//! | 6    | era: version of the inode's last tombstone when the page was made | dropping a tombstone too early: see `log::clean` |
 //! | 7    | pointer to the next page (see `pointer`), stored later, in place, not under the checksum | |
 
 use super::word::{Line, Shape, crc, field, marked, owner_seed, payload, shape, word};
@@ -44,6 +44,8 @@ pub struct PageHeader {
     pub serial: u64,
     /// Which chain of the inode.
     pub chain: u32,
+    /// Every tombstone of at most this version is older than every record in the page.
+    pub era: u64,
 }
 
 impl PageHeader {
@@ -61,19 +63,19 @@ impl PageHeader {
             self.epoch << 14 | u64::from(self.lane),
             self.serial,
             u64::from(self.chain),
-            0,
+            self.era,
             0,
         ]
         .map(word);
-        line[0] |= u64::from(crc(volume_seed, &line[..6]));
+        line[0] |= u64::from(crc(volume_seed, &line[..7]));
         line[7] = 0;
         line
     }
 
     /// Reads a header line; `None` if it is not a whole header.
     pub fn decode(volume_seed: u32, line: &Line) -> Option<PageHeader> {
-        let mut body = [0; 6];
-        body.copy_from_slice(&line[..6]);
+        let mut body = [0; 7];
+        body.copy_from_slice(&line[..7]);
         let stored = field(body[0], 0, 32);
         body[0] = word(payload(body[0]) >> 32 << 32);
         if shape(&line[..7]) != Shape::Full
@@ -89,6 +91,7 @@ impl PageHeader {
             lane: field(body[3], 0, 14) as u16,
             serial: payload(body[4]),
             chain: payload(body[5]) as u32,
+            era: payload(body[6]),
         })
     }
 }

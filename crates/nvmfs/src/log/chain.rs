@@ -23,7 +23,7 @@ use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{AtomicPtr, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
-use heddle_vfs::{Error, Result};
+use heddle_vfs::{Error, FileKind, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// One chain. Fields are plain words in effect (I1); atomics because the owner changes.
@@ -40,7 +40,9 @@ pub struct Chain {
     spare_seed: AtomicU32,
     /// The page before the one that cleaning looks at next; 0: it looks at the head.
     pub clean_after: AtomicU64,
-    apart: [u32; 3],
+    /// A first page that is certainly not later than the one on media: others' cleaning looks at it.
+    oldest: AtomicU64,
+    pages: AtomicU32,
 }
 
 // SAFETY: atomics only.
@@ -69,7 +71,7 @@ unsafe impl Zeroed for Chains {
 
 impl Chain {
     /// A chain whose pages on media run from `head` to `last`; the next record goes to a new page (D4b).
-    pub fn recovered(number: u32, head: BlockNo, last: BlockNo) -> Chain {
+    pub fn recovered(number: u32, head: BlockNo, last: BlockNo, pages: u32) -> Chain {
         Chain {
             owner: AtomicU32::new(0),
             number: AtomicU32::new(number),
@@ -80,12 +82,13 @@ impl Chain {
             seed: AtomicU32::new(0),
             spare_seed: AtomicU32::new(0),
             clean_after: AtomicU64::new(0),
-            apart: [0; 3],
+            oldest: AtomicU64::new(head.0),
+            pages: AtomicU32::new(pages),
         }
     }
 
     fn new(number: u32, lane: u16) -> Chain {
-        let chain = Chain::recovered(number, BlockNo(0), BlockNo(0));
+        let chain = Chain::recovered(number, BlockNo(0), BlockNo(0), 0);
         chain.owner.store(u32::from(lane), Relaxed); // ORDERING: Relaxed, not yet linked.
         chain
     }
@@ -106,6 +109,36 @@ impl Chain {
     pub fn tail(&self) -> (BlockNo, u32) {
         // ORDERING: Relaxed, I1.
         (BlockNo(self.page.load(Relaxed)), self.slot.load(Relaxed))
+    }
+
+    /// Pages linked: of another lane's chain an estimate.
+    pub fn pages(&self) -> u32 {
+        // ORDERING: Relaxed, I1 or an estimate.
+        self.pages.load(Relaxed)
+    }
+
+    /// See the field. 0: the chain is empty.
+    pub fn oldest(&self) -> Option<BlockNo> {
+        // ORDERING: Acquire, pairs with the Release in `settle_oldest`.
+        Some(BlockNo(self.oldest.load(Acquire))).filter(|b| b.0 != 0)
+    }
+
+    /// After a fence behind an unlinking: the first page is what it is in memory.
+    pub fn settle_oldest(&self) {
+        // ORDERING: Relaxed, I1; Release, pairs with the Acquire in `oldest`.
+        self.oldest.store(self.head.load(Relaxed), Release);
+    }
+
+    /// Takes a chain that nobody holds; true: it is this lane's until `let_go_of_chain`.
+    pub fn claim(&self, lane: u16) -> bool {
+        // ORDERING: Relaxed, a guess; Acquire on the CAS pairs with the Release in `let_go`.
+        self.owner.load(Relaxed) == 0 && self.owner.compare_exchange(0, u32::from(lane), Acquire, Relaxed).is_ok()
+    }
+
+    /// Gives a claimed chain back.
+    pub fn unclaim(&self) {
+        // ORDERING: Release, pairs with the Acquire in `claim`.
+        self.owner.store(0, Release);
     }
 
     /// A page that is prepared and not linked yet.
@@ -255,15 +288,13 @@ fn ways_of(ino: heddle_vfs::Ino) -> [usize; 2] {
 
 fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
     let chains = chains_of(core, guard.own, inode)?;
-    let me = u32::from(guard.id);
     for number in 0..HEADS_INLINE + HEADS_IN_BLOCK {
         let place = slot_of(core, guard.own, chains, number)?;
         // ORDERING: Acquire, pairs with the CAS below.
         let at = place.load(Acquire);
         if !at.is_null() {
             let chain = core.arena.get(at);
-            // ORDERING: Relaxed, a guess; Acquire on the CAS pairs with the Release in `let_go`.
-            if chain.owner.load(Relaxed) == 0 && chain.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
+            if chain.claim(guard.id) {
                 return Ok(chain);
             }
             continue;
@@ -340,7 +371,14 @@ pub fn make_room(
     let block = take_block(core.free_map(), &core.region, own, Purpose::Vital).ok_or(Error::NoSpace)?;
     own.page_serial += 1;
     let header =
-        PageHeader { owner: inode.id(), epoch: core.epoch, lane, serial: own.page_serial, chain: chain.number() };
+        PageHeader {
+            owner: inode.id(),
+            epoch: core.epoch,
+            lane,
+            serial: own.page_serial,
+            chain: chain.number(),
+            era: era(inode),
+        };
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     core.region.nt_line(block.pos(), &header.encode(core.seed));
     // ORDERING: Relaxed, I1.
@@ -348,6 +386,15 @@ pub fn make_room(
     // ORDERING: Relaxed, I1.
     chain.spare.store(block.0, Relaxed);
     Ok(true)
+}
+
+/// Version of the inode's last tombstone. A page made now gets no record that is older (design 4.8, D5).
+fn era(inode: InodeRef<'_>) -> u64 {
+    match inode.vi.kind_perm() {
+        // One counter orders all that happens to a directory's names.
+        Some((FileKind::Directory, _)) => inode.vi.change(),
+        _ => inode.vi.floor().0,
+    }
 }
 
 /// Where a transaction went.
@@ -414,6 +461,7 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
         let at = head_pos(core, inode, chains, chain.number());
         core.region.store_u64(at, pointer::encode(core.seed, inode.id(), place, spare));
         chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
+        chain.settle_oldest();
     } else {
         let next = pointer::encode(core.seed, inode.id(), Place::Next(page), spare);
         core.region.store_u64(next_pos(page), next);
@@ -422,6 +470,7 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     chain.seed.store(chain.spare_seed.load(Relaxed), Relaxed); // ORDERING: Relaxed, I1.
     chain.slot.store(1, Relaxed); // ORDERING: Relaxed, I1.
     chain.spare.store(0, Relaxed); // ORDERING: Relaxed, I1.
+    chain.pages.store(chain.pages() + 1, Relaxed); // ORDERING: Relaxed, I1.
 }
 
 /// The page after this one.
@@ -435,25 +484,34 @@ pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Opti
 }
 
 /// Takes page `page` (after `before`, or the head) out of its chain. Its block is free, and what it shadowed may go, only after
-/// the caller's fence (C2). Never the page that takes records.
+/// the caller's fence (C2) and `settle_oldest`. The page that takes records goes only if it is the last one left: the chain is
+/// empty then.
 pub fn unlink_page_unfenced(
     core: &Core, inode: InodeRef<'_>, chain: &Chain, before: Option<BlockNo>, page: BlockNo,
 ) -> Result<()> {
-    let next = next_page(core, inode, page)?
-        .ok_or_else(|| core.damage(format!("log page {} of inode {} ends its chain too early", page.0, inode.ino.0)))?;
+    let next = next_page(core, inode, page)?;
+    if next.is_none() && (before.is_some() || chain.tail().0 != page) {
+        return Err(core.damage(format!("log page {} of inode {} ends its chain too early", page.0, inode.ino.0)));
+    }
     match before {
         Some(before) => {
-            let link = pointer::encode(core.seed, inode.id(), Place::Next(before), next);
+            let link = next.map_or(0, |next| pointer::encode(core.seed, inode.id(), Place::Next(before), next));
             core.region.store_u64(next_pos(before), link);
         }
         None => {
             // ORDERING: Acquire, the table exists: the chain is in it.
             let chains = core.arena.get(inode.vi.chains.load(Acquire));
-            let link = pointer::encode(core.seed, inode.id(), Place::Head(chain.number()), next);
+            let place = Place::Head(chain.number());
+            let link = next.map_or(0, |next| pointer::encode(core.seed, inode.id(), place, next));
             core.region.store_u64(head_pos(core, inode, chains, chain.number()), link);
-            chain.head.store(next.0, Relaxed); // ORDERING: Relaxed, I1.
+            chain.head.store(next.map_or(0, |n| n.0), Relaxed); // ORDERING: Relaxed, I1.
         }
     }
+    if next.is_none() {
+        chain.page.store(0, Relaxed); // ORDERING: Relaxed, I1.
+        chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, I1.
+    }
+    chain.pages.store(chain.pages() - 1, Relaxed); // ORDERING: Relaxed, I1.
     Ok(())
 }
 
@@ -471,10 +529,11 @@ pub fn head_block(core: &Core, inode: InodeRef<'_>) -> Option<Extent> {
 pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
     for chain in existing(core, inode) {
         // ORDERING: Relaxed, published with the next life; Release on the owner pairs with `claim`.
-        for word in [&chain.head, &chain.page, &chain.spare, &chain.clean_after] {
+        for word in [&chain.head, &chain.page, &chain.spare, &chain.clean_after, &chain.oldest] {
             word.store(0, Relaxed);
         }
         chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
+        chain.pages.store(0, Relaxed); // ORDERING: Relaxed, as above.
             chain.owner.store(0, Release); // ORDERING: Release, as above.
     }
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.

@@ -1,13 +1,17 @@
-//! Log cleaning, in the line of work: who closes a page looks at two old ones of the same chain.
+//! Log cleaning, in the line of work: who closes a page looks at old ones of the same chain.
 //!
 //! A page whose records are all superseded is unlinked; the unlinking is fenced before the block is used again (D5a). What
 //! supersedes a record is durable before it is published, so a record is dead as soon as its pages' cells carry larger versions.
-//! A cell that is behind its record (the papers' variants publish late) keeps the record alive.
+//! A cell that is behind its record (the papers' variants publish late) keeps the record alive. When a log has grown to several
+//! times what is alive in it, the oldest page's living records are logged anew (`relog`).
 //!
 //! Invariants  I1  a record that alone says what the size is stays (D5b); so does the last state record.
-//!             I2  a tombstone stays while an older record that it covers may be reachable: it goes only when a later
-//!                 truncation covers all that it does, or with the first page of an inode's only chain: nothing older exists.
-//! Source      fast garbage collection of NOVA, its rules changed for many chains: protocol review D5, P7.
+//!             I2  a tombstone stays while an older record that it covers may be reachable. None is if the tombstone lies in the
+//!                 first page of its chain, and the first page of every other chain was made after it: a page's `era` says
+//!                 so. Or if a later truncation covers all that it does.
+//!             I3  what other lanes see as a chain's first page (`Chain::oldest`) moves on only after the fence behind the
+//!                 unlinking: else a power cut could bring an older record back whose tombstone was dropped meanwhile.
+//! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
 
 use crate::alloc::free_later;
 use crate::core::Core;
@@ -18,6 +22,7 @@ use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
+use crate::log::relog;
 use crate::names::table;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
@@ -27,6 +32,9 @@ use zerocopy::IntoBytes;
 /// Old pages looked at for each page closed, until one is garbage: as many pages go as come, and the living ones between them are
 /// passed faster than they grow.
 const PAGES_A_STEP: u32 = 3;
+
+/// A log may have this many times the slots that can be alive in it, and a few pages, before living records are logged anew.
+const SLACK: u64 = 4;
 
 /// One step on the chain that this lane holds. Damage found here stops further changes of the file system; the caller's operation
 /// has happened all the same.
@@ -43,13 +51,33 @@ pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
             break;
         }
     }
-    if !garbage.is_empty() {
-        // PERSIST: C2 of `chain` (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
-        core.region.fence();
-        for extent in garbage {
-            free_later(core.free_map(), &core.region, guard.own, extent);
-        }
+    settle(core, guard, chain, garbage);
+    if too_long(core, inode) {
+        relog::step(core, guard, inode, chain);
     }
+}
+
+/// Makes unlinked pages free.
+pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
+    if garbage.is_empty() {
+        return;
+    }
+    // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
+    core.region.fence();
+    chain.settle_oldest();
+    for extent in garbage {
+        free_later(core.free_map(), &core.region, guard.own, extent);
+    }
+}
+
+/// Has the log grown to several times what can be alive in it?
+fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
+    let pages: u64 = chain::existing(core, inode).map(|c| u64::from(c.pages())).sum();
+    // A record a block, two slots a name; a state.
+    // ORDERING: Relaxed, an estimate.
+    let alive = inode.vi.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
+    let chains = chain::existing(core, inode).count() as u64;
+    pages > 4 + 2 * chains + SLACK * alive.div_ceil(u64::from(SLOTS))
 }
 
 /// Looks at one page; false if there is none to look at. What was unlinked is added to `garbage`, free after a fence.
@@ -65,8 +93,7 @@ fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut V
         chain.clean_after.store(0, Relaxed); // ORDERING: Relaxed, I1 of `chain`.
         return Ok(false);
     };
-    let oldest = before.is_none() && chain::existing(core, inode).count() == 1;
-    match lists_of_dead(core, inode, page, oldest) {
+    match lists_of_dead(core, inode, page, before.is_none().then_some(chain)) {
         Some(lists) => {
             chain::unlink_page_unfenced(core, inode, chain, before, page)?;
             garbage.push(Extent { block: page, count: 1 });
@@ -77,23 +104,40 @@ fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut V
     Ok(true)
 }
 
+/// May an older record than this tombstone, which lies in the first page of `chain`, be reachable in another chain (I2)?
+fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain, version: Version) -> bool {
+    chain::existing(core, inode).filter(|other| !std::ptr::eq(*other, chain)).any(|other| {
+        let Some(first) = other.oldest() else { return false };
+        let header = PageHeader::decode(core.seed, &core.region.line(first.pos()));
+        let newer = header.is_some_and(|h| {
+            h.owner == inode.id() && h.chain == other.number() && h.era >= version.0
+        });
+        // Still the first: else the block may have been reused while its header was read.
+        !newer || other.oldest() != Some(first)
+    })
+}
+
 /// A log page in memory: records were written past the cache, and one copy is far cheaper than a miss a line.
-struct Page([u64; BLOCK_BYTES / 8]);
+pub struct Page([u64; BLOCK_BYTES / 8]);
 
 impl Page {
-    fn load(core: &Core, page: BlockNo) -> Page {
+    /// Reads a page.
+    pub fn load(core: &Core, page: BlockNo) -> Page {
         let mut words = [0; BLOCK_BYTES / 8];
         core.region.read(page.pos(), words.as_mut_bytes());
         Page(words)
     }
 
-    fn line(&self, slot: u32) -> Line {
+    /// One line of it.
+    pub fn line(&self, slot: u32) -> Line {
         std::array::from_fn(|i| u64::from_le(self.0[slot as usize * 8 + i]))
     }
 }
 
-/// `None` if something in the page is alive; else the extent lists that go with it.
-fn lists_of_dead(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) -> Option<Vec<Extent>> {
+/// `None` if something in the page is alive; else the extent lists that go with it. `first_of`: it is the first page of this chain.
+fn lists_of_dead(
+    core: &Core, inode: InodeRef<'_>, page: BlockNo, first_of: Option<&Chain>,
+) -> Option<Vec<Extent>> {
     let words = Page::load(core, page);
     let header = PageHeader::decode(core.seed, &words.line(0))?;
     let seed = header.record_seed(core.seed);
@@ -109,7 +153,7 @@ fn lists_of_dead(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) 
         }
         match parse(seed, inode.id(), slot, |s| words.line(s)) {
             Found::Blank => slot += 1,
-            Found::Whole { record, slots, .. } if !alive(core, inode, &record, oldest) => {
+            Found::Whole { record, slots, .. } if !alive(core, inode, &record, first_of) => {
                 lists.extend(list_of(core, inode, &record)?);
                 slot += slots;
             }
@@ -120,7 +164,9 @@ fn lists_of_dead(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) 
     Some(lists)
 }
 
-fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, oldest: bool) -> bool {
+/// Must this record stay? `first_of`: it lies in the first page of this chain.
+pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
+    let needed = |version: Version| first_of.is_none_or(|chain| older_elsewhere(core, inode, chain, version));
     match *record {
         Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
             write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
@@ -128,11 +174,12 @@ fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, oldest: bool) -> boo
         Record::Punch { page, version, .. } => {
             // ORDERING: Relaxed, an older pair only keeps a record longer.
             let later = version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
-            !later && !oldest
+            !later && needed(version)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
-        Record::Name { dir, removed: true, .. } => dir == inode.id() && !oldest,
+        // A foreign record has its copy in its own directory's log.
+        Record::Name { dir, removed: true, version, .. } => dir == inode.id() && needed(version),
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
@@ -149,7 +196,7 @@ fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
 }
 
 /// Is some page's present content this record's?
-fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) -> bool {
+pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) -> bool {
     let mut page = first;
     while page < end {
         // No cell: never published, so the record may be ahead of it.
@@ -176,7 +223,7 @@ fn carries_size(core: &Core, inode: InodeRef<'_>, end: PageNo, end_in_last_page:
 }
 
 /// Blocks of the extent list that a record names; `None` if it cannot be read: then the page stays.
-fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
+pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
     let mut blocks = Vec::new();
     if let Record::Write { blocks: Blocks::List(first), .. } = *record {
         let mut next = Some(first);

@@ -3,4 +3,5 @@
 pub mod chain;
 pub mod clean;
 pub mod commit;
+pub mod relog;
 pub mod scan;

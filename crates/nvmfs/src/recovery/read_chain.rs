@@ -19,6 +19,7 @@ use heddle_vfs::{Error, Result};
 struct Found {
     head: BlockNo,
     last: BlockNo,
+    pages: u32,
 }
 
 fn corrupt(damage: Damage) -> Error {
@@ -49,7 +50,7 @@ pub fn read(core: &Core, own: &mut Own, inode: InodeRef<'_>, each: &mut dyn FnMu
         };
         let (found, n) = read_one(core, id, number, head, line[TAIL_WORD as usize], each)?;
         dropped += n;
-        chain::adopt(core, own, inode, Chain::recovered(number, found.head, found.last), head_block)?;
+        chain::adopt(core, own, inode, Chain::recovered(number, found.head, found.last, found.pages), head_block)?;
     }
     Ok(dropped)
 }
@@ -79,7 +80,7 @@ fn read_one(
     };
     // Without a tail nothing in a tail log counts; other logs have none.
     let mut ends = scan.kind != LogKind::Tail || tail.is_some();
-    let mut found = Found { head, last: head };
+    let mut found = Found { head, last: head, pages: 0 };
     let mut dropped = 0;
     let mut next = Some(head);
     while let Some(page) = next {
@@ -98,7 +99,7 @@ fn read_one(
             each(record)?;
         }
         dropped += zero_dropped(core, page, end, &records);
-        found.last = page;
+        (found.last, found.pages) = (page, found.pages + 1);
         next = scan.next(id, page).map_err(corrupt)?;
     }
     if tail.is_some() {
