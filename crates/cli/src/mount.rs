@@ -143,12 +143,12 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
     drop(bar);
     let report = &volume.report;
     talk(&format!(
-        "{}: variant {}, {}: {} inodes in {} ms, {} records of unfinished operations dropped, {} files without a name freed",
+        "{}: variant {}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}",
         args.image.display(),
         volume.variant().name(),
-        if found.clean { "unmounted cleanly before" } else { "recovered, it was not unmounted" },
-        report.inodes,
+        if found.clean { "was unmounted cleanly, read" } else { "was not unmounted, recovered" },
         began.elapsed().as_millis(),
+        report.inodes,
         report.torn_slots,
         report.orphans,
     ));

@@ -3,9 +3,9 @@
 //! What it means is computed from the numbers, whichever way they fall.
 
 use super::Outcome;
-use super::scratch::Scratch;
 use crate::engines::{self, Locks};
 use crate::progress::Bar;
+use crate::scratch::Scratch;
 use crate::table::table;
 use anyhow::{Result, bail};
 use heddle_fxmark::{Config, Kernel, Machine, Progress, Report, Run, Target, Workload};
@@ -83,10 +83,11 @@ fn render(report: &Report, cores: &[usize], secs: f64) -> String {
     let single =
         if most > 1 { "" } else { "\n   more than one worker: SKIPPED, this process may use one CPU only" };
     let table: String = table.lines().map(|line| format!("   {}\n", line.trim_end())).collect();
+    let meaning = meaning(&rates, most, tmpfs);
     format!(
-        "   4 KiB each, every worker its own block, one file; durable; median of {REPEAT} runs of {secs:.2} s, on {}\n{table}{}{skipped}{single}",
+        "   4 KiB each, every worker its own block, one file; median of {REPEAT} runs of {secs:.2} s, on {}\n\
+         {table}{meaning}{skipped}{single}",
         report.machine.cpu_model,
-        meaning(&rates, most, tmpfs)
     )
 }
 
