@@ -17,7 +17,7 @@
 use crate::ids::{BlockNo, Version};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Shared, Zeroed};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 const LOCKED: u64 = 1;
 const WAITER: u64 = 2;
@@ -124,7 +124,7 @@ impl Cell {
         let mine = seen & !(0x3fff << LANE_SHIFT) | u64::from(lane) << LANE_SHIFT | LOCKED;
         // ORDERING: SeqCst on success (AcqRel for O1, and ordered before the later load of the inode's gate, see
         // `inode`); Relaxed on failure, nothing is read behind it.
-        match self.lv.compare_exchange(seen, mine, std::sync::atomic::Ordering::SeqCst, Relaxed) {
+        match self.lv.compare_exchange(seen, mine, SeqCst, Relaxed) {
             Ok(_) => Ok(Lv(seen).version()),
             Err(now) => Err(Lv(now).settled()),
         }
@@ -140,8 +140,14 @@ impl Cell {
 
     /// Unlocks with the version it had (nothing changed) or a new one (same block, new record).
     pub fn unlock(&self, version: Version) -> bool {
-        // ORDERING: AcqRel, O1; a swap, not a store, so that a waiter bit set meanwhile is not lost (L3).
-        self.lv.swap(version.0 << VERSION_SHIFT, AcqRel) & WAITER != 0
+        // A swap, not a store, so that a waiter bit set meanwhile is not lost (L3); SeqCst for O1, and because who parks on the cell
+        // relies on it (see the arena's `park`).
+        self.lv.swap(version.0 << VERSION_SHIFT, SeqCst) & WAITER != 0
+    }
+
+    /// Is the lock word still this? For who parks on the cell.
+    pub fn still(&self, held: Lv) -> bool {
+        Lv(self.lv.load(SeqCst)).settled() == held
     }
 
     /// Asks to be woken; false if the lock word is no longer `held`.

@@ -75,23 +75,11 @@ impl NvmFs {
             return Ok(if let At::Offset(offset) = at { offset } else { inode.vi.size() });
         }
         let mut guard = enter(&self.core)?;
-        clear_set_ids(&self.core, &mut guard, inode)?;
         match self.core.locks {
             None => heddle::write(&self.core, &mut guard, inode, at, buf),
             Some(_) => paper::write(&self.core, &mut guard, inode, at, buf),
         }
     }
-}
-
-/// A write takes the set-user and (of executables) set-group bits away.
-fn clear_set_ids(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
-    let (_, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let kept = without_set_ids(perm);
-    if kept == perm {
-        return Ok(());
-    }
-    let _eof = inode.vi.eof.lock();
-    resize::set_state(core, guard, inode, &NewState { perm: Some(kept), ..NewState::default() })
 }
 
 fn without_set_ids(perm: u16) -> u16 {
@@ -111,56 +99,68 @@ fn checked(inode: InodeRef<'_>, cred: &Cred, handle: Option<&Handle>, set: &SetA
     let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
     let (uid, gid) = inode.vi.owner();
     let owner = cred.is_root() || cred.uid == uid;
-    let mut new = NewState::default();
+    may_set_owner(set, cred, kind, owner, uid, gid)?;
+    may_set_times(inode, cred, set, owner)?;
+    let mut new = NewState { uid: set.uid, gid: set.gid, size: set.size_bytes, ..NewState::default() };
+    let mut bits = perm;
+    if let Some(size) = set.size_bytes {
+        may_set_size(inode, cred, kind, handle, size)?;
+        if !cred.is_root() {
+            bits = without_set_ids(bits);
+        }
+    }
+    // Also when root does it, as Linux.
+    if (set.uid.is_some() || set.gid.is_some()) && kind != FileKind::Directory {
+        bits = without_set_ids(bits);
+    }
     if let Some(to) = set.perm {
+        let foreign_group = !cred.is_root() && !cred.in_group(set.gid.unwrap_or(gid));
+        bits = to & 0o7777 & if foreign_group { !0o2000 } else { !0 };
+    }
+    new.perm = (bits != perm || set.perm.is_some()).then_some(bits);
+    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(time));
+    Ok(new)
+}
+
+fn may_set_owner(set: &SetAttr, cred: &Cred, kind: FileKind, owner: bool, uid: u32, gid: u32) -> Result<()> {
+    if set.perm.is_some() {
+        if kind == FileKind::Symlink {
+            return Err(Error::NotSupported("the mode of a symbolic link"));
+        }
         if !owner {
             return Err(Error::NotPermitted);
         }
-        let foreign_group = !cred.is_root() && !cred.in_group(gid) && kind != FileKind::Directory;
-        new.perm = Some(to & 0o7777 & if foreign_group { !0o2000 } else { !0 });
     }
-    if set.uid.is_some() || set.gid.is_some() {
-        let gives_away = set.uid.is_some_and(|to| to != uid);
-        let joins = set.gid.is_some_and(|to| to != gid && !cred.in_group(to));
-        if !cred.is_root() && (!owner || gives_away || joins) {
-            return Err(Error::NotPermitted);
-        }
-        (new.uid, new.gid) = (set.uid, set.gid);
-        // Also when root does it, as Linux.
-        if kind != FileKind::Directory {
-            new.perm = Some(without_set_ids(new.perm.unwrap_or(perm)));
-        }
-    }
+    let gives_away = set.uid.is_some_and(|to| to != uid || !owner);
+    let joins = set.gid.is_some_and(|to| !owner || (to != gid && !cred.in_group(to)));
+    if !cred.is_root() && (gives_away || joins) { Err(Error::NotPermitted) } else { Ok(()) }
+}
+
+/// Both times to now is touching, which who may write may do; all else is the owner's. With a size it is part of the truncation.
+fn may_set_times(inode: InodeRef<'_>, cred: &Cred, set: &SetAttr, owner: bool) -> Result<()> {
     let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-    if (exact(set.atime) || exact(set.mtime)) && !owner {
-        return Err(Error::NotPermitted);
+    match (set.atime, set.mtime) {
+        _ if owner => Ok(()),
+        (None, None) => Ok(()),
+        (Some(SetTime::Now), Some(SetTime::Now)) => ops::check(inode, cred, Permission::WRITE),
+        (atime, mtime) if set.size_bytes.is_some() && !exact(atime) && !exact(mtime) => Ok(()),
+        _ => Err(Error::NotPermitted),
     }
-    if (set.atime.is_some() || set.mtime.is_some()) && !owner {
+}
+
+fn may_set_size(inode: InodeRef<'_>, cred: &Cred, kind: FileKind, handle: Option<&Handle>, size: u64) -> Result<()> {
+    if handle.is_some_and(|handle| !handle.flags.write) {
+        return Err(Error::InvalidArgument("the file is not open for writing"));
+    }
+    match kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Error::IsDirectory),
+        _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
+    }
+    if handle.is_none() {
         ops::check(inode, cred, Permission::WRITE)?;
     }
-    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(time));
-    if let Some(size) = set.size_bytes {
-        match kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Error::IsDirectory),
-            _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
-        }
-        match handle {
-            Some(handle) if !handle.flags.write => {
-                return Err(Error::InvalidArgument("the file is not open for writing"));
-            }
-            Some(_) => {}
-            None => ops::check(inode, cred, Permission::WRITE)?,
-        }
-        if size > heddle_vfs::OFFSET_MAX_BYTES {
-            return Err(Error::FileTooBig);
-        }
-        new.size = Some(size);
-        if perm != without_set_ids(perm) {
-            new.perm = Some(without_set_ids(new.perm.unwrap_or(perm)));
-        }
-    }
-    Ok(new)
+    if size > heddle_vfs::OFFSET_MAX_BYTES { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
 impl FileSystem for NvmFs {
@@ -223,6 +223,9 @@ impl FileSystem for NvmFs {
     }
 
     fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr> {
+        if node.kind == FileKind::Symlink && node.target.is_empty() {
+            return Err(Error::NotFound);
+        }
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter(&self.core)?;
         let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, false)?;
@@ -255,7 +258,7 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let inode = self.core.inode(ino)?;
         let mut guard = enter(&self.core)?;
-        ops::link(&self.core, &mut guard, inode, dir, name)?;
+        ops::link(&self.core, &mut guard, cred, inode, dir, name)?;
         self.attr(inode)
     }
 
@@ -288,7 +291,7 @@ impl FileSystem for NvmFs {
             FileKind::Directory if flags.write || flags.truncate => return Err(Error::IsDirectory),
             FileKind::Directory => {}
             FileKind::Symlink => return Err(Error::Loop),
-            _ => return Err(Error::NotSupported("opening device files, pipes and sockets: the kernel does that")),
+            _ => return Err(Error::InvalidArgument("devices, pipes and sockets are opened by the kernel")),
         }
         if flags.write || flags.truncate {
             self.core.writable()?;
@@ -351,6 +354,9 @@ impl FileSystem for NvmFs {
     }
 
     fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {
+        if len_bytes == 0 {
+            return Err(Error::InvalidArgument("a length of 0"));
+        }
         let inode = self.changeable(handle)?;
         let mut guard = enter(&self.core)?;
         range::fallocate(&self.core, &mut guard, inode, op, offset, len_bytes)
@@ -391,9 +397,10 @@ impl FileSystem for NvmFs {
 }
 
 impl NvmFs {
+    /// A directory that may be searched; whether it may be changed is asked when it is known what stands there.
     fn changing_directory(&self, cred: &Cred, ino: Ino) -> Result<InodeRef<'_>> {
         self.core.writable()?;
-        ops::directory(&self.core, cred, ino, Permission::WRITE_EXECUTE)
+        ops::directory(&self.core, cred, ino, Permission::EXECUTE)
     }
 
     fn get(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Disk, Short, fresh, root};
-use heddle_nvmfs::{NvmFs, Variant};
+use common::{Disk, Short, each_variant, fresh, root};
+use heddle_nvmfs::NvmFs;
 use heddle_vfs::testkit::appenders;
 use heddle_vfs::testkit::{FsFile, Tree};
 use heddle_vfs::{Cookie, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp};
@@ -15,13 +15,6 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 const THREADS: u64 = 4;
-
-fn each_variant(work: impl Fn(Variant)) {
-    for variant in Variant::ALL {
-        println!("{}", variant.name());
-        work(variant);
-    }
-}
 
 /// Runs `THREADS` times `work(number)` at once.
 fn together(work: impl Fn(u64) + Sync) {

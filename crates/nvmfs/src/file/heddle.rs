@@ -242,7 +242,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
 /// Sleeps until a cell's lock word is no longer `held`; its waiter bit is set.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: crate::cell::Lv) {
     let key = core.arena.offset_of(cell).raw();
-    core.arena.parking().wait(key, || cell.lv() == held, Some(std::time::Duration::from_millis(100)));
+    core.arena.parking().wait(key, || cell.still(held), Some(std::time::Duration::from_millis(100)));
 }
 
 /// Wakes who sleeps on a cell.

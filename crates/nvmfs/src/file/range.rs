@@ -24,9 +24,6 @@ const RUNS_MAX: usize = 16;
 pub fn fallocate(
     core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, op: RangeOp, offset: u64, len: u64,
 ) -> Result<()> {
-    if len == 0 {
-        return Err(Error::InvalidArgument("a length of 0"));
-    }
     let end = offset.checked_add(len).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)?;
     let span = Span { start: offset, end };
     let _eof = inode.vi.eof.lock();

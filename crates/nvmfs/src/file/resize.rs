@@ -256,8 +256,13 @@ fn records_of(
     if first < end {
         records.push(Record::Punch { page: first, pages: end.0 - first.0, version, mtime: now, generation });
     }
-    if let Some(new) = new {
-        records.push(Record::State(state(inode, new)));
+    match new {
+        Some(new) => records.push(Record::State(state(inode, new))),
+        // Nothing was mapped, yet the file was changed: its times say so.
+        None if records.is_empty() => {
+            records.push(Record::State(state(inode, &NewState { mtime: Some(now), ..NewState::default() })));
+        }
+        None => {}
     }
     records
 }

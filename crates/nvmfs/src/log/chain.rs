@@ -357,6 +357,7 @@ pub struct Appended {
 pub fn append_unfenced(
     core: &Core, lane: u16, inode: InodeRef<'_>, chain: &Chain, records: &[Record], marked: bool,
 ) -> Appended {
+    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
     let home = inode.id();
     let slots: u32 = records.iter().map(|r| r.slots_in(home)).sum();
     // ORDERING: Relaxed throughout, I1.

@@ -32,11 +32,18 @@ pub fn make<'c>(
     let (_, parent_perm) = parent.vi.kind_perm().ok_or(Error::NotFound)?;
     let inherits = parent_perm & 0o2000 != 0;
     let gid = if inherits { parent.vi.owner().1 } else { cred.gid };
-    let perm = node.perm & 0o7777 | if inherits && node.kind == FileKind::Directory { 0o2000 } else { 0 };
-    let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev: node.rdev, crtime: now };
+    let perm = match node.kind {
+        FileKind::Directory if inherits => node.perm & 0o7777 | 0o2000,
+        FileKind::Symlink => 0o777,
+        FileKind::Regular if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => node.perm & 0o5777,
+        _ => node.perm & 0o7777,
+    };
+    let device = matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice);
+    let rdev = if device { node.rdev } else { 0 };
+    let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev, crtime: now };
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
     core.region.nt_line(pos, &base.encode(core.seed));
-    let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev: node.rdev, now };
+    let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
         && let Err(error) = table::make(core, guard.own, inode)

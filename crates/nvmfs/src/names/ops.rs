@@ -49,8 +49,9 @@ pub fn latch<'c>(dir: InodeRef<'c>) -> Result<Latched<'c>> {
     if dir.vi.lives() && dir.vi.nlink.load(SeqCst) > 0 { Ok(latched) } else { Err(Error::NotFound) }
 }
 
-/// In a directory with the sticky bit only owners of the directory or the file, and root, remove names.
-pub fn check_sticky(dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
+/// May the caller take this name away? In a directory with the sticky bit only owners of the directory or the file, and root, may.
+pub fn check_removal(dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
+    check(dir, cred, Permission::WRITE_EXECUTE)?;
     let sticky = dir.vi.kind_perm().is_some_and(|(_, perm)| perm & 0o1000 != 0);
     let owner = |inode: InodeRef<'_>| inode.vi.owner().0 == cred.uid;
     if !sticky || cred.is_root() || owner(dir) || owner(child) { Ok(()) } else { Err(Error::NotPermitted) }
@@ -93,6 +94,10 @@ pub fn make<'c>(
     let latched = latch(dir)?;
     if table::find(core, dir, name.bytes())?.is_some() {
         return Err(Error::Exists);
+    }
+    check(dir, cred, Permission::WRITE_EXECUTE)?;
+    if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) && !cred.is_root() {
+        return Err(Error::NotPermitted);
     }
     if node.kind == FileKind::Directory && dir.vi.nlink.load(SeqCst) >= LINKS_MAX {
         return Err(Error::TooManyLinks);
@@ -148,9 +153,6 @@ fn named_in(
 }
 
 fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, target: &[u8]) -> Result<()> {
-    if target.is_empty() {
-        return Err(Error::NotFound);
-    }
     match core.locks {
         None => crate::file::heddle::write(core, guard, inode, At::Offset(0), target)?,
         Some(_) => crate::file::paper::write(core, guard, inode, At::Offset(0), target)?,
@@ -160,13 +162,14 @@ fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, tar
 
 /// Gives an inode one more name.
 pub fn link(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, dir: InodeRef<'_>, name: Name<'_>,
+    core: &Core, guard: &mut LaneGuard<'_>, cred: &Cred, inode: InodeRef<'_>, dir: InodeRef<'_>, name: Name<'_>,
 ) -> Result<()> {
     let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
     let _latched = latch(dir)?;
     if table::find(core, dir, name.bytes())?.is_some() {
         return Err(Error::Exists);
     }
+    check(dir, cred, Permission::WRITE_EXECUTE)?;
     if kind == FileKind::Directory {
         return Err(Error::NotPermitted);
     }
@@ -239,7 +242,7 @@ pub fn remove(
     let latched = latch(dir)?;
     let entry = table::find(core, dir, name.bytes())?.ok_or(Error::NotFound)?;
     let child = child_of(core, &entry)?;
-    check_sticky(dir, child, cred)?;
+    check_removal(dir, child, cred)?;
     let is_dir = entry.kind == FileKind::Directory;
     match (what, is_dir) {
         (Remove::File, true) => return Err(Error::IsDirectory),

@@ -14,9 +14,9 @@ use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::{clean, commit};
 use crate::names::life;
-use crate::names::ops::{check_sticky, child_of, latch, note_change, prepare, record};
+use crate::names::ops::{check, check_removal, child_of, latch, note_change, prepare, record};
 use crate::names::table::{self, Entry, Named, Prepared};
-use heddle_vfs::{Cred, Error, FileKind, Ino, Name, RenameMode, Result, Time};
+use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
 
 /// One end of a rename.
@@ -40,34 +40,23 @@ pub fn rename(
     let _second = if across { Some(latch(second)?) } else { None };
     let moved = table::find(core, from.dir, from.name.bytes())?.ok_or(Error::NotFound)?;
     let target = table::find(core, to.dir, to.name.bytes())?;
-    check_sticky(from.dir, child_of(core, &moved)?, cred)?;
-    if let Some(target) = &target {
-        check_sticky(to.dir, child_of(core, target)?, cred)?;
-    }
     match (mode, &target) {
         (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
         (RenameMode::Exchange, None) => return Err(Error::NotFound),
-        // Two names of one file: rename does nothing and succeeds.
-        (_, Some(target)) if target.child == moved.child => return Ok(()),
         _ => {}
     }
-    refuse_loops(core, &moved, from, to)?;
-    if mode == RenameMode::Exchange
-        && let Some(target) = &target
-    {
-        refuse_loops(core, target, to, from)?;
+    refuse_loops(core, &moved, target.as_ref(), from, to, mode)?;
+    if target.as_ref().is_some_and(|target| target.child == moved.child) {
+        // Two names of one file: rename does nothing and succeeds.
+        return Ok(());
     }
+    may_move(core, cred, &moved, target.as_ref(), from, to, mode)?;
     let plan = Plan { from, to, moved, target, exchange: mode == RenameMode::Exchange, now: crate::clock::exact() };
     let replaced = match (&plan.target, plan.exchange) {
         (Some(target), false) => Some(child_of(core, target)?),
         _ => None,
     };
     let replaced_dir = replaced.filter(|r| matches!(r.vi.kind_perm(), Some((FileKind::Directory, _))));
-    refuse_mismatch(&plan)?;
-    // A directory that holds one of the names is not empty (and its latch is held already).
-    if replaced_dir.is_some_and(|dir| dir.ino == from.dir.ino || dir.ino == to.dir.ino) {
-        return Err(Error::NotEmpty);
-    }
     let victim = replaced_dir.map(|dir| dir.vi.eof.lock());
     if replaced_dir.is_some_and(|dir| table::count(core, dir) > 0) {
         return Err(Error::NotEmpty);
@@ -130,24 +119,49 @@ impl Plan<'_> {
     }
 }
 
-/// A directory does not become its own descendant.
-fn refuse_loops(core: &Core, moved: &Entry, from: End<'_>, to: End<'_>) -> Result<()> {
-    if moved.kind != FileKind::Directory || from.dir.ino == to.dir.ino {
-        return Ok(());
-    }
-    if above(core, moved.child.ino, to.dir.ino)? {
-        return Err(Error::InvalidArgument("a directory cannot be moved into itself"));
-    }
-    Ok(())
-}
-
-fn refuse_mismatch(plan: &Plan<'_>) -> Result<()> {
+/// No directory goes below itself, and none is replaced by what is below it.
+fn refuse_loops(
+    core: &Core, moved: &Entry, target: Option<&Entry>, from: End<'_>, to: End<'_>, mode: RenameMode,
+) -> Result<()> {
+    let below_itself = Error::InvalidArgument("a directory cannot be moved below itself");
     let is_dir = |e: &Entry| e.kind == FileKind::Directory;
-    match &plan.target {
-        Some(target) if !plan.exchange && is_dir(&plan.moved) && !is_dir(target) => Err(Error::NotDirectory),
-        Some(target) if !plan.exchange && !is_dir(&plan.moved) && is_dir(target) => Err(Error::IsDirectory),
+    if is_dir(moved) && above(core, moved.child.ino, to.dir.ino)? {
+        return Err(below_itself);
+    }
+    match target {
+        Some(target) if is_dir(target) && above(core, target.child.ino, from.dir.ino)? => {
+            Err(if mode == RenameMode::Exchange { below_itself } else { Error::NotEmpty })
+        }
         _ => Ok(()),
     }
+}
+
+/// May the caller take both names away and put them in their new places?
+fn may_move(
+    core: &Core, cred: &Cred, moved: &Entry, target: Option<&Entry>, from: End<'_>, to: End<'_>, mode: RenameMode,
+) -> Result<()> {
+    let is_dir = |e: &Entry| e.kind == FileKind::Directory;
+    check_removal(from.dir, child_of(core, moved)?, cred)?;
+    match target {
+        None => check(to.dir, cred, Permission::WRITE_EXECUTE)?,
+        Some(target) => {
+            check_removal(to.dir, child_of(core, target)?, cred)?;
+            match (mode, is_dir(moved), is_dir(target)) {
+                (RenameMode::Exchange, ..) => {}
+                (_, true, false) => return Err(Error::NotDirectory),
+                (_, false, true) => return Err(Error::IsDirectory),
+                _ => {}
+            }
+        }
+    }
+    if from.dir.ino != to.dir.ino {
+        // Its `..` changes.
+        let exchanged = target.filter(|_| mode == RenameMode::Exchange);
+        for dir in [Some(moved), exchanged].into_iter().flatten().filter(|e| is_dir(e)) {
+            check(child_of(core, dir)?, cred, Permission::WRITE)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the plan durable, then visible.

@@ -7,6 +7,7 @@ use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
     Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Address space for the volatile state of a test's mount.
 const ARENA_BYTES: usize = 256 << 20;
@@ -44,6 +45,19 @@ impl Disk {
     pub fn mount(&self) -> Volume {
         self.try_mount().unwrap()
     }
+}
+
+/// Runs `work` on every variant, those after a failure too: which ones fail tells much.
+///
+/// # Panics
+/// With the names of the variants that failed; why stands above.
+pub fn each_variant(work: impl Fn(Variant)) {
+    let fails = |variant: &Variant| {
+        println!("{}", variant.name());
+        catch_unwind(AssertUnwindSafe(|| work(*variant))).is_err()
+    };
+    let failed: Vec<_> = Variant::ALL.into_iter().filter(fails).map(Variant::name).collect();
+    assert!(failed.is_empty(), "these variants failed: {failed:?}");
 }
 
 /// A volume on new memory.

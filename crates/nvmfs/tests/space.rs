@@ -1,0 +1,395 @@
+//! Full images: a call that fails changes nothing, what is deleted is free again, logs do not fill the image.
+
+mod common;
+
+use common::{Disk, Short, each_variant, remove_everything, root};
+use heddle_nvmfs::{NvmFs, Variant};
+use heddle_vfs::testkit::Tree;
+use heddle_vfs::{Error, FileKind, FileSystem, Handle, Ino, NewNode, RangeOp, SetAttr};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+/// Blocks that stay taken when all is deleted: the root's log, inode chunks (of which one holds 128 inodes).
+const KEPT_BLOCKS_MAX: u64 = 16;
+
+fn free(fs: &NvmFs) -> u64 {
+    fs.statfs().unwrap().blocks_free
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::NoSpace | Error::NoInodes)
+}
+
+/// Writes at the end until there is no space; each write that fails leaves the file as it was.
+fn fill(fs: &NvmFs, handle: &Handle, piece_bytes: usize) -> u64 {
+    let mut written = 0;
+    loop {
+        let piece = vec![(written / 1000 % 251) as u8 + 1; piece_bytes];
+        match fs.append(handle, &piece) {
+            Ok(at) => {
+                assert_eq!(at, written);
+                written += piece_bytes as u64;
+            }
+            Err(error) => {
+                assert!(is_full(&error), "{error:?}");
+                assert_eq!(fs.size(handle), written, "a write that failed changed the size");
+                return written;
+            }
+        }
+    }
+}
+
+/// Deletes everything, and says how many blocks are missing then, and after a remount.
+fn missing_when_emptied(disk: &Disk, volume: heddle_nvmfs::Volume, before: u64) -> (u64, u64) {
+    let fs = volume.fs();
+    remove_everything(&fs).unwrap();
+    let live = before.saturating_sub(free(&fs));
+    drop(fs);
+    volume.unmount();
+    let volume = disk.mount();
+    let recovered = before.saturating_sub(free(&volume.fs()));
+    volume.unmount();
+    (live, recovered)
+}
+
+#[test]
+fn an_image_full_of_data_can_be_read_changed_and_emptied() {
+    each_variant(|variant| {
+        for piece_bytes in [100_000, 4096, 777] {
+            let disk = Disk::new(variant, 8 * MIB);
+            let volume = disk.mount();
+            let fs = volume.fs();
+            let before = free(&fs);
+            let handle = fs.new_file(Ino::ROOT, "big");
+            let written = fill(&fs, &handle, piece_bytes);
+            assert!(written > 6 * MIB, "{variant:?}: only {written} bytes fit");
+            let tree = Tree::of(&fs).unwrap();
+            // What needs space fails and changes nothing.
+            assert!(fs.write(&handle, 4 * MIB, &[1; 600_000]).is_err_and(|e| is_full(&e)));
+            assert!(fs.fallocate(&handle, RangeOp::Allocate { keep_size: false }, 32 * MIB, 4 * MIB).is_err());
+            assert_eq!(Tree::of(&fs).unwrap().difference(&tree), None, "{variant:?}: a failed call changed something");
+            // What needs none works: one page anew, a hole, a cut, a name less.
+            let page = written / 2 / PAGE * PAGE;
+            for round in 0..300u64 {
+                fs.write(&handle, page, &[round as u8; PAGE as usize]).unwrap();
+            }
+            fs.fallocate(&handle, RangeOp::Punch, PAGE, 10 * PAGE).unwrap();
+            fs.write(&handle, PAGE, &[3; 2 * PAGE as usize]).unwrap();
+            fs.resize(&handle, written / 3 + 5).unwrap();
+            let tree = Tree::of(&fs).unwrap();
+            fs.release(handle);
+            drop(fs);
+            volume.abandon();
+            let volume = disk.mount();
+            assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}: after a remount");
+            let (live, recovered) = missing_when_emptied(&disk, volume, before);
+            println!("  {piece_bytes}: {written} bytes fitted; emptied, {live} blocks are missing, {recovered} after a remount");
+            assert!(live <= KEPT_BLOCKS_MAX && recovered <= KEPT_BLOCKS_MAX, "{variant:?}: {live}, {recovered}");
+        }
+    });
+}
+
+#[test]
+fn a_full_image_stays_right_over_a_power_cut_and_a_deletion_of_the_one_file() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 4 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "big");
+        fill(&fs, &handle, PAGE as usize);
+        let tree = Tree::of(&fs).unwrap();
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        // Mounting a full image, again and again, needs no space that is not there.
+        for _ in 0..5 {
+            let volume = disk.mount();
+            let fs = volume.fs();
+            assert_eq!(Tree::of(&fs).unwrap().difference(&tree), None, "{variant:?}");
+            let handle = fs.open_file(Ino::ROOT, "big");
+            fs.write(&handle, 0, &fs.read_vec(&handle, 0, PAGE as usize)).unwrap();
+            fs.release(handle);
+            drop(fs);
+            volume.abandon();
+        }
+        let volume = disk.mount();
+        let fs = volume.fs();
+        fs.remove(Ino::ROOT, "big").unwrap();
+        let handle = fs.new_file(Ino::ROOT, "next");
+        let written = fill(&fs, &handle, PAGE as usize);
+        assert!(written > 3 * MIB, "{variant:?}: the space did not come back: {written} bytes fit");
+        fs.release(handle);
+    });
+}
+
+#[test]
+fn an_image_full_of_small_files_can_be_emptied() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 8 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let before = free(&fs);
+        let mut count = 0;
+        let why = loop {
+            let text = format!("f{count}");
+            match fs.try_file(Ino::ROOT, &text) {
+                Ok(handle) => {
+                    let put = fs.write(&handle, 0, &[count as u8 | 1; 3000]);
+                    fs.release(handle);
+                    if let Err(error) = put {
+                        assert_eq!(fs.find(Ino::ROOT, &text).unwrap().size_bytes, 0, "{variant:?}");
+                        break error;
+                    }
+                }
+                Err(error) => {
+                    assert_eq!(fs.find(Ino::ROOT, &text).unwrap_err(), Error::NotFound, "{variant:?}");
+                    break error;
+                }
+            }
+            count += 1;
+        };
+        assert!(is_full(&why) && count > 600, "{variant:?}: {why:?} after {count} files");
+        let tree = Tree::of(&fs).unwrap();
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        let chunks = count / 128 + 2;
+        let (live, recovered) = missing_when_emptied(&disk, volume, before);
+        println!("  {count} files of 3,000 bytes; emptied, {live} blocks are missing, {recovered} after a remount");
+        // The names of all files are tombstones in the root's log until that is cleaned.
+        let kept = KEPT_BLOCKS_MAX + chunks * 4 + count / 60;
+        assert!(live <= kept && recovered <= kept, "{variant:?}: {live} and {recovered} blocks are missing");
+    });
+}
+
+#[test]
+fn an_image_full_of_directories_and_names_can_be_emptied() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 4 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let before = free(&fs);
+        let mut dirs = vec![Ino::ROOT];
+        let why = 'full: loop {
+            let dir = match fs.try_dir(dirs[dirs.len() / 2], &format!("d{}", dirs.len())) {
+                Ok(dir) => dir,
+                Err(error) => break error,
+            };
+            dirs.push(dir);
+            for i in 0..70 {
+                let node = NewNode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target: b"somewhere" };
+                let text = format!("{:0>width$}", i, width = 1 + i * 3);
+                if let Err(error) = fs.make(&root(), dir, common::name(&text), node) {
+                    assert_eq!(fs.find(dir, &text).unwrap_err(), Error::NotFound, "{variant:?}");
+                    break 'full error;
+                }
+            }
+        };
+        assert!(is_full(&why) && dirs.len() > 5, "{variant:?}: {why:?} after {} directories", dirs.len());
+        // Renames and attributes on the full image: they work, or fail and change nothing.
+        let tree = Tree::of(&fs).unwrap();
+        let moved = fs.replace((Ino::ROOT, "d1"), (Ino::ROOT, "moved"));
+        let set = fs.setattr(&root(), dirs[1], None, &SetAttr { perm: Some(0o711), ..SetAttr::default() });
+        if moved.is_err() && set.is_err() {
+            assert_eq!(Tree::of(&fs).unwrap().difference(&tree), None, "{variant:?}");
+        }
+        let tree = Tree::of(&fs).unwrap();
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        let inodes = dirs.len() as u64 * 71;
+        let (live, recovered) = missing_when_emptied(&disk, volume, before);
+        println!("  {} directories; emptied, {live} blocks are missing, {recovered} after a remount", dirs.len());
+        let kept = KEPT_BLOCKS_MAX + (inodes / 128 + 2) * 4;
+        assert!(live <= kept && recovered <= kept, "{variant:?}: {live} and {recovered} blocks are missing");
+    });
+}
+
+/// 100 times the region's size, in one file, page by page and in larger pieces: the log is cleaned as fast as it grows.
+#[test]
+fn overwriting_one_file_for_ever_does_not_fill_the_image() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 4 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let before = free(&fs);
+        let handle = fs.new_file(Ino::ROOT, "f");
+        const PAGES: u64 = 200;
+        fs.write(&handle, 0, &vec![1; (PAGES * PAGE) as usize]).unwrap();
+        let mut written = 0;
+        let mut least_free = u64::MAX;
+        for round in 0u64.. {
+            let (page, pages) = (round * 7919 % PAGES, 1 + round % 4);
+            let pages = pages.min(PAGES - page);
+            fs.write(&handle, page * PAGE, &vec![round as u8; (pages * PAGE) as usize])
+                .unwrap_or_else(|e| panic!("{variant:?}: {e} after {written} bytes"));
+            written += pages * PAGE;
+            if round % 512 == 0 {
+                least_free = least_free.min(free(&fs));
+            }
+            if written > 400 * MIB {
+                break;
+            }
+        }
+        println!("  {} blocks at most beside the data", before - least_free - PAGES);
+        assert!(before - least_free < PAGES + 200, "{variant:?}: the log grew to {} blocks", before - least_free - PAGES);
+        let tree = Tree::of(&fs).unwrap();
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+    });
+}
+
+/// What is done for ever to a file `f`, a directory `d`, and round `i`.
+type Work = fn(&NvmFs, &Handle, Ino, u64) -> Result<(), Error>;
+
+fn mode(fs: &NvmFs, ino: Ino, i: u64) -> Result<(), Error> {
+    let set = SetAttr { perm: Some(0o700 + (i % 8) as u16), ..SetAttr::default() };
+    fs.setattr(&root(), ino, None, &set).map(|_| ())
+}
+
+/// The name that moves about in the works that rename.
+fn mover(fs: &NvmFs, dir: Ino, i: u64) -> Result<(), Error> {
+    if i == 0 { fs.try_file(dir, "m0").map(|handle| fs.release(handle)) } else { Ok(()) }
+}
+
+const WORKS: [(&str, Work); 11] = [
+    ("punch and write", |fs, f, _, i| {
+        fs.write(f, i % 50 * PAGE, &[1; PAGE as usize])?;
+        fs.fallocate(f, RangeOp::Punch, i % 40 * PAGE, 3 * PAGE)
+    }),
+    ("punch one page again and again", |fs, f, _, i| fs.fallocate(f, RangeOp::Punch, i % 3 * PAGE, PAGE)),
+    ("append and truncate", |fs, f, _, i| {
+        fs.append(f, &[2; 5000])?;
+        if i % 10 == 9 { fs.resize(f, i % 7 * 1000) } else { Ok(()) }
+    }),
+    ("allocate and truncate", |fs, f, _, i| {
+        fs.fallocate(f, RangeOp::Allocate { keep_size: i % 2 == 0 }, i % 7 * PAGE, 5 * PAGE)?;
+        fs.resize(f, i % 5 * 2000)
+    }),
+    ("mode of a file", |fs, f, _, i| mode(fs, f.ino, i)),
+    ("mode of a directory", |fs, _, dir, i| mode(fs, dir, i)),
+    ("create and unlink", |fs, _, dir, i| {
+        let text = format!("n{}", i % 13);
+        fs.release(fs.try_file(dir, &text)?);
+        fs.remove(dir, &text)
+    }),
+    ("mkdir and rmdir, new names", |fs, _, dir, i| {
+        let text = format!("n{i}");
+        fs.try_dir(dir, &text)?;
+        fs.rmdir(&root(), dir, common::name(&text))
+    }),
+    ("link and unlink", |fs, f, dir, i| {
+        let text = format!("n{}", i % 3);
+        fs.link(&root(), f.ino, dir, common::name(&text))?;
+        fs.remove(dir, &text)
+    }),
+    ("rename in a directory", |fs, _, dir, i| {
+        mover(fs, dir, i)?;
+        fs.replace((dir, &format!("m{}", i % 9)), (dir, &format!("m{}", (i + 1) % 9)))
+    }),
+    ("rename across directories", |fs, _, dir, i| {
+        mover(fs, dir, i)?;
+        let (from, to) = if i % 2 == 0 { (dir, Ino::ROOT) } else { (Ino::ROOT, dir) };
+        fs.replace((from, "m0"), (to, "m0"))
+    }),
+];
+
+#[test]
+fn no_call_made_for_ever_fills_the_image() {
+    each_variant(|variant| {
+        let mut failed = Vec::new();
+        for (what, work) in WORKS {
+            for chains in [1, 2] {
+                if let Err(why) = works_for_ever(variant, work, chains) {
+                    failed.push(format!("{what}, {chains} threads at first: {why}"));
+                }
+            }
+        }
+        assert!(failed.is_empty(), "{variant:?}:\n  {}", failed.join("\n  "));
+    });
+}
+
+/// Another thread changes the file and the directory while this one has its own chains of their logs.
+fn second_chain(fs: &NvmFs, handle: &Handle, dir: Ino) {
+    let change = |text: &str| {
+        fs.write(handle, 0, &[1; 100]).unwrap();
+        fs.resize(handle, 0).unwrap();
+        for dir in [dir, Ino::ROOT] {
+            fs.release(fs.new_file(dir, text));
+            fs.remove(dir, text).unwrap();
+        }
+    };
+    change("first");
+    std::thread::scope(|scope| scope.spawn(|| change("second")).join().unwrap());
+}
+
+/// 30,000 rounds leave few blocks taken, and what a remount finds.
+fn works_for_ever(variant: Variant, work: Work, chains: u32) -> Result<(), String> {
+    let disk = Disk::new(variant, 4 * MIB);
+    let volume = disk.mount();
+    let fs = volume.fs();
+    let before = free(&fs);
+    let handle = fs.new_file(Ino::ROOT, "f");
+    let dir = fs.new_dir(Ino::ROOT, "d");
+    if chains == 2 {
+        second_chain(&fs, &handle, dir);
+    }
+    let mut most = 0;
+    for i in 0..30_000 {
+        work(&fs, &handle, dir, i).map_err(|e| format!("{e} in round {i}, {} blocks are taken", before - free(&fs)))?;
+        if i % 1000 == 0 {
+            most = most.max(before.saturating_sub(free(&fs)));
+        }
+    }
+    let tree = Tree::of(&fs).unwrap();
+    fs.release(handle);
+    drop(fs);
+    volume.abandon();
+    let volume = disk.try_mount().map_err(|e| e.to_string())?;
+    if let Some(difference) = Tree::of(&volume.fs()).unwrap().difference(&tree) {
+        return Err(format!("after a remount, {difference}"));
+    }
+    let (live, recovered) = missing_when_emptied(&disk, volume, before);
+    if most > 150 || live > KEPT_BLOCKS_MAX || recovered > KEPT_BLOCKS_MAX {
+        return Err(format!("{most} blocks were taken, {live} are when all is removed, {recovered} after a remount"));
+    }
+    Ok(())
+}
+
+/// Free space in single blocks: writes of many pieces work, are right, and give all of it back.
+#[test]
+fn a_write_into_fragmented_space_is_whole_and_gives_its_blocks_back() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 8 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let before = free(&fs);
+        let ballast = fs.new_file(Ino::ROOT, "ballast");
+        let pages = fill(&fs, &ballast, PAGE as usize) / PAGE;
+        for page in (0..pages).step_by(2) {
+            fs.fallocate(&ballast, RangeOp::Punch, page * PAGE, PAGE).unwrap();
+        }
+        let handle = fs.new_file(Ino::ROOT, "f");
+        for round in 0..20u8 {
+            // 300 pages in about as many pieces: an extent list.
+            let bytes: Vec<u8> = (0..300 * PAGE + 11).map(|i| (i / 1000) as u8 ^ round).collect();
+            fs.write(&handle, 5, &bytes).unwrap();
+            assert!(fs.read_vec(&handle, 5, bytes.len()) == bytes, "{variant:?}: round {round}");
+        }
+        let tree = Tree::of(&fs).unwrap();
+        fs.release(handle);
+        fs.release(ballast);
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        let (live, recovered) = missing_when_emptied(&disk, volume, before);
+        println!("  emptied, {live} blocks are missing, {recovered} after a remount");
+        assert!(live <= KEPT_BLOCKS_MAX && recovered <= KEPT_BLOCKS_MAX, "{variant:?}: {live}, {recovered}");
+    });
+}
