@@ -138,7 +138,8 @@ fn a_mounted_target_is_measured_through_fuse_and_leaves_nothing() {
     if !common::own_namespace() {
         return;
     }
-    let args = ["fxmark", "DWOM", "--target", "nova-tree+mount,heddle+mount", "--secs", "0.05", "--repeat", "1"];
+    let args =
+        ["fxmark", "DWOM", "--target", "nova-tree+mount,heddle+mount", "--secs", "0.05", "--repeat", "1"];
     let said = heddle(&[&args[..], &["--json", "-"]].concat()).ok();
     let report: Value = serde_json::from_str(&said.out).unwrap();
     let runs = report["runs"].as_array().unwrap();
