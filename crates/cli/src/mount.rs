@@ -96,7 +96,15 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
 fn finish(mounted: Mounted, volume: Volume) -> Result<()> {
     let served = mounted.wait();
     volume.unmount();
-    Ok(served?)
+    match served {
+        Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// When a detached mount loses its last file, the kernel may end the connection in the middle of telling us so.
+fn is_an_end(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECONNABORTED)
 }
 
 /// The first signal unmounts; where files are open the mount leaves the tree and is served until they are closed. The
