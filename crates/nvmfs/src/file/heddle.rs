@@ -12,11 +12,13 @@ use crate::alloc::{free_later, settle_limbo, untake};
 use crate::cell::{Cell, Map};
 use crate::core::{Core, no_memory};
 use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
+use crate::format::record::{Blocks, Record};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
-use crate::log::{clean, commit};
+use crate::log::{chain, clean, commit};
+use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
 /// Rounds of spinning before a thread sleeps on a cell.
@@ -42,6 +44,16 @@ pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At
     if span.end > heddle_vfs::OFFSET_MAX_BYTES {
         return Err(Error::FileTooBig);
     }
+    if data.len() == BLOCK_BYTES
+        && !span.ragged_start()
+        && eof.is_none()
+        && let Some(closed_page) = overwrite_page(core, guard, inode, span.first(), data)
+    {
+        if closed_page {
+            clean::step(core, guard, inode);
+        }
+        return Ok(start);
+    }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, prepared, eof);
@@ -56,6 +68,56 @@ pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At
         clean::step(core, guard, inode);
     }
     Ok(start)
+}
+
+/// The commonest write by far, one whole page that has a block already: the same steps without the loops, and without a fence or
+/// a shared line more. True: a log page was closed. `None`: it is another case, or became one; nothing has changed then.
+fn overwrite_page(
+    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, page: PageNo, data: &[u8],
+) -> Option<bool> {
+    let cell = &inode.vi.index().find(&core.arena, page)?.cells[0];
+    let chain = chain::held_with_room(core, guard.own, inode)?;
+    cell.map().block()?;
+    let block = guard.own.magazine.pop()?;
+    core.region.nt_write(block.pos(), data);
+    // PERSIST: data before the record that names it; also D15 for what the last operation freed.
+    core.region.fence();
+    settle_limbo(core.free_map(), guard.own);
+    guard.lane.begin();
+    let before = lock_cell(core, cell, guard.id);
+    let (size, old) = (inode.vi.size(), cell.map());
+    let end = page.offset() + BLOCK_BYTES as u64;
+    let (Some(replaced), false, true) = (old.block(), inode.vi.gate_up(), end <= size) else {
+        if cell.unlock(before) {
+            wake(core, cell);
+        }
+        guard.lane.end();
+        free_later(core.free_map(), &core.region, guard.own, Extent { block, count: 1 });
+        return None;
+    };
+    let mtime = inode.vi.write_time();
+    let version = before.max(inode.vi.floor()).next();
+    let record = Record::Write {
+        page,
+        pages: 1,
+        blocks: Blocks::At(block),
+        end_in_last_page: BLOCK_BYTES as u32,
+        version,
+        mtime,
+        generation: inode.vi.change(),
+    };
+    let at = chain::append_unfenced(core, guard.id, inode, chain, &[record], true);
+    // PERSIST: the operation is durable from here on.
+    core.region.fence();
+    guard.lane.commit();
+    inode.vi.touch(mtime);
+    if cell.publish(Map::data(block), version) {
+        wake(core, cell);
+    }
+    guard.lane.end();
+    free_replaced(core, guard, inode, &[Extent { block: replaced, count: 1 }]);
+    // A page that is full is closed by the next write, which makes room the long way.
+    Some(at.closed_page)
 }
 
 /// What was learnt before the cells are locked.

@@ -7,3 +7,6 @@ pub mod range;
 pub mod read;
 pub mod resize;
 pub mod steps;
+
+#[cfg(test)]
+mod tests;

@@ -314,6 +314,37 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
     }
 }
 
+/// A write record of one line, if that is what stands in `slot`, whole and marked: what cleaning meets most, without the rest of
+/// [`parse`].
+#[inline]
+pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
+    // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
+    let plain = line[0] >> 32 & 0xfff == 1 && field(line[0], 58, 4) == 1;
+    let whole = plain && marked(line) && field(line[0], 0, 32) == u64::from(checksum(seed, slot, &[*line]));
+    (whole && line[7] == mark(seed, slot)).then(|| WriteLine {
+        page: PageNo(field(line[1], 0, 36)),
+        pages: field(line[2], 40, 20),
+        end_in_last_page: field(line[1], 36, 13) as u32,
+        version: Version(payload(line[3])),
+        generation: payload(line[6]),
+    })
+}
+
+/// What cleaning asks of a write record.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteLine {
+    /// First page.
+    pub page: PageNo,
+    /// How many.
+    pub pages: u64,
+    /// Valid bytes of the last page.
+    pub end_in_last_page: u32,
+    /// Orders it among the records of its pages.
+    pub version: Version,
+    /// Generation of the size it saw.
+    pub generation: u64,
+}
+
 /// Lines without a zero word: a record, or damage.
 fn judge(seed: u32, home: InodeId, slot: u32, lines: &[Line]) -> Found {
     let first = &lines[0];

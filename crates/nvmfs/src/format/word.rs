@@ -54,20 +54,13 @@ pub fn marked(words: &[u64]) -> bool {
 /// instructions.
 #[inline]
 pub fn crc(seed: u32, words: &[u64]) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the processor has SSE4.2.
-        return unsafe { crc_sse42(seed, words) };
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse4.2"))]
+    {
+        // SAFETY: this code is compiled for processors that have the instruction.
+        words.iter().fold(u64::from(seed), |crc, w| unsafe { std::arch::x86_64::_mm_crc32_u64(crc, *w) }) as u32
     }
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse4.2")))]
     words.iter().fold(seed, |crc, w| !crc32c::crc32c_append(!crc, &w.to_le_bytes()))
-}
-
-/// # Safety
-/// The processor has SSE4.2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "sse4.2")]
-fn crc_sse42(seed: u32, words: &[u64]) -> u32 {
-    words.iter().fold(u64::from(seed), |crc, w| std::arch::x86_64::_mm_crc32_u64(crc, *w)) as u32
 }
 
 /// The part of a seed that ties a structure to this image and this inode.

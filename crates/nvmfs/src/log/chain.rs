@@ -238,6 +238,16 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
     Ok(chain)
 }
 
+/// The chain of this inode that the lane holds, if it has room for one more line.
+pub fn held_with_room<'c>(core: &'c Core, own: &Own, inode: InodeRef<'_>) -> Option<&'c Chain> {
+    let generation = inode.vi.generation();
+    let held = ways_of(inode.ino).map(|way| own.chains[way]);
+    let held = held.iter().find(|held| held.ino == inode.ino.0 && held.generation == generation)?;
+    let chain: &Chain = core.arena.get(Ptr::from_raw(held.chain));
+    let (page, slot) = chain.tail();
+    (page.0 != 0 && slot <= SLOTS).then_some(chain)
+}
+
 fn ways_of(ino: heddle_vfs::Ino) -> [usize; 2] {
     let first = ino.0 as usize % CHAIN_SLOTS;
     [first, first ^ 1]

@@ -13,7 +13,7 @@ use crate::alloc::free_later;
 use crate::core::Core;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::word::Line;
-use crate::format::record::{Blocks, Found, Record, parse};
+use crate::format::record::{Blocks, Found, Record, WriteLine, parse, write_in};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
@@ -100,6 +100,13 @@ fn lists_of_dead(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) 
     let mut lists = Vec::new();
     let mut slot = 1;
     while slot <= SLOTS {
+        if let Some(write) = write_in(seed, slot, &words.line(slot)) {
+            if write_alive(core, inode, &write) {
+                return None;
+            }
+            slot += 1;
+            continue;
+        }
         match parse(seed, inode.id(), slot, |s| words.line(s)) {
             Found::Blank => slot += 1,
             Found::Whole { record, slots, .. } if !alive(core, inode, &record, oldest) => {
@@ -116,11 +123,7 @@ fn lists_of_dead(core: &Core, inode: InodeRef<'_>, page: BlockNo, oldest: bool) 
 fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, oldest: bool) -> bool {
     match *record {
         Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
-            let end = PageNo(page.0 + pages);
-            maps_a_page(core, inode, page, end, version)
-                || (end_in_last_page != 0
-                    && generation >= inode.vi.change()
-                    && carries_size(core, inode, end, end_in_last_page, version))
+            write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
         }
         Record::Punch { page, version, .. } => {
             // ORDERING: Relaxed, an older pair only keeps a record longer.
@@ -135,6 +138,14 @@ fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, oldest: bool) -> boo
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
         }
     }
+}
+
+fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
+    let end = PageNo(write.page.0 + write.pages);
+    maps_a_page(core, inode, write.page, end, write.version)
+        || (write.end_in_last_page != 0
+            && write.generation >= inode.vi.change()
+            && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
 
 /// Is some page's present content this record's?
