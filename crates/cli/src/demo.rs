@@ -7,14 +7,13 @@
 mod kill;
 mod programs;
 mod race;
-mod scratch;
 mod stamp;
 mod writer;
 
 use crate::failure::{Said, text};
 use crate::output::{data, talk};
+use crate::scratch::Scratch;
 use anyhow::Result;
-use scratch::Scratch;
 use std::time::Instant;
 
 pub use writer::{Args as WriterArgs, run as write_until_killed};

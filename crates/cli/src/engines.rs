@@ -42,7 +42,7 @@ fn session(variant: Variant, locks: Locks, need: &Need) -> Result<Session> {
 
 /// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log
 /// page and a page of names; and room for the logs.
-fn image_bytes(need: &Need) -> u64 {
+pub fn image_bytes(need: &Need) -> u64 {
     2 * need.bytes + (16 << 10) * need.files + (256 << 20)
 }
 

@@ -1,5 +1,7 @@
 //! `heddle fxmark`: the FxMark workloads on engines in this process, on the kernel's file systems, on any directory.
 
+mod mounted;
+
 use crate::engines::{self, Locks};
 use crate::failure::{Said, usage};
 use crate::output::{self, Sink};
@@ -10,6 +12,8 @@ use heddle_fxmark::{
     Access, Config, ConfigError, Progress, Run, Stride, Target, Workload, list, run as measure,
 };
 use heddle_nvmfs::{LockMode, Variant};
+use mounted::Mounts;
+use std::path::PathBuf;
 
 /// Run the FxMark workloads on engines and on the kernel's file systems, side by side
 #[derive(clap::Args)]
@@ -18,8 +22,8 @@ pub struct Args {
     /// Workloads [default: all that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (in process); tmpfs, ext4, xfs, btrfs,
-    /// f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
+    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (in process); NAME+mount (the same through
+    /// FUSE); tmpfs, ext4, xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
     /// Numbers of workers, each on a CPU of its own
@@ -75,8 +79,7 @@ Examples:
   heddle fxmark DWOM DRBM --target nova,nova-interval,nova-array,nova-tree,heddle,tmpfs --cores 1,2
   heddle fxmark DWOM --access random --file-size 120M --segment 4K,16K,64K,256K --target nova-array,nova-tree
   heddle fxmark --target heddle,disk=/var/tmp --secs 5 --json results.json --html results.html
-
-To measure a mount: heddle mount IMAGE DIR, then --target NAME=DIR.";
+  heddle fxmark DWOM --target heddle,heddle+mount,tmpfs --cores 2";
 
 fn stride(text: &str) -> Result<Stride, String> {
     match text.parse::<Size>() {
@@ -99,13 +102,14 @@ pub fn run(args: &Args) -> Result<()> {
     if args.list {
         return output::data(&list());
     }
-    let config = config(args)?;
+    let mut config = config(args)?;
     config.check().map_err(usage)?;
     let sinks = [&args.json, &args.csv, &args.html];
     if sinks.iter().filter(|sink| matches!(sink, Some(Sink::Stdout))).count() > 1 {
         return Err(usage("only one of --json, --csv and --html can go to stdout (-)"));
     }
     sinks.into_iter().flatten().try_for_each(Sink::check)?;
+    let _mounts = mount(args, &mut config)?;
     let report = measure(&config, &mut Watch::new()).map_err(usage)?;
     let forms = [report.to_json(), report.to_csv(), report.to_html()];
     for (sink, form) in sinks.iter().zip(&forms) {
@@ -127,7 +131,6 @@ fn config(args: &Args) -> Result<Config> {
     }
     Ok(Config {
         workloads,
-        targets: targets(args)?,
         cores: args.cores.clone(),
         secs: args.secs,
         repeat: args.repeat,
@@ -137,8 +140,26 @@ fn config(args: &Args) -> Result<Config> {
         direct: args.direct,
         faithful: args.faithful,
         files: args.files,
+        targets: targets(args)?,
         ..Config::default()
     })
+}
+
+/// Puts mounted images in the place of the targets that want one.
+fn mount(args: &Args, config: &mut Config) -> Result<Option<Mounts>> {
+    let need = config.need_max();
+    let locks = Locks { mode: args.lock_mode, segment_bytes: args.segment[0].0 };
+    let mut mounts = None;
+    for target in &mut config.targets {
+        if let Some(variant) = mounted::variant_of(target.name()) {
+            let on = match mounts.take() {
+                Some(on) => on,
+                None => Mounts::new()?,
+            };
+            *target = mounts.insert(on).add(variant, locks, &need)?;
+        }
+    }
+    Ok(mounts)
 }
 
 /// A target for each name, and for each size of segment where a name has segments and several sizes are asked for.
@@ -152,6 +173,11 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
     let plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
     let mut targets = Vec::new();
     for name in &args.targets {
+        if mounted::variant_of(name).is_some() {
+            // Mounted later, when all else is known to be right.
+            targets.push(Target::Directory { label: name.clone(), path: PathBuf::new() });
+            continue;
+        }
         match Variant::from_name(name).filter(|v| args.segment.len() > 1 && engines::has_segments(*v)) {
             None => targets.push(Target::find(name, &plain).map_err(usage)?),
             Some(variant) => {

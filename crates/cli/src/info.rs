@@ -90,17 +90,17 @@ fn text(info: &Info, found: &ImageInfo) -> String {
         (false, _, false) => "not unmounted: the next mount recovers it".to_owned(),
     };
     let mounted = found.mounted.map_or(String::new(), |at| format!(", last {}", clock(at)));
-    format!(
-        "image    {}\nvariant  {}\nsize     {} ({} bytes)\nformat   version {}\nuuid     {}\nmade     {}\nmounted  {} times{mounted}\nstate    {state}",
-        info.image,
-        info.variant,
-        Size(info.size_bytes),
-        info.size_bytes,
-        info.format_version,
-        info.uuid,
-        clock(found.made),
-        info.mounts,
-    )
+    let rows = [
+        ("image", info.image.clone()),
+        ("variant", info.variant.to_owned()),
+        ("size", format!("{} ({} bytes)", Size(info.size_bytes), info.size_bytes)),
+        ("format", format!("version {}", info.format_version)),
+        ("uuid", info.uuid.clone()),
+        ("made", clock(found.made)),
+        ("mounted", format!("{} times{mounted}", info.mounts)),
+        ("state", state),
+    ];
+    rows.map(|(name, value)| format!("{name:<9}{value}")).join("\n")
 }
 
 /// Date and time of day, UTC.

@@ -96,7 +96,15 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
 fn finish(mounted: Mounted, volume: Volume) -> Result<()> {
     let served = mounted.wait();
     volume.unmount();
-    Ok(served?)
+    match served {
+        Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// When a detached mount loses its last file, the kernel may end the connection in the middle of telling us so.
+fn is_an_end(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECONNABORTED)
 }
 
 /// The first signal unmounts; where files are open the mount leaves the tree and is served until they are closed. The
@@ -143,12 +151,12 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
     drop(bar);
     let report = &volume.report;
     talk(&format!(
-        "{}: variant {}, {}: {} inodes in {} ms, {} records of unfinished operations dropped, {} files without a name freed",
+        "{}: variant {}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}",
         args.image.display(),
         volume.variant().name(),
-        if found.clean { "unmounted cleanly before" } else { "recovered, it was not unmounted" },
-        report.inodes,
+        if found.clean { "was unmounted cleanly, read" } else { "was not unmounted, recovered" },
         began.elapsed().as_millis(),
+        report.inodes,
         report.torn_slots,
         report.orphans,
     ));

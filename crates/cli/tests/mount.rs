@@ -8,7 +8,15 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// One test at a time: what another one forks holds this one's open files until it executes.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    own_namespace().then_some(guard)
+}
 
 fn info(place: &Place) -> serde_json::Value {
     serde_json::from_str(&heddle(&["info", "--json", &place.image()]).ok().out).unwrap()
@@ -25,9 +33,7 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn what_programs_write_through_a_mount_is_there_after_the_next() {
-    if !own_namespace() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     {
         let mounted = Mounted::new(&place, &["-o", "noatime"]);
@@ -48,9 +54,7 @@ fn what_programs_write_through_a_mount_is_there_after_the_next() {
 
 #[test]
 fn an_image_is_mounted_once_and_the_error_names_holder_and_remedy() {
-    if !own_namespace() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let place = Place::with_image("nova-tree");
     let _mounted = Mounted::new(&place, &["-o", "lock-mode=paper,segment=64K"]);
     let pid = info(&place)["in_use_by_pid"].to_string();
@@ -63,9 +67,7 @@ fn an_image_is_mounted_once_and_the_error_names_holder_and_remedy() {
 
 #[test]
 fn a_full_file_system_says_so_and_loses_nothing() {
-    if !own_namespace() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &[]);
     fs::write(mounted.path("kept"), "kept").unwrap();
@@ -83,9 +85,7 @@ fn a_full_file_system_says_so_and_loses_nothing() {
 
 #[test]
 fn a_killed_mount_is_recovered_by_the_next() {
-    if !own_namespace() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &[]);
     fs::write(mounted.path("file"), "returned").unwrap();
@@ -93,7 +93,7 @@ fn a_killed_mount_is_recovered_by_the_next() {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     eventually("the image is still in use", || info(&place)["in_use"] == false);
     assert_eq!(info(&place)["clean"], false);
-    heddle(&["umount", &place.mnt()]).ok();
+    drop(mounted);
     let again = Mounted::new(&place, &[]);
     assert!(fs::read_to_string(place.path("log")).unwrap().contains("recovered"));
     assert_eq!(fs::read(again.path("file")).unwrap(), b"returned");
@@ -101,9 +101,7 @@ fn a_killed_mount_is_recovered_by_the_next() {
 
 #[test]
 fn a_signal_unmounts_cleanly_and_serves_open_files_to_the_end() {
-    if !own_namespace() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mut served = command(&["mount", "--foreground", &place.image(), &place.mnt()]).spawn().unwrap();
     let file = place.path("mnt").join("file");

@@ -1,6 +1,6 @@
 //! What to run: the options of `heddle fxmark`, checked before anything starts.
 
-use crate::{Target, Workload, machine, page::PAGE_BYTES, workload};
+use crate::{Need, Target, Workload, machine, page::PAGE_BYTES, workload};
 use serde::Serialize;
 
 /// Which page of its own part of the file a worker takes next.
@@ -149,6 +149,19 @@ impl Config {
             return bad("the number of files", "0".into(), "each worker needs at least one");
         }
         Ok(())
+    }
+
+    /// The most that any of its runs needs of a file system that serves them all.
+    pub fn need_max(&self) -> Need {
+        let cells =
+            self.workloads.iter().flat_map(|w| self.cores.iter().map(|n| Need::of(&self.job(*w, *n))));
+        let most = |a: Need, b: Need| Need {
+            bytes: a.bytes.max(b.bytes),
+            files: a.files.max(b.files),
+            workers: a.workers.max(b.workers),
+            direct: a.direct,
+        };
+        cells.reduce(most).unwrap_or(Need { bytes: 0, files: 0, workers: 0, direct: self.direct })
     }
 
     /// The part of it that one run needs.

@@ -3,10 +3,10 @@
 //! Checked  every acknowledged write is there, each page whole; of the one write of each writer that was running when
 //!          the process died, all of it is there or nothing.
 
-use super::scratch::Scratch;
 use super::stamp::{self, PAGE_BYTES, SHARE_PAGES};
 use super::writer::{ACK_BYTES, FILE};
 use super::{Outcome, WRITER};
+use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
 use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};

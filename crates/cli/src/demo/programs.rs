@@ -3,12 +3,12 @@
 //! Where the user is root the mount lives in a mount namespace of the demo's own thread: nobody else sees it, and it goes
 //! with the process. Elsewhere fusermount3 mounts it for all to see.
 
-use super::scratch::Scratch;
 use super::{Outcome, stamp};
+use crate::namespace;
+use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
 use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};
-use rustix::mount::{MountPropagationFlags, mount_change};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -29,7 +29,7 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
 }
 
 fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
-    if let Some(why) = cannot_mount() {
+    if let Err(why) = namespace::enter() {
         return Ok(Outcome::Skipped(why));
     }
     let (image, dir) = (scratch.dir().join("image"), scratch.dir().join("mnt"));
@@ -46,33 +46,14 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
         }
         Err(error) => return Err(error.into()),
     };
-    scratch.has_mount(Some(mounted.unmounter()));
+    scratch.has_mount(mounted.unmounter());
     let found = copy_a_tree(&dir).and_then(|tree| Ok(format!("{tree}\n{}", two_writers(scratch, &dir)?)));
     let unmounted = mounted.unmount();
-    scratch.has_mount(None);
     volume.unmount();
     fs::remove_file(&image)?;
     let found = found?;
     unmounted?;
     Ok(Outcome::Passed(found))
-}
-
-/// A reason not to try, found before anything is changed.
-fn cannot_mount() -> Option<String> {
-    if !Path::new("/dev/fuse").exists() {
-        return Some("there is no /dev/fuse here (try: modprobe fuse)".to_owned());
-    }
-    if !rustix::process::geteuid().is_root() {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let there = std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file());
-        return (!there).then(|| "mounting without root needs fusermount3 (package fuse3)".to_owned());
-    }
-    // SAFETY: unshare takes no pointers; the new namespace concerns this thread alone.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) } != 0 {
-        return Some(format!("no mount namespace of its own: {}", std::io::Error::last_os_error()));
-    }
-    let private = mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
-    private.err().map(|errno| format!("no mount namespace of its own: {errno}"))
 }
 
 fn copy_a_tree(dir: &Path) -> Result<String> {

@@ -135,6 +135,9 @@ impl<'a> Mounted<'a> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        heddle(&["umount", &self.0.mnt()]);
+        let said = heddle(&["umount", &self.0.mnt()]);
+        if !std::thread::panicking() {
+            said.ok();
+        }
     }
 }

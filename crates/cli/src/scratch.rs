@@ -1,4 +1,4 @@
-//! The demo's own directory, gone when the demo is: at its end, on an error, on Ctrl-C.
+//! A command's own directory, gone when the command is: at its end, on an error, on Ctrl-C.
 
 use crate::image::TMPFS_MAGIC;
 use crate::output::talk;
@@ -11,7 +11,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Free space that makes /dev/shm large enough for the demo's images.
+/// Free space that makes /dev/shm large enough for the images of `heddle demo`.
 const SHM_FREE_MIN: u64 = 400 << 20;
 const SHM: &str = "/dev/shm";
 
@@ -19,7 +19,7 @@ const SHM: &str = "/dev/shm";
 pub struct Scratch {
     dir: PathBuf,
     on_tmpfs: bool,
-    mount: Arc<Mutex<Option<Unmounter>>>,
+    mounts: Arc<Mutex<Vec<Unmounter>>>,
 }
 
 impl Scratch {
@@ -28,19 +28,19 @@ impl Scratch {
         let roomy =
             |path: &str| rustix::fs::statvfs(path).is_ok_and(|s| s.f_bavail * s.f_frsize >= SHM_FREE_MIN);
         let base = if roomy(SHM) { PathBuf::from(SHM) } else { std::env::temp_dir() };
-        let dir = base.join(format!("heddle-demo-{}", std::process::id()));
+        let dir = base.join(format!("heddle-{}", std::process::id()));
         let made = fs::DirBuilder::new().mode(0o700).create(&dir);
         made.with_context(|| {
             format!("cannot make {}: set TMPDIR to a directory with 400 MiB free", dir.display())
         })?;
         let on_tmpfs = rustix::fs::statfs(&dir).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
-        let scratch = Scratch { dir, on_tmpfs, mount: Arc::default() };
+        let scratch = Scratch { dir, on_tmpfs, mounts: Arc::default() };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals")?;
-        let (dir, mount) = (scratch.dir.clone(), scratch.mount.clone());
+        let (dir, mounts) = (scratch.dir.clone(), scratch.mounts.clone());
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
                 talk("heddle: interrupted; cleaning up");
-                clean(&dir, &mount);
+                clean(&dir, &mounts);
                 std::process::exit(130);
             }
         });
@@ -57,20 +57,20 @@ impl Scratch {
         self.on_tmpfs
     }
 
-    /// A mount below it, to be taken away should the demo be interrupted.
-    pub fn has_mount(&self, mount: Option<Unmounter>) {
-        *self.mount.lock().unwrap_or_else(PoisonError::into_inner) = mount;
+    /// A mount below it, to be taken away should the command be interrupted.
+    pub fn has_mount(&self, mount: Unmounter) {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        clean(&self.dir, &self.mount);
+        clean(&self.dir, &self.mounts);
     }
 }
 
-fn clean(dir: &Path, mount: &Mutex<Option<Unmounter>>) {
-    if let Some(mount) = mount.lock().unwrap_or_else(PoisonError::into_inner).take() {
+fn clean(dir: &Path, mounts: &Mutex<Vec<Unmounter>>) {
+    for mount in mounts.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         // Gone already, in the best case.
         let _ = mount.detach();
     }
