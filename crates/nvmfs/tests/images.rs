@@ -1,4 +1,5 @@
-//! Images that are cut short, foreign, blank or damaged give a clear error or the right content, never a panic, never a wrong answer.
+//! Images that are cut short, foreign, blank or damaged give a clear error or the right content, never a panic, never a
+//! wrong answer.
 //!
 //! `HEDDLE_FLIP_STRIDE`: every so many bits of the metadata is flipped (1: all of them; a prime reaches all kinds of fields).
 
@@ -198,6 +199,10 @@ fn an_image_is_mounted_only_as_a_variant_with_its_log() {
     });
 }
 
+fn flip_stride() -> usize {
+    env("HEDDLE_FLIP_STRIDE", 41) as usize
+}
+
 fn flip(image: &mut [u8], bit: usize) {
     image[bit / 8] ^= 1 << (bit % 8);
 }
@@ -207,7 +212,9 @@ fn one_damaged_superblock_is_replaced_by_the_other_and_two_are_reported() {
     each_variant(|variant| {
         let (mut image, tree) = image(variant);
         let second = image.len() - PAGE;
-        for bit in 0..SUPERBLOCK_BYTES * 8 {
+        // The superblock is the same in all variants but for one word.
+        let stride = if variant == Variant::Heddle { 1 } else { flip_stride() };
+        for bit in (0..SUPERBLOCK_BYTES * 8).step_by(stride) {
             for at in [0, second] {
                 flip(&mut image, at * 8 + bit);
                 assert_eq!(fate(&image, &tree), Ok(Fate::Right), "{variant:?}: bit {bit} at byte {at}");
@@ -277,8 +284,7 @@ fn flips_are_noticed(variant: Variant, stride: usize) {
 
 #[test]
 fn a_flipped_bit_of_metadata_is_noticed_or_has_no_effect() {
-    let stride = env("HEDDLE_FLIP_STRIDE", 41) as usize;
-    each_variant(|variant| flips_are_noticed(variant, stride));
+    each_variant(|variant| flips_are_noticed(variant, flip_stride()));
 }
 
 #[test]
