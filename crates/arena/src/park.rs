@@ -20,7 +20,8 @@
 //! Death       A dead waiter leaves at most the bit: the next waker makes one system call in vain. Nothing is counted.
 //! Collisions  Two keys in one bucket: waiters of one are woken in vain and look again.
 //! Loom        Loom gives SeqCst accesses the strength of AcqRel only, so under loom fences stand where the argument above uses
-//!             S; and the futex is a mutex and a condition variable in the bucket, so that a lost wake-up is a deadlock, which loom reports.
+//!             S; and the futex is a mutex and a condition variable in the bucket, so that a lost wake-up is a deadlock, which
+//!             loom reports.
 
 use std::time::{Duration, Instant};
 

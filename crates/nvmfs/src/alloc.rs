@@ -118,7 +118,8 @@ impl<'a> FreeMap<'a> {
 
     /// Takes `want` blocks, in as few pieces as a search from the lane's cursor finds, into `out`. On failure nothing is taken.
     fn take(&self, cursor: &mut u64, want: u64, purpose: Purpose, out: &mut Vec<Extent>) -> bool {
-        let limit = if purpose == Purpose::Vital { self.layout.last().0 } else { reserve_start(&self.layout) };
+        let limit =
+            if purpose == Purpose::Vital { self.layout.last().0 } else { reserve_start(&self.layout) };
         let words = limit.div_ceil(WORD_BLOCKS);
         let first = out.len();
         let mut missing = want;
@@ -128,7 +129,10 @@ impl<'a> FreeMap<'a> {
             for _ in 0..words {
                 // ORDERING: Relaxed, a guess.
                 let bits = self.words[w as usize].load(Relaxed);
-                if bits != 0 && (shortest == 1 || best_run(bits, shortest).is_some_and(|(_, len)| len >= shortest.min(missing))) {
+                if bits != 0
+                    && (shortest == 1
+                        || best_run(bits, shortest).is_some_and(|(_, len)| len >= shortest.min(missing)))
+                {
                     while missing > 0
                         && let Some(run) = self.take_run(w, missing, limit)
                     {
@@ -214,17 +218,29 @@ pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Pur
 
 /// `count` blocks into `out`; false, and nothing taken, if there are not that many.
 pub fn take_blocks(
-    map: FreeMap<'_>, region: &Region, own: &mut Own, count: u64, purpose: Purpose, out: &mut Vec<Extent>,
+    map: FreeMap<'_>,
+    region: &Region,
+    own: &mut Own,
+    count: u64,
+    purpose: Purpose,
+    out: &mut Vec<Extent>,
 ) -> bool {
     if count == 1 {
-        return take_block(map, region, own, purpose).map(|block| out.push(Extent { block, count: 1 })).is_some();
+        return take_block(map, region, own, purpose)
+            .map(|block| out.push(Extent { block, count: 1 }))
+            .is_some();
     }
     take_last(map, region, own, count, purpose, out)
 }
 
 /// From the map; if it has too few, what the lane itself has freed or holds is added first.
 fn take_last(
-    map: FreeMap<'_>, region: &Region, own: &mut Own, count: u64, purpose: Purpose, out: &mut Vec<Extent>,
+    map: FreeMap<'_>,
+    region: &Region,
+    own: &mut Own,
+    count: u64,
+    purpose: Purpose,
+    out: &mut Vec<Extent>,
 ) -> bool {
     if map.take(&mut own.cursor, count, purpose, out) {
         return true;

@@ -132,7 +132,7 @@ impl Cell {
 
     /// Gives a locked cell its new content and unlocks it; true: somebody waits and must be woken.
     pub fn publish(&self, map: Map, version: Version) -> bool {
-        debug_assert!(Lv(self.lv.load(Relaxed)).locked());
+        debug_assert!(self.lv().locked());
         // ORDERING: Release, O1: the bytes and the size before the map that names them.
         self.map.store(map.0, Release);
         self.unlock(version)

@@ -221,7 +221,12 @@ pub fn no_memory(_: Full) -> Error {
 }
 
 impl Root {
-    fn lay_out(arena: &Arena, layout: &Layout, seed: u32, epoch: u64) -> std::result::Result<Ptr<Root>, Full> {
+    fn lay_out(
+        arena: &Arena,
+        layout: &Layout,
+        seed: u32,
+        epoch: u64,
+    ) -> std::result::Result<Ptr<Root>, Full> {
         let words = layout.blocks_total.div_ceil(64);
         let chunks = layout.chunks_max;
         let lanes = arena.alloc_slice(usize::from(LANES), |i| {

@@ -12,8 +12,8 @@ use crate::names::ops::Remove;
 use crate::names::rename::End;
 use crate::names::{life, ops, rename, table};
 use heddle_vfs::{
-    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Permission, RangeOp,
-    RenameMode, Result, SeekTarget, SetAttr, SetTime, StatFs, Time,
+    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags,
+    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetTime, StatFs, Time,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -148,7 +148,13 @@ fn may_set_times(inode: InodeRef<'_>, cred: &Cred, set: &SetAttr, owner: bool) -
     }
 }
 
-fn may_set_size(inode: InodeRef<'_>, cred: &Cred, kind: FileKind, handle: Option<&Handle>, size: u64) -> Result<()> {
+fn may_set_size(
+    inode: InodeRef<'_>,
+    cred: &Cred,
+    kind: FileKind,
+    handle: Option<&Handle>,
+    size: u64,
+) -> Result<()> {
     if handle.is_some_and(|handle| !handle.flags.write) {
         return Err(Error::InvalidArgument("the file is not open for writing"));
     }
@@ -232,7 +238,14 @@ impl FileSystem for NvmFs {
         self.attr(inode)
     }
 
-    fn create(&self, cred: &Cred, parent: Ino, name: Name<'_>, perm: u16, flags: OpenFlags) -> Result<(Attr, Handle)> {
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter(&self.core)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
@@ -275,7 +288,13 @@ impl FileSystem for NvmFs {
     }
 
     fn rename(
-        &self, cred: &Cred, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>, mode: RenameMode,
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        mode: RenameMode,
     ) -> Result<()> {
         let from = End { dir: self.changing_directory(cred, parent)?, name };
         let to = End { dir: self.changing_directory(cred, new_parent)?, name: new_name };
@@ -308,7 +327,8 @@ impl FileSystem for NvmFs {
         if flags.truncate {
             let cut = {
                 let _eof = inode.vi.eof.lock();
-                let perm = inode.vi.kind_perm().map(|(_, perm)| without_set_ids(perm)).filter(|_| !cred.is_root());
+                let perm =
+                    inode.vi.kind_perm().map(|(_, perm)| without_set_ids(perm)).filter(|_| !cred.is_root());
                 let mtime = Some(crate::clock::exact());
                 let new = NewState { size: Some(0), perm, mtime, ..NewState::default() };
                 resize::set_state(&self.core, &mut guard, inode, &new)
@@ -375,7 +395,12 @@ impl FileSystem for NvmFs {
         range::seek(&self.core, inode, target, offset)
     }
 
-    fn readdir(&self, handle: &Handle, from: Cookie, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+    fn readdir(
+        &self,
+        handle: &Handle,
+        from: Cookie,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
         let dir = self.open_inode(handle)?;
         if !matches!(dir.vi.kind_perm(), Some((FileKind::Directory, _))) {
             return Err(Error::NotDirectory);
@@ -408,7 +433,13 @@ impl NvmFs {
         ops::directory(&self.core, cred, ino, Permission::EXECUTE)
     }
 
-    fn get(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn get(
+        &self,
+        guard: &mut LaneGuard<'_>,
+        inode: InodeRef<'_>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
         match inode.vi.kind_perm() {
             Some((FileKind::Directory, _)) => return Err(Error::IsDirectory),
             None => return Err(Error::Stale),

@@ -205,8 +205,16 @@ impl VInode {
         // ORDERING: Release, the rest is cleared behind it for the next life only.
         self.generation.store(0, Release);
         for word in [
-            &self.mode, &self.owner, &self.size, &self.change, &self.floor, &self.blocks, &self.tomb_page, &self.tomb_version,
-            &self.state_change, &self.parent,
+            &self.mode,
+            &self.owner,
+            &self.size,
+            &self.change,
+            &self.floor,
+            &self.blocks,
+            &self.tomb_page,
+            &self.tomb_version,
+            &self.state_change,
+            &self.parent,
         ] {
             // ORDERING: Relaxed, the next `be_born` publishes.
             word.store(0, Relaxed);
@@ -377,7 +385,9 @@ impl VInode {
         loop {
             let generation = self.generation.load(SeqCst);
             let free = generation == 0 || generation & DYING != 0;
-            if free || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err() {
+            if free
+                || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err()
+            {
                 return false;
             }
             // An opener counts itself, then looks whether the inode is dying; this is the other way round: one sees the other.

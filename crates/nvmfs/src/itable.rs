@@ -30,7 +30,8 @@ pub fn take(core: &Core, guard: &mut LaneGuard<'_>) -> Result<InodeId> {
     let ino = take_slot(core, guard)?;
     guard.own.inode_serial += 1;
     // 22 bits of mount epoch, 10 of lane, 30 of serial: unique among all inodes of the image.
-    let generation = core.epoch << 40 | u64::from(guard.id) << 30 | (guard.own.inode_serial & ((1 << 30) - 1));
+    let generation =
+        core.epoch << 40 | u64::from(guard.id) << 30 | (guard.own.inode_serial & ((1 << 30) - 1));
     Ok(InodeId { ino, generation })
 }
 
@@ -83,7 +84,10 @@ fn make_chunk(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
     core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
     // PERSIST: I2.
     core.region.fence();
-    core.region.store_u64(core.layout.chunk_pointer(n), pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block));
+    core.region.store_u64(
+        core.layout.chunk_pointer(n),
+        pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block),
+    );
     // PERSIST: the pointer before any name that means an inode of this chunk.
     core.region.fence();
     add_chunk(core, n, block)?;

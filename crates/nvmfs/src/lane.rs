@@ -188,7 +188,7 @@ impl Lane {
         // ORDERING: Relaxed, only the owner writes it.
         let state = self.state.load(Relaxed);
         // ORDERING: Release, O1: ACTIVE before any cell is locked (I1).
-        self.state.store((state & !STATE_MASK) + SEQUENCE_ONE | ACTIVE, Release);
+        self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | ACTIVE, Release);
     }
 
     /// ACTIVE -> COMMITTED: the operation has happened.

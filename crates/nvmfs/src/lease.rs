@@ -111,6 +111,7 @@ fn lease_lane(core: &Arc<Core>) -> Result<Lease> {
 }
 
 /// Gives the calling thread's lanes of mounts that are gone back, and with `mount` those of that one too.
+#[allow(clippy::vec_box)]
 fn prune(leases: &mut Vec<Box<Lease>>) {
     leases.retain(|l| l.busy.get() || l.core.strong_count() > 0);
 }

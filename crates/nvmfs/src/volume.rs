@@ -253,7 +253,9 @@ pub struct ImageInfo {
 pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<ImageInfo> {
     let sb = newest_superblock(path.to_path_buf(), len_bytes, read)?;
     let variant = Variant::from_raw(sb.variant.get()).filter(|_| sane(&sb));
-    let Some(variant) = variant else { return Err(VolumeError::SuperblockDamaged { path: path.to_path_buf() }) };
+    let Some(variant) = variant else {
+        return Err(VolumeError::SuperblockDamaged { path: path.to_path_buf() });
+    };
     Ok(ImageInfo {
         version: sb.version.get(),
         uuid: sb.uuid,
@@ -287,20 +289,26 @@ fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8]
     {
         copies.push(found(sb.blocks_total.get() - 1));
     }
-    let whole = copies.iter().filter_map(|c| if let FoundSuperblock::Whole(sb) = c { Some(*sb) } else { None });
+    let whole =
+        copies.iter().filter_map(|c| if let FoundSuperblock::Whole(sb) = c { Some(*sb) } else { None });
     if let Some(sb) = whole.max_by_key(|sb| sb.sequence.get()) {
         let (want, have) = (sb.blocks_total.get().saturating_mul(BLOCK_BYTES as u64), len_bytes);
         return if want > have { Err(VolumeError::Truncated { path, want, have }) } else { Ok(sb) };
     }
     for copy in &copies {
         match copy {
-            FoundSuperblock::OtherVersion(found) => return Err(VolumeError::OtherVersion { path, found: *found }),
+            FoundSuperblock::OtherVersion(found) => {
+                return Err(VolumeError::OtherVersion { path, found: *found });
+            }
             FoundSuperblock::Damaged => return Err(VolumeError::SuperblockDamaged { path }),
             _ => {}
         }
     }
     let blank = matches!(first, FoundSuperblock::Blank);
-    Err(VolumeError::NotAnImage { path, what: if blank { "it begins with zeros" } else { "it begins with something else" } })
+    Err(VolumeError::NotAnImage {
+        path,
+        what: if blank { "it begins with zeros" } else { "it begins with something else" },
+    })
 }
 
 /// Does the superblock agree with itself? Its checksum is right; this guards against a program that wrote nonsense.
@@ -339,7 +347,11 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let region_bytes = superblock.blocks_total.get() * BLOCK_BYTES as u64;
     let geometry = Geometry {
         segment_bytes: options.segment_bytes,
-        file_bytes_max: if variant == Variant::NovaArray { region_bytes } else { heddle_vfs::OFFSET_MAX_BYTES },
+        file_bytes_max: if variant == Variant::NovaArray {
+            region_bytes
+        } else {
+            heddle_vfs::OFFSET_MAX_BYTES
+        },
         ..Geometry::default()
     };
     let locks = match variant.lock().map(|kind| heddle_range_lock::make(kind, options.lock_mode, &geometry)) {
@@ -347,14 +359,22 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         Some(Ok(lock)) => Some(lock),
         Some(Err(error)) => return Err(VolumeError::Lock { path, why: error.to_string() }),
     };
-    let arena = arena(options.arena_bytes).map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
+    let arena = arena(options.arena_bytes)
+        .map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
     let read_only = options.read_only || region.is_read_only();
     superblock.epoch = U64::new(superblock.epoch.get() + 1);
     superblock.sequence = U64::new(superblock.sequence.get() + 1);
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
     let (seed, epoch) = (superblock.seed(), superblock.epoch.get());
-    let parts = Parts { region, arena: Arc::new(arena), variant, locks, read_only, blocks: superblock.blocks_total.get() };
+    let parts = Parts {
+        region,
+        arena: Arc::new(arena),
+        variant,
+        locks,
+        read_only,
+        blocks: superblock.blocks_total.get(),
+    };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
     let core = Arc::new(Core::new(parts, seed, epoch).map_err(recovery)?);
     if !read_only {

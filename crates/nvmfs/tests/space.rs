@@ -328,7 +328,8 @@ const WORKS: [(&str, Work); 11] = [
 /// What fills the image today (SHORTCOMINGS.md, log cleaning): tombstones of files in the papers' variants, whose living records are
 /// not logged anew; and in `heddle` those of a file one of whose chains is held by a thread that sleeps.
 fn not_yet(variant: Variant, what: &str, start: Start) -> bool {
-    let tombstones = ["punch and write", "punch one page again and again", "append and truncate", "allocate and truncate"];
+    let tombstones =
+        ["punch and write", "punch one page again and again", "append and truncate", "allocate and truncate"];
     tombstones.contains(&what) && (variant != Variant::Heddle || start == Start::SecondThread)
 }
 

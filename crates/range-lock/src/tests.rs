@@ -286,7 +286,8 @@ fn a_lock_taken_through_one_mapping_excludes_another() {
     }
 }
 
-/// Threads lock random ranges and stamp a shadow of the file: -1 a writer, n readers. Two holders that should exclude each other meet there.
+/// Threads lock random ranges and stamp a shadow of the file: -1 a writer, n readers. Two holders that should exclude each other
+/// meet there.
 #[test]
 fn holders_never_overlap() {
     for file in every() {

@@ -10,7 +10,8 @@
 //!                 opener closes, so a child that was seen needs no protection.
 //!             R2  Words and absent subtrees are taken in ascending order of segments, so that ranges never wait crosswise.
 //! Open ends   A range to the end of the file (truncate) cannot take 2^36 words one by one. Where a whole subtree is absent, its slot
-//!             itself serves as the lock word: locked instead of named a child. Who wants a segment below waits, or reads along, and grows the
+//!             itself serves as the lock word: locked instead of named a child. Who wants a segment below waits, or reads
+//!             along, and grows the
 //!             tree once the slot is free. A locked slot is never grown and a child never goes, so release finds the same places again.
 //!             Ranges with a known end always grow, as in the paper.
 //! Orderings   O1  installing (Release) pairs with following (Acquire): a child's zeroes are seen. O2  as in `word`.

@@ -10,7 +10,8 @@
 //!             So it is in after AGE_AFTER + the longest of their holds (and the scheduler's delays).
 //! No deadlock Only readers that hold nothing hold back, and only for a bounded time: neither a bucket that two segments share nor a
 //!             thread that holds another range of the file can close a cycle.
-//! Cost        A reader that meets no aged writer reads one word of the head's first line, which it reads anyway; nothing shared is written.
+//! Cost        A reader that meets no aged writer reads one word of the head's first line, which it reads anyway; nothing
+//!             shared is written.
 //! Orderings   O1  `aged` and the buckets decide fairness, never exclusion: Relaxed, but SeqCst where a sleeper waits for them.
 
 use std::time::{Duration, Instant};

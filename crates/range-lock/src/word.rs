@@ -1,7 +1,8 @@
 //! The lock word of SRL (Algorithm 2; pNOVA Algorithms 1 and 2): `writer:1 | readers:31`.
 //!
 //! Invariants  W1  The writer bit is set only from 0 and cleared only by who set it; readers count only while it is clear.
-//!             W2  The count never reaches into the writer bit: the last reader but one is refused. (The papers compare with 1 << 31 and would hand the
+//!             W2  The count never reaches into the writer bit: the last reader but one is refused. (The papers compare
+//!             with 1 << 31 and would hand the
 //!                 lock to a 2^31st reader as if it were a writer.)
 //! Slips       The papers' loops run to `n <= number` and pNOVA breaks the read loop on `!= 0`; both are followed as their text says.
 //! Orderings   O1  taking (Acquire) pairs with giving back (SeqCst, hence Release): what the last holder did is seen.

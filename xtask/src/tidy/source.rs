@@ -47,7 +47,7 @@ impl<'a> Source<'a> {
         for line in self.lines[..start].iter().rev() {
             if !line.is_comment_only() {
                 if left == 0 {
-                    return false;
+                    break;
                 }
                 left -= 1;
             }
@@ -55,7 +55,18 @@ impl<'a> Source<'a> {
                 return true;
             }
         }
-        false
+        self.has_reason_throughout(start, marker)
+    }
+
+    /// A reason may say that it holds `throughout`: to the end of its function, or, in the file's header, `throughout this
+    /// file`.
+    fn has_reason_throughout(&self, start: usize, marker: &str) -> bool {
+        let says = |line: &Line, reach: &str| line.comment.contains(marker) && line.comment.contains(reach);
+        let begins_function =
+            |line: &Line| words(&line.code, "fn").next().is_some() && line.code.contains('(');
+        let function = self.lines[..start].iter().rposition(begins_function).unwrap_or(0);
+        self.lines[function..start].iter().any(|line| says(line, "throughout"))
+            || self.lines.iter().any(|line| says(line, "throughout this file"))
     }
 
     /// The first line of the statement that line `at` belongs to; attributes belong to it.

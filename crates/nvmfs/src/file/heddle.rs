@@ -34,7 +34,13 @@ pub enum At {
 }
 
 /// Writes all of `data`; returns its offset.
-pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, data: &[u8]) -> Result<u64> {
+pub fn write(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    at: At,
+    data: &[u8],
+) -> Result<u64> {
     let eof = (at == At::End).then(|| inode.vi.eof.lock());
     let start = match at {
         At::Offset(offset) => offset,
@@ -73,7 +79,11 @@ pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At
 /// The commonest write by far, one whole page that has a block already: the same steps without the loops, and without a fence or
 /// a shared line more. True: a log page was closed. `None`: it is another case, or became one; nothing has changed then.
 fn overwrite_page(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, page: PageNo, data: &[u8],
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    page: PageNo,
+    data: &[u8],
 ) -> Option<bool> {
     let cell = &inode.vi.index().find(&core.arena, page)?.cells[0];
     let chain = chain::held_with_room(core, guard.own, inode)?;
@@ -137,7 +147,12 @@ pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
 
 /// Steps 1 to 3. On an error nothing is held.
 fn prepare(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, data: &[u8], extents: &mut Vec<Extent>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    data: &[u8],
+    extents: &mut Vec<Extent>,
 ) -> Result<Prepared> {
     let replaces = span.pages() == 1 && look(core, inode, span.first()).0.block().is_some();
     place::allocate(core, guard.own, span, replaces, extents)?;
@@ -176,7 +191,12 @@ fn give_back(core: &Core, extents: &[Extent]) {
 
 /// Steps 4 to 9; true if a log page was closed.
 fn publish<'v>(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'v>, span: Span, extents: &[Extent], prepared: Prepared,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'v>,
+    span: Span,
+    extents: &[Extent],
+    prepared: Prepared,
     eof: Option<Latched<'v>>,
 ) -> Result<bool> {
     let mut eof = eof;
@@ -266,7 +286,11 @@ pub struct Locked<'v> {
 
 /// Locks every cell of a range, making those that do not exist.
 pub fn lock_pages<'v>(
-    core: &Core, guard: &LaneGuard<'_>, inode: InodeRef<'v>, first: PageNo, end: PageNo,
+    core: &Core,
+    guard: &LaneGuard<'_>,
+    inode: InodeRef<'v>,
+    first: PageNo,
+    end: PageNo,
 ) -> Result<Locked<'v>> {
     let mut locked = Locked { inode, first, end: first, version: Version(0) };
     while locked.end < end {
@@ -337,7 +361,12 @@ impl Locked<'_> {
 
     /// Maps the `n`th page to `map(n)` at `version` and lets go; what was mapped before is added to `replaced`.
     pub fn publish(
-        self, core: &Core, inode: InodeRef<'_>, version: Version, map: impl Fn(u64) -> Map, replaced: &mut Vec<Extent>,
+        self,
+        core: &Core,
+        inode: InodeRef<'_>,
+        version: Version,
+        map: impl Fn(u64) -> Map,
+        replaced: &mut Vec<Extent>,
     ) {
         let mut change = 0i64;
         self.for_cells(core, |n, cell| {
@@ -393,7 +422,12 @@ pub struct LockedSparse<'v> {
 }
 
 /// Locks the cells of a range that exist. The caller holds the EOF latch and has raised the gate.
-pub fn lock_existing<'v>(core: &Core, guard: &LaneGuard<'_>, inode: InodeRef<'v>, range: Change) -> LockedSparse<'v> {
+pub fn lock_existing<'v>(
+    core: &Core,
+    guard: &LaneGuard<'_>,
+    inode: InodeRef<'v>,
+    range: Change,
+) -> LockedSparse<'v> {
     let mut version = Version(0);
     let mut page = range.first;
     while let Some(run) = inode.vi.index().next_run(&core.arena, page, range.end) {
@@ -431,7 +465,12 @@ impl LockedSparse<'_> {
     /// Maps each page to `map(page)` at `version` and lets go; a page for which that is `None` keeps content and version: no
     /// record names it (D1).
     pub fn publish(
-        self, core: &Core, lane: u16, version: Version, map: impl Fn(PageNo) -> Option<Map>, replaced: &mut Vec<Extent>,
+        self,
+        core: &Core,
+        lane: u16,
+        version: Version,
+        map: impl Fn(PageNo) -> Option<Map>,
+        replaced: &mut Vec<Extent>,
     ) {
         let mut change = 0i64;
         self.for_cells(core, |page, cell| {

@@ -106,17 +106,29 @@ impl Drop for RangeGuard<'_> {
 
 /// Locks bytes `[start, end)` the way this variant does.
 pub fn lock_range<'c>(
-    core: &'c Core, own: &mut Own, inode: InodeRef<'c>, start: u64, end: u64, access: Access,
+    core: &'c Core,
+    own: &mut Own,
+    inode: InodeRef<'c>,
+    start: u64,
+    end: u64,
+    access: Access,
 ) -> Result<RangeGuard<'c>> {
     let Some(lock) = &core.locks else { return Ok(RangeGuard { core, held: None }) };
     make_locks(core, own, inode)?;
     let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
-    let held = lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
+    let held =
+        lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
     Ok(RangeGuard { core, held: Some((&locks.range, Some(held))) })
 }
 
 /// Writes all of `data`; returns its offset.
-pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, data: &[u8]) -> Result<u64> {
+pub fn write(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    at: At,
+    data: &[u8],
+) -> Result<u64> {
     let mut eof = None;
     loop {
         if eof.is_none() && wants_eof(inode, at, data.len()) {
@@ -124,7 +136,8 @@ pub fn write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At
         }
         let guess = start_of(inode, at);
         let end = guess.checked_add(data.len() as u64).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES);
-        let range = lock_range(core, guard.own, inode, guess, end.ok_or(Error::FileTooBig)?, Access::Exclusive)?;
+        let range =
+            lock_range(core, guard.own, inode, guess, end.ok_or(Error::FileTooBig)?, Access::Exclusive)?;
         if eof.is_none() && wants_eof(inode, at, data.len()) {
             continue;
         }
@@ -168,7 +181,12 @@ fn wants_eof(inode: InodeRef<'_>, at: At, len: usize) -> bool {
 
 /// The steps of a write whose range is held; true if a log page was closed.
 fn write_locked(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, data: &[u8], extents: &mut Vec<Extent>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    data: &[u8],
+    extents: &mut Vec<Extent>,
 ) -> Result<bool> {
     let version = grow_cells(core, inode, span)?;
     let mut old = std::mem::take(&mut guard.scratch.collected);
@@ -188,7 +206,9 @@ fn write_locked(
         let mut replaced = std::mem::take(&mut guard.scratch.replaced);
         replaced.clear();
         old.iter().filter_map(|seen| seen.map().block()).for_each(|b| add_extent(&mut replaced, b));
-        inode.vi.count_blocks(span.pages() as i64 - old.iter().filter(|s| s.map().block().is_some()).count() as i64);
+        inode.vi.count_blocks(
+            span.pages() as i64 - old.iter().filter(|s| s.map().block().is_some()).count() as i64,
+        );
         for extent in &replaced {
             free_later(core.free_map(), &core.region, guard.own, *extent);
         }
@@ -212,7 +232,12 @@ fn grow_cells(core: &Core, inode: InodeRef<'_>, span: Span) -> Result<Version> {
 }
 
 fn data_write(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, data: &[u8], extents: &[Extent],
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    data: &[u8],
+    extents: &[Extent],
     old: impl Fn(u64) -> Map,
 ) -> Result<Option<BlockNo>> {
     let list = place::write_list(core, guard.own, inode.id(), extents)?;
@@ -228,7 +253,12 @@ fn data_write(
 }
 
 fn log_and_publish(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, extents: &[Extent], list: Option<BlockNo>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    extents: &[Extent],
+    list: Option<BlockNo>,
     version: Version,
 ) -> Result<bool> {
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
@@ -272,9 +302,16 @@ fn log_and_publish(
 }
 
 /// Reads up to `into.len()` bytes at `offset`; how many.
-pub fn read(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, into: &mut [u8]) -> Result<usize> {
+pub fn read(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<usize> {
     loop {
-        let len = usize::try_from(inode.vi.size().saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
+        let len =
+            usize::try_from(inode.vi.size().saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
         if len == 0 {
             return Ok(0);
         }

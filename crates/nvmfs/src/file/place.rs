@@ -79,10 +79,20 @@ impl Span {
 
 /// Allocates the blocks of a span into `extents`. A single page that replaces another may use the reserve: it leaves as much
 /// space free as there was.
-pub fn allocate(core: &Core, own: &mut Own, span: Span, replaces: bool, extents: &mut Vec<Extent>) -> Result<()> {
+pub fn allocate(
+    core: &Core,
+    own: &mut Own,
+    span: Span,
+    replaces: bool,
+    extents: &mut Vec<Extent>,
+) -> Result<()> {
     extents.clear();
     let purpose = if replaces && span.pages() == 1 { Purpose::Vital } else { Purpose::Data };
-    if take_blocks(core.free_map(), &core.region, own, span.pages(), purpose, extents) { Ok(()) } else { Err(Error::NoSpace) }
+    if take_blocks(core.free_map(), &core.region, own, span.pages(), purpose, extents) {
+        Ok(())
+    } else {
+        Err(Error::NoSpace)
+    }
 }
 
 /// The block of the `n`th page.

@@ -22,9 +22,15 @@ const RUNS_MAX: usize = 16;
 
 /// fallocate(2).
 pub fn fallocate(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, op: RangeOp, offset: u64, len: u64,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    op: RangeOp,
+    offset: u64,
+    len: u64,
 ) -> Result<()> {
-    let end = offset.checked_add(len).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)?;
+    let end =
+        offset.checked_add(len).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)?;
     let span = Span { start: offset, end };
     let _eof = inode.vi.eof.lock();
     let grown = (end > inode.vi.size()).then_some(end);
@@ -52,7 +58,11 @@ fn allocate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: S
 
 /// Allocates the holes of `[page, end)`, as many as one transaction names; returns the page after the last one looked at.
 fn allocate_some(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, page: PageNo, end: PageNo,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    page: PageNo,
+    end: PageNo,
 ) -> Result<PageNo> {
     let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
     if commit::prepare(core, guard, inode, RUNS_MAX as u32)? {
@@ -124,7 +134,12 @@ fn allocate_some(
 }
 
 /// The first run of pages without blocks in `[page, end)`, and the page to go on from.
-fn first_hole(core: &Core, inode: InodeRef<'_>, page: PageNo, end: PageNo) -> (Option<(PageNo, u64)>, PageNo) {
+fn first_hole(
+    core: &Core,
+    inode: InodeRef<'_>,
+    page: PageNo,
+    end: PageNo,
+) -> (Option<(PageNo, u64)>, PageNo) {
     let mapped = |page: PageNo| block_of(core, inode, page).is_some();
     let mut first = page;
     while first < end && mapped(first) {

@@ -38,7 +38,13 @@ pub struct Seen {
 const ABSENT: Seen = Seen { lv: None, owner: None, map: Map::HOLE };
 
 /// Reads up to `into.len()` bytes at `offset`; how many.
-pub fn read(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, into: &mut [u8]) -> Result<usize> {
+pub fn read(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<usize> {
     let size = inode.vi.size();
     let len = readable(size, offset, into.len());
     if len == 0 {
@@ -86,7 +92,12 @@ pub fn copy_page(core: &Core, map: Map, within: u64, into: &mut [u8]) {
 }
 
 fn read_once(
-    core: &Core, inode: InodeRef<'_>, span: Span, size: u64, into: &mut [u8], collected: &mut Vec<Seen>,
+    core: &Core,
+    inode: InodeRef<'_>,
+    span: Span,
+    size: u64,
+    into: &mut [u8],
+    collected: &mut Vec<Seen>,
 ) -> bool {
     collected.clear();
     for_pages(core, inode, span, |_, cell| collected.push(cell.map_or(ABSENT, |c| collect(core, c))));
@@ -183,7 +194,11 @@ fn follows(first: Map, later: Map, by: u64) -> bool {
 
 /// The read that cannot fail: maps are taken under the cells, blocks are kept by a pin (I2).
 fn read_pinned(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, offset: u64, into: &mut [u8],
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    offset: u64,
+    into: &mut [u8],
 ) -> Result<usize> {
     inode.vi.pin();
     let mut collected = std::mem::take(&mut guard.scratch.collected);
@@ -243,7 +258,10 @@ pub fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extent
     for e in extents {
         // SAFETY: `own` is this thread's.
         let node = unsafe {
-            guard.own.heap.alloc(&core.arena, Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count })
+            guard
+                .own
+                .heap
+                .alloc(&core.arena, Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count })
         };
         // Without memory the block stays allocated until the next mount: never free too early.
         if let Ok(node) = node {

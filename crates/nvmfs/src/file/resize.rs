@@ -56,13 +56,23 @@ pub fn set_state(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ne
 }
 
 /// Makes `[start, end)` a hole; the size is kept, or becomes `size`. The caller holds the EOF latch.
-pub fn punch(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, size: Option<u64>) -> Result<()> {
+pub fn punch(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    size: Option<u64>,
+) -> Result<()> {
     let new = size.map(|size| NewState { size: Some(size), ..NewState::default() });
     change(core, guard, inode, Some(span), new.as_ref())
 }
 
 fn change(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, clear: Option<Span>, new: Option<&NewState>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    clear: Option<Span>,
+    new: Option<&NewState>,
 ) -> Result<()> {
     // The papers' range lock stands before the cells; nothing is mapped beyond EOF. In `nova` it guards the log too.
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
@@ -152,7 +162,11 @@ struct Edge {
 }
 
 fn clear_range(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, new: Option<&NewState>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    new: Option<&NewState>,
 ) -> Result<bool> {
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
@@ -177,7 +191,12 @@ fn clear_range(
 }
 
 fn log_clear(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, version: Version, new: Option<&NewState>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    version: Version,
+    new: Option<&NewState>,
     edges: Vec<Edge>,
 ) -> Result<(bool, Vec<Edge>)> {
     let records = records_of(inode, span, version, new, &edges);
@@ -203,7 +222,12 @@ fn log_clear(
 }
 
 fn publish(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span, version: Version, edges: &[Edge],
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    version: Version,
+    edges: &[Edge],
     locked: LockedSparse<'_>,
 ) {
     inode.vi.raise_floor(version);
@@ -234,11 +258,15 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
             continue;
         }
         let Some(block) = take_block(core.free_map(), &core.region, guard.own, Purpose::Vital) else {
-            let taken: Vec<Extent> = edges.iter().map(|e: &Edge| Extent { block: e.block, count: 1 }).collect();
+            let taken: Vec<Extent> =
+                edges.iter().map(|e: &Edge| Extent { block: e.block, count: 1 }).collect();
             crate::alloc::untake(core.free_map(), &taken);
             return Err(Error::NoSpace);
         };
-        let one = Span { start: span.start.max(page.offset()), end: span.end.min(page.offset() + BLOCK_BYTES as u64) };
+        let one = Span {
+            start: span.start.max(page.offset()),
+            end: span.end.min(page.offset() + BLOCK_BYTES as u64),
+        };
         let extent = [Extent { block, count: 1 }];
         core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
         fill_edge(core, one, &extent, page, map);
@@ -256,7 +284,11 @@ fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
 }
 
 fn records_of(
-    inode: InodeRef<'_>, span: Span, version: Version, new: Option<&NewState>, edges: &[Edge],
+    inode: InodeRef<'_>,
+    span: Span,
+    version: Version,
+    new: Option<&NewState>,
+    edges: &[Edge],
 ) -> Vec<Record> {
     let now = crate::clock::exact();
     let generation = inode.vi.change() + u64::from(new.is_some());

@@ -30,7 +30,10 @@ pub fn encode(seed: u32, owner: InodeId, at: BlockNo, extents: &[Extent], next: 
 
 /// Reads one block back: its extents and the next block. `None` if it is not whole.
 pub fn decode(
-    seed: u32, owner: InodeId, at: BlockNo, word_at: impl Fn(usize) -> u64,
+    seed: u32,
+    owner: InodeId,
+    at: BlockNo,
+    word_at: impl Fn(usize) -> u64,
 ) -> Option<(Vec<Extent>, Option<BlockNo>)> {
     let head = word_at(0);
     let count = field(head, 32, 10) as usize;
@@ -47,9 +50,8 @@ pub fn decode(
         Target::At(block) => Some(block),
         Target::Bad => return None,
     };
-    let extents = body[1..].iter().map(|w| Extent {
-        block: BlockNo(field(payload(*w), 0, 40)),
-        count: field(payload(*w), 40, 22),
-    });
+    let extents = body[1..]
+        .iter()
+        .map(|w| Extent { block: BlockNo(field(payload(*w), 0, 40)), count: field(payload(*w), 40, 22) });
     Some((extents.collect(), next))
 }

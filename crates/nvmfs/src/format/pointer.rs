@@ -66,7 +66,9 @@ pub fn decode(seed: u32, owner: InodeId, place: Place, raw: u64) -> Target<Block
     let block = field(raw, 0, BlockNo::BITS);
     match raw {
         0 => Target::None,
-        _ if raw >> BlockNo::BITS == check(seed, owner, place, block, 24) && block != 0 => Target::At(BlockNo(block)),
+        _ if raw >> BlockNo::BITS == check(seed, owner, place, block, 24) && block != 0 => {
+            Target::At(BlockNo(block))
+        }
         _ => Target::Bad,
     }
 }

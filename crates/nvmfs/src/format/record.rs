@@ -1,5 +1,4 @@
-//! Log records: what happened to an inode, one to seven lines each, each line with a checksum of its own: a line is known to be torn,
-//! damaged or whole, and a first line from a later one, whatever became of its neighbours.
+//! Log records: what happened to an inode, one to seven lines each.
 //!
 //! | word | payload | guards against |
 //! |------|---------|----------------|
@@ -219,7 +218,12 @@ impl Record {
                     Blocks::Unwritten(b) => (b, FLAG_UNWRITTEN),
                     Blocks::List(b) => (b, FLAG_LIST),
                 };
-                draft.head(page.0 | u64::from(end_in_last_page) << 36, block.0 | pages << 40, version.0, mtime);
+                draft.head(
+                    page.0 | u64::from(end_in_last_page) << 36,
+                    block.0 | pages << 40,
+                    version.0,
+                    mtime,
+                );
                 draft.extra(0, generation);
                 (1, flags)
             }
@@ -251,7 +255,8 @@ impl Record {
                 (if removed { 5 } else { 4 }, if foreign { FLAG_FOREIGN } else { 0 })
             }
         };
-        draft.lines[0][0] = word(kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(draft.slots) << 58);
+        draft.lines[0][0] =
+            word(kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(draft.slots) << 58);
         draft
     }
 }
@@ -269,7 +274,8 @@ impl Draft {
     /// Words 1, 2, 3 and 5.
     fn head(&mut self, one: u64, two: u64, version: u64, mtime: Time) {
         let line = &mut self.lines[0];
-        (line[1], line[2], line[3], line[5]) = (word(one), word(two), word(version), word(time_payload(mtime)));
+        (line[1], line[2], line[3], line[5]) =
+            (word(one), word(two), word(version), word(time_payload(mtime)));
     }
 
     /// The `i`th further word: word 6, then the lines behind the first.
@@ -302,7 +308,8 @@ fn checksum(seed: u32, slot: u32, line: &Line) -> u32 {
 /// Word 7 of the `i`th line of a record, which lies in `slot`.
 fn later_word(seed: u32, slot: u32, i: u32, line: &Line) -> u64 {
     let head = LATER << 32 | u64::from(i) << 38;
-    let sum = crc(seed, &[u64::from(slot), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]]);
+    let sum =
+        crc(seed, &[u64::from(slot), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]]);
     word(head | u64::from(sum))
 }
 
@@ -321,7 +328,8 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
         _ => return Found::Torn,
     }
     if !marked(&first[..7]) || field(first[0], 0, 32) != u64::from(checksum(seed, slot, &first)) {
-        return Found::Damaged;
+        // A later line that lacks its word 7 looks like this, and no damage makes a word zero.
+        return if first[7] == 0 { Found::Torn } else { Found::Damaged };
     }
     let slots = field(first[0], 58, 4) as u32;
     if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > super::page::SLOTS + 1 {
@@ -402,7 +410,15 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
                 _ => return None,
             };
             let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
-            sane.then_some(Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation: w(6) })
+            sane.then_some(Record::Write {
+                page,
+                pages,
+                blocks,
+                end_in_last_page,
+                version,
+                mtime,
+                generation: w(6),
+            })
         }
         2 => {
             let (page, pages) = (PageNo(field(w(1), 0, 36)), field(w(2), 0, 37));
@@ -425,7 +441,9 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
             let dir = if foreign { InodeId { ino: Ino(extra(0)?), generation: extra(1)? } } else { home };
             let len = field(w(1), 44, 8) as usize;
             let mut bytes = [0; NAME_MAX_BYTES + NAME_BYTES_A_WORD];
-            for (i, chunk) in bytes.chunks_mut(NAME_BYTES_A_WORD).enumerate().take(len.div_ceil(NAME_BYTES_A_WORD)) {
+            for (i, chunk) in
+                bytes.chunks_mut(NAME_BYTES_A_WORD).enumerate().take(len.div_ceil(NAME_BYTES_A_WORD))
+            {
                 let le = extra(i + if foreign { 2 } else { 0 })?.to_le_bytes();
                 let n = chunk.len();
                 chunk.copy_from_slice(&le[..n]);

@@ -91,8 +91,14 @@ fn every_record_is_read_back_as_it_was_written() {
 fn a_record_in_another_slot_or_page_does_not_count() {
     for record in samples() {
         let lines = sealed(&record, 5);
-        assert_eq!(parse(SEED, HOME, 6, |s| lines.get((s - 6) as usize).copied().unwrap_or([0; 8])), Found::Damaged);
-        assert_eq!(parse(SEED + 1, HOME, 5, |s| lines.get((s - 5) as usize).copied().unwrap_or([0; 8])), Found::Damaged);
+        assert_eq!(
+            parse(SEED, HOME, 6, |s| lines.get((s - 6) as usize).copied().unwrap_or([0; 8])),
+            Found::Damaged
+        );
+        assert_eq!(
+            parse(SEED + 1, HOME, 5, |s| lines.get((s - 5) as usize).copied().unwrap_or([0; 8])),
+            Found::Damaged
+        );
     }
 }
 
@@ -159,7 +165,10 @@ fn headers_inodes_and_pointers_refuse_every_flipped_bit() {
     assert_eq!(pointer::decode(SEED, HOME, pointer::Place::Head(1), raw), pointer::Target::At(BlockNo(77)));
     assert_eq!(pointer::decode_tail(SEED, HOME, tail), pointer::Target::At((BlockNo(77), 64)));
     for bit in 0..64 {
-        assert_eq!(pointer::decode(SEED, HOME, pointer::Place::Head(1), raw ^ 1 << bit), pointer::Target::Bad);
+        assert_eq!(
+            pointer::decode(SEED, HOME, pointer::Place::Head(1), raw ^ 1 << bit),
+            pointer::Target::Bad
+        );
         assert_eq!(pointer::decode_tail(SEED, HOME, tail ^ 1 << bit), pointer::Target::Bad);
     }
 }

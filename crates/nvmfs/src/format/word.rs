@@ -57,7 +57,8 @@ pub fn crc(seed: u32, words: &[u64]) -> u32 {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse4.2"))]
     {
         // SAFETY: this code is compiled for processors that have the instruction.
-        words.iter().fold(u64::from(seed), |crc, w| unsafe { std::arch::x86_64::_mm_crc32_u64(crc, *w) }) as u32
+        words.iter().fold(u64::from(seed), |crc, w| unsafe { std::arch::x86_64::_mm_crc32_u64(crc, *w) })
+            as u32
     }
     #[cfg(not(all(target_arch = "x86_64", target_feature = "sse4.2")))]
     words.iter().fold(seed, |crc, w| !crc32c::crc32c_append(!crc, &w.to_le_bytes()))

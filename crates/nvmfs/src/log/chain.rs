@@ -132,7 +132,8 @@ impl Chain {
     /// Takes a chain that nobody holds; true: it is this lane's until `let_go_of_chain`.
     pub fn claim(&self, lane: u16) -> bool {
         // ORDERING: Relaxed, a guess; Acquire on the CAS pairs with the Release in `let_go`.
-        self.owner.load(Relaxed) == 0 && self.owner.compare_exchange(0, u32::from(lane), Acquire, Relaxed).is_ok()
+        self.owner.load(Relaxed) == 0
+            && self.owner.compare_exchange(0, u32::from(lane), Acquire, Relaxed).is_ok()
     }
 
     /// Gives a claimed chain back.
@@ -200,7 +201,12 @@ pub fn existing<'c>(core: &'c Core, inode: InodeRef<'c>) -> impl Iterator<Item =
 }
 
 /// The place of chain `number` in memory.
-fn slot_of<'c>(core: &'c Core, own: &mut Own, chains: &'c Chains, number: u32) -> Result<&'c AtomicPtr<Chain>> {
+fn slot_of<'c>(
+    core: &'c Core,
+    own: &mut Own,
+    chains: &'c Chains,
+    number: u32,
+) -> Result<&'c AtomicPtr<Chain>> {
     if number < HEADS_INLINE {
         return Ok(&chains.inline[number as usize]);
     }
@@ -208,7 +214,9 @@ fn slot_of<'c>(core: &'c Core, own: &mut Own, chains: &'c Chains, number: u32) -
     let mut more = chains.more.load(Acquire);
     if more.is_null() {
         // SAFETY: `own` is this thread's.
-        let new = unsafe { own.heap.alloc_slice(&core.arena, HEADS_IN_BLOCK as usize, |_| AtomicPtr::new(Ptr::NULL)) };
+        let new = unsafe {
+            own.heap.alloc_slice(&core.arena, HEADS_IN_BLOCK as usize, |_| AtomicPtr::new(Ptr::NULL))
+        };
         let new = new.map_err(no_memory)?;
         // ORDERING: AcqRel and Acquire, as in `chains_of`.
         more = match chains.more.compare_exchange(Ptr::NULL, new, AcqRel, Acquire) {
@@ -224,7 +232,13 @@ fn slot_of<'c>(core: &'c Core, own: &mut Own, chains: &'c Chains, number: u32) -
 }
 
 /// Links a chain that recovery found.
-pub fn adopt(core: &Core, own: &mut Own, inode: InodeRef<'_>, chain: Chain, head_block: Option<BlockNo>) -> Result<()> {
+pub fn adopt(
+    core: &Core,
+    own: &mut Own,
+    inode: InodeRef<'_>,
+    chain: Chain,
+    head_block: Option<BlockNo>,
+) -> Result<()> {
     let chains = chains_of(core, own, inode)?;
     let number = chain.number();
     // ORDERING: Release, pairs with the Acquire in `head_pos`.
@@ -266,7 +280,8 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
     let way = if guard.own.chain_last == ways[0] as u64 { ways[1] } else { ways[0] };
     let_go(core, guard.own, guard.id, way);
     let chain = claim(core, guard, inode)?;
-    guard.own.chains[way] = HeldChain { ino: inode.ino.0, generation, chain: core.arena.offset_of(chain).raw() };
+    guard.own.chains[way] =
+        HeldChain { ino: inode.ino.0, generation, chain: core.arena.offset_of(chain).raw() };
     guard.own.chain_last = way as u64;
     Ok(chain)
 }
@@ -303,7 +318,8 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
             make_head_block(core, guard, inode, chains)?;
         }
         // SAFETY: `own` is this thread's.
-        let new = unsafe { guard.own.heap.alloc(&core.arena, Chain::new(number, guard.id)) }.map_err(no_memory)?;
+        let new =
+            unsafe { guard.own.heap.alloc(&core.arena, Chain::new(number, guard.id)) }.map_err(no_memory)?;
         // ORDERING: AcqRel and Relaxed: the loser goes on to the next number.
         if place.compare_exchange(Ptr::NULL, new, AcqRel, Relaxed).is_ok() {
             return Ok(core.arena.get(new));
@@ -315,7 +331,12 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
 }
 
 /// Makes the block of further heads, if no other lane has.
-fn make_head_block(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, chains: &Chains) -> Result<()> {
+fn make_head_block(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    chains: &Chains,
+) -> Result<()> {
     let _latched = inode.vi.heads.lock();
     // ORDERING: Acquire, pairs with the Release below.
     if chains.head_block.load(Acquire) != 0 {
@@ -361,7 +382,12 @@ pub fn let_go_of(core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) {
 
 /// Makes sure that `slots` records fit: prepares the next page if they do not. True: the caller must fence before it appends (C1).
 pub fn make_room(
-    core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>, chain: &Chain, slots: u32,
+    core: &Core,
+    own: &mut Own,
+    lane: u16,
+    inode: InodeRef<'_>,
+    chain: &Chain,
+    slots: u32,
 ) -> Result<bool> {
     // ORDERING: Relaxed throughout, I1.
     let (page, slot, spare) = (chain.page.load(Relaxed), chain.slot.load(Relaxed), chain.spare.load(Relaxed));
@@ -370,15 +396,14 @@ pub fn make_room(
     }
     let block = take_block(core.free_map(), &core.region, own, Purpose::Vital).ok_or(Error::NoSpace)?;
     own.page_serial += 1;
-    let header =
-        PageHeader {
-            owner: inode.id(),
-            epoch: core.epoch,
-            lane,
-            serial: own.page_serial,
-            chain: chain.number(),
-            era: era(inode),
-        };
+    let header = PageHeader {
+        owner: inode.id(),
+        epoch: core.epoch,
+        lane,
+        serial: own.page_serial,
+        chain: chain.number(),
+        era: era(inode),
+    };
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     core.region.nt_line(block.pos(), &header.encode(core.seed));
     // ORDERING: Relaxed, I1.
@@ -412,7 +437,12 @@ pub struct Appended {
 
 /// Writes a transaction; room was made and fenced. Durable after the caller's next fence. `marked`: the marks are written too.
 pub fn append_unfenced(
-    core: &Core, lane: u16, inode: InodeRef<'_>, chain: &Chain, records: &[Record], marked: bool,
+    core: &Core,
+    lane: u16,
+    inode: InodeRef<'_>,
+    chain: &Chain,
+    records: &[Record],
+    marked: bool,
 ) -> Appended {
     assert!(!records.is_empty(), "an empty transaction would be marked all the same");
     let home = inode.id();
@@ -423,7 +453,8 @@ pub fn append_unfenced(
         link_spare(core, inode, chain);
     }
     // ORDERING: Relaxed, I1.
-    let (page, first, seed) = (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
+    let (page, first, seed) =
+        (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
     let (mut slot, mut last) = (first, first);
     for record in records {
         let mut draft = record.draft(home, lane);
@@ -479,7 +510,8 @@ pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Opti
     match pointer::decode(core.seed, inode.id(), Place::Next(page), raw) {
         pointer::Target::None => Ok(None),
         pointer::Target::At(next) if core.layout.holds(next, 1) => Ok(Some(next)),
-        _ => Err(core.damage(format!("log page {} of inode {}: the pointer to the next page", page.0, inode.ino.0))),
+        _ => Err(core
+            .damage(format!("log page {} of inode {}: the pointer to the next page", page.0, inode.ino.0))),
     }
 }
 
@@ -487,15 +519,22 @@ pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Opti
 /// the caller's fence (C2) and `settle_oldest`. The page that takes records goes only if it is the last one left: the chain is
 /// empty then.
 pub fn unlink_page_unfenced(
-    core: &Core, inode: InodeRef<'_>, chain: &Chain, before: Option<BlockNo>, page: BlockNo,
+    core: &Core,
+    inode: InodeRef<'_>,
+    chain: &Chain,
+    before: Option<BlockNo>,
+    page: BlockNo,
 ) -> Result<()> {
     let next = next_page(core, inode, page)?;
     if next.is_none() && (before.is_some() || chain.tail().0 != page) {
-        return Err(core.damage(format!("log page {} of inode {} ends its chain too early", page.0, inode.ino.0)));
+        return Err(
+            core.damage(format!("log page {} of inode {} ends its chain too early", page.0, inode.ino.0))
+        );
     }
     match before {
         Some(before) => {
-            let link = next.map_or(0, |next| pointer::encode(core.seed, inode.id(), Place::Next(before), next));
+            let link =
+                next.map_or(0, |next| pointer::encode(core.seed, inode.id(), Place::Next(before), next));
             core.region.store_u64(next_pos(before), link);
         }
         None => {
@@ -534,7 +573,7 @@ pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
         }
         chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
         chain.pages.store(0, Relaxed); // ORDERING: Relaxed, as above.
-            chain.owner.store(0, Release); // ORDERING: Release, as above.
+        chain.owner.store(0, Release); // ORDERING: Release, as above.
     }
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
     let chains = inode.vi.chains.load(Acquire);

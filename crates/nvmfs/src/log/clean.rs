@@ -16,8 +16,8 @@
 use crate::alloc::free_later;
 use crate::core::Core;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
-use crate::format::word::Line;
 use crate::format::record::{Blocks, Found, Record, WriteLine, parse, write_in};
+use crate::format::word::Line;
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
@@ -105,9 +105,8 @@ fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain, version: Ver
     chain::existing(core, inode).filter(|other| !std::ptr::eq(*other, chain)).any(|other| {
         let Some(first) = other.oldest() else { return false };
         let header = PageHeader::decode(core.seed, &core.region.line(first.pos()));
-        let newer = header.is_some_and(|h| {
-            h.owner == inode.id() && h.chain == other.number() && h.era >= version.0
-        });
+        let newer =
+            header.is_some_and(|h| h.owner == inode.id() && h.chain == other.number() && h.era >= version.0);
         // Still the first: else the block may have been reused while its header was read.
         !newer || other.oldest() != Some(first)
     })
@@ -132,7 +131,10 @@ impl Page {
 
 /// `None` if something in the page is alive; else the extent lists that go with it. `first_of`: it is the first page of this chain.
 fn lists_of_dead(
-    core: &Core, inode: InodeRef<'_>, page: BlockNo, first_of: Option<&Chain>,
+    core: &Core,
+    inode: InodeRef<'_>,
+    page: BlockNo,
+    first_of: Option<&Chain>,
 ) -> Option<Vec<Extent>> {
     let words = Page::load(core, page);
     let header = PageHeader::decode(core.seed, &words.line(0))?;
@@ -169,7 +171,8 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         }
         Record::Punch { page, version, .. } => {
             // ORDERING: Relaxed, an older pair only keeps a record longer.
-            let later = version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
+            let later =
+                version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
             !later && needed(version)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
@@ -207,14 +210,21 @@ pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo,
 }
 
 /// Does this record, superseded in all its pages, alone say what the size is? A later write of the last page says it too.
-fn carries_size(core: &Core, inode: InodeRef<'_>, end: PageNo, end_in_last_page: u32, version: Version) -> bool {
+fn carries_size(
+    core: &Core,
+    inode: InodeRef<'_>,
+    end: PageNo,
+    end_in_last_page: u32,
+    version: Version,
+) -> bool {
     let last = PageNo(end.0 - 1);
     if last.offset() + u64::from(end_in_last_page) < inode.vi.size() {
         return false;
     }
-    let newer = inode.vi.index().find(&core.arena, last).is_some_and(|run| {
-        run.cells[0].map().content().is_some() && run.cells[0].lv().version() > version
-    });
+    let newer =
+        inode.vi.index().find(&core.arena, last).is_some_and(|run| {
+            run.cells[0].map().content().is_some() && run.cells[0].lv().version() > version
+        });
     !newer
 }
 

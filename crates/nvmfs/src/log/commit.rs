@@ -47,7 +47,12 @@ pub fn chain_of<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'
 ///
 /// # Errors
 /// In the papers' variants, whose room is made here: no space. Nothing has happened then.
-pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record]) -> Result<Committed> {
+pub fn commit(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
+) -> Result<Committed> {
     match core.variant.log() {
         LogKind::SelfCertifying => {
             let chain = chain_of(core, guard, inode)?;
@@ -76,7 +81,10 @@ pub struct Committed {
 
 /// NOVA: the caller holds the inode's lock over all of it.
 fn commit_by_tail(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record],
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
 ) -> Result<Committed> {
     step(Step::Logging);
     let (chain, at) = log_in_order(core, guard, inode, records)?;
@@ -89,7 +97,10 @@ fn commit_by_tail(
 
 /// The SRL paper's section IV-D: places are given out under the log lock, each record is marked on its own.
 fn commit_by_mark(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record],
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
 ) -> Result<Committed> {
     let locks = paper_locks(core, inode);
     let at = {
@@ -106,7 +117,10 @@ fn commit_by_mark(
 }
 
 fn log_in_order<'c>(
-    core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>, records: &[Record],
+    core: &'c Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'c>,
+    records: &[Record],
 ) -> Result<(&'c Chain, Appended)> {
     let chain = chain::only(core, guard.own, inode)?;
     let slots = records.iter().map(Record::slots_max).sum();
@@ -114,7 +128,8 @@ fn log_in_order<'c>(
         // PERSIST: a page is empty and has its header before it is linked (log expansion, as NOVA).
         core.region.fence();
     }
-    let at = chain::append_unfenced(core, guard.id, inode, chain, records, core.variant.log() == LogKind::Tail);
+    let at =
+        chain::append_unfenced(core, guard.id, inode, chain, records, core.variant.log() == LogKind::Tail);
     // PERSIST: records before the tail or mark that makes them count.
     core.region.fence();
     Ok((chain, at))
@@ -131,5 +146,9 @@ pub fn paper_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperL
 /// A transaction that does not fit is the caller's mistake, not the user's; it is refused before anything is written.
 pub fn fits(records: &[Record]) -> Result<()> {
     let slots: u32 = records.iter().map(Record::slots_max).sum();
-    if slots <= TXN_SLOTS_MAX { Ok(()) } else { Err(Error::InvalidArgument("too many records in one transaction")) }
+    if slots <= TXN_SLOTS_MAX {
+        Ok(())
+    } else {
+        Err(Error::InvalidArgument("too many records in one transaction"))
+    }
 }

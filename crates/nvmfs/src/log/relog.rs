@@ -14,8 +14,8 @@
 
 use crate::core::Core;
 use crate::file::heddle::{lock_pages, look};
-use crate::format::page::{PageHeader, SLOTS};
 use crate::file::resize::restate;
+use crate::format::page::{PageHeader, SLOTS};
 use crate::format::record::{Blocks, Found, Record, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
@@ -34,7 +34,8 @@ pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &C
     if core.locks.is_some() && !directory {
         return;
     }
-    let idle = chain::existing(core, inode).find(|c| !std::ptr::eq(*c, own) && c.oldest().is_some() && c.claim(guard.id));
+    let idle = chain::existing(core, inode)
+        .find(|c| !std::ptr::eq(*c, own) && c.oldest().is_some() && c.claim(guard.id));
     // What fails (no space) is tried again when the next page is closed.
     let _done = move_page(core, guard, inode, idle.unwrap_or(own), own);
     if let Some(idle) = idle {
@@ -43,8 +44,16 @@ pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &C
 }
 
 /// Logs what is alive in the first page of `from` anew, and drops the page.
-fn move_page(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, from: &Chain, own: &Chain) -> Result<()> {
-    let Some(page) = from.head().filter(|p| !std::ptr::eq(from, own) || *p != own.tail().0) else { return Ok(()) };
+fn move_page(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    from: &Chain,
+    own: &Chain,
+) -> Result<()> {
+    let Some(page) = from.head().filter(|p| !std::ptr::eq(from, own) || *p != own.tail().0) else {
+        return Ok(());
+    };
     let Some(found) = read_page(core, inode, page, from) else { return Ok(()) };
     if !found.movable {
         return Ok(());
@@ -105,7 +114,9 @@ impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
             Record::Name { removed: false, .. } => self.names.push(record),
-            Record::State(_) if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) => self.names.push(record),
+            Record::State(_) if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) => {
+                self.names.push(record)
+            }
             Record::Write { page, pages, blocks, version, .. } => {
                 let lists = matches!(blocks, Blocks::List(_));
                 // One that stays for the size alone cannot be moved as a write.
@@ -162,7 +173,12 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
 }
 
 fn move_run(
-    core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    record: &Record,
+    first: PageNo,
+    stop: PageNo,
 ) -> Result<()> {
     let Record::Write { page, pages, blocks, end_in_last_page, version, .. } = *record else { return Ok(()) };
     let skip = first.0 - page.0;
@@ -189,12 +205,20 @@ fn move_run(
         page: first,
         pages: stop.0 - first.0,
         blocks,
-        end_in_last_page: if last || end_in_last_page == 0 { end_in_last_page } else { heddle_pmem::BLOCK_BYTES as u32 },
+        end_in_last_page: if last || end_in_last_page == 0 {
+            end_in_last_page
+        } else {
+            heddle_pmem::BLOCK_BYTES as u32
+        },
         version: version.max(inode.vi.floor()).next(),
         mtime: inode.vi.times()[0],
         generation: inode.vi.change(),
     };
-    let done = if unchanged { commit::commit(core, guard, inode, std::slice::from_ref(&again)).map(|_| ()) } else { Ok(()) };
+    let done = if unchanged {
+        commit::commit(core, guard, inode, std::slice::from_ref(&again)).map(|_| ())
+    } else {
+        Ok(())
+    };
     if done.is_err() || !unchanged {
         locked.unlock(core);
         guard.lane.end();

@@ -3,13 +3,13 @@
 //! Whatever is on the media, a scan ends and says what is wrong. Torn is what a power cut leaves: the last transaction of a
 //! page, not whole. All else that is not whole is damage, and damage is reported, never skipped (protocol review D3).
 
+use crate::format::layout::Layout;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, Place, Target};
 use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
 use crate::variant::LogKind;
-use crate::format::layout::Layout;
 use heddle_pmem::Region;
 
 /// What a scan needs to know.
@@ -47,7 +47,10 @@ impl Scan<'_> {
                 "log page {} says it belongs to chain {} of inode {}, but chain {chain} of inode {} leads to it",
                 page.0, h.chain, h.owner.ino.0, owner.ino.0
             ))),
-            None => Err(Damage(format!("log page {} of inode {}: the header's checksum is wrong", page.0, owner.ino.0))),
+            None => Err(Damage(format!(
+                "log page {} of inode {}: the header's checksum is wrong",
+                page.0, owner.ino.0
+            ))),
         }
     }
 
@@ -57,12 +60,21 @@ impl Scan<'_> {
         match pointer::decode(self.seed, owner, Place::Next(page), raw) {
             Target::None => Ok(None),
             Target::At(next) if self.layout.holds(next, 1) => Ok(Some(next)),
-            _ => Err(Damage(format!("log page {} of inode {}: the pointer to the next page is wrong", page.0, owner.ino.0))),
+            _ => Err(Damage(format!(
+                "log page {} of inode {}: the pointer to the next page is wrong",
+                page.0, owner.ino.0
+            ))),
         }
     }
 
     /// All records of a page that count. `end` is the first slot that does not (tail logs; else 64).
-    pub fn page(&self, owner: InodeId, header: &PageHeader, page: BlockNo, end: u32) -> Result<PageScan, Damage> {
+    pub fn page(
+        &self,
+        owner: InodeId,
+        header: &PageHeader,
+        page: BlockNo,
+        end: u32,
+    ) -> Result<PageScan, Damage> {
         let slots = Slots { scan: self, owner, page, seed: header.record_seed(self.seed) };
         let mut scan = PageScan::default();
         match self.kind {
@@ -71,7 +83,10 @@ impl Scan<'_> {
             LogKind::SelfCertifying => by_order(&slots, SLOTS + 1, false, &mut scan),
         }
         .map_err(|slot| {
-            Damage(format!("log page {} of inode {}: the record in slot {slot} is damaged", page.0, owner.ino.0))
+            Damage(format!(
+                "log page {} of inode {}: the record in slot {slot} is damaged",
+                page.0, owner.ino.0
+            ))
         })?;
         Ok(scan)
     }
@@ -135,7 +150,10 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
 }
 
 fn txn_holds(txn: Txn, slot: u32, slots: u32) -> bool {
-    txn.first >= 1 && txn.first <= slot && slot + slots <= txn.first + txn.slots && txn.first + txn.slots <= SLOTS + 1
+    txn.first >= 1
+        && txn.first <= slot
+        && slot + slots <= txn.first + txn.slots
+        && txn.first + txn.slots <= SLOTS + 1
 }
 
 fn drop_partial(slots: &Slots<'_>, torn_from: u32, scan: &mut PageScan) {

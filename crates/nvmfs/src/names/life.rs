@@ -22,7 +22,11 @@ use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
 /// Takes a slot and writes the inode into it, not fenced (C1); its volatile form is ready but has no name.
 pub fn make<'c>(
-    core: &'c Core, guard: &mut LaneGuard<'_>, cred: &Cred, parent: InodeRef<'_>, node: &NewNode<'_>,
+    core: &'c Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    parent: InodeRef<'_>,
+    node: &NewNode<'_>,
 ) -> Result<InodeRef<'c>> {
     let id = itable::take(core, guard)?;
     let inode = core.slot(id.ino).ok_or(Error::NoInodes)?;
@@ -34,7 +38,9 @@ pub fn make<'c>(
     let perm = match node.kind {
         FileKind::Directory if inherits => node.perm & 0o7777 | 0o2000,
         FileKind::Symlink => 0o777,
-        FileKind::Regular if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => node.perm & 0o5777,
+        FileKind::Regular if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => {
+            node.perm & 0o5777
+        }
         _ => node.perm & 0o7777,
     };
     let device = matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice);

@@ -33,7 +33,12 @@ pub fn check(inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
 }
 
 /// The directory of this number, which the caller may search (or change).
-pub fn directory<'c>(core: &'c Core, cred: &Cred, ino: heddle_vfs::Ino, want: Permission) -> Result<InodeRef<'c>> {
+pub fn directory<'c>(
+    core: &'c Core,
+    cred: &Cred,
+    ino: heddle_vfs::Ino,
+    want: Permission,
+) -> Result<InodeRef<'c>> {
     let dir = core.inode(ino)?;
     match dir.vi.kind_perm() {
         Some((FileKind::Directory, _)) => check(dir, cred, want)?,
@@ -64,7 +69,14 @@ pub fn child_of<'c>(core: &'c Core, entry: &Entry) -> Result<InodeRef<'c>> {
 }
 
 /// A name record of `dir` at its next version.
-pub fn record(dir: InodeRef<'_>, name: &[u8], child: InodeId, kind: FileKind, removed: bool, now: Time) -> Record {
+pub fn record(
+    dir: InodeRef<'_>,
+    name: &[u8],
+    child: InodeId,
+    kind: FileKind,
+    removed: bool,
+    now: Time,
+) -> Record {
     let version = Version(dir.vi.change() + 1);
     Record::Name { dir: dir.id(), removed, child, kind, name: NameBuf::new(name), version, mtime: now }
 }
@@ -86,7 +98,13 @@ pub fn note_change(dir: InodeRef<'_>, now: Time) {
 
 /// Makes an inode with a name. `open`: it gets a handle at once.
 pub fn make<'c>(
-    core: &'c Core, guard: &mut LaneGuard<'_>, cred: &Cred, dir: InodeRef<'c>, name: Name<'_>, node: &NewNode<'_>, open: bool,
+    core: &'c Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    dir: InodeRef<'c>,
+    name: Name<'_>,
+    node: &NewNode<'_>,
+    open: bool,
 ) -> Result<InodeRef<'c>> {
     if node.target.len() > TARGET_MAX_BYTES {
         return Err(Error::NameTooLong);
@@ -122,7 +140,12 @@ pub fn make<'c>(
 
 /// Gives a new inode its name; true if a log page was closed.
 fn named_in(
-    core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, name: Name<'_>, node: &NewNode<'_>, inode: InodeRef<'_>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    dir: InodeRef<'_>,
+    name: Name<'_>,
+    node: &NewNode<'_>,
+    inode: InodeRef<'_>,
 ) -> Result<bool> {
     if node.kind == FileKind::Symlink {
         write_target(core, guard, inode, node.target)?;
@@ -162,7 +185,12 @@ fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, tar
 
 /// Gives an inode one more name.
 pub fn link(
-    core: &Core, guard: &mut LaneGuard<'_>, cred: &Cred, inode: InodeRef<'_>, dir: InodeRef<'_>, name: Name<'_>,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    inode: InodeRef<'_>,
+    dir: InodeRef<'_>,
+    name: Name<'_>,
 ) -> Result<()> {
     let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
     let _latched = latch(dir)?;
@@ -211,7 +239,7 @@ pub fn link(
 
 /// Counts a name, unless the last one is gone already.
 fn add_link(inode: InodeRef<'_>) -> Result<()> {
-    // ORDERING: Relaxed, a guess that the CAS checks.
+    // ORDERING: Relaxed throughout, guesses that the CAS checks.
     let mut now = inode.vi.nlink.load(Relaxed);
     loop {
         match now {
@@ -237,7 +265,12 @@ pub enum Remove {
 
 /// Takes a name away.
 pub fn remove(
-    core: &Core, guard: &mut LaneGuard<'_>, cred: &Cred, dir: InodeRef<'_>, name: Name<'_>, what: Remove,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    dir: InodeRef<'_>,
+    name: Name<'_>,
+    what: Remove,
 ) -> Result<()> {
     let latched = latch(dir)?;
     let entry = table::find(core, dir, name.bytes())?.ok_or(Error::NotFound)?;

@@ -30,7 +30,12 @@ pub struct End<'a> {
 
 /// Moves a name.
 pub fn rename(
-    core: &Core, guard: &mut LaneGuard<'_>, cred: &Cred, from: End<'_>, to: End<'_>, mode: RenameMode,
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    from: End<'_>,
+    to: End<'_>,
+    mode: RenameMode,
 ) -> Result<()> {
     let across = from.dir.ino != to.dir.ino;
     // Taken whenever it may be needed: what is moved is known only under the directories' latches.
@@ -51,7 +56,8 @@ pub fn rename(
         return Ok(());
     }
     may_move(core, cred, &moved, target.as_ref(), from, to, mode)?;
-    let plan = Plan { from, to, moved, target, exchange: mode == RenameMode::Exchange, now: crate::clock::exact() };
+    let plan =
+        Plan { from, to, moved, target, exchange: mode == RenameMode::Exchange, now: crate::clock::exact() };
     let replaced = match (&plan.target, plan.exchange) {
         (Some(target), false) => Some(child_of(core, target)?),
         _ => None,
@@ -76,7 +82,11 @@ pub fn rename(
 /// Ancestors first, as who removes a directory takes its parent's latch and then its own; strangers by number. The tree cannot
 /// change meanwhile: the rename latch is held.
 fn latch_order<'a>(core: &Core, a: InodeRef<'a>, b: InodeRef<'a>) -> Result<(InodeRef<'a>, InodeRef<'a>)> {
-    if above(core, a.ino, b.ino)? || (!above(core, b.ino, a.ino)? && a.ino < b.ino) { Ok((a, b)) } else { Ok((b, a)) }
+    if above(core, a.ino, b.ino)? || (!above(core, b.ino, a.ino)? && a.ino < b.ino) {
+        Ok((a, b))
+    } else {
+        Ok((b, a))
+    }
 }
 
 /// Is directory `a` an ancestor of `b`, or `b` itself?
@@ -113,15 +123,29 @@ impl Plan<'_> {
     /// What the old directory's log says of its name.
     fn record_from(&self) -> Record {
         match (&self.target, self.exchange) {
-            (Some(t), true) => record(self.from.dir, self.from.name.bytes(), t.child, t.kind, false, self.now),
-            _ => record(self.from.dir, self.from.name.bytes(), self.moved.child, self.moved.kind, true, self.now),
+            (Some(t), true) => {
+                record(self.from.dir, self.from.name.bytes(), t.child, t.kind, false, self.now)
+            }
+            _ => record(
+                self.from.dir,
+                self.from.name.bytes(),
+                self.moved.child,
+                self.moved.kind,
+                true,
+                self.now,
+            ),
         }
     }
 }
 
 /// No directory goes below itself, and none is replaced by what is below it.
 fn refuse_loops(
-    core: &Core, moved: &Entry, target: Option<&Entry>, from: End<'_>, to: End<'_>, mode: RenameMode,
+    core: &Core,
+    moved: &Entry,
+    target: Option<&Entry>,
+    from: End<'_>,
+    to: End<'_>,
+    mode: RenameMode,
 ) -> Result<()> {
     let below_itself = Error::InvalidArgument("a directory cannot be moved below itself");
     let is_dir = |e: &Entry| e.kind == FileKind::Directory;
@@ -138,7 +162,13 @@ fn refuse_loops(
 
 /// May the caller take both names away and put them in their new places?
 fn may_move(
-    core: &Core, cred: &Cred, moved: &Entry, target: Option<&Entry>, from: End<'_>, to: End<'_>, mode: RenameMode,
+    core: &Core,
+    cred: &Cred,
+    moved: &Entry,
+    target: Option<&Entry>,
+    from: End<'_>,
+    to: End<'_>,
+    mode: RenameMode,
 ) -> Result<()> {
     let is_dir = |e: &Entry| e.kind == FileKind::Directory;
     check_removal(from.dir, child_of(core, moved)?, cred)?;
@@ -189,7 +219,8 @@ fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Resul
         }
     };
     // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-    let copied = if plan.across() { Some(commit::commit(core, guard, plan.from.dir, &[from])?) } else { None };
+    let copied =
+        if plan.across() { Some(commit::commit(core, guard, plan.from.dir, &[from])?) } else { None };
     show(core, guard, plan, entry_to, entry_from);
     if done.clean {
         clean::step(core, guard, plan.to.dir);

@@ -178,7 +178,7 @@ fn bucket_of(table: &Table, hash: u64) -> u64 {
     hash >> (63 - bits)
 }
 
-fn words<'c>(core: &'c Core, entry: u64, n: usize) -> std::result::Result<&'c [AtomicU64], Torn> {
+fn words(core: &Core, entry: u64, n: usize) -> std::result::Result<&[AtomicU64], Torn> {
     core.arena.try_get(Ptr::<AtomicU64>::from_raw(entry)).ok_or(Torn)?;
     core.arena.try_get(Ptr::<AtomicU64>::from_raw(entry + 8 * (n as u64 - 1))).ok_or(Torn)?;
     Ok(core.arena.slice(Ptr::from_raw(entry), n))
@@ -336,7 +336,14 @@ fn grow(core: &Core, table: &Table, bits: u32) -> Result<()> {
 
 impl Changing<'_> {
     /// Adds a name, or makes it mean something else; what it meant before.
-    pub fn put(&self, core: &Core, own: &mut Own, name: &[u8], to: &Named, prepared: Prepared) -> Option<Entry> {
+    pub fn put(
+        &self,
+        core: &Core,
+        own: &mut Own,
+        name: &[u8],
+        to: &Named,
+        prepared: Prepared,
+    ) -> Option<Entry> {
         let hash = hash(core, name);
         let packed = to.child.ino.0 | (to.kind as u64) << 40 | (name.len() as u64) << 48;
         let values = [packed, to.child.generation, to.version.0];

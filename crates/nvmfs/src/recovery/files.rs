@@ -129,7 +129,10 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
     let mut at = page;
     for extent in extents {
         if !core.layout.holds(extent.block, extent.count) {
-            return Err(Error::Corrupt(format!("inode {}: page {} lies outside the data area", inode.ino.0, at.0)));
+            return Err(Error::Corrupt(format!(
+                "inode {}: page {} lies outside the data area",
+                inode.ino.0, at.0
+            )));
         }
         for i in 0..extent.count {
             let block = extent.block.plus(i);

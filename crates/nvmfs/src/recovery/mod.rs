@@ -90,7 +90,10 @@ fn read_slots(core: &Core) -> Result<Slots> {
             _ => return Err(Error::Corrupt(format!("inode directory: the pointer to chunk {n}"))),
         };
         if !core.free_map().claim(Extent { block, count: CHUNK_BLOCKS }) {
-            return Err(Error::Corrupt(format!("inode chunk {n}: block {} belongs to something else", block.0)));
+            return Err(Error::Corrupt(format!(
+                "inode chunk {n}: block {} belongs to something else",
+                block.0
+            )));
         }
         slots.chunks.push((n, block));
         for index in 0..CHUNK_INODES {
@@ -175,17 +178,20 @@ pub(crate) fn pointer_line(core: &Core, ino: Ino) -> [u64; 8] {
 
 /// Runs `work` on all items with as many threads as there are processors.
 pub(crate) fn in_parallel<T: Sync>(
-    items: &[T], progress: Progress<'_>, work: impl Fn(&T) -> Result<u64> + Sync,
+    items: &[T],
+    progress: Progress<'_>,
+    work: impl Fn(&T) -> Result<u64> + Sync,
 ) -> Result<u64> {
     let next = std::sync::atomic::AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(items.len().div_ceil(64).max(1));
+    let threads =
+        std::thread::available_parallelism().map_or(1, |n| n.get()).min(items.len().div_ceil(64).max(1));
     let worker = || -> Result<u64> {
         let mut sum = 0;
         loop {
             let i = next.fetch_add(1, SeqCst);
             let Some(item) = items.get(i) else { break };
             sum += work(item)?;
-            if i % 1024 == 0 {
+            if i.is_multiple_of(1024) {
                 progress(i as u64, items.len() as u64);
             }
         }

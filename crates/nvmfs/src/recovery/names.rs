@@ -75,7 +75,13 @@ pub fn merge(core: &Arc<Core>, slots: &Slots) -> Result<Names> {
     Ok(names)
 }
 
-fn read_dir(core: &Core, own: &mut Own, id: InodeId, foreign: &mut Vec<Record>, torn: &mut u64) -> Result<Dir> {
+fn read_dir(
+    core: &Core,
+    own: &mut Own,
+    id: InodeId,
+    foreign: &mut Vec<Record>,
+    torn: &mut u64,
+) -> Result<Dir> {
     let inode = core.inode(id.ino)?;
     let mut dir = Dir::default();
     *torn += read_chain::read(core, own, inode, &mut |record| {
@@ -87,7 +93,10 @@ fn read_dir(core: &Core, own: &mut Own, id: InodeId, foreign: &mut Vec<Record>, 
                 dir.attributes.state(*state);
             }
             Record::Write { .. } | Record::Punch { .. } => {
-                return Err(Error::Corrupt(format!("inode {}: file data in the log of a directory", id.ino.0)));
+                return Err(Error::Corrupt(format!(
+                    "inode {}: file data in the log of a directory",
+                    id.ino.0
+                )));
             }
         }
         Ok(())
@@ -110,7 +119,10 @@ fn enter_name(dir: &mut Dir, record: &Record) {
 /// yet; `count_links` looks again.
 fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
     let children = dir.entries.values().filter_map(|(_, what)| *what);
-    children.filter(|(child, kind)| *kind == FileKind::Directory && slots.get(*child).is_some()).map(|(c, _)| c).collect()
+    children
+        .filter(|(child, kind)| *kind == FileKind::Directory && slots.get(*child).is_some())
+        .map(|(c, _)| c)
+        .collect()
 }
 
 /// Applies foreign records to the directories that are known; returns those that were news to them.

@@ -28,7 +28,12 @@ fn corrupt(damage: Damage) -> Error {
 
 /// Reads every chain of an inode, calls `each` with its records, claims the blocks of its log, zeroes what was dropped, and makes
 /// the volatile chains. Returns how many slots were dropped.
-pub fn read(core: &Core, own: &mut Own, inode: InodeRef<'_>, each: &mut dyn FnMut(&Record) -> Result<()>) -> Result<u64> {
+pub fn read(
+    core: &Core,
+    own: &mut Own,
+    inode: InodeRef<'_>,
+    each: &mut dyn FnMut(&Record) -> Result<()>,
+) -> Result<u64> {
     let id = inode.id();
     let line = pointer_line(core, inode.ino);
     let head_block = match pointer::decode(core.seed, id, Place::HeadBlock, line[HEAD_BLOCK_WORD as usize]) {
@@ -50,7 +55,13 @@ pub fn read(core: &Core, own: &mut Own, inode: InodeRef<'_>, each: &mut dyn FnMu
         };
         let (found, n) = read_one(core, id, number, head, line[TAIL_WORD as usize], each)?;
         dropped += n;
-        chain::adopt(core, own, inode, Chain::recovered(number, found.head, found.last, found.pages), head_block)?;
+        chain::adopt(
+            core,
+            own,
+            inode,
+            Chain::recovered(number, found.head, found.last, found.pages),
+            head_block,
+        )?;
     }
     Ok(dropped)
 }
@@ -64,13 +75,21 @@ fn claim(core: &Core, id: InodeId, block: BlockNo) -> Result<BlockNo> {
         return Err(bad(id, &format!("block {} of its log lies outside the data area: a pointer", block.0)));
     }
     if !core.free_map().claim(Extent { block, count: 1 }) {
-        return Err(bad(id, &format!("block {} of its log belongs to something else too: a pointer", block.0)));
+        return Err(bad(
+            id,
+            &format!("block {} of its log belongs to something else too: a pointer", block.0),
+        ));
     }
     Ok(block)
 }
 
 fn read_one(
-    core: &Core, id: InodeId, number: u32, head: BlockNo, tail_word: u64, each: &mut dyn FnMut(&Record) -> Result<()>,
+    core: &Core,
+    id: InodeId,
+    number: u32,
+    head: BlockNo,
+    tail_word: u64,
+    each: &mut dyn FnMut(&Record) -> Result<()>,
 ) -> Result<(Found, u64)> {
     let scan = scan(core);
     let mut tail = match (scan.kind, pointer::decode_tail(core.seed, id, tail_word)) {

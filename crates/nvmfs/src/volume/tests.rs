@@ -35,8 +35,9 @@ fn two_mappings_of_one_arena_are_one_file_system() {
         let views = [volume.fs(), second_view(&volume.fs.core)];
         let cred = Cred::root();
         let name = |n: &str| n.as_bytes().to_vec();
-        let (attr, first) =
-            views[0].create(&cred, Ino::ROOT, Name::new(&name("f")).unwrap(), 0o644, OpenFlags::READ_WRITE).unwrap();
+        let (attr, first) = views[0]
+            .create(&cred, Ino::ROOT, Name::new(&name("f")).unwrap(), 0o644, OpenFlags::READ_WRITE)
+            .unwrap();
         let second = views[1].open(&cred, attr.ino, OpenFlags::READ_WRITE).unwrap();
         std::thread::scope(|scope| {
             for (worker, (fs, handle)) in views.iter().zip([&first, &second]).enumerate() {
@@ -47,7 +48,8 @@ fn two_mappings_of_one_arena_are_one_file_system() {
                         fs.append(handle, &[worker as u8 + 1; 8]).unwrap();
                         let file = format!("w{worker}-{round}");
                         let file = Name::new(file.as_bytes()).unwrap();
-                        let (_, made) = fs.create(&Cred::root(), Ino::ROOT, file, 0o600, OpenFlags::WRITE).unwrap();
+                        let (_, made) =
+                            fs.create(&Cred::root(), Ino::ROOT, file, 0o600, OpenFlags::WRITE).unwrap();
                         fs.release(made);
                         if round % 2 == 0 {
                             fs.unlink(&Cred::root(), Ino::ROOT, file).unwrap();

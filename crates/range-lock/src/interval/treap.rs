@@ -7,6 +7,7 @@
 //!             before it.
 //! Everything here runs under the file's mutex (T1 of `interval`): all accesses are Relaxed.
 
+// ORDERING: Relaxed throughout this file: every word of the tree is read and written under the tree's mutex.
 use heddle_arena::sync::atomic::Ordering::Relaxed;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Ptr};
