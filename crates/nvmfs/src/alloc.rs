@@ -185,16 +185,22 @@ fn best_run(bits: u64, want: u64) -> Option<(u64, u64)> {
     best
 }
 
+/// Blocks a lane keeps at most: few of a small region, lest others starve while it is idle.
+fn keep_max(map: FreeMap<'_>) -> usize {
+    (map.words.len() / 8).clamp(4, MAGAZINE_BLOCKS)
+}
+
+/// Longest extent that waits in a lane's limbo: what is longer goes back to the map at once, at the price of a fence, for the lane
+/// may stay idle while others look for space.
+const LIMBO_EXTENT_MAX: u64 = 4;
+
 /// One block. The lane's magazine is filled first, from the map, so that most calls touch nothing shared.
 pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
     if let Some(block) = own.magazine.pop() {
         return Some(block);
     }
     let mut pieces = Vec::new();
-    // A lane keeps few blocks of a small or full region, lest others starve.
-    let words = map.words.len() as u64;
-    let refill = (words / 8).clamp(4, MAGAZINE_BLOCKS as u64);
-    if map.take(&mut own.cursor, refill, Purpose::Data, &mut pieces) {
+    if map.take(&mut own.cursor, keep_max(map) as u64, Purpose::Data, &mut pieces) {
         for extent in pieces.iter().rev() {
             for i in (0..extent.count).rev() {
                 let kept = own.magazine.push(extent.block.plus(i));
@@ -241,21 +247,20 @@ pub fn untake(map: FreeMap<'_>, extents: &[Extent]) {
 
 /// Frees blocks whose last record is durably superseded; they can be used again after the lane's next fence.
 pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Extent) {
-    if own.limbo.push(extent) {
+    if extent.count <= LIMBO_EXTENT_MAX && own.limbo.push(extent) {
         return;
     }
-    // PERSIST: D15, orders the publication that freed these blocks before their next use; rare, limbo holds 48 extents.
+    // PERSIST: D15, orders the publication that freed these blocks before their next use.
     region.fence();
     settle_limbo(map, own);
-    let kept = own.limbo.push(extent);
-    debug_assert!(kept);
+    map.give(extent);
 }
 
 /// After a fence: what was freed before it may be used again.
 pub fn settle_limbo(map: FreeMap<'_>, own: &mut Own) {
     let reserve = reserve_start(&map.layout);
     while let Some(extent) = own.limbo.pop() {
-        let single = extent.count == 1 && extent.block.0 < reserve;
+        let single = extent.count == 1 && extent.block.0 < reserve && own.magazine.len() < keep_max(map);
         if !(single && own.magazine.push(extent.block)) {
             map.give(extent);
         }

@@ -78,14 +78,8 @@ pub struct Limbo {
 }
 
 impl Limbo {
-    /// Adds an extent, joined to the last one if they touch; false if full.
+    /// Adds an extent; false if full.
     pub fn push(&mut self, extent: Extent) -> bool {
-        if let Some(last) = self.extents[..self.len as usize].last_mut()
-            && last.0 + last.1 == extent.block.0
-        {
-            last.1 += extent.count;
-            return true;
-        }
         let room = (self.len as usize) < LIMBO_EXTENTS;
         if room {
             self.extents[self.len as usize] = (extent.block.0, extent.count);

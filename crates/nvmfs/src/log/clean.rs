@@ -22,7 +22,7 @@ use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
-use crate::log::relog;
+use crate::log::{commit, relog};
 use crate::names::table;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
@@ -39,11 +39,7 @@ const SLACK: u64 = 4;
 /// One step on the chain that this lane holds. Damage found here stops further changes of the file system; the caller's operation
 /// has happened all the same.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    let chain = match core.locks {
-        None => chain::lease(core, guard, inode),
-        Some(_) => chain::only(core, guard.own, inode),
-    };
-    let Ok(chain) = chain else { return };
+    let Ok(chain) = commit::chain_of(core, guard, inode) else { return };
     let mut garbage = Vec::new();
     for _ in 0..PAGES_A_STEP {
         let looked = look_at_next(core, inode, chain, &mut garbage);

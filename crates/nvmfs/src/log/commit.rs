@@ -13,7 +13,7 @@ use crate::file::steps::{Step, step};
 use crate::format::record::Record;
 use crate::inode::{InodeRef, PaperLocks};
 use crate::lease::LaneGuard;
-use crate::log::chain::{self, Appended};
+use crate::log::chain::{self, Appended, Chain};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
 
@@ -25,16 +25,21 @@ pub const TXN_SLOTS_MAX: u32 = crate::format::page::SLOTS;
 pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slots: u32) -> Result<bool> {
     let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
     match core.variant.log() {
-        LogKind::SelfCertifying => {
-            let chain = chain::lease(core, guard, inode)?;
+        LogKind::Tail | LogKind::CommitMark if !directory => Ok(false),
+        _ => {
+            let chain = chain_of(core, guard, inode)?;
             chain::make_room(core, guard.own, guard.id, inode, chain, slots)
         }
-        // A directory's chain is its latch holder's.
-        LogKind::Tail | LogKind::CommitMark if directory => {
-            let chain = chain::only(core, guard.own, inode)?;
-            chain::make_room(core, guard.own, guard.id, inode, chain, slots)
-        }
-        LogKind::Tail | LogKind::CommitMark => Ok(false),
+    }
+}
+
+/// The chain that this lane appends to: of a directory (its latch is held) and in the papers' variants the only one; else one of
+/// this lane's own.
+pub fn chain_of<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
+    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    match core.variant.log() {
+        LogKind::SelfCertifying if !directory => chain::lease(core, guard, inode),
+        _ => chain::only(core, guard.own, inode),
     }
 }
 
@@ -45,7 +50,7 @@ pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slot
 pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record]) -> Result<Committed> {
     match core.variant.log() {
         LogKind::SelfCertifying => {
-            let chain = chain::lease(core, guard, inode)?;
+            let chain = chain_of(core, guard, inode)?;
             let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
             // `prepare` made room, unless this lane has lost the chain since, to another inode's in the same place.
             if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
@@ -102,7 +107,7 @@ fn commit_by_mark(
 
 fn log_in_order<'c>(
     core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>, records: &[Record],
-) -> Result<(&'c chain::Chain, Appended)> {
+) -> Result<(&'c Chain, Appended)> {
     let chain = chain::only(core, guard.own, inode)?;
     let slots = records.iter().map(Record::slots_max).sum();
     if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {

@@ -6,7 +6,6 @@
 //!                 name means its generation. C2  blocks of a dead inode are free only after the removal of its last name is
 //!                 durable; its slot is zeroed and fenced before it is handed out again.
 
-use crate::alloc::free_later;
 use crate::core::Core;
 use crate::file::range::all_blocks;
 use crate::format::inode::{INODE_BYTES, InodeBase};
@@ -71,10 +70,11 @@ pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     free_volatile(core, guard, inode);
     inode.vi.die();
     core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
-    // PERSIST: C2: the slot is zero before it can be taken again.
+    // PERSIST: C2: the slot is zero before it can be taken again; D15 for the blocks.
     core.region.fence();
+    // Behind the fence above they may be used at once, by anybody (D15).
     for extent in blocks {
-        free_later(core.free_map(), &core.region, guard.own, extent);
+        core.free_map().give(extent);
     }
     forget_chain(guard, InodeId { ino, generation });
     itable::give(core, guard.own, ino);
