@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// Of so many images one is also cut during its recovery.
 const NESTED_EVERY: u64 = 16;
 /// Blocks that may stay taken when all is deleted: inode chunks and the logs of the root.
-const BLOCKS_LEFT_MAX: u64 = 24;
+const BLOCKS_LEFT_MAX: u64 = 40;
 
 /// What the model held before the first watched call and after each.
 pub struct Expected {

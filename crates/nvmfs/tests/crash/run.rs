@@ -1,7 +1,7 @@
 //! Runs workloads and cuts the power.
 
 use super::check::{Check, Expected};
-use super::workloads::{Workload, workloads};
+use super::workloads::{Workload, workloads, workloads_of_threads};
 use crate::common::options;
 use heddle_nvmfs::{NvmFs, Variant, format_region, mount};
 use heddle_pmem::{CrashPoint, Model, Region, Simulator};
@@ -9,9 +9,9 @@ use heddle_vfs::model::ModelFs;
 use heddle_vfs::testkit::{Act, OpenFiles, Step, Tree, Who, play};
 use heddle_vfs::{Cred, FileSystem, Ino, SetAttr, Time};
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of the regions: the fewest a file system can have.
 pub const REGION_BYTES: u64 = 4 << 20;
@@ -43,9 +43,11 @@ struct Cut {
 pub fn run(variant: Variant, effort: Effort) {
     let only = std::env::var("HEDDLE_CRASH_ONLY").ok();
     let (mut cuts, mut findings) = (0, Vec::new());
-    for workload in workloads() {
+    let alone = workloads().into_iter().map(|workload| (workload, false));
+    let apart = workloads_of_threads().into_iter().map(|workload| (workload, true));
+    for (workload, apart) in alone.chain(apart) {
         if only.as_ref().is_none_or(|only| workload.name.contains(only.as_str())) {
-            match run_one(variant, &workload, effort) {
+            match run_one(variant, &workload, apart, effort) {
                 Ok(count) => cuts += count,
                 Err(finding) => findings.push(finding),
             }
@@ -57,7 +59,7 @@ pub fn run(variant: Variant, effort: Effort) {
 }
 
 /// How many images were as promised, or what was found.
-fn run_one(variant: Variant, workload: &Workload, effort: Effort) -> Result<u64, String> {
+fn run_one(variant: Variant, workload: &Workload, apart: bool, effort: Effort) -> Result<u64, String> {
     let (region, simulator) = Region::simulated(REGION_BYTES);
     simulator.set_model(effort.model);
     format_region(&region, variant).unwrap();
@@ -91,21 +93,60 @@ fn run_one(variant: Variant, workload: &Workload, effort: Effort) -> Result<u64,
             }
             Ok(cuts)
         });
-        let watched = watch(&simulator, variant, workload, &mut both, send, effort);
+        let mut play = Player { variant, workload, both: &mut both };
+        let watched = match apart {
+            false => watch(&simulator, workload, send, effort, &mut |act| play.step(act)),
+            true => in_threads(play, |step| watch(&simulator, workload, send, effort, step)),
+        };
         simulator.stop_watching();
         volume.abandon();
         checker.join().unwrap().and_then(|cuts| watched.map(|()| cuts))
     })
 }
 
+/// Plays calls on the engine and the model.
+struct Player<'a, 'b> {
+    variant: Variant,
+    workload: &'a Workload,
+    both: &'a mut Both<'b>,
+}
+
+impl Player<'_, '_> {
+    fn step(&mut self, act: &Act) -> Result<(), String> {
+        self.both.step(self.variant, self.workload, act)
+    }
+}
+
+type PlayOne<'a> = &'a mut dyn FnMut(&Act) -> Result<(), String>;
+
+/// Plays each call in a thread of its own, one after the other; the threads end when `work` has.
+fn in_threads<R>(player: Player<'_, '_>, work: impl FnOnce(PlayOne<'_>) -> R) -> R {
+    let player = Mutex::new(player);
+    std::thread::scope(|scope| {
+        let mut stay = Vec::new();
+        let mut play = |act: &Act| {
+            let (done, is_done) = sync_channel(1);
+            let (end, ended) = sync_channel::<()>(0);
+            stay.push(end);
+            let (player, act) = (&player, act.clone());
+            scope.spawn(move || {
+                let _ = done.send(player.lock().unwrap().step(&act));
+                // Ends when the other side is dropped.
+                let _ = ended.recv();
+            });
+            is_done.recv().unwrap_or_else(|_| Err("a call panicked".into()))
+        };
+        work(&mut play)
+    })
+}
+
 /// Plays the watched calls and sends what power cuts would leave.
 fn watch(
     simulator: &Simulator,
-    variant: Variant,
     workload: &Workload,
-    both: &mut Both<'_>,
     send: SyncSender<Cut>,
     effort: Effort,
+    play: PlayOne<'_>,
 ) -> Result<(), String> {
     let step = Arc::new(AtomicUsize::new(0));
     let mut seen = HashSet::new();
@@ -122,7 +163,7 @@ fn watch(
     }));
     for (number, act) in workload.watched.iter().enumerate() {
         step.store(number, SeqCst);
-        both.step(variant, workload, act)?;
+        play(act)?;
         let point = simulator.crash_point();
         for image in point.images(2, effort.seed) {
             let _ = send.send(Cut { step: number, returned: true, fence: simulator.fences(), image });

@@ -94,6 +94,32 @@ fn tree() -> Vec<Act> {
     ]
 }
 
+/// Each call is made by a thread of its own, which stays and keeps its chains of the logs: more than an inode's slot has heads for.
+pub fn workloads_of_threads() -> Vec<Workload> {
+    vec![
+        Workload {
+            name: "write, each by another thread",
+            prefix: vec![create("/f")],
+            watched: (0..9).map(|i| write(0, i * 3000, 5000, 40 + i as u8)).collect(),
+        },
+        Workload {
+            name: "change names, each by another thread",
+            prefix: vec![mkdir("/d")],
+            watched: vec![
+                create("/a"),
+                create("/b"),
+                rename("/a", "/c"),
+                unlink("/b"),
+                create("/b"),
+                rename("/c", "/d/c"),
+                link("/d/c", "/e"),
+                unlink("/d/c"),
+                rename("/e", "/b"),
+            ],
+        },
+    ]
+}
+
 pub fn workloads() -> Vec<Workload> {
     [data(), sizes(), ranges(), names(), renames(), logs()].into_iter().flatten().collect()
 }
