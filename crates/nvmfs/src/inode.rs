@@ -26,6 +26,9 @@ use heddle_range_lock::LockHead;
 use heddle_vfs::{Attr, FileKind, Ino, Time};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
+/// Longer than any tick of the coarse clock.
+const TICK_NS_MAX: i64 = 20_000_000;
+
 /// Set in `generation` while the inode is being ended.
 const DYING: u64 = 1 << 63;
 
@@ -311,7 +314,13 @@ impl VInode {
     /// The time a writer puts into its record: the coarse clock, or the exact one if somebody has looked since.
     pub fn write_time(&self) -> Time {
         // ORDERING: Relaxed, a stat that comes later than this load is a stat after the write.
-        if self.queried.load(Relaxed) != 0 { crate::clock::exact() } else { crate::clock::coarse() }
+        if self.queried.load(Relaxed) != 0 {
+            return crate::clock::exact();
+        }
+        // The coarse clock lags behind the exact one by up to a tick: it must not take a time back that a `stat` may have seen.
+        // ORDERING: Relaxed, times are single words.
+        let (now, last) = (crate::clock::coarse(), Time(self.mtime.load(Relaxed) as i64));
+        if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
     /// Makes a write's time visible: one store a clock tick, not one a write.

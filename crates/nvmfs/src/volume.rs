@@ -140,6 +140,7 @@ impl Default for MountOptions<'_> {
 pub struct Volume {
     fs: NvmFs,
     superblock: Superblock,
+    was_clean: bool,
     /// What recovery found.
     pub report: Report,
 }
@@ -364,6 +365,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let read_only = options.read_only || region.is_read_only();
     superblock.epoch = U64::new(superblock.epoch.get() + 1);
     superblock.sequence = U64::new(superblock.sequence.get() + 1);
+    let was_clean = superblock.clean.get() == 1;
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
     let (seed, epoch) = (superblock.seed(), superblock.epoch.get());
@@ -382,7 +384,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         write_superblock(&core.region, &core.layout, superblock);
     }
     let report = recovery::recover(&core, options.progress.unwrap_or(&|_, _| {})).map_err(recovery)?;
-    Ok(Volume { fs: NvmFs { core }, superblock, report })
+    Ok(Volume { fs: NvmFs { core }, superblock, was_clean, report })
 }
 
 impl Volume {
@@ -398,7 +400,7 @@ impl Volume {
 
     /// Was it unmounted cleanly before?
     pub fn was_clean(&self) -> bool {
-        self.superblock.clean.get() == 1
+        self.was_clean
     }
 
     /// Unmounts: the image is marked clean.

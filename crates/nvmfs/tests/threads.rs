@@ -497,3 +497,24 @@ fn files_made_written_and_removed_by_all_threads_leave_no_block_taken() {
         assert!(recovered <= 100, "{variant:?}: {recovered} blocks stay taken");
     });
 }
+
+#[test]
+fn a_write_after_a_stat_changes_mtime() {
+    for variant in [Variant::Heddle, Variant::Nova] {
+        let disk = Disk::new(variant, 16 << 20);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let file = fs.file(Ino::ROOT, "f");
+        let mut before = fs.getattr(file.ino).unwrap().mtime;
+        for round in 0..500u64 {
+            // The second write takes the coarse clock, which lags behind the exact one of the first.
+            for _ in 0..2 {
+                fs.write(&file, 0, &[round as u8 + 1; 100]).unwrap();
+            }
+            let now = fs.getattr(file.ino).unwrap().mtime;
+            assert!(now > before, "{variant:?}: round {round}: {now:?} after {before:?}");
+            before = now;
+        }
+        fs.release(file);
+    }
+}

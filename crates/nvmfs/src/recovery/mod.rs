@@ -150,7 +150,9 @@ fn free_the_rest(core: &Arc<Core>, slots: &Slots, names: &names::Names) -> Resul
             let dead = slots.bases.contains_key(&ino);
             if dead || slots.broken.contains_key(&ino) || has_pointers(core, *block, index) {
                 orphans += u64::from(dead);
-                core.region.nt_zero(inode_pos(*block, index), INODE_BYTES);
+                if !core.read_only {
+                    core.region.nt_zero(inode_pos(*block, index), INODE_BYTES);
+                }
             }
             if dead && let Some(inode) = core.slot(ino) {
                 inode.vi.die();
