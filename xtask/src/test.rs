@@ -74,7 +74,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "loom",
-        proves: "locks, cells and lanes hold in every interleaving of the models, on weak memory",
+        proves: "range locks, allocator and parking hold in every interleaving of the models, on weak memory",
         action: Action::Command(loom::command),
         skip: loom::absent,
         limit: minutes(10),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Lanes of a mount: as many threads can be inside at once.
-pub const LANES: u16 = 256;
+pub const LANES: u16 = 1000;
 
 /// An inode chunk in the arena.
 #[repr(C, align(64))]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Disk, Short, each_variant, fresh, root};
-use heddle_nvmfs::NvmFs;
+use heddle_nvmfs::{NvmFs, Variant};
 use heddle_vfs::testkit::appenders;
 use heddle_vfs::testkit::{FsFile, Tree};
 use heddle_vfs::{Cookie, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp};
@@ -504,7 +504,7 @@ fn a_write_after_a_stat_changes_mtime() {
         let disk = Disk::new(variant, 16 << 20);
         let volume = disk.mount();
         let fs = volume.fs();
-        let file = fs.file(Ino::ROOT, "f");
+        let file = fs.new_file(Ino::ROOT, "f");
         let mut before = fs.getattr(file.ino).unwrap().mtime;
         for round in 0..500u64 {
             // The second write takes the coarse clock, which lags behind the exact one of the first.
