@@ -197,6 +197,22 @@ impl Region {
         unsafe { self.flush(at.0, 8) }
     }
 
+    /// Stores one line through the cache and starts its write-back; `at` is a multiple of 64. For a line that is soon stored to
+    /// again: one stored past the cache would have to be fetched first. Durable after [`Region::fence`].
+    #[inline]
+    pub fn store_line(&self, at: Pos, words: &[u64; 8]) {
+        self.checked_store(at, LINE_BYTES as u64);
+        assert!(at.is_aligned(LINE_BYTES as u64), "a line at {at:?} would straddle two");
+        for (i, value) in words.iter().enumerate() {
+            // SAFETY: checked above.
+            let word = unsafe { AtomicU64::from_ptr(self.address(at.0 + i as u64 * 8).cast()) };
+            // ORDERING: Release, pairs with the Acquire in `load_u64` (O1).
+            self.store(StoreKind::Cached, at.0 + i as u64 * 8, 8, || word.store(*value, Ordering::Release));
+        }
+        // SAFETY: checked above.
+        unsafe { self.flush(at.0, LINE_BYTES) }
+    }
+
     /// Returns when everything this thread stored before is durable; see [`Region::failed`] for [`Backend::File`].
     /// Orders stores with stores only: a load after it may still be served before them.
     #[inline]

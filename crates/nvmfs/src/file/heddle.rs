@@ -12,7 +12,7 @@ use crate::alloc::{free_later, settle_limbo, untake};
 use crate::cell::{Cell, Map};
 use crate::core::{Core, no_memory};
 use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
-use crate::format::record::{Blocks, Record};
+use crate::format::record::{WriteLine, write_line};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::latch::Latched;
@@ -52,12 +52,8 @@ pub fn write(
     }
     if data.len() == BLOCK_BYTES
         && !span.ragged_start()
-        && eof.is_none()
-        && let Some(closed_page) = overwrite_page(core, guard, inode, span.first(), data)
+        && write_page(core, guard, inode, span.first(), data, eof.is_some()).is_some()
     {
-        if closed_page {
-            clean::step(core, guard, inode);
-        }
         return Ok(start);
     }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
@@ -76,58 +72,71 @@ pub fn write(
     Ok(start)
 }
 
-/// The commonest write by far, one whole page that has a block already: the same steps without the loops, and without a fence or
-/// a shared line more. True: a log page was closed. `None`: it is another case, or became one; nothing has changed then.
-fn overwrite_page(
+/// The commonest write by far, one whole page: the same steps without the loops, and without a fence or a shared line more. What
+/// the record will say is guessed, and its line built, while the data is on its way to the media; the guess is checked when
+/// the cell is held. `None`: it is another case, or became one; nothing has changed then. `eof`: the EOF latch is held.
+fn write_page(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     page: PageNo,
     data: &[u8],
-) -> Option<bool> {
+    eof: bool,
+) -> Option<()> {
+    let end = page.offset() + BLOCK_BYTES as u64;
+    let next = chain::next_slot(core, guard.own, inode)?;
     let cell = &inode.vi.index().find(&core.arena, page)?.cells[0];
-    let chain = chain::held_with_room(core, guard.own, inode)?;
-    cell.map().block()?;
+    if !eof && (cell.map().block().is_none() || end > inode.vi.size()) {
+        return None;
+    }
     let block = guard.own.magazine.pop()?;
     core.region.nt_write(block.pos(), data);
+    let mtime = inode.vi.write_time();
+    let saying = |version: Version| WriteLine {
+        page,
+        pages: 1,
+        end_in_last_page: BLOCK_BYTES as u32,
+        version,
+        generation: inode.vi.change(),
+    };
+    let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
+    let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
     core.region.fence();
     settle_limbo(core.free_map(), guard.own);
     guard.lane.begin();
     let before = lock_cell(core, cell, guard.id);
     let (size, old) = (inode.vi.size(), cell.map());
-    let end = page.offset() + BLOCK_BYTES as u64;
-    let (Some(replaced), false, true) = (old.block(), inode.vi.gate_up(), end <= size) else {
+    if !eof && (inode.vi.gate_up() || end > size || old.block().is_none()) {
         if cell.unlock(before) {
             wake(core, cell);
         }
         guard.lane.end();
         free_later(core.free_map(), &core.region, guard.own, Extent { block, count: 1 });
         return None;
-    };
-    let mtime = inode.vi.write_time();
+    }
     let version = before.max(inode.vi.floor()).next();
-    let record = Record::Write {
-        page,
-        pages: 1,
-        blocks: Blocks::At(block),
-        end_in_last_page: BLOCK_BYTES as u32,
-        version,
-        mtime,
-        generation: inode.vi.change(),
-    };
-    let at = chain::append_unfenced(core, guard.id, inode, chain, &[record], true);
+    let truth = saying(version);
+    if truth != guess {
+        line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
+    }
+    next.append_unfenced(core, &line);
     // PERSIST: the operation is durable from here on.
     core.region.fence();
     guard.lane.commit();
+    if end > size {
+        inode.vi.set_size(end);
+    }
     inode.vi.touch(mtime);
     if cell.publish(Map::data(block), version) {
         wake(core, cell);
     }
     guard.lane.end();
-    free_replaced(core, guard, inode, &[Extent { block: replaced, count: 1 }]);
-    // A page that is full is closed by the next write, which makes room the long way.
-    Some(at.closed_page)
+    match old.block() {
+        Some(block) => free_replaced(core, guard, inode, &[Extent { block, count: 1 }]),
+        None => inode.vi.count_blocks(1),
+    }
+    Some(())
 }
 
 /// What was learnt before the cells are locked.

@@ -370,8 +370,28 @@ pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
     })
 }
 
-/// What cleaning asks of a write record.
-#[derive(Clone, Copy, Debug)]
+/// The line of a marked write record that is a transaction of its own: what the shortest way of a write builds while its data is on
+/// the way to the media.
+#[inline]
+pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: BlockNo, mtime: Time) -> Line {
+    let mut line = [
+        1 << 32 | u64::from(lane) << 44 | 1 << 58,
+        write.page.0 | u64::from(write.end_in_last_page) << 36,
+        block.0 | write.pages << 40,
+        write.version.0,
+        u64::from(slot) | 1 << 6,
+        time_payload(mtime),
+        write.generation,
+        0,
+    ]
+    .map(word);
+    line[0] |= u64::from(checksum(seed, slot, &line));
+    line[7] = mark(seed, slot);
+    line
+}
+
+/// A write record of one line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteLine {
     /// First page.
     pub page: PageNo,

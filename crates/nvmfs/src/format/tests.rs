@@ -1,7 +1,7 @@
 //! Layouts: what is written is read back, and every kind of damage is told apart.
 
 use super::page::PageHeader;
-use super::record::{Blocks, Found, NameBuf, Record, State, Txn, parse};
+use super::record::{Blocks, Found, NameBuf, Record, State, Txn, WriteLine, parse, write_in, write_line};
 use super::word::{Line, crc};
 use super::{inode, pointer};
 use crate::ids::{BlockNo, InodeId, PageNo, Version};
@@ -85,6 +85,25 @@ fn every_record_is_read_back_as_it_was_written() {
             other => panic!("{record:?} was read as {other:?}"),
         }
     }
+}
+
+#[test]
+fn the_short_way_builds_the_same_line_as_the_long_one() {
+    let (version, mtime, generation) = (Version(8), Time(1_700_000_000_000_000_001), 3);
+    let write = WriteLine { page: PageNo(5), pages: 1, end_in_last_page: 4096, version, generation };
+    let record = Record::Write {
+        page: PageNo(5),
+        pages: 1,
+        blocks: Blocks::At(BlockNo(77)),
+        end_in_last_page: 4096,
+        version,
+        mtime,
+        generation,
+    };
+    let long = record.draft(HOME, 9).seal(SEED, 12, Txn { first: 12, slots: 1 }, true).to_vec();
+    let short = write_line(SEED, 12, 9, &write, BlockNo(77), mtime);
+    assert_eq!(long, [short]);
+    assert_eq!(write_in(SEED, 12, &short), Some(write));
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, Place};
-use crate::format::record::{Record, Txn, mark};
+use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
+use crate::format::word::Line;
 use crate::ids::{BlockNo, Extent};
 use crate::inode::InodeRef;
 use crate::lane::{CHAIN_SLOTS, HeldChain, Own};
@@ -286,14 +287,35 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
     Ok(chain)
 }
 
-/// The chain of this inode that the lane holds, if it has room for one more line.
-pub fn held_with_room<'c>(core: &'c Core, own: &Own, inode: InodeRef<'_>) -> Option<&'c Chain> {
+/// The next slot of the chain that the lane holds of this inode, if it has room for one more line.
+pub fn next_slot<'c>(core: &'c Core, own: &Own, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
     let generation = inode.vi.generation();
     let held = ways_of(inode.ino).map(|way| own.chains[way]);
     let held = held.iter().find(|held| held.ino == inode.ino.0 && held.generation == generation)?;
     let chain: &Chain = core.arena.get(Ptr::from_raw(held.chain));
     let (page, slot) = chain.tail();
-    (page.0 != 0 && slot <= SLOTS).then_some(chain)
+    // ORDERING: Relaxed, I1.
+    let seed = chain.seed.load(Relaxed);
+    (page.0 != 0 && slot <= SLOTS).then_some(NextSlot { chain, page, slot, seed })
+}
+
+/// See [`next_slot`].
+pub struct NextSlot<'c> {
+    chain: &'c Chain,
+    page: BlockNo,
+    /// The slot.
+    pub slot: u32,
+    /// Seed of the page's records.
+    pub seed: u32,
+}
+
+impl NextSlot<'_> {
+    /// Writes a transaction of one line. Durable after the caller's next fence.
+    pub fn append_unfenced(self, core: &Core, line: &Line) {
+        core.region.nt_line(slot_pos(self.page, self.slot), line);
+        // ORDERING: Relaxed, I1.
+        self.chain.slot.store(self.slot + 1, Relaxed);
+    }
 }
 
 fn ways_of(ino: heddle_vfs::Ino) -> [usize; 2] {
@@ -456,12 +478,38 @@ pub fn append_unfenced(
     let (page, first, seed) =
         (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
     let (mut slot, mut last) = (first, first);
-    for record in records {
-        let mut draft = record.draft(home, lane);
-        last = slot;
-        for line in draft.seal(seed, slot, Txn { first, slots }, marked) {
-            core.region.nt_line(slot_pos(page, slot), line);
-            slot += 1;
+    let mut put = |line: &Line| {
+        // A line that is marked later stays in the cache until then.
+        match marked {
+            true => core.region.nt_line(slot_pos(page, slot), line),
+            false => core.region.store_line(slot_pos(page, slot), line),
+        }
+        slot += 1;
+    };
+    if let [
+        Record::Write {
+            page,
+            pages,
+            blocks: Blocks::At(block),
+            end_in_last_page,
+            version,
+            mtime,
+            generation,
+        },
+    ] = *records
+    {
+        let write = WriteLine { page, pages, end_in_last_page, version, generation };
+        let mut line = write_line(seed, first, lane, &write, block, mtime);
+        line[7] = if marked { line[7] } else { 0 };
+        put(&line);
+    } else {
+        let mut at = first;
+        for record in records {
+            last = at;
+            let mut draft = record.draft(home, lane);
+            let lines = draft.seal(seed, at, Txn { first, slots }, marked);
+            lines.iter().for_each(&mut put);
+            at += lines.len() as u32;
         }
     }
     // ORDERING: Relaxed, I1.

@@ -116,11 +116,14 @@ fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain, version: Ver
 pub struct Page([u64; BLOCK_BYTES / 8]);
 
 impl Page {
+    /// One without content.
+    pub fn empty() -> Page {
+        Page([0; BLOCK_BYTES / 8])
+    }
+
     /// Reads a page.
-    pub fn load(core: &Core, page: BlockNo) -> Page {
-        let mut words = [0; BLOCK_BYTES / 8];
-        core.region.read(page.pos(), words.as_mut_bytes());
-        Page(words)
+    pub fn load(&mut self, core: &Core, page: BlockNo) {
+        core.region.read(page.pos(), self.0.as_mut_bytes());
     }
 
     /// One line of it.
@@ -136,16 +139,30 @@ fn lists_of_dead(
     page: BlockNo,
     first_of: Option<&Chain>,
 ) -> Option<Vec<Extent>> {
-    let words = Page::load(core, page);
-    let header = PageHeader::decode(core.seed, &words.line(0))?;
+    let header = PageHeader::decode(core.seed, &core.region.line(page.pos()))?;
     let seed = header.record_seed(core.seed);
+    // Most pages that stay show it with their first record: two lines are cheaper than the page.
+    let first = write_in(seed, 1, &core.region.line(slot_pos(page, 1)));
+    if first.is_some_and(|first| write_alive(core, inode, &first)) {
+        return None;
+    }
+    let mut words = Page::empty();
+    words.load(core, page);
     let mut lists = Vec::new();
     let mut slot = 1;
+    let mut last_dead: Option<WriteLine> = None;
     while slot <= SLOTS {
         if let Some(write) = write_in(seed, slot, &words.line(slot)) {
-            if write_alive(core, inode, &write) {
+            // An older write of the very pages of a dead one is as dead.
+            let older = last_dead.is_some_and(|dead| {
+                (dead.page, dead.pages, dead.generation) == (write.page, write.pages, write.generation)
+                    && dead.end_in_last_page >= write.end_in_last_page
+                    && dead.version >= write.version
+            });
+            if !older && write_alive(core, inode, &write) {
                 return None;
             }
+            last_dead = Some(write).filter(|_| !older).or(last_dead);
             slot += 1;
             continue;
         }

@@ -89,7 +89,8 @@ struct Alive {
 }
 
 fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> Option<Alive> {
-    let words = Page::load(core, page);
+    let mut words = Page::empty();
+    words.load(core, page);
     let header = PageHeader::decode(core.seed, &words.line(0))?;
     let seed = header.record_seed(core.seed);
     let mut out = Alive { movable: true, ..Alive::default() };
