@@ -1,8 +1,8 @@
 //! The NVM engine: NOVA, its range-locked variants from the papers, and `heddle`, as switches of one engine.
 //!
-//! Rooms, from the media up: [`format`] (layouts alone), [`log`] (chains of records, how they become valid, how they are cleaned),
-//! `cell` and `index` (page -> block), `alloc` and `itable` (free blocks and inodes), [`file`] (reading and writing), [`names`]
-//! (directories), [`recovery`] (all of it from the media again), [`volume`] (images), [`fs`] (the engine as a `FileSystem`).
+//! Rooms, from the media up: `format` (layouts alone), `log` (chains of records, how they become valid, how they are cleaned),
+//! `cell` and `index` (page -> block), `alloc` and `itable` (free blocks and inodes), `file` (reading and writing), `names`
+//! (directories), `recovery` (all of it from the media again), `volume` (images), `fs` (the engine as a `FileSystem`).
 #![warn(missing_docs)]
 
 mod alloc;

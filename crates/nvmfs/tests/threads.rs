@@ -509,7 +509,7 @@ fn a_write_after_a_stat_changes_mtime() {
         for round in 0..500u64 {
             // The second write takes the coarse clock, which lags behind the exact one of the first.
             for _ in 0..2 {
-                fs.write(&file, 0, &[round as u8 + 1; 100]).unwrap();
+                fs.write(&file, 0, &[round as u8 | 1; 100]).unwrap();
             }
             let now = fs.getattr(file.ino).unwrap().mtime;
             assert!(now > before, "{variant:?}: round {round}: {now:?} after {before:?}");

@@ -9,14 +9,19 @@
 //!             C2  a page is unlinked, the unlinking fenced, and only then reused (D5a).
 //! Source      per-inode chains leased by lanes: design 4.4, protocol review P6.
 
+mod append;
+
+pub use append::{
+    Appended, append_unfenced, make_room, next_page, next_slot, set_mark_unfenced, set_tail_unfenced,
+    unlink_page_unfenced,
+};
+
 use crate::alloc::{Purpose, take_block};
 use crate::core::{Core, no_memory};
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE};
 use crate::format::layout::{chunk_of, inode_pos};
-use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
+use crate::format::page::SLOTS;
 use crate::format::pointer::{self, Place};
-use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
-use crate::format::word::Line;
 use crate::ids::{BlockNo, Extent};
 use crate::inode::InodeRef;
 use crate::lane::{CHAIN_SLOTS, HeldChain, Own};
@@ -24,7 +29,7 @@ use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{AtomicPtr, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
-use heddle_vfs::{Error, FileKind, Result};
+use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// One chain. Fields are plain words in effect (I1); atomics because the owner changes.
@@ -287,37 +292,6 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
     Ok(chain)
 }
 
-/// The next slot of the chain that the lane holds of this inode, if it has room for one more line.
-pub fn next_slot<'c>(core: &'c Core, own: &Own, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
-    let generation = inode.vi.generation();
-    let held = ways_of(inode.ino).map(|way| own.chains[way]);
-    let held = held.iter().find(|held| held.ino == inode.ino.0 && held.generation == generation)?;
-    let chain: &Chain = core.arena.get(Ptr::from_raw(held.chain));
-    let (page, slot) = chain.tail();
-    // ORDERING: Relaxed, I1.
-    let seed = chain.seed.load(Relaxed);
-    (page.0 != 0 && slot <= SLOTS).then_some(NextSlot { chain, page, slot, seed })
-}
-
-/// See [`next_slot`].
-pub struct NextSlot<'c> {
-    chain: &'c Chain,
-    page: BlockNo,
-    /// The slot.
-    pub slot: u32,
-    /// Seed of the page's records.
-    pub seed: u32,
-}
-
-impl NextSlot<'_> {
-    /// Writes a transaction of one line. Durable after the caller's next fence.
-    pub fn append_unfenced(self, core: &Core, line: &Line) {
-        core.region.nt_line(slot_pos(self.page, self.slot), line);
-        // ORDERING: Relaxed, I1.
-        self.chain.slot.store(self.slot + 1, Relaxed);
-    }
-}
-
 fn ways_of(ino: heddle_vfs::Ino) -> [usize; 2] {
     let first = ino.0 as usize % CHAIN_SLOTS;
     [first, first ^ 1]
@@ -400,206 +374,6 @@ pub fn let_go_of(core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) {
             let_go(core, own, lane, way);
         }
     }
-}
-
-/// Makes sure that `slots` records fit: prepares the next page if they do not. True: the caller must fence before it appends (C1).
-pub fn make_room(
-    core: &Core,
-    own: &mut Own,
-    lane: u16,
-    inode: InodeRef<'_>,
-    chain: &Chain,
-    slots: u32,
-) -> Result<bool> {
-    // ORDERING: Relaxed throughout, I1.
-    let (page, slot, spare) = (chain.page.load(Relaxed), chain.slot.load(Relaxed), chain.spare.load(Relaxed));
-    if (page != 0 && slot + slots <= SLOTS + 1) || spare != 0 {
-        return Ok(false);
-    }
-    let block = take_block(core.free_map(), &core.region, own, Purpose::Vital).ok_or(Error::NoSpace)?;
-    own.page_serial += 1;
-    let header = PageHeader {
-        owner: inode.id(),
-        epoch: core.epoch,
-        lane,
-        serial: own.page_serial,
-        chain: chain.number(),
-        era: era(inode),
-    };
-    core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
-    core.region.nt_line(block.pos(), &header.encode(core.seed));
-    // ORDERING: Relaxed, I1.
-    chain.spare_seed.store(header.record_seed(core.seed), Relaxed);
-    // ORDERING: Relaxed, I1.
-    chain.spare.store(block.0, Relaxed);
-    Ok(true)
-}
-
-/// Version of the inode's last tombstone. A page made now gets no record that is older (design 4.8, D5).
-fn era(inode: InodeRef<'_>) -> u64 {
-    match inode.vi.kind_perm() {
-        // One counter orders all that happens to a directory's names.
-        Some((FileKind::Directory, _)) => inode.vi.change(),
-        _ => inode.vi.floor().0,
-    }
-}
-
-/// Where a transaction went.
-#[derive(Clone, Copy, Debug)]
-pub struct Appended {
-    /// Log page.
-    pub page: BlockNo,
-    /// Slot of its last record.
-    pub last: u32,
-    /// Seed of the page's records.
-    pub seed: u32,
-    /// A page was closed: cleaning may have work.
-    pub closed_page: bool,
-}
-
-/// Writes a transaction; room was made and fenced. Durable after the caller's next fence. `marked`: the marks are written too.
-pub fn append_unfenced(
-    core: &Core,
-    lane: u16,
-    inode: InodeRef<'_>,
-    chain: &Chain,
-    records: &[Record],
-    marked: bool,
-) -> Appended {
-    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
-    let home = inode.id();
-    let slots: u32 = records.iter().map(|r| r.slots_in(home)).sum();
-    // ORDERING: Relaxed throughout, I1.
-    let closed_page = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
-    if closed_page {
-        link_spare(core, inode, chain);
-    }
-    // ORDERING: Relaxed, I1.
-    let (page, first, seed) =
-        (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
-    let (mut slot, mut last) = (first, first);
-    let mut put = |line: &Line| {
-        // A line that is marked later stays in the cache until then.
-        match marked {
-            true => core.region.nt_line(slot_pos(page, slot), line),
-            false => core.region.store_line(slot_pos(page, slot), line),
-        }
-        slot += 1;
-    };
-    if let [
-        Record::Write {
-            page,
-            pages,
-            blocks: Blocks::At(block),
-            end_in_last_page,
-            version,
-            mtime,
-            generation,
-        },
-    ] = *records
-    {
-        let write = WriteLine { page, pages, end_in_last_page, version, generation };
-        let mut line = write_line(seed, first, lane, &write, block, mtime);
-        line[7] = if marked { line[7] } else { 0 };
-        put(&line);
-    } else {
-        let mut at = first;
-        for record in records {
-            last = at;
-            let mut draft = record.draft(home, lane);
-            let lines = draft.seal(seed, at, Txn { first, slots }, marked);
-            lines.iter().for_each(&mut put);
-            at += lines.len() as u32;
-        }
-    }
-    // ORDERING: Relaxed, I1.
-    chain.slot.store(slot, Relaxed);
-    Appended { page, last, seed, closed_page }
-}
-
-/// Stores the mark of a transaction's last record.
-pub fn set_mark_unfenced(core: &Core, at: &Appended) {
-    core.region.store_u64(slot_pos(at.page, at.last).plus(56), mark(at.seed, at.last));
-}
-
-/// Stores the tail pointer behind a transaction.
-pub fn set_tail_unfenced(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
-    let (page, slot) = chain.tail();
-    let tail = pointer::encode_tail(core.seed, inode.id(), page, slot);
-    core.region.store_u64(pointer_word_pos(core, inode, crate::format::inode::TAIL_WORD), tail);
-}
-
-fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
-    // ORDERING: Relaxed throughout, I1.
-    let (page, spare) = (BlockNo(chain.page.load(Relaxed)), BlockNo(chain.spare.load(Relaxed)));
-    assert_ne!(spare.0, 0, "a record was appended without room");
-    if page.0 == 0 {
-        // ORDERING: Acquire, the table exists: the chain is in it.
-        let chains = core.arena.get(inode.vi.chains.load(Acquire));
-        let place = Place::Head(chain.number());
-        let at = head_pos(core, inode, chains, chain.number());
-        core.region.store_u64(at, pointer::encode(core.seed, inode.id(), place, spare));
-        chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
-        chain.settle_oldest();
-    } else {
-        let next = pointer::encode(core.seed, inode.id(), Place::Next(page), spare);
-        core.region.store_u64(next_pos(page), next);
-    }
-    chain.page.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
-    chain.seed.store(chain.spare_seed.load(Relaxed), Relaxed); // ORDERING: Relaxed, I1.
-    chain.slot.store(1, Relaxed); // ORDERING: Relaxed, I1.
-    chain.spare.store(0, Relaxed); // ORDERING: Relaxed, I1.
-    chain.pages.store(chain.pages() + 1, Relaxed); // ORDERING: Relaxed, I1.
-}
-
-/// The page after this one.
-pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Option<BlockNo>> {
-    let raw = core.region.load_u64(next_pos(page));
-    match pointer::decode(core.seed, inode.id(), Place::Next(page), raw) {
-        pointer::Target::None => Ok(None),
-        pointer::Target::At(next) if core.layout.holds(next, 1) => Ok(Some(next)),
-        _ => Err(core
-            .damage(format!("log page {} of inode {}: the pointer to the next page", page.0, inode.ino.0))),
-    }
-}
-
-/// Takes page `page` (after `before`, or the head) out of its chain. Its block is free, and what it shadowed may go, only after
-/// the caller's fence (C2) and `settle_oldest`. The page that takes records goes only if it is the last one left: the chain is
-/// empty then.
-pub fn unlink_page_unfenced(
-    core: &Core,
-    inode: InodeRef<'_>,
-    chain: &Chain,
-    before: Option<BlockNo>,
-    page: BlockNo,
-) -> Result<()> {
-    let next = next_page(core, inode, page)?;
-    if next.is_none() && (before.is_some() || chain.tail().0 != page) {
-        return Err(
-            core.damage(format!("log page {} of inode {} ends its chain too early", page.0, inode.ino.0))
-        );
-    }
-    match before {
-        Some(before) => {
-            let link =
-                next.map_or(0, |next| pointer::encode(core.seed, inode.id(), Place::Next(before), next));
-            core.region.store_u64(next_pos(before), link);
-        }
-        None => {
-            // ORDERING: Acquire, the table exists: the chain is in it.
-            let chains = core.arena.get(inode.vi.chains.load(Acquire));
-            let place = Place::Head(chain.number());
-            let link = next.map_or(0, |next| pointer::encode(core.seed, inode.id(), place, next));
-            core.region.store_u64(head_pos(core, inode, chains, chain.number()), link);
-            chain.head.store(next.map_or(0, |n| n.0), Relaxed); // ORDERING: Relaxed, I1.
-        }
-    }
-    if next.is_none() {
-        chain.page.store(0, Relaxed); // ORDERING: Relaxed, I1.
-        chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, I1.
-    }
-    chain.pages.store(chain.pages() - 1, Relaxed); // ORDERING: Relaxed, I1.
-    Ok(())
 }
 
 /// The block of further heads, if there is one.
