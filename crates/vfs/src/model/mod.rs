@@ -1,6 +1,6 @@
 //! The in-memory model file system: slow, and obviously right. Tests compare every engine with it.
 //!
-//! State       one [`State`] under one mutex: inodes by number, open files by token. Inode numbers are never used twice.
+//! State       one `State` under one mutex: inodes by number, open files by token. Inode numbers are never used twice.
 //! Invariants  I1  every call runs whole under the mutex, so calls are atomic to each other.
 //!             I2  an inode is in the table as long as it has a name or is open.
 //!             I3  a file's bytes at and after its size are zero or absent, so that growing shows zeros.
