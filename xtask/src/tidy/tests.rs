@@ -179,8 +179,22 @@ fn a_host_is_found_and_a_standard_is_not() {
 fn unclean_lines_are_found() {
     assert_eq!(found("fn f() {} \n"), [("trailing-space", 1)]);
     assert_eq!(found("fn f() {}"), [("last-line", 1)]);
-    assert_eq!(found(&format!("// {}\n", "é".repeat(117))), []);
-    assert_eq!(found(&format!("// {}\n", "é".repeat(118))), [("width", 1)]);
+    assert_eq!(found(&format!("// {}\n", "é".repeat(137))), []);
+    assert_eq!(found(&format!("// {}\n", "é".repeat(138))), [("width", 1)]);
+    assert_eq!(found(&format!("//! | {} |\n", "é".repeat(200))), [], "a row of a table cannot be broken");
+}
+
+#[test]
+fn a_reason_that_holds_throughout_reaches_to_the_end_of_its_function() {
+    let gap = "    y();\n".repeat(9);
+    let two = |word: &str| {
+        let first =
+            format!("fn f() {{\n    // ORDERING: Relaxed {word}.\n{gap}    x.load(Ordering::Relaxed);\n}}\n");
+        format!("{first}fn g() {{\n    x.load(Ordering::Relaxed);\n}}\n")
+    };
+    assert_eq!(found(&two("here")), [("ordering", 12), ("ordering", 15)]);
+    assert_eq!(found(&two("throughout")), [("ordering", 15)]);
+    assert_eq!(found(&two("throughout this file")), []);
 }
 
 fn rules(findings: Vec<Finding>) -> Vec<&'static str> {

@@ -56,7 +56,7 @@ pub fn check(path: &str, content: &str) -> Vec<Finding> {
     findings
 }
 
-/// `folder` as the start of an absolute path: `src/work/` names a folder of ours.
+/// `folder` as the start of an absolute path: `src/home/` names a folder of ours.
 fn names_folder(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line[..at].chars().next_back();
