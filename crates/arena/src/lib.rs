@@ -9,7 +9,7 @@
 //! | [`Heap`]  | a lane's own cache of free blocks: no atomic read-modify-write on the common path |
 //! | [`park`]  | sleeping on any word of the arena, without a bit of its own for waiters |
 //! | `lanes`   | slots leased to threads under robust mutexes: the kernel says who died |
-//! | [`sync`]  | std's atomics, or loom's under `--cfg loom` |
+//! | [`sync`]  | std's atomics, or those of a model checker under `--cfg loom` and `--cfg shuttle` |
 //!
 //! ```
 //! use heddle_arena::{Arena, sync::atomic::{AtomicU64, Ordering::Relaxed}};
@@ -31,7 +31,6 @@ mod arena;
 mod class;
 mod free_list;
 mod heap;
-#[cfg(not(loom))]
 pub mod lanes;
 mod map;
 pub mod park;
@@ -41,7 +40,6 @@ pub mod sync;
 
 pub use arena::{Arena, Full, MapError};
 pub use heap::Heap;
-#[cfg(not(loom))]
 pub use lanes::{LaneId, LaneTable, Lease, NoLane, NotOwner};
 pub use park::{ParkingTable, Waited};
 pub use ptr::{AtomicPtr, Ptr};

@@ -14,7 +14,7 @@ use crate::ids::{BlockNo, Extent};
 use crate::lane::{MAGAZINE_BLOCKS, Own};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, Full, Ptr};
-use heddle_pmem::Region;
+use crate::region::Region;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const WORD_BLOCKS: u64 = 64;

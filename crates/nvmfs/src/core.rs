@@ -13,14 +13,20 @@ use crate::latch::Latch;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
-use heddle_pmem::Region;
+use crate::region::Region;
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Lanes of a mount: as many threads can be inside at once.
-pub const LANES: u16 = 1000;
+pub const LANES: u16 = if cfg!(loom) {
+    3
+} else if cfg!(shuttle) {
+    8
+} else {
+    1000
+};
 
 /// An inode chunk in the arena.
 #[repr(C, align(64))]

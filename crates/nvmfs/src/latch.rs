@@ -6,9 +6,10 @@
 
 use heddle_arena::park::{futex_wait, futex_wake};
 use heddle_arena::sync::atomic::AtomicU32;
+use heddle_arena::sync::{spin_hint, spins, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-const SPINS: u32 = 200;
+const SPINS: u32 = spins(200);
 
 /// See the module.
 #[repr(transparent)]
@@ -38,7 +39,7 @@ impl Latch {
             if self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
                 return Latched(self);
             }
-            std::hint::spin_loop();
+            spin_hint();
         }
         // ORDERING: Acquire, pairs with the Release in `drop`.
         while self.0.swap(2, Acquire) != 0 {
@@ -84,9 +85,9 @@ impl Spin {
             while self.0.load(Relaxed) != 0 {
                 spins += 1;
                 if spins.is_multiple_of(4096) {
-                    std::thread::yield_now();
+                    yield_now();
                 }
-                std::hint::spin_loop();
+                spin_hint();
             }
         }
     }

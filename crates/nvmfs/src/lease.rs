@@ -14,6 +14,8 @@ use crate::ids::Extent;
 use crate::lane::{Lane, Own};
 use heddle_arena::{Arena, LaneId};
 use heddle_vfs::{Error, Result};
+#[cfg(shuttle)]
+use shuttle::thread_local;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::{Arc, Weak};
 
@@ -55,14 +57,24 @@ pub struct LaneGuard<'c> {
     pub own: &'c mut Own,
     /// Buffers.
     pub scratch: &'c mut Scratch,
-    lease: *const Lease,
+    busy: *const Cell<bool>,
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
         // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
-        unsafe { (*self.lease).busy.set(false) };
+        unsafe { (*self.busy).set(false) };
+    }
+}
+
+#[cfg(loom)]
+impl<'c> LaneGuard<'c> {
+    /// A lane as a model deals them out: one to each of its threads, all of which are one to the system.
+    pub fn dealt(core: &'c Core, id: u16, busy: &'c Cell<bool>, scratch: &'c mut Scratch) -> LaneGuard<'c> {
+        let lane = core.lane(id);
+        // SAFETY: the model deals each number once.
+        LaneGuard { id, lane, own: unsafe { lane.own() }, scratch, busy }
     }
 }
 
@@ -71,7 +83,8 @@ impl Drop for LaneGuard<'_> {
 /// # Errors
 /// [`Error::NoMemory`] if more threads than lanes are inside.
 pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
-    LEASES.with_borrow_mut(|leases| {
+    LEASES.with(|leases| {
+        let leases = &mut *leases.borrow_mut();
         let known = leases.iter().position(|l| l.mount == core.id && !l.busy.get());
         let at = match known {
             Some(at) => at,
@@ -91,7 +104,7 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             own: unsafe { lane.own() },
             // SAFETY: as above.
             scratch: unsafe { &mut *lease.scratch.get() },
-            lease,
+            busy: &lease.busy,
         })
     })
 }

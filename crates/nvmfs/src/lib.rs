@@ -20,8 +20,11 @@ mod lane;
 mod latch;
 mod lease;
 mod log;
+#[cfg(all(test, loom))]
+mod models;
 mod names;
 mod recovery;
+mod region;
 mod variant;
 mod volume;
 

@@ -18,11 +18,17 @@ use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
+use std::time::Duration;
 
 /// Rounds of spinning before a thread sleeps on a cell.
-const SPINS: u32 = 400;
+const SPINS: u32 = spins(400);
+
+/// Longest sleep on a cell: a safety net, which models do without.
+const WAIT_MAX: Option<Duration> =
+    if cfg!(any(loom, shuttle)) { None } else { Some(Duration::from_millis(100)) };
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,8 +112,9 @@ fn write_page(
     settle_limbo(core.free_map(), guard.own);
     guard.lane.begin();
     let before = lock_cell(core, cell, guard.id);
+    let cleared = !eof && inode.vi.gate_up();
     let (size, old) = (inode.vi.size(), cell.map());
-    if !eof && (inode.vi.gate_up() || end > size || old.block().is_none()) {
+    if !eof && (cleared || end > size || old.block().is_none()) {
         if cell.unlock(before) {
             wake(core, cell);
         }
@@ -328,7 +335,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
         };
         spins += 1;
         if spins < SPINS || !held.locked() {
-            std::hint::spin_loop();
+            spin_hint();
         } else if cell.set_waiter(held) {
             wait_unlocked(core, cell, held);
         }
@@ -338,7 +345,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
 /// Sleeps until a cell's lock word is no longer `held`; its waiter bit is set.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: crate::cell::Lv) {
     let key = core.arena.offset_of(cell).raw();
-    core.arena.parking().wait(key, || cell.still(held), Some(std::time::Duration::from_millis(100)));
+    core.arena.parking().wait(key, || cell.still(held), WAIT_MAX);
 }
 
 /// Wakes who sleeps on a cell.

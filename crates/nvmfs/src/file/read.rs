@@ -18,14 +18,16 @@ use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::OpState;
 use crate::lease::LaneGuard;
-use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::{AtomicU64, fence};
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_arena::{Ptr, Shared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::fence;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Looks at a cell that is about to change before a reader sleeps on it.
+const WAIT_SPINS: u32 = spins(400);
 
 /// What a collect saw of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,10 +143,10 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
             return Seen { lv: Some(lv), owner: Some(owner), map: cell.map() };
         }
         tries += 1;
-        if tries > 400 && cell.set_waiter(lv) {
+        if tries > WAIT_SPINS && cell.set_waiter(lv) {
             wait_unlocked(core, cell, lv);
         }
-        std::hint::spin_loop();
+        spin_hint();
     }
 }
 
@@ -193,7 +195,7 @@ fn follows(first: Map, later: Map, by: u64) -> bool {
 }
 
 /// The read that cannot fail: maps are taken under the cells, blocks are kept by a pin (I2).
-fn read_pinned(
+pub(crate) fn read_pinned(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
@@ -289,7 +291,7 @@ fn push(core: &Core, inode: InodeRef<'_>, first: Ptr<Deferred>, last: Ptr<Deferr
 }
 
 /// Gives a pin back, and the blocks that waited for it.
-fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+pub(crate) fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     if inode.vi.unpin() {
         drain(core, guard, inode);
     }

@@ -3,7 +3,7 @@
 
 use super::steps::{Step, hook};
 use crate::{MountOptions, NvmFs, Variant, Volume, format_region, mount};
-use heddle_pmem::Region;
+use crate::region::Region;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};

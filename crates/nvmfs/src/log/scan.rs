@@ -10,7 +10,7 @@ use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
 use crate::variant::LogKind;
-use heddle_pmem::Region;
+use crate::region::Region;
 
 /// What a scan needs to know.
 #[derive(Clone, Copy)]
