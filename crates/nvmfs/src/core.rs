@@ -84,6 +84,8 @@ pub struct Core {
     pub variant: Variant,
     /// The papers' range lock; `None` in `heddle`.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Tells the mounts of this process apart.
@@ -102,6 +104,8 @@ pub struct Parts {
     pub variant: Variant,
     /// Its range lock.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Blocks of the file system.
@@ -133,6 +137,7 @@ impl Core {
             arena: parts.arena,
             variant: parts.variant,
             locks: parts.locks,
+            on_lock: parts.on_lock,
             read_only: parts.read_only,
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
