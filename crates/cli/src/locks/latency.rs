@@ -77,8 +77,8 @@ pub fn measure(
                 threads: n,
                 oversubscribed: n > cores,
                 samples: h.len(),
-                median_ns: h.value_at_quantile(0.5),
-                p999_ns: h.value_at_quantile(0.999),
+                median_ns: h.value_at_quantile(0.5).min(h.max()),
+                p999_ns: h.value_at_quantile(0.999).min(h.max()),
                 max_ns: h.max(),
             };
             rows.push(row("initial", &initial));
