@@ -55,6 +55,8 @@ pub struct Root {
     chunks: Ptr<Chunk>,
     /// Chunks that exist, those being made included.
     pub chunk_count: AtomicU64,
+    /// Largest number of a lane that was ever leased.
+    pub lanes_used: AtomicU64,
     /// Held by renames across directories.
     pub renames: Latch,
     /// Set when the media was found to contradict itself: no more changes.
@@ -244,6 +246,7 @@ impl Root {
             lanes,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
             chunk_count: AtomicU64::new(0),
+            lanes_used: AtomicU64::new(0),
             renames: Latch::new(),
             damaged: AtomicU32::new(0),
             seed,

@@ -99,17 +99,20 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
 }
 
 fn lease_lane(core: &Arc<Core>) -> Result<Lease> {
-    let lease = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
+    let leased = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
     // A holder that died without its process cannot be: threads of this process release what they hold when they end.
-    debug_assert!(!lease.died);
-    Ok(Lease {
+    debug_assert!(!leased.died);
+    let lease = Lease {
         mount: core.id,
-        lane: lease.lane,
+        lane: leased.lane,
         busy: Cell::new(false),
         scratch: UnsafeCell::default(),
         core: Arc::downgrade(core),
         arena: Arc::clone(&core.arena),
-    })
+    };
+    // If that fails the lane is given back.
+    crate::opens::equip(core, lease.lane.0)?;
+    Ok(lease)
 }
 
 /// Gives the calling thread's lanes of mounts that are gone back, and with `mount` those of that one too.
