@@ -14,6 +14,7 @@ mod steps;
 mod tests;
 pub mod torn;
 mod tree;
+mod xattrs;
 
 pub use differential::{Differential, agrees_with_model};
 pub use generate::steps;
