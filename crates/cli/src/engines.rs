@@ -31,13 +31,17 @@ pub fn has_segments(variant: Variant) -> bool {
 }
 
 fn session(variant: Variant, locks: Locks, need: &Need) -> Result<Session> {
-    let volume = fresh(variant, locks, image_bytes(need))?;
+    Ok(session_of(fresh(variant, locks, image_bytes(need))?))
+}
+
+/// A mounted throw-away image as the workloads want it.
+pub fn session_of(volume: Volume) -> Session {
     let fs = Arc::new(volume.fs());
     let close = Box::new(move || {
         volume.unmount();
         Ok(())
     });
-    Ok(Session { fs, close })
+    Session { fs, close }
 }
 
 /// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log

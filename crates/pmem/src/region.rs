@@ -119,6 +119,11 @@ impl Region {
         self.len_bytes
     }
 
+    /// Where the region lies in this process, as a number: for tools that look at memory from outside.
+    pub fn base_address(&self) -> usize {
+        self.base as usize
+    }
+
     /// What makes a store durable here.
     pub fn backend(&self) -> Backend {
         self.source.backend
