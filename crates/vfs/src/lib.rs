@@ -12,6 +12,7 @@ pub mod model;
 pub mod path;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
+pub mod tree;
 mod types;
 
 pub use cred::{Cred, Permission};
