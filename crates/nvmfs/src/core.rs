@@ -52,6 +52,8 @@ pub struct Root {
     free_map: Ptr<AtomicU64>,
     lane_table: Ptr<LaneTable>,
     lanes: Ptr<Lane>,
+    /// The largest number of a lane that was ever leased.
+    pub lanes_used: AtomicU32,
     chunks: Ptr<Chunk>,
     /// Chunks that exist, those being made included.
     pub chunk_count: AtomicU64,
@@ -227,16 +229,12 @@ impl Root {
         seed: u32,
         epoch: u64,
     ) -> std::result::Result<Ptr<Root>, Full> {
-        let words = layout.blocks_total.div_ceil(64);
-        let chunks = layout.chunks_max;
-        let lanes = arena.alloc_slice(usize::from(LANES), |i| {
-            let share = |n: u64| n * i as u64 / u64::from(LANES);
-            Lane::new(share(words), share(chunks))
-        })?;
         arena.alloc(Root {
             free_map: alloc::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
-            lanes,
+            // Not touched: most lanes of most mounts are never leased.
+            lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
+            lanes_used: AtomicU32::new(0),
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
             chunk_count: AtomicU64::new(0),
             renames: Latch::new(),
