@@ -234,16 +234,11 @@ impl Root {
         seed: u32,
         epoch: u64,
     ) -> std::result::Result<Ptr<Root>, Full> {
-        let words = layout.blocks_total.div_ceil(64);
-        let chunks = layout.chunks_max;
-        let lanes = arena.alloc_slice(usize::from(LANES), |i| {
-            let share = |n: u64| n * i as u64 / u64::from(LANES);
-            Lane::new(share(words), share(chunks))
-        })?;
         arena.alloc(Root {
             free_map: alloc::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
-            lanes,
+            // Not touched: most lanes of most mounts are never leased.
+            lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
             chunk_count: AtomicU64::new(0),
             lanes_used: AtomicU64::new(0),

@@ -13,6 +13,7 @@ pub mod model;
 pub mod path;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
+pub mod tree;
 mod types;
 pub mod xattr;
 
