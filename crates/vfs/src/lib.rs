@@ -8,6 +8,7 @@
 mod cred;
 mod error;
 mod fs;
+pub mod ioctl;
 pub mod model;
 pub mod path;
 #[cfg(any(test, feature = "testkit"))]
