@@ -137,6 +137,8 @@ pub struct Own {
     pub chains: [HeldChain; CHAIN_SLOTS],
     /// Which of them was used last.
     pub chain_last: u64,
+    /// Which of them the present call uses, a bit each.
+    pub chains_busy: u64,
 }
 
 /// See the module.
@@ -173,6 +175,7 @@ impl Lane {
                 inode_serial: 0,
                 chains: [HeldChain::default(); CHAIN_SLOTS],
                 chain_last: 0,
+                chains_busy: 0,
             }),
         }
     }

@@ -62,7 +62,9 @@ impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
         // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
-        unsafe { (*self.lease).busy.set(false) };
+        let lease = unsafe { &*self.lease };
+        crate::log::chain::rest_all(&lease.arena, self.own, self.id);
+        lease.busy.set(false);
     }
 }
 

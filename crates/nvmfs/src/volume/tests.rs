@@ -21,9 +21,8 @@ fn second_view(first: &Core) -> NvmFs {
         variant: first.variant,
         locks,
         read_only: false,
-        blocks: first.layout.blocks_total,
     };
-    NvmFs { core: Arc::new(Core::attach(parts)) }
+    NvmFs { core: Arc::new(Core::join(parts, &first.identity()).unwrap()) }
 }
 
 #[test]
