@@ -4,11 +4,11 @@
 //! Invariants  I1  accesses of a thread without the turn are not looked at: what the program does to hand the turn over, and
 //!                 whatever it does besides, does not exist.
 
+use crate::WORKERS_MAX;
 use crate::abi::{self, Block, Id, LOADS_AND_STORES, MemInfo, NO_REGISTERS, Qemu};
 use crate::guest::{ANSWER, BEGIN, CALL, END, HELLO, QUESTION, SAY, Said};
 use crate::tally::Tally;
 use crate::uses::Kind;
-use crate::WORKERS_MAX;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
