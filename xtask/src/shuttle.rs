@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-const SEEDS: u64 = 5000;
-const SEEDS_IN_TEST: u64 = 300;
+const SEEDS: u64 = 50_000;
+const SEEDS_IN_TEST: u64 = 1000;
 
 /// `cargo xtask shuttle [--seeds N]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {

@@ -8,7 +8,7 @@
 //!                 the arena, and an unmounted arena stays mapped until the threads that worked in it end or mount again.
 
 use crate::alloc::return_all;
-use crate::core::Core;
+use crate::core::{Core, LANES};
 use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::lane::{Lane, Own};
@@ -17,6 +17,7 @@ use heddle_vfs::{Error, Result};
 #[cfg(shuttle)]
 use shuttle::thread_local;
 use std::cell::{Cell, RefCell, UnsafeCell};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 /// Memory of the process that a lane's operations reuse.
@@ -57,12 +58,14 @@ pub struct LaneGuard<'c> {
     pub own: &'c mut Own,
     /// Buffers.
     pub scratch: &'c mut Scratch,
+    arena: &'c Arena,
     busy: *const Cell<bool>,
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
+        crate::log::chain::rest_all(self.arena, self.own, self.id);
         // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
         unsafe { (*self.busy).set(false) };
     }
@@ -74,7 +77,9 @@ impl<'c> LaneGuard<'c> {
     pub fn dealt(core: &'c Core, id: u16, busy: &'c Cell<bool>, scratch: &'c mut Scratch) -> LaneGuard<'c> {
         let lane = core.lane(id);
         // SAFETY: the model deals each number once.
-        LaneGuard { id, lane, own: unsafe { lane.own() }, scratch, busy }
+        let own = unsafe { lane.own() };
+        own.place(0, 0);
+        LaneGuard { id, lane, own, scratch, arena: &core.arena, busy }
     }
 }
 
@@ -104,23 +109,31 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             own: unsafe { lane.own() },
             // SAFETY: as above.
             scratch: unsafe { &mut *lease.scratch.get() },
+            arena: &core.arena,
             busy: &lease.busy,
         })
     })
 }
 
 fn lease_lane(core: &Arc<Core>) -> Result<Lease> {
-    let lease = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
+    let leased = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
     // A holder that died without its process cannot be: threads of this process release what they hold when they end.
-    debug_assert!(!lease.died);
-    Ok(Lease {
+    debug_assert!(!leased.died);
+    let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
+    // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
+    let own = unsafe { core.lane(leased.lane.0).own() };
+    own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
+    let lease = Lease {
         mount: core.id,
-        lane: lease.lane,
+        lane: leased.lane,
         busy: Cell::new(false),
         scratch: UnsafeCell::default(),
         core: Arc::downgrade(core),
         arena: Arc::clone(&core.arena),
-    })
+    };
+    // If that fails the lane is given back.
+    crate::opens::equip(core, lease.lane.0)?;
+    Ok(lease)
 }
 
 /// Gives the calling thread's lanes of mounts that are gone back, and with `mount` those of that one too.
@@ -157,5 +170,7 @@ impl Drop for Lease {
 
 /// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.
 pub fn held_blocks(core: &Core) -> u64 {
-    (1..=crate::core::LANES).map(|lane| core.lane(lane).held()).sum()
+    // ORDERING: Relaxed, an estimate.
+    let used = core.root().lanes_used.load(Relaxed) as u16;
+    (1..=used).map(|lane| core.lane(lane).held()).sum()
 }

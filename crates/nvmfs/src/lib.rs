@@ -23,13 +23,18 @@ mod log;
 #[cfg(all(test, loom))]
 mod models;
 mod names;
+mod opens;
 mod recovery;
 mod region;
+#[cfg(not(loom))]
+mod shared;
 mod variant;
 mod volume;
 
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
+#[cfg(not(loom))]
+pub use shared::{client, place, server};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

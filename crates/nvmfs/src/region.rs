@@ -55,6 +55,10 @@ mod model {
             (first..at.0 + len).step_by(GRAIN as usize).map(move |g| (g, (g - at.0) as usize))
         }
 
+        pub fn base_address(&self) -> usize {
+            0
+        }
+
         pub fn len_bytes(&self) -> u64 {
             self.len_bytes
         }

@@ -18,6 +18,7 @@ mod names;
 #[path = "shuttle/rig.rs"]
 mod rig;
 
+use heddle_arena::sync::plant::{Plant, all_are_seen};
 use rig::{Dice, under_shuttle};
 
 #[test]
@@ -33,6 +34,35 @@ fn page_writes_and_reads_of_one_file_have_an_order() {
 #[test]
 fn calls_on_two_directories_have_an_order() {
     under_shuttle(names::run);
+}
+
+macro_rules! plants {
+    ($($test:literal: $file:literal, $behind:literal, $access:literal => $fault:literal;)*) => {
+        &[$(Plant {
+            test: $test,
+            file: concat!("nvmfs/src/", $file),
+            source: include_str!(concat!("../src/", $file)),
+            behind: $behind,
+            access: $access,
+            fault: $fault,
+        }),*]
+    };
+}
+
+/// What no interleaving may forgive.
+const PLANTS: &[Plant] = plants! {
+    "page_writes_and_reads_of_one_file_have_an_order": "lane.rs", "pub fn commit(", ".store(state & " => "skip";
+    "page_writes_and_reads_of_one_file_have_an_order": "inode.rs", "pub fn pin(", ".fetch_add(1" => "skip";
+    "calls_on_one_file_have_an_order": "inode.rs", "pub fn raise_gate(", ".store(1" => "skip";
+    "calls_on_one_file_have_an_order": "inode.rs", "pub fn raise_floor(", ".fetch_max(" => "skip";
+    "calls_on_one_file_have_an_order": "latch.rs", "while self.0", ".swap(2, Acquire)" => "skip";
+    "calls_on_two_directories_have_an_order": "names/table.rs", "pub fn change<", ".store(table.seq" => "skip";
+    "calls_on_two_directories_have_an_order": "latch.rs", "while self.0", ".swap(2, Acquire)" => "skip";
+};
+
+#[test]
+fn every_planted_fault_is_seen() {
+    all_are_seen(PLANTS, &[("HEDDLE_SHUTTLE_SEEDS", "20000")]);
 }
 
 /// What the rig would say of an engine that forgets: each of these histories has no order.

@@ -26,8 +26,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// The image: a few megabytes a thread.
-const IMAGE_BYTES: u64 = 64 * MIB;
+/// The image: less than the threads would fill.
+const IMAGE_BYTES: u64 = 24 * MIB;
 
 fn variants() -> Vec<Variant> {
     let Ok(name) = std::env::var("HEDDLE_SOAK_VARIANT") else { return Variant::ALL.to_vec() };
@@ -101,7 +101,11 @@ fn soak(variant: Variant, place: &Path) {
         let what = format!("{} round {rounds}, seed {seed}", variant.name());
         crew.compare(&fs, &format!("{what}, before the remount"));
         drop(fs);
-        if rounds % 2 == 0 { volume.abandon() } else { volume.unmount() }
+        if rounds % 2 == 0 {
+            volume.abandon()
+        } else {
+            volume.unmount()
+        }
         check(&image);
         volume = open(&image);
         crew.compare(&volume.fs(), &format!("{what}, after the remount"));
@@ -171,7 +175,8 @@ fn rewrite(fs: &NvmFs, thread: u64, bytes: u64) {
             }
         }
         if n % 4 == 0 {
-            fs.resize(&handle, n * 613 % 100_000).unwrap_or_else(|e| assert_eq!(e, heddle_vfs::Error::NoSpace));
+            fs.resize(&handle, n * 613 % 100_000)
+                .unwrap_or_else(|e| assert_eq!(e, heddle_vfs::Error::NoSpace));
         }
         fs.release(handle);
         if n % 5 == 0 {

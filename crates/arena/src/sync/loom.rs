@@ -7,13 +7,13 @@
 
 /// Atomics as std's, with loom's orderings.
 pub mod atomic {
-    use super::plant;
+    use super::super::plant;
     pub use std::sync::atomic::Ordering;
 
     /// A fence.
     #[track_caller]
     pub fn fence(order: Ordering) {
-        if !std::thread::panicking() && !plant::here().is_some_and(|fault| fault.skips()) {
+        if !std::thread::panicking() && plant::happens(&plant::here()) {
             loom::sync::atomic::fence(order);
         }
     }
@@ -56,7 +56,7 @@ pub mod atomic {
                     }
                     self.mark();
                     let fault = plant::here();
-                    if fault.is_none_or(|fault| !fault.skips()) {
+                    if plant::happens(&fault) {
                         self.0.store(plant::value(&fault, value.into()) as $int, plant::order(&fault, order));
                     }
                 }
@@ -104,6 +104,9 @@ pub mod atomic {
                     }
                     self.mark();
                     let fault = plant::here();
+                    if !plant::happens(&fault) {
+                        return self.0.load(Ordering::Relaxed); // ORDERING: Relaxed, it is a fault.
+                    }
                     self.0.$op(value, plant::order(&fault, order))
                 }
             }
@@ -115,84 +118,5 @@ pub mod atomic {
         AtomicU16 u16;
         AtomicU32 u32;
         AtomicU64 u64;
-    }
-}
-
-/// One planted fault: `HEDDLE_PLANT=FILE:LINE:FAULT` makes the access on that line of that file wrong.
-pub mod plant {
-    use std::panic::Location;
-    use std::sync::OnceLock;
-    use std::sync::atomic::Ordering;
-
-    /// What goes wrong.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Fault {
-        /// `relaxed`: the access orders nothing.
-        Relaxed,
-        /// `skip`: the store or fence does not happen.
-        Skip,
-        /// `keep=N`: of the value that is stored or loaded only the bits of N arrive.
-        Keep(u64),
-    }
-
-    impl Fault {
-        pub(super) fn skips(self) -> bool {
-            self == Fault::Skip
-        }
-    }
-
-    /// The variable of the environment that names the fault.
-    pub const VARIABLE: &str = "HEDDLE_PLANT";
-    /// Printed once the fault was reached.
-    pub const REACHED: &str = "the planted fault was reached";
-
-    struct Plant {
-        file: String,
-        line: u32,
-        fault: Fault,
-    }
-
-    fn planted() -> &'static Option<Plant> {
-        static PLANT: OnceLock<Option<Plant>> = OnceLock::new();
-        PLANT.get_or_init(|| {
-            let text = std::env::var(VARIABLE).ok()?;
-            let parts: Vec<&str> = text.split(':').collect();
-            let [file, line, fault] = parts[..] else { panic!("{VARIABLE}={text}: not FILE:LINE:FAULT") };
-            let fault = match (fault, fault.strip_prefix("keep=")) {
-                ("relaxed", _) => Fault::Relaxed,
-                ("skip", _) => Fault::Skip,
-                (_, Some(bits)) => Fault::Keep(bits.parse().expect("a number of bits to keep")),
-                _ => panic!("{VARIABLE}={text}: relaxed, skip or keep=N"),
-            };
-            Some(Plant { file: file.into(), line: line.parse().expect("a line"), fault })
-        })
-    }
-
-    /// The fault planted on the caller's line.
-    #[track_caller]
-    pub fn here() -> Option<Fault> {
-        let plant = planted().as_ref()?;
-        let at = Location::caller();
-        let hit = at.line() == plant.line && at.file().ends_with(&plant.file);
-        if hit {
-            static ONCE: std::sync::Once = std::sync::Once::new();
-            ONCE.call_once(|| eprintln!("{REACHED}"));
-        }
-        hit.then_some(plant.fault)
-    }
-
-    pub(super) fn order(fault: &Option<Fault>, order: Ordering) -> Ordering {
-        match fault {
-            // ORDERING: that is the fault.
-            Some(Fault::Relaxed) => Ordering::Relaxed,
-            _ => order,
-        }
-    }
-
-    pub(super) fn value(fault: &Option<Fault>, value: u64) -> u64 {
-        match fault {
-            Some(Fault::Keep(bits)) => value & bits,
-            _ => value,
-        }
     }
 }

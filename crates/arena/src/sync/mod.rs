@@ -11,6 +11,8 @@
 mod futex;
 #[cfg(loom)]
 mod loom;
+#[cfg(any(loom, shuttle))]
+pub mod plant;
 #[cfg(shuttle)]
 mod shuttle;
 
@@ -18,8 +20,6 @@ mod shuttle;
 pub use futex::{futex_wait, futex_wake};
 #[cfg(loom)]
 pub use loom::atomic;
-#[cfg(loom)]
-pub use loom::plant;
 #[cfg(shuttle)]
 pub use shuttle::atomic;
 #[cfg(not(any(loom, shuttle)))]
@@ -59,6 +59,7 @@ pub fn step() {
 /// Makes a SeqCst read-modify-write of this thread, right before, and its loads behind it keep their order, also for loads that are
 /// not SeqCst. On x86-64 a locked instruction does that already: nothing is executed.
 #[inline]
+#[track_caller]
 pub fn fence_behind_locked() {
     #[cfg(any(loom, not(target_arch = "x86_64")))]
     // ORDERING: SeqCst, see above.

@@ -1,4 +1,5 @@
-//! std's atomics, before each access of which shuttle may let another thread run. Same size and bytes as std's.
+//! std's atomics, before each access of which shuttle may let another thread run, and which can be made wrong (`plant`). Same size
+//! and bytes as std's.
 
 use shuttle::sync::atomic::AtomicBool;
 
@@ -13,6 +14,7 @@ pub(super) fn step() {
 
 /// Atomics as std's.
 pub mod atomic {
+    use super::super::plant;
     use super::step;
     use std::sync::atomic as real;
     pub use std::sync::atomic::Ordering;
@@ -34,15 +36,20 @@ pub mod atomic {
                 }
 
                 /// Loads.
+                #[track_caller]
                 pub fn load(&self, order: Ordering) -> $int {
                     step();
-                    self.0.load(order)
+                    plant::value(&plant::here(), self.0.load(order).into()) as $int
                 }
 
                 /// Stores.
+                #[track_caller]
                 pub fn store(&self, value: $int, order: Ordering) {
                     step();
-                    self.0.store(value, order);
+                    let fault = plant::here();
+                    if plant::happens(&fault) {
+                        self.0.store(plant::value(&fault, value.into()) as $int, order);
+                    }
                 }
 
                 /// Stores if `current` is there.
@@ -74,8 +81,12 @@ pub mod atomic {
         (@rmw $name:ident $int:ty: $($op:ident)*) => {$(
             impl $name {
                 /// As std's.
+                #[track_caller]
                 pub fn $op(&self, value: $int, order: Ordering) -> $int {
                     step();
+                    if !plant::happens(&plant::here()) {
+                        return self.0.load(Ordering::SeqCst); // ORDERING: SeqCst, the only order shuttle knows.
+                    }
                     self.0.$op(value, order)
                 }
             }

@@ -9,8 +9,8 @@ use crate::format::pointer::{self, Place, Target};
 use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
-use crate::variant::LogKind;
 use crate::region::Region;
+use crate::variant::LogKind;
 
 /// What a scan needs to know.
 #[derive(Clone, Copy)]

@@ -43,6 +43,34 @@ fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
     });
 }
 
+/// A lane keeps its chain between calls; cleaning takes it over meanwhile, and the lane finds out (`claim_quiet`, `rest`).
+#[test]
+fn a_chain_that_is_kept_but_not_used_may_be_cleaned_by_another() {
+    model(2, || {
+        let rig = Rig::new();
+        let records = Arc::new(Records(std::array::from_fn(|_| UnsafeCell::new(0))));
+        let (mut keeper, mut cleaner) = (rig.seat(1), rig.seat(2));
+        let using = |seat: &mut super::rig::Seat, records: &Records| {
+            seat.with(|core, guard, file| {
+                let number = chain::lease(core, guard, file).unwrap().number();
+                // SAFETY: loom checks it.
+                records.0[number as usize].with_mut(|count| unsafe { *count += 1 });
+            });
+        };
+        using(&mut keeper, &records);
+        let kept = records.clone();
+        let thread = spawn(move || (0..2).for_each(|_| using(&mut keeper, &kept)));
+        cleaner.with(|core, guard, file| {
+            for chain in chain::existing(core, file).filter(|chain| chain.claim_quiet(guard.id)) {
+                // SAFETY: loom checks it.
+                records.0[chain.number() as usize].with_mut(|count| unsafe { *count += 1 });
+                chain.unclaim();
+            }
+        });
+        thread.join().unwrap();
+    });
+}
+
 /// Two lanes write their first pages: each has a chain with a page of its own, and each record is where the next owner looks.
 #[test]
 fn two_first_writers_get_chains_of_their_own() {

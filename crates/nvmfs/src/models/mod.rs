@@ -13,6 +13,8 @@
 
 mod chains;
 mod latch;
+mod life;
+mod names;
 mod pages;
 mod plants;
 mod resize;

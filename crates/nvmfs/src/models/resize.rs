@@ -31,7 +31,7 @@ fn two_seats() -> (Rig, Seat, Seat) {
 /// The page has no cell when the truncation looks: the gate alone keeps them apart (D8).
 #[test]
 fn a_truncation_and_a_write_to_a_page_without_a_cell_come_one_after_the_other() {
-    model(1, || {
+    model(2, || {
         let (rig, mut writer, mut cutter) = two_seats();
         let thread = spawn(move || writer.write(5, 1, 9));
         truncate(&mut cutter, PAGE);
@@ -49,7 +49,7 @@ fn a_truncation_and_a_write_to_a_page_without_a_cell_come_one_after_the_other() 
 /// As above with a punch, which moves no size: what is left must have the larger version, or a power cut would take it away.
 #[test]
 fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
-    model(1, || {
+    model(2, || {
         let (rig, mut writer, mut puncher) = two_seats();
         let thread = spawn(move || writer.write(5, 1, 9));
         punch_pages(&mut puncher, 1, 8);
@@ -67,7 +67,7 @@ fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
 
 #[test]
 fn appends_never_overlap() {
-    model(1, || {
+    model(3, || {
         let rig = Rig::new();
         let (mut first, mut second) = (rig.seat(1), rig.seat(2));
         first.append(1);
@@ -84,7 +84,7 @@ fn appends_never_overlap() {
 /// A reader who sees the new size sees the bytes below it.
 #[test]
 fn the_bytes_of_an_append_are_there_when_its_size_is() {
-    model(1, || {
+    model(3, || {
         let rig = Rig::new();
         let mut writer = rig.seat(1);
         writer.append(1);
@@ -101,7 +101,7 @@ fn the_bytes_of_an_append_are_there_when_its_size_is() {
 /// Cut and grown again: what is read below the old end is what was there, or nothing, never a mixture with what was cut.
 #[test]
 fn a_cut_is_seen_whole() {
-    model(1, || {
+    model(2, || {
         let rig = Rig::new();
         let mut cutter = rig.seat(1);
         cutter.write(0, 3, 1);

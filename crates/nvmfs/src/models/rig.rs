@@ -1,7 +1,7 @@
 //! One file on a small region, and a lane for each thread of a model.
 
 use crate::alloc::Purpose;
-use crate::core::{Core, Parts};
+use crate::core::{Core, Identity, Parts};
 use crate::file::heddle::{At, write};
 use crate::file::read::read;
 use crate::format::layout::Layout;
@@ -37,6 +37,7 @@ pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let runs = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = runs.clone();
     builder.check(move || {
+        // ORDERING: Relaxed here and below, a count for people.
         count.fetch_add(1, Relaxed);
         f();
     });
@@ -51,9 +52,9 @@ pub fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> loom:
     loom::thread::Builder::new().stack_size(1 << 20).spawn(f).unwrap()
 }
 
-/// What is mounted.
+/// What is mounted, and how many blocks were free for data.
 #[derive(Clone)]
-pub struct Rig(Arc<Core>);
+pub struct Rig(Arc<Core>, u64);
 
 /// A thread's lane.
 pub struct Seat {
@@ -66,13 +67,19 @@ pub struct Seat {
 impl Rig {
     /// An empty file, all space free.
     pub fn new() -> Rig {
+        Rig::with_free(FREE)
+    }
+
+    /// As above, with so many blocks for data.
+    pub fn with_free(blocks: u64) -> Rig {
         let region = Region::anonymous(BLOCKS * PAGE);
         let arena = Arc::new(Arena::private(1 << 20).unwrap());
         let variant = Variant::Heddle;
-        let parts = Parts { region, arena, variant, locks: None, read_only: false, blocks: BLOCKS };
-        let core = Core::new(parts, 7, 1).unwrap();
+        let parts = Parts { region, arena, variant, locks: None, on_lock: None, read_only: false };
+        let identity = Identity { uuid: [7; 16], boot: [0; 16], epoch: 1 };
+        let core = Core::new(parts, identity, BLOCKS).unwrap();
         let chunk = Layout::new(BLOCKS).data;
-        let free = Extent { block: chunk.plus(4), count: FREE };
+        let free = Extent { block: chunk.plus(4), count: blocks };
         core.free_map().give(free);
         // The reserve, for log pages.
         let reserve = Extent { block: BlockNo(BLOCKS - 1 - RESERVED), count: RESERVED };
@@ -92,8 +99,8 @@ impl Rig {
             now: Time(1),
         };
         file.vi.be_born(&birth);
-        file.vi.nlink.store(1, Relaxed);
-        Rig(Arc::new(core))
+        file.vi.nlink.store(1, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
+        Rig(Arc::new(core), blocks)
     }
 
     pub fn core(&self) -> &Core {
@@ -111,7 +118,7 @@ impl Rig {
 
     /// Blocks that were free at first.
     pub fn total(&self) -> u64 {
-        FREE + RESERVED
+        self.1 + RESERVED
     }
 
     /// Free blocks outside the lanes' hands.
@@ -132,6 +139,10 @@ impl Seat {
         let data = vec![value; (pages * PAGE) as usize];
         self.with(|core, guard, file| {
             write(core, guard, file, At::Offset(page * PAGE), &data).unwrap();
+            // A fault to plant: what this write replaced may be used at once (D15).
+            if heddle_arena::sync::plant::here().is_some() {
+                crate::alloc::settle_limbo(core.free_map(), guard.own);
+            }
         });
     }
 
@@ -144,16 +155,27 @@ impl Seat {
     /// The values of pages, as far as the file goes.
     pub fn read(&mut self, page: u64, pages: u64) -> Vec<u8> {
         let mut data = vec![0xee; (pages * PAGE) as usize];
-        let len =
-            self.with(|core, guard, file| read(core, guard, file, page * PAGE, &mut data).unwrap());
+        let len = self.with(|core, guard, file| read(core, guard, file, page * PAGE, &mut data).unwrap());
         values(&data[..len])
+    }
+
+    /// What a lease does besides: the lane can count handles.
+    pub fn equip(&mut self) {
+        crate::opens::equip(&self.core, self.id).unwrap();
     }
 
     /// Takes blocks.
     pub fn take(&mut self, count: u64) -> Vec<Extent> {
         let mut out = Vec::new();
         self.with(|core, guard, _| {
-            let taken = crate::alloc::take_blocks(core.free_map(), &core.region, guard.own, count, Purpose::Data, &mut out);
+            let taken = crate::alloc::take_blocks(
+                core.free_map(),
+                &core.region,
+                guard.own,
+                count,
+                Purpose::Data,
+                &mut out,
+            );
             assert!(taken, "no space");
         });
         out
@@ -176,6 +198,7 @@ impl Seat {
             for extent in extents {
                 crate::alloc::free_later(core.free_map(), &core.region, guard.own, extent);
             }
+            // PERSIST: D15, what was freed above before its next use.
             core.region.fence();
             crate::alloc::settle_limbo(core.free_map(), guard.own);
         });
@@ -185,6 +208,7 @@ impl Seat {
     pub fn leave(mut self) {
         self.with(|core, guard, _| {
             crate::log::chain::let_go_all(core, guard.own, guard.id);
+            // PERSIST: D15, as in `Drop for Lease`.
             core.region.fence();
             crate::alloc::return_all(core.free_map(), guard.own);
         });
@@ -197,7 +221,12 @@ impl Seat {
 /// If a page is of two values: half of a write.
 pub fn values(data: &[u8]) -> Vec<u8> {
     let one = |page: &[u8]| {
-        assert!(page.iter().all(|b| *b == page[0]), "half a page is {}, half {}", page[0], page[page.len() - 1]);
+        assert!(
+            page.iter().all(|b| *b == page[0]),
+            "half a page is {}, half {}",
+            page[0],
+            page[page.len() - 1]
+        );
         page[0]
     };
     data.chunks(PAGE as usize).map(one).collect()

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A pinned reader copies without looking again: no block that it took from a cell may be written meanwhile.
 #[test]
 fn a_pinned_reader_copies_in_peace() {
-    model(1, || {
+    model(2, || {
         let rig = Rig::new();
         let mut writer = rig.seat(1);
         writer.write(0, 1, 1);
@@ -25,7 +25,7 @@ fn a_pinned_reader_copies_in_peace() {
 /// Whoever is last, the reader with its pin or the writer who deferred, frees the block; with a second reader in between too.
 #[test]
 fn blocks_that_waited_for_a_pin_are_freed() {
-    model(1, || {
+    model(2, || {
         let rig = Rig::new();
         let mut writer = rig.seat(1);
         writer.write(0, 1, 1);
@@ -45,6 +45,7 @@ fn blocks_that_waited_for_a_pin_are_freed() {
         reader.with(crate::file::read::unpin);
         reader.leave();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+        // ORDERING: Relaxed, the other threads have been joined.
         assert_eq!(rig.file().vi.pins.load(Relaxed), 0);
         assert_eq!(rig.file().vi.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
         // One of data, one of log.

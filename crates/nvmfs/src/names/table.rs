@@ -14,11 +14,10 @@ use crate::core::{Core, no_memory};
 use crate::ids::{InodeId, Version};
 use crate::inode::InodeRef;
 use crate::lane::Own;
-use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::{AtomicU64, fence};
 use heddle_arena::{Ptr, Shared};
 use heddle_vfs::{Error, FileKind, Ino, NAME_MAX_BYTES, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
 
 const HEADER_WORDS: usize = 5;
 const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
@@ -159,7 +158,7 @@ fn read<T>(core: &Core, dir: InodeRef<'_>, f: impl Fn(&Table) -> std::result::Re
                 return Ok(result);
             }
         }
-        std::hint::spin_loop();
+        heddle_arena::sync::spin_hint();
     }
     let _latched = dir.vi.eof.lock();
     let table = table(core, dir).ok_or(Error::Stale)?;
@@ -169,7 +168,7 @@ fn read<T>(core: &Core, dir: InodeRef<'_>, f: impl Fn(&Table) -> std::result::Re
 fn bucket<'c>(core: &'c Core, table: &Table, at: u64) -> std::result::Result<&'c AtomicU64, Torn> {
     // ORDERING: Acquire, O1.
     let buckets = table.buckets.load(Acquire);
-    core.arena.try_get(Ptr::<AtomicU64>::from_raw(buckets + at * 8)).ok_or(Torn)
+    core.arena.try_get(Ptr::<AtomicU64>::from_raw(buckets).add(at as usize)).ok_or(Torn)
 }
 
 fn bucket_of(table: &Table, hash: u64) -> u64 {
@@ -180,7 +179,7 @@ fn bucket_of(table: &Table, hash: u64) -> u64 {
 
 fn words(core: &Core, entry: u64, n: usize) -> std::result::Result<&[AtomicU64], Torn> {
     core.arena.try_get(Ptr::<AtomicU64>::from_raw(entry)).ok_or(Torn)?;
-    core.arena.try_get(Ptr::<AtomicU64>::from_raw(entry + 8 * (n as u64 - 1))).ok_or(Torn)?;
+    core.arena.try_get(Ptr::<AtomicU64>::from_raw(entry).add(n - 1)).ok_or(Torn)?;
     Ok(core.arena.slice(Ptr::from_raw(entry), n))
 }
 

@@ -3,8 +3,8 @@
 use super::{MountOptions, format, mount};
 use crate::core::{Core, Parts};
 use crate::fs::NvmFs;
-use crate::variant::Variant;
 use crate::region::Region;
+use crate::variant::Variant;
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Cookie, Cred, FileSystem, Ino, Name, OpenFlags};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ fn second_view(first: &Core) -> NvmFs {
         arena: Arc::new(first.arena.map_again().unwrap()),
         variant: first.variant,
         locks,
+        on_lock: None,
         read_only: false,
-        blocks: first.layout.blocks_total,
     };
-    NvmFs { core: Arc::new(Core::attach(parts)) }
+    NvmFs { core: Arc::new(Core::join(parts, &first.identity()).unwrap()) }
 }
 
 #[test]

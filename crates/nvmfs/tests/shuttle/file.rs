@@ -125,7 +125,9 @@ fn make(fs: &NvmFs, handle: &Handle, op: &Op) -> Outcome {
             fs.fallocate(handle, RangeOp::Punch, at * UNIT, len * UNIT).unwrap();
             Outcome::Done
         }
-        Op::Read { at, len } => Outcome::Values(values(&fs.read_vec(handle, at * UNIT, (len * UNIT) as usize))),
+        Op::Read { at, len } => {
+            Outcome::Values(values(&fs.read_vec(handle, at * UNIT, (len * UNIT) as usize)))
+        }
         Op::Size => Outcome::Bytes(fs.size(handle)),
     }
 }
@@ -184,14 +186,18 @@ pub fn run(mut dice: Dice, mix: Mix) {
     let now = whole(&fs);
     fs.release(Arc::into_inner(handle).unwrap());
     drop(fs);
-    if dice.below(2) == 0 { volume.abandon() } else { volume.unmount() }
+    if dice.below(2) == 0 {
+        volume.abandon()
+    } else {
+        volume.unmount()
+    }
     let volume = disk.mount();
     assert_eq!(whole(&volume.fs()), now, "{variant:?}: another file after the remount");
     volume.unmount();
 }
 
 fn event(call: u64, back: u64, op: Op, outcome: Outcome) -> Event<Op, Outcome> {
-    Event { thread: 0, call, back, op, outcome }
+    Event { _thread: 0, call, back, op, outcome }
 }
 
 pub fn refuses_a_read_of_half_a_write() {

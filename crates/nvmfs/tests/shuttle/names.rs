@@ -146,7 +146,11 @@ pub fn run(mut dice: Dice) {
     let all = |fs: &NvmFs| -> Vec<Outcome> { looks().map(|look| make(fs, dirs, &look)).collect() };
     let now = all(&fs);
     drop(fs);
-    if dice.below(2) == 0 { volume.abandon() } else { volume.unmount() }
+    if dice.below(2) == 0 {
+        volume.abandon()
+    } else {
+        volume.unmount()
+    }
     let volume = disk.mount();
     assert_eq!(all(&volume.fs()), now, "{variant:?}: other names after the remount");
     volume.unmount();
@@ -154,7 +158,7 @@ pub fn run(mut dice: Dice) {
 
 pub fn refuses_two_winners() {
     let made = |call, ino| Event {
-        thread: 0,
+        _thread: 0,
         call,
         back: 9,
         op: Op::Create((0, "a")),

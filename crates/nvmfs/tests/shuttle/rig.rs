@@ -69,7 +69,8 @@ pub fn under_shuttle(program: fn(Dice)) {
 /// What a thread asked and got, and when by the rig's own clock.
 #[derive(Clone, Debug)]
 pub struct Event<Op, Outcome> {
-    pub thread: usize,
+    /// Which thread: for who reads a failure.
+    pub _thread: usize,
     pub call: u64,
     pub back: u64,
     pub op: Op,
@@ -92,7 +93,7 @@ impl<Op: Clone, Outcome> History<Op, Outcome> {
         let call = self.clock.fetch_add(1, Relaxed);
         let outcome = make();
         let back = self.clock.fetch_add(1, Relaxed);
-        let event = Event { thread, call, back, op: op.clone(), outcome };
+        let event = Event { _thread: thread, call, back, op: op.clone(), outcome };
         self.events.lock().unwrap().push(event);
     }
 

@@ -12,7 +12,7 @@ const FILES: u64 = 40;
 /// Length of a file at most, in bytes.
 const FILE_BYTES: u64 = 700 << 10;
 /// Blocks that threads try to leave free: below, they remove more than they make.
-const SCARCE_BLOCKS: u64 = 700;
+const SCARCE_BLOCKS: u64 = 100;
 
 /// See the module.
 pub struct Worker {
@@ -57,7 +57,8 @@ impl Worker {
                 3 => self.remove(fs),
                 4..6 => {
                     let n = self.below(ranges.len() as u64) as usize;
-                    let (at, len, value) = (self.below(1 << 20), 1 + self.below(20_000), self.below(255) as u8);
+                    let (at, len, value) =
+                        (self.below(1 << 20), 1 + self.below(20_000), self.below(255) as u8);
                     ranges[n].write(fs, at, len, value)
                 }
                 6 => self.list(fs),
@@ -146,7 +147,13 @@ impl Worker {
         done
     }
 
-    fn change_content(&mut self, fs: &NvmFs, handle: &Handle, content: &mut Vec<u8>, kind: u64) -> Result<(), Error> {
+    fn change_content(
+        &mut self,
+        fs: &NvmFs,
+        handle: &Handle,
+        content: &mut Vec<u8>,
+        kind: u64,
+    ) -> Result<(), Error> {
         let long = self.below(8) == 0;
         let len = 1 + self.below(if long { 200_000 } else { 12_000 });
         let at = self.below(content.len() as u64 + 5000).min(FILE_BYTES - len);
@@ -177,7 +184,12 @@ impl Worker {
                 let seen = fs.read_vec(handle, at, len as usize);
                 let end = ((at + len) as usize).min(content.len());
                 let wanted = &content[(at as usize).min(end)..end];
-                assert!(seen == wanted, "thread {}: {} bytes at {at} are not what was written", self.me, seen.len());
+                assert!(
+                    seen == wanted,
+                    "thread {}: {} bytes at {at} are not what was written",
+                    self.me,
+                    seen.len()
+                );
                 assert_eq!(fs.size(handle), content.len() as u64);
             }
         }
