@@ -130,6 +130,8 @@ pub struct Own {
     pub chunk_free: [u64; 2],
     /// Where the next search for a chunk starts.
     pub chunk_cursor: u64,
+    /// A bucket for the next directory it makes, 0: none.
+    pub bucket: u64,
     /// Log pages written in this mount.
     pub page_serial: u64,
     /// Inodes made in this mount.
@@ -175,6 +177,7 @@ impl Lane {
                 chunk: 0,
                 chunk_free: [0; 2],
                 chunk_cursor,
+                bucket: 0,
                 page_serial: 0,
                 inode_serial: 0,
                 chains: [HeldChain::default(); CHAIN_SLOTS],

@@ -8,7 +8,8 @@
 //!                 never carry one version (D1). A name keeps its version: the copy says the same.
 //!             I2  what cannot be logged anew here (a record that names an extent list, a tombstone that is still needed) keeps
 //!                 its page.
-//! Where       directories of every variant (their latch is held); files of `heddle`. The papers' variants would need their range
+//!             I3  what is logged anew is the newest there is while it is logged: a name's bucket is locked, a page's cell.
+//! Where       directories of every variant; files of `heddle`. The papers' variants would need their range
 //!             lock here, inside the log lock: their files' logs are cleaned by whole dead pages alone.
 //! Source      protocol review 8.3, P8.
 
@@ -23,10 +24,8 @@ use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::log::clean::{Page, alive, list_of, maps_a_page, settle};
 use crate::log::commit;
+use crate::names::table;
 use heddle_vfs::{FileKind, Result};
-
-/// Slots of one transaction here.
-const BATCH_SLOTS: u32 = 24;
 
 /// One page: of a chain that nobody holds, else the first of the lane's own.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain) {
@@ -131,23 +130,27 @@ impl Alive {
     }
 }
 
-/// Names and states of a directory, whose latch is held: the same records once more.
+/// Names and states of a directory: the same records once more. A name only if it is still the present one, and under its bucket's
+/// lock: a tombstone may be dropped when no page older than it is left, so nothing older may be logged behind its back (I3).
 fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: &[Record]) -> Result<()> {
-    let mut rest = names;
-    while !rest.is_empty() {
-        let mut slots = 0;
-        let fits = rest.iter().take_while(|r| {
-            slots += r.slots_max();
-            slots <= BATCH_SLOTS
-        });
-        let n = fits.count();
-        let (batch, later) = rest.split_at(n);
-        if commit::prepare(core, guard, inode, BATCH_SLOTS)? {
+    for record in names {
+        let bucket = match record {
+            Record::Name { name, version, .. } => {
+                let key = table::key(core, name.bytes());
+                let bucket = table::lock(core, inode, key.hash)?;
+                if bucket.find(key)?.is_none_or(|named| named.version != *version) {
+                    continue;
+                }
+                Some(bucket)
+            }
+            _ => None,
+        };
+        if commit::prepare(core, guard, inode, record.slots_max())? {
             // PERSIST: a fresh log page is empty before it is linked.
             core.region.fence();
         }
-        commit::commit(core, guard, inode, batch)?;
-        rest = later;
+        commit::commit(core, guard, inode, std::slice::from_ref(record))?;
+        drop(bucket);
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::file::range::all_blocks;
 use crate::format::inode::{INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
-use crate::ids::InodeId;
+use crate::ids::{InodeId, Version};
 use crate::inode::{Birth, InodeRef};
 use crate::itable;
 use crate::lease::LaneGuard;
@@ -54,7 +54,7 @@ pub fn make<'c>(
     inode.vi.nlink.store(1, SeqCst);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
-        && let Err(error) = table::make(core, guard.own, inode)
+        && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
     {
         unmake(core, guard, inode);
         return Err(error);
