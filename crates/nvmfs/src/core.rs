@@ -109,6 +109,8 @@ pub struct Core {
     pub variant: Variant,
     /// The papers' range lock; `None` in `heddle`.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Tells the mounts of this process apart.
@@ -127,6 +129,8 @@ pub struct Parts {
     pub variant: Variant,
     /// Its range lock.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Blocks of the file system.
@@ -158,6 +162,7 @@ impl Core {
             arena: parts.arena,
             variant: parts.variant,
             locks: parts.locks,
+            on_lock: parts.on_lock,
             read_only: parts.read_only,
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
@@ -252,16 +257,11 @@ impl Root {
         seed: u32,
         epoch: u64,
     ) -> std::result::Result<Ptr<Root>, Full> {
-        let words = layout.blocks_total.div_ceil(64);
-        let chunks = layout.chunks_max;
-        let lanes = arena.alloc_slice(usize::from(LANES), |i| {
-            let share = |n: u64| n * i as u64 / u64::from(LANES);
-            Lane::new(share(words), share(chunks))
-        })?;
         arena.alloc(Root {
             free_map: alloc::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
-            lanes,
+            // Not touched: most lanes of most mounts are never leased.
+            lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
             chunk_count: Apart(AtomicU64::new(0)),
             renames: Apart(Latch::new()),

@@ -122,12 +122,12 @@ pub struct Own {
     pub magazine: Magazine,
     /// Blocks that wait for a fence.
     pub limbo: Limbo,
+    /// 1: [`Own::place`] has been called.
+    placed: u64,
     /// Word of the free map where the next search starts.
     pub cursor: u64,
-    /// Inode chunk the lane allocates from, plus one (0: none yet).
-    pub chunk: u64,
-    /// Free slots of that chunk.
-    pub chunk_free: [u64; 2],
+    /// Free inode slots.
+    pub slots: crate::itable::Slots,
     /// Where the next search for a chunk starts.
     pub chunk_cursor: u64,
     /// A bucket for the next directory it makes, 0: none.
@@ -140,6 +140,8 @@ pub struct Own {
     pub chains: [HeldChain; CHAIN_SLOTS],
     /// Which of them was used last.
     pub chain_last: u64,
+    /// Which of them the present call uses, a bit each.
+    pub chains_busy: u64,
 }
 
 /// See the module.
@@ -160,9 +162,9 @@ unsafe impl Shared for Lane {}
 // SAFETY: see `Shared`.
 unsafe impl Sync for Lane {}
 
-impl Lane {
-    /// A lane at rest whose searches start at word `cursor` of the free map.
-    pub fn new(cursor: u64, chunk_cursor: u64) -> Lane {
+// SAFETY: all zeros is a lane at rest that holds nothing and was never leased.
+unsafe impl Zeroed for Lane {
+    fn zeroed() -> Lane {
         Lane {
             state: AtomicU64::new(IDLE),
             held: AtomicU64::new(0),
@@ -173,19 +175,31 @@ impl Lane {
                 heap: Heap::zeroed(),
                 magazine: Magazine { len: 0, blocks: [0; MAGAZINE_BLOCKS] },
                 limbo: Limbo { len: 0, extents: [(0, 0); LIMBO_EXTENTS] },
-                cursor,
-                chunk: 0,
-                chunk_free: [0; 2],
-                chunk_cursor,
+                placed: 0,
+                cursor: 0,
+                slots: crate::itable::Slots::zeroed(),
                 bucket: 0,
+                chunk_cursor: 0,
                 page_serial: 0,
                 inode_serial: 0,
                 chains: [HeldChain::default(); CHAIN_SLOTS],
                 chain_last: 0,
+                chains_busy: 0,
             }),
         }
     }
+}
 
+impl Own {
+    /// At the first lease of its lane: where its searches start, so that lanes begin apart.
+    pub fn place(&mut self, cursor: u64, chunk_cursor: u64) {
+        if self.placed == 0 {
+            (self.placed, self.cursor, self.chunk_cursor) = (1, cursor, chunk_cursor);
+        }
+    }
+}
+
+impl Lane {
     /// The word as others see it.
     pub fn state(&self) -> OpState {
         // ORDERING: Acquire, O1.

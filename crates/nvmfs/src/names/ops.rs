@@ -6,7 +6,8 @@
 //!
 //! Lock order  the latches of directories (papers' variants) by inode number; then buckets (`locks`); `rename` of directories across
 //!             directories takes the mount's rename latch first. No chain is cleaned and no table grows while a bucket is held.
-//! Alive       who holds a bucket keeps the directory alive; who works on it afterwards counts as one who has it open (`tidy_up`).
+//! Alive       who holds a bucket keeps the directory alive, and lets go of the directory's chain before the bucket; who works on it
+//!             afterwards counts as one who has it open (`tidy_up`).
 //! Crash order C1  records durable, then the bucket changes, then inodes end.
 
 use crate::core::Core;
@@ -14,10 +15,11 @@ use crate::file::heddle::At;
 use crate::format::record::{NameBuf, Record};
 use crate::ids::InodeId;
 use crate::inode::InodeRef;
+use crate::itable;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::commit::Committed;
-use crate::log::{clean, commit};
+use crate::log::{chain, clean, commit};
 use crate::names::life;
 use crate::names::locks::{At as Place, Locks};
 use crate::names::table::{self, Crowded, Key, Named};
@@ -229,6 +231,18 @@ fn add_name(
     }
 }
 
+/// Makes a record durable. The bucket is held, and the lane has let go of the directory's chain before it is not.
+fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<Committed> {
+    let done = prepare(core, guard, dir, record.slots_max())
+        .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
+    chain::rest_all(&core.arena, guard.own, guard.id);
+    if done.is_ok() {
+        // It has fenced.
+        itable::settle(core, guard.own);
+    }
+    done
+}
+
 /// Makes a new name durable. A new directory is counted as a link of its parent; the bucket is held, so that nobody stores that count.
 fn commit_name(
     core: &Core,
@@ -242,9 +256,7 @@ fn commit_name(
     if is_dir {
         add_link(dir)?;
     }
-    let record = record(dir, key.name, named, false, now);
-    let done = prepare(core, guard, dir, record.slots_max())
-        .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(&record)));
+    let done = log_name(core, guard, dir, &record(dir, key.name, named, false, now));
     if done.is_err() && is_dir {
         dir.vi.nlink.fetch_sub(1, SeqCst);
     }
@@ -373,9 +385,7 @@ fn remove_locked<'c>(
     let now = dir.vi.write_time();
     let bucket = locks.at(place)?;
     let gone = Named { version: bucket.version().next(), ..*named };
-    let record = record(dir, key.name, &gone, true, now);
-    prepare(core, guard, dir, record.slots_max())?;
-    let committed = commit::commit(core, guard, dir, &[record])?;
+    let committed = log_name(core, guard, dir, &record(dir, key.name, &gone, true, now))?;
     dir.vi.touch(now);
     bucket.begin_change(gone.version);
     bucket.take(guard.own, key)?;

@@ -15,7 +15,7 @@ use crate::format::record::Record;
 use crate::ids::InodeId;
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
-use crate::log::commit;
+use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At, Locks};
 use crate::names::ops::{Rest, check, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
@@ -156,7 +156,10 @@ fn rename_locked<'c>(
         gone: Named { version: version_from, ..moved },
         now: to.dir.vi.write_time().max(from.dir.vi.write_time()),
     };
-    let [rest_to, rest_from] = commit_plan(core, guard, &plan, &mut locks, [place_to, place_from])?;
+    let done = commit_plan(core, guard, &plan, &mut locks, [place_to, place_from]);
+    // Before the buckets: the directories may die then.
+    chain::rest_all(&core.arena, guard.own, guard.id);
+    let [rest_to, rest_from] = done?;
     if let Some(victim) = locks.victim.take()
         && let Some(dir) = replaced
     {
