@@ -144,6 +144,7 @@ impl Drop for Lease {
             return_all(core.free_map(), own);
             core.lane(self.lane.0).note_held(0);
             crate::itable::return_all(&core, own);
+            crate::names::table::return_all(&core, own);
         }
         let table = crate::core::lane_table_of(&self.arena, root);
         // A failure would mean that another thread holds it, which I1 excludes.
