@@ -62,6 +62,8 @@ pub struct Root {
     pub renames: Latch,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
+    /// How many processes have attached.
+    pub attached: AtomicU32,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
@@ -293,6 +295,7 @@ impl Root {
             chunk_count: AtomicU64::new(0),
             renames: Latch::new(),
             damaged: AtomicU32::new(0),
+            attached: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),
