@@ -12,7 +12,7 @@
 //!                 the kernel put a barrier into every running thread (membarrier), then loads `inside`.
 
 use crate::alloc::return_all;
-use crate::core::Core;
+use crate::core::{Core, LANES};
 use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::lane::{Lane, Own};
@@ -154,22 +154,25 @@ fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     if leased.died {
         settle::settle(core, leased.lane.0);
     }
-    Ok(hold(core, leased.lane, process))
-}
-
-fn hold(core: &Arc<Core>, lane: LaneId, process: u32) -> Lease {
+    let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
+    // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
+    let own = unsafe { core.lane(leased.lane.0).own() };
+    own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
     let holder = u64::from(process) << 32 | u64::from(process::thread_id());
     // ORDERING: Release, others only look at it.
-    core.lane(lane.0).intent.holder.store(holder, Release);
-    Lease {
+    core.lane(leased.lane.0).intent.holder.store(holder, Release);
+    let lease = Lease {
         mount: core.id,
         process,
-        lane,
+        lane: leased.lane,
         busy: Cell::new(false),
         scratch: UnsafeCell::default(),
         core: Arc::downgrade(core),
         arena: Arc::clone(&core.arena),
-    }
+    };
+    // If that fails the lane is given back.
+    crate::opens::equip(core, lease.lane.0)?;
+    Ok(lease)
 }
 
 /// Gives the calling thread's lanes of mounts that are gone back, and forgets those of a parent.
@@ -221,5 +224,7 @@ pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
 
 /// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.
 pub fn held_blocks(core: &Core) -> u64 {
-    (1..=crate::core::LANES).map(|lane| core.lane(lane).held()).sum()
+    // ORDERING: Relaxed, an estimate.
+    let used = core.root().lanes_used.load(Relaxed) as u16;
+    (1..=used).map(|lane| core.lane(lane).held()).sum()
 }

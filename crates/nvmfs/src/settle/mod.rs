@@ -71,7 +71,7 @@ pub fn end(core: &Core) -> bool {
     loop {
         sweep(core);
         let inside = |lane: &u16| core.lane(*lane).intent.inside.load(SeqCst) != 0;
-        match (1..=LANES).find(inside) {
+        match lanes(core).find(inside) {
             None => return true,
             Some(_) if began.elapsed() > END_MAX => return false,
             Some(lane) => {
@@ -82,11 +82,16 @@ pub fn end(core: &Core) -> bool {
     }
 }
 
+/// Numbers of the lanes that were ever leased.
+fn lanes(core: &Core) -> impl Iterator<Item = u16> {
+    1..=(core.root().lanes_used.load(SeqCst) as u16).min(LANES)
+}
+
 /// Settles every lane whose holder is dead: the daemon's round. How many there were.
 pub fn sweep(core: &Core) -> u64 {
     // ORDERING: Relaxed, a guess: the lease orders.
     let leased = |lane: &u16| core.lane(*lane).intent.holder.load(Relaxed) != 0;
-    (1..=LANES).filter(leased).filter(|lane| settle_if_dead(core, *lane)).count() as u64
+    lanes(core).filter(leased).filter(|lane| settle_if_dead(core, *lane)).count() as u64
 }
 
 /// Brings a lane to an end (I1).

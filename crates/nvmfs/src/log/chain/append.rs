@@ -11,7 +11,7 @@ use crate::format::word::Line;
 use crate::ids::BlockNo;
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own};
-use heddle_arena::Ptr;
+use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -78,6 +78,7 @@ pub fn make_room(
         chain: chain.number(),
         era,
     };
+    watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     core.region.nt_line(block.pos(), &header.encode(core.seed));
     // ORDERING: Relaxed, I1.
