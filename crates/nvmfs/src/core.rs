@@ -87,6 +87,8 @@ pub struct Root {
     pub lanes_used: AtomicU64,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
+    /// How many processes have attached.
+    pub attached: AtomicU32,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
@@ -323,6 +325,7 @@ impl Root {
             }),
             lanes_used: AtomicU64::new(0),
             damaged: AtomicU32::new(0),
+            attached: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),

@@ -309,6 +309,17 @@ impl VInode {
         Gate(self)
     }
 
+    /// Lowers it for a dead holder of the EOF latch.
+    pub fn lower_gate(&self) {
+        // ORDERING: SeqCst, O1.
+        self.gate.store(0, SeqCst);
+    }
+
+    /// Is it a directory?
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind_perm(), Some((FileKind::Directory, _)))
+    }
+
     /// Versions of pages without cells are at least this.
     pub fn floor(&self) -> Version {
         // ORDERING: SeqCst, O1: read after the cell is locked and the gate seen down.

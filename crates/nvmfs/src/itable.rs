@@ -235,6 +235,19 @@ pub fn return_all(core: &Core, own: &mut Own) {
     }
 }
 
+/// Forgets what cannot be of a lane whose holder died: it may have scribbled over it.
+pub fn drop_impossible(core: &Core, own: &mut Own) {
+    let slots = &mut own.slots;
+    // ORDERING: Acquire, pairs with the AcqRel in `make_chunk`.
+    let chunks = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
+    slots.chunks.iter_mut().filter(|held| held.number > chunks).for_each(|held| *held = HeldChunk::default());
+    slots.last = slots.last.min(CHUNKS_HELD as u64 - 1);
+    let known = slots.ended[..].iter().take(slots.ended_len as usize).all(|ino| chunk_of(Ino(*ino)).0 < chunks);
+    if slots.ended_len as usize > ENDED || !known {
+        slots.ended_len = 0;
+    }
+}
+
 /// Inodes that are in use, about: slots in lanes' hands count as used.
 pub fn in_use(core: &Core) -> u64 {
     // ORDERING: Acquire, pairs with the AcqRel in `make_chunk`.

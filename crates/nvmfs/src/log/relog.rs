@@ -196,7 +196,7 @@ fn move_run(
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, first, stop);
     let locked = match lock_pages(core, guard, inode, first, stop) {
         Ok(locked) => locked,
         Err(error) => {
