@@ -114,7 +114,8 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
-            Record::Name { removed: false, .. } => self.names.push(record),
+            // A copy says the same, wherever it stands.
+            Record::Name { removed: false, .. } | Record::Xattrs { .. } => self.names.push(record),
             Record::State(_) if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) => {
                 self.names.push(record)
             }
@@ -126,7 +127,7 @@ impl Alive {
                 self.writes.push(record);
             }
             Record::State(_) => self.state = true,
-            Record::Name { .. } | Record::Punch { .. } => self.movable = false,
+            Record::Name { .. } | Record::Punch { .. } | Record::Remap { .. } => self.movable = false,
         }
     }
 }

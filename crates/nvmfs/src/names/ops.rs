@@ -17,6 +17,7 @@ use crate::lease::LaneGuard;
 use crate::log::{clean, commit};
 use crate::names::life;
 use crate::names::table::{self, Entry, Named};
+use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -24,13 +25,6 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 const LINKS_MAX: u32 = 65_000;
 /// Longest target of a symbolic link, in bytes.
 const TARGET_MAX_BYTES: usize = 4095;
-
-/// Checks that the caller may do `want` in a directory.
-pub fn check(inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
-    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let (uid, gid) = inode.vi.owner();
-    cred.check_mode(kind, perm, uid, gid, want)
-}
 
 /// The directory of this number, which the caller may search (or change).
 pub fn directory<'c>(
@@ -41,7 +35,7 @@ pub fn directory<'c>(
 ) -> Result<InodeRef<'c>> {
     let dir = core.inode(ino)?;
     match dir.vi.kind_perm() {
-        Some((FileKind::Directory, _)) => check(dir, cred, want)?,
+        Some((FileKind::Directory, _)) => check(core, dir, cred, want)?,
         Some(_) => return Err(Error::NotDirectory),
         None => return Err(Error::Stale),
     }
@@ -55,8 +49,8 @@ pub fn latch<'c>(dir: InodeRef<'c>) -> Result<Latched<'c>> {
 }
 
 /// May the caller take this name away? In a directory with the sticky bit only owners of the directory or the file, and root, may.
-pub fn check_removal(dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
-    check(dir, cred, Permission::WRITE_EXECUTE)?;
+pub fn check_removal(core: &Core, dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
+    check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     let sticky = dir.vi.kind_perm().is_some_and(|(_, perm)| perm & 0o1000 != 0);
     let owner = |inode: InodeRef<'_>| inode.vi.owner().0 == cred.uid;
     if !sticky || cred.is_root() || owner(dir) || owner(child) { Ok(()) } else { Err(Error::NotPermitted) }
@@ -113,7 +107,7 @@ pub fn make<'c>(
     if table::find(core, dir, name.bytes())?.is_some() {
         return Err(Error::Exists);
     }
-    check(dir, cred, Permission::WRITE_EXECUTE)?;
+    check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) && !cred.is_root() {
         return Err(Error::NotPermitted);
     }
@@ -197,7 +191,7 @@ pub fn link(
     if table::find(core, dir, name.bytes())?.is_some() {
         return Err(Error::Exists);
     }
-    check(dir, cred, Permission::WRITE_EXECUTE)?;
+    check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     if kind == FileKind::Directory {
         return Err(Error::NotPermitted);
     }
@@ -237,18 +231,23 @@ pub fn link(
     }
 }
 
-/// Counts a name, unless the last one is gone already.
+/// Counts a name, unless the last one is gone already. A file made without one gets its first.
 fn add_link(inode: InodeRef<'_>) -> Result<()> {
     // ORDERING: Relaxed throughout, guesses that the CAS checks.
     let mut now = inode.vi.nlink.load(Relaxed);
     loop {
         match now {
-            0 => return Err(Error::NotFound),
+            0 if !inode.vi.linkable() => return Err(Error::NotFound),
             LINKS_MAX.. => return Err(Error::TooManyLinks),
             _ => {}
         }
         match inode.vi.nlink.compare_exchange(now, now + 1, SeqCst, Relaxed) {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                if now == 0 {
+                    inode.vi.set_linkable(false);
+                }
+                return Ok(());
+            }
             Err(other) => now = other,
         }
     }
@@ -275,7 +274,7 @@ pub fn remove(
     let latched = latch(dir)?;
     let entry = table::find(core, dir, name.bytes())?.ok_or(Error::NotFound)?;
     let child = child_of(core, &entry)?;
-    check_removal(dir, child, cred)?;
+    check_removal(core, dir, child, cred)?;
     let is_dir = entry.kind == FileKind::Directory;
     match (what, is_dir) {
         (Remove::File, true) => return Err(Error::IsDirectory),

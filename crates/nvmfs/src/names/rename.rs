@@ -14,8 +14,9 @@ use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::{clean, commit};
 use crate::names::life;
-use crate::names::ops::{check, check_removal, child_of, latch, note_change, prepare, record};
+use crate::names::ops::{check_removal, child_of, latch, note_change, prepare, record};
 use crate::names::table::{self, Entry, Named, Prepared};
+use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -171,11 +172,11 @@ fn may_move(
     mode: RenameMode,
 ) -> Result<()> {
     let is_dir = |e: &Entry| e.kind == FileKind::Directory;
-    check_removal(from.dir, child_of(core, moved)?, cred)?;
+    check_removal(core, from.dir, child_of(core, moved)?, cred)?;
     match target {
-        None => check(to.dir, cred, Permission::WRITE_EXECUTE)?,
+        None => check(core, to.dir, cred, Permission::WRITE_EXECUTE)?,
         Some(target) => {
-            check_removal(to.dir, child_of(core, target)?, cred)?;
+            check_removal(core, to.dir, child_of(core, target)?, cred)?;
             match (mode, is_dir(moved), is_dir(target)) {
                 (RenameMode::Exchange, ..) => {}
                 (_, true, false) => return Err(Error::NotDirectory),
@@ -188,7 +189,7 @@ fn may_move(
         // Its `..` changes.
         let exchanged = target.filter(|_| mode == RenameMode::Exchange);
         for dir in [Some(moved), exchanged].into_iter().flatten().filter(|e| is_dir(e)) {
-            check(child_of(core, dir)?, cred, Permission::WRITE)?;
+            check(core, child_of(core, dir)?, cred, Permission::WRITE)?;
         }
     }
     Ok(())
