@@ -69,7 +69,7 @@ pub struct VInode {
     /// A directory's table, a file's [`PaperLocks`].
     pub aux: AtomicU64,
     root: AtomicU64,
-    /// A directory's parent.
+    /// A directory's parent; of anything else its extended attributes (see [`VInode::xattrs`]).
     pub parent: AtomicU64,
 
     size: AtomicU64,
@@ -82,13 +82,13 @@ pub struct VInode {
     queried: AtomicU32,
     /// Held by who moves EOF; in a directory, by who changes names.
     pub eof: Latch,
-    apart: u32,
+    kernel_pages: AtomicU32,
 
     inline: [Cell; INLINE_CELLS],
 
     /// Names.
     pub nlink: AtomicU32,
-    /// Open handles.
+    /// Open handles that no lane counts; signed (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: AtomicU32,
@@ -98,14 +98,14 @@ pub struct VInode {
     pub blocks: AtomicU64,
     /// Blocks whose freeing waits for the last pin.
     pub deferred: AtomicU64,
-    /// First page of the last truncation.
+    /// First page of the last truncation; of a directory its extended attributes.
     pub tomb_page: AtomicU64,
     /// Its version.
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
-    /// Its extended attributes (see `xattr`); 0: it never had any.
-    pub xattrs: AtomicU64,
+    /// Lanes that ever counted handles of it (see `opens`).
+    pub open_lanes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -134,7 +134,7 @@ unsafe impl Zeroed for VInode {
             gate: AtomicU32::new(0),
             queried: AtomicU32::new(0),
             eof: Latch::new(),
-            apart: 0,
+            kernel_pages: AtomicU32::new(0),
             inline: std::array::from_fn(|_| Cell::zeroed()),
             nlink: AtomicU32::new(0),
             opens: AtomicU32::new(0),
@@ -145,7 +145,7 @@ unsafe impl Zeroed for VInode {
             tomb_page: AtomicU64::new(0),
             tomb_version: AtomicU64::new(0),
             state_change: AtomicU64::new(0),
-            xattrs: AtomicU64::new(0),
+            open_lanes: AtomicU64::new(0),
         }
     }
 }
@@ -226,12 +226,15 @@ impl VInode {
             &self.tomb_version,
             &self.state_change,
             &self.parent,
+            &self.open_lanes,
         ] {
             // ORDERING: Relaxed, the next `be_born` publishes.
             word.store(0, Relaxed);
         }
         // ORDERING: Relaxed, as above.
         self.nlink.store(0, Relaxed);
+        // ORDERING: Relaxed, as above.
+        self.kernel_pages.store(0, Relaxed);
     }
 
     /// The page index.
@@ -251,6 +254,15 @@ impl VInode {
         let new = kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32;
         // ORDERING: Release, pairs with `kind_perm`; Relaxed on the loads, which the CAS checks.
         let _always = self.mode.fetch_update(Release, Relaxed, |old| Some(new | old & FLAGS));
+    }
+
+    /// Where its extended attributes are in memory (see `xattr`); 0: it never had any. Directories know their parent and have no
+    /// pages, all else is the other way round.
+    pub fn xattrs(&self) -> &AtomicU64 {
+        match self.kind_perm() {
+            Some((FileKind::Directory, _)) => &self.tomb_page,
+            _ => &self.parent,
+        }
     }
 
     /// Has it this access list?
@@ -301,6 +313,22 @@ impl VInode {
     pub fn set_owner(&self, uid: u32, gid: u32) {
         // ORDERING: Release, pairs with `owner`.
         self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
+    }
+
+    /// Does the kernel keep pages of it for a mapping? Then what goes past the kernel would be lost or not seen (M1).
+    pub fn has_kernel_pages(&self) -> bool {
+        // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
+        // One of the two sees the other.
+        self.kernel_pages.load(SeqCst) != 0
+    }
+
+    /// Counts a descriptor through which the kernel keeps pages, or counts it no more.
+    pub fn count_kernel_pages(&self, keeps: bool) {
+        if keeps {
+            self.kernel_pages.fetch_add(1, SeqCst);
+        } else {
+            self.kernel_pages.fetch_sub(1, SeqCst);
+        }
     }
 
     /// Size in bytes.
@@ -428,35 +456,21 @@ impl VInode {
         (generation != 0 && self.generation() == generation).then_some(attr)
     }
 
-    /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
-    /// (D23) fail their check, because the generation is gone.
-    pub fn claim_end(&self) -> bool {
-        loop {
-            let generation = self.generation.load(SeqCst);
-            let free = generation == 0 || generation & DYING != 0;
-            if free
-                || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err()
-            {
-                return false;
-            }
-            // An opener counts itself, then looks whether the inode is dying; this is the other way round: one sees the other.
-            // A file made without a name may have got one since the caller looked.
-            if self.opens.load(SeqCst) == 0 && self.nlink.load(SeqCst) == 0 {
-                return true;
-            }
-            self.generation.store(generation, SeqCst);
-            // The opener may have given up, and found the inode claimed: then nobody else will end it.
-            if self.opens.load(SeqCst) != 0 {
-                return false;
-            }
-        }
+    /// Marks a living inode as one that is being ended; true for one caller at a time.
+    pub fn claim(&self) -> bool {
+        let generation = self.generation.load(SeqCst);
+        let free = generation == 0 || generation & DYING != 0;
+        !free && self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_ok()
     }
 
-    /// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): the caller then takes
-    /// the count back with `life::drop_open`.
-    pub fn open(&self, generation: u64) -> bool {
-        self.opens.fetch_add(1, SeqCst);
-        self.lives() && self.generation() == generation
+    /// Takes the mark back: it lives on. For who has claimed it.
+    pub fn unclaim(&self) {
+        self.generation.fetch_and(!DYING, SeqCst);
+    }
+
+    /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
+    pub fn is(&self, id: InodeId) -> bool {
+        self.generation.load(SeqCst) == id.generation
     }
 
     /// Takes a pin (see `file::read`).

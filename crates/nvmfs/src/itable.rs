@@ -15,6 +15,7 @@ use crate::ids::{BlockNo, InodeId};
 use crate::inode::VInode;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
+use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -81,6 +82,8 @@ fn make_chunk(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
         core.free_map().give(crate::ids::Extent { block, count: CHUNK_BLOCKS });
         return Err(Error::NoInodes);
     }
+    let bytes = CHUNK_BLOCKS as usize * BLOCK_BYTES;
+    watch::name(core.region.base_address() + block.pos().0 as usize, bytes, "inode slots on media");
     core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
     // PERSIST: I2.
     core.region.fence();

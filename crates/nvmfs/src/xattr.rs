@@ -70,7 +70,7 @@ unsafe impl Zeroed for Attached {
 
 fn attached<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Attached> {
     // ORDERING: Acquire, pairs with the Release in `publish`.
-    core.arena.try_get(Ptr::from_raw(inode.vi.xattrs.load(Acquire)))
+    core.arena.try_get(Ptr::from_raw(inode.vi.xattrs().load(Acquire)))
 }
 
 /// Runs `f` until it saw a set at rest, `TRIES` times at most (O1).
@@ -103,7 +103,7 @@ pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     match lately {
         Some(Some(xattrs)) => Ok(xattrs),
         // ORDERING: Acquire, as in `attached`.
-        _ if inode.vi.xattrs.load(Acquire) == 0 => Ok(Xattrs::default()),
+        _ if inode.vi.xattrs().load(Acquire) == 0 => Ok(Xattrs::default()),
         // Damaged, or changed all the time.
         _ => {
             let _latched = inode.vi.eof.lock();
@@ -228,7 +228,7 @@ fn in_memory(core: &Core, own: &mut Own, inode: InodeRef<'_>, xattrs: &Xattrs) -
             }
         }
         // ORDERING: Acquire, as in `attached`.
-        match inode.vi.xattrs.load(Acquire) {
+        match inode.vi.xattrs().load(Acquire) {
             // SAFETY: `own` is this thread's.
             0 => unsafe { own.heap.alloc_zeroed::<Attached>(&core.arena, 1) }.map_err(no_memory),
             at => Ok(Ptr::from_raw(at)),
@@ -261,7 +261,7 @@ impl Prepared {
         self.blob.give_up(core);
         free_lists(core, own, self.lists);
         // ORDERING: Acquire, as in `attached`.
-        if inode.vi.xattrs.load(Acquire) == 0 {
+        if inode.vi.xattrs().load(Acquire) == 0 {
             // SAFETY: `own` is this thread's; the set was never linked.
             unsafe { own.heap.free(&core.arena, self.set, 1) };
         }
@@ -288,7 +288,7 @@ fn link(
 ) {
     let set = core.arena.get(at);
     // ORDERING: Acquire, as in `attached`.
-    let fresh = inode.vi.xattrs.load(Acquire) == 0;
+    let fresh = inode.vi.xattrs().load(Acquire) == 0;
     // No two sets share a value of `seq`, though they may share memory.
     // ORDERING: Relaxed, changed under the latch alone.
     let seq = if fresh { inode.vi.generation() << 20 } else { set.seq.load(Relaxed) };
@@ -311,7 +311,7 @@ fn link(
     // ORDERING: Release, O1.
     set.seq.store((seq | 1).wrapping_add(1), Release);
     // ORDERING: Release, pairs with the Acquire in `attached`.
-    inode.vi.xattrs.store(at.raw(), Release);
+    inode.vi.xattrs().store(at.raw(), Release);
     for which in [List::Access, List::Default] {
         inode.vi.set_has_list(which, lists[which as usize].is_some());
     }
@@ -349,7 +349,7 @@ pub fn recover(
 /// Frees the memory of an inode that dies; its blocks are the caller's affair.
 pub fn forget(core: &Core, own: &mut Own, inode: InodeRef<'_>) {
     // ORDERING: Acquire, the inode is this caller's alone.
-    let at = Ptr::<Attached>::from_raw(inode.vi.xattrs.swap(0, Acquire));
+    let at = Ptr::<Attached>::from_raw(inode.vi.xattrs().swap(0, Acquire));
     let Some(set) = core.arena.try_get(at) else { return };
     let lists = [List::Access, List::Default].map(|which| {
         // ORDERING: Relaxed, as above.

@@ -9,10 +9,12 @@ pub mod acl;
 mod cred;
 mod error;
 mod fs;
+pub mod ioctl;
 pub mod model;
 pub mod path;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
+pub mod tree;
 mod types;
 pub mod xattr;
 

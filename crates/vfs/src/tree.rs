@@ -10,7 +10,7 @@ use crate::{
 /// A file is read in pieces of this many bytes; pieces of zeros alone are left out.
 const PIECE_BYTES: usize = 4096;
 
-/// The time if a test has set it: [`crate::testkit::steps`] sets only times within 1970-01-01, clocks give later ones.
+/// The time if a test has set it: tests set only times within 1970-01-01, clocks give later ones.
 pub fn explicit(time: Time) -> Option<Time> {
     (0..86_400).contains(&time.secs()).then_some(time)
 }
