@@ -242,7 +242,8 @@ pub fn drop_impossible(core: &Core, own: &mut Own) {
     let chunks = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
     slots.chunks.iter_mut().filter(|held| held.number > chunks).for_each(|held| *held = HeldChunk::default());
     slots.last = slots.last.min(CHUNKS_HELD as u64 - 1);
-    let known = slots.ended[..].iter().take(slots.ended_len as usize).all(|ino| chunk_of(Ino(*ino)).0 < chunks);
+    let known =
+        slots.ended[..].iter().take(slots.ended_len as usize).all(|ino| chunk_of(Ino(*ino)).0 < chunks);
     if slots.ended_len as usize > ENDED || !known {
         slots.ended_len = 0;
     }

@@ -1,7 +1,8 @@
 //! What runs while the power is cut.
 
+use heddle_vfs::acl::{Acl, Entry, Tag};
 use heddle_vfs::testkit::Act;
-use heddle_vfs::{FileKind, OpenFlags, RangeOp, RenameMode, SetTime, Time};
+use heddle_vfs::{FileKind, OpenFlags, RangeOp, RenameMode, SetTime, SetXattr, Time};
 
 /// Calls that are made first, and calls during which the power is cut. Files are numbered in the order of their creation.
 pub struct Workload {
@@ -121,7 +122,8 @@ pub fn workloads_of_threads() -> Vec<Workload> {
 }
 
 pub fn workloads() -> Vec<Workload> {
-    [data(), sizes(), ranges(), names(), renames(), logs()].into_iter().flatten().collect()
+    let all = [data(), sizes(), ranges(), names(), renames(), logs(), xattrs(), unnamed()];
+    all.into_iter().flatten().collect()
 }
 
 fn data() -> Vec<Workload> {
@@ -417,6 +419,148 @@ fn logs() -> Vec<Workload> {
                 append(10, 1),
                 Act::SetMode { path: "/f".into(), perm: 0o711 },
             ],
+        },
+    ]
+}
+
+fn set_xattr(path: &str, name: &str, len: usize, fill: u8) -> Act {
+    Act::SetXattr { path: path.into(), name: name.into(), value: vec![fill; len], how: SetXattr::Any }
+}
+
+fn remove_xattr(path: &str, name: &str) -> Act {
+    Act::RemoveXattr { path: path.into(), name: name.into() }
+}
+
+/// A list that gives user 1000 what `mask` allows.
+fn set_list(path: &str, name: &str, mask: u8) -> Act {
+    let entry = |tag, perm, id| Entry { tag, perm, id };
+    let acl = Acl::new(vec![
+        entry(Tag::Owner, 7, 0),
+        entry(Tag::User, 7, 1000),
+        entry(Tag::OwningGroup, 5, 0),
+        entry(Tag::Mask, mask, 0),
+        entry(Tag::Others, 1, 0),
+    ]);
+    let value = acl.unwrap().to_xattr();
+    Act::SetXattr { path: path.into(), name: name.into(), value, how: SetXattr::Any }
+}
+
+fn xattrs() -> Vec<Workload> {
+    vec![
+        Workload {
+            name: "set an attribute",
+            prefix: file(),
+            watched: vec![set_xattr("/f", "user.a", 30, 1), set_xattr("/f", "trusted.b", 0, 0)],
+        },
+        Workload {
+            name: "replace an attribute of many blocks",
+            prefix: after(file(), vec![set_xattr("/f", "user.a", 65_000, 1)]),
+            watched: vec![set_xattr("/f", "user.a", 20_000, 2), set_xattr("/f", "user.a", 60_000, 3)],
+        },
+        Workload {
+            name: "remove attributes",
+            prefix: after(
+                file(),
+                vec![set_xattr("/f", "user.a", 9000, 1), set_xattr("/f", "security.b", 10, 2)],
+            ),
+            watched: vec![
+                remove_xattr("/f", "user.a"),
+                remove_xattr("/f", "security.b"),
+                write(0, 0, 3 * PAGE, 9),
+            ],
+        },
+        Workload {
+            name: "attributes of a directory",
+            prefix: tree(),
+            watched: vec![
+                set_xattr("/a", "user.a", 5000, 1),
+                create("/a/g"),
+                set_xattr("/a", "user.a", 50, 2),
+                remove_xattr("/a", "user.a"),
+            ],
+        },
+        Workload {
+            name: "access lists and modes",
+            prefix: file(),
+            watched: vec![
+                set_list("/f", "system.posix_acl_access", 6),
+                Act::SetMode { path: "/f".into(), perm: 0o640 },
+                set_list("/f", "system.posix_acl_access", 7),
+                truncate(PAGE),
+                remove_xattr("/f", "system.posix_acl_access"),
+            ],
+        },
+        Workload {
+            name: "create below a default list",
+            prefix: vec![mkdir("/d"), set_list("/d", "system.posix_acl_default", 7)],
+            watched: vec![create("/d/f"), mkdir("/d/e"), create("/d/e/f")],
+        },
+        Workload {
+            name: "attributes, then the end of the file",
+            prefix: vec![
+                create("/x"),
+                set_xattr("/x", "user.a", 9000, 1),
+                create("/y"),
+                Act::Release { file: 0 },
+            ],
+            watched: vec![
+                unlink("/x"),
+                write(0, 0, 20_000, 2),
+                create("/x"),
+                set_xattr("/x", "user.b", 9, 2),
+            ],
+        },
+        Workload {
+            name: "attributes that clean the log, with a list among them",
+            prefix: after(file(), (0..100).map(|i| set_xattr("/f", "user.a", 10, i)).collect()),
+            watched: vec![
+                set_xattr("/f", "user.a", 10, 200),
+                Act::SetMode { path: "/f".into(), perm: 0o755 },
+                set_list("/f", "system.posix_acl_access", 4),
+                append(10, 1),
+            ],
+        },
+        Workload {
+            name: "attributes in a log that is cleaned",
+            prefix: after(
+                vec![create("/f"), set_xattr("/f", "user.a", 700, 1)],
+                (0..4 * 63 - 6).map(|i| write(0, i % 4 * PAGE, PAGE, i as u8)).collect(),
+            ),
+            watched: (0..8).map(|i| write(0, i % 3 * PAGE, PAGE, 100 + i as u8)).collect(),
+        },
+    ]
+}
+
+fn unnamed() -> Vec<Workload> {
+    let tmpfile =
+        || Act::TmpFile { path: "/".into(), perm: 0o600, flags: OpenFlags::READ_WRITE, linkable: true };
+    let link_open = |file, to: &str| Act::LinkOpen { file, to: to.into() };
+    vec![
+        Workload {
+            name: "name a file made without a name",
+            prefix: vec![tmpfile()],
+            watched: vec![
+                write(0, 0, 2 * PAGE + 5, 1),
+                link_open(0, "/named"),
+                append(10, 2),
+                link_open(0, "/again"),
+            ],
+        },
+        Workload {
+            name: "make a file without a name and name it",
+            prefix: tree(),
+            watched: vec![
+                tmpfile(),
+                write(2, 0, 50, 1),
+                link_open(2, "/a/n"),
+                unlink("/a/n"),
+                create("/a/n"),
+            ],
+        },
+        Workload {
+            name: "forget a file made without a name",
+            prefix: vec![tmpfile(), write(0, 0, 9 * PAGE, 1), create("/f")],
+            watched: vec![Act::Release { file: 0 }, write(0, 0, 9 * PAGE, 2)],
         },
     ]
 }
