@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_reader_pays_once_for_each_write_of_another() {
-        let touches = [(3, 0, true), (3, 1, false), (3, 1, false), (3, 0, true), (3, 1, false), (3, 2, false)];
+        let touches =
+            [(3, 0, true), (3, 1, false), (3, 1, false), (3, 0, true), (3, 1, false), (3, 2, false)];
         assert_eq!(transfers(&touches), [false, true, false, false, true, true]);
     }
 

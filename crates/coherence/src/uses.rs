@@ -49,7 +49,9 @@ impl Uses {
         let number = self.number(kind);
         let layer = if ground { &mut self.grounds } else { &mut self.blocks };
         let mut over: Vec<u64> = layer.range(start..end).map(|(at, _)| *at).collect();
-        over.extend(layer.range(..start).next_back().filter(|(_, range)| range.end > start).map(|(at, _)| *at));
+        over.extend(
+            layer.range(..start).next_back().filter(|(_, range)| range.end > start).map(|(at, _)| *at),
+        );
         for at in over {
             layer.remove(&at);
         }
