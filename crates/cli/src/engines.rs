@@ -52,6 +52,13 @@ pub fn image_bytes(need: &Need) -> u64 {
 
 /// A fresh image in memory, all of its pages touched, mounted.
 pub fn fresh(variant: Variant, locks: Locks, bytes: u64) -> Result<Volume> {
+    let options =
+        MountOptions { lock_mode: locks.mode, segment_bytes: locks.segment_bytes, ..MountOptions::default() };
+    fresh_with(variant, &options, bytes)
+}
+
+/// The same, mounted as `options` say.
+pub fn fresh_with(variant: Variant, options: &MountOptions<'_>, bytes: u64) -> Result<Volume> {
     let free = memory_available_bytes();
     if bytes > free / 10 * 9 {
         bail!(
@@ -63,9 +70,7 @@ pub fn fresh(variant: Variant, locks: Locks, bytes: u64) -> Result<Volume> {
     let region = Region::anonymous(bytes)?;
     touch(&region);
     format_region(&region, variant)?;
-    let options =
-        MountOptions { lock_mode: locks.mode, segment_bytes: locks.segment_bytes, ..MountOptions::default() };
-    Ok(mount(region, &options)?)
+    Ok(mount(region, options)?)
 }
 
 /// Takes the page faults before anything is timed.

@@ -12,7 +12,7 @@ pub(crate) fn as_caller<T>(
     groups_matter: bool,
     work: impl Fn(&Cred) -> Result<T>,
 ) -> Result<T> {
-    let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new() };
+    let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new(), umask: 0 };
     if groups_matter && !cred.is_root() {
         cred.groups = groups_of(request.pid());
         return work(&cred);

@@ -55,6 +55,8 @@ pub struct Root {
     chunks: Ptr<Chunk>,
     /// Chunks that exist, those being made included.
     pub chunk_count: AtomicU64,
+    /// Largest number of a lane that was ever leased.
+    pub lanes_used: AtomicU64,
     /// Held by renames across directories.
     pub renames: Latch,
     /// Set when the media was found to contradict itself: no more changes.
@@ -84,6 +86,8 @@ pub struct Core {
     pub variant: Variant,
     /// The papers' range lock; `None` in `heddle`.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Tells the mounts of this process apart.
@@ -102,6 +106,8 @@ pub struct Parts {
     pub variant: Variant,
     /// Its range lock.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Blocks of the file system.
@@ -133,6 +139,7 @@ impl Core {
             arena: parts.arena,
             variant: parts.variant,
             locks: parts.locks,
+            on_lock: parts.on_lock,
             read_only: parts.read_only,
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
@@ -227,18 +234,14 @@ impl Root {
         seed: u32,
         epoch: u64,
     ) -> std::result::Result<Ptr<Root>, Full> {
-        let words = layout.blocks_total.div_ceil(64);
-        let chunks = layout.chunks_max;
-        let lanes = arena.alloc_slice(usize::from(LANES), |i| {
-            let share = |n: u64| n * i as u64 / u64::from(LANES);
-            Lane::new(share(words), share(chunks))
-        })?;
         arena.alloc(Root {
             free_map: alloc::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
-            lanes,
+            // Not touched: most lanes of most mounts are never leased.
+            lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
             chunk_count: AtomicU64::new(0),
+            lanes_used: AtomicU64::new(0),
             renames: Latch::new(),
             damaged: AtomicU32::new(0),
             seed,

@@ -59,10 +59,7 @@ impl NvmFs {
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         let generation = inode.vi.generation();
         let _opening = paper::opening(&self.core, inode);
-        if !inode.vi.open(generation) {
-            life::drop_open(&self.core, guard, inode);
-            return Err(Error::Stale);
-        }
+        life::open(&self.core, guard, inode, generation)?;
         Ok(Handle { ino: inode.ino, flags, token: generation })
     }
 
@@ -348,7 +345,7 @@ impl FileSystem for NvmFs {
         let Ok(mut guard) = enter(&self.core) else { return };
         chain::let_go_of(&self.core, guard.own, guard.id, inode);
         paper::last_close(&self.core, inode);
-        life::drop_open(&self.core, &mut guard, inode);
+        life::drop_open(&self.core, &mut guard, inode, handle.token);
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -81,7 +81,7 @@ pub struct VInode {
 
     /// Names.
     pub nlink: AtomicU32,
-    /// Open handles.
+    /// Open handles that no lane counts; signed (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: AtomicU32,
@@ -97,7 +97,8 @@ pub struct VInode {
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
-    apart2: u64,
+    /// Lanes that ever counted handles of it (see `opens`).
+    pub open_lanes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -137,7 +138,7 @@ unsafe impl Zeroed for VInode {
             tomb_page: AtomicU64::new(0),
             tomb_version: AtomicU64::new(0),
             state_change: AtomicU64::new(0),
-            apart2: 0,
+            open_lanes: AtomicU64::new(0),
         }
     }
 }
@@ -218,6 +219,7 @@ impl VInode {
             &self.tomb_version,
             &self.state_change,
             &self.parent,
+            &self.open_lanes,
         ] {
             // ORDERING: Relaxed, the next `be_born` publishes.
             word.store(0, Relaxed);
@@ -388,34 +390,21 @@ impl VInode {
         (generation != 0 && self.generation() == generation).then_some(attr)
     }
 
-    /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
-    /// (D23) fail their check, because the generation is gone.
-    pub fn claim_end(&self) -> bool {
-        loop {
-            let generation = self.generation.load(SeqCst);
-            let free = generation == 0 || generation & DYING != 0;
-            if free
-                || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err()
-            {
-                return false;
-            }
-            // An opener counts itself, then looks whether the inode is dying; this is the other way round: one sees the other.
-            if self.opens.load(SeqCst) == 0 {
-                return true;
-            }
-            self.generation.store(generation, SeqCst);
-            // The opener may have given up, and found the inode claimed: then nobody else will end it.
-            if self.opens.load(SeqCst) != 0 {
-                return false;
-            }
-        }
+    /// Marks a living inode as one that is being ended; true for one caller at a time.
+    pub fn claim(&self) -> bool {
+        let generation = self.generation.load(SeqCst);
+        let free = generation == 0 || generation & DYING != 0;
+        !free && self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_ok()
     }
 
-    /// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): the caller then takes
-    /// the count back with `life::drop_open`.
-    pub fn open(&self, generation: u64) -> bool {
-        self.opens.fetch_add(1, SeqCst);
-        self.lives() && self.generation() == generation
+    /// Takes the mark back: it lives on. For who has claimed it.
+    pub fn unclaim(&self) {
+        self.generation.fetch_and(!DYING, SeqCst);
+    }
+
+    /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
+    pub fn is(&self, id: InodeId) -> bool {
+        self.generation.load(SeqCst) == id.generation
     }
 
     /// Takes a pin (see `file::read`).

@@ -10,8 +10,9 @@
 //! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
 
 use crate::ids::{BlockNo, Extent};
+use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_arena::{Heap, Shared, Zeroed};
+use heddle_arena::{AtomicPtr, Heap, Shared, Zeroed};
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -121,6 +122,8 @@ pub struct Own {
     pub magazine: Magazine,
     /// Blocks that wait for a fence.
     pub limbo: Limbo,
+    /// 1: [`Own::place`] has been called.
+    placed: u64,
     /// Word of the free map where the next search starts.
     pub cursor: u64,
     /// Inode chunk the lane allocates from, plus one (0: none yet).
@@ -137,6 +140,8 @@ pub struct Own {
     pub chains: [HeldChain; CHAIN_SLOTS],
     /// Which of them was used last.
     pub chain_last: u64,
+    /// Which of them the present call uses, a bit each.
+    pub chains_busy: u64,
 }
 
 /// See the module.
@@ -145,7 +150,10 @@ pub struct Lane {
     state: AtomicU64,
     // Two lines: the prefetcher of neighbouring lines must not drag the state along.
     held: AtomicU64,
-    apart: [u64; 14],
+    apart: [u64; 6],
+    /// What its holders have open, read by who ends inodes: apart from what changes with each operation.
+    pub opens: AtomicPtr<OpenTable>,
+    apart2: [u64; 7],
     own: UnsafeCell<Own>,
 }
 
@@ -154,29 +162,44 @@ unsafe impl Shared for Lane {}
 // SAFETY: see `Shared`.
 unsafe impl Sync for Lane {}
 
-impl Lane {
-    /// A lane at rest whose searches start at word `cursor` of the free map.
-    pub fn new(cursor: u64, chunk_cursor: u64) -> Lane {
+// SAFETY: all zeros is a lane at rest that holds nothing and was never leased.
+unsafe impl Zeroed for Lane {
+    fn zeroed() -> Lane {
         Lane {
             state: AtomicU64::new(IDLE),
             held: AtomicU64::new(0),
-            apart: [0; 14],
+            apart: [0; 6],
+            opens: AtomicPtr::new(heddle_arena::Ptr::NULL),
+            apart2: [0; 7],
             own: UnsafeCell::new(Own {
                 heap: Heap::zeroed(),
                 magazine: Magazine { len: 0, blocks: [0; MAGAZINE_BLOCKS] },
                 limbo: Limbo { len: 0, extents: [(0, 0); LIMBO_EXTENTS] },
-                cursor,
+                placed: 0,
+                cursor: 0,
                 chunk: 0,
                 chunk_free: [0; 2],
-                chunk_cursor,
+                chunk_cursor: 0,
                 page_serial: 0,
                 inode_serial: 0,
                 chains: [HeldChain::default(); CHAIN_SLOTS],
                 chain_last: 0,
+                chains_busy: 0,
             }),
         }
     }
+}
 
+impl Own {
+    /// At the first lease of its lane: where its searches start, so that lanes begin apart.
+    pub fn place(&mut self, cursor: u64, chunk_cursor: u64) {
+        if self.placed == 0 {
+            (self.placed, self.cursor, self.chunk_cursor) = (1, cursor, chunk_cursor);
+        }
+    }
+}
+
+impl Lane {
     /// The word as others see it.
     pub fn state(&self) -> OpState {
         // ORDERING: Acquire, O1.

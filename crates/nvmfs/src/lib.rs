@@ -21,6 +21,7 @@ mod latch;
 mod lease;
 mod log;
 mod names;
+mod opens;
 mod recovery;
 mod variant;
 mod volume;

@@ -117,6 +117,10 @@ pub struct MountOptions<'a> {
     pub lock_mode: Mode,
     /// Bytes of a segment of the papers' range locks.
     pub segment_bytes: u64,
+    /// Shape of their locks; `None`: segments as above, levels as in the papers, files as large as the variant allows.
+    pub geometry: Option<Geometry>,
+    /// Told how long each call waited for its range in the papers' variants, on the thread of the call: for measurements.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Volatile memory at most, in bytes (address space; untouched pages cost nothing).
     pub arena_bytes: usize,
     /// Told how far recovery is.
@@ -130,6 +134,8 @@ impl Default for MountOptions<'_> {
             read_only: false,
             lock_mode: Mode::Default,
             segment_bytes: BLOCK_BYTES as u64,
+            geometry: None,
+            on_lock: None,
             arena_bytes: 64 << 30,
             progress: None,
         }
@@ -346,7 +352,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         return Err(VolumeError::WrongVariant { path, asked: variant.name(), made: made.name() });
     }
     let region_bytes = superblock.blocks_total.get() * BLOCK_BYTES as u64;
-    let geometry = Geometry {
+    let geometry = options.geometry.clone().unwrap_or_else(|| Geometry {
         segment_bytes: options.segment_bytes,
         file_bytes_max: if variant == Variant::NovaArray {
             region_bytes
@@ -354,7 +360,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
             heddle_vfs::OFFSET_MAX_BYTES
         },
         ..Geometry::default()
-    };
+    });
     let locks = match variant.lock().map(|kind| heddle_range_lock::make(kind, options.lock_mode, &geometry)) {
         None => None,
         Some(Ok(lock)) => Some(lock),
@@ -374,6 +380,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         arena: Arc::new(arena),
         variant,
         locks,
+        on_lock: options.on_lock,
         read_only,
         blocks: superblock.blocks_total.get(),
     };
