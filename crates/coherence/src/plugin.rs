@@ -112,7 +112,7 @@ extern "C" fn on_syscall(
             && TURN.load(Relaxed) as u32 == vcpu + 1
             && let Some(run) = run().as_mut()
         {
-            run.clock.asked = one;
+            run.clock.asked = (what, one);
         }
         return;
     }
@@ -148,10 +148,11 @@ extern "C" fn on_return(_id: Id, vcpu: c_uint, number: i64, result: i64) {
     }
     let mut run = run();
     // Without an answered `hello` the program's addresses are not ours.
-    let Some(run) = run.as_mut().filter(|run| run.tally.base != 0 && run.clock.asked != 0) else { return };
+    let Some(run) = run.as_mut().filter(|run| run.tally.base != 0 && run.clock.asked.1 != 0) else { return };
+    let (clock, answer) = std::mem::take(&mut run.clock.asked);
     // SAFETY: QEMU has just written a timespec there for the program, which waits in its call.
-    let answer = unsafe { &mut *(std::mem::take(&mut run.clock.asked) as *mut libc::timespec) };
-    let now = run.clock.now_ns(answer.tv_sec * 1_000_000_000 + answer.tv_nsec);
+    let answer = unsafe { &mut *(answer as *mut libc::timespec) };
+    let now = run.clock.now_ns(clock, answer.tv_sec * 1_000_000_000 + answer.tv_nsec);
     (answer.tv_sec, answer.tv_nsec) = (now / 1_000_000_000, now % 1_000_000_000);
 }
 

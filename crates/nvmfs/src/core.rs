@@ -22,6 +22,18 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 /// Lanes of a mount: as many threads can be inside at once.
 pub const LANES: u16 = 1000;
 
+/// On a line of its own: what is written now and then, beside what every call reads.
+#[repr(C, align(64))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// An inode chunk in the arena.
 #[repr(C, align(64))]
 pub struct Chunk {
@@ -30,7 +42,7 @@ pub struct Chunk {
     /// Its first block on media.
     pub block: AtomicU64,
     /// Free slots in nobody's hands.
-    pub free: [AtomicU64; 2],
+    pub free: Apart<[AtomicU64; 2]>,
 }
 
 // SAFETY: atomics only.
@@ -41,7 +53,7 @@ unsafe impl Zeroed for Chunk {
         Chunk {
             inodes: AtomicPtr::new(Ptr::NULL),
             block: AtomicU64::new(0),
-            free: [AtomicU64::new(0), AtomicU64::new(0)],
+            free: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
         }
     }
 }
@@ -53,23 +65,24 @@ pub struct Root {
     lane_table: Ptr<LaneTable>,
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
-    /// Chunks that exist, those being made included.
-    pub chunk_count: AtomicU64,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
-    /// Held by renames across directories.
-    pub renames: Latch,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
     seed: u32,
     epoch: u64,
     blocks_total: u64,
+    /// Chunks that exist, those being made included.
+    pub chunk_count: Apart<AtomicU64>,
+    /// Held by renames across directories.
+    pub renames: Apart<Latch>,
 }
 
 // SAFETY: numbers, offsets and atomics.
 unsafe impl Shared for Root {}
 
-/// See the module.
+/// See the module. What every call reads shares no line with what else lies in the process' heap.
+#[repr(align(128))]
 pub struct Core {
     /// The media.
     pub region: Region,
@@ -240,13 +253,13 @@ impl Root {
             // Not touched: most lanes of most mounts are never leased.
             lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
-            chunk_count: AtomicU64::new(0),
             lanes_used: AtomicU64::new(0),
-            renames: Latch::new(),
             damaged: AtomicU32::new(0),
             seed,
             epoch,
             blocks_total: layout.blocks_total,
+            chunk_count: Apart(AtomicU64::new(0)),
+            renames: Apart(Latch::new()),
         })
     }
 }
