@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
             element_bytes: told.element_bytes,
             what: told.what,
             site: (told.site.file(), told.site.line()),
-            ground: false,
+            ground: told.ground,
         });
     });
     let (files, rounds) = scale(workload, args.workers);
@@ -80,14 +80,7 @@ fn scale(workload: Workload, workers: usize) -> (u32, Rounds) {
 
 fn open(variant: Variant, bytes: u64) -> Result<heddle_fxmark::Session> {
     let region = Region::anonymous(bytes)?;
-    guest::say(&guest::Use {
-        address: region.base_address(),
-        bytes: region.len_bytes() as usize,
-        element_bytes: region.len_bytes() as usize,
-        what: "region",
-        site: (file!(), line!()),
-        ground: true,
-    });
+    watch::name_ground(region.base_address(), bytes as usize, "region");
     format_region(&region, variant)?;
     let locks = Locks::default();
     let options = MountOptions {
@@ -105,15 +98,9 @@ struct Turns;
 impl Watch for Turns {
     fn worker_starts(&self, _worker: usize) {
         forget_foreign_heap();
-        let Some((address, bytes)) = stack() else { return };
-        guest::say(&guest::Use {
-            address,
-            bytes,
-            element_bytes: bytes,
-            what: "stack or thread-local data",
-            site: (file!(), line!()),
-            ground: true,
-        });
+        if let Some((address, bytes)) = stack() {
+            watch::name_ground(address, bytes, "stack or thread-local data");
+        }
     }
 
     #[inline]

@@ -63,6 +63,13 @@ impl NvmFs {
         Ok(Handle { ino: inode.ino, flags, token: generation })
     }
 
+    /// Does the kernel keep pages of this file, because somebody has mapped it through the mount? Whoever works past the mount
+    /// asks before a call, and after a change: a change that the kernel's pages may have missed is made again through the mount
+    /// (protocol review, M1).
+    pub fn has_kernel_pages(&self, handle: &Handle) -> bool {
+        self.core.slot(handle.ino).is_none_or(|inode| inode.vi.has_kernel_pages())
+    }
+
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
         let inode = self.changeable(handle)?;
         if buf.len() > WRITE_MAX_BYTES {
@@ -369,6 +376,12 @@ impl FileSystem for NvmFs {
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
         self.open_inode(handle)?;
         self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
+    }
+
+    fn note_kernel_pages(&self, handle: &Handle, keeps: bool) {
+        if let Ok(inode) = self.open_inode(handle) {
+            inode.vi.count_kernel_pages(keeps);
+        }
     }
 
     fn sync(&self) -> Result<()> {

@@ -75,7 +75,7 @@ pub struct VInode {
     queried: AtomicU32,
     /// Held by who moves EOF; in a directory, by who changes names.
     pub eof: Latch,
-    apart: u32,
+    kernel_pages: AtomicU32,
 
     inline: [Cell; INLINE_CELLS],
 
@@ -127,7 +127,7 @@ unsafe impl Zeroed for VInode {
             gate: AtomicU32::new(0),
             queried: AtomicU32::new(0),
             eof: Latch::new(),
-            apart: 0,
+            kernel_pages: AtomicU32::new(0),
             inline: std::array::from_fn(|_| Cell::zeroed()),
             nlink: AtomicU32::new(0),
             opens: AtomicU32::new(0),
@@ -226,6 +226,8 @@ impl VInode {
         }
         // ORDERING: Relaxed, as above.
         self.nlink.store(0, Relaxed);
+        // ORDERING: Relaxed, as above.
+        self.kernel_pages.store(0, Relaxed);
     }
 
     /// The page index.
@@ -263,6 +265,22 @@ impl VInode {
     pub fn set_owner(&self, uid: u32, gid: u32) {
         // ORDERING: Release, pairs with `owner`.
         self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
+    }
+
+    /// Does the kernel keep pages of it for a mapping? Then what goes past the kernel would be lost or not seen (M1).
+    pub fn has_kernel_pages(&self) -> bool {
+        // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
+        // One of the two sees the other.
+        self.kernel_pages.load(SeqCst) != 0
+    }
+
+    /// Counts a descriptor through which the kernel keeps pages, or counts it no more.
+    pub fn count_kernel_pages(&self, keeps: bool) {
+        if keeps {
+            self.kernel_pages.fetch_add(1, SeqCst);
+        } else {
+            self.kernel_pages.fetch_sub(1, SeqCst);
+        }
     }
 
     /// Size in bytes.

@@ -1,6 +1,6 @@
 //! Images: making, mounting, unmounting.
 
-use crate::core::{Core, Parts};
+use crate::core::{Core, Identity, Parts};
 use crate::format::inode::{CHUNK_BLOCKS, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
@@ -8,6 +8,7 @@ use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superb
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
 use crate::recovery::{self, Progress, Report};
+use crate::shared::boot_id;
 use crate::variant::Variant;
 use crate::{clock, itable, lease};
 use heddle_arena::Arena;
@@ -374,18 +375,10 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let was_clean = superblock.clean.get() == 1;
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
-    let (seed, epoch) = (superblock.seed(), superblock.epoch.get());
-    let parts = Parts {
-        region,
-        arena: Arc::new(arena),
-        variant,
-        locks,
-        on_lock: options.on_lock,
-        read_only,
-        blocks: superblock.blocks_total.get(),
-    };
+    let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
+    let parts = Parts { region, arena: Arc::new(arena), variant, locks, on_lock: options.on_lock, read_only };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
-    let core = Arc::new(Core::new(parts, seed, epoch).map_err(recovery)?);
+    let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     if !read_only {
         // The epoch is durable before anything is written under it (protocol review D4c).
         write_superblock(&core.region, &core.layout, superblock);

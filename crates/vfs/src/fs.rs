@@ -162,6 +162,10 @@ pub trait FileSystem: Send + Sync {
     /// Makes what was written to this file durable. `data_only` is fdatasync(2).
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()>;
 
+    /// The front end's kernel keeps pages of this file for a mapping from now on (`keeps`), or no more. Engines that let other
+    /// processes in past the front end tell them.
+    fn note_kernel_pages(&self, _handle: &Handle, _keeps: bool) {}
+
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
 

@@ -9,6 +9,7 @@ pub mod acl;
 mod cred;
 mod error;
 mod fs;
+pub mod ioctl;
 pub mod model;
 pub mod path;
 #[cfg(any(test, feature = "testkit"))]

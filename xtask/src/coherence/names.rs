@@ -27,15 +27,16 @@ const TYPES: &[(&str, &[&str])] = &[
     ),
     ("Lane", &["lane: state", "lane: held blocks", "lane: its own"]),
     ("Slot", &["lane: lease"]),
-    ("Chunk", &["inode chunk: free slots"]),
+    ("Chunk", &["inode chunk: place", "inode chunk: free slots"]),
     ("Cell", &["cells of a leaf"]),
     ("Chain", &["log chain"]),
-    ("Chains", &["log chains of an inode: heads"]),
-    ("Root", &["mount: chunk count, rename latch, damage"]),
+    ("Chains", &["log chains of an inode: heads", "log chains of an inode: pages and eras"]),
+    ("Root", &["mount: places", "mount: count of inode chunks", "mount: rename latch"]),
     ("Top", &["arena: top"]),
     ("FreeList", &["arena: free list of a size"]),
     ("ParkingTable", &["arena: parking table"]),
     ("Node", &["interval tree: node"]),
+    ("OpenTable", &["lane: open handles"]),
 ];
 
 /// Plain words, by the file that makes them.

@@ -22,9 +22,8 @@ fn second_view(first: &Core) -> NvmFs {
         locks,
         on_lock: None,
         read_only: false,
-        blocks: first.layout.blocks_total,
     };
-    NvmFs { core: Arc::new(Core::attach(parts)) }
+    NvmFs { core: Arc::new(Core::join(parts, &first.identity()).unwrap()) }
 }
 
 #[test]
