@@ -22,18 +22,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 /// Lanes of a mount: as many threads can be inside at once.
 pub const LANES: u16 = 1000;
 
-/// On a line of its own: what is written now and then, beside what every call reads.
-#[repr(C, align(64))]
-pub struct Apart<T>(pub T);
-
-impl<T> std::ops::Deref for Apart<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
 /// How long a stopped process may hold up others, in ms, unless the mount says otherwise.
 pub const PATIENCE_MS: u32 = 30_000;
 
@@ -61,6 +49,27 @@ unsafe impl Zeroed for Chunk {
     }
 }
 
+/// On a line of its own: what changes now and then must not drag along what everybody reads.
+#[repr(align(64))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Arrays of buckets that no directory has.
+#[repr(C)]
+pub struct BucketPool {
+    /// Held while one is taken or given.
+    pub latch: Latch,
+    /// The first of each size class.
+    pub heads: [AtomicU64; crate::names::table::CLASSES],
+}
+
 /// Where everything is in the arena; the arena's root.
 #[repr(C, align(64))]
 pub struct Root {
@@ -68,20 +77,24 @@ pub struct Root {
     lane_table: Ptr<LaneTable>,
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
+    /// Chunks that exist, those being made included.
+    pub chunk_count: Apart<AtomicU64>,
+    /// Held by renames of directories across directories.
+    pub renames: Apart<Latch>,
+    /// See `names::table`.
+    pub buckets: Apart<BucketPool>,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
+    /// How many processes have attached.
+    pub attached: AtomicU32,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
     /// How long a stopped process may hold up others before it is killed, in ms; 0: for ever.
     pub patience_ms: AtomicU32,
     blocks_total: u64,
-    /// Chunks that exist, those being made included.
-    pub chunk_count: Apart<AtomicU64>,
-    /// Held by renames across directories.
-    pub renames: Apart<Latch>,
     identity: Identity,
 }
 
@@ -305,14 +318,19 @@ impl Root {
             // Not touched: most lanes of most mounts are never leased.
             lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
+            chunk_count: Apart(AtomicU64::new(0)),
+            renames: Apart(Latch::new()),
+            buckets: Apart(BucketPool {
+                latch: Latch::new(),
+                heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
             lanes_used: AtomicU64::new(0),
             damaged: AtomicU32::new(0),
+            attached: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),
             blocks_total: layout.blocks_total,
-            chunk_count: Apart(AtomicU64::new(0)),
-            renames: Apart(Latch::new()),
             identity,
         })
     }
