@@ -4,6 +4,7 @@
 //! one in `floors/table.rs`, the style rules functions in `tidy/`.
 
 mod bench;
+mod crash;
 mod docs;
 mod floors;
 mod loom;
@@ -52,6 +53,12 @@ const CHORES: &[Chore] = &[
         usage: "[--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
         run: torn::chore,
+    },
+    Chore {
+        name: "crash",
+        usage: "[--planted] [--length N] …",
+        about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
+        run: crash::chore,
     },
     Chore {
         name: "floors",

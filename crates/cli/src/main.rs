@@ -4,6 +4,7 @@
 //! 1 it did not, 2 the command was wrong.
 
 mod bandwidth;
+mod crash;
 mod demo;
 mod engines;
 mod failure;
@@ -54,6 +55,7 @@ enum Command {
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
         Command::DemoWriter(args) => demo::write_until_killed(&args),

@@ -15,6 +15,7 @@ use crate::ids::{BlockNo, InodeId};
 use crate::inode::VInode;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
+use crate::planted::{Bug, flushed_unless, planted};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -81,13 +82,13 @@ fn make_chunk(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
         core.free_map().give(crate::ids::Extent { block, count: CHUNK_BLOCKS });
         return Err(Error::NoInodes);
     }
-    core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
+    if !planted(Bug::ChunkNotZeroed) {
+        core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
+    }
     // PERSIST: I2.
     core.region.fence();
-    core.region.store_u64(
-        core.layout.chunk_pointer(n),
-        pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block),
-    );
+    let link = pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block);
+    flushed_unless(Bug::ChunkPointerNotFlushed, || core.region.store_u64(core.layout.chunk_pointer(n), link));
     // PERSIST: the pointer before any name that means an inode of this chunk.
     core.region.fence();
     add_chunk(core, n, block)?;

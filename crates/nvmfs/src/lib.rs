@@ -21,6 +21,10 @@ mod latch;
 mod lease;
 mod log;
 mod names;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod recovery;
 mod variant;
 mod volume;

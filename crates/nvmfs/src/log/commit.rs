@@ -14,6 +14,7 @@ use crate::format::record::Record;
 use crate::inode::{InodeRef, PaperLocks};
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Appended, Chain};
+use crate::planted::{Bug, fence_unless};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
 
@@ -64,7 +65,7 @@ pub fn commit(
             }
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
             // PERSIST: the operation is durable from here on.
-            core.region.fence();
+            fence_unless(Bug::CommitFenceMissing, &core.region);
             Ok(Committed { clean: at.closed_page })
         }
         LogKind::Tail => commit_by_tail(core, guard, inode, records),
@@ -91,7 +92,7 @@ fn commit_by_tail(
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::TailFenceMissing, &core.region);
     Ok(Committed { clean: at.closed_page })
 }
 
@@ -112,7 +113,7 @@ fn commit_by_mark(
     step(Step::Tail);
     chain::set_mark_unfenced(core, &at);
     // PERSIST: the mark decides: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::MarkFenceMissing, &core.region);
     Ok(Committed { clean: at.closed_page })
 }
 
@@ -130,8 +131,13 @@ fn log_in_order<'c>(
     }
     let at =
         chain::append_unfenced(core, guard.id, inode, chain, records, core.variant.log() == LogKind::Tail);
+    let late = if core.variant.log() == LogKind::Tail {
+        Bug::TailBeforeEntryFence
+    } else {
+        Bug::MarkBeforeEntryFence
+    };
     // PERSIST: records before the tail or mark that makes them count.
-    core.region.fence();
+    fence_unless(late, &core.region);
     Ok((chain, at))
 }
 

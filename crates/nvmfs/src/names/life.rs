@@ -16,6 +16,7 @@ use crate::itable;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean};
 use crate::names::table;
+use crate::planted::{Bug, flushed_unless, planted};
 use heddle_arena::Ptr;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -47,7 +48,11 @@ pub fn make<'c>(
     let rdev = if device { node.rdev } else { 0 };
     let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev, crtime: now };
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
-    core.region.nt_line(pos, &base.encode(core.seed));
+    if planted(Bug::InodeNotFlushed) {
+        flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
+    } else {
+        core.region.nt_line(pos, &base.encode(core.seed));
+    }
     let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
@@ -75,7 +80,9 @@ pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let (ino, generation) = (inode.ino, inode.vi.generation());
     free_volatile(core, guard, inode);
     inode.vi.die();
-    core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    if !planted(Bug::SlotNotZeroed) {
+        core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    }
     // PERSIST: C2: the slot is zero before it can be taken again; D15 for the blocks.
     core.region.fence();
     // Behind the fence above they may be used at once, by anybody (D15).

@@ -16,6 +16,7 @@ use crate::log::{clean, commit};
 use crate::names::life;
 use crate::names::ops::{check, check_removal, child_of, latch, note_change, prepare, record};
 use crate::names::table::{self, Entry, Named, Prepared};
+use crate::planted::{Bug, planted};
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -210,7 +211,12 @@ fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Resul
             return Err(error);
         }
     };
-    let done = match commit::commit(core, guard, plan.to.dir, &[to, from.clone()]) {
+    let both = [to, from.clone()];
+    let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };
+    if planted(Bug::OldNameGoesFirst) {
+        commit::commit(core, guard, plan.from.dir, &both[1..])?;
+    }
+    let done = match commit::commit(core, guard, plan.to.dir, told) {
         Ok(done) => done,
         Err(error) => {
             table::unprepare(core, guard.own, entry_to);
@@ -219,8 +225,11 @@ fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Resul
         }
     };
     // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-    let copied =
-        if plan.across() { Some(commit::commit(core, guard, plan.from.dir, &[from])?) } else { None };
+    let copied = if plan.across() && !planted(Bug::OldDirectoryNotTold) {
+        Some(commit::commit(core, guard, plan.from.dir, &[from])?)
+    } else {
+        None
+    };
     show(core, guard, plan, entry_to, entry_from);
     if done.clean {
         clean::step(core, guard, plan.to.dir);

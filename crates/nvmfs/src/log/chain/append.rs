@@ -11,6 +11,7 @@ use crate::format::word::Line;
 use crate::ids::BlockNo;
 use crate::inode::InodeRef;
 use crate::lane::Own;
+use crate::planted::{Bug, flushed_unless, planted};
 use heddle_arena::Ptr;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, FileKind, Result};
@@ -71,13 +72,18 @@ pub fn make_room(
         chain: chain.number(),
         era: era(inode),
     };
-    core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    if planted(Bug::PageNotZeroed) || planted(Bug::StaleMark) {
+        // The next pointer aside: without that every chain would lead astray at once.
+        core.region.store_u64(next_pos(block), 0);
+    } else {
+        core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    }
     core.region.nt_line(block.pos(), &header.encode(core.seed));
     // ORDERING: Relaxed, I1.
     chain.spare_seed.store(header.record_seed(core.seed), Relaxed);
     // ORDERING: Relaxed, I1.
     chain.spare.store(block.0, Relaxed);
-    Ok(true)
+    Ok(!planted(Bug::PageLinkedBeforeHeader))
 }
 
 /// Version of the inode's last tombstone. A page made now gets no record that is older (design 4.8, D5).
@@ -127,7 +133,9 @@ pub fn append_unfenced(
         // A line that is marked later stays in the cache until then.
         match marked {
             true => core.region.nt_line(slot_pos(page, slot), line),
-            false => core.region.store_line(slot_pos(page, slot), line),
+            false => {
+                flushed_unless(Bug::RecordNotFlushed, || core.region.store_line(slot_pos(page, slot), line))
+            }
         }
         slot += 1;
     };
@@ -164,14 +172,16 @@ pub fn append_unfenced(
 
 /// Stores the mark of a transaction's last record.
 pub fn set_mark_unfenced(core: &Core, at: &Appended) {
-    core.region.store_u64(slot_pos(at.page, at.last).plus(56), mark(at.seed, at.last));
+    let place = slot_pos(at.page, at.last).plus(56);
+    flushed_unless(Bug::MarkNotFlushed, || core.region.store_u64(place, mark(at.seed, at.last)));
 }
 
 /// Stores the tail pointer behind a transaction.
 pub fn set_tail_unfenced(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     let (page, slot) = chain.tail();
     let tail = pointer::encode_tail(core.seed, inode.id(), page, slot);
-    core.region.store_u64(pointer_word_pos(core, inode, TAIL_WORD), tail);
+    let place = pointer_word_pos(core, inode, TAIL_WORD);
+    flushed_unless(Bug::TailNotFlushed, || core.region.store_u64(place, tail));
 }
 
 fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
@@ -183,7 +193,8 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
         let chains = core.arena.get(inode.vi.chains.load(Acquire));
         let place = Place::Head(chain.number());
         let at = head_pos(core, inode, chains, chain.number());
-        core.region.store_u64(at, pointer::encode(core.seed, inode.id(), place, spare));
+        let head = pointer::encode(core.seed, inode.id(), place, spare);
+        flushed_unless(Bug::HeadNotFlushed, || core.region.store_u64(at, head));
         chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
         chain.settle_oldest();
     } else {
