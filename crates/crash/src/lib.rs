@@ -4,12 +4,15 @@
 //! - [`rig`]: runs a workload on a simulated region and on the model, cuts, has every image judged.
 //! - [`cut`]: which images of a cut are looked at; [`judge`]: whether one is what was promised.
 //! - [`ace`]: all short sequences of operations; [`shelf`]: workloads at the edges, by name.
+//! - [`threads`]: power cuts while several threads are inside.
 //! - [`emit`]: crash images with a manifest, for a judge of one's own.
 #![warn(missing_docs)]
 
 pub mod ace;
 pub mod cut;
 pub mod emit;
+#[cfg(feature = "planted")]
+pub mod fig3;
 pub mod judge;
 pub mod op;
 #[cfg(feature = "planted")]

@@ -59,11 +59,15 @@ impl NvmFs {
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         let generation = inode.vi.generation();
         let _opening = paper::opening(&self.core, inode);
-        if !inode.vi.open(generation) {
-            life::drop_open(&self.core, guard, inode);
-            return Err(Error::Stale);
-        }
+        life::open(&self.core, guard, inode, generation)?;
         Ok(Handle { ino: inode.ino, flags, token: generation })
+    }
+
+    /// Does the kernel keep pages of this file, because somebody has mapped it through the mount? Whoever works past the mount
+    /// asks before a call, and after a change: a change that the kernel's pages may have missed is made again through the mount
+    /// (protocol review, M1).
+    pub fn has_kernel_pages(&self, handle: &Handle) -> bool {
+        self.core.slot(handle.ino).is_none_or(|inode| inode.vi.has_kernel_pages())
     }
 
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
@@ -348,7 +352,7 @@ impl FileSystem for NvmFs {
         let Ok(mut guard) = enter(&self.core) else { return };
         chain::let_go_of(&self.core, guard.own, guard.id, inode);
         paper::last_close(&self.core, inode);
-        life::drop_open(&self.core, &mut guard, inode);
+        life::drop_open(&self.core, &mut guard, inode, handle.token);
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -372,6 +376,12 @@ impl FileSystem for NvmFs {
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
         self.open_inode(handle)?;
         self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
+    }
+
+    fn note_kernel_pages(&self, handle: &Handle, keeps: bool) {
+        if let Ok(inode) = self.open_inode(handle) {
+            inode.vi.count_kernel_pages(keeps);
+        }
     }
 
     fn sync(&self) -> Result<()> {

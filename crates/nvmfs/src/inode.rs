@@ -75,13 +75,13 @@ pub struct VInode {
     queried: AtomicU32,
     /// Held by who moves EOF; in a directory, by who changes names.
     pub eof: Latch,
-    apart: u32,
+    kernel_pages: AtomicU32,
 
     inline: [Cell; INLINE_CELLS],
 
     /// Names.
     pub nlink: AtomicU32,
-    /// Open handles.
+    /// Open handles that no lane counts; signed (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: AtomicU32,
@@ -97,7 +97,8 @@ pub struct VInode {
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
-    apart2: u64,
+    /// Lanes that ever counted handles of it (see `opens`).
+    pub open_lanes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -126,7 +127,7 @@ unsafe impl Zeroed for VInode {
             gate: AtomicU32::new(0),
             queried: AtomicU32::new(0),
             eof: Latch::new(),
-            apart: 0,
+            kernel_pages: AtomicU32::new(0),
             inline: std::array::from_fn(|_| Cell::zeroed()),
             nlink: AtomicU32::new(0),
             opens: AtomicU32::new(0),
@@ -137,7 +138,7 @@ unsafe impl Zeroed for VInode {
             tomb_page: AtomicU64::new(0),
             tomb_version: AtomicU64::new(0),
             state_change: AtomicU64::new(0),
-            apart2: 0,
+            open_lanes: AtomicU64::new(0),
         }
     }
 }
@@ -218,12 +219,15 @@ impl VInode {
             &self.tomb_version,
             &self.state_change,
             &self.parent,
+            &self.open_lanes,
         ] {
             // ORDERING: Relaxed, the next `be_born` publishes.
             word.store(0, Relaxed);
         }
         // ORDERING: Relaxed, as above.
         self.nlink.store(0, Relaxed);
+        // ORDERING: Relaxed, as above.
+        self.kernel_pages.store(0, Relaxed);
     }
 
     /// The page index.
@@ -261,6 +265,22 @@ impl VInode {
     pub fn set_owner(&self, uid: u32, gid: u32) {
         // ORDERING: Release, pairs with `owner`.
         self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
+    }
+
+    /// Does the kernel keep pages of it for a mapping? Then what goes past the kernel would be lost or not seen (M1).
+    pub fn has_kernel_pages(&self) -> bool {
+        // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
+        // One of the two sees the other.
+        self.kernel_pages.load(SeqCst) != 0
+    }
+
+    /// Counts a descriptor through which the kernel keeps pages, or counts it no more.
+    pub fn count_kernel_pages(&self, keeps: bool) {
+        if keeps {
+            self.kernel_pages.fetch_add(1, SeqCst);
+        } else {
+            self.kernel_pages.fetch_sub(1, SeqCst);
+        }
     }
 
     /// Size in bytes.
@@ -388,34 +408,21 @@ impl VInode {
         (generation != 0 && self.generation() == generation).then_some(attr)
     }
 
-    /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
-    /// (D23) fail their check, because the generation is gone.
-    pub fn claim_end(&self) -> bool {
-        loop {
-            let generation = self.generation.load(SeqCst);
-            let free = generation == 0 || generation & DYING != 0;
-            if free
-                || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err()
-            {
-                return false;
-            }
-            // An opener counts itself, then looks whether the inode is dying; this is the other way round: one sees the other.
-            if self.opens.load(SeqCst) == 0 {
-                return true;
-            }
-            self.generation.store(generation, SeqCst);
-            // The opener may have given up, and found the inode claimed: then nobody else will end it.
-            if self.opens.load(SeqCst) != 0 {
-                return false;
-            }
-        }
+    /// Marks a living inode as one that is being ended; true for one caller at a time.
+    pub fn claim(&self) -> bool {
+        let generation = self.generation.load(SeqCst);
+        let free = generation == 0 || generation & DYING != 0;
+        !free && self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_ok()
     }
 
-    /// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): the caller then takes
-    /// the count back with `life::drop_open`.
-    pub fn open(&self, generation: u64) -> bool {
-        self.opens.fetch_add(1, SeqCst);
-        self.lives() && self.generation() == generation
+    /// Takes the mark back: it lives on. For who has claimed it.
+    pub fn unclaim(&self) {
+        self.generation.fetch_and(!DYING, SeqCst);
+    }
+
+    /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
+    pub fn is(&self, id: InodeId) -> bool {
+        self.generation.load(SeqCst) == id.generation
     }
 
     /// Takes a pin (see `file::read`).

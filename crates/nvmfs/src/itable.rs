@@ -16,6 +16,7 @@ use crate::inode::VInode;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use crate::planted::{Bug, flushed_unless, planted};
+use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -82,6 +83,8 @@ fn make_chunk(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
         core.free_map().give(crate::ids::Extent { block, count: CHUNK_BLOCKS });
         return Err(Error::NoInodes);
     }
+    let bytes = CHUNK_BLOCKS as usize * BLOCK_BYTES;
+    watch::name(core.region.base_address() + block.pos().0 as usize, bytes, "inode slots on media");
     if !planted(Bug::ChunkNotZeroed) {
         core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
     }

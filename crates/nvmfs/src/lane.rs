@@ -10,8 +10,9 @@
 //! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
 
 use crate::ids::{BlockNo, Extent};
+use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_arena::{Heap, Shared, Zeroed};
+use heddle_arena::{AtomicPtr, Heap, Shared, Zeroed};
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -139,6 +140,8 @@ pub struct Own {
     pub chains: [HeldChain; CHAIN_SLOTS],
     /// Which of them was used last.
     pub chain_last: u64,
+    /// Which of them the present call uses, a bit each.
+    pub chains_busy: u64,
 }
 
 /// See the module.
@@ -147,7 +150,10 @@ pub struct Lane {
     state: AtomicU64,
     // Two lines: the prefetcher of neighbouring lines must not drag the state along.
     held: AtomicU64,
-    apart: [u64; 14],
+    apart: [u64; 6],
+    /// What its holders have open, read by who ends inodes: apart from what changes with each operation.
+    pub opens: AtomicPtr<OpenTable>,
+    apart2: [u64; 7],
     own: UnsafeCell<Own>,
 }
 
@@ -162,7 +168,9 @@ unsafe impl Zeroed for Lane {
         Lane {
             state: AtomicU64::new(IDLE),
             held: AtomicU64::new(0),
-            apart: [0; 14],
+            apart: [0; 6],
+            opens: AtomicPtr::new(heddle_arena::Ptr::NULL),
+            apart2: [0; 7],
             own: UnsafeCell::new(Own {
                 heap: Heap::zeroed(),
                 magazine: Magazine { len: 0, blocks: [0; MAGAZINE_BLOCKS] },
@@ -176,6 +184,7 @@ unsafe impl Zeroed for Lane {
                 inode_serial: 0,
                 chains: [HeldChain::default(); CHAIN_SLOTS],
                 chain_last: 0,
+                chains_busy: 0,
             }),
         }
     }

@@ -63,7 +63,9 @@ impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
         // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
-        unsafe { (*self.lease).busy.set(false) };
+        let lease = unsafe { &*self.lease };
+        crate::log::chain::rest_all(&lease.arena, self.own, self.id);
+        lease.busy.set(false);
     }
 }
 
@@ -98,23 +100,24 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
 }
 
 fn lease_lane(core: &Arc<Core>) -> Result<Lease> {
-    let lease = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
+    let leased = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
     // A holder that died without its process cannot be: threads of this process release what they hold when they end.
-    debug_assert!(!lease.died);
-    let share = |n: u64| n * u64::from(lease.lane.0 - 1) / u64::from(LANES);
+    debug_assert!(!leased.died);
+    let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
     // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
-    let own = unsafe { core.lane(lease.lane.0).own() };
+    let own = unsafe { core.lane(leased.lane.0).own() };
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
-    // ORDERING: Relaxed, for estimates.
-    core.root().lanes_used.fetch_max(u32::from(lease.lane.0), Relaxed);
-    Ok(Lease {
+    let lease = Lease {
         mount: core.id,
-        lane: lease.lane,
+        lane: leased.lane,
         busy: Cell::new(false),
         scratch: UnsafeCell::default(),
         core: Arc::downgrade(core),
         arena: Arc::clone(&core.arena),
-    })
+    };
+    // If that fails the lane is given back.
+    crate::opens::equip(core, lease.lane.0)?;
+    Ok(lease)
 }
 
 /// Gives the calling thread's lanes of mounts that are gone back, and with `mount` those of that one too.

@@ -21,16 +21,19 @@ mod latch;
 mod lease;
 mod log;
 mod names;
+mod opens;
 #[cfg(feature = "planted")]
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
 mod recovery;
+mod shared;
 mod variant;
 mod volume;
 
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
+pub use shared::{client, place, server};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

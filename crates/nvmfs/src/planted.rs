@@ -11,6 +11,7 @@ use heddle_pmem::Region;
 macro_rules! bugs {
     ($($(#[doc = $story:literal])+ $name:ident = $text:literal,)*) => {
         /// What can be planted.
+        #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "places that ask for it are compiled with the feature alone"))]
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Bug { $($(#[doc = $story])+ $name,)* }
 
@@ -124,6 +125,9 @@ bugs! {
     /// A block is free before the record that supersedes it is durable (D6).
     FreedBeforeCommit = "freed-before-commit",
 }
+
+#[cfg(feature = "planted")]
+pub use crate::file::steps::{Step, hook::set as on_step};
 
 #[cfg(feature = "planted")]
 static CHOSEN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

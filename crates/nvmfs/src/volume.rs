@@ -1,6 +1,6 @@
 //! Images: making, mounting, unmounting.
 
-use crate::core::{Core, Parts};
+use crate::core::{Core, Identity, Parts};
 use crate::format::inode::{CHUNK_BLOCKS, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
@@ -9,6 +9,7 @@ use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, fence_unless, planted};
 use crate::recovery::{self, Progress, Report};
+use crate::shared::boot_id;
 use crate::variant::Variant;
 use crate::{clock, itable, lease};
 use heddle_arena::Arena;
@@ -118,6 +119,10 @@ pub struct MountOptions<'a> {
     pub lock_mode: Mode,
     /// Bytes of a segment of the papers' range locks.
     pub segment_bytes: u64,
+    /// Shape of their locks; `None`: segments as above, levels as in the papers, files as large as the variant allows.
+    pub geometry: Option<Geometry>,
+    /// Told how long each call waited for its range in the papers' variants, on the thread of the call: for measurements.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Volatile memory at most, in bytes (address space; untouched pages cost nothing).
     pub arena_bytes: usize,
     /// Told how far recovery is.
@@ -131,6 +136,8 @@ impl Default for MountOptions<'_> {
             read_only: false,
             lock_mode: Mode::Default,
             segment_bytes: BLOCK_BYTES as u64,
+            geometry: None,
+            on_lock: None,
             arena_bytes: 64 << 30,
             progress: None,
         }
@@ -351,7 +358,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         return Err(VolumeError::WrongVariant { path, asked: variant.name(), made: made.name() });
     }
     let region_bytes = superblock.blocks_total.get() * BLOCK_BYTES as u64;
-    let geometry = Geometry {
+    let geometry = options.geometry.clone().unwrap_or_else(|| Geometry {
         segment_bytes: options.segment_bytes,
         file_bytes_max: if variant == Variant::NovaArray {
             region_bytes
@@ -359,7 +366,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
             heddle_vfs::OFFSET_MAX_BYTES
         },
         ..Geometry::default()
-    };
+    });
     let locks = match variant.lock().map(|kind| heddle_range_lock::make(kind, options.lock_mode, &geometry)) {
         None => None,
         Some(Ok(lock)) => Some(lock),
@@ -373,17 +380,10 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let was_clean = superblock.clean.get() == 1;
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
-    let (seed, epoch) = (superblock.seed(), superblock.epoch.get());
-    let parts = Parts {
-        region,
-        arena: Arc::new(arena),
-        variant,
-        locks,
-        read_only,
-        blocks: superblock.blocks_total.get(),
-    };
+    let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
+    let parts = Parts { region, arena: Arc::new(arena), variant, locks, on_lock: options.on_lock, read_only };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
-    let core = Arc::new(Core::new(parts, seed, epoch).map_err(recovery)?);
+    let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     if !read_only {
         // The epoch is durable before anything is written under it (protocol review D4c).
         write_superblock(&core.region, &core.layout, superblock);

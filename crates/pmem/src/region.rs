@@ -14,7 +14,7 @@ use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
 use crate::{Error, LINE_BYTES, Pos};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,6 +135,11 @@ impl Region {
         self.len_bytes
     }
 
+    /// Where the region lies in this process, as a number: for tools that look at memory from outside.
+    pub fn base_address(&self) -> usize {
+        self.base as usize
+    }
+
     /// What makes a store durable here.
     pub fn backend(&self) -> Backend {
         self.source.backend
@@ -143,6 +148,11 @@ impl Region {
     /// The file or device; none for anonymous and simulated regions.
     pub fn path(&self) -> Option<&Path> {
         self.source.path.as_deref()
+    }
+
+    /// The descriptor to hand to another process (see [`Region::attach`]); none if the region is simulated.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.source.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether stores are refused (by a panic).
@@ -237,6 +247,20 @@ impl Region {
         if let Some(watcher) = &self.watcher {
             watcher.fence(self.base);
         }
+    }
+
+    /// Starts the write-back of what anybody has stored to `[at, at + len_bytes)`: for stores whose own thread died before its
+    /// fence. Durable after [`Region::fence`].
+    pub fn flush_unfenced(&self, at: Pos, len_bytes: u64) {
+        self.checked_store(at, len_bytes);
+        if len_bytes == 0 {
+            return;
+        }
+        if let Some(Watcher::Dirty(pages)) = self.watcher.as_deref() {
+            pages.note(at.0, len_bytes);
+        }
+        // SAFETY: checked above.
+        unsafe { self.flush(at.0, len_bytes as usize) }
     }
 
     /// Copies out of the region. Bytes that another thread is storing meanwhile come out old, new or mixed.

@@ -75,6 +75,9 @@ pub enum Error {
     /// ERANGE
     #[error("the buffer is too small")]
     Range,
+    /// E2BIG
+    #[error("an attribute's value is longer than 64 KiB")]
+    TooBig,
     /// EOPNOTSUPP
     #[error("not supported by this engine: {0}")]
     NotSupported(&'static str),
@@ -115,6 +118,7 @@ impl Error {
             Error::NoSuchOffset => libc::ENXIO,
             Error::NoAttribute => libc::ENODATA,
             Error::Range => libc::ERANGE,
+            Error::TooBig => libc::E2BIG,
             Error::NotSupported(_) => libc::EOPNOTSUPP,
             Error::Corrupt(_) => libc::EUCLEAN,
             Error::Io(_) => libc::EIO,

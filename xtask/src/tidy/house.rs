@@ -27,6 +27,7 @@ const ROOMS: &[Room] = &[
     Room { name: "heddle-fxmark", uses: &["heddle-vfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-bypass", uses: &["heddle-vfs", "heddle-nvmfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-crash", uses: RIG, tests_use: &[] },
+    Room { name: "heddle-coherence", uses: &[], tests_use: &[] },
     Room { name: "heddle-cli", uses: EVERYTHING, tests_use: &[] },
     Room { name: "xtask", uses: &[], tests_use: &[] },
 ];
@@ -44,6 +45,7 @@ const EVERYTHING: &[&str] = &[
     "heddle-fuse",
     "heddle-fxmark",
     "heddle-crash",
+    "heddle-coherence",
 ];
 
 pub fn check(root: &Path) -> Result<Vec<Finding>> {

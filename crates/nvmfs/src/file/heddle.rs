@@ -91,7 +91,7 @@ fn write_page(
     eof: bool,
 ) -> Option<()> {
     let end = page.offset() + BLOCK_BYTES as u64;
-    let next = chain::next_slot(core, guard.own, inode)?;
+    let next = chain::next_slot(core, guard.own, guard.id, inode)?;
     let cell = &inode.vi.index().find(&core.arena, page)?.cells[0];
     if !eof && (cell.map().block().is_none() || end > inode.vi.size()) {
         return None;

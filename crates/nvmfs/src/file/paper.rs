@@ -22,7 +22,8 @@ use crate::inode::{InodeRef, PaperLocks};
 use crate::lane::Own;
 use crate::latch::{Latched, Spin};
 use crate::lease::LaneGuard;
-use crate::log::{clean, commit};
+use crate::log::clean::Eof;
+use crate::log::{clean, commit, relog};
 use crate::planted::{Bug, fence_unless, planted};
 use crate::variant::Variant;
 use heddle_arena::{Ptr, Zeroed};
@@ -118,8 +119,12 @@ pub fn lock_range<'c>(
     let Some(lock) = &core.locks else { return Ok(RangeGuard { core, held: None }) };
     make_locks(core, own, inode)?;
     let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
+    let asked = core.on_lock.map(|tell| (tell, std::time::Instant::now()));
     let held =
         lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
+    if let Some((tell, asked)) = asked {
+        tell(asked.elapsed());
+    }
     Ok(RangeGuard { core, held: Some((&locks.range, Some(held))) })
 }
 
@@ -152,19 +157,24 @@ pub fn write(
         let mut extents = std::mem::take(&mut guard.scratch.extents);
         let done = write_locked(core, guard, inode, span, data, &mut extents);
         guard.scratch.extents = extents;
-        if done? {
-            clean_log(core, guard, inode);
+        let closed_page = done?;
+        if closed_page {
+            clean_log(core, guard, inode, Eof::Free);
         }
         drop(range);
+        drop(eof);
+        if closed_page {
+            relog::paper::step(core, guard, inode, Eof::Free);
+        }
         return Ok(start);
     }
 }
 
 /// Cleans a file's log after a page was closed, under the lock that guards its chain: in `nova` the caller has it.
-pub fn clean_log(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+pub fn clean_log(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
     let _log = locks.map(|l| l.log.lock());
-    clean::step(core, guard, inode);
+    clean::step_with(core, guard, inode, eof);
 }
 
 fn start_of(inode: InodeRef<'_>, at: At) -> u64 {

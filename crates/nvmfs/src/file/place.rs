@@ -126,7 +126,7 @@ pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map:
     let block = block_at(extents, page.0 - span.first().0);
     let from = span.start.saturating_sub(page.offset()).min(BLOCK);
     let to = (span.end - page.offset()).min(BLOCK);
-    match map.content() {
+    flushed_unless(Bug::EdgeNotFlushed, || match map.content() {
         Some(old) => {
             core.region.nt_copy(block.pos(), old.pos(), from);
             core.region.nt_copy(block.pos().plus(to), old.pos().plus(to), BLOCK - to);
@@ -135,7 +135,7 @@ pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map:
             core.region.nt_zero(block.pos(), from);
             core.region.nt_zero(block.pos().plus(to), BLOCK - to);
         }
-    }
+    });
 }
 
 /// Blocks of the extent list that so many extents need; 0 if records name them directly.

@@ -11,6 +11,7 @@ use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
+use crate::log::clean::Eof;
 use crate::log::commit;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, RangeOp, Result, SeekTarget};
@@ -128,7 +129,7 @@ fn allocate_some(
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
     if committed.clean {
-        clean_log(core, guard, inode);
+        clean_log(core, guard, inode, Eof::Held);
     }
     Ok(stop)
 }

@@ -17,7 +17,8 @@ use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
-use crate::log::commit;
+use crate::log::clean::Eof;
+use crate::log::{commit, relog};
 use crate::planted::{Bug, planted};
 use crate::variant::Variant;
 use heddle_pmem::BLOCK_BYTES;
@@ -99,9 +100,12 @@ fn change(
         }
     };
     if closed {
-        clean_log(core, guard, inode);
+        clean_log(core, guard, inode, Eof::Held);
     }
     drop(range);
+    if closed {
+        relog::paper::step(core, guard, inode, Eof::Held);
+    }
     Ok(())
 }
 
@@ -123,9 +127,14 @@ fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     }
 }
 
-/// Logs size and attributes of a file anew, unchanged, if nobody moves EOF just now: for cleaning.
-pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
-    let Some(_eof) = inode.vi.eof.try_lock() else { return Ok(()) };
+/// Logs size and attributes of a file anew, unchanged, if no other caller moves EOF just now: for cleaning.
+pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
+    let latched = if eof == Eof::Free { inode.vi.eof.try_lock() } else { None };
+    if eof == Eof::Free && latched.is_none() {
+        return Ok(());
+    }
+    let nova = core.variant == Variant::Nova;
+    let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
     if commit::prepare(core, guard, inode, SLOTS)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
@@ -146,10 +155,10 @@ fn apply(inode: InodeRef<'_>, records: &[Record]) {
         let Some((kind, _)) = inode.vi.kind_perm() else { return };
         inode.vi.set_mode(kind, s.perm, inode.vi.rdev());
         inode.vi.set_owner(s.uid, s.gid);
-        inode.vi.set_change(s.generation);
-        inode.vi.state_change.store(s.generation, Relaxed); // ORDERING: Relaxed, read under the latch.
         inode.vi.set_times(s.mtime, s.ctime);
         inode.vi.set_atime(s.atime);
+        inode.vi.set_change(s.generation);
+        inode.vi.state_change.store(s.generation, Relaxed); // ORDERING: Relaxed, read under the latch.
         if inode.vi.size() != s.size {
             inode.vi.set_size(s.size);
         }

@@ -129,7 +129,7 @@ pub fn make<'c>(
         }
     };
     if open {
-        inode.vi.opens.fetch_add(1, SeqCst);
+        crate::opens::raise(core, guard.id, inode, inode.vi.generation());
     }
     if named {
         clean::step(core, guard, dir);

@@ -75,6 +75,7 @@ pub fn rename(
     }
     drop(victim);
     if let Some(replaced) = replaced {
+        replaced.vi.set_times(replaced.vi.times()[0], plan.now);
         life::drop_name(core, guard, replaced, 1);
     }
     Ok(())

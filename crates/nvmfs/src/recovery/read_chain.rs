@@ -20,7 +20,8 @@ use heddle_vfs::{Error, Result};
 struct Found {
     head: BlockNo,
     last: BlockNo,
-    pages: u32,
+    pages: u64,
+    era: u64,
 }
 
 fn corrupt(damage: Damage) -> Error {
@@ -60,7 +61,8 @@ pub fn read(
             core,
             own,
             inode,
-            Chain::recovered(number, found.head, found.last, found.pages),
+            Chain::recovered(number, found.head, found.last),
+            (found.pages, found.era),
             head_block,
         )?;
     }
@@ -100,7 +102,7 @@ fn read_one(
     };
     // Without a tail nothing in a tail log counts; other logs have none.
     let mut ends = scan.kind != LogKind::Tail || tail.is_some();
-    let mut found = Found { head, last: head, pages: 0 };
+    let mut found = Found { head, last: head, pages: 0, era: 0 };
     let mut dropped = 0;
     let mut next = Some(head);
     while let Some(page) = next {
@@ -119,7 +121,7 @@ fn read_one(
             each(record)?;
         }
         dropped += zero_dropped(core, page, end, &records);
-        (found.last, found.pages) = (page, found.pages + 1);
+        (found.last, found.pages, found.era) = (page, found.pages + 1, found.era.max(header.era));
         next = scan.next(id, page).map_err(corrupt)?.filter(|_| !planted(Bug::OnlyFirstPageRead));
     }
     if tail.is_some() {

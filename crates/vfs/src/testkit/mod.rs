@@ -13,6 +13,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 pub mod torn;
+mod xattrs;
 
 pub use crate::tree::{Node, Tree, explicit};
 pub use differential::{Differential, agrees_with_model};

@@ -1,6 +1,6 @@
 //! What the owner of a chain does to it: makes room, appends, unlinks (invariants and crash order: see [`super`]).
 
-use super::{Chain, head_pos, pointer_word_pos, ways_of};
+use super::{Chain, chains_of, head_pos, pointer_word_pos, use_held, ways_of};
 use crate::alloc::{Purpose, take_block};
 use crate::core::Core;
 use crate::format::inode::TAIL_WORD;
@@ -12,21 +12,25 @@ use crate::ids::BlockNo;
 use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::planted::{Bug, flushed_unless, planted};
-use heddle_arena::Ptr;
+use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
-use heddle_vfs::{Error, FileKind, Result};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use heddle_vfs::{Error, Result};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-/// The next slot of the chain that the lane holds of this inode, if it has room for one more line.
-pub fn next_slot<'c>(core: &'c Core, own: &Own, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
+/// The next slot of the chain that the lane keeps of this inode, if it has room for one more line; the chain is busy then.
+pub fn next_slot<'c>(core: &'c Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
     let generation = inode.vi.generation();
-    let held = ways_of(inode.ino).map(|way| own.chains[way]);
-    let held = held.iter().find(|held| held.ino == inode.ino.0 && held.generation == generation)?;
-    let chain: &Chain = core.arena.get(Ptr::from_raw(held.chain));
+    let is_its =
+        |way: &usize| own.chains[*way].ino == inode.ino.0 && own.chains[*way].generation == generation;
+    let way = ways_of(inode.ino).into_iter().find(is_its)?;
+    let chain: &Chain = core.arena.get(Ptr::from_raw(own.chains[way].chain));
+    if !use_held(own, lane, way, chain) {
+        return None;
+    }
     let (page, slot) = chain.tail();
-    // ORDERING: Relaxed, I1.
-    let seed = chain.seed.load(Relaxed);
-    (page.0 != 0 && slot <= SLOTS).then_some(NextSlot { chain, page, slot, seed })
+    // ORDERING: Relaxed throughout, I1.
+    let (seed, spare) = (chain.seed.load(Relaxed), chain.spare.load(Relaxed));
+    (page.0 != 0 && slot <= SLOTS && spare == 0).then_some(NextSlot { chain, page, slot, seed })
 }
 
 /// See [`next_slot`].
@@ -64,14 +68,17 @@ pub fn make_room(
     }
     let block = take_block(core.free_map(), &core.region, own, Purpose::Vital).ok_or(Error::NoSpace)?;
     own.page_serial += 1;
+    // I4: what the page before holds is durable and published; a page of a later era comes after it.
+    let era = chains_of(core, own, inode)?.counts.era.fetch_add(1, SeqCst) + 1;
     let header = PageHeader {
         owner: inode.id(),
         epoch: core.epoch,
         lane,
         serial: own.page_serial,
         chain: chain.number(),
-        era: era(inode),
+        era,
     };
+    watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
     if planted(Bug::PageNotZeroed) || planted(Bug::StaleMark) {
         // The next pointer aside: without that every chain would lead astray at once.
         core.region.store_u64(next_pos(block), 0);
@@ -84,15 +91,6 @@ pub fn make_room(
     // ORDERING: Relaxed, I1.
     chain.spare.store(block.0, Relaxed);
     Ok(!planted(Bug::PageLinkedBeforeHeader))
-}
-
-/// Version of the inode's last tombstone. A page made now gets no record that is older (design 4.8, D5).
-fn era(inode: InodeRef<'_>) -> u64 {
-    match inode.vi.kind_perm() {
-        // One counter orders all that happens to a directory's names.
-        Some((FileKind::Directory, _)) => inode.vi.change(),
-        _ => inode.vi.floor().0,
-    }
 }
 
 /// Where a transaction went.
@@ -117,17 +115,50 @@ pub fn append_unfenced(
     records: &[Record],
     marked: bool,
 ) -> Appended {
-    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
-    let home = inode.id();
-    let slots: u32 = records.iter().map(|r| r.slots_in(home)).sum();
+    let slots: u32 = records.iter().map(|r| r.slots_in(inode.id())).sum();
+    let place = reserve(core, inode, chain, slots);
+    let last = fill_unfenced(core, lane, inode, &place, records, marked);
+    Appended { page: place.page, last, seed: place.seed, closed_page: place.closed_page }
+}
+
+/// Slots of a page that are given out.
+pub struct Reserved {
+    page: BlockNo,
+    first: u32,
+    slots: u32,
+    seed: u32,
+    closed_page: bool,
+}
+
+/// Gives out the next slots; room was made and fenced.
+pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> Reserved {
     // ORDERING: Relaxed throughout, I1.
-    let closed_page = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
+    let full = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
+    // ORDERING: Relaxed, I1. A page that has a successor is closed (I4), though this transaction might fit.
+    let closed_page = full || chain.spare.load(Relaxed) != 0;
     if closed_page {
         link_spare(core, inode, chain);
     }
     // ORDERING: Relaxed, I1.
     let (page, first, seed) =
         (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
+    // ORDERING: Relaxed, I1.
+    chain.slot.store(first + slots, Relaxed);
+    Reserved { page, first, slots, seed, closed_page }
+}
+
+/// Writes a transaction to its slots; the slot of its last record.
+pub fn fill_unfenced(
+    core: &Core,
+    lane: u16,
+    inode: InodeRef<'_>,
+    place: &Reserved,
+    records: &[Record],
+    marked: bool,
+) -> u32 {
+    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
+    let home = inode.id();
+    let &Reserved { page, first, slots, seed, .. } = place;
     let (mut slot, mut last) = (first, first);
     let mut put = |line: &Line| {
         // A line that is marked later stays in the cache until then.
@@ -165,9 +196,8 @@ pub fn append_unfenced(
             at += lines.len() as u32;
         }
     }
-    // ORDERING: Relaxed, I1.
-    chain.slot.store(slot, Relaxed);
-    Appended { page, last, seed, closed_page }
+    debug_assert_eq!(slot, first + slots);
+    last
 }
 
 /// Stores the mark of a transaction's last record.
@@ -205,7 +235,13 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     chain.seed.store(chain.spare_seed.load(Relaxed), Relaxed); // ORDERING: Relaxed, I1.
     chain.slot.store(1, Relaxed); // ORDERING: Relaxed, I1.
     chain.spare.store(0, Relaxed); // ORDERING: Relaxed, I1.
-    chain.pages.store(chain.pages() + 1, Relaxed); // ORDERING: Relaxed, I1.
+    count_pages(core, inode, 1);
+}
+
+fn count_pages(core: &Core, inode: InodeRef<'_>, change: i64) {
+    if let Some(counts) = super::counts(core, inode) {
+        counts.pages.fetch_add(change as u64, Relaxed); // ORDERING: Relaxed, an estimate for others.
+    }
 }
 
 /// The page after this one.
@@ -254,6 +290,6 @@ pub fn unlink_page_unfenced(
         chain.page.store(0, Relaxed); // ORDERING: Relaxed, I1.
         chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, I1.
     }
-    chain.pages.store(chain.pages() - 1, Relaxed); // ORDERING: Relaxed, I1.
+    count_pages(core, inode, -1);
     Ok(())
 }
