@@ -5,7 +5,7 @@
 use crate::cut::Bounds;
 use crate::op::Workload;
 use crate::rig::{Config, Failure, Nobody, run};
-use crate::{ace, fig3, shelf};
+use crate::{ace, scenes, shelf};
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::planted::{Bug, Step, plant};
 use heddle_pmem::Model;
@@ -68,17 +68,18 @@ const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::HalfTransactionCounts, Variant::Heddle, "sizes"),
     (Bug::UnmarkedEntryCounts, Variant::NovaTree, "sizes"),
     (Bug::OnlyFirstPageRead, Variant::Heddle, "log-page"),
-    (Bug::OnlyInlineChainsRead, Variant::Heddle, "threads"),
-    (Bug::LaterChainWins, Variant::Heddle, "threads"),
     (Bug::LaterNameWins, Variant::Heddle, "log-cleaning-names"),
     (Bug::RenameReplayedTwice, Variant::Heddle, "renames"),
     (Bug::SlotNotZeroed, Variant::Heddle, "names"),
-    (Bug::UnwrittenIsData, Variant::Heddle, "open-files"),
+    (Bug::UnwrittenIsData, Variant::Heddle, "ranges"),
     (Bug::ChunkNotZeroed, Variant::Heddle, "inode-chunks"),
     (Bug::StaleBytesBeyondEnd, Variant::Heddle, "sizes"),
     (Bug::SuperblocksTogether, Variant::Heddle, "remounts"),
-    (Bug::FreedBeforeCommit, Variant::NovaTree, "data"),
+    (Bug::FreedBeforeCommit, Variant::NovaTree, "log-page"),
 ];
+
+/// Bugs that need many lanes inside at once.
+const CROWDED: &[Bug] = &[Bug::OnlyInlineChainsRead, Bug::LaterChainWins];
 
 /// Bugs that need a writer that stalls, and where it stalls.
 const STALLED: &[(Bug, Step)] = &[(Bug::StopsAtFirstGap, Step::Logged), (Bug::TailOverAHole, Step::Logging)];
@@ -86,7 +87,13 @@ const STALLED: &[(Bug, Step)] = &[(Bug::StopsAtFirstGap, Step::Logged), (Bug::Ta
 fn soonest(bug: Bug, seed: u64) -> Option<Caught> {
     if let Some((_, stall)) = STALLED.iter().find(|(known, _)| *known == bug) {
         plant(Some(bug));
-        let played = fig3::play(Variant::NovaTree, *stall);
+        let played = scenes::stalled_writer(Variant::NovaTree, *stall);
+        plant(None);
+        return played.ok().flatten().map(|failure| Caught { failure, images: 0 });
+    }
+    if CROWDED.contains(&bug) {
+        plant(Some(bug));
+        let played = scenes::many_lanes(Variant::Heddle);
         plant(None);
         return played.ok().flatten().map(|failure| Caught { failure, images: 0 });
     }

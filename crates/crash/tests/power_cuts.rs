@@ -80,3 +80,33 @@ fn calls_that_fail_as_they_should_are_part_of_a_workload() {
     let report = run(&workload, &config(Variant::Heddle, Model::Ordered), &mut Nobody).unwrap();
     assert!(report.failures.is_empty(), "{}", report.failures[0]);
 }
+
+#[test]
+fn more_writers_at_once_than_an_inode_has_heads_for_lose_nothing() {
+    for variant in Variant::ALL {
+        let found = heddle_crash::scenes::many_lanes(variant).unwrap();
+        assert!(found.is_none(), "{}", found.unwrap());
+    }
+}
+
+#[test]
+fn threads_that_are_inside_when_the_power_fails_leave_a_cut_of_their_history() {
+    use heddle_crash::threads;
+    for variant in Variant::ALL {
+        for seed in 0..6 {
+            let bounds = Bounds { ordered: 4, random: 1, seed };
+            let config = threads::Config {
+                variant,
+                model: Model::Ordered,
+                threads: 2 + seed as usize % 2,
+                calls: 3,
+                seed,
+                cuts: 6,
+                bounds,
+            };
+            let report = threads::run(&config).unwrap();
+            assert!(report.failures.is_empty(), "{}", report.failures[0]);
+            assert!(report.images > 0);
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! One bug can be planted at a time, so these are one test, in a process of its own.
 #![cfg(feature = "planted")]
 
-use heddle_crash::fig3::play;
+use heddle_crash::scenes::stalled_writer as play;
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::planted::{Bug, Step, plant};
 
