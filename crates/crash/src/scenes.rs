@@ -10,8 +10,10 @@ use crate::op::{File, Op};
 use crate::play::Player;
 use crate::rig::{Failure, IMAGE_BYTES, model_like};
 #[cfg(feature = "planted")]
+use heddle_nvmfs::NvmFs;
+#[cfg(feature = "planted")]
 use heddle_nvmfs::planted::{Step, on_step};
-use heddle_nvmfs::{NvmFs, Variant, format_region, mount};
+use heddle_nvmfs::{Variant, format_region, mount};
 use heddle_pmem::{Model, Region};
 use heddle_vfs::tree::Tree;
 use std::cell::Cell;

@@ -26,7 +26,9 @@ mod opens;
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
+mod process;
 mod recovery;
+mod settle;
 mod shared;
 mod variant;
 mod volume;

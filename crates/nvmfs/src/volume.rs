@@ -11,7 +11,7 @@ use crate::planted::{Bug, fence_unless, planted};
 use crate::recovery::{self, Progress, Report};
 use crate::shared::boot_id;
 use crate::variant::Variant;
-use crate::{clock, itable, lease};
+use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use heddle_range_lock::{Geometry, Mode};
@@ -19,6 +19,7 @@ use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -412,11 +413,17 @@ impl Volume {
     pub fn unmount(self) {
         lease::leave(&self.fs.core);
         let core = &self.fs.core;
-        if !core.read_only && core.writable().is_ok() {
+        let alone = core.root().attached.load(SeqCst) == 0;
+        let quiet = alone || settle::end(core);
+        if quiet && !core.read_only && core.writable().is_ok() {
             let mut superblock = self.superblock;
             superblock.sequence = U64::new(superblock.sequence.get() + 1);
             superblock.clean = U32::new(1);
             write_superblock(&core.region, &core.layout, superblock);
+        }
+        if quiet && !alone {
+            // Whoever is still attached keeps the file's lock, and has no more use for it.
+            core.region.unlock();
         }
     }
 

@@ -149,7 +149,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
 }
 
 /// Makes the volatile inode follow a durable state record.
-fn apply(inode: InodeRef<'_>, records: &[Record]) {
+pub fn apply(inode: InodeRef<'_>, records: &[Record]) {
     for record in records {
         let Record::State(s) = record else { continue };
         let Some((kind, _)) = inode.vi.kind_perm() else { return };
@@ -181,7 +181,7 @@ fn clear_range(
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
     let gate = inode.vi.raise_gate();
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, span.first(), span.page_end());
     let range = Change { first: span.first(), end: span.page_end() };
     let locked = lock_existing(core, guard, inode, range);
     let version = locked.version.max(inode.vi.floor()).next();

@@ -10,7 +10,7 @@ use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
 use crate::format::word::Line;
 use crate::ids::BlockNo;
 use crate::inode::InodeRef;
-use crate::lane::Own;
+use crate::lane::{Lane, Own};
 use crate::planted::{Bug, flushed_unless, planted};
 use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
@@ -45,7 +45,8 @@ pub struct NextSlot<'c> {
 
 impl NextSlot<'_> {
     /// Writes a transaction of one line. Durable after the caller's next fence.
-    pub fn append_unfenced(self, core: &Core, line: &Line) {
+    pub fn append_unfenced(self, core: &Core, lane: &Lane, inode: InodeRef<'_>, line: &Line) {
+        lane.intent.logs(inode.ino.0, self.page, self.slot);
         core.region.nt_line(slot_pos(self.page, self.slot), line);
         // ORDERING: Relaxed, I1.
         self.chain.slot.store(self.slot + 1, Relaxed);
@@ -118,6 +119,7 @@ pub fn append_unfenced(
     let slots: u32 = records.iter().map(|r| r.slots_in(inode.id())).sum();
     let place = reserve(core, inode, chain, slots);
     let last = fill_unfenced(core, lane, inode, &place, records, marked);
+    advance(chain, &place);
     Appended { page: place.page, last, seed: place.seed, closed_page: place.closed_page }
 }
 
@@ -130,7 +132,13 @@ pub struct Reserved {
     closed_page: bool,
 }
 
-/// Gives out the next slots; room was made and fenced.
+/// The next record comes behind these slots.
+pub fn advance(chain: &Chain, place: &Reserved) {
+    // ORDERING: Relaxed, I1.
+    chain.slot.store(place.first + place.slots, Relaxed);
+}
+
+/// The next slots; room was made and fenced. They are given out with [`advance`].
 pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> Reserved {
     // ORDERING: Relaxed throughout, I1.
     let full = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
@@ -142,8 +150,6 @@ pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> R
     // ORDERING: Relaxed, I1.
     let (page, first, seed) =
         (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
-    // ORDERING: Relaxed, I1.
-    chain.slot.store(first + slots, Relaxed);
     Reserved { page, first, slots, seed, closed_page }
 }
 
@@ -159,6 +165,7 @@ pub fn fill_unfenced(
     assert!(!records.is_empty(), "an empty transaction would be marked all the same");
     let home = inode.id();
     let &Reserved { page, first, slots, seed, .. } = place;
+    core.lane(lane).intent.logs(inode.ino.0, page, first);
     let (mut slot, mut last) = (first, first);
     let mut put = |line: &Line| {
         // A line that is marked later stays in the cache until then.
