@@ -23,6 +23,10 @@ mod lease;
 mod log;
 mod names;
 mod opens;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod process;
 mod recovery;
 mod settle;

@@ -19,6 +19,7 @@ use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::clean::Eof;
 use crate::log::{commit, relog};
+use crate::planted::{Bug, planted};
 use crate::variant::Variant;
 use crate::xattr::{self, List, Prepared};
 use heddle_pmem::BLOCK_BYTES;
@@ -153,7 +154,7 @@ fn state(inode: InodeRef<'_>, new: &NewState) -> State {
         mtime: new.mtime.or(new.size.map(|_| now)).unwrap_or(mtime),
         ctime: now,
         atime: new.atime.unwrap_or(atime),
-        generation: inode.vi.change() + 1,
+        generation: inode.vi.change() + u64::from(!planted(Bug::GenerationNotRaised)),
     }
 }
 
@@ -271,7 +272,9 @@ fn publish(
     edges: &[Edge],
     locked: LockedSparse<'_>,
 ) {
-    inode.vi.raise_floor(version);
+    if !planted(Bug::FloorNotRaised) {
+        inode.vi.raise_floor(version);
+    }
     if span.end >= PageNo::END.offset() {
         // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
         inode.vi.tomb_page.store(PageNo::after(span.start).0, Relaxed);
@@ -309,7 +312,11 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
             end: span.end.min(page.offset() + BLOCK_BYTES as u64),
         };
         let extent = [Extent { block, count: 1 }];
-        core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
+        if planted(Bug::StaleBytesBeyondEnd) {
+            core.region.nt_copy(block.pos(), map.content().map_or(block, |b| b).pos(), BLOCK_BYTES as u64);
+        } else {
+            core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
+        }
         fill_edge(core, one, &extent, page, map);
         edges.push(Edge { page, block });
     }

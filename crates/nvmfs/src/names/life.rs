@@ -18,6 +18,7 @@ use crate::lease::LaneGuard;
 use crate::log::{chain, clean};
 use crate::names::table;
 use crate::opens;
+use crate::planted::{Bug, flushed_unless, planted};
 use crate::xattr::{self, List};
 use heddle_arena::Ptr;
 use heddle_vfs::xattr::Xattrs;
@@ -51,7 +52,11 @@ pub fn make<'c>(
     let rdev = if device { node.rdev } else { 0 };
     let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev, crtime: now };
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
-    core.region.nt_line(pos, &base.encode(core.seed));
+    if planted(Bug::InodeNotFlushed) {
+        flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
+    } else {
+        core.region.nt_line(pos, &base.encode(core.seed));
+    }
     let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
     // The name it is about to get: one that comes to end it now must find that it is in use.
     inode.vi.nlink.store(1, SeqCst);
@@ -108,7 +113,9 @@ pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let (ino, generation) = (inode.ino, inode.vi.generation());
     free_volatile(core, guard, inode);
     inode.vi.die();
-    core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    if !planted(Bug::SlotNotZeroed) {
+        core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    }
     forget_chain(guard, InodeId { ino, generation });
     if blocks.is_empty() && itable::give_later(guard.own, ino) {
         return;
