@@ -79,6 +79,14 @@ impl<'a> FreeMap<'a> {
         });
     }
 
+    /// Marks blocks free that a dead lane has left. What is free already stays so: somebody else may know of it.
+    pub fn give_if_used(&self, extent: Extent) {
+        self.for_words(extent, |word, mask| {
+            // ORDERING: Release, O1.
+            word.fetch_or(mask, Release);
+        });
+    }
+
     /// Marks blocks used while the map is built; false if one of them is marked already.
     pub fn claim(&self, extent: Extent) -> bool {
         let mut free = true;

@@ -20,6 +20,7 @@ use crate::ids::{InodeId, Version};
 use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
+use crate::xattr::List;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
 use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
@@ -32,6 +33,12 @@ const TICK_NS_MAX: i64 = 20_000_000;
 
 /// Set in `generation` while the inode is being ended.
 const DYING: u64 = 1 << 63;
+
+/// Bits of `mode` beside kind, permissions and device: has it an access list, a default list (see `xattr`), may it still get its
+/// first name?
+const FLAG_LIST: u64 = 1 << 20;
+const FLAG_LINKABLE: u64 = 1 << 22;
+const FLAGS: u64 = FLAG_LIST | FLAG_LIST << 1 | FLAG_LINKABLE;
 
 /// What the papers' variants keep for a file: its range lock, and the spinlocks of their write steps.
 #[repr(C)]
@@ -60,10 +67,10 @@ pub struct VInode {
     crtime: AtomicU64,
     /// Its log chains.
     pub chains: AtomicPtr<Chains>,
-    /// A directory's table, a file's [`PaperLocks`].
+    /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
     root: AtomicU64,
-    /// A directory's parent.
+    /// A directory's parent; of anything else its extended attributes (see [`VInode::xattrs`]).
     pub parent: AtomicU64,
 
     size: AtomicU64,
@@ -74,7 +81,8 @@ pub struct VInode {
     atime: AtomicU64,
     gate: AtomicU32,
     queried: AtomicU32,
-    /// Held by who moves EOF; in a directory, by who changes names.
+    /// Held by who moves EOF or changes attributes; of a directory also by who makes its table grow, and in the papers' variants by
+    /// who changes names.
     pub eof: Latch,
     kernel_pages: AtomicU32,
 
@@ -92,7 +100,7 @@ pub struct VInode {
     pub blocks: AtomicU64,
     /// Blocks whose freeing waits for the last pin.
     pub deferred: AtomicU64,
-    /// First page of the last truncation.
+    /// First page of the last truncation; of a directory its extended attributes.
     pub tomb_page: AtomicU64,
     /// Its version.
     pub tomb_version: AtomicU64,
@@ -243,10 +251,51 @@ impl VInode {
         FileKind::from_raw(mode as u8).map(|kind| (kind, (mode >> 8) as u16 & 0o7777))
     }
 
-    /// Changes them.
+    /// Changes them; the inode's flags stay.
     pub fn set_mode(&self, kind: FileKind, perm: u16, rdev: u32) {
-        // ORDERING: Release, pairs with `kind_perm`.
-        self.mode.store(kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32, Release);
+        let new = kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32;
+        // ORDERING: Release, pairs with `kind_perm`; Relaxed on the loads, which the CAS checks.
+        let _always = self.mode.fetch_update(Release, Relaxed, |old| Some(new | old & FLAGS));
+    }
+
+    /// Where its extended attributes are in memory (see `xattr`); 0: it never had any. Directories know their parent and have no
+    /// pages, all else is the other way round.
+    pub fn xattrs(&self) -> &AtomicU64 {
+        match self.kind_perm() {
+            Some((FileKind::Directory, _)) => &self.tomb_page,
+            _ => &self.parent,
+        }
+    }
+
+    /// Has it this access list?
+    pub fn has_list(&self, which: List) -> bool {
+        // ORDERING: Acquire, as `kind_perm`.
+        self.mode.load(Acquire) & FLAG_LIST << which as u32 != 0
+    }
+
+    /// Says whether it has this access list.
+    pub fn set_has_list(&self, which: List, has: bool) {
+        self.set_flag(FLAG_LIST << which as u32, has);
+    }
+
+    /// Was it made without a name, and may it get one?
+    pub fn linkable(&self) -> bool {
+        // ORDERING: Acquire, as `kind_perm`.
+        self.mode.load(Acquire) & FLAG_LINKABLE != 0
+    }
+
+    /// Changes that.
+    pub fn set_linkable(&self, linkable: bool) {
+        self.set_flag(FLAG_LINKABLE, linkable);
+    }
+
+    fn set_flag(&self, flag: u64, on: bool) {
+        // ORDERING: Release, pairs with the loads of `mode`.
+        if on {
+            self.mode.fetch_or(flag, Release)
+        } else {
+            self.mode.fetch_and(!flag, Release)
+        };
     }
 
     /// Device number.
@@ -313,6 +362,17 @@ impl VInode {
         Gate(self)
     }
 
+    /// Lowers it for a dead holder of the EOF latch.
+    pub fn lower_gate(&self) {
+        // ORDERING: SeqCst, O1.
+        self.gate.store(0, SeqCst);
+    }
+
+    /// Is it a directory?
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind_perm(), Some((FileKind::Directory, _)))
+    }
+
     /// Versions of pages without cells are at least this.
     pub fn floor(&self) -> Version {
         // ORDERING: SeqCst, O1: read after the cell is locked and the gate seen down.
@@ -348,11 +408,18 @@ impl VInode {
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
-    /// Makes a write's time visible: one store a clock tick, not one a write.
+    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays.
     pub fn touch(&self, now: Time) {
         // ORDERING: Relaxed, times are single words.
-        if self.mtime.load(Relaxed) != now.0 as u64 {
-            self.set_times(now, now);
+        let last = Time(self.mtime.load(Relaxed) as i64);
+        let newer = last > now && last.0 - now.0 < TICK_NS_MAX;
+        if last == now || newer {
+            return;
+        }
+        // ORDERING: Relaxed, as above.
+        if self.mtime.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed).is_ok() {
+            // ORDERING: Relaxed, as above.
+            self.ctime.store(now.0 as u64, Relaxed);
             // ORDERING: Relaxed, as in `write_time`.
             if self.queried.load(Relaxed) != 0 {
                 // ORDERING: Relaxed, as above.
@@ -381,14 +448,14 @@ impl VInode {
         [&self.mtime, &self.ctime, &self.atime, &self.crtime].map(|t| Time(t.load(Relaxed) as i64))
     }
 
-    /// What `stat` tells; the next write will carry an exact time. `None` if nothing lives here.
-    pub fn attr(&self, ino: Ino) -> Option<Attr> {
+    /// What `stat` tells. `None` if nothing lives here. `look`: its times are looked at, so the next change will carry an exact one.
+    pub fn attr(&self, ino: Ino, look: bool) -> Option<Attr> {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
         let [mtime, ctime, atime, crtime] = self.times();
         // ORDERING: Relaxed, as in `write_time`; stored only if it changes anything.
-        if self.queried.load(Relaxed) == 0 {
+        if look && self.queried.load(Relaxed) == 0 {
             // ORDERING: Relaxed, as above.
             self.queried.store(1, Relaxed);
         }

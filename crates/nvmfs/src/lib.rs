@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod alloc;
+mod blob;
 mod cell;
 mod clock;
 mod core;
@@ -24,12 +25,19 @@ mod log;
 mod models;
 mod names;
 mod opens;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
+mod process;
 mod recovery;
 mod region;
+mod settle;
 #[cfg(not(loom))]
 mod shared;
 mod variant;
 mod volume;
+mod xattr;
 
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;

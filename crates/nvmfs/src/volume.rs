@@ -7,12 +7,13 @@ use crate::format::pointer::{self, Place};
 use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::recovery::{self, Progress, Report};
 use crate::region::Region;
 #[cfg(not(loom))]
 use crate::shared::boot_id;
 use crate::variant::Variant;
-use crate::{clock, itable, lease};
+use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_range_lock::{Geometry, Mode};
@@ -20,6 +21,7 @@ use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -241,6 +243,10 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
     for block in [BlockNo(0), layout.last()] {
         region.nt_write(block.pos(), sealed.as_bytes());
         // PERSIST: one copy whole before the other is touched.
+        fence_unless(Bug::SuperblocksTogether, region);
+    }
+    if planted(Bug::SuperblocksTogether) {
+        // PERSIST: too late, which is the bug.
         region.fence();
     }
 }
@@ -419,11 +425,17 @@ impl Volume {
     pub fn unmount(self) {
         lease::leave(&self.fs.core);
         let core = &self.fs.core;
-        if !core.read_only && core.writable().is_ok() {
+        let alone = core.root().attached.load(SeqCst) == 0;
+        let quiet = alone || settle::end(core);
+        if quiet && !core.read_only && core.writable().is_ok() {
             let mut superblock = self.superblock;
             superblock.sequence = U64::new(superblock.sequence.get() + 1);
             superblock.clean = U32::new(1);
             write_superblock(&core.region, &core.layout, superblock);
+        }
+        if quiet && !alone {
+            // Whoever is still attached keeps the file's lock, and has no more use for it.
+            core.region.unlock();
         }
     }
 

@@ -4,16 +4,25 @@
 //! and plays a role.
 
 mod common;
+mod kill {
+    pub mod child;
+    pub mod history;
+    pub mod operation;
+    pub mod verify;
+}
 mod processes {
     pub mod children;
+    pub mod killing;
     pub mod roles;
 }
 
-use common::{Short, fresh};
+use common::{Short, env, fresh};
 use heddle_nvmfs::server::{Server, ServerError, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
 use processes::children::{House, ROLE, start};
+use processes::killing::{Crew, random_numbers};
+use std::time::{Duration, Instant};
 
 #[test]
 #[ignore = "run by the tests below"]
@@ -59,4 +68,30 @@ fn two_attachments_of_one_process_are_one_file_system() {
     }
     there.release(seen);
     here.release(file);
+}
+
+#[test]
+fn a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged() {
+    let mut random = random_numbers();
+    let mut house = House::new(64 << 20);
+    let free_before = house.fs().statfs().unwrap().blocks_free;
+    let mut crew = Crew::start(&house, "works-on-data");
+    let began = Instant::now();
+    let kills = env("HEDDLE_PROCESS_KILLS", 60);
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_micros(random() % 10_000));
+        crew.kill_one(&mut random);
+    }
+    let longest = crew.longest_call();
+    let history = crew.end(false);
+    println!("{kills} kills, {} calls, longest call {longest:?}, in {:?}", history.len(), began.elapsed());
+    assert!(longest < Duration::from_secs(1), "a call took {longest:?}");
+    let free = house.fs().statfs().unwrap().blocks_free;
+    for crash in [true, false] {
+        house.mount_again(crash);
+        kill::verify::verify_data(&house.fs(), &history).unwrap_or_else(|finding| panic!("mounted again: {finding}"));
+    }
+    let recovered = house.fs().statfs().unwrap().blocks_free;
+    println!("blocks free: {free_before} at first, {free} at last, {recovered} when mounted again");
+    assert!(recovered - free.min(recovered) <= 16 * kills, "{free} of {recovered} blocks came back");
 }

@@ -90,6 +90,27 @@ pub mod atomic {
                 ) -> Result<$int, $int> {
                     self.compare_exchange(current, new, success, failure)
                 }
+
+                /// As std's.
+                ///
+                /// # Errors
+                /// The value, if `f` refused it.
+                #[track_caller]
+                pub fn fetch_update(
+                    &self,
+                    set: Ordering,
+                    fetch: Ordering,
+                    mut f: impl FnMut($int) -> Option<$int>,
+                ) -> Result<$int, $int> {
+                    let mut seen = self.load(fetch);
+                    while let Some(next) = f(seen) {
+                        match self.compare_exchange(seen, next, set, fetch) {
+                            Ok(was) => return Ok(was),
+                            Err(now) => seen = now,
+                        }
+                    }
+                    Err(seen)
+                }
             }
 
             atomics! { @rmw $name $int: swap fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_max fetch_min }

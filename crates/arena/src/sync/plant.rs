@@ -6,6 +6,7 @@
 use std::panic::Location;
 use std::process::Command;
 use std::sync::OnceLock;
+#[cfg(loom)]
 use std::sync::atomic::Ordering;
 
 /// What goes wrong.

@@ -81,7 +81,7 @@ fn allocate_some(
     untake(core.free_map(), &spare);
     let count: u64 = extents.iter().map(|e| e.count).sum();
     let stop = PageNo(first.0 + count);
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, first, stop);
     let locked = match lock_pages(core, guard, inode, first, stop) {
         Ok(locked) => locked,
         Err(error) => {

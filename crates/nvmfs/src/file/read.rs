@@ -24,6 +24,7 @@ use heddle_arena::{Ptr, Shared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::time::Instant;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Looks at a cell that is about to change before a reader sleeps on it.
@@ -132,7 +133,7 @@ fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64
 
 /// First look at a cell: waits while its owner publishes.
 fn collect(core: &Core, cell: &Cell) -> Seen {
-    let mut tries = 0;
+    let (mut tries, mut began) = (0, None);
     loop {
         let lv = cell.lv();
         if !lv.locked() {
@@ -144,7 +145,8 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
         }
         tries += 1;
         if tries > WAIT_SPINS && cell.set_waiter(lv) {
-            wait_unlocked(core, cell, lv);
+            let began = *began.get_or_insert_with(Instant::now);
+            wait_unlocked(core, cell, lv, began);
         }
         spin_hint();
     }
@@ -202,7 +204,9 @@ pub(crate) fn read_pinned(
     offset: u64,
     into: &mut [u8],
 ) -> Result<usize> {
+    guard.lane.intent.pinning(inode.ino.0, false);
     inode.vi.pin();
+    guard.lane.intent.pinning(inode.ino.0, true);
     let mut collected = std::mem::take(&mut guard.scratch.collected);
     let len = loop {
         let size = inode.vi.size();
@@ -213,7 +217,7 @@ pub(crate) fn read_pinned(
         let span = Span::new(offset, len as u64);
         collected.clear();
         let lane = guard.id;
-        guard.lane.begin();
+        guard.lane.begin(inode.ino, span.first(), span.page_end());
         for_pages(core, inode, span, |_, cell| {
             collected.push(cell.map_or(ABSENT, |cell| {
                 lock_cell(core, cell, lane);
@@ -292,7 +296,10 @@ fn push(core: &Core, inode: InodeRef<'_>, first: Ptr<Deferred>, last: Ptr<Deferr
 
 /// Gives a pin back, and the blocks that waited for it.
 pub(crate) fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    if inode.vi.unpin() {
+    guard.lane.intent.pinning(inode.ino.0, false);
+    let last = inode.vi.unpin();
+    guard.lane.intent.unpinned();
+    if last {
         drain(core, guard, inode);
     }
 }

@@ -59,8 +59,8 @@ const PLANTS: &[&[Plant]] = &[
         "alloc.rs", "fn take_run(", ".compare_exchange_weak(" => "relaxed";
     },
     plants! { "latch::a_latch_has_one_holder_and_wakes_who_sleeps":
-        "latch.rs", "while self.0", ".swap(2, Acquire)" => "relaxed";
-        "latch.rs", "impl Drop for Latched", ".swap(0, Release)" => "relaxed";
+        "latch.rs", "pub fn lock(", ".compare_exchange(0, me, Acquire" => "relaxed";
+        "latch.rs", "fn release(", ".swap(0, Release)" => "relaxed";
     },
     plants! { "latch::who_only_tries_a_latch_never_passes_its_holder":
         "latch.rs", "pub fn try_lock(", ".compare_exchange(" => "relaxed";
@@ -77,9 +77,13 @@ const PLANTS: &[&[Plant]] = &[
         "log/chain.rs", "fn let_go(", ".compare_exchange(" => "relaxed";
     },
     plants! { "names::an_entry_is_read_whole_while_its_meaning_changes":
-        "names/table.rs", "fn read<T>(", "fence(Acquire)" => "skip";
-        "names/table.rs", "pub fn change<", "fence(Release)" => "skip";
-        "names/table.rs", "impl Drop for Changing", ".store(" => "relaxed";
+        "names/bucket.rs", "pub fn still(", "fence(Acquire)" => "skip";
+        "names/bucket.rs", "pub fn begin_change(", "fence(Release)" => "skip";
+        "names/bucket.rs", "pub fn begin_change(", "self.word.store(" => "skip";
+    },
+    plants! { "names::two_changers_of_one_bucket_both_leave_their_name_with_versions_of_their_own":
+        "names/bucket.rs", "pub fn lock(", ".compare_exchange(" => "relaxed";
+        "names/bucket.rs", "pub fn unlock(", "self.word.store(" => "relaxed";
     },
     plants! { "life::an_opener_gets_a_living_file_or_none":
         "opens.rs", "pub fn open(", "fence_behind_locked()" => "skip";

@@ -8,6 +8,7 @@
 use super::place::{hex, runtime_dir, socket_name};
 use super::wire::{self, Answer, Hello, PACKET_BYTES};
 use crate::core::Core;
+use crate::settle;
 use crate::volume::Volume;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -23,6 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -100,7 +102,7 @@ impl Server {
         if let Some(patience) = options.patience {
             let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
             // ORDERING: Relaxed, a setting.
-            core.root().patience_ms.store(ms, std::sync::atomic::Ordering::Relaxed);
+            core.root().patience_ms.store(ms, Relaxed);
         }
         let uuid = core.identity().uuid;
         let socket = options.socket.clone().unwrap_or_else(|| runtime_dir().join(socket_name(uuid)));
@@ -189,10 +191,14 @@ struct Door {
 
 impl Door {
     fn serve(mut self) {
+        let mut looked = Instant::now();
         loop {
             let (stopped, called, spoken) = self.wait();
+            if looked.elapsed() >= LOOK_EVERY {
+                settle::sweep(&self.core);
+                looked = Instant::now();
+            }
             if stopped {
-                crate::lease::leave(&self.core);
                 return;
             }
             for at in spoken.into_iter().rev() {
@@ -266,6 +272,7 @@ impl Door {
         (answer.uuid, answer.boot, answer.epoch) = (identity.uuid, identity.boot, identity.epoch);
         (answer.region_bytes, answer.arena_bytes) = (core.region.len_bytes(), core.arena.capacity_bytes());
         (answer.variant, answer.read_only) = (core.variant.raw(), u32::from(core.read_only));
+        core.root().attached.fetch_add(1, SeqCst);
         // A client that has gone meanwhile misses nothing.
         let _gone = wire::send(&talk.socket, answer.as_bytes(), &[region, arena]);
     }

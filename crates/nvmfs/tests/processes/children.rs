@@ -14,9 +14,9 @@ pub const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
 
 /// An image in memory, mounted, with a daemon that hands it out.
 pub struct House {
-    pub volume: Option<Volume>,
-    pub server: Option<Server>,
-    _dir: tempfile::TempDir,
+    volume: Option<Volume>,
+    server: Option<Server>,
+    dir: tempfile::TempDir,
     socket: PathBuf,
 }
 
@@ -38,7 +38,7 @@ impl House {
         let volume = mount(region, &options()).unwrap();
         let socket = dir.path().join("door");
         let server = Server::start(&volume, &ServerOptions { socket: Some(socket.clone()), ..how }).unwrap();
-        House { volume: Some(volume), server: Some(server), _dir: dir, socket }
+        House { volume: Some(volume), server: Some(server), dir, socket }
     }
 
     pub fn fs(&self) -> NvmFs {
@@ -47,6 +47,28 @@ impl House {
 
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Where the image is.
+    pub fn place(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Gives the daemon time for a round.
+    pub fn sweeps(&self) {
+        std::thread::sleep(Duration::from_millis(1200));
+    }
+
+    /// Unmounts and mounts again; a crash: as if the power had been cut.
+    pub fn mount_again(&mut self, crash: bool) {
+        drop(self.server.take());
+        let volume = self.volume.take().unwrap();
+        if crash { volume.abandon() } else { volume.unmount() }
+        let region = Region::open(self.dir.path().join("image"), &OpenOptions::default()).unwrap();
+        let volume = mount(region, &options()).unwrap();
+        let how = ServerOptions { socket: Some(self.socket.clone()), ..ServerOptions::default() };
+        self.server = Some(Server::start(&volume, &how).unwrap());
+        self.volume = Some(volume);
     }
 }
 
@@ -79,6 +101,10 @@ pub fn start_at(socket: &Path, role: &str) -> Role {
 }
 
 impl Role {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Waits for its end.
     pub fn ends(&mut self, within: Duration) -> ExitStatus {
         let began = Instant::now();

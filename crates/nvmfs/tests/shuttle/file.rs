@@ -2,7 +2,7 @@
 
 use crate::common::Short;
 use crate::linear::{Machine, has_order};
-use crate::rig::{Dice, Event, History, disk, together};
+use crate::rig::{Dice, Event, History, disk, together, told};
 use heddle_nvmfs::NvmFs;
 use heddle_vfs::{FileSystem, Handle, Ino, RangeOp};
 use std::sync::Arc;
@@ -182,7 +182,7 @@ pub fn run(mut dice: Dice, mix: Mix) {
     history.record(0, &last, || make(&fs, &handle, &last));
     let events = history.events();
     let start = Content(vec![1; before as usize]);
-    assert!(has_order(start, &events), "{variant:?}: no order of these calls explains them: {events:#?}");
+    assert!(has_order(start, &events), "{variant:?}: no order of these calls explains them:\n{}", told(&events));
     let now = whole(&fs);
     fs.release(Arc::into_inner(handle).unwrap());
     drop(fs);
@@ -197,7 +197,7 @@ pub fn run(mut dice: Dice, mix: Mix) {
 }
 
 fn event(call: u64, back: u64, op: Op, outcome: Outcome) -> Event<Op, Outcome> {
-    Event { _thread: 0, call, back, op, outcome }
+    Event { thread: 0, call, back, op, outcome }
 }
 
 pub fn refuses_a_read_of_half_a_write() {

@@ -69,12 +69,19 @@ pub fn under_shuttle(program: fn(Dice)) {
 /// What a thread asked and got, and when by the rig's own clock.
 #[derive(Clone, Debug)]
 pub struct Event<Op, Outcome> {
-    /// Which thread: for who reads a failure.
-    pub _thread: usize,
+    pub thread: usize,
     pub call: u64,
     pub back: u64,
     pub op: Op,
     pub outcome: Outcome,
+}
+
+/// For who reads a failure: a call a line.
+pub fn told<Op: std::fmt::Debug, Outcome: std::fmt::Debug>(events: &[Event<Op, Outcome>]) -> String {
+    let line = |e: &Event<Op, Outcome>| {
+        format!("{:>3} to {:>3}, thread {}: {:?} -> {:?}\n", e.call, e.back, e.thread, e.op, e.outcome)
+    };
+    events.iter().map(line).collect()
 }
 
 /// All that was asked.
@@ -93,7 +100,7 @@ impl<Op: Clone, Outcome> History<Op, Outcome> {
         let call = self.clock.fetch_add(1, Relaxed);
         let outcome = make();
         let back = self.clock.fetch_add(1, Relaxed);
-        let event = Event { _thread: thread, call, back, op: op.clone(), outcome };
+        let event = Event { thread, call, back, op: op.clone(), outcome };
         self.events.lock().unwrap().push(event);
     }
 
