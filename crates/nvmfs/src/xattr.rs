@@ -20,12 +20,12 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared, Zeroed};
 use heddle_vfs::acl::{Acl, Entry};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, Permission, Result, Time, XattrName};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use heddle_arena::sync::atomic::fence;
 
 /// Tries without the latch.
 const TRIES: u32 = 64;

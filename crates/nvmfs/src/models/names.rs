@@ -23,7 +23,15 @@ fn ready() -> (Rig, Seat, Seat) {
     let mut changer = rig.seat(1);
     changer.with(|core, guard, _| {
         let kind = FileKind::Directory;
-        dir(core).vi.be_born(&Birth { generation: 1, kind, perm: 0o755, uid: 0, gid: 0, rdev: 0, now: Time(1) });
+        dir(core).vi.be_born(&Birth {
+            generation: 1,
+            kind,
+            perm: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: Time(1),
+        });
         table::make(core, guard.own, dir(core), 1, Version(0)).unwrap();
     });
     let other = rig.seat(2);
@@ -39,7 +47,11 @@ fn put(seat: &mut Seat, name: &str, n: u64) -> Version {
         let version = locked.version().next();
         locked.begin_change(version);
         // The version says `n` here, so that a reader can tell whether an entry's words belong together.
-        let to = Named { child: InodeId { ino: Ino(n), generation: n }, kind: FileKind::Regular, version: Version(n) };
+        let to = Named {
+            child: InodeId { ino: Ino(n), generation: n },
+            kind: FileKind::Regular,
+            version: Version(n),
+        };
         locked.put(guard.own, key, &to, prepared).unwrap();
         version
     })

@@ -24,7 +24,6 @@ macro_rules! plants {
 const PLANTS: &[&[Plant]] = &[
     plants! { "pages::a_page_is_read_whole_while_its_block_is_reused":
         "cell.rs", "pub fn lv(", ".load(Acquire)" => "relaxed";
-        "cell.rs", "pub fn unlock(", ".swap(" => "relaxed";
         "file/read.rs", "fn read_page(", "fence(Acquire)" => "skip";
         "models/rig.rs", "pub fn write(", "plant::here()" => "skip";
     },

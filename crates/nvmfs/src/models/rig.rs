@@ -13,7 +13,7 @@ use crate::region::Region;
 use crate::variant::Variant;
 use heddle_arena::Arena;
 use heddle_pmem::BLOCK_BYTES;
-use heddle_vfs::{FileKind, Ino, Time};
+use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -138,7 +138,11 @@ impl Seat {
     pub fn write(&mut self, page: u64, pages: u64, value: u8) {
         let data = vec![value; (pages * PAGE) as usize];
         self.with(|core, guard, file| {
-            write(core, guard, file, At::Offset(page * PAGE), &data).unwrap();
+            match write(core, guard, file, At::Offset(page * PAGE), &data) {
+                // Blocks may wait for a pin; then nothing has happened.
+                Ok(_) | Err(Error::NoSpace) => {}
+                Err(error) => panic!("{error:?}"),
+            }
             // A fault to plant: what this write replaced may be used at once (D15).
             if heddle_arena::sync::plant::here().is_some() {
                 crate::alloc::settle_limbo(core.free_map(), guard.own);

@@ -17,10 +17,10 @@
 use crate::core::Core;
 use crate::ids::{InodeId, Version};
 use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use heddle_arena::sync::atomic::fence;
 use std::time::Duration;
 
 const LOCKED: u64 = 1;
@@ -262,7 +262,11 @@ impl Bucket {
                 heddle_arena::sync::spin_hint();
             } else {
                 let locked = || self.word.load(SeqCst) & (LOCKED | DEAD) == LOCKED;
-                core.arena.parking().wait(core.arena.offset_of(self).raw(), locked, crate::settle::look().map(|_| NAP));
+                core.arena.parking().wait(
+                    core.arena.offset_of(self).raw(),
+                    locked,
+                    crate::settle::look().map(|_| NAP),
+                );
             }
         }
     }

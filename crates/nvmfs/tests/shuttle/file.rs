@@ -182,7 +182,11 @@ pub fn run(mut dice: Dice, mix: Mix) {
     history.record(0, &last, || make(&fs, &handle, &last));
     let events = history.events();
     let start = Content(vec![1; before as usize]);
-    assert!(has_order(start, &events), "{variant:?}: no order of these calls explains them:\n{}", told(&events));
+    assert!(
+        has_order(start, &events),
+        "{variant:?}: no order of these calls explains them:\n{}",
+        told(&events)
+    );
     let now = whole(&fs);
     fs.release(Arc::into_inner(handle).unwrap());
     drop(fs);

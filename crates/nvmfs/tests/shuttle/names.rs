@@ -157,7 +157,8 @@ pub fn run(mut dice: Dice) {
     let events = name_by_name(history.events());
     assert!(
         has_order(Tree::default(), &events),
-        "{variant:?}: no order of these calls explains them:\n{}", told(&events)
+        "{variant:?}: no order of these calls explains them:\n{}",
+        told(&events)
     );
     let all = |fs: &NvmFs| -> Vec<Outcome> { looks().map(|look| make(fs, dirs, &look)).collect() };
     let now = all(&fs);

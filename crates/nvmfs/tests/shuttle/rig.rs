@@ -2,7 +2,7 @@
 
 use crate::common::{Disk, env};
 use heddle_nvmfs::{Variant, Volume};
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::scheduler::{RandomScheduler, Schedule, Scheduler, Task, TaskId};
 use shuttle::{Config, Runner};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -59,10 +59,40 @@ pub fn under_shuttle(program: fn(Dice)) {
         let run = |scheduler: Box<dyn Scheduler + Send>| {
             Runner::new(scheduler, config.clone()).run(move || program(Dice::new(seed)));
         };
-        match seed % 3 {
+        match seed % 4 {
             0 => run(Box::new(RandomScheduler::new_from_seed(seed, 1))),
-            depth => run(Box::new(PctScheduler::new_from_seed(seed, 1 + depth as usize * 2, 1))),
+            n => run(Box::new(Bursts {
+                dice: Dice::new(seed),
+                burst: [0, 10, 50, 250][n as usize],
+                begun: false,
+            })),
         }
+    }
+}
+
+/// A thread goes on for a while before another does: what goes wrong often needs one to get far while another stands still.
+struct Bursts {
+    dice: Dice,
+    /// Steps of a thread at a time, on average.
+    burst: u64,
+    begun: bool,
+}
+
+impl Scheduler for Bursts {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        (!std::mem::replace(&mut self.begun, true)).then(|| Schedule::new(self.dice.0))
+    }
+
+    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Option<TaskId> {
+        let goes_on = runnable.iter().map(|task| task.id()).find(|id| Some(*id) == current);
+        match goes_on {
+            Some(id) if !yields && self.dice.below(self.burst) > 0 => Some(id),
+            _ => Some(runnable[self.dice.below(runnable.len() as u64) as usize].id()),
+        }
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.dice.below(u64::MAX)
     }
 }
 
