@@ -140,9 +140,8 @@ impl Adapter {
         self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
             let group_matters = sets_group_id(node.perm);
-            let made = self.as_caller(request, group_matters, |cred| {
-                self.fs.make(cred, Ino(parent.0), name, node)
-            })?;
+            let made =
+                self.as_caller(request, group_matters, |cred| self.fs.make(cred, Ino(parent.0), name, node))?;
             self.owned_as_shown(made)
         })
     }
@@ -180,8 +179,11 @@ impl Adapter {
     pub(crate) fn open_as(&self, request: &Request, ino: INodeNo, flags: i32) -> Result<FileHandle> {
         self.guarded(|| {
             let open = |cred: &Cred| self.fs.open(cred, Ino(ino.0), OpenFlags::from_posix(flags));
-            let handle =
-                if flags & FMODE_EXEC != 0 { open(&Cred::root()) } else { self.as_caller(request, false, open) };
+            let handle = if flags & FMODE_EXEC != 0 {
+                open(&Cred::root())
+            } else {
+                self.as_caller(request, false, open)
+            };
             self.keep(handle?)
         })
     }

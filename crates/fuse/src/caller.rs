@@ -30,11 +30,7 @@ impl Adapter {
 /// (a read of `/proc`), so `work` first runs without them and again with them if it was refused: the kernel has allowed
 /// the call already, and a refused call has changed nothing. With `groups_matter` they are found first: for calls
 /// that succeed either way but do less for a stranger to the group (the set-group-id bit).
-fn as_caller<T>(
-    request: &Request,
-    groups_matter: bool,
-    work: impl Fn(&Cred) -> Result<T>,
-) -> Result<T> {
+fn as_caller<T>(request: &Request, groups_matter: bool, work: impl Fn(&Cred) -> Result<T>) -> Result<T> {
     let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new() };
     if groups_matter && !cred.is_root() {
         cred.groups = groups_of(request.pid());

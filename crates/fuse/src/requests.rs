@@ -17,9 +17,7 @@ use fuser::{
 use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
 use crate::adapter::{Adapter, answer_empty, place, sets_group_id};
-use crate::convert::{
-    errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time,
-};
+use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
 
 /// Longest read or write of one request: what the kernel allows without a change of its settings.
 const REQUEST_MAX_BYTES: u32 = 1 << 20;
@@ -125,7 +123,8 @@ impl fuser::Filesystem for Adapter {
         }
         let apply = |handle: Option<&Handle>| {
             let ino = Ino(ino.0);
-            let attr = self.as_caller(request, groups_matter, |cred| self.fs.setattr(cred, ino, handle, &set))?;
+            let attr =
+                self.as_caller(request, groups_matter, |cred| self.fs.setattr(cred, ino, handle, &set))?;
             match kept_bits {
                 Some(_) => {
                     let set = SetAttr { perm: kept_bits, ..SetAttr::default() };
