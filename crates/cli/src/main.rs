@@ -68,7 +68,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let cli = match mount::helper::from_name(std::env::args_os().collect()) {
+        Ok(Some(args)) => Cli::parse_from(args),
+        Ok(None) => Cli::parse(),
+        Err(error) => return failure::report(&error),
+    };
+    let done = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => mount::run(&args),

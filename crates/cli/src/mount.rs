@@ -4,7 +4,10 @@
 //!        there, so that one that comes early still unmounts cleanly.
 
 mod background;
+pub mod helper;
+mod log;
 mod options;
+mod ready;
 
 use crate::output::talk;
 use crate::progress::Bar;
@@ -36,6 +39,9 @@ pub struct Args {
     /// Said by a mount to the process it starts: tell on stdout when you are ready, then be silent.
     #[arg(long, hide = true)]
     tell_ready: bool,
+    /// Pass over options that do not exist.
+    #[arg(long, hide = true)]
+    sloppy: bool,
     /// File or device made by heddle mkfs
     image: PathBuf,
     /// An existing directory
@@ -53,11 +59,17 @@ Options for -o:
   attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
   no_attach              let no other process attach
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
-  noatime, rw, defaults  taken and without effect: reading never changes the access time
+  uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
+  noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
+  log=FILE               where a mount in the background writes what happens to it
+                         [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
+  noatime, rw, defaults, nofail, x-...
+                         taken and without effect: reading never changes the access time, the rest is for mount(8)
 
 Examples:
   heddle mount /dev/shm/my.img /mnt/h
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
+  mount -t heddle -o noatime /dev/shm/my.img /mnt/h            (where mount.heddle is a link to this program)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
@@ -65,8 +77,8 @@ until they are closed, a second signal ends it at once (nothing is lost: the nex
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let options = Options::parse(args.variant, &args.options)?;
-    if args.foreground || args.tell_ready { serve(args, &options) } else { background::start() }
+    let options = Options::parse(args.variant, &args.options, args.sloppy)?;
+    if args.foreground || args.tell_ready { serve(args, &options) } else { background::start(args) }
 }
 
 fn serve(args: &Args, options: &Options) -> Result<()> {
@@ -77,6 +89,11 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         source: source.display().to_string(),
         read_only: options.read_only,
         allow_other: options.allow_other,
+        uid: options.uid,
+        gid: options.gid,
+        exec: options.exec,
+        suid: options.suid,
+        dev: options.dev,
         ..heddle_fuse::MountOptions::default()
     };
     let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how);
@@ -90,11 +107,20 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
     let door = hand_out(&volume, options);
     if args.tell_ready {
-        background::tell_ready()?;
+        background::tell_ready(options)?;
+        talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
     }
+    ready::tell_service_manager();
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
-    finish(mounted, volume, door)
+    let served = finish(mounted, volume, door);
+    if args.tell_ready {
+        match &served {
+            Ok(()) => talk(&format!("{}: unmounted", args.image.display())),
+            Err(error) => talk(&format!("{}: {error:#}", args.image.display())),
+        }
+    }
+    served
 }
 
 /// Lets other processes attach. A mount without that is a mount all the same.
@@ -110,9 +136,17 @@ fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
 
 /// Serves until it is unmounted, then marks the image clean.
 fn finish(mounted: Mounted, volume: Volume, door: Option<Server>) -> Result<()> {
+    let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
     drop(door);
-    volume.unmount();
+    if was_shut_down() {
+        talk(
+            "heddle: shut down by FS_IOC_SHUTDOWN: the image is left as a power cut would leave it; the next mount recovers",
+        );
+        volume.abandon();
+    } else {
+        volume.unmount();
+    }
     match served {
         Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),
         other => Ok(other?),
