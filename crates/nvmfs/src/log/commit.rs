@@ -63,6 +63,7 @@ pub fn commit(
                 core.region.fence();
             }
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
+            step(Step::Stored);
             // PERSIST: the operation is durable from here on.
             core.region.fence();
             Ok(Committed { clean: at.closed_page })

@@ -24,7 +24,9 @@ pub fn written(core: &Core, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Ve
     let header = PageHeader::decode(core.seed, &core.region.line(page.pos()));
     let Some(header) = header.filter(|header| header.owner == inode.id()) else { return Vec::new() };
     match scan(core).page(inode.id(), &header, page, SLOTS + 1) {
-        Ok(found) => found.records.into_iter().filter(|(at, _)| *at >= slot).map(|(_, record)| record).collect(),
+        Ok(found) => {
+            found.records.into_iter().filter(|(at, _)| *at >= slot).map(|(_, record)| record).collect()
+        }
         Err(damage) => {
             let _noted = core.damage(damage.0);
             Vec::new()
@@ -74,12 +76,7 @@ pub fn apply(core: &Core, lane: u16, inode: InodeRef<'_>, records: &[Record], ga
 }
 
 /// The blocks of a write's pages, and whether they were never written; `None` if its extent list cannot be read.
-fn extents_of(
-    core: &Core,
-    inode: InodeRef<'_>,
-    pages: u64,
-    blocks: Blocks,
-) -> Option<(Vec<Extent>, bool)> {
+fn extents_of(core: &Core, inode: InodeRef<'_>, pages: u64, blocks: Blocks) -> Option<(Vec<Extent>, bool)> {
     let first = match blocks {
         Blocks::At(block) => return Some((vec![Extent { block, count: pages }], false)),
         Blocks::Unwritten(block) => return Some((vec![Extent { block, count: pages }], true)),
