@@ -33,7 +33,7 @@ pub struct Chunk {
     /// Its first block on media.
     pub block: AtomicU64,
     /// Free slots in nobody's hands.
-    pub free: [AtomicU64; 2],
+    pub free: Apart<[AtomicU64; 2]>,
 }
 
 // SAFETY: atomics only.
@@ -44,9 +44,30 @@ unsafe impl Zeroed for Chunk {
         Chunk {
             inodes: AtomicPtr::new(Ptr::NULL),
             block: AtomicU64::new(0),
-            free: [AtomicU64::new(0), AtomicU64::new(0)],
+            free: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
         }
     }
+}
+
+/// On a line of its own: what changes now and then must not drag along what everybody reads.
+#[repr(align(64))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Arrays of buckets that no directory has.
+#[repr(C)]
+pub struct BucketPool {
+    /// Held while one is taken or given.
+    pub latch: Latch,
+    /// The first of each size class.
+    pub heads: [AtomicU64; crate::names::table::CLASSES],
 }
 
 /// Where everything is in the arena; the arena's root.
@@ -57,11 +78,13 @@ pub struct Root {
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
     /// Chunks that exist, those being made included.
-    pub chunk_count: AtomicU64,
+    pub chunk_count: Apart<AtomicU64>,
+    /// Held by renames of directories across directories.
+    pub renames: Apart<Latch>,
+    /// See `names::table`.
+    pub buckets: Apart<BucketPool>,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
-    /// Held by renames across directories.
-    pub renames: Latch,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
     /// One lane, held by the daemon's door thread as long as it lives.
@@ -308,9 +331,13 @@ impl Root {
             // Not touched: most lanes of most mounts are never leased.
             lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
-            chunk_count: AtomicU64::new(0),
+            chunk_count: Apart(AtomicU64::new(0)),
+            renames: Apart(Latch::new()),
+            buckets: Apart(BucketPool {
+                latch: Latch::new(),
+                heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
             lanes_used: AtomicU64::new(0),
-            renames: Latch::new(),
             damaged: AtomicU32::new(0),
             keeper: LaneTable::create(arena, 1)?,
             attached: AtomicU32::new(0),

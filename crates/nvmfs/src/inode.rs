@@ -59,7 +59,7 @@ pub struct VInode {
     crtime: AtomicU64,
     /// Its log chains.
     pub chains: AtomicPtr<Chains>,
-    /// A directory's table, a file's [`PaperLocks`].
+    /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
     root: AtomicU64,
     /// A directory's parent.
@@ -73,7 +73,8 @@ pub struct VInode {
     atime: AtomicU64,
     gate: AtomicU32,
     queried: AtomicU32,
-    /// Held by who moves EOF; in a directory, by who changes names.
+    /// Held by who moves EOF or changes attributes; of a directory also by who makes its table grow, and in the papers' variants by
+    /// who changes names.
     pub eof: Latch,
     kernel_pages: AtomicU32,
 
@@ -354,11 +355,18 @@ impl VInode {
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
-    /// Makes a write's time visible: one store a clock tick, not one a write.
+    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays.
     pub fn touch(&self, now: Time) {
         // ORDERING: Relaxed, times are single words.
-        if self.mtime.load(Relaxed) != now.0 as u64 {
-            self.set_times(now, now);
+        let last = Time(self.mtime.load(Relaxed) as i64);
+        let newer = last > now && last.0 - now.0 < TICK_NS_MAX;
+        if last == now || newer {
+            return;
+        }
+        // ORDERING: Relaxed, as above.
+        if self.mtime.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed).is_ok() {
+            // ORDERING: Relaxed, as above.
+            self.ctime.store(now.0 as u64, Relaxed);
             // ORDERING: Relaxed, as in `write_time`.
             if self.queried.load(Relaxed) != 0 {
                 // ORDERING: Relaxed, as above.
@@ -387,14 +395,14 @@ impl VInode {
         [&self.mtime, &self.ctime, &self.atime, &self.crtime].map(|t| Time(t.load(Relaxed) as i64))
     }
 
-    /// What `stat` tells; the next write will carry an exact time. `None` if nothing lives here.
-    pub fn attr(&self, ino: Ino) -> Option<Attr> {
+    /// What `stat` tells. `None` if nothing lives here. `look`: its times are looked at, so the next change will carry an exact one.
+    pub fn attr(&self, ino: Ino, look: bool) -> Option<Attr> {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
         let [mtime, ctime, atime, crtime] = self.times();
         // ORDERING: Relaxed, as in `write_time`; stored only if it changes anything.
-        if self.queried.load(Relaxed) == 0 {
+        if look && self.queried.load(Relaxed) == 0 {
             // ORDERING: Relaxed, as above.
             self.queried.store(1, Relaxed);
         }

@@ -186,12 +186,12 @@ pub struct Own {
     placed: u64,
     /// Word of the free map where the next search starts.
     pub cursor: u64,
-    /// Inode chunk the lane allocates from, plus one (0: none yet).
-    pub chunk: u64,
-    /// Free slots of that chunk.
-    pub chunk_free: [u64; 2],
+    /// Free inode slots.
+    pub slots: crate::itable::Slots,
     /// Where the next search for a chunk starts.
     pub chunk_cursor: u64,
+    /// A bucket for the next directory it makes, 0: none.
+    pub bucket: u64,
     /// Log pages written in this mount.
     pub page_serial: u64,
     /// Inodes made in this mount.
@@ -377,8 +377,8 @@ unsafe impl Zeroed for Lane {
                 limbo: Extents::new(),
                 placed: 0,
                 cursor: 0,
-                chunk: 0,
-                chunk_free: [0; 2],
+                slots: crate::itable::Slots::zeroed(),
+                bucket: 0,
                 chunk_cursor: 0,
                 page_serial: 0,
                 inode_serial: 0,

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::file::range::all_blocks;
 use crate::format::inode::{INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
-use crate::ids::InodeId;
+use crate::ids::{InodeId, Version};
 use crate::inode::{Birth, InodeRef};
 use crate::itable;
 use crate::lease::LaneGuard;
@@ -54,7 +54,7 @@ pub fn make<'c>(
     inode.vi.nlink.store(1, SeqCst);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
-        && let Err(error) = table::make(core, guard.own, inode)
+        && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
     {
         unmake(core, guard, inode);
         return Err(error);
@@ -79,20 +79,25 @@ pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     free_volatile(core, guard, inode);
     inode.vi.die();
     core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    forget_chain(guard, InodeId { ino, generation });
+    if blocks.is_empty() && itable::give_later(guard.own, ino) {
+        return;
+    }
     // PERSIST: C2: the slot is zero before it can be taken again; D15 for the blocks.
     core.region.fence();
     // Behind the fence above they may be used at once, by anybody (D15).
     for extent in blocks {
         core.free_map().give(extent);
     }
-    forget_chain(guard, InodeId { ino, generation });
+    itable::settle(core, guard.own);
     itable::give(core, guard.own, ino);
 }
 
 fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
-    for held in &mut guard.own.chains {
+    for (way, held) in guard.own.chains.iter_mut().enumerate() {
         if held.ino == id.ino.0 && held.generation == id.generation {
             *held = crate::lane::HeldChain::default();
+            guard.own.chains_busy &= !(1 << way);
         }
     }
 }

@@ -252,8 +252,6 @@ fn give_blocks(core: &Core, own: &mut Own, lane: &Lane, garbage: Vec<Extent>, nu
             given = to;
         }
     }
-    if own.chunk > core.layout.chunks_max {
-        own.chunk = 0;
-    }
+    crate::itable::drop_impossible(core, own);
     give_back(core, own, number);
 }
