@@ -4,6 +4,7 @@
 //! 1 it did not, 2 the command was wrong.
 
 mod bandwidth;
+mod coherence;
 mod demo;
 mod engines;
 mod failure;
@@ -60,6 +61,8 @@ enum Command {
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
     Man(shell::ManArgs),
+    #[command(hide = true, name = coherence::COMMAND)]
+    Coherence(coherence::Args),
     #[command(hide = true, name = demo::WRITER)]
     DemoWriter(demo::WriterArgs),
 }
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Bandwidth(args) => bandwidth::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
+        Command::Coherence(args) => coherence::run(&args),
         Command::DemoWriter(args) => demo::write_until_killed(&args),
     };
     match done {

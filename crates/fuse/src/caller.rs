@@ -31,7 +31,7 @@ impl Adapter {
 /// the call already, and a refused call has changed nothing. With `groups_matter` they are found first: for calls
 /// that succeed either way but do less for a stranger to the group (the set-group-id bit).
 fn as_caller<T>(request: &Request, groups_matter: bool, work: impl Fn(&Cred) -> Result<T>) -> Result<T> {
-    let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new() };
+    let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new(), umask: 0 };
     if groups_matter && !cred.is_root() {
         cred.groups = groups_of(request.pid());
         return work(&cred);

@@ -33,7 +33,7 @@ pub struct Chunk {
     /// Its first block on media.
     pub block: AtomicU64,
     /// Free slots in nobody's hands.
-    pub free: [AtomicU64; 2],
+    pub free: Apart<[AtomicU64; 2]>,
 }
 
 // SAFETY: atomics only.
@@ -44,9 +44,30 @@ unsafe impl Zeroed for Chunk {
         Chunk {
             inodes: AtomicPtr::new(Ptr::NULL),
             block: AtomicU64::new(0),
-            free: [AtomicU64::new(0), AtomicU64::new(0)],
+            free: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
         }
     }
+}
+
+/// On a line of its own: what changes now and then must not drag along what everybody reads.
+#[repr(align(64))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Arrays of buckets that no directory has.
+#[repr(C)]
+pub struct BucketPool {
+    /// Held while one is taken or given.
+    pub latch: Latch,
+    /// The first of each size class.
+    pub heads: [AtomicU64; crate::names::table::CLASSES],
 }
 
 /// Where everything is in the arena; the arena's root.
@@ -57,11 +78,19 @@ pub struct Root {
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
     /// Chunks that exist, those being made included.
-    pub chunk_count: AtomicU64,
-    /// Held by renames across directories.
-    pub renames: Latch,
+    pub chunk_count: Apart<AtomicU64>,
+    /// Held by renames of directories across directories.
+    pub renames: Apart<Latch>,
+    /// See `names::table`.
+    pub buckets: Apart<BucketPool>,
+    /// Largest number of a lane that was ever leased.
+    pub lanes_used: AtomicU64,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
+    /// One lane, held by the daemon's door thread as long as it lives.
+    keeper: Ptr<LaneTable>,
+    /// How many processes have attached.
+    pub attached: AtomicU32,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
@@ -136,6 +165,8 @@ pub struct Core {
     pub variant: Variant,
     /// The papers' range lock; `None` in `heddle`.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Tells the mounts of this process apart.
@@ -154,6 +185,8 @@ pub struct Parts {
     pub variant: Variant,
     /// Its range lock.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
 }
@@ -185,6 +218,7 @@ impl Core {
             arena: parts.arena,
             variant: parts.variant,
             locks: parts.locks,
+            on_lock: parts.on_lock,
             read_only: parts.read_only,
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
@@ -209,6 +243,11 @@ impl Core {
     /// The leases of lanes.
     pub fn lane_table(&self) -> &LaneTable {
         self.arena.get(self.root().lane_table)
+    }
+
+    /// Held by the daemon while it lives.
+    pub fn keeper(&self) -> &LaneTable {
+        self.arena.get(self.root().keeper)
     }
 
     /// A lane, by number from 1.
@@ -272,6 +311,13 @@ impl Core {
     }
 }
 
+impl Root {
+    /// Is this the state of that mount?
+    pub fn is(&self, identity: &Identity) -> bool {
+        self.identity == *identity
+    }
+}
+
 /// The arena is full.
 pub fn no_memory(_: Full) -> Error {
     Error::NoMemory
@@ -279,20 +325,22 @@ pub fn no_memory(_: Full) -> Error {
 
 impl Root {
     fn lay_out(arena: &Arena, layout: &Layout, identity: Identity) -> std::result::Result<Ptr<Root>, Full> {
-        let words = layout.blocks_total.div_ceil(64);
-        let chunks = layout.chunks_max;
-        let lanes = arena.alloc_slice(usize::from(LANES), |i| {
-            let share = |n: u64| n * i as u64 / u64::from(LANES);
-            Lane::new(share(words), share(chunks))
-        })?;
         arena.alloc(Root {
             free_map: alloc::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
-            lanes,
+            // Not touched: most lanes of most mounts are never leased.
+            lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
-            chunk_count: AtomicU64::new(0),
-            renames: Latch::new(),
+            chunk_count: Apart(AtomicU64::new(0)),
+            renames: Apart(Latch::new()),
+            buckets: Apart(BucketPool {
+                latch: Latch::new(),
+                heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+            lanes_used: AtomicU64::new(0),
             damaged: AtomicU32::new(0),
+            keeper: LaneTable::create(arena, 1)?,
+            attached: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),

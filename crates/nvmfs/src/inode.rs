@@ -59,7 +59,7 @@ pub struct VInode {
     crtime: AtomicU64,
     /// Its log chains.
     pub chains: AtomicPtr<Chains>,
-    /// A directory's table, a file's [`PaperLocks`].
+    /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
     root: AtomicU64,
     /// A directory's parent.
@@ -73,7 +73,8 @@ pub struct VInode {
     atime: AtomicU64,
     gate: AtomicU32,
     queried: AtomicU32,
-    /// Held by who moves EOF; in a directory, by who changes names.
+    /// Held by who moves EOF or changes attributes; of a directory also by who makes its table grow, and in the papers' variants by
+    /// who changes names.
     pub eof: Latch,
     kernel_pages: AtomicU32,
 
@@ -81,7 +82,7 @@ pub struct VInode {
 
     /// Names.
     pub nlink: AtomicU32,
-    /// Open handles.
+    /// Open handles that no lane counts; signed (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: AtomicU32,
@@ -97,7 +98,8 @@ pub struct VInode {
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
-    apart2: u64,
+    /// Lanes that ever counted handles of it (see `opens`).
+    pub open_lanes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -137,7 +139,7 @@ unsafe impl Zeroed for VInode {
             tomb_page: AtomicU64::new(0),
             tomb_version: AtomicU64::new(0),
             state_change: AtomicU64::new(0),
-            apart2: 0,
+            open_lanes: AtomicU64::new(0),
         }
     }
 }
@@ -218,6 +220,7 @@ impl VInode {
             &self.tomb_version,
             &self.state_change,
             &self.parent,
+            &self.open_lanes,
         ] {
             // ORDERING: Relaxed, the next `be_born` publishes.
             word.store(0, Relaxed);
@@ -306,6 +309,17 @@ impl VInode {
         Gate(self)
     }
 
+    /// Lowers it for a dead holder of the EOF latch.
+    pub fn lower_gate(&self) {
+        // ORDERING: SeqCst, O1.
+        self.gate.store(0, SeqCst);
+    }
+
+    /// Is it a directory?
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind_perm(), Some((FileKind::Directory, _)))
+    }
+
     /// Versions of pages without cells are at least this.
     pub fn floor(&self) -> Version {
         // ORDERING: SeqCst, O1: read after the cell is locked and the gate seen down.
@@ -341,11 +355,18 @@ impl VInode {
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
-    /// Makes a write's time visible: one store a clock tick, not one a write.
+    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays.
     pub fn touch(&self, now: Time) {
         // ORDERING: Relaxed, times are single words.
-        if self.mtime.load(Relaxed) != now.0 as u64 {
-            self.set_times(now, now);
+        let last = Time(self.mtime.load(Relaxed) as i64);
+        let newer = last > now && last.0 - now.0 < TICK_NS_MAX;
+        if last == now || newer {
+            return;
+        }
+        // ORDERING: Relaxed, as above.
+        if self.mtime.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed).is_ok() {
+            // ORDERING: Relaxed, as above.
+            self.ctime.store(now.0 as u64, Relaxed);
             // ORDERING: Relaxed, as in `write_time`.
             if self.queried.load(Relaxed) != 0 {
                 // ORDERING: Relaxed, as above.
@@ -374,14 +395,14 @@ impl VInode {
         [&self.mtime, &self.ctime, &self.atime, &self.crtime].map(|t| Time(t.load(Relaxed) as i64))
     }
 
-    /// What `stat` tells; the next write will carry an exact time. `None` if nothing lives here.
-    pub fn attr(&self, ino: Ino) -> Option<Attr> {
+    /// What `stat` tells. `None` if nothing lives here. `look`: its times are looked at, so the next change will carry an exact one.
+    pub fn attr(&self, ino: Ino, look: bool) -> Option<Attr> {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
         let [mtime, ctime, atime, crtime] = self.times();
         // ORDERING: Relaxed, as in `write_time`; stored only if it changes anything.
-        if self.queried.load(Relaxed) == 0 {
+        if look && self.queried.load(Relaxed) == 0 {
             // ORDERING: Relaxed, as above.
             self.queried.store(1, Relaxed);
         }
@@ -406,34 +427,21 @@ impl VInode {
         (generation != 0 && self.generation() == generation).then_some(attr)
     }
 
-    /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
-    /// (D23) fail their check, because the generation is gone.
-    pub fn claim_end(&self) -> bool {
-        loop {
-            let generation = self.generation.load(SeqCst);
-            let free = generation == 0 || generation & DYING != 0;
-            if free
-                || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err()
-            {
-                return false;
-            }
-            // An opener counts itself, then looks whether the inode is dying; this is the other way round: one sees the other.
-            if self.opens.load(SeqCst) == 0 {
-                return true;
-            }
-            self.generation.store(generation, SeqCst);
-            // The opener may have given up, and found the inode claimed: then nobody else will end it.
-            if self.opens.load(SeqCst) != 0 {
-                return false;
-            }
-        }
+    /// Marks a living inode as one that is being ended; true for one caller at a time.
+    pub fn claim(&self) -> bool {
+        let generation = self.generation.load(SeqCst);
+        let free = generation == 0 || generation & DYING != 0;
+        !free && self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_ok()
     }
 
-    /// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): the caller then takes
-    /// the count back with `life::drop_open`.
-    pub fn open(&self, generation: u64) -> bool {
-        self.opens.fetch_add(1, SeqCst);
-        self.lives() && self.generation() == generation
+    /// Takes the mark back: it lives on. For who has claimed it.
+    pub fn unclaim(&self) {
+        self.generation.fetch_and(!DYING, SeqCst);
+    }
+
+    /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
+    pub fn is(&self, id: InodeId) -> bool {
+        self.generation.load(SeqCst) == id.generation
     }
 
     /// Takes a pin (see `file::read`).

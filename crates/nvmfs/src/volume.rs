@@ -10,7 +10,7 @@ use crate::ids::{BlockNo, InodeId};
 use crate::recovery::{self, Progress, Report};
 use crate::shared::boot_id;
 use crate::variant::Variant;
-use crate::{clock, itable, lease};
+use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use heddle_range_lock::{Geometry, Mode};
@@ -18,6 +18,7 @@ use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -118,6 +119,10 @@ pub struct MountOptions<'a> {
     pub lock_mode: Mode,
     /// Bytes of a segment of the papers' range locks.
     pub segment_bytes: u64,
+    /// Shape of their locks; `None`: segments as above, levels as in the papers, files as large as the variant allows.
+    pub geometry: Option<Geometry>,
+    /// Told how long each call waited for its range in the papers' variants, on the thread of the call: for measurements.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Volatile memory at most, in bytes (address space; untouched pages cost nothing).
     pub arena_bytes: usize,
     /// Told how far recovery is.
@@ -131,6 +136,8 @@ impl Default for MountOptions<'_> {
             read_only: false,
             lock_mode: Mode::Default,
             segment_bytes: BLOCK_BYTES as u64,
+            geometry: None,
+            on_lock: None,
             arena_bytes: 64 << 30,
             progress: None,
         }
@@ -270,7 +277,7 @@ pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Re
     })
 }
 
-fn read_superblock(region: &Region) -> Result<Superblock> {
+pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
     newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
 }
 
@@ -347,7 +354,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         return Err(VolumeError::WrongVariant { path, asked: variant.name(), made: made.name() });
     }
     let region_bytes = superblock.blocks_total.get() * BLOCK_BYTES as u64;
-    let geometry = Geometry {
+    let geometry = options.geometry.clone().unwrap_or_else(|| Geometry {
         segment_bytes: options.segment_bytes,
         file_bytes_max: if variant == Variant::NovaArray {
             region_bytes
@@ -355,7 +362,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
             heddle_vfs::OFFSET_MAX_BYTES
         },
         ..Geometry::default()
-    };
+    });
     let locks = match variant.lock().map(|kind| heddle_range_lock::make(kind, options.lock_mode, &geometry)) {
         None => None,
         Some(Ok(lock)) => Some(lock),
@@ -370,7 +377,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
     let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
-    let parts = Parts { region, arena: Arc::new(arena), variant, locks, read_only };
+    let parts = Parts { region, arena: Arc::new(arena), variant, locks, on_lock: options.on_lock, read_only };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
     let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     if !read_only {
@@ -382,6 +389,11 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
 }
 
 impl Volume {
+    /// One whose state was taken over from a dead daemon's clients.
+    pub(crate) fn adopted(core: Core, superblock: Superblock) -> Volume {
+        Volume { fs: NvmFs { core: Arc::new(core) }, superblock, was_clean: false, report: Report::default() }
+    }
+
     /// The file system. Handles and clones may outlive the volume only as long as they are not used.
     pub fn fs(&self) -> NvmFs {
         self.fs.clone()
@@ -401,11 +413,17 @@ impl Volume {
     pub fn unmount(self) {
         lease::leave(&self.fs.core);
         let core = &self.fs.core;
-        if !core.read_only && core.writable().is_ok() {
+        let alone = core.root().attached.load(SeqCst) == 0;
+        let quiet = alone || settle::end(core);
+        if quiet && !core.read_only && core.writable().is_ok() {
             let mut superblock = self.superblock;
             superblock.sequence = U64::new(superblock.sequence.get() + 1);
             superblock.clean = U32::new(1);
             write_superblock(&core.region, &core.layout, superblock);
+        }
+        if quiet && !alone {
+            // Whoever is still attached keeps the file's lock, and has no more use for it.
+            core.region.unlock();
         }
     }
 

@@ -26,6 +26,7 @@ const ROOMS: &[Room] = &[
     Room { name: "heddle-fuse", uses: &["heddle-vfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-fxmark", uses: &["heddle-vfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-bypass", uses: &["heddle-vfs", "heddle-nvmfs"], tests_use: BELOW_FRONT },
+    Room { name: "heddle-coherence", uses: &[], tests_use: &[] },
     Room { name: "heddle-cli", uses: EVERYTHING, tests_use: &[] },
     Room { name: "xtask", uses: &[], tests_use: &[] },
 ];
@@ -41,6 +42,7 @@ const EVERYTHING: &[&str] = &[
     "heddle-f2fs",
     "heddle-fuse",
     "heddle-fxmark",
+    "heddle-coherence",
 ];
 
 pub fn check(root: &Path) -> Result<Vec<Finding>> {

@@ -53,7 +53,7 @@ fn threads_do_not_get_each_others_files() {
                     let wanted = thread << 32 | round;
                     let number = handles.insert(handle(wanted)).unwrap();
                     assert_eq!(token(handles, number), Ok(wanted));
-                    assert_eq!(handles.remove(number).unwrap().token, wanted);
+                    assert_eq!(handles.remove(number).unwrap().handle.token, wanted);
                 }
             });
         }

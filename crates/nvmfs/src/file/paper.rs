@@ -117,8 +117,12 @@ pub fn lock_range<'c>(
     let Some(lock) = &core.locks else { return Ok(RangeGuard { core, held: None }) };
     make_locks(core, own, inode)?;
     let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
+    let asked = core.on_lock.map(|tell| (tell, std::time::Instant::now()));
     let held =
         lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
+    if let Some((tell, asked)) = asked {
+        tell(asked.elapsed());
+    }
     Ok(RangeGuard { core, held: Some((&locks.range, Some(held))) })
 }
 

@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::file::heddle::{Change, LockedSparse, free_replaced, lock_existing};
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, fill_edge};
+use crate::file::steps::{Step, step};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
@@ -94,7 +95,9 @@ fn change(
         None => {
             let records = [Record::State(state(inode, new.unwrap_or(&NewState::default())))];
             let committed = commit::commit(core, guard, inode, &records)?;
+            step(Step::Durable);
             apply(inode, &records);
+            step(Step::LetGo);
             committed.clean
         }
     };
@@ -148,7 +151,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
 }
 
 /// Makes the volatile inode follow a durable state record.
-fn apply(inode: InodeRef<'_>, records: &[Record]) {
+pub fn apply(inode: InodeRef<'_>, records: &[Record]) {
     for record in records {
         let Record::State(s) = record else { continue };
         let Some((kind, _)) = inode.vi.kind_perm() else { return };
@@ -180,9 +183,10 @@ fn clear_range(
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
     let gate = inode.vi.raise_gate();
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, span.first(), span.page_end());
     let range = Change { first: span.first(), end: span.page_end() };
     let locked = lock_existing(core, guard, inode, range);
+    step(Step::Held);
     let version = locked.version.max(inode.vi.floor()).next();
     let done = copy_edges(core, guard, inode, span)
         .and_then(|edges| log_clear(core, guard, inode, span, version, new, edges));
@@ -212,8 +216,11 @@ fn log_clear(
     let committed = commit::fits(&records).and_then(|()| commit::commit(core, guard, inode, &records));
     match committed {
         Ok(committed) => {
+            step(Step::Durable);
             guard.lane.commit();
+            step(Step::Happened);
             apply(inode, &records);
+            step(Step::Happened);
             if new.is_none() {
                 let now = crate::clock::exact();
                 inode.vi.set_times(now, now);
@@ -253,6 +260,7 @@ fn publish(
         None => whole.contains(&page).then_some(Map::HOLE),
     };
     locked.publish(core, guard.id, version, map, &mut replaced);
+    step(Step::LetGo);
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
     guard.scratch.replaced = replaced;

@@ -226,7 +226,11 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
         // A foreign record has its copy in its own directory's log.
-        Record::Name { dir, removed: true, .. } => dir == inode.id() && needed(),
+        Record::Name { dir, removed: true, ref name, version, .. } => {
+            // A name that came back says all that its tombstone did.
+            let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
+            dir == inode.id() && needed() && !back()
+        }
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)

@@ -33,14 +33,14 @@ pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slot
     }
 }
 
-/// The chain that this lane appends to: of a directory (its latch is held) and in the papers' variants the only one; else one of
-/// this lane's own.
+/// The chain that this lane appends to: one of its own, or in the papers' variants the only one.
 pub fn chain_of<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
-    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
-    match core.variant.log() {
-        LogKind::SelfCertifying if !directory => chain::lease(core, guard, inode),
-        _ => chain::only(core, guard.own, inode),
-    }
+    if one_chain(core) { chain::only(core, guard.own, inode) } else { chain::lease(core, guard, inode) }
+}
+
+/// Has every inode one chain, as the papers' variants have it? Of a directory it is used under the directory's latch.
+pub fn one_chain(core: &Core) -> bool {
+    core.variant.log() != LogKind::SelfCertifying
 }
 
 /// Appends a transaction and makes it durable. [`prepare`] came before, and a fence if it asked for one.
@@ -63,6 +63,7 @@ pub fn commit(
                 core.region.fence();
             }
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
+            step(Step::Stored);
             // PERSIST: the operation is durable from here on.
             core.region.fence();
             Ok(Committed { clean: at.closed_page })

@@ -158,7 +158,7 @@ fn free_the_rest(core: &Arc<Core>, slots: &Slots, names: &names::Names) -> Resul
                 inode.vi.die();
             }
         }
-        for (mask, word) in free.iter().zip(&core.chunks()[*n as usize].free) {
+        for (mask, word) in free.iter().zip(core.chunks()[*n as usize].free.iter()) {
             // ORDERING: Release, pairs with the Acquire in `itable`.
             word.store(*mask, Release);
         }

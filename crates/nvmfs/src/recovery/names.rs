@@ -23,7 +23,8 @@ type Entries = HashMap<Vec<u8>, (Version, Option<(InodeId, FileKind)>)>;
 struct Dir {
     entries: Entries,
     attributes: Attributes,
-    version: u64,
+    /// Largest version of any of its names, present or gone: no bucket starts below it.
+    version: Version,
     parent: Option<Ino>,
 }
 
@@ -88,10 +89,7 @@ fn read_dir(
         match record {
             Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
-            Record::State(state) => {
-                dir.version = dir.version.max(state.generation);
-                dir.attributes.state(*state);
-            }
+            Record::State(state) => dir.attributes.state(*state),
             Record::Write { .. } | Record::Punch { .. } => {
                 return Err(Error::Corrupt(format!(
                     "inode {}: file data in the log of a directory",
@@ -105,9 +103,11 @@ fn read_dir(
 }
 
 fn enter_name(dir: &mut Dir, record: &Record) {
-    let Record::Name { removed, child, kind, ref name, version, mtime, .. } = *record else { return };
-    dir.version = dir.version.max(version.0);
-    dir.attributes.written(version.0, 0, mtime);
+    let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
+        return;
+    };
+    dir.version = dir.version.max(version);
+    dir.attributes.written(generation, 0, mtime);
     let what = (!removed).then_some((child, kind));
     let known = dir.entries.get(name.bytes()).map_or(Version(0), |e| e.0);
     if version > known {
@@ -186,9 +186,8 @@ pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report>
     let guard = enter(core)?;
     for (ino, (_, dir)) in &names.dirs {
         let inode = core.inode(*ino)?;
-        table::make(core, guard.own, inode)?;
+        table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
         dir.attributes.apply(inode);
-        inode.vi.set_change(dir.version);
         inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
         let mut subdirs = 0;
         for (name, (version, what)) in &dir.entries {
@@ -205,13 +204,10 @@ pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report>
 }
 
 fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
-    let entry = table::prepare(core, own, dir, name)?;
-    match table::change(core, dir) {
-        Some(change) => {
-            change.put(core, own, name, to, entry);
-        }
-        None => table::unprepare(core, own, entry),
-    }
+    let key = table::key(core, name);
+    let entry = table::prepare(core, own, name)?;
+    let bucket = table::lock(core, dir, key.hash)?;
+    bucket.put(own, key, to, entry)?;
     Ok(())
 }
 
@@ -224,7 +220,6 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
     for record in &names.debts {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
-            let _latched = inode.vi.eof.lock();
             prepare(core, &mut guard, inode, record.slots_max())?;
             commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
         }

@@ -96,7 +96,7 @@ pub fn attach(socket: &Path) -> Result<NvmFs, AttachError> {
         return Err(rubbish("the length of the arena"));
     }
     let identity = Identity { uuid: answer.uuid, boot: answer.boot, epoch: answer.epoch };
-    let parts = Parts { region, arena: Arc::new(arena), variant, locks: None, read_only };
+    let parts = Parts { region, arena: Arc::new(arena), variant, locks: None, on_lock: None, read_only };
     let core = Core::join(parts, &identity).ok_or_else(|| rubbish("the arena is not that of this mount"))?;
     Ok(NvmFs { core: Arc::new(core) })
 }

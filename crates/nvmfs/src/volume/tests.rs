@@ -20,6 +20,7 @@ fn second_view(first: &Core) -> NvmFs {
         arena: Arc::new(first.arena.map_again().unwrap()),
         variant: first.variant,
         locks,
+        on_lock: None,
         read_only: false,
     };
     NvmFs { core: Arc::new(Core::join(parts, &first.identity()).unwrap()) }

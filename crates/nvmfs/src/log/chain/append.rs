@@ -10,8 +10,8 @@ use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
 use crate::format::word::Line;
 use crate::ids::BlockNo;
 use crate::inode::InodeRef;
-use crate::lane::Own;
-use heddle_arena::Ptr;
+use crate::lane::{Lane, Own};
+use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -44,7 +44,8 @@ pub struct NextSlot<'c> {
 
 impl NextSlot<'_> {
     /// Writes a transaction of one line. Durable after the caller's next fence.
-    pub fn append_unfenced(self, core: &Core, line: &Line) {
+    pub fn append_unfenced(self, core: &Core, lane: &Lane, inode: InodeRef<'_>, line: &Line) {
+        lane.intent.logs(inode.ino.0, self.page, self.slot);
         core.region.nt_line(slot_pos(self.page, self.slot), line);
         // ORDERING: Relaxed, I1.
         self.chain.slot.store(self.slot + 1, Relaxed);
@@ -77,6 +78,7 @@ pub fn make_room(
         chain: chain.number(),
         era,
     };
+    watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     core.region.nt_line(block.pos(), &header.encode(core.seed));
     // ORDERING: Relaxed, I1.
@@ -121,6 +123,7 @@ pub fn append_unfenced(
     // ORDERING: Relaxed, I1.
     let (page, first, seed) =
         (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
+    core.lane(lane).intent.logs(inode.ino.0, page, first);
     let (mut slot, mut last) = (first, first);
     let mut put = |line: &Line| {
         // A line that is marked later stays in the cache until then.
