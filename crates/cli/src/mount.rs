@@ -13,6 +13,7 @@ use crate::output::talk;
 use crate::progress::Bar;
 use anyhow::{Context, Result};
 use heddle_fuse::{Mounted, Unmounter};
+use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, Volume};
 use heddle_pmem::OpenOptions;
@@ -177,14 +178,34 @@ fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
     }
 }
 
+/// The image is in use: by a living mount, or by attached processes whose daemon has died. Then their state is taken over.
+fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
+    match heddle_nvmfs::adopt::adopt(&args.image) {
+        Ok(volume) => {
+            talk(&format!("{}: taken over from processes whose mount had died; nothing to recover", args.image.display()));
+            Ok(volume)
+        }
+        Err(AdoptError::NotFound { .. }) => Err(crate::image::explain(&args.image, in_use)
+            .context("the processes that use the image hold no state that this user may look at: end them, then mount again")),
+        Err(_) => Err(crate::image::explain(&args.image, in_use)),
+    }
+}
+
 /// Opens the image and brings it into order.
 fn recover(args: &Args, options: &Options) -> Result<Volume> {
-    let region = {
+    let image = {
         let bar = Bar::of_bytes("mapping");
         let progress = |done, total| bar.at(done, total);
         let how =
             OpenOptions { read_only: options.read_only, progress: Some(&progress), ..OpenOptions::default() };
-        crate::image::open(&args.image, &how)?
+        heddle_pmem::Region::open(&args.image, &how)
+    };
+    let region = match image {
+        Ok(region) => region,
+        Err(in_use @ heddle_pmem::Error::InUse { .. }) if !options.read_only => {
+            return take_over(args, in_use);
+        }
+        Err(error) => return Err(crate::image::explain(&args.image, error)),
     };
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     let bar = Bar::of_things("recovering");
