@@ -5,6 +5,7 @@
 
 mod bench;
 mod coherence;
+mod crash;
 mod docs;
 mod floors;
 mod loom;
@@ -53,6 +54,12 @@ const CHORES: &[Chore] = &[
         usage: "[--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
         run: torn::chore,
+    },
+    Chore {
+        name: "crash",
+        usage: "[--planted] [--length N] …",
+        about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
+        run: crash::chore,
     },
     Chore {
         name: "floors",

@@ -5,6 +5,7 @@
 
 mod bandwidth;
 mod coherence;
+mod crash;
 mod demo;
 mod engines;
 mod failure;
@@ -55,6 +56,7 @@ enum Command {
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
         Command::Coherence(args) => coherence::run(&args),

@@ -16,6 +16,7 @@ use crate::ids::{BlockNo, InodeId};
 use crate::inode::VInode;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
+use crate::planted::{Bug, flushed_unless, planted};
 use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Ino, Result};
@@ -157,13 +158,13 @@ fn make_chunk(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
     }
     let bytes = CHUNK_BLOCKS as usize * BLOCK_BYTES;
     watch::name(core.region.base_address() + block.pos().0 as usize, bytes, "inode slots on media");
-    core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
+    if !planted(Bug::ChunkNotZeroed) {
+        core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
+    }
     // PERSIST: I2.
     core.region.fence();
-    core.region.store_u64(
-        core.layout.chunk_pointer(n),
-        pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block),
-    );
+    let link = pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block);
+    flushed_unless(Bug::ChunkPointerNotFlushed, || core.region.store_u64(core.layout.chunk_pointer(n), link));
     // PERSIST: the pointer before any name that means an inode of this chunk.
     core.region.fence();
     add_chunk(core, n, block)?;
@@ -242,7 +243,8 @@ pub fn drop_impossible(core: &Core, own: &mut Own) {
     let chunks = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
     slots.chunks.iter_mut().filter(|held| held.number > chunks).for_each(|held| *held = HeldChunk::default());
     slots.last = slots.last.min(CHUNKS_HELD as u64 - 1);
-    let known = slots.ended[..].iter().take(slots.ended_len as usize).all(|ino| chunk_of(Ino(*ino)).0 < chunks);
+    let known =
+        slots.ended[..].iter().take(slots.ended_len as usize).all(|ino| chunk_of(Ino(*ino)).0 < chunks);
     if slots.ended_len as usize > ENDED || !known {
         slots.ended_len = 0;
     }

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod alloc;
+mod blob;
 mod cell;
 mod clock;
 mod core;
@@ -22,12 +23,17 @@ mod lease;
 mod log;
 mod names;
 mod opens;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod process;
 mod recovery;
 mod settle;
 mod shared;
 mod variant;
 mod volume;
+mod xattr;
 
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;

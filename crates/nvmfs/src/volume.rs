@@ -7,6 +7,7 @@ use crate::format::pointer::{self, Place};
 use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::recovery::{self, Progress, Report};
 use crate::shared::boot_id;
 use crate::variant::Variant;
@@ -230,6 +231,10 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
     for block in [BlockNo(0), layout.last()] {
         region.nt_write(block.pos(), sealed.as_bytes());
         // PERSIST: one copy whole before the other is touched.
+        fence_unless(Bug::SuperblocksTogether, region);
+    }
+    if planted(Bug::SuperblocksTogether) {
+        // PERSIST: too late, which is the bug.
         region.fence();
     }
 }

@@ -18,6 +18,7 @@ use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::settle;
 use heddle_arena::Waited;
 use heddle_pmem::BLOCK_BYTES;
@@ -54,6 +55,7 @@ pub fn write(
         return Err(Error::FileTooBig);
     }
     if data.len() == BLOCK_BYTES
+        && !planted(Bug::EntryBeforeData)
         && !span.ragged_start()
         && write_page(core, guard, inode, span.first(), data, eof.is_some()).is_some()
     {
@@ -62,6 +64,11 @@ pub fn write(
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, prepared, eof);
+        if planted(Bug::EntryBeforeData) {
+            place::copy_in(core, span, &extents, data);
+            // PERSIST: too late, which is the bug.
+            core.region.fence();
+        }
         if result.is_err() {
             give_back(core, guard, &extents);
         }
@@ -95,6 +102,9 @@ fn write_page(
     let block = guard.own.magazine.pop()?;
     guard.lane.intent.taken.push(Extent { block, count: 1 });
     core.region.nt_write(block.pos(), data);
+    if let (true, Some(old)) = (planted(Bug::WriteInPlace), cell.map().block()) {
+        core.region.nt_write(old.pos(), data);
+    }
     let mtime = inode.vi.write_time();
     let saying = |version: Version| WriteLine {
         page,
@@ -106,7 +116,7 @@ fn write_page(
     let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
@@ -126,7 +136,7 @@ fn write_page(
     }
     next.append_unfenced(core, guard.lane, inode, &line);
     // PERSIST: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::CommitFenceMissing, &core.region);
     guard.lane.commit();
     if end > size {
         inode.vi.set_size(end);
@@ -184,7 +194,9 @@ fn prepare(
             return Err(error);
         }
     };
-    place::copy_in(core, span, extents, data);
+    if !planted(Bug::EntryBeforeData) {
+        place::copy_in(core, span, extents, data);
+    }
     let edges = span.edges().map(|edge| {
         edge.map(|page| {
             let (map, version) = look(core, inode, page);
@@ -193,7 +205,7 @@ fn prepare(
         })
     });
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     Ok(Prepared { list, edges })
 }

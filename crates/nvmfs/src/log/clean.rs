@@ -24,6 +24,8 @@ use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::log::{commit, relog};
 use crate::names::table;
+use crate::planted::{Bug, planted};
+use crate::xattr;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,6 +74,12 @@ pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eo
 /// Makes unlinked pages free.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
     if garbage.is_empty() {
+        return;
+    }
+    if planted(Bug::PageReusedBeforeUnlink) {
+        for extent in garbage {
+            let _full = guard.own.magazine.push(extent.block);
+        }
         return;
     }
     // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
@@ -221,7 +229,11 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             // ORDERING: Relaxed, an older pair only keeps a record longer.
             let later =
                 version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
-            !later && needed()
+            !later && needed() && !planted(Bug::PunchDroppedEarly)
+        }
+        Record::Remap { .. } => true,
+        Record::Xattrs { generation, .. } => {
+            xattr::generation(core, inode).is_none_or(|last| generation >= last)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
@@ -229,7 +241,7 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A name that came back says all that its tombstone did.
             let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
-            dir == inode.id() && needed() && !back()
+            dir == inode.id() && needed() && !back() && !planted(Bug::TombstoneDroppedEarly)
         }
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
@@ -242,6 +254,7 @@ fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
     let end = PageNo(write.page.0 + write.pages);
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0
+            && !planted(Bug::SizeRecordDropped)
             && write.generation >= inode.vi.change()
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
@@ -297,7 +310,7 @@ pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
     Some(blocks)
 }
 
-/// Every block of an inode's log: pages, prepared pages, extent lists. For an inode that dies.
+/// Every block of an inode's log: pages, prepared pages, extent lists, attributes. For an inode that dies.
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {
@@ -319,5 +332,6 @@ pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
         out.extend(chain.spare());
     }
     out.extend(chain::head_block(core, inode));
+    out.extend(xattr::blocks(core, inode));
     Ok(out)
 }
