@@ -4,6 +4,7 @@
 //! one in `floors/table.rs`, the style rules functions in `tidy/`.
 
 mod bench;
+mod coherence;
 mod crash;
 mod docs;
 mod floors;
@@ -65,6 +66,12 @@ const CHORES: &[Chore] = &[
         usage: "[--json FILE]",
         about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
         run: floors::chore,
+    },
+    Chore {
+        name: "coherence",
+        usage: "[WORKLOAD…] [--target T,…] [--workers N,…] [--json FILE|-] [--svg FILE]",
+        about: "cache-line transfers an operation, with 2 to 64 workers, under QEMU (needs qemu-user)",
+        run: coherence::chore,
     },
     Chore { name: "bench", usage: "[-- FILTER]", about: "the micro-benchmarks", run: bench::chore },
     Chore {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{crash, docs, loom, process, setup, tidy, torn};
+use crate::{coherence, crash, docs, loom, process, setup, tidy, torn};
 
 const KILL_RIG: &str = "crates/nvmfs/tests/kill.rs";
 const KILL_ROUNDS: &str = "200";
@@ -92,6 +92,13 @@ const STEPS: &[Step] = &[
         action: Action::Command(kill_loop),
         skip: |root| rig_missing(root, KILL_RIG),
         limit: minutes(5),
+    },
+    Step {
+        name: "coherence",
+        proves: "readers and writers of one file's different pages share no line they write, nova's readers do",
+        action: Action::Call(coherence::short),
+        skip: coherence::absent,
+        limit: minutes(10),
     },
     Step {
         name: "torn",

@@ -30,6 +30,11 @@ pub(crate) trait Bench<O: Ops>: Sized {
     /// One operation, counted in the meter. The rest of what it does is the harness' own cost: keep it short.
     fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next>;
 
+    /// Meets once whatever later operations may meet, where they choose from more than a short run would see.
+    fn meet_all(&mut self, _stage: &Stage<'_, O>) -> Result<()> {
+        Ok(())
+    }
+
     /// Compares what the file system holds with what the operations so far imply.
     fn check(&mut self, stage: &Stage<'_, O>) -> Result<()>;
 

@@ -110,7 +110,10 @@ impl Turns<'_> {
             }
             B::prepare(stage)
         })?;
-        self.in_turn(stage.me, || if first { stage.ops.settle() } else { Ok(()) })?;
+        self.in_turn(stage.me, || {
+            bench.meet_all(stage)?;
+            if first { stage.ops.settle() } else { Ok(()) }
+        })?;
         let mut meter = Meter::new();
         for round in 0..self.rounds.warm_up + self.rounds.counted {
             let counted = round >= self.rounds.warm_up;

@@ -146,7 +146,8 @@ pub const LAYOUT: u64 = {
 // SAFETY: numbers, offsets and atomics.
 unsafe impl Shared for Root {}
 
-/// See the module.
+/// See the module. What every call reads shares no line with what else lies in the process' heap.
+#[repr(align(128))]
 pub struct Core {
     /// The media.
     pub region: Region,

@@ -86,7 +86,8 @@ impl Latch {
                 continue;
             }
             // ORDERING: Relaxed, it only asks to be woken.
-            if seen & WAITERS == 0 && self.0.compare_exchange(seen, seen | WAITERS, Relaxed, Relaxed).is_err() {
+            if seen & WAITERS == 0 && self.0.compare_exchange(seen, seen | WAITERS, Relaxed, Relaxed).is_err()
+            {
                 continue;
             }
             if seen & LANE != held_since {

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod alloc;
+mod blob;
 mod cell;
 mod clock;
 mod core;
@@ -32,6 +33,7 @@ mod settle;
 mod shared;
 mod variant;
 mod volume;
+mod xattr;
 
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;

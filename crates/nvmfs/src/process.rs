@@ -33,8 +33,9 @@ pub fn id() -> u32 {
 fn make() -> Option<Page> {
     const BYTES: usize = 4096;
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-    let base =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    let base = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
     let base = base.ok()?;
     // SAFETY: the mapping just made.
     if unsafe { libc::madvise(base, BYTES, libc::MADV_WIPEONFORK) } != 0 {

@@ -25,6 +25,7 @@ use crate::log::chain::{self, Chain};
 use crate::log::{commit, relog};
 use crate::names::table;
 use crate::planted::{Bug, planted};
+use crate::xattr;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -230,6 +231,10 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
                 version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
             !later && needed() && !planted(Bug::PunchDroppedEarly)
         }
+        Record::Remap { .. } => true,
+        Record::Xattrs { generation, .. } => {
+            xattr::generation(core, inode).is_none_or(|last| generation >= last)
+        }
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
         // A foreign record has its copy in its own directory's log.
@@ -305,7 +310,7 @@ pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
     Some(blocks)
 }
 
-/// Every block of an inode's log: pages, prepared pages, extent lists. For an inode that dies.
+/// Every block of an inode's log: pages, prepared pages, extent lists, attributes. For an inode that dies.
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {
@@ -327,5 +332,6 @@ pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
         out.extend(chain.spare());
     }
     out.extend(chain::head_block(core, inode));
+    out.extend(xattr::blocks(core, inode));
     Ok(out)
 }

@@ -8,6 +8,7 @@
 
 use crate::core::Core;
 use crate::file::range::all_blocks;
+use crate::file::resize::{NewState, set_all};
 use crate::format::inode::{INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::ids::{InodeId, Version};
@@ -18,7 +19,9 @@ use crate::log::{chain, clean};
 use crate::names::table;
 use crate::opens;
 use crate::planted::{Bug, flushed_unless, planted};
+use crate::xattr::{self, List};
 use heddle_arena::Ptr;
+use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
@@ -37,13 +40,13 @@ pub fn make<'c>(
     let (_, parent_perm) = parent.vi.kind_perm().ok_or(Error::NotFound)?;
     let inherits = parent_perm & 0o2000 != 0;
     let gid = if inherits { parent.vi.owner().1 } else { cred.gid };
+    let default = xattr::list(core, parent, List::Default);
+    let (perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
     let perm = match node.kind {
-        FileKind::Directory if inherits => node.perm & 0o7777 | 0o2000,
-        FileKind::Symlink => 0o777,
-        FileKind::Regular if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => {
-            node.perm & 0o5777
-        }
-        _ => node.perm & 0o7777,
+        FileKind::Directory if inherits => perm | 0o2000,
+        FileKind::Directory | FileKind::Symlink => perm,
+        _ if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => perm & 0o5777,
+        _ => perm,
     };
     let device = matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice);
     let rdev = if device { node.rdev } else { 0 };
@@ -64,6 +67,33 @@ pub fn make<'c>(
         unmake(core, guard, inode);
         return Err(error);
     }
+    if !xattrs.is_empty()
+        && let Err(error) = set_all(core, guard, inode, &NewState::default(), Some(&xattrs))
+    {
+        unmake(core, guard, inode);
+        return Err(error);
+    }
+    Ok(inode)
+}
+
+/// Makes a regular file that has no name, and is as durable as one can be: the slot, for whoever may name it later. It counts
+/// one link until the caller has counted a handle and takes that back.
+pub fn make_unnamed<'c>(
+    core: &'c Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    dir: InodeRef<'_>,
+    perm: u16,
+    linkable: bool,
+) -> Result<InodeRef<'c>> {
+    if dir.vi.nlink.load(SeqCst) == 0 {
+        return Err(Error::NotFound);
+    }
+    let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
+    let inode = make(core, guard, cred, dir, &node)?;
+    // PERSIST: C1: another thread may name it, whose fence is not this thread's.
+    core.region.fence();
+    inode.vi.set_linkable(linkable);
     Ok(inode)
 }
 
@@ -121,6 +151,7 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
         }
     }
     inode.vi.index().clear(&core.arena);
+    xattr::forget(core, guard.own, inode);
     chain::retire_chains(core, inode);
 }
 

@@ -18,9 +18,10 @@ use crate::lease::LaneGuard;
 use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At, Locks};
-use crate::names::ops::{Rest, check, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
+use crate::names::ops::{Rest, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
 use crate::names::table::{self, Crowded, Key, Named, Prepared};
 use crate::planted::{Bug, planted};
+use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -248,11 +249,11 @@ fn may_move(
     mode: RenameMode,
 ) -> Result<()> {
     let is_dir = |e: &Named| e.kind == FileKind::Directory;
-    check_removal(from.dir, child_of(core, moved)?, cred)?;
+    check_removal(core, from.dir, child_of(core, moved)?, cred)?;
     match target {
-        None => check(to.dir, cred, Permission::WRITE_EXECUTE)?,
+        None => check(core, to.dir, cred, Permission::WRITE_EXECUTE)?,
         Some(target) => {
-            check_removal(to.dir, child_of(core, target)?, cred)?;
+            check_removal(core, to.dir, child_of(core, target)?, cred)?;
             match (mode, is_dir(moved), is_dir(target)) {
                 (RenameMode::Exchange, ..) => {}
                 (_, true, false) => return Err(Error::NotDirectory),
@@ -265,7 +266,7 @@ fn may_move(
         // Its `..` changes.
         let exchanged = target.filter(|_| mode == RenameMode::Exchange);
         for dir in [Some(moved), exchanged].into_iter().flatten().filter(|e| is_dir(e)) {
-            check(child_of(core, dir)?, cred, Permission::WRITE)?;
+            check(core, child_of(core, dir)?, cred, Permission::WRITE)?;
         }
     }
     Ok(())

@@ -91,7 +91,8 @@ fn read_dir(
             Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
             Record::State(state) => dir.attributes.state(*state),
-            Record::Write { .. } | Record::Punch { .. } => {
+            Record::Xattrs { blob, generation, .. } => dir.attributes.xattrs(*generation, *blob),
+            Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
                 return Err(Error::Corrupt(format!(
                     "inode {}: file data in the log of a directory",
                     id.ino.0
@@ -193,7 +194,7 @@ pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report>
     for (ino, (_, dir)) in &names.dirs {
         let inode = core.inode(*ino)?;
         table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
-        dir.attributes.apply(inode);
+        dir.attributes.apply(core, guard.own, inode)?;
         inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
         let mut subdirs = 0;
         for (name, (version, what)) in &dir.entries {

@@ -125,7 +125,7 @@ fn settle_lane(core: &Core, number: u16) {
     }
     // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
     core.region.fence();
-    let counts = transaction(core, lane, number, &mut garbage);
+    let counts = transaction(core, own, lane, number, &mut garbage);
     unlock_cells(core, lane, number);
     lane.end_dead(counts);
     release_latches(core, lane, number);
@@ -154,7 +154,7 @@ fn living(core: &Core, ino: u64) -> Option<InodeRef<'_>> {
 }
 
 /// Applies the transaction that the lane was writing, if it is whole; true if it was.
-fn transaction(core: &Core, lane: &Lane, number: u16, garbage: &mut Vec<Extent>) -> bool {
+fn transaction(core: &Core, own: &mut Own, lane: &Lane, number: u16, garbage: &mut Vec<Extent>) -> bool {
     let Some((ino, page, slot)) = lane.intent.log() else { return lane.state().committed() };
     let Some(inode) = living(core, ino) else { return lane.state().committed() };
     let records = records::written(core, inode, page, slot);
@@ -164,7 +164,7 @@ fn transaction(core: &Core, lane: &Lane, number: u16, garbage: &mut Vec<Extent>)
     if lane.state().active() {
         lane.commit();
     }
-    records::apply(core, number, inode, &records, garbage);
+    records::apply(core, own, number, inode, &records, garbage);
     true
 }
 

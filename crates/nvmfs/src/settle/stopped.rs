@@ -17,7 +17,9 @@ pub fn kill(core: &Core, lane: u16, waited: Duration) -> bool {
     // ORDERING: Relaxed, what it leads to is looked at.
     let holder = core.lane(lane).intent.holder.load(Relaxed);
     let (process, thread) = ((holder >> 32) as i32, holder as u32);
-    let Some(pid) = Pid::from_raw(process).filter(|_| process as u32 != crate::process::id()) else { return false };
+    let Some(pid) = Pid::from_raw(process).filter(|_| process as u32 != crate::process::id()) else {
+        return false;
+    };
     // From here on the number cannot come to mean another process.
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     is_stopped(process, thread)
