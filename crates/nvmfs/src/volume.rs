@@ -294,7 +294,7 @@ pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Re
     })
 }
 
-fn read_superblock(region: &Region) -> Result<Superblock> {
+pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
     newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
 }
 
@@ -406,6 +406,11 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
 }
 
 impl Volume {
+    /// One whose state was taken over from a dead daemon's clients.
+    pub(crate) fn adopted(core: Core, superblock: Superblock) -> Volume {
+        Volume { fs: NvmFs { core: Arc::new(core) }, superblock, was_clean: false, report: Report::default() }
+    }
+
     /// The file system. Handles and clones may outlive the volume only as long as they are not used.
     pub fn fs(&self) -> NvmFs {
         self.fs.clone()

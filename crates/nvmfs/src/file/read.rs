@@ -14,6 +14,7 @@ use crate::cell::{Cell, Lv, Map};
 use crate::core::Core;
 use crate::file::heddle::{lock_cell, wait_unlocked, wake};
 use crate::file::place::Span;
+use crate::file::steps::{Step, step};
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::OpState;
@@ -197,7 +198,7 @@ fn follows(first: Map, later: Map, by: u64) -> bool {
 }
 
 /// The read that cannot fail: maps are taken under the cells, blocks are kept by a pin (I2).
-pub(crate) fn read_pinned(
+pub fn read_pinned(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
@@ -224,6 +225,7 @@ pub(crate) fn read_pinned(
                 Seen { lv: Some(cell.lv()), owner: None, map: cell.map() }
             }));
         });
+        step(Step::Held);
         // A page without a cell may have got one, and content, meanwhile: then this was no single instant.
         let mut same = inode.vi.size() == size;
         for_pages(core, inode, span, |n, cell| {
@@ -237,6 +239,7 @@ pub(crate) fn read_pinned(
             }
         });
         guard.lane.end();
+        step(Step::Pinned);
         if same {
             copy_span(core, span, &mut into[..len], |n| collected[n as usize].map);
             break len;

@@ -183,6 +183,7 @@ fn writer_stops_after(parked: Step) -> Option<Step> {
         Step::Tail => Some(Step::Logging),
         Step::Index => Some(Step::Tail),
         Step::Time => Some(Step::Index),
+        _ => None,
     }
 }
 

@@ -17,6 +17,7 @@ mod tests;
 
 use crate::core::{Core, LANES};
 use crate::file::heddle::wake;
+use crate::file::steps::{Step, step};
 use crate::ids::{Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own, Pinning};
@@ -132,12 +133,16 @@ fn settle_lane(core: &Core, number: u16) {
             let _noted = core.damage(error.to_string());
         }
     }
+    step(Step::Settling);
     // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
     core.region.fence();
     let counts = transaction(core, own, lane, number, &mut garbage);
+    step(Step::Settling);
     unlock_cells(core, lane, number);
+    step(Step::Settling);
     lane.end_dead(counts);
     release_latches(core, lane, number);
+    step(Step::Settling);
     if let Pinning::Done(ino) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
@@ -145,10 +150,13 @@ fn settle_lane(core: &Core, number: u16) {
         inode.vi.unpin();
     }
     lane.intent.unpinned();
+    step(Step::Settling);
     chains::let_go(core, number, &owners);
     own.chains = Default::default();
     own.chains_busy = 0;
+    step(Step::Settling);
     give_blocks(core, own, lane, garbage, number);
+    step(Step::Settling);
     // The last numbers may have been used and not yet counted.
     own.page_serial += 1;
     own.inode_serial += 1;
