@@ -156,6 +156,7 @@ pub(crate) fn planted(bug: Bug) -> bool {
 #[inline(always)]
 pub(crate) fn fence_unless(bug: Bug, region: &Region) {
     if !planted(bug) {
+        // PERSIST: the caller says what; it asked for the fence.
         region.fence();
     }
 }
