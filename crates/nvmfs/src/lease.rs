@@ -78,8 +78,13 @@ impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
         self.lane.intent.logged();
+        self.lane.intent.forget_dirs();
         crate::log::chain::rest_all(self.arena, self.own, self.id);
         CURRENT.with(|current| current.set(self.outer));
+        if self.busy.is_null() {
+            // A dead lane's (`of_the_dead`).
+            return;
+        }
         // ORDERING: Release, after all of the call.
         self.lane.intent.inside.store(0, Release);
         // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
@@ -151,6 +156,15 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
     })
 }
 
+/// The lane of a dead holder, for what only the holder of a lane can do. The caller holds its lease, and settles it.
+pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> LaneGuard<'c> {
+    let outer = CURRENT.with(|current| current.replace((std::ptr::from_ref(core), lane)));
+    let record = core.lane(lane);
+    // SAFETY: the caller holds the lease, and no guard of it exists.
+    let own = unsafe { record.own() };
+    LaneGuard { id: lane, lane: record, own, scratch, arena: &core.arena, busy: std::ptr::null(), outer }
+}
+
 /// Does a call that this thread is in hold what another call might wait for?
 fn holds_locks(lane: &Lane) -> bool {
     !lane.state().idle() || lane.intent.latches().next().is_some()
@@ -173,6 +187,7 @@ fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
     let own = unsafe { core.lane(leased.lane.0).own() };
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
+    core.lane(leased.lane.0).mark(own);
     let holder = u64::from(process) << 32 | u64::from(process::thread_id());
     // ORDERING: Release, others only look at it.
     core.lane(leased.lane.0).intent.holder.store(holder, Release);

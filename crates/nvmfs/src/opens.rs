@@ -20,7 +20,7 @@
 use crate::core::{Core, no_memory};
 use crate::ids::InodeId;
 use crate::inode::InodeRef;
-use crate::lane::Lane;
+use crate::lane::{Ending, Lane};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::{fence_behind_locked, spin_hint};
 use heddle_arena::{Shared, Zeroed};
@@ -168,12 +168,14 @@ fn in_lane(core: &Core, lane: u16, ino: Ino, generation: u64) -> i64 {
 
 /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
 /// (D23) fail their check, because the generation is claimed.
-pub fn claim_end(core: &Core, inode: InodeRef<'_>) -> bool {
+pub fn claim_end(core: &Core, lane: &Lane, inode: InodeRef<'_>) -> bool {
     loop {
+        lane.intent.ends(inode.ino.0, Ending::Asked);
         if !inode.vi.claim() {
             return false;
         }
         fence_behind_locked();
+        lane.intent.ends(inode.ino.0, Ending::Claimed);
         let (of_lanes, shared) = sum(core, inode);
         if inode.vi.nlink.load(SeqCst) == 0 && of_lanes + shared == 0 {
             // What lanes count of handles that others closed says nothing of the slot's next inode; so the shared word must not either.
@@ -196,4 +198,28 @@ pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> boo
     raise(core, lane, inode, generation);
     fence_behind_locked();
     inode.vi.is(InodeId { ino: inode.ino, generation })
+}
+
+/// Forgets what a lane counts, whose process is gone; the inodes that it counted.
+pub fn forget(core: &Core, lane: u16) -> Vec<InodeId> {
+    let Some(table) = table(core, core.lane(lane)) else { return Vec::new() };
+    let counted = table.slots.iter().filter_map(|slot| {
+        let (word, generation) = (slot.word.load(SeqCst), slot.generation.load(SeqCst));
+        if word >> INO_BITS == 0 {
+            return None;
+        }
+        slot.word.store(0, SeqCst);
+        Some(InodeId { ino: Ino(word & INO_MASK), generation })
+    });
+    counted.collect()
+}
+
+/// Forgets what a lane counts of an inode that it alone knows.
+pub fn forget_inode(core: &Core, lane: u16, inode: InodeRef<'_>) {
+    if let Some(table) = table(core, core.lane(lane)) {
+        let slot = table.slot(inode.ino);
+        if slot.word.load(SeqCst) & INO_MASK == inode.ino.0 {
+            slot.word.store(0, SeqCst);
+        }
+    }
 }

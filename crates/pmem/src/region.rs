@@ -155,6 +155,11 @@ impl Region {
         self.source.file.as_ref().map(AsFd::as_fd)
     }
 
+    /// Closes the descriptor: the mapping, and the lock, need it no more. For programs that may close it behind our back.
+    pub fn close_file(&mut self) {
+        self.source.file = None;
+    }
+
     /// Whether stores are refused (by a panic).
     pub fn is_read_only(&self) -> bool {
         self.source.read_only
