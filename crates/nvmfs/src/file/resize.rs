@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::file::heddle::{Change, LockedSparse, free_replaced, lock_existing};
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, fill_edge};
+use crate::file::steps::{Step, step};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
@@ -126,7 +127,9 @@ fn change(
             let mut records = vec![Record::State(state)];
             records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
             let committed = commit::commit(core, guard, inode, &records)?;
+            step(Step::Durable);
             apply(inode, &records);
+            step(Step::LetGo);
             committed.clean
         }
     };
@@ -216,6 +219,7 @@ fn clear_range(
     guard.lane.begin(inode.ino, span.first(), span.page_end());
     let range = Change { first: span.first(), end: span.page_end() };
     let locked = lock_existing(core, guard, inode, range);
+    step(Step::Held);
     let version = locked.version.max(inode.vi.floor()).next();
     let done = copy_edges(core, guard, inode, span).and_then(|edges| {
         let records = records_of(inode, span, version, new, xattrs, &edges);
@@ -245,8 +249,11 @@ fn log_clear(
     let committed = commit::fits(records).and_then(|()| commit::commit(core, guard, inode, records));
     match committed {
         Ok(committed) => {
+            step(Step::Durable);
             guard.lane.commit();
+            step(Step::Happened);
             apply(inode, records);
+            step(Step::Happened);
             if !stated {
                 let now = crate::clock::exact();
                 inode.vi.set_times(now, now);
@@ -288,6 +295,7 @@ fn publish(
         None => whole.contains(&page).then_some(Map::HOLE),
     };
     locked.publish(core, guard.id, version, map, &mut replaced);
+    step(Step::LetGo);
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
     guard.scratch.replaced = replaced;

@@ -17,10 +17,10 @@
 use crate::core::Core;
 use crate::ids::{InodeId, Version};
 use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
 use std::time::Duration;
 
 const LOCKED: u64 = 1;
@@ -38,7 +38,7 @@ pub const HEADER_WORDS: usize = 5;
 pub const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
 
 /// Tries to lock before sleeping.
-const SPINS: u32 = 200;
+const SPINS: u32 = heddle_arena::sync::spins(200);
 /// Longest sleep before looking again whether the bucket still belongs to the directory.
 const NAP: Duration = Duration::from_millis(10);
 /// Steps along a chain before looking whether it is still there.
@@ -259,10 +259,14 @@ impl Bucket {
                 }
             } else if spins < SPINS {
                 spins += 1;
-                std::hint::spin_loop();
+                heddle_arena::sync::spin_hint();
             } else {
                 let locked = || self.word.load(SeqCst) & (LOCKED | DEAD) == LOCKED;
-                core.arena.parking().wait(core.arena.offset_of(self).raw(), locked, Some(NAP));
+                core.arena.parking().wait(
+                    core.arena.offset_of(self).raw(),
+                    locked,
+                    crate::settle::look().map(|_| NAP),
+                );
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::opens;
 use crate::planted::{Bug, flushed_unless, planted};
 use crate::xattr::{self, List};
 use heddle_arena::Ptr;
+use heddle_arena::sync::{fence_behind_locked, spin_hint};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -171,7 +172,7 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
         drop_open(core, guard, inode, generation);
         // Somebody is finding out whether it has handles: it may live on.
         while inode.vi.generation() == generation && !inode.vi.lives() {
-            std::hint::spin_loop();
+            spin_hint();
         }
         if inode.vi.generation() != generation {
             return Err(Error::Stale);
@@ -183,6 +184,8 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
 /// One handle less; ends the inode if that was all (I1).
 pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) {
     opens::lower(core, guard.id, inode, generation);
+    // O2 of `opens`.
+    fence_behind_locked();
     // Also if it was another inode's slot for a moment: the count may have kept that one from being ended.
     if inode.vi.nlink.load(SeqCst) == 0 {
         end_once(core, guard, inode);

@@ -101,7 +101,7 @@ impl<'c> Table<'c> {
     fn read<T>(&self, bucket: &'c Bucket, f: impl FnOnce(&'c Bucket) -> Seen<T>) -> Option<Option<T>> {
         let before = bucket.word();
         if before.changing() {
-            std::hint::spin_loop();
+            heddle_arena::sync::spin_hint();
             return None;
         }
         // Dead, and the directory's all the same: so is the directory, and has no names.

@@ -12,11 +12,12 @@
 mod chains;
 mod records;
 mod stopped;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use crate::core::{Core, LANES};
 use crate::file::heddle::wake;
+use crate::file::steps::{Step, step};
 use crate::ids::{Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own, Pinning};
@@ -30,6 +31,11 @@ use std::time::{Duration, Instant};
 
 /// How long a thread waits for a lock before it looks whether the holder is dead, and how often it looks then.
 pub const LOOK: Duration = Duration::from_millis(10);
+
+/// The same, for who waits; in a model time does not pass, and nobody dies.
+pub fn look() -> Option<Duration> {
+    (!cfg!(any(loom, shuttle))).then_some(LOOK)
+}
 
 /// Others wait for this lane since `waited`: if its holder is dead, it is settled here and now; if it is stopped for too long,
 /// it is killed first.
@@ -61,6 +67,10 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// settled. False: somebody is still inside.
 pub fn end(core: &Core) -> bool {
     core.root().ended.store(1, SeqCst);
+    if cfg!(shuttle) {
+        // Threads of a model have ended by then, and time is short.
+        return true;
+    }
     // SAFETY: no memory is involved. With it, whoever began a call before has stored `inside` where it is seen below (O1 of `lease`).
     let barrier = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if barrier != 0 {
@@ -123,12 +133,16 @@ fn settle_lane(core: &Core, number: u16) {
             let _noted = core.damage(error.to_string());
         }
     }
+    step(Step::Settling);
     // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
     core.region.fence();
     let counts = transaction(core, own, lane, number, &mut garbage);
+    step(Step::Settling);
     unlock_cells(core, lane, number);
+    step(Step::Settling);
     lane.end_dead(counts);
     release_latches(core, lane, number);
+    step(Step::Settling);
     if let Pinning::Done(ino) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
@@ -136,10 +150,13 @@ fn settle_lane(core: &Core, number: u16) {
         inode.vi.unpin();
     }
     lane.intent.unpinned();
+    step(Step::Settling);
     chains::let_go(core, number, &owners);
     own.chains = Default::default();
     own.chains_busy = 0;
+    step(Step::Settling);
     give_blocks(core, own, lane, garbage, number);
+    step(Step::Settling);
     // The last numbers may have been used and not yet counted.
     own.page_serial += 1;
     own.inode_serial += 1;
