@@ -44,6 +44,9 @@ pub struct Config {
     pub bounds: Bounds,
 }
 
+/// A cut, and how far the threads were.
+type Taken = (Cut, Vec<history::Progress>);
+
 const SETUP: &str = "\
 create /f
 write /f 0 13000
@@ -98,11 +101,11 @@ pub fn run(config: &Config) -> Result<Report, String> {
         first.play(i + 1, &step.op).map_err(|e| format!("{step}: {e}"))?;
     }
     let clock = Arc::new(Clock::new(config.threads));
-    let turns = Arc::new(Turns::new(config.threads, random.next()));
-    let cuts: Arc<Mutex<Vec<(Cut, Vec<history::Progress>)>>> = Arc::default();
+    let turns = Arc::new(Turns::new(config.threads, random.number()));
+    let cuts: Arc<Mutex<Vec<Taken>>> = Arc::default();
     let (at_step, at_fence) = (turns.clone(), clock.clone());
     simulator.on_step(move || at_step.step());
-    let (list, mut fence, mut fences, most) = (cuts.clone(), 0, Random::new(random.next()), config.cuts);
+    let (list, mut fence, mut fences, most) = (cuts.clone(), 0, Random::new(random.number()), config.cuts);
     simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
         fence += 1;
         let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,13 +183,7 @@ fn replay(fs: &NvmFs, setup: &[Step], calls: &[&Call]) -> Option<heddle_vfs::tre
     heddle_vfs::tree::Tree::of(&model).ok()
 }
 
-fn judge_all(
-    config: &Config,
-    cuts: Vec<(Cut, Vec<history::Progress>)>,
-    history: &History,
-    calls: &[Vec<Call>],
-    report: &mut Report,
-) {
+fn judge_all(config: &Config, cuts: Vec<Taken>, history: &History, calls: &[Vec<Call>], report: &mut Report) {
     let mut judge = Judge::new(IMAGE_BYTES, config.model);
     for (cut, progress) in &cuts {
         let trees = history.allowed(progress);

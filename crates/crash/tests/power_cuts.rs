@@ -142,3 +142,16 @@ fn an_image_whose_making_was_cut_is_none_or_is_empty() {
         assert!(none > 0 && empty > 0, "{none} were no image, {empty} were empty");
     }
 }
+
+/// An allocation is records of blocks, then the state: cut in between, the mtime of the records was there without the size.
+#[test]
+fn crash_an_allocation_that_was_cut_changed_the_mtime_alone() {
+    let text = "create /a\nappend /a 21180\ntimes /a 5\nwatch\nfallocate /a allocate 20480 8192\n";
+    let workload = text::parse("allocate", text).unwrap();
+    for variant in Variant::ALL {
+        let config =
+            Config { bounds: Bounds { ordered: 16, random: 4, seed: 1 }, ..config(variant, Model::Ordered) };
+        let report = run(&workload, &config, &mut Nobody).unwrap();
+        assert!(report.failures.is_empty(), "{}", report.failures[0]);
+    }
+}
