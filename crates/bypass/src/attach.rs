@@ -66,6 +66,7 @@ impl Attachments {
             return found;
         }
         let found = look(told);
+        // ORDERING: Acquire, pairs with the Release below.
         let mut next = self.first.load(Ordering::Acquire);
         let entry = Box::into_raw(Box::new(Entry { dev: told.dev, mount: told.mount, found, next }));
         // ORDERING: Release, pairs with the Acquire in `entries`: who sees the entry sees what is in it.

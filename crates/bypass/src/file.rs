@@ -86,7 +86,7 @@ impl File {
     ///
     /// # Safety
     /// As for read(2): `buf` is valid for writes of `len` bytes.
-    pub unsafe fn read_at(&self, fd: BorrowedFd<'_>, buf: *mut u8, len: usize, offset: i64) -> Served<usize> {
+    pub unsafe fn read_at(&self, buf: *mut u8, len: usize, offset: i64) -> Served<usize> {
         let Ok(from) = u64::try_from(offset) else { return Ok(Err(Errno::INVAL)) };
         if !self.flags.read {
             return Ok(Err(Errno::BADF));
@@ -94,7 +94,6 @@ impl File {
         if len == 0 {
             return Ok(Ok(0));
         }
-        let _ = fd;
         // SAFETY: the caller's promise; `len` is cut below what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf, len.min(CALL_BYTES_MAX)) };
         self.engine(|fs, handle| fs.read(handle, from, buf))
@@ -138,18 +137,11 @@ impl File {
     ///
     /// # Safety
     /// As [`File::read_at`].
-    pub unsafe fn read(&self, fd: BorrowedFd<'_>, buf: *mut u8, len: usize) -> Served<usize> {
+    pub unsafe fn read(&self, buf: *mut u8, len: usize) -> Served<usize> {
         self.with_offset(|offset| {
             // SAFETY: the caller's promise.
-            let done = unsafe { self.read_at(fd, buf, len, offset as i64) };
-            match done {
-                Ok(Ok(n)) => Ok(Ok((n, offset + n as u64))),
-                Ok(Err(errno)) => Ok(Err(errno)),
-                // SAFETY: the caller's promise, as above.
-                Err(Passed::Mapped | Passed::Engine) => Ok(unsafe { kernel_read(fd, buf, len, offset) }
-                    .map(|n| (n, offset + n as u64))),
-                Err(why) => Err(why),
-            }
+            let done = unsafe { self.read_at(buf, len, offset as i64) }?;
+            Ok(done.map(|n| (n, offset + n as u64)))
         })
     }
 
@@ -160,26 +152,18 @@ impl File {
     pub unsafe fn write(&self, fd: BorrowedFd<'_>, buf: *const u8, len: usize) -> Served<usize> {
         self.with_offset(|offset| {
             // SAFETY: the caller's promise.
-            let done = unsafe { self.write_at(fd, buf, len, offset as i64, false) };
-            match done {
-                Ok(Ok((n, end))) => Ok(Ok((n, if n == 0 { offset } else { end }))),
-                Ok(Err(errno)) => Ok(Err(errno)),
-                Err(Passed::Mapped | Passed::Engine | Passed::Limited) => {
-                    // SAFETY: the caller's promise, as above.
-                    Ok(unsafe { self.kernel_write(fd, buf, len, offset) })
-                }
-                Err(why) => Err(why),
-            }
+            let done = unsafe { self.write_at(fd, buf, len, offset as i64, false) }?;
+            Ok(done.map(|(n, end)| (n, if n == 0 { offset } else { end })))
         })
     }
 
     /// As lseek(2).
-    pub fn seek(&self, fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Served<u64> {
+    pub fn seek(&self, offset: i64, whence: i32) -> Served<u64> {
         self.with_offset(|now| {
             let to = match whence {
                 libc::SEEK_SET => i128::from(offset),
                 libc::SEEK_CUR => i128::from(now) + i128::from(offset),
-                libc::SEEK_END => i128::from(self.size(fd)?) + i128::from(offset),
+                libc::SEEK_END => i128::from(self.size()?) + i128::from(offset),
                 libc::SEEK_DATA | libc::SEEK_HOLE => return self.seek_data(offset, whence),
                 _ => return Ok(Err(Errno::INVAL)),
             };
@@ -199,7 +183,7 @@ impl File {
         Ok(found.map(|at| (at, at)))
     }
 
-    fn size(&self, _fd: BorrowedFd<'_>) -> Result<u64, Passed> {
+    fn size(&self) -> Result<u64, Passed> {
         let attr = self.engine_even_if_mapped(|fs, handle| fs.getattr(handle.ino))?;
         attr.map(|attr| attr.size_bytes).map_err(|_| Passed::Engine)
     }
@@ -326,7 +310,10 @@ impl File {
         self.engine_even_if_mapped(call)
     }
 
-    fn engine_even_if_mapped<T>(&self, call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>) -> Served<T> {
+    fn engine_even_if_mapped<T>(
+        &self,
+        call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>,
+    ) -> Served<T> {
         let handle = match self.handle()? {
             Ok(handle) => handle,
             Err(errno) => return Ok(Err(errno)),
@@ -397,15 +384,6 @@ impl File {
         }))
     }
 
-    /// Through the kernel, at our offset.
-    unsafe fn kernel_write(&self, fd: BorrowedFd<'_>, buf: *const u8, len: usize, offset: u64) -> Result<(usize, u64), Errno> {
-        // SAFETY: the caller's promise.
-        let buf = unsafe { std::slice::from_raw_parts(buf, len.min(CALL_BYTES_MAX)) };
-        let n = rustix::io::pwrite(fd, buf, offset)?;
-        let end = if self.append.load(SeqCst) { rustix::fs::fstat(fd)?.st_size as u64 } else { offset + n as u64 };
-        Ok((n, end))
-    }
-
     /// What is written already, once more through the mount, so that the kernel drops its pages of it.
     fn write_again(&self, fd: BorrowedFd<'_>, mut buf: &[u8], mut at: u64) -> Result<(), Passed> {
         if self.append.load(SeqCst) {
@@ -420,13 +398,6 @@ impl File {
         }
         Ok(())
     }
-}
-
-/// Reads through the kernel, at our offset.
-unsafe fn kernel_read(fd: BorrowedFd<'_>, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
-    let buf = unsafe { std::slice::from_raw_parts_mut(buf, len.min(CALL_BYTES_MAX)) };
-    rustix::io::pread(fd, buf, offset)
 }
 
 fn guarded<T>(call: impl FnOnce() -> heddle_vfs::Result<T>) -> Result<heddle_vfs::Result<T>, Passed> {

@@ -64,7 +64,8 @@ fn library() -> Result<PathBuf> {
     }
     let program = std::env::current_exe().context("cannot find where this program is")?;
     let here = program.parent().unwrap_or(Path::new("/"));
-    let places = [here.join(LIBRARY), here.join("../lib/heddle").join(LIBRARY), here.join("../lib").join(LIBRARY)];
+    let places =
+        [here.join(LIBRARY), here.join("../lib/heddle").join(LIBRARY), here.join("../lib").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());
     found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
         anyhow!(

@@ -124,7 +124,11 @@ fn a_program_of_everyday_is_served_and_finds_the_same_without_the_bypass() {
     let to = format!("of={}", mounted.path("dd").display());
     let (out, report) = run(&place, &["dd", "if=/dev/urandom", &to, "bs=4k", "count=256"]);
     went_well(&out);
-    assert_eq!((sum(&report, "write"), sum(&report, "bytes_written")), (256 - 256, 0), "dd writes to descriptor 1: stdio's");
+    assert_eq!(
+        (sum(&report, "write"), sum(&report, "bytes_written")),
+        (256 - 256, 0),
+        "dd writes to descriptor 1: stdio's"
+    );
     let script = "import os\nf=os.open('{dir}/py',os.O_RDWR|os.O_CREAT)\nfor i in range(100): os.pwrite(f,b'%04d'%i,4*i)\n\
                   print(os.pread(f,8,0), os.fstat(f).st_size)";
     let script = script.replace("{dir}", &place.mnt());
@@ -142,7 +146,8 @@ fn the_python_example_loses_no_record_through_the_mount_and_with_the_bypass() {
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
     let example = format!("{C_API}/examples/records.py");
-    let plain = Command::new("python3").args([&example, mounted.path("a").to_str().unwrap()]).output().unwrap();
+    let plain =
+        Command::new("python3").args([&example, mounted.path("a").to_str().unwrap()]).output().unwrap();
     went_well(&plain);
     let (out, report) = run(&place, &["python3", &example, mounted.path("b").to_str().unwrap()]);
     went_well(&out);
@@ -156,10 +161,21 @@ fn the_example_in_c_compiles_without_a_warning_and_counts_right() {
     let place = Place::with_image("heddle");
     let libraries = built().to_str().unwrap();
     let (include, libs) = (format!("-I{C_API}/include"), format!("-L{libraries}"));
-    let strict = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-D_DEFAULT_SOURCE", &include, &libs, "-lheddle"];
+    let strict = [
+        "-std=c99",
+        "-pedantic",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-D_DEFAULT_SOURCE",
+        &include,
+        &libs,
+        "-lheddle",
+    ];
     let Some(program) = compiled(&place, &format!("{C_API}/examples/counter.c"), &strict) else { return };
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
-    let run = |file: &Path| Command::new(&program).arg(file).env("LD_LIBRARY_PATH", libraries).output().unwrap();
+    let run =
+        |file: &Path| Command::new(&program).arg(file).env("LD_LIBRARY_PATH", libraries).output().unwrap();
     let out = run(&mounted.path("counts"));
     went_well(&out);
     assert_eq!(String::from_utf8_lossy(&out.stdout), "4000 of 4000, 32 bytes, descriptor open\n");
@@ -177,7 +193,10 @@ fn what_cannot_be_run_or_attached_to_is_said_in_words() {
     common::heddle(&["run", "--image", &place.image(), "--", "true"]).failed(1, &["heddle mount IMAGE DIR"]);
     let mounted = Mounted::new(&place, &["-o", "no_attach,log=/dev/null"]);
     let file = mounted.path("file");
-    let (out, report) = run(&place, &["python3", "-c", &format!("import os; os.write(os.open('{}', 65), b'x')", file.display())]);
+    let (out, report) = run(
+        &place,
+        &["python3", "-c", &format!("import os; os.write(os.open('{}', 65), b'x')", file.display())],
+    );
     went_well(&out);
     assert_eq!(fs::read(file).unwrap(), b"x", "without an engine to attach to it works through the mount");
     assert_eq!((sum(&report, "not_taken"), sum(&report, "write")), (1, 0));
@@ -188,6 +207,9 @@ fn what_cannot_be_run_or_attached_to_is_said_in_words() {
 fn a_program_started_by_another_name_keeps_its_name() {
     let Some(_alone) = alone() else { return };
     let mut command = Command::new(env!("CARGO_BIN_EXE_heddle"));
-    let out = command.arg0("anything").args(["run", "--", "sh", "-c", "echo $0"]).env("HEDDLE_PRELOAD", built().join("libheddle_preload.so"));
+    let out = command
+        .arg0("anything")
+        .args(["run", "--", "sh", "-c", "echo $0"])
+        .env("HEDDLE_PRELOAD", built().join("libheddle_preload.so"));
     assert_eq!(out.output().unwrap().stdout, b"sh\n");
 }

@@ -84,7 +84,11 @@ extern "C" fn child() {
 }
 
 /// The engine's answer, or the kernel's where it gives none.
-fn served<T>(done: Served<T>, doing: &str, kernel: impl FnOnce(Passed) -> Result<T, Errno>) -> Result<T, Failure> {
+fn served<T>(
+    done: Served<T>,
+    doing: &str,
+    kernel: impl FnOnce(Passed) -> Result<T, Errno>,
+) -> Result<T, Failure> {
     done.unwrap_or_else(kernel).map_err(|errno| Failure::of(errno, doing))
 }
 
@@ -114,7 +118,8 @@ pub unsafe extern "C" fn heddle_open(name: *const c_char, flags: c_int, mode: mo
         let name = unsafe { path(name) }?;
         let words = name.to_string_lossy();
         let how = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(name, how, Mode::from_raw_mode(mode)).map_err(|errno| Failure::of(errno, &words))?;
+        let fd = rustix::fs::open(name, how, Mode::from_raw_mode(mode))
+            .map_err(|errno| Failure::of(errno, &words))?;
         let (at, told) = attachment(fd.as_fd(), name)?;
         if !told.is_regular() {
             return Err(Failure::of(Errno::INVAL, &format!("{words} is no regular file")));
@@ -144,7 +149,12 @@ pub unsafe extern "C" fn heddle_close(file: *mut HeddleFile) -> c_int {
 /// # Safety
 /// `file` came from `heddle_open`, `buf` has room for `len` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn heddle_pread(file: *mut HeddleFile, buf: *mut c_void, len: usize, offset: off_t) -> isize {
+pub unsafe extern "C" fn heddle_pread(
+    file: *mut HeddleFile,
+    buf: *mut c_void,
+    len: usize,
+    offset: off_t,
+) -> isize {
     answer(-1, || {
         // SAFETY: the caller's promise.
         let open = unsafe { open_file(file) }?;
@@ -152,7 +162,7 @@ pub unsafe extern "C" fn heddle_pread(file: *mut HeddleFile, buf: *mut c_void, l
             return Err(Failure::of(Errno::FAULT, "heddle_pread: the buffer is NULL"));
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { open.file.read_at(open.fd.as_fd(), buf.cast(), len, offset) };
+        let done = unsafe { open.file.read_at(buf.cast(), len, offset) };
         let n = served(done, "heddle_pread", |_| {
             // SAFETY: the caller's promise; the length is what a slice may have at most.
             let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len.min(1 << 30)) };
@@ -229,7 +239,8 @@ pub unsafe extern "C" fn heddle_fstat(file: *mut HeddleFile, into: *mut libc::st
         if into.is_null() {
             return Err(Failure::of(Errno::FAULT, "heddle_fstat: nowhere to write to"));
         }
-        let told = served(open.file.stat(open.fd.as_fd()), "heddle_fstat", |_| kernels_stat(open.fd.as_fd()))?;
+        let told =
+            served(open.file.stat(open.fd.as_fd()), "heddle_fstat", |_| kernels_stat(open.fd.as_fd()))?;
         // SAFETY: the caller's promise.
         unsafe { into.write(told) };
         Ok(0)

@@ -1,6 +1,6 @@
 //! Children, and other programs in this process: offsets are given to the kernel first (P4).
 
-use crate::table::{CHANGES, MOUNTS, each};
+use crate::table::{CHANGES, each};
 use crate::thread::{Busy, forget_others, here};
 use crate::{report, signals};
 use rustix::fd::BorrowedFd;
@@ -17,10 +17,10 @@ static START: extern "C" fn() = start;
 static END: extern "C" fn() = end;
 
 extern "C" fn start() {
+    report::start();
     signals::start();
     // SAFETY: these functions take no arguments and may be called at a fork.
     unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
-    let _ = &MOUNTS;
 }
 
 extern "C" fn end() {
@@ -73,7 +73,8 @@ pub fn offsets_to_kernel(all: bool) {
     each(|fd, descriptor| {
         // SAFETY: open as far as the program's own calls are in order.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        let survives = rustix::io::fcntl_getfd(borrowed).is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
+        let survives = rustix::io::fcntl_getfd(borrowed)
+            .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
         if all || survives {
             descriptor.file.give_offset_away(borrowed);
         }

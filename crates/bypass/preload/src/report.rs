@@ -4,7 +4,9 @@
 use crate::table::MOUNTS;
 use crate::thread::{Here, here, records};
 use heddle_bypass::Passed;
+use std::ffi::OsString;
 use std::fmt::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What is counted.
@@ -96,16 +98,29 @@ pub fn note_passed(h: &Here, why: Passed) {
     }
 }
 
+static PATH: OnceLock<OsString> = OnceLock::new();
+
+/// When the library is loaded: is a report wanted?
+pub fn start() {
+    if let Some(path) = std::env::var_os("HEDDLE_REPORT").filter(|path| !path.is_empty()) {
+        let _first = PATH.set(path);
+    }
+}
+
 /// Appends this process's line and starts counting anew. Nothing happens without `HEDDLE_REPORT`.
 pub fn write() {
-    if here(|h| h.is_vfork_child()) {
+    let Some(path) = PATH.get() else { return };
+    // A handler may end the program, but not allocate.
+    if here(|h| h.is_vfork_child() || h.is_in_handler()) {
         return;
     }
-    let Some(path) = std::env::var_os("HEDDLE_REPORT").filter(|path| !path.is_empty()) else { return };
     let Some(_busy) = crate::thread::Busy::enter() else { return };
     let line = line();
     use std::os::unix::ffi::OsStrExt;
-    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::APPEND | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::CLOEXEC;
+    let flags = rustix::fs::OFlags::WRONLY
+        | rustix::fs::OFlags::APPEND
+        | rustix::fs::OFlags::CREATE
+        | rustix::fs::OFlags::CLOEXEC;
     if let Ok(file) = rustix::fs::open(path.as_bytes(), flags, rustix::fs::Mode::from_raw_mode(0o644)) {
         // One write: lines of several processes stay whole. Without it there is no report; the program goes on.
         let _ = rustix::io::write(&file, line.as_bytes());
@@ -115,9 +130,11 @@ pub fn write() {
 
 fn line() -> String {
     // ORDERING: Relaxed, counts alone; those of running threads may be a moment old.
-    let sum = |of: &dyn Fn(&Counts) -> &AtomicU64| records().map(|r| of(&r.counts).load(Relaxed)).sum::<u64>();
+    let sum =
+        |of: &dyn Fn(&Counts) -> &AtomicU64| records().map(|r| of(&r.counts).load(Relaxed)).sum::<u64>();
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let mut line = format!("{{\"pid\":{},\"program\":{}", std::process::id(), quoted(&program.to_string_lossy()));
+    let mut line =
+        format!("{{\"pid\":{},\"program\":{}", std::process::id(), quoted(&program.to_string_lossy()));
     for (name, count) in COUNTS {
         let _ = write!(line, ",\"{name}\":{}", sum(&|c| &c.calls[count as usize]));
     }

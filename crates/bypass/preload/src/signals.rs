@@ -61,7 +61,11 @@ fn install(signal: c_int, wanted: &libc::sigaction) -> c_int {
 /// # Safety
 /// As sigaction(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     let at = signal as usize;
     if !(1..SIGNALS as c_int).contains(&signal) || signal == libc::SIGKILL || signal == libc::SIGSTOP {
         // SAFETY: the caller's promise.
@@ -129,7 +133,8 @@ pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
 
 unsafe fn set(number: c_int, handler: usize, flags: c_int) -> usize {
     // SAFETY: plain numbers and sets, for which zero is valid.
-    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let (mut new, mut old): (libc::sigaction, libc::sigaction) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     new.sa_sigaction = handler;
     new.sa_flags = flags;
     // SAFETY: live locals.

@@ -66,7 +66,7 @@ fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
         return bad();
     }
     // SAFETY: it was looked at, and is the caller's promise.
-    unsafe { used.file().read(used.fd(), buf.cast(), len) }
+    unsafe { used.file().read(buf.cast(), len) }
 }
 
 fn write_here(used: &Used, buf: *const c_void, len: usize) -> Served<usize> {
@@ -83,7 +83,7 @@ fn read_at(used: &Used, buf: *mut c_void, len: usize, at: i64) -> Served<usize> 
         return bad();
     }
     // SAFETY: it was looked at, and is the caller's promise.
-    unsafe { used.file().read_at(used.fd(), buf.cast(), len, at) }
+    unsafe { used.file().read_at(buf.cast(), len, at) }
 }
 
 fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bool) -> Served<usize> {
@@ -221,7 +221,11 @@ fn elements<'v>(vector: *const iovec, n: c_int) -> Result<(&'v [iovec], usize), 
     Ok((parts, sum))
 }
 
-fn read_vector(vector: *const iovec, n: c_int, read: impl FnOnce(*mut c_void, usize) -> Served<usize>) -> Served<usize> {
+fn read_vector(
+    vector: *const iovec,
+    n: c_int,
+    read: impl FnOnce(*mut c_void, usize) -> Served<usize>,
+) -> Served<usize> {
     let (parts, sum) = match elements(vector, n) {
         Ok(found) => found,
         Err(errno) => return Ok(Err(errno)),
@@ -246,7 +250,11 @@ fn read_vector(vector: *const iovec, n: c_int, read: impl FnOnce(*mut c_void, us
     Ok(done)
 }
 
-fn write_vector(vector: *const iovec, n: c_int, write: impl FnOnce(*const c_void, usize) -> Served<usize>) -> Served<usize> {
+fn write_vector(
+    vector: *const iovec,
+    n: c_int,
+    write: impl FnOnce(*const c_void, usize) -> Served<usize>,
+) -> Served<usize> {
     let (parts, sum) = match elements(vector, n) {
         Ok(found) => found,
         Err(errno) => return Ok(Err(errno)),
@@ -261,7 +269,9 @@ fn write_vector(vector: *const iovec, n: c_int, write: impl FnOnce(*const c_void
     for part in parts.iter().filter(|part| part.iov_len > 0) {
         let room = (1 << 30) - whole.len();
         // SAFETY: it was looked at.
-        whole.extend_from_slice(unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len.min(room)) });
+        whole.extend_from_slice(unsafe {
+            std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len.min(room))
+        });
     }
     write(whole.as_ptr().cast(), whole.len())
 }

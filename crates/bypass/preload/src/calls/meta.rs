@@ -61,7 +61,7 @@ macro_rules! same {
 /// As lseek(2).
 fn seek(fd: c_int, at: i64, whence: c_int, call: impl FnOnce() -> i64) -> i64 {
     let Some(used) = using(fd) else { return call() };
-    match used.file().seek(used.fd(), at, whence) {
+    match used.file().seek(at, whence) {
         Ok(Ok(to)) => {
             used.served(Count::Seek, 0);
             to as i64
@@ -174,7 +174,13 @@ same! {
 
 fn stat_into(fd: c_int, into: *mut stat, call: impl FnOnce() -> c_int) -> c_int {
     let bad = || Ok(Err(Errno::FAULT));
-    let look = |used: &Used| if crate::fault::writable(into.cast(), size_of::<stat>()) { used.file().stat(used.fd()) } else { bad() };
+    let look = |used: &Used| {
+        if crate::fault::writable(into.cast(), size_of::<stat>()) {
+            used.file().stat(used.fd())
+        } else {
+            bad()
+        }
+    };
     // SAFETY: it was looked at.
     let give = |done: Result<stat, Errno>| zero_or_errno(done.map(|told| unsafe { into.write(told) }));
     served(fd, Count::Stat, look, give, call)

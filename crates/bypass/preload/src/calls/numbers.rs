@@ -105,13 +105,20 @@ fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) -> c
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => meaning(fd, call()),
         libc::F_SETFL => {
             let done = call();
-            if done == 0 && let Some(used) = using(fd) {
+            if done == 0
+                && let Some(used) = using(fd)
+            {
                 used.file().set_append(arg as c_int & libc::O_APPEND != 0);
             }
             done
         }
         // These may count from the present offset, which must then be the kernel's.
-        libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK
+        libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW
+        | libc::F_OFD_GETLK
             if is_ours(fd) && counts_from_offset(arg) =>
         {
             give_away(fd);
@@ -266,8 +273,12 @@ pub unsafe extern "C" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, e: i64,
     let fd = a as c_int;
     match n {
         libc::SYS_close => forget(fd),
-        libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => forget_range(a as u32, b as u32),
-        libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => give_away(fd),
+        libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
+            forget_range(a as u32, b as u32)
+        }
+        libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
+            give_away(fd)
+        }
         libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
             give_away(fd);
             give_away(if n == libc::SYS_sendfile { b } else { c } as c_int);
@@ -284,7 +295,9 @@ pub unsafe extern "C" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, e: i64,
         libc::SYS_dup | libc::SYS_dup3 => meaning(fd, done as c_int).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => meaning(fd, done as c_int).into(),
-        libc::SYS_openat | libc::SYS_memfd_create if done >= 0 => table::opened(done as c_int, libc::O_PATH).into(),
+        libc::SYS_openat | libc::SYS_memfd_create if done >= 0 => {
+            table::opened(done as c_int, libc::O_PATH).into()
+        }
         _ => done,
     }
 }
