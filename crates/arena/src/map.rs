@@ -15,7 +15,8 @@ pub(crate) struct Mapping {
     fd: Option<Kept>,
 }
 
-/// A descriptor that the program may close behind our back (`closefrom`), and use its number for something else: it is used, and closed, only
+/// A descriptor that the program may close behind our back (`closefrom`), and use its number for something else: it is used, and closed,
+/// only
 /// while it is what it was.
 struct Kept {
     fd: ManuallyDrop<OwnedFd>,

@@ -565,7 +565,7 @@ impl Lane {
         // ORDERING: Relaxed, the caller holds the lease.
         let state = self.state.load(Relaxed);
         // ORDERING: Release, O1: after the unlocks.
-        self.state.store((state & !STATE_MASK) + SEQUENCE_ONE | IDLE, Release);
+        self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | IDLE, Release);
     }
 
     /// Free blocks in this lane's hands when it last said so.

@@ -77,10 +77,10 @@ impl<O: Ops> Bench<O> for Rename {
     }
 
     fn grow_old(&mut self, stage: &Stage<'_, O>, pass: Pass) -> Result<()> {
-        let pairs = self.from.iter().zip(&self.to);
+        let mut pairs = self.from.iter().zip(&self.to);
         match pass {
-            Pass::There => pairs.map(|(from, to)| stage.ops.rename(from, to)).collect(),
-            Pass::Back => pairs.map(|(from, to)| stage.ops.rename(to, from)).collect(),
+            Pass::There => pairs.try_for_each(|(from, to)| stage.ops.rename(from, to)),
+            Pass::Back => pairs.try_for_each(|(from, to)| stage.ops.rename(to, from)),
         }
     }
 

@@ -373,7 +373,8 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
     }
 }
 
-/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be dead: then
+/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be
+/// dead: then
 /// it is settled here. `since`: the caller has waited for this holder since then.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();

@@ -403,7 +403,7 @@ impl Bucket {
         // ORDERING: Relaxed throughout, I1; Release links the entry's words.
         if let Some(free) = self.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
             next.store(0, Relaxed); // ORDERING: Relaxed, as above.
-            free.store(at / UNIT << TAG_BITS | hash & TAG_MASK, Release); // ORDERING: Release, as above.
+            free.store((at / UNIT) << TAG_BITS | hash & TAG_MASK, Release); // ORDERING: Release, as above.
             return 0;
         }
         let first = self.chain.load(Relaxed);

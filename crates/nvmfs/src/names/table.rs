@@ -428,7 +428,7 @@ pub fn settle_dead(
             // Readers that came before the change must see that there was one.
             version = version.next();
         }
-        let old = logged.iter().filter(|_| broken).map(|(name, what)| (name, what));
+        let old = logged.iter().filter(|_| broken);
         for (name, (at, what)) in old.chain(changes.iter().map(|(name, what)| (name, what))) {
             if !here(name) {
                 continue;

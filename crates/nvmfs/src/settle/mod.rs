@@ -1,10 +1,12 @@
 //! The dead: what a lane has left is brought to an end, by whoever finds it.
 //!
-//! The media decides: a transaction that is whole counts, one that is not never happened. The argument, the order of the steps and why it is
+//! The media decides: a transaction that is whole counts, one that is not never happened. The argument, the order of the steps and why
+//! it is
 //! this one: docs/processes.md.
 //!
 //! Invariants  I1  the caller holds the lane's lease, so that its last holder is dead, or has let go of it.
-//!             I2  nothing is taken for granted that the dead one has written: numbers are checked before they lead anywhere, and a lock is let
+//!             I2  nothing is taken for granted that the dead one has written: numbers are checked before they lead anywhere, and a lock
+//!                 is let
 //!                 go only if its own word names the lane.
 //!             I3  no lock is waited for; every step may be done twice.
 //! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks free last, behind the fence.
