@@ -131,7 +131,7 @@ fn a_call_that_finds_no_memory_has_done_nothing_whichever_request_was_the_last()
         // The least that mounts an empty image, to a page.
         let (mut no, mut yes) = (4096, 64 * MIB);
         while yes - no > 4096 {
-            let middle = (no + yes) / 2 & !4095;
+            let middle = ((no + yes) / 2) & !4095;
             match mounted(&region, middle) {
                 Ok(volume) => {
                     volume.unmount();
