@@ -49,7 +49,7 @@ impl Worker {
     pub fn work(&mut self, fs: &NvmFs, mut ranges: Vec<Range<'_>>, until: Instant) {
         while Instant::now() < until {
             self.calls += 1;
-            let scarce = self.calls % 16 == 0 && fs.statfs().unwrap().blocks_free < SCARCE_BLOCKS;
+            let scarce = self.calls.is_multiple_of(16) && fs.statfs().unwrap().blocks_free < SCARCE_BLOCKS;
             let done = match self.below(20) {
                 _ if scarce => self.remove(fs),
                 0..2 => self.create(fs),
