@@ -11,6 +11,7 @@ mod clock;
 mod core;
 mod file;
 pub mod format;
+pub mod fsck;
 mod fs;
 pub mod ids;
 mod index;

@@ -1,7 +1,7 @@
 //! Images: making, mounting, unmounting.
 
 use crate::core::{Core, Parts};
-use crate::format::inode::{CHUNK_BLOCKS, InodeBase};
+use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
 use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
@@ -9,6 +9,7 @@ use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
 use crate::recovery::{self, Progress, Report};
 use crate::variant::Variant;
+use crate::names::life;
 use crate::{clock, itable, lease};
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
@@ -17,6 +18,7 @@ use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -403,15 +405,33 @@ impl Volume {
         self.was_clean
     }
 
-    /// Unmounts: the image is marked clean.
+    /// Unmounts: inodes without a name end, whoever has them open, and the image is marked clean.
     pub fn unmount(self) {
-        lease::leave(&self.fs.core);
         let core = &self.fs.core;
+        if core.writable().is_ok() {
+            self.end_nameless();
+        }
+        lease::leave(core);
         if !core.read_only && core.writable().is_ok() {
             let mut superblock = self.superblock;
             superblock.sequence = U64::new(superblock.sequence.get() + 1);
             superblock.clean = U32::new(1);
             write_superblock(&core.region, &core.layout, superblock);
+        }
+    }
+
+    /// An image that was unmounted cleanly has no inode without a name: fsck may take one for a lost file.
+    fn end_nameless(&self) {
+        let core = &self.fs.core;
+        let Ok(mut guard) = lease::enter(core) else { return };
+        let chunks = core.root().chunk_count.load(SeqCst).min(core.layout.chunks_max);
+        for ino in (1..chunks * CHUNK_INODES).map(Ino) {
+            if let Some(inode) = core.slot(ino)
+                && inode.vi.lives()
+                && inode.vi.nlink.load(SeqCst) == 0
+            {
+                life::end(core, &mut guard, inode);
+            }
         }
     }
 

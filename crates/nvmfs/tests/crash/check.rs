@@ -1,7 +1,7 @@
 //! Is an image what was promised?
 
 use super::run::{Effort, REGION_BYTES};
-use crate::common::{Short, options, remove_everything};
+use crate::common::{Short, options, remove_everything, sound};
 use heddle_nvmfs::{NvmFs, mount};
 use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
@@ -31,7 +31,9 @@ impl Check<'_> {
     pub fn image(&self, image: &[u8], allowed: Range<usize>, number: u64) -> Result<(), String> {
         let nested = number % NESTED_EVERY == NESTED_EVERY - 1;
         without_panic(|| {
-            let state = self.recovered(Region::simulated_from(image).0, allowed)?;
+            let region = Region::simulated_from(image).0;
+            sound(&region)?;
+            let state = self.recovered(region, allowed)?;
             if nested {
                 self.cut_again(image, state)?;
             }
@@ -49,6 +51,7 @@ impl Check<'_> {
         let state = self.state_of(&tree, allowed)?;
         use_it(&fs).map_err(|e| format!("it cannot be used: {e}"))?;
         volume.unmount();
+        sound(&again).map_err(|e| format!("after use: {e}"))?;
         let volume =
             mount(again, &options()).map_err(|e| format!("it cannot be mounted a second time: {e}"))?;
         let fs = volume.fs();
@@ -56,6 +59,7 @@ impl Check<'_> {
         self.state_of(&tree, state..state + 1).map_err(|e| format!("after use and a second mount: {e}"))?;
         remove_everything(&fs).map_err(|e| format!("it cannot be emptied: {e}"))?;
         volume.unmount();
+        sound(&third).map_err(|e| format!("after all was deleted: {e}"))?;
         let volume = mount(third, &options()).map_err(|e| format!("it cannot be mounted when empty: {e}"))?;
         let left = REGION_BYTES / 4096 - volume.fs().statfs().map_err(|e| e.to_string())?.blocks_free;
         volume.unmount();
