@@ -4,6 +4,8 @@
 //! one in `floors/table.rs`, the style rules functions in `tidy/`.
 
 mod bench;
+mod coherence;
+mod crash;
 mod docs;
 mod floors;
 mod loom;
@@ -54,10 +56,22 @@ const CHORES: &[Chore] = &[
         run: torn::chore,
     },
     Chore {
+        name: "crash",
+        usage: "[--planted] [--length N] …",
+        about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
+        run: crash::chore,
+    },
+    Chore {
         name: "floors",
         usage: "[--json FILE]",
         about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
         run: floors::chore,
+    },
+    Chore {
+        name: "coherence",
+        usage: "[WORKLOAD…] [--target T,…] [--workers N,…] [--json FILE|-] [--svg FILE]",
+        about: "cache-line transfers an operation, with 2 to 64 workers, under QEMU (needs qemu-user)",
+        run: coherence::chore,
     },
     Chore { name: "bench", usage: "[-- FILTER]", about: "the micro-benchmarks", run: bench::chore },
     Chore {

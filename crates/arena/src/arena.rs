@@ -25,6 +25,7 @@ use crate::ptr::Ptr;
 use crate::shared::{Shared, Zeroed};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::watch;
 
 /// There is no memory left.
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,6 +157,12 @@ impl Arena {
         let arena = Arena { mapping };
         // ORDERING: Release, pairs with the Acquire in `attach`.
         arena.header().magic.store(MAGIC, Release);
+        let header = arena.header();
+        watch::name_ground(arena.mapping.base().as_ptr() as usize, capacity as usize, "arena: free block");
+        watch::tell(std::slice::from_ref(&header.root));
+        watch::tell(std::slice::from_ref(&header.top));
+        watch::tell(&header.free);
+        watch::tell(std::slice::from_ref(&header.parking));
         Ok(arena)
     }
 
@@ -259,6 +266,7 @@ impl Arena {
     }
 
     /// Allocates a `T`.
+    #[track_caller]
     pub fn alloc<T: Shared>(&self, value: T) -> Result<Ptr<T>, Full> {
         let block = self.take(self.class_of::<T>(1)?)?;
         // SAFETY: the block is ours alone and of T's class.
@@ -266,6 +274,7 @@ impl Arena {
     }
 
     /// Allocates `n` values, the `i`th made by `make(i)`; returns the first.
+    #[track_caller]
     pub fn alloc_slice<T: Shared>(&self, n: usize, make: impl FnMut(usize) -> T) -> Result<Ptr<T>, Full> {
         let block = self.take(self.class_of::<T>(n)?)?;
         // SAFETY: the block is ours alone and of the class of n Ts.
@@ -273,6 +282,7 @@ impl Arena {
     }
 
     /// Allocates `n` zero values; returns the first. Large allocations touch no memory for it.
+    #[track_caller]
     pub fn alloc_zeroed<T: Zeroed>(&self, n: usize) -> Result<Ptr<T>, Full> {
         let block = self.take(self.class_of::<T>(n)?)?;
         // SAFETY: the block is ours alone and of the class of n Ts.
@@ -372,14 +382,16 @@ impl Arena {
     /// # Safety
     /// `block` is owned by the caller and of the class of a `T`.
     #[inline]
+    #[track_caller]
     pub(crate) unsafe fn fill<T: Shared>(&self, block: Block, value: T) -> Ptr<T> {
         // SAFETY: large enough, aligned, unshared (caller).
         unsafe { self.at::<T>(block.offset).write(value) };
-        Ptr::from_raw(block.offset)
+        self.named(block, 1)
     }
 
     /// # Safety
     /// `block` is owned by the caller and of the class of `n` `T`s.
+    #[track_caller]
     pub(crate) unsafe fn fill_slice<T: Shared>(
         &self,
         block: Block,
@@ -391,11 +403,12 @@ impl Arena {
             // SAFETY: inside the block (caller), unshared.
             unsafe { first.add(i).write(make(i)) };
         }
-        Ptr::from_raw(block.offset)
+        self.named(block, n)
     }
 
     /// # Safety
     /// `block` is owned by the caller and of the class of `n` `T`s.
+    #[track_caller]
     pub(crate) unsafe fn fill_zeroed<T: Zeroed>(&self, block: Block, n: usize) -> Ptr<T> {
         if cfg!(loom) {
             // SAFETY: passed on.
@@ -410,7 +423,18 @@ impl Arena {
                 unsafe { self.at::<u8>(block.offset).write_bytes(0, bytes as usize) };
             }
         }
-        Ptr::from_raw(block.offset)
+        self.named(block, n)
+    }
+
+    /// Tells a watcher what the block has become.
+    #[inline]
+    #[track_caller]
+    fn named<T: Shared>(&self, block: Block, n: usize) -> Ptr<T> {
+        let ptr = Ptr::from_raw(block.offset);
+        if watch::is_on() {
+            watch::tell(self.slice(ptr, n));
+        }
+        ptr
     }
 }
 

@@ -30,6 +30,7 @@ impl Heap {
     /// # Safety
     /// The caller is the heap's one owner, and the heap lies in `arena` or is used with it alone.
     #[inline]
+    #[track_caller]
     pub unsafe fn alloc<T: Shared>(&self, arena: &Arena, value: T) -> Result<Ptr<T>, Full> {
         let class = arena.class_of::<T>(1)?;
         if !class.is_small() {
@@ -44,6 +45,7 @@ impl Heap {
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
+    #[track_caller]
     pub unsafe fn alloc_slice<T: Shared>(
         &self,
         arena: &Arena,
@@ -63,6 +65,7 @@ impl Heap {
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
+    #[track_caller]
     pub unsafe fn alloc_zeroed<T: Zeroed>(&self, arena: &Arena, n: usize) -> Result<Ptr<T>, Full> {
         let class = arena.class_of::<T>(n)?;
         if !class.is_small() {

@@ -9,6 +9,7 @@
 //! | [`Heap`]  | a lane's own cache of free blocks: no atomic read-modify-write on the common path |
 //! | [`park`]  | sleeping on any word of the arena, without a bit of its own for waiters |
 //! | `lanes`   | slots leased to threads under robust mutexes: the kernel says who died |
+//! | [`watch`] | who wants to know what each block is for: a tool that looks at memory from outside |
 //! | [`sync`]  | std's atomics, or loom's under `--cfg loom` |
 //!
 //! ```
@@ -38,6 +39,7 @@ pub mod park;
 mod ptr;
 mod shared;
 pub mod sync;
+pub mod watch;
 
 pub use arena::{Arena, Full, MapError};
 pub use heap::Heap;

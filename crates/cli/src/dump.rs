@@ -91,9 +91,11 @@ fn json(value: &Value) -> serde_json::Value {
         Value::Signed(n) => (*n).into(),
         Value::Flag(flag) => (*flag).into(),
         Value::List(list) => list.iter().map(json).collect(),
-        Value::Fields(fields) => {
-            fields.iter().map(|(name, value)| ((*name).to_owned(), json(value))).collect::<serde_json::Map<_, _>>().into()
-        }
+        Value::Fields(fields) => fields
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), json(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
     }
 }
 

@@ -31,13 +31,17 @@ pub fn has_segments(variant: Variant) -> bool {
 }
 
 fn session(variant: Variant, locks: Locks, need: &Need) -> Result<Session> {
-    let volume = fresh(variant, locks, image_bytes(need))?;
+    Ok(session_of(fresh(variant, locks, image_bytes(need))?))
+}
+
+/// A mounted throw-away image as the workloads want it.
+pub fn session_of(volume: Volume) -> Session {
     let fs = Arc::new(volume.fs());
     let close = Box::new(move || {
         volume.unmount();
         Ok(())
     });
-    Ok(Session { fs, close })
+    Session { fs, close }
 }
 
 /// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log
@@ -48,6 +52,13 @@ pub fn image_bytes(need: &Need) -> u64 {
 
 /// A fresh image in memory, all of its pages touched, mounted.
 pub fn fresh(variant: Variant, locks: Locks, bytes: u64) -> Result<Volume> {
+    let options =
+        MountOptions { lock_mode: locks.mode, segment_bytes: locks.segment_bytes, ..MountOptions::default() };
+    fresh_with(variant, &options, bytes)
+}
+
+/// The same, mounted as `options` say.
+pub fn fresh_with(variant: Variant, options: &MountOptions<'_>, bytes: u64) -> Result<Volume> {
     let free = memory_available_bytes();
     if bytes > free / 10 * 9 {
         bail!(
@@ -59,9 +70,7 @@ pub fn fresh(variant: Variant, locks: Locks, bytes: u64) -> Result<Volume> {
     let region = Region::anonymous(bytes)?;
     touch(&region);
     format_region(&region, variant)?;
-    let options =
-        MountOptions { lock_mode: locks.mode, segment_bytes: locks.segment_bytes, ..MountOptions::default() };
-    Ok(mount(region, &options)?)
+    Ok(mount(region, options)?)
 }
 
 /// Takes the page faults before anything is timed.

@@ -53,7 +53,8 @@ fn shown(entry: &Entry) -> Shown {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let wanted = args.id.as_ref().map(|id| {
-        Code::parse(id).ok_or_else(|| usage(format!("there is no issue {id}. All are listed by: heddle explain")))
+        Code::parse(id)
+            .ok_or_else(|| usage(format!("there is no issue {id}. All are listed by: heddle explain")))
     });
     let wanted = wanted.transpose()?;
     let chosen: Vec<&Entry> = CATALOGUE.iter().filter(|e| wanted.is_none_or(|code| e.code == code)).collect();

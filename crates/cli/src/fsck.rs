@@ -82,7 +82,9 @@ struct Shown {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let code = match &args.undo {
-        Some(_) if args.look => return Err(usage("--undo puts bytes back: leave -n out").context(Exit(USAGE))),
+        Some(_) if args.look => {
+            return Err(usage("--undo puts bytes back: leave -n out").context(Exit(USAGE)));
+        }
         Some(file) if !args.repair => put_back(args, file),
         _ => check(args),
     };
@@ -133,7 +135,11 @@ fn check(args: &Args) -> Result<u8> {
         _ => UNCORRECTED,
     };
     let report = report(&name, &verdict, code, kept.as_deref());
-    if args.json { output::json(&Sink::Stdout, &report)? } else { output::data(&summary(&report))? }
+    if args.json {
+        output::json(&Sink::Stdout, &report)?
+    } else {
+        output::data(&summary(&report))?
+    }
     Ok(code)
 }
 
@@ -234,8 +240,13 @@ fn summary(report: &Report) -> String {
         ),
         _ => {
             let mendable = report.issues.iter().any(|i| i.repairable);
-            let way = if mendable { "Repair it with" } else { "Nothing of it can be repaired; what each means is told by" };
-            let command = if mendable { format!("heddle fsck -y {image}") } else { "heddle explain ID".to_owned() };
+            let way = if mendable {
+                "Repair it with"
+            } else {
+                "Nothing of it can be repaired; what each means is told by"
+            };
+            let command =
+                if mendable { format!("heddle fsck -y {image}") } else { "heddle explain ID".to_owned() };
             format!("{image}: NOT clean; {found}; nothing was changed. {way}: {command}")
         }
     }

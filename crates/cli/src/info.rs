@@ -132,7 +132,8 @@ fn clock(at: Time) -> String {
 
 /// Now, as part of a file's name.
 pub fn stamp() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
     let [year, month, day, hour, minute, second] = parts(now).unwrap_or_default();
     format!("{year}{month:02}{day:02}T{hour:02}{minute:02}{second:02}")
 }

@@ -4,6 +4,8 @@
 //! 1 it did not, 2 the command was wrong; `fsck` has those of fsck(8).
 
 mod bandwidth;
+mod coherence;
+mod crash;
 mod demo;
 mod dump;
 mod engines;
@@ -61,10 +63,13 @@ enum Command {
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
     Man(shell::ManArgs),
+    #[command(hide = true, name = coherence::COMMAND)]
+    Coherence(coherence::Args),
     #[command(hide = true, name = demo::WRITER)]
     DemoWriter(demo::WriterArgs),
 }
@@ -86,8 +91,10 @@ fn main() -> ExitCode {
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
+        Command::Coherence(args) => coherence::run(&args),
         Command::DemoWriter(args) => demo::write_until_killed(&args),
     };
     match done {

@@ -10,6 +10,7 @@ use crate::output::talk;
 use crate::progress::Bar;
 use anyhow::{Context, Result};
 use heddle_fuse::{Mounted, Unmounter};
+use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, Volume};
 use heddle_pmem::OpenOptions;
 use options::Options;
@@ -49,6 +50,9 @@ Options for -o:
   variant=V              as --variant V
   lock-mode=paper        the papers' variants spin and let readers first, as published; default: waiters sleep, writers age
   segment=SIZE           segment of the papers' range locks (4K)
+  attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
+  no_attach              let no other process attach
+  patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
   noatime, rw, defaults  taken and without effect: reading never changes the access time
 
 Examples:
@@ -84,17 +88,30 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         }
     };
     talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
+    let door = hand_out(&volume, options);
     if args.tell_ready {
         background::tell_ready()?;
     }
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
-    finish(mounted, volume)
+    finish(mounted, volume, door)
+}
+
+/// Lets other processes attach. A mount without that is a mount all the same.
+fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
+    if !options.attach || volume.variant() != Variant::Heddle {
+        return None;
+    }
+    let how =
+        ServerOptions { group: options.attach_group, patience: options.patience, ..ServerOptions::default() };
+    let server = Server::start(volume, &how);
+    server.map_err(|error| talk(&format!("heddle: no process can attach to this mount: {error}"))).ok()
 }
 
 /// Serves until it is unmounted, then marks the image clean.
-fn finish(mounted: Mounted, volume: Volume) -> Result<()> {
+fn finish(mounted: Mounted, volume: Volume, door: Option<Server>) -> Result<()> {
     let served = mounted.wait();
+    drop(door);
     volume.unmount();
     match served {
         Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),

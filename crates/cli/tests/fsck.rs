@@ -12,7 +12,8 @@ fn json(text: &str) -> Value {
 /// An image whose root directory's slot has a flipped bit.
 fn damaged() -> Place {
     let place = Place::with_image("heddle");
-    let chunk = json(&heddle(&["dump", "--json", &place.image(), "inode", "1"]).ok().out)["dump"]["block"].as_u64();
+    let chunk =
+        json(&heddle(&["dump", "--json", &place.image(), "inode", "1"]).ok().out)["dump"]["block"].as_u64();
     place.edit(|bytes| bytes[chunk.unwrap() as usize * 4096 + 128 + 20] ^= 4);
     place
 }
@@ -26,7 +27,10 @@ fn a_clean_image_is_exit_code_0_and_stays_as_it_is() {
         assert!(said.out.contains("clean"), "{}", said.out);
     }
     let report = json(&heddle(&["fsck", "--json", &place.image()]).ok().out);
-    assert_eq!((&report["result"], &report["exit_code"], &report["output_version"]), (&"clean".into(), &0.into(), &1.into()));
+    assert_eq!(
+        (&report["result"], &report["exit_code"], &report["output_version"]),
+        (&"clean".into(), &0.into(), &1.into())
+    );
     assert_eq!(std::fs::read(place.image()).unwrap(), before);
 }
 
@@ -60,7 +64,8 @@ fn an_undo_file_is_kept_beside_the_image_without_being_asked_for() {
     let place = damaged();
     let said = heddle(&["fsck", "-y", &place.image()]);
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);
-    let kept = std::fs::read_dir(place.path("")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let kept =
+        std::fs::read_dir(place.path("")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let kept: Vec<String> = kept.filter(|name| name.starts_with("image.undo-")).collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
     assert!(said.out.contains(&kept[0]), "{}", said.out);

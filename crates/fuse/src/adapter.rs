@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fuser::{FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
+use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
 use heddle_vfs::{
     Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result, SetAttr,
 };
 
-use crate::caller::as_caller;
 use crate::convert::{errno, file_attr};
-use crate::handles::Handles;
+use crate::handles::{Handles, Open};
+use crate::modes::Modes;
+use crate::session::Shared;
 
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
 const FMODE_EXEC: i32 = 0x20;
@@ -28,13 +29,46 @@ const BATCH_ENTRIES: usize = 128;
 pub(crate) struct Adapter {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) handles: Handles,
-    pub(crate) ttl: Duration,
+    pub(crate) modes: Modes,
+    pub(crate) shared: Arc<Shared>,
+    /// Who shows as owner of everything, whoever is.
+    pub(crate) owner: ShownOwner,
+    ttl: Duration,
     broken: AtomicBool,
 }
 
+/// Owner and group that all files show; new files are stored with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ShownOwner {
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+}
+
+impl ShownOwner {
+    pub(crate) fn is_set(self) -> bool {
+        self != ShownOwner::default()
+    }
+}
+
 impl Adapter {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Adapter {
-        Adapter { fs, handles: Handles::default(), ttl, broken: AtomicBool::new(false) }
+    pub(crate) fn new(
+        fs: Arc<dyn FileSystem>,
+        ttl: Duration,
+        owner: ShownOwner,
+        shared: Arc<Shared>,
+    ) -> Adapter {
+        let (handles, modes) = (Handles::default(), Modes::default());
+        Adapter { fs, handles, modes, shared, owner, ttl, broken: AtomicBool::new(false) }
+    }
+
+    /// What the kernel is told of a file, and for how long it may believe it.
+    pub(crate) fn attr(&self, attr: &Attr) -> (Duration, FileAttr) {
+        // Looked up before the answer leaves: what is noted later drops what the kernel has.
+        let ttl = if self.modes.is_changed_past(attr.ino) { Duration::ZERO } else { self.ttl };
+        let mut told = file_attr(attr);
+        told.uid = self.owner.uid.unwrap_or(told.uid);
+        told.gid = self.owner.gid.unwrap_or(told.gid);
+        (ttl, told)
     }
 
     /// A1. An answer that cannot be given is an [`Error::Io`].
@@ -43,6 +77,9 @@ impl Adapter {
         // ORDERING: Relaxed: a flag alone, nothing is read behind it; a late sight of it costs one more call.
         if self.broken.load(Ordering::Relaxed) {
             return Err(failed());
+        }
+        if self.shared.is_shut_down() {
+            return Err(Error::Io("the file system was shut down".into()));
         }
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
             // ORDERING: Relaxed, as above.
@@ -56,6 +93,10 @@ impl Adapter {
         fh: FileHandle,
         work: impl FnOnce(&Handle) -> Result<T>,
     ) -> Result<T> {
+        self.with_open(fh, |open| work(&open.handle))
+    }
+
+    pub(crate) fn with_open<T>(&self, fh: FileHandle, work: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
         self.guarded(|| self.handles.with(fh.0, work))
     }
 
@@ -68,16 +109,23 @@ impl Adapter {
 
     pub(crate) fn release_handle(&self, fh: FileHandle, reply: ReplyEmpty) {
         let done = self.guarded(|| {
-            let handle = self.handles.remove(fh.0).ok_or(Error::BadHandle)?;
-            self.fs.release(handle);
+            self.give_back(self.handles.remove(fh.0).ok_or(Error::BadHandle)?);
             Ok(())
         });
         answer_empty(done, reply);
     }
 
+    pub(crate) fn give_back(&self, open: Open) {
+        self.modes.forget(&*self.fs, &open.marks, &open.handle);
+        self.fs.release(open.handle);
+    }
+
     pub(crate) fn answer_entry(&self, result: Result<Attr>, reply: ReplyEntry) {
         match result {
-            Ok(attr) => reply.entry(&self.ttl, &file_attr(&attr), Generation(attr.generation)),
+            Ok(attr) => {
+                let (ttl, told) = self.attr(&attr);
+                reply.entry(&ttl, &told, Generation(attr.generation));
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -91,7 +139,10 @@ impl Adapter {
     ) -> Result<Attr> {
         self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
-            as_caller(request, sets_group_id(node.perm), |cred| self.fs.make(cred, Ino(parent.0), name, node))
+            let group_matters = sets_group_id(node.perm);
+            let made =
+                self.as_caller(request, group_matters, |cred| self.fs.make(cred, Ino(parent.0), name, node))?;
+            self.owned_as_shown(made)
         })
     }
 
@@ -106,11 +157,12 @@ impl Adapter {
         flags: i32,
     ) -> Result<(Attr, Handle)> {
         let open_flags = OpenFlags::from_posix(flags);
-        as_caller(request, sets_group_id(perm), |cred| {
+        self.as_caller(request, sets_group_id(perm), |cred| {
             loop {
                 match self.fs.create(cred, parent, name, perm, open_flags) {
                     Err(Error::Exists) if flags & libc::O_EXCL == 0 => {}
-                    result => return result,
+                    Ok((attr, handle)) => return Ok((self.owned_as_shown(attr)?, handle)),
+                    Err(error) => return Err(error),
                 }
                 match self.fs.lookup(cred, parent, name) {
                     Ok(attr) => {
@@ -127,8 +179,11 @@ impl Adapter {
     pub(crate) fn open_as(&self, request: &Request, ino: INodeNo, flags: i32) -> Result<FileHandle> {
         self.guarded(|| {
             let open = |cred: &Cred| self.fs.open(cred, Ino(ino.0), OpenFlags::from_posix(flags));
-            let handle =
-                if flags & FMODE_EXEC != 0 { open(&Cred::root()) } else { as_caller(request, false, open) };
+            let handle = if flags & FMODE_EXEC != 0 {
+                open(&Cred::root())
+            } else {
+                self.as_caller(request, false, open)
+            };
             self.keep(handle?)
         })
     }

@@ -1,18 +1,37 @@
 //! Who asks: credentials of a request.
 
 use fuser::Request;
-use heddle_vfs::{Cred, Error, Result};
+use heddle_vfs::{Attr, Cred, Error, Result, SetAttr};
+
+use crate::adapter::Adapter;
+
+impl Adapter {
+    /// As [`as_caller`]; where all files show one owner, the kernel's check by what is shown stands alone.
+    pub(crate) fn as_caller<T>(
+        &self,
+        request: &Request,
+        groups_matter: bool,
+        work: impl Fn(&Cred) -> Result<T>,
+    ) -> Result<T> {
+        if self.owner.is_set() { work(&Cred::root()) } else { as_caller(request, groups_matter, work) }
+    }
+
+    /// Stores a new file with the owner that all files show.
+    pub(crate) fn owned_as_shown(&self, made: Attr) -> Result<Attr> {
+        if !self.owner.is_set() {
+            return Ok(made);
+        }
+        let set = SetAttr { uid: self.owner.uid, gid: self.owner.gid, ..SetAttr::default() };
+        self.fs.setattr(&Cred::root(), made.ino, None, &set)
+    }
+}
 
 /// Carries out `work` as the caller of `request`. His supplementary groups are not in the request and are dear to find
 /// (a read of `/proc`), so `work` first runs without them and again with them if it was refused: the kernel has allowed
 /// the call already, and a refused call has changed nothing. With `groups_matter` they are found first: for calls
 /// that succeed either way but do less for a stranger to the group (the set-group-id bit).
-pub(crate) fn as_caller<T>(
-    request: &Request,
-    groups_matter: bool,
-    work: impl Fn(&Cred) -> Result<T>,
-) -> Result<T> {
-    let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new() };
+fn as_caller<T>(request: &Request, groups_matter: bool, work: impl Fn(&Cred) -> Result<T>) -> Result<T> {
+    let mut cred = Cred { uid: request.uid(), gid: request.gid(), groups: Vec::new(), umask: 0 };
     if groups_matter && !cred.is_root() {
         cred.groups = groups_of(request.pid());
         return work(&cred);

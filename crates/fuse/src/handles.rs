@@ -13,6 +13,8 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use heddle_vfs::{Error, Handle, Result};
 
+use crate::modes::Marks;
+
 const FIRST_SLOTS: u32 = 64;
 const SEGMENTS: usize = 20;
 const SLOTS_MAX: u32 = FIRST_SLOTS * ((1 << SEGMENTS) - 1);
@@ -36,7 +38,13 @@ struct Slot(RwLock<Entry>);
 #[derive(Default)]
 struct Entry {
     generation: u32,
-    handle: Option<Handle>,
+    open: Option<Open>,
+}
+
+/// An open file, and what is known of its descriptor.
+pub(crate) struct Open {
+    pub(crate) handle: Handle,
+    pub(crate) marks: Marks,
 }
 
 impl Handles {
@@ -44,38 +52,38 @@ impl Handles {
     pub(crate) fn insert(&self, handle: Handle) -> std::result::Result<u64, Handle> {
         let Some(index) = self.free_slot() else { return Err(handle) };
         let mut entry = self.slot_or_new(index).0.write().unwrap_or_else(PoisonError::into_inner);
-        entry.handle = Some(handle);
+        entry.open = Some(Open { handle, marks: Marks::default() });
         Ok(u64::from(entry.generation) << 32 | u64::from(index))
     }
 
     /// Uses a file.
-    pub(crate) fn with<T>(&self, number: u64, work: impl FnOnce(&Handle) -> Result<T>) -> Result<T> {
+    pub(crate) fn with<T>(&self, number: u64, work: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
         let slot = self.slot(number as u32).ok_or(Error::BadHandle)?;
         let entry = slot.0.read().unwrap_or_else(PoisonError::into_inner);
-        match &entry.handle {
-            Some(handle) if entry.generation == (number >> 32) as u32 => work(handle),
+        match &entry.open {
+            Some(open) if entry.generation == (number >> 32) as u32 => work(open),
             _ => Err(Error::BadHandle),
         }
     }
 
     /// Takes a file out.
-    pub(crate) fn remove(&self, number: u64) -> Option<Handle> {
+    pub(crate) fn remove(&self, number: u64) -> Option<Open> {
         let index = number as u32;
         let mut entry = self.slot(index)?.0.write().unwrap_or_else(PoisonError::into_inner);
         if entry.generation != (number >> 32) as u32 {
             return None;
         }
-        let handle = entry.handle.take()?;
+        let open = entry.open.take()?;
         entry.generation = entry.generation.wrapping_add(1);
         drop(entry);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).given_back.push(index);
-        Some(handle)
+        Some(open)
     }
 
     /// Takes all files out.
-    pub(crate) fn drain(&self) -> impl Iterator<Item = Handle> + '_ {
+    pub(crate) fn drain(&self) -> impl Iterator<Item = Open> + '_ {
         let slots = self.segments.iter().filter_map(OnceLock::get).flat_map(|segment| segment.iter());
-        slots.filter_map(|slot| slot.0.write().unwrap_or_else(PoisonError::into_inner).handle.take())
+        slots.filter_map(|slot| slot.0.write().unwrap_or_else(PoisonError::into_inner).open.take())
     }
 
     fn free_slot(&self) -> Option<u32> {

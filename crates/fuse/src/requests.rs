@@ -14,13 +14,10 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr};
+use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
 use crate::adapter::{Adapter, answer_empty, place, sets_group_id};
-use crate::caller::as_caller;
-use crate::convert::{
-    errno, file_attr, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time,
-};
+use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
 
 /// Longest read or write of one request: what the kernel allows without a change of its settings.
 const REQUEST_MAX_BYTES: u32 = 1 << 20;
@@ -48,6 +45,7 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_EXPORT_SUPPORT,
         ];
         for flag in wanted {
             // An older kernel lacks some: each only makes things faster or, for mappings, possible.
@@ -60,22 +58,31 @@ impl fuser::Filesystem for Adapter {
 
     fn destroy(&mut self) {
         let _ = self.guarded(|| {
-            self.handles.drain().for_each(|handle| self.fs.release(handle));
+            self.handles.drain().for_each(|open| self.give_back(open));
             self.fs.sync()
         });
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = self.guarded(|| {
+            // The kernel asks for these when it has a file handle (open_by_handle_at(2), NFS) and nothing else.
+            match name.as_bytes() {
+                b"." => return self.fs.getattr(Ino(parent.0)),
+                b".." => return self.fs.getattr(self.fs.parent(Ino(parent.0))?),
+                _ => {}
+            }
             let name = Name::new(name.as_bytes())?;
-            as_caller(request, false, |cred| self.fs.lookup(cred, Ino(parent.0), name))
+            self.as_caller(request, false, |cred| self.fs.lookup(cred, Ino(parent.0), name))
         });
         self.answer_entry(found, reply);
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.guarded(|| self.fs.getattr(Ino(ino.0))) {
-            Ok(attr) => reply.attr(&self.ttl, &file_attr(&attr)),
+            Ok(attr) => {
+                let (ttl, told) = self.attr(&attr);
+                reply.attr(&ttl, &told);
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -110,9 +117,14 @@ impl fuser::Filesystem for Adapter {
         // may write but does not own, so the mode is not asked for in his name.
         let kept_bits = set.perm.take_if(|_| size.is_some());
         let groups_matter = set.perm.is_some_and(sets_group_id);
+        let strange = |to: Option<u32>, shown: Option<u32>| to.is_some() && shown.is_some() && to != shown;
+        if strange(uid, self.owner.uid) || strange(gid, self.owner.gid) {
+            return reply.error(Errno::EPERM);
+        }
         let apply = |handle: Option<&Handle>| {
             let ino = Ino(ino.0);
-            let attr = as_caller(request, groups_matter, |cred| self.fs.setattr(cred, ino, handle, &set))?;
+            let attr =
+                self.as_caller(request, groups_matter, |cred| self.fs.setattr(cred, ino, handle, &set))?;
             match kept_bits {
                 Some(_) => {
                     let set = SetAttr { perm: kept_bits, ..SetAttr::default() };
@@ -126,7 +138,10 @@ impl fuser::Filesystem for Adapter {
             _ => self.guarded(|| apply(None)),
         };
         match result {
-            Ok(attr) => reply.attr(&self.ttl, &file_attr(&attr)),
+            Ok(attr) => {
+                let (ttl, told) = self.attr(&attr);
+                reply.attr(&ttl, &told);
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -178,7 +193,7 @@ impl fuser::Filesystem for Adapter {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let done = self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
-            as_caller(request, false, |cred| self.fs.unlink(cred, Ino(parent.0), name))
+            self.as_caller(request, false, |cred| self.fs.unlink(cred, Ino(parent.0), name))
         });
         answer_empty(done, reply);
     }
@@ -186,7 +201,7 @@ impl fuser::Filesystem for Adapter {
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let done = self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
-            as_caller(request, false, |cred| self.fs.rmdir(cred, Ino(parent.0), name))
+            self.as_caller(request, false, |cred| self.fs.rmdir(cred, Ino(parent.0), name))
         });
         answer_empty(done, reply);
     }
@@ -204,7 +219,7 @@ impl fuser::Filesystem for Adapter {
         let done = self.guarded(|| {
             let mode = rename_mode(flags)?;
             let (name, new_name) = (Name::new(name.as_bytes())?, Name::new(new_name.as_bytes())?);
-            as_caller(request, false, |cred| {
+            self.as_caller(request, false, |cred| {
                 self.fs.rename(cred, Ino(parent.0), name, Ino(new_parent.0), new_name, mode)
             })
         });
@@ -214,7 +229,7 @@ impl fuser::Filesystem for Adapter {
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let linked = self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
-            as_caller(request, false, |cred| self.fs.link(cred, Ino(ino.0), Ino(parent.0), name))
+            self.as_caller(request, false, |cred| self.fs.link(cred, Ino(ino.0), Ino(parent.0), name))
         });
         self.answer_entry(linked, reply);
     }
@@ -236,7 +251,8 @@ impl fuser::Filesystem for Adapter {
         });
         match created {
             Ok((attr, fh)) => {
-                reply.created(&self.ttl, &file_attr(&attr), Generation(attr.generation), fh, FILE_OPEN);
+                let (ttl, told) = self.attr(&attr);
+                reply.created(&ttl, &told, Generation(attr.generation), fh, FILE_OPEN);
             }
             Err(error) => reply.error(errno(&error)),
         }
@@ -270,7 +286,7 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         size: u32,
         _flags: KernelOpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         READ_BUFFER.with_borrow_mut(|buffer| {
@@ -278,7 +294,13 @@ impl fuser::Filesystem for Adapter {
             if buffer.len() < len {
                 buffer.resize(len, 0);
             }
-            match self.with_handle(fh, |handle| self.fs.read(handle, offset, &mut buffer[..len])) {
+            let read = self.with_open(fh, |open| {
+                if owner.is_none() {
+                    self.modes.note_mapped(&*self.fs, &open.marks, &open.handle);
+                }
+                self.fs.read(&open.handle, offset, &mut buffer[..len])
+            });
+            match read {
                 Ok(read) => reply.data(&buffer[..read.min(len)]),
                 Err(error) => reply.error(errno(&error)),
             }
@@ -376,7 +398,8 @@ impl fuser::Filesystem for Adapter {
         let listed = self.with_handle(fh, |dir| {
             self.entries_with_attributes(dir, offset, &mut |name, at, attr| {
                 let (ino, generation) = (INodeNo(attr.ino.0), Generation(attr.generation));
-                reply.add(ino, at, OsStr::from_bytes(name), &self.ttl, &file_attr(attr), generation)
+                let (ttl, told) = self.attr(attr);
+                reply.add(ino, at, OsStr::from_bytes(name), &ttl, &told, generation)
             })
         });
         match listed {
@@ -425,16 +448,33 @@ impl fuser::Filesystem for Adapter {
 
     fn ioctl(
         &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
         _flags: IoctlFlags,
-        _command: u32,
+        command: u32,
         _input: &[u8],
         _output_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        let done = match command {
+            ioctl::CHANGES_PAST_THE_MOUNT => self.with_open(fh, |open| {
+                if self.modes.note_changes_past(&open.marks, open.handle.ino) {
+                    self.shared.drop_attributes(ino);
+                }
+                Ok(())
+            }),
+            ioctl::SHUTDOWN if request.uid() != 0 => Err(Error::NotPermitted),
+            ioctl::SHUTDOWN => self.guarded(|| {
+                self.shared.shut_down();
+                Ok(())
+            }),
+            _ => return reply.error(Errno::ENOTTY),
+        };
+        match done {
+            Ok(()) => reply.ioctl(0, &[]),
+            Err(error) => reply.error(errno(&error)),
+        }
     }
 
     fn fallocate(

@@ -5,16 +5,17 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 use heddle_vfs::FileSystem;
 use rustix::mount::UnmountFlags;
 
 use crate::Error;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, ShownOwner};
 use crate::mounts::{self, FS_SUBTYPE};
 
 /// How to mount.
@@ -30,6 +31,16 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Other users may enter, as far as modes allow. Without it only the user who mounts, not even root.
     pub allow_other: bool,
+    /// All files show this owner; new ones get it, and nobody can give one away.
+    pub uid: Option<u32>,
+    /// The same for the group.
+    pub gid: Option<u32>,
+    /// Programs may be executed.
+    pub exec: bool,
+    /// Set-user-id programs have their effect. Root's to allow.
+    pub suid: bool,
+    /// Device files can be opened. Root's to allow.
+    pub dev: bool,
 }
 
 impl Default for MountOptions {
@@ -41,6 +52,11 @@ impl Default for MountOptions {
             ttl: Duration::from_secs(1),
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
+            uid: None,
+            gid: None,
+            exec: true,
+            suid: false,
+            dev: false,
         }
     }
 }
@@ -60,6 +76,9 @@ impl MountOptions {
             MountOption::CUSTOM(format!("subtype={FS_SUBTYPE}")),
             MountOption::DefaultPermissions,
             if self.read_only { MountOption::RO } else { MountOption::RW },
+            if self.exec { MountOption::Exec } else { MountOption::NoExec },
+            if self.suid { MountOption::Suid } else { MountOption::NoSuid },
+            if self.dev { MountOption::Dev } else { MountOption::NoDev },
         ];
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(self.threads());
@@ -82,11 +101,15 @@ pub fn mount(fs: Arc<dyn FileSystem>, dir: &Path, options: &MountOptions) -> Res
     }
     let refused = |source| Error::Refused { dir: dir.clone(), source };
     keep_standard_descriptors().map_err(refused)?;
-    let session = Session::new(Adapter::new(fs, options.ttl), &dir, &options.config()).map_err(refused)?;
+    let shared = Arc::new(Shared::default());
+    let owner = ShownOwner { uid: options.uid, gid: options.gid };
+    let adapter = Adapter::new(fs, options.ttl, owner, Arc::clone(&shared));
+    let session = Session::new(adapter, &dir, &options.config()).map_err(refused)?;
+    let _first = shared.notifier.set(session.notifier());
     let id = mounts::mount_at(&dir).map(|mount| mount.id);
     let unmounter = Unmounter { dir: dir.clone(), id };
     let serve = std::thread::Builder::new().name("heddle-fuse".into()).spawn(move || session.run());
-    Ok(Mounted { unmounter, serve: Some(serve.map_err(refused)?) })
+    Ok(Mounted { unmounter, shared, serve: Some(serve.map_err(refused)?) })
 }
 
 fn usable(dir: &Path) -> Result<PathBuf, Error> {
@@ -115,6 +138,7 @@ fn keep_standard_descriptors() -> io::Result<()> {
 #[derive(Debug)]
 pub struct Mounted {
     unmounter: Unmounter,
+    shared: Arc<Shared>,
     serve: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -127,6 +151,13 @@ impl Mounted {
     /// Something to unmount it with from another thread, while this one waits.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// Tells, also after the end, whether the file system was shut down (`FS_IOC_SHUTDOWN`): then nothing of it may be written
+    /// any more, as after a power cut.
+    pub fn shut_down(&self) -> impl Fn() -> bool + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || shared.is_shut_down()
     }
 
     /// Waits until it is unmounted. When this returns, the engine is not in use by the mount any more.
@@ -213,4 +244,29 @@ impl Unmounter {
 enum Found {
     Unmounted,
     Nothing,
+}
+
+/// What the threads that serve a mount and its owner both know.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    notifier: OnceLock<Notifier>,
+    shut_down: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(SeqCst)
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.shut_down.store(true, SeqCst);
+    }
+
+    /// The kernel forgets what it was told of this inode, also what is on its way.
+    pub(crate) fn drop_attributes(&self, ino: INodeNo) {
+        if let Some(notifier) = self.notifier.get() {
+            // It fails for an inode the kernel does not know (any more): then there is nothing to forget.
+            let _ = notifier.inval_inode(ino, -1, 0);
+        }
+    }
 }

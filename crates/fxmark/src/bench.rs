@@ -14,7 +14,8 @@ use crate::Workload;
 use crate::board::Board;
 use crate::meter::Meter;
 use crate::ops::{Ops, Result};
-use crate::worker::{self, Next, Stage};
+use crate::turns::Turns;
+use crate::worker::{Next, Stage};
 
 /// One kind of loop, as one worker runs it.
 pub(crate) trait Bench<O: Ops>: Sized {
@@ -29,6 +30,11 @@ pub(crate) trait Bench<O: Ops>: Sized {
     /// One operation, counted in the meter. The rest of what it does is the harness' own cost: keep it short.
     fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next>;
 
+    /// Meets once whatever later operations may meet, where they choose from more than a short run would see.
+    fn meet_all(&mut self, _stage: &Stage<'_, O>) -> Result<()> {
+        Ok(())
+    }
+
     /// Compares what the file system holds with what the operations so far imply.
     fn check(&mut self, stage: &Stage<'_, O>) -> Result<()>;
 
@@ -36,19 +42,31 @@ pub(crate) trait Bench<O: Ops>: Sized {
     fn prove(&mut self, stage: &Stage<'_, O>) -> Result<()>;
 }
 
-/// Runs the worker of a workload.
-pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &Board) {
-    use Workload::*;
-    match stage.job.workload {
-        DRBL | DRBM | DRBH | DWOL | DWOM | DWSL | MIX50 | MIX75 | MIX25 => {
-            worker::live::<O, blocks::Blocks<O>>(stage, board);
+/// Runs a worker of any workload: `$with::<Bench>(…)` with its kind of loop.
+macro_rules! dispatch {
+    ($workload:expr, $ops:ty, $on:expr, $with:ident, $($argument:expr),*) => {{
+        use Workload::*;
+        match $workload {
+            DRBL | DRBM | DRBH | DWOL | DWOM | DWSL | MIX50 | MIX75 | MIX25 => {
+                $on.$with::<$ops, blocks::Blocks<$ops>>($($argument),*)
+            }
+            DWAL => $on.$with::<$ops, append::Append<$ops>>($($argument),*),
+            DWTL => $on.$with::<$ops, truncate::Truncate<$ops>>($($argument),*),
+            MRPL | MRPM | MRPH => $on.$with::<$ops, lookup::Lookup>($($argument),*),
+            MRDL | MRDM => $on.$with::<$ops, list::List<$ops>>($($argument),*),
+            MWCL | MWCM => $on.$with::<$ops, create::Create>($($argument),*),
+            MWUL | MWUM => $on.$with::<$ops, unlink::Unlink>($($argument),*),
+            MWRL | MWRM => $on.$with::<$ops, rename::Rename>($($argument),*),
         }
-        DWAL => worker::live::<O, append::Append<O>>(stage, board),
-        DWTL => worker::live::<O, truncate::Truncate<O>>(stage, board),
-        MRPL | MRPM | MRPH => worker::live::<O, lookup::Lookup>(stage, board),
-        MRDL | MRDM => worker::live::<O, list::List<O>>(stage, board),
-        MWCL | MWCM => worker::live::<O, create::Create>(stage, board),
-        MWUL | MWUM => worker::live::<O, unlink::Unlink>(stage, board),
-        MWRL | MWRM => worker::live::<O, rename::Rename>(stage, board),
-    }
+    }};
+}
+
+/// Runs the worker of a workload, timed.
+pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &Board) {
+    dispatch!(stage.job.workload, O, board, live, stage);
+}
+
+/// Runs the worker of a workload in turns.
+pub(crate) fn live_in_turns<O: Ops>(stage: &Stage<'_, O>, turns: &Turns<'_>) -> Result<()> {
+    dispatch!(stage.job.workload, O, turns, work, stage)
 }

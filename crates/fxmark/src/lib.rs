@@ -27,6 +27,7 @@ mod runner;
 mod target;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod worker;
 mod workload;
 
@@ -35,4 +36,5 @@ pub use machine::{Machine, memory_available_bytes};
 pub use report::{Cell, Options, Report, Run};
 pub use runner::{Lines, Progress, run};
 pub use target::{Kernel, Need, Opener, Session, Target};
+pub use turns::{Rounds, Watch, run_in_turns};
 pub use workload::{Workload, list};

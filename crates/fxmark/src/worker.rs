@@ -30,13 +30,15 @@ pub(crate) enum Next {
     Exhausted,
 }
 
-/// Runs a worker to its end; a failure or a panic is put on the board.
-pub(crate) fn live<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &Board) {
-    let life = std::panic::AssertUnwindSafe(|| work::<O, B>(stage, board));
-    match std::panic::catch_unwind(life) {
-        Ok(Ok(())) | Ok(Err(crate::ops::Failure::Aborted)) => {}
-        Ok(Err(failure)) => board.fail(stage.me, &failure.to_string()),
-        Err(panic) => board.fail(stage.me, &format!("panicked: {}", panic_text(&*panic))),
+impl Board {
+    /// Runs a worker to its end; a failure or a panic is put on the board.
+    pub(crate) fn live<O: Ops, B: Bench<O>>(&self, stage: &Stage<'_, O>) {
+        let life = std::panic::AssertUnwindSafe(|| work::<O, B>(stage, self));
+        match std::panic::catch_unwind(life) {
+            Ok(Ok(())) | Ok(Err(crate::ops::Failure::Aborted)) => {}
+            Ok(Err(failure)) => self.fail(stage.me, &failure.to_string()),
+            Err(panic) => self.fail(stage.me, &format!("panicked: {}", panic_text(&*panic))),
+        }
     }
 }
 

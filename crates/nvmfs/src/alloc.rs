@@ -13,8 +13,8 @@ use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
 use crate::lane::{MAGAZINE_BLOCKS, Own};
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_arena::{Arena, Full, Ptr};
-use heddle_pmem::Region;
+use heddle_arena::{Arena, Full, Ptr, watch};
+use heddle_pmem::{BLOCK_BYTES, Region};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const WORD_BLOCKS: u64 = 64;
@@ -75,6 +75,14 @@ impl<'a> FreeMap<'a> {
             // ORDERING: Release, O1.
             let before = word.fetch_or(mask, Release);
             assert_eq!(before & mask, 0, "a block was freed twice");
+        });
+    }
+
+    /// Marks blocks free that a dead lane has left. What is free already stays so: somebody else may know of it.
+    pub fn give_if_used(&self, extent: Extent) {
+        self.for_words(extent, |word, mask| {
+            // ORDERING: Release, O1.
+            word.fetch_or(mask, Release);
         });
     }
 
@@ -200,6 +208,15 @@ const LIMBO_EXTENT_MAX: u64 = 4;
 
 /// One block. The lane's magazine is filled first, from the map, so that most calls touch nothing shared.
 pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
+    let block = take_one(map, region, own, purpose)?;
+    watch::name(region.base_address() + block.pos().0 as usize, BLOCK_BYTES, DATA_BLOCK);
+    Some(block)
+}
+
+/// What tools call a block that has not been given another name.
+const DATA_BLOCK: &str = "data block";
+
+fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
     if let Some(block) = own.magazine.pop() {
         return Some(block);
     }

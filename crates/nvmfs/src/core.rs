@@ -13,7 +13,7 @@ use crate::latch::Latch;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
-use heddle_pmem::Region;
+use heddle_pmem::{BLOCK_BYTES, Region};
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::Arc;
@@ -21,6 +21,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Lanes of a mount: as many threads can be inside at once.
 pub const LANES: u16 = 1000;
+
+/// How long a stopped process may hold up others, in ms, unless the mount says otherwise.
+pub const PATIENCE_MS: u32 = 30_000;
 
 /// An inode chunk in the arena.
 #[repr(C, align(64))]
@@ -30,7 +33,7 @@ pub struct Chunk {
     /// Its first block on media.
     pub block: AtomicU64,
     /// Free slots in nobody's hands.
-    pub free: [AtomicU64; 2],
+    pub free: Apart<[AtomicU64; 2]>,
 }
 
 // SAFETY: atomics only.
@@ -41,9 +44,30 @@ unsafe impl Zeroed for Chunk {
         Chunk {
             inodes: AtomicPtr::new(Ptr::NULL),
             block: AtomicU64::new(0),
-            free: [AtomicU64::new(0), AtomicU64::new(0)],
+            free: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
         }
     }
+}
+
+/// On a line of its own: what changes now and then must not drag along what everybody reads.
+#[repr(align(64))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Arrays of buckets that no directory has.
+#[repr(C)]
+pub struct BucketPool {
+    /// Held while one is taken or given.
+    pub latch: Latch,
+    /// The first of each size class.
+    pub heads: [AtomicU64; crate::names::table::CLASSES],
 }
 
 /// Where everything is in the arena; the arena's root.
@@ -54,20 +78,76 @@ pub struct Root {
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
     /// Chunks that exist, those being made included.
-    pub chunk_count: AtomicU64,
-    /// Held by renames across directories.
-    pub renames: Latch,
+    pub chunk_count: Apart<AtomicU64>,
+    /// Held by renames of directories across directories.
+    pub renames: Apart<Latch>,
+    /// See `names::table`.
+    pub buckets: Apart<BucketPool>,
+    /// Largest number of a lane that was ever leased.
+    pub lanes_used: AtomicU64,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
+    /// How many processes have attached.
+    pub attached: AtomicU32,
+    /// Set when the file system is unmounted: whoever is still attached is refused.
+    pub ended: AtomicU32,
     seed: u32,
-    epoch: u64,
+    /// How long a stopped process may hold up others before it is killed, in ms; 0: for ever.
+    pub patience_ms: AtomicU32,
     blocks_total: u64,
+    identity: Identity,
 }
+
+/// What tells one mount from every other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Identity {
+    /// The image.
+    pub uuid: [u8; 16],
+    /// The boot of the machine.
+    pub boot: [u8; 16],
+    /// How often the image was mounted.
+    pub epoch: u64,
+}
+
+impl Identity {
+    /// Seed of every checksum of the image.
+    fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.uuid)
+    }
+}
+
+/// What this build puts where in an arena: processes of different builds must not share one.
+pub const LAYOUT: u64 = {
+    let sizes = [
+        size_of::<Root>(),
+        size_of::<Lane>(),
+        size_of::<VInode>(),
+        size_of::<Chunk>(),
+        size_of::<crate::log::chain::Chain>(),
+        size_of::<crate::log::chain::Chains>(),
+        size_of::<LaneTable>(),
+        LANES as usize,
+    ];
+    let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325u64, 0);
+    while i < sizes.len() {
+        hash = (hash ^ sizes[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        i += 1;
+    }
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    i = 0;
+    while i < version.len() {
+        hash = (hash ^ version[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        i += 1;
+    }
+    hash
+};
 
 // SAFETY: numbers, offsets and atomics.
 unsafe impl Shared for Root {}
 
-/// See the module.
+/// See the module. What every call reads shares no line with what else lies in the process' heap.
+#[repr(align(128))]
 pub struct Core {
     /// The media.
     pub region: Region,
@@ -84,6 +164,8 @@ pub struct Core {
     pub variant: Variant,
     /// The papers' range lock; `None` in `heddle`.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
     /// Tells the mounts of this process apart.
@@ -102,41 +184,49 @@ pub struct Parts {
     pub variant: Variant,
     /// Its range lock.
     pub locks: Option<AnyLock>,
+    /// Told how long each wait for it took.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Nothing may change.
     pub read_only: bool,
-    /// Blocks of the file system.
-    pub blocks: u64,
 }
 
 impl Core {
-    /// Lays the volatile state of a region out in an empty arena: everything free, no inodes.
-    pub fn new(parts: Parts, seed: u32, epoch: u64) -> Result<Core> {
-        let layout = Layout::new(parts.blocks);
-        let root = Root::lay_out(&parts.arena, &layout, seed, epoch).map_err(no_memory)?;
+    /// Lays the volatile state of a region of `blocks` blocks out in an empty arena: everything free, no inodes.
+    pub fn new(parts: Parts, identity: Identity, blocks: u64) -> Result<Core> {
+        let root = Root::lay_out(&parts.arena, &Layout::new(blocks), identity).map_err(no_memory)?;
         parts.arena.set_root(root);
-        Ok(Core::attach(parts))
+        Core::join(parts, &identity).ok_or_else(|| Error::Corrupt("the arena that was just laid out".into()))
     }
 
-    /// A view of what [`Core::new`] laid out.
-    pub fn attach(parts: Parts) -> Core {
+    /// A view of what [`Core::new`] laid out, here or in another process; `None` if the arena is not that of this mount.
+    pub fn join(parts: Parts, identity: &Identity) -> Option<Core> {
         let root = parts.arena.root::<Root>();
-        let (seed, epoch, blocks) = {
-            let r = parts.arena.get(root);
-            (r.seed, r.epoch, r.blocks_total)
-        };
-        Core {
-            layout: Layout::new(blocks),
+        let r = parts.arena.try_get(root)?;
+        let layout = Layout::new(r.blocks_total);
+        if r.identity != *identity
+            || r.blocks_total.checked_mul(BLOCK_BYTES as u64)? > parts.region.len_bytes()
+        {
+            return None;
+        }
+        Some(Core {
+            layout,
             root,
-            seed,
-            epoch,
+            seed: r.seed,
+            epoch: identity.epoch,
             region: parts.region,
             arena: parts.arena,
             variant: parts.variant,
             locks: parts.locks,
+            on_lock: parts.on_lock,
             read_only: parts.read_only,
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
-        }
+        })
+    }
+
+    /// Which mount this is.
+    pub fn identity(&self) -> Identity {
+        self.root().identity
     }
 
     /// The root.
@@ -221,29 +311,27 @@ pub fn no_memory(_: Full) -> Error {
 }
 
 impl Root {
-    fn lay_out(
-        arena: &Arena,
-        layout: &Layout,
-        seed: u32,
-        epoch: u64,
-    ) -> std::result::Result<Ptr<Root>, Full> {
-        let words = layout.blocks_total.div_ceil(64);
-        let chunks = layout.chunks_max;
-        let lanes = arena.alloc_slice(usize::from(LANES), |i| {
-            let share = |n: u64| n * i as u64 / u64::from(LANES);
-            Lane::new(share(words), share(chunks))
-        })?;
+    fn lay_out(arena: &Arena, layout: &Layout, identity: Identity) -> std::result::Result<Ptr<Root>, Full> {
         arena.alloc(Root {
             free_map: alloc::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
-            lanes,
+            // Not touched: most lanes of most mounts are never leased.
+            lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
-            chunk_count: AtomicU64::new(0),
-            renames: Latch::new(),
+            chunk_count: Apart(AtomicU64::new(0)),
+            renames: Apart(Latch::new()),
+            buckets: Apart(BucketPool {
+                latch: Latch::new(),
+                heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+            lanes_used: AtomicU64::new(0),
             damaged: AtomicU32::new(0),
-            seed,
-            epoch,
+            attached: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
+            seed: identity.seed(),
+            patience_ms: AtomicU32::new(PATIENCE_MS),
             blocks_total: layout.blocks_total,
+            identity,
         })
     }
 }

@@ -1,5 +1,8 @@
 //! The engine as a [`FileSystem`]: checks who may, finds the inode, takes a lane, and hands the work to the mechanisms.
 
+mod attrs;
+mod xattrs;
+
 use crate::core::Core;
 use crate::file::heddle::At;
 use crate::file::resize::NewState;
@@ -11,9 +14,11 @@ use crate::log::chain;
 use crate::names::ops::Remove;
 use crate::names::rename::End;
 use crate::names::{life, ops, rename, table};
+use crate::xattr::{self, check};
+use attrs::{checked, without_set_ids};
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags,
-    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetTime, StatFs, Time,
+    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -48,7 +53,12 @@ impl NvmFs {
     }
 
     fn attr(&self, inode: InodeRef<'_>) -> Result<Attr> {
-        let mut attr = inode.vi.attr(inode.ino).ok_or(Error::Stale)?;
+        self.attr_if(inode, true)
+    }
+
+    /// `look`: the times are what is asked for.
+    fn attr_if(&self, inode: InodeRef<'_>, look: bool) -> Result<Attr> {
+        let mut attr = inode.vi.attr(inode.ino, look).ok_or(Error::Stale)?;
         if attr.kind == FileKind::Directory {
             attr.size_bytes = 4096;
         }
@@ -59,11 +69,15 @@ impl NvmFs {
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         let generation = inode.vi.generation();
         let _opening = paper::opening(&self.core, inode);
-        if !inode.vi.open(generation) {
-            life::drop_open(&self.core, guard, inode);
-            return Err(Error::Stale);
-        }
+        life::open(&self.core, guard, inode, generation)?;
         Ok(Handle { ino: inode.ino, flags, token: generation })
+    }
+
+    /// Does the kernel keep pages of this file, because somebody has mapped it through the mount? Whoever works past the mount
+    /// asks before a call, and after a change: a change that the kernel's pages may have missed is made again through the mount
+    /// (protocol review, M1).
+    pub fn has_kernel_pages(&self, handle: &Handle) -> bool {
+        self.core.slot(handle.ino).is_none_or(|inode| inode.vi.has_kernel_pages())
     }
 
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
@@ -80,93 +94,6 @@ impl NvmFs {
             Some(_) => paper::write(&self.core, &mut guard, inode, at, buf),
         }
     }
-}
-
-fn without_set_ids(perm: u16) -> u16 {
-    let group = if perm & 0o010 != 0 { 0o2000 } else { 0 };
-    perm & !(0o4000 | group)
-}
-
-fn time(set: SetTime) -> Time {
-    match set {
-        SetTime::Now => crate::clock::exact(),
-        SetTime::At(at) => at,
-    }
-}
-
-/// May this caller set these attributes? What he sets them to, after the rules for set-id bits.
-fn checked(inode: InodeRef<'_>, cred: &Cred, handle: Option<&Handle>, set: &SetAttr) -> Result<NewState> {
-    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let (uid, gid) = inode.vi.owner();
-    let owner = cred.is_root() || cred.uid == uid;
-    may_set_owner(set, cred, kind, owner, uid, gid)?;
-    may_set_times(inode, cred, set, owner)?;
-    let mut new = NewState { uid: set.uid, gid: set.gid, size: set.size_bytes, ..NewState::default() };
-    let mut bits = perm;
-    if let Some(size) = set.size_bytes {
-        may_set_size(inode, cred, kind, handle, size)?;
-        if !cred.is_root() {
-            bits = without_set_ids(bits);
-        }
-    }
-    // Also when root does it, as Linux.
-    if (set.uid.is_some() || set.gid.is_some()) && kind != FileKind::Directory {
-        bits = without_set_ids(bits);
-    }
-    if let Some(to) = set.perm {
-        let foreign_group = !cred.is_root() && !cred.in_group(set.gid.unwrap_or(gid));
-        bits = to & 0o7777 & if foreign_group { !0o2000 } else { !0 };
-    }
-    new.perm = (bits != perm || set.perm.is_some()).then_some(bits);
-    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(time));
-    Ok(new)
-}
-
-fn may_set_owner(set: &SetAttr, cred: &Cred, kind: FileKind, owner: bool, uid: u32, gid: u32) -> Result<()> {
-    if set.perm.is_some() {
-        if kind == FileKind::Symlink {
-            return Err(Error::NotSupported("the mode of a symbolic link"));
-        }
-        if !owner {
-            return Err(Error::NotPermitted);
-        }
-    }
-    let gives_away = set.uid.is_some_and(|to| to != uid || !owner);
-    let joins = set.gid.is_some_and(|to| !owner || (to != gid && !cred.in_group(to)));
-    if !cred.is_root() && (gives_away || joins) { Err(Error::NotPermitted) } else { Ok(()) }
-}
-
-/// Both times to now is touching, which who may write may do; all else is the owner's. With a size it is part of the truncation.
-fn may_set_times(inode: InodeRef<'_>, cred: &Cred, set: &SetAttr, owner: bool) -> Result<()> {
-    let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-    match (set.atime, set.mtime) {
-        _ if owner => Ok(()),
-        (None, None) => Ok(()),
-        (Some(SetTime::Now), Some(SetTime::Now)) => ops::check(inode, cred, Permission::WRITE),
-        (atime, mtime) if set.size_bytes.is_some() && !exact(atime) && !exact(mtime) => Ok(()),
-        _ => Err(Error::NotPermitted),
-    }
-}
-
-fn may_set_size(
-    inode: InodeRef<'_>,
-    cred: &Cred,
-    kind: FileKind,
-    handle: Option<&Handle>,
-    size: u64,
-) -> Result<()> {
-    if handle.is_some_and(|handle| !handle.flags.write) {
-        return Err(Error::InvalidArgument("the file is not open for writing"));
-    }
-    match kind {
-        FileKind::Regular => {}
-        FileKind::Directory => return Err(Error::IsDirectory),
-        _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
-    }
-    if handle.is_none() {
-        ops::check(inode, cred, Permission::WRITE)?;
-    }
-    if size > heddle_vfs::OFFSET_MAX_BYTES { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
 impl FileSystem for NvmFs {
@@ -188,10 +115,12 @@ impl FileSystem for NvmFs {
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
-        let entry = table::find(&self.core, dir, name.bytes())?.ok_or(Error::NotFound)?;
+        let key = table::key(&self.core, name.bytes());
+        let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
         // The name may be gone by now; then so is the lookup's luck.
-        let child = ops::child_of(&self.core, &entry).map_err(|_| Error::NotFound)?;
-        self.attr(child)
+        let child = ops::child_of(&self.core, &named).map_err(|_| Error::NotFound)?;
+        // A path walk goes through a directory; it does not look at its times.
+        self.attr_if(child, named.kind != FileKind::Directory)
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
@@ -206,24 +135,19 @@ impl FileSystem for NvmFs {
         self.attr(self.core.inode(ino)?)
     }
 
+    fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
+        check(&self.core, self.core.inode(ino)?, cred, want)
+    }
+
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {
         let inode = match handle {
             Some(handle) if handle.ino == ino => self.open_inode(handle)?,
             _ => self.core.inode(ino)?,
         };
         self.core.writable()?;
-        let new = checked(inode, cred, handle, set)?;
+        let new = checked(&self.core, inode, cred, handle, set)?;
         if new != NewState::default() {
-            let mut guard = enter(&self.core)?;
-            // Counted as open meanwhile: the inode stays, and so do the nodes of its range lock.
-            let held = self.handle(&mut guard, inode, OpenFlags::default())?;
-            let done = {
-                let _eof = inode.vi.eof.lock();
-                resize::set_state(&self.core, &mut guard, inode, &new)
-            };
-            drop(guard);
-            self.release(held);
-            done?;
+            self.latched(inode, |guard| resize::set_state(&self.core, guard, inode, &new))?;
         }
         self.attr(inode)
     }
@@ -254,6 +178,60 @@ impl FileSystem for NvmFs {
         Ok((self.attr(inode)?, handle))
     }
 
+    fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: Ino,
+        perm: u16,
+        flags: OpenFlags,
+        linkable: bool,
+    ) -> Result<(Attr, Handle)> {
+        if !flags.write {
+            return Err(Error::InvalidArgument("a file without a name is opened for writing"));
+        }
+        let dir = self.changing_directory(cred, dir)?;
+        check(&self.core, dir, cred, Permission::WRITE_EXECUTE)?;
+        let mut guard = enter(&self.core)?;
+        let inode = life::make_unnamed(&self.core, &mut guard, cred, dir, perm, linkable)?;
+        let handle = match self.handle(&mut guard, inode, flags) {
+            Ok(handle) => handle,
+            Err(error) => {
+                life::unmake(&self.core, &mut guard, inode);
+                return Err(error);
+            }
+        };
+        // From here on the handle alone keeps it.
+        inode.vi.nlink.store(0, SeqCst);
+        Ok((self.attr(inode)?, handle))
+    }
+
+    fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        xattrs::get(&self.core, self.core.inode(ino)?, cred, name)
+    }
+
+    fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        let inode = self.core.inode(ino)?;
+        self.core.writable()?;
+        self.latched(inode, |guard| xattrs::set(&self.core, guard, inode, cred, name, value, how))
+    }
+
+    fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        Ok(xattr::of(&self.core, self.core.inode(ino)?)?.list(cred))
+    }
+
+    fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        let inode = self.core.inode(ino)?;
+        self.core.writable()?;
+        self.latched(inode, |guard| xattrs::remove(&self.core, guard, inode, cred, name))
+    }
+
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let inode = self.core.inode(ino)?;
         match inode.vi.kind_perm() {
@@ -271,8 +249,18 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let inode = self.core.inode(ino)?;
         let mut guard = enter(&self.core)?;
-        ops::link(&self.core, &mut guard, cred, inode, dir, name)?;
-        self.attr(inode)
+        // A file that never had a name must not end between two looks at its count.
+        let held = match inode.vi.linkable() {
+            true => Some(self.handle(&mut guard, inode, OpenFlags::default())?),
+            false => None,
+        };
+        let done = ops::link(&self.core, &mut guard, cred, inode, dir, name).and_then(|()| self.attr(inode));
+        if held.is_some() && done.is_err() {
+            inode.vi.set_linkable(true);
+        }
+        drop(guard);
+        held.into_iter().for_each(|held| self.release(held));
+        done
     }
 
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
@@ -318,7 +306,7 @@ impl FileSystem for NvmFs {
         let mut want = 0;
         want |= if flags.read { Permission::READ.0 } else { 0 };
         want |= if flags.write || flags.truncate { Permission::WRITE.0 } else { 0 };
-        ops::check(inode, cred, Permission(want))?;
+        check(&self.core, inode, cred, Permission(want))?;
         let mut guard = enter(&self.core)?;
         if kind == FileKind::Regular {
             paper::make_locks(&self.core, guard.own, inode)?;
@@ -348,7 +336,7 @@ impl FileSystem for NvmFs {
         let Ok(mut guard) = enter(&self.core) else { return };
         chain::let_go_of(&self.core, guard.own, guard.id, inode);
         paper::last_close(&self.core, inode);
-        life::drop_open(&self.core, &mut guard, inode);
+        life::drop_open(&self.core, &mut guard, inode, handle.token);
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -372,6 +360,12 @@ impl FileSystem for NvmFs {
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
         self.open_inode(handle)?;
         self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
+    }
+
+    fn note_kernel_pages(&self, handle: &Handle, keeps: bool) {
+        if let Ok(inode) = self.open_inode(handle) {
+            inode.vi.count_kernel_pages(keeps);
+        }
     }
 
     fn sync(&self) -> Result<()> {
@@ -406,19 +400,21 @@ impl FileSystem for NvmFs {
             return Err(Error::NotDirectory);
         }
         let mut at = from.0;
+        let mut batch = table::Batch::default();
         loop {
-            // No lane and no latch while the caller's code runs.
-            let batch = table::list(&self.core, dir, at, LIST_BATCH)?;
-            let Some(last) = batch.last() else { return Ok(()) };
+            // No lane and no lock while the caller's code runs.
+            batch.clear();
+            table::list(&self.core, dir, at, LIST_BATCH, &mut batch)?;
+            let Some(last) = batch.entries.last() else { return Ok(()) };
             at = last.hash + 1;
-            for (i, entry) in batch.iter().enumerate() {
-                let Ok(name) = Name::new(entry.name()) else {
+            for (i, entry) in batch.entries.iter().enumerate() {
+                let Ok(name) = Name::new(batch.name(entry)) else {
                     return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
                 };
                 // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
-                let next_same = batch.get(i + 1).is_some_and(|next| next.hash == entry.hash);
+                let next_same = batch.entries.get(i + 1).is_some_and(|next| next.hash == entry.hash);
                 let next = Cookie(if next_same { entry.hash } else { entry.hash + 1 });
-                if !emit(DirEntry { ino: entry.child.ino, kind: entry.kind, name, next }) {
+                if !emit(DirEntry { ino: entry.ino, kind: entry.kind, name, next }) {
                     return Ok(());
                 }
             }
@@ -427,6 +423,24 @@ impl FileSystem for NvmFs {
 }
 
 impl NvmFs {
+    /// Changes attributes: under the EOF latch, and counted as open meanwhile, so that the inode stays, and the nodes of its range
+    /// lock do.
+    fn latched(
+        &self,
+        inode: InodeRef<'_>,
+        work: impl FnOnce(&mut LaneGuard<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut guard = enter(&self.core)?;
+        let held = self.handle(&mut guard, inode, OpenFlags::default())?;
+        let done = {
+            let _eof = inode.vi.eof.lock();
+            work(&mut guard)
+        };
+        drop(guard);
+        self.release(held);
+        done
+    }
+
     /// A directory that may be searched; whether it may be changed is asked when it is known what stands there.
     fn changing_directory(&self, cred: &Cred, ino: Ino) -> Result<InodeRef<'_>> {
         self.core.writable()?;

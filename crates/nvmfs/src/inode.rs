@@ -20,6 +20,7 @@ use crate::ids::{InodeId, Version};
 use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
+use crate::xattr::List;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_range_lock::LockHead;
@@ -31,6 +32,12 @@ const TICK_NS_MAX: i64 = 20_000_000;
 
 /// Set in `generation` while the inode is being ended.
 const DYING: u64 = 1 << 63;
+
+/// Bits of `mode` beside kind, permissions and device: has it an access list, a default list (see `xattr`), may it still get its
+/// first name?
+const FLAG_LIST: u64 = 1 << 20;
+const FLAG_LINKABLE: u64 = 1 << 22;
+const FLAGS: u64 = FLAG_LIST | FLAG_LIST << 1 | FLAG_LINKABLE;
 
 /// What the papers' variants keep for a file: its range lock, and the spinlocks of their write steps.
 #[repr(C)]
@@ -59,10 +66,10 @@ pub struct VInode {
     crtime: AtomicU64,
     /// Its log chains.
     pub chains: AtomicPtr<Chains>,
-    /// A directory's table, a file's [`PaperLocks`].
+    /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
     root: AtomicU64,
-    /// A directory's parent.
+    /// A directory's parent; of anything else its extended attributes (see [`VInode::xattrs`]).
     pub parent: AtomicU64,
 
     size: AtomicU64,
@@ -73,15 +80,16 @@ pub struct VInode {
     atime: AtomicU64,
     gate: AtomicU32,
     queried: AtomicU32,
-    /// Held by who moves EOF; in a directory, by who changes names.
+    /// Held by who moves EOF or changes attributes; of a directory also by who makes its table grow, and in the papers' variants by
+    /// who changes names.
     pub eof: Latch,
-    apart: u32,
+    kernel_pages: AtomicU32,
 
     inline: [Cell; INLINE_CELLS],
 
     /// Names.
     pub nlink: AtomicU32,
-    /// Open handles.
+    /// Open handles that no lane counts; signed (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: AtomicU32,
@@ -91,13 +99,14 @@ pub struct VInode {
     pub blocks: AtomicU64,
     /// Blocks whose freeing waits for the last pin.
     pub deferred: AtomicU64,
-    /// First page of the last truncation.
+    /// First page of the last truncation; of a directory its extended attributes.
     pub tomb_page: AtomicU64,
     /// Its version.
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
-    apart2: u64,
+    /// Lanes that ever counted handles of it (see `opens`).
+    pub open_lanes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -126,7 +135,7 @@ unsafe impl Zeroed for VInode {
             gate: AtomicU32::new(0),
             queried: AtomicU32::new(0),
             eof: Latch::new(),
-            apart: 0,
+            kernel_pages: AtomicU32::new(0),
             inline: std::array::from_fn(|_| Cell::zeroed()),
             nlink: AtomicU32::new(0),
             opens: AtomicU32::new(0),
@@ -137,7 +146,7 @@ unsafe impl Zeroed for VInode {
             tomb_page: AtomicU64::new(0),
             tomb_version: AtomicU64::new(0),
             state_change: AtomicU64::new(0),
-            apart2: 0,
+            open_lanes: AtomicU64::new(0),
         }
     }
 }
@@ -218,12 +227,15 @@ impl VInode {
             &self.tomb_version,
             &self.state_change,
             &self.parent,
+            &self.open_lanes,
         ] {
             // ORDERING: Relaxed, the next `be_born` publishes.
             word.store(0, Relaxed);
         }
         // ORDERING: Relaxed, as above.
         self.nlink.store(0, Relaxed);
+        // ORDERING: Relaxed, as above.
+        self.kernel_pages.store(0, Relaxed);
     }
 
     /// The page index.
@@ -238,10 +250,51 @@ impl VInode {
         FileKind::from_raw(mode as u8).map(|kind| (kind, (mode >> 8) as u16 & 0o7777))
     }
 
-    /// Changes them.
+    /// Changes them; the inode's flags stay.
     pub fn set_mode(&self, kind: FileKind, perm: u16, rdev: u32) {
-        // ORDERING: Release, pairs with `kind_perm`.
-        self.mode.store(kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32, Release);
+        let new = kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32;
+        // ORDERING: Release, pairs with `kind_perm`; Relaxed on the loads, which the CAS checks.
+        let _always = self.mode.fetch_update(Release, Relaxed, |old| Some(new | old & FLAGS));
+    }
+
+    /// Where its extended attributes are in memory (see `xattr`); 0: it never had any. Directories know their parent and have no
+    /// pages, all else is the other way round.
+    pub fn xattrs(&self) -> &AtomicU64 {
+        match self.kind_perm() {
+            Some((FileKind::Directory, _)) => &self.tomb_page,
+            _ => &self.parent,
+        }
+    }
+
+    /// Has it this access list?
+    pub fn has_list(&self, which: List) -> bool {
+        // ORDERING: Acquire, as `kind_perm`.
+        self.mode.load(Acquire) & FLAG_LIST << which as u32 != 0
+    }
+
+    /// Says whether it has this access list.
+    pub fn set_has_list(&self, which: List, has: bool) {
+        self.set_flag(FLAG_LIST << which as u32, has);
+    }
+
+    /// Was it made without a name, and may it get one?
+    pub fn linkable(&self) -> bool {
+        // ORDERING: Acquire, as `kind_perm`.
+        self.mode.load(Acquire) & FLAG_LINKABLE != 0
+    }
+
+    /// Changes that.
+    pub fn set_linkable(&self, linkable: bool) {
+        self.set_flag(FLAG_LINKABLE, linkable);
+    }
+
+    fn set_flag(&self, flag: u64, on: bool) {
+        // ORDERING: Release, pairs with the loads of `mode`.
+        if on {
+            self.mode.fetch_or(flag, Release)
+        } else {
+            self.mode.fetch_and(!flag, Release)
+        };
     }
 
     /// Device number.
@@ -261,6 +314,22 @@ impl VInode {
     pub fn set_owner(&self, uid: u32, gid: u32) {
         // ORDERING: Release, pairs with `owner`.
         self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
+    }
+
+    /// Does the kernel keep pages of it for a mapping? Then what goes past the kernel would be lost or not seen (M1).
+    pub fn has_kernel_pages(&self) -> bool {
+        // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
+        // One of the two sees the other.
+        self.kernel_pages.load(SeqCst) != 0
+    }
+
+    /// Counts a descriptor through which the kernel keeps pages, or counts it no more.
+    pub fn count_kernel_pages(&self, keeps: bool) {
+        if keeps {
+            self.kernel_pages.fetch_add(1, SeqCst);
+        } else {
+            self.kernel_pages.fetch_sub(1, SeqCst);
+        }
     }
 
     /// Size in bytes.
@@ -286,6 +355,17 @@ impl VInode {
         // ORDERING: SeqCst, O1.
         self.gate.store(1, SeqCst);
         Gate(self)
+    }
+
+    /// Lowers it for a dead holder of the EOF latch.
+    pub fn lower_gate(&self) {
+        // ORDERING: SeqCst, O1.
+        self.gate.store(0, SeqCst);
+    }
+
+    /// Is it a directory?
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind_perm(), Some((FileKind::Directory, _)))
     }
 
     /// Versions of pages without cells are at least this.
@@ -323,11 +403,18 @@ impl VInode {
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
-    /// Makes a write's time visible: one store a clock tick, not one a write.
+    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays.
     pub fn touch(&self, now: Time) {
         // ORDERING: Relaxed, times are single words.
-        if self.mtime.load(Relaxed) != now.0 as u64 {
-            self.set_times(now, now);
+        let last = Time(self.mtime.load(Relaxed) as i64);
+        let newer = last > now && last.0 - now.0 < TICK_NS_MAX;
+        if last == now || newer {
+            return;
+        }
+        // ORDERING: Relaxed, as above.
+        if self.mtime.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed).is_ok() {
+            // ORDERING: Relaxed, as above.
+            self.ctime.store(now.0 as u64, Relaxed);
             // ORDERING: Relaxed, as in `write_time`.
             if self.queried.load(Relaxed) != 0 {
                 // ORDERING: Relaxed, as above.
@@ -356,14 +443,14 @@ impl VInode {
         [&self.mtime, &self.ctime, &self.atime, &self.crtime].map(|t| Time(t.load(Relaxed) as i64))
     }
 
-    /// What `stat` tells; the next write will carry an exact time. `None` if nothing lives here.
-    pub fn attr(&self, ino: Ino) -> Option<Attr> {
+    /// What `stat` tells. `None` if nothing lives here. `look`: its times are looked at, so the next change will carry an exact one.
+    pub fn attr(&self, ino: Ino, look: bool) -> Option<Attr> {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
         let [mtime, ctime, atime, crtime] = self.times();
         // ORDERING: Relaxed, as in `write_time`; stored only if it changes anything.
-        if self.queried.load(Relaxed) == 0 {
+        if look && self.queried.load(Relaxed) == 0 {
             // ORDERING: Relaxed, as above.
             self.queried.store(1, Relaxed);
         }
@@ -388,34 +475,21 @@ impl VInode {
         (generation != 0 && self.generation() == generation).then_some(attr)
     }
 
-    /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
-    /// (D23) fail their check, because the generation is gone.
-    pub fn claim_end(&self) -> bool {
-        loop {
-            let generation = self.generation.load(SeqCst);
-            let free = generation == 0 || generation & DYING != 0;
-            if free
-                || self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_err()
-            {
-                return false;
-            }
-            // An opener counts itself, then looks whether the inode is dying; this is the other way round: one sees the other.
-            if self.opens.load(SeqCst) == 0 {
-                return true;
-            }
-            self.generation.store(generation, SeqCst);
-            // The opener may have given up, and found the inode claimed: then nobody else will end it.
-            if self.opens.load(SeqCst) != 0 {
-                return false;
-            }
-        }
+    /// Marks a living inode as one that is being ended; true for one caller at a time.
+    pub fn claim(&self) -> bool {
+        let generation = self.generation.load(SeqCst);
+        let free = generation == 0 || generation & DYING != 0;
+        !free && self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_ok()
     }
 
-    /// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): the caller then takes
-    /// the count back with `life::drop_open`.
-    pub fn open(&self, generation: u64) -> bool {
-        self.opens.fetch_add(1, SeqCst);
-        self.lives() && self.generation() == generation
+    /// Takes the mark back: it lives on. For who has claimed it.
+    pub fn unclaim(&self) {
+        self.generation.fetch_and(!DYING, SeqCst);
+    }
+
+    /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
+    pub fn is(&self, id: InodeId) -> bool {
+        self.generation.load(SeqCst) == id.generation
     }
 
     /// Takes a pin (see `file::read`).

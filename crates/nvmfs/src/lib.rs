@@ -6,13 +6,14 @@
 #![warn(missing_docs)]
 
 mod alloc;
+mod blob;
 mod cell;
 mod clock;
 mod core;
 mod file;
 pub mod format;
-pub mod fsck;
 mod fs;
+pub mod fsck;
 pub mod ids;
 mod index;
 mod inode;
@@ -22,12 +23,22 @@ mod latch;
 mod lease;
 mod log;
 mod names;
+mod opens;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
+mod process;
 mod recovery;
+mod settle;
+mod shared;
 mod variant;
 mod volume;
+mod xattr;
 
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
+pub use shared::{client, place, server};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

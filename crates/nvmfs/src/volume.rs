@@ -1,16 +1,19 @@
 //! Images: making, mounting, unmounting.
 
-use crate::core::{Core, Parts};
+use crate::core::{Core, Identity, Parts};
 use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
 use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
-use crate::recovery::{self, Progress, Report};
-use crate::variant::Variant;
+use crate::inode::InodeRef;
 use crate::names::life;
-use crate::{clock, itable, lease};
+use crate::planted::{Bug, fence_unless, planted};
+use crate::recovery::{self, Progress, Report};
+use crate::shared::boot_id;
+use crate::variant::Variant;
+use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use heddle_range_lock::{Geometry, Mode};
@@ -119,6 +122,10 @@ pub struct MountOptions<'a> {
     pub lock_mode: Mode,
     /// Bytes of a segment of the papers' range locks.
     pub segment_bytes: u64,
+    /// Shape of their locks; `None`: segments as above, levels as in the papers, files as large as the variant allows.
+    pub geometry: Option<Geometry>,
+    /// Told how long each call waited for its range in the papers' variants, on the thread of the call: for measurements.
+    pub on_lock: Option<fn(std::time::Duration)>,
     /// Volatile memory at most, in bytes (address space; untouched pages cost nothing).
     pub arena_bytes: usize,
     /// Told how far recovery is.
@@ -132,6 +139,8 @@ impl Default for MountOptions<'_> {
             read_only: false,
             lock_mode: Mode::Default,
             segment_bytes: BLOCK_BYTES as u64,
+            geometry: None,
+            on_lock: None,
             arena_bytes: 64 << 30,
             progress: None,
         }
@@ -224,6 +233,10 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
     for block in [BlockNo(0), layout.last()] {
         region.nt_write(block.pos(), sealed.as_bytes());
         // PERSIST: one copy whole before the other is touched.
+        fence_unless(Bug::SuperblocksTogether, region);
+    }
+    if planted(Bug::SuperblocksTogether) {
+        // PERSIST: too late, which is the bug.
         region.fence();
     }
 }
@@ -348,7 +361,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
         return Err(VolumeError::WrongVariant { path, asked: variant.name(), made: made.name() });
     }
     let region_bytes = superblock.blocks_total.get() * BLOCK_BYTES as u64;
-    let geometry = Geometry {
+    let geometry = options.geometry.clone().unwrap_or_else(|| Geometry {
         segment_bytes: options.segment_bytes,
         file_bytes_max: if variant == Variant::NovaArray {
             region_bytes
@@ -356,7 +369,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
             heddle_vfs::OFFSET_MAX_BYTES
         },
         ..Geometry::default()
-    };
+    });
     let locks = match variant.lock().map(|kind| heddle_range_lock::make(kind, options.lock_mode, &geometry)) {
         None => None,
         Some(Ok(lock)) => Some(lock),
@@ -370,17 +383,10 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let was_clean = superblock.clean.get() == 1;
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
-    let (seed, epoch) = (superblock.seed(), superblock.epoch.get());
-    let parts = Parts {
-        region,
-        arena: Arc::new(arena),
-        variant,
-        locks,
-        read_only,
-        blocks: superblock.blocks_total.get(),
-    };
+    let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
+    let parts = Parts { region, arena: Arc::new(arena), variant, locks, on_lock: options.on_lock, read_only };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
-    let core = Arc::new(Core::new(parts, seed, epoch).map_err(recovery)?);
+    let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     if !read_only {
         // The epoch is durable before anything is written under it (protocol review D4c).
         write_superblock(&core.region, &core.layout, superblock);
@@ -408,31 +414,40 @@ impl Volume {
     /// Unmounts: inodes without a name end, whoever has them open, and the image is marked clean.
     pub fn unmount(self) {
         let core = &self.fs.core;
-        if core.writable().is_ok() {
-            self.end_nameless();
-        }
+        let alone = core.root().attached.load(SeqCst) == 0;
+        let tidy = if alone { self.end_nameless() } else { true };
         lease::leave(core);
-        if !core.read_only && core.writable().is_ok() {
+        let quiet = alone || settle::end(core);
+        let tidy = tidy && self.nameless().next().is_none();
+        if quiet && tidy && !core.read_only && core.writable().is_ok() {
             let mut superblock = self.superblock;
             superblock.sequence = U64::new(superblock.sequence.get() + 1);
             superblock.clean = U32::new(1);
             write_superblock(&core.region, &core.layout, superblock);
         }
+        if quiet && !alone {
+            // Whoever is still attached keeps the file's lock, and has no more use for it.
+            core.region.unlock();
+        }
     }
 
-    /// An image that was unmounted cleanly has no inode without a name: fsck may take one for a lost file.
-    fn end_nameless(&self) {
+    /// Inodes that live without a name: somebody has them open.
+    fn nameless(&self) -> impl Iterator<Item = InodeRef<'_>> {
         let core = &self.fs.core;
-        let Ok(mut guard) = lease::enter(core) else { return };
         let chunks = core.root().chunk_count.load(SeqCst).min(core.layout.chunks_max);
-        for ino in (1..chunks * CHUNK_INODES).map(Ino) {
-            if let Some(inode) = core.slot(ino)
-                && inode.vi.lives()
-                && inode.vi.nlink.load(SeqCst) == 0
-            {
-                life::end(core, &mut guard, inode);
-            }
+        let living =
+            (1..chunks * CHUNK_INODES).filter_map(|ino| core.slot(Ino(ino))).filter(|i| i.vi.lives());
+        living.filter(|inode| inode.vi.nlink.load(SeqCst) == 0)
+    }
+
+    /// Ends them: an image that was unmounted cleanly has none, and fsck may take one for a lost file. False: some are left.
+    fn end_nameless(&self) -> bool {
+        if self.fs.core.writable().is_err() || self.nameless().next().is_none() {
+            return true;
         }
+        let Ok(mut guard) = lease::enter(&self.fs.core) else { return false };
+        self.nameless().for_each(|inode| life::end(&self.fs.core, &mut guard, inode));
+        true
     }
 
     /// Leaves the image as a power cut would: nothing is written any more.

@@ -7,6 +7,7 @@ mod common;
 mod fsck {
     pub mod craft;
     pub mod crafted;
+    pub mod cuts;
     pub mod damage;
     pub mod flips;
     pub mod garbage;
@@ -18,8 +19,8 @@ use fsck::sample::{Sample, image_bytes, region_of};
 use heddle_nvmfs::fsck::{CATALOGUE, Code, Severity, examine, undo};
 use heddle_nvmfs::mount;
 use heddle_pmem::Pos;
-use heddle_vfs::{FileSystem, Ino};
 use heddle_vfs::testkit::Tree;
+use heddle_vfs::{FileSystem, Ino};
 
 #[test]
 fn a_sound_image_is_clean_and_repairing_it_changes_nothing() {
@@ -78,7 +79,8 @@ fn the_undo_file_puts_back_every_byte_and_only_while_nobody_mounted_since() {
         let refused = undo::restore(&second, &sample.region).unwrap_err().to_string();
         assert!(refused.contains("mounted"), "{refused}");
         let mut bytes = std::fs::read(&second).unwrap();
-        for (cut, what) in [(0, "no undo file"), (60, "cut short or damaged"), (bytes.len() - 1, "cut short")] {
+        for (cut, what) in [(0, "no undo file"), (60, "cut short or damaged"), (bytes.len() - 1, "cut short")]
+        {
             std::fs::write(&second, &bytes[..cut]).unwrap();
             let refused = undo::restore(&second, &sample.region).unwrap_err().to_string();
             assert!(refused.contains(what), "{cut}: {refused}");
@@ -91,7 +93,8 @@ fn the_undo_file_puts_back_every_byte_and_only_while_nobody_mounted_since() {
 
 #[test]
 fn an_undo_file_of_another_image_is_refused() {
-    let (one, other) = (Sample::new(heddle_nvmfs::Variant::Heddle), Sample::new(heddle_nvmfs::Variant::Heddle));
+    let (one, other) =
+        (Sample::new(heddle_nvmfs::Variant::Heddle), Sample::new(heddle_nvmfs::Variant::Heddle));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("undo");
     one.region.store_u64(Pos(8), 0);

@@ -25,13 +25,17 @@ mod error;
 mod holder;
 mod mapping;
 mod open;
+#[cfg(feature = "planted")]
+pub mod planted;
+mod probe;
 mod region;
 mod simulator;
 
 pub use error::{Error, Result};
 pub use open::OpenOptions;
+pub use probe::Probe;
 pub use region::{Backend, Region};
-pub use simulator::{CrashPoint, Model, Simulator};
+pub use simulator::{CrashPoint, Model, Pending, Simulator};
 
 /// Bytes of a block: the unit of a region's length, and of what the media formats address.
 pub const BLOCK_BYTES: usize = 4096;

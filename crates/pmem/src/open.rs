@@ -122,6 +122,46 @@ impl Region {
         let (path, failure) = (path.clone(), failure.clone());
         Ok(Region::new(mapping, Source { backend, read_only, file: Some(file), path, failure }))
     }
+
+    /// Maps what another process has opened and locked, and handed over: the lock stays until the last of all who map it is gone.
+    /// `path` is what errors call it.
+    ///
+    /// Errors: [`Error::TooSmall`] if the file is shorter than `len_bytes`, [`Error::System`].
+    pub fn attach(file: OwnedFd, path: Option<&Path>, len_bytes: u64, read_only: bool) -> Result<Region> {
+        let name = path.unwrap_or(Path::new(NAMELESS));
+        let stat = fstat(&file).map_err(system("examine", name))?;
+        // A file that is too short would end in SIGBUS at the first touch behind its end.
+        let have_bytes = if is_regular(&stat) { stat.st_size as u64 } else { len_bytes };
+        if have_bytes < len_bytes || len_bytes == 0 || !len_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+            return Err(Error::TooSmall {
+                path: name.into(),
+                len_bytes: have_bytes,
+                least_bytes: len_bytes.max(BLOCK_BYTES as u64),
+            });
+        }
+        let (mapping, backend) =
+            map_as_durably_as_possible(file.as_fd(), len_bytes, read_only).map_err(system("map", name))?;
+        let (path, failure) = (path.map(Path::to_path_buf), Failure::default());
+        Ok(Region::new(mapping, Source { backend, read_only, file: Some(file), path, failure }))
+    }
+
+    /// Drops the lock of the file for all who share it: nobody will store to the region any more.
+    pub fn unlock(&self) {
+        if let Some(file) = self.source().file.as_ref() {
+            // What cannot be unlocked stays locked until the last of them has gone.
+            let _ = flock(file, FlockOperation::Unlock);
+        }
+    }
+
+    /// Tries to take the lock of a file whose earlier holder may be gone: a region that was attached has none of its own.
+    /// True: it is held now.
+    pub fn lock_again(&self) -> bool {
+        let how = match self.is_read_only() {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        self.source().file.as_ref().is_some_and(|file| flock(file, how).is_ok())
+    }
 }
 
 fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {

@@ -4,14 +4,17 @@
 //! Invariants  I1  `base` is valid for `len_bytes` as long as `mapping` lives, which this struct holds.
 //!             I2  stores are allowed below `writable_bytes`: the length, or 0 for a read-only region. One comparison.
 //!             I3  real memory has no watcher: each store costs one branch that is always predicted.
+//!             I4  loads are allowed below `readable_bytes`: the length, or 0 for a region whose loads are noted (a probed one):
+//!                 noting costs other regions nothing.
 //! Orderings   O1  `store_u64` (Release) pairs with `load_u64` (Acquire).
 
 use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
 use crate::mapping::Mapping;
+use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
 use crate::{Error, LINE_BYTES, Pos};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +40,7 @@ pub struct Region {
     base: *mut u8,
     len_bytes: u64,
     writable_bytes: u64,
+    readable_bytes: u64,
     cpu: Cpu,
     watcher: Option<Box<Watcher>>,
     mapping: Arc<Mapping>,
@@ -53,11 +57,24 @@ pub(crate) struct Source {
     pub(crate) failure: Failure,
 }
 
+impl Source {
+    fn simulated() -> Source {
+        Source {
+            backend: Backend::Simulated,
+            read_only: false,
+            file: None,
+            path: None,
+            failure: Failure::default(),
+        }
+    }
+}
+
 /// Who must know of a store besides the memory.
 #[derive(Debug)]
 enum Watcher {
     Dirty(DirtyPages),
     Recorder(Arc<Recorder>),
+    Probe(Arc<ProbeLog>),
 }
 
 // SAFETY: the memory is reached by assembly, volatile and atomic accesses only; what races mean is the caller's
@@ -76,14 +93,11 @@ impl Region {
     }
 
     pub(crate) fn recorded(mapping: Arc<Mapping>, recorder: Arc<Recorder>) -> Region {
-        let source = Source {
-            backend: Backend::Simulated,
-            read_only: false,
-            file: None,
-            path: None,
-            failure: Failure::default(),
-        };
-        Region::watched(mapping, source, Some(Watcher::Recorder(recorder)))
+        Region::watched(mapping, Source::simulated(), Some(Watcher::Recorder(recorder)))
+    }
+
+    pub(crate) fn noted(mapping: Arc<Mapping>, log: Arc<ProbeLog>) -> Region {
+        Region::watched(mapping, Source::simulated(), Some(Watcher::Probe(log)))
     }
 
     fn watched(mapping: Arc<Mapping>, source: Source, watcher: Option<Watcher>) -> Region {
@@ -92,6 +106,7 @@ impl Region {
             base: mapping.base(),
             len_bytes,
             writable_bytes: if source.read_only { 0 } else { len_bytes },
+            readable_bytes: if matches!(watcher, Some(Watcher::Probe(_))) { 0 } else { len_bytes },
             cpu: Cpu::detect(),
             watcher: watcher.map(Box::new),
             mapping,
@@ -105,6 +120,7 @@ impl Region {
             Some(Watcher::Recorder(recorder)) => {
                 Some(Region::recorded(self.mapping.clone(), recorder.clone()))
             }
+            Some(Watcher::Probe(log)) => Some(Region::noted(self.mapping.clone(), log.clone())),
             _ => None,
         }
     }
@@ -119,6 +135,11 @@ impl Region {
         self.len_bytes
     }
 
+    /// Where the region lies in this process, as a number: for tools that look at memory from outside.
+    pub fn base_address(&self) -> usize {
+        self.base as usize
+    }
+
     /// What makes a store durable here.
     pub fn backend(&self) -> Backend {
         self.source.backend
@@ -127,6 +148,11 @@ impl Region {
     /// The file or device; none for anonymous and simulated regions.
     pub fn path(&self) -> Option<&Path> {
         self.source.path.as_deref()
+    }
+
+    /// The descriptor to hand to another process (see [`Region::attach`]); none if the region is simulated.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.source.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether stores are refused (by a panic).
@@ -223,6 +249,20 @@ impl Region {
         }
     }
 
+    /// Starts the write-back of what anybody has stored to `[at, at + len_bytes)`: for stores whose own thread died before its
+    /// fence. Durable after [`Region::fence`].
+    pub fn flush_unfenced(&self, at: Pos, len_bytes: u64) {
+        self.checked_store(at, len_bytes);
+        if len_bytes == 0 {
+            return;
+        }
+        if let Some(Watcher::Dirty(pages)) = self.watcher.as_deref() {
+            pages.note(at.0, len_bytes);
+        }
+        // SAFETY: checked above.
+        unsafe { self.flush(at.0, len_bytes as usize) }
+    }
+
     /// Copies out of the region. Bytes that another thread is storing meanwhile come out old, new or mixed.
     #[inline]
     pub fn read(&self, at: Pos, into: &mut [u8]) {
@@ -263,8 +303,21 @@ impl Region {
 
     #[inline]
     fn checked_load(&self, at: Pos, len_bytes: u64) {
-        if at.0.checked_add(len_bytes).is_none_or(|end| end > self.len_bytes) {
-            self.refuse(at, len_bytes, self.len_bytes)
+        if at.0.checked_add(len_bytes).is_none_or(|end| end > self.readable_bytes) {
+            self.note_load(at, len_bytes)
+        }
+    }
+
+    /// I4: a load that is outside, or of a region whose loads are noted.
+    #[cold]
+    fn note_load(&self, at: Pos, len_bytes: u64) {
+        match self.watcher.as_deref() {
+            Some(Watcher::Probe(log))
+                if at.0.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes) =>
+            {
+                log.note_load(at.0, len_bytes);
+            }
+            _ => self.refuse(at, len_bytes, self.len_bytes),
         }
     }
 
@@ -340,6 +393,10 @@ impl Region {
     /// The range is inside the region.
     #[inline]
     unsafe fn flush(&self, at: u64, len_bytes: usize) {
+        #[cfg(feature = "planted")]
+        if crate::planted::left_out() {
+            return;
+        }
         match self.watcher.as_deref() {
             Some(Watcher::Recorder(recorder)) => recorder.flush(cpu::lines(at, len_bytes, LINE_BYTES)),
             // SAFETY: the caller's; lines do not cross the page on which a mapping ends.
@@ -357,6 +414,12 @@ impl Watcher {
                 store();
             }
             Watcher::Recorder(recorder) => recorder.store(kind, at, len_bytes, store),
+            Watcher::Probe(log) => {
+                if len_bytes > 0 {
+                    log.note_store(at, len_bytes as u64);
+                }
+                store();
+            }
         }
     }
 
@@ -365,6 +428,7 @@ impl Watcher {
         match self {
             Watcher::Dirty(pages) => pages.write_back(base),
             Watcher::Recorder(recorder) => recorder.fence(),
+            Watcher::Probe(_) => {}
         }
     }
 }

@@ -11,7 +11,7 @@ mod choices;
 mod crash_point;
 mod log;
 
-pub use crash_point::CrashPoint;
+pub use crash_point::{CrashPoint, Pending};
 pub(crate) use log::StoreKind;
 
 use crate::mapping::Mapping;
@@ -35,6 +35,7 @@ pub enum Model {
 }
 
 type Hook = Box<dyn FnMut(&CrashPoint<'_>) + Send>;
+type Turn = Arc<dyn Fn() + Send + Sync>;
 
 /// The power switch of a simulated region: sees every store, flush and fence, and tells what a power cut would leave.
 #[derive(Clone, Debug)]
@@ -88,6 +89,17 @@ impl Simulator {
         *self.recorder.hook() = Some(hook);
     }
 
+    /// Calls `turn` before every store, flush and fence, in the thread that makes it and before anything is locked: it may make that
+    /// thread wait for others. Replaces an earlier one.
+    pub fn on_step(&self, turn: impl Fn() + Send + Sync + 'static) {
+        *lock(&self.recorder.turn) = Some(Arc::new(turn));
+    }
+
+    /// Removes what [`Simulator::on_step`] set.
+    pub fn stop_stepping(&self) {
+        *lock(&self.recorder.turn) = None;
+    }
+
     /// Removes the hook.
     pub fn stop_watching(&self) {
         *self.recorder.hook() = None;
@@ -104,29 +116,45 @@ pub(crate) struct Recorder {
     log: Mutex<Log>,
     hook: Mutex<Option<Hook>>,
     in_hook: Mutex<Option<ThreadId>>,
+    turn: Mutex<Option<Turn>>,
 }
 
 impl Recorder {
     fn new(memory: Arc<Mapping>) -> Recorder {
-        Recorder { log: Mutex::new(Log::new(memory)), hook: Mutex::default(), in_hook: Mutex::default() }
+        Recorder {
+            log: Mutex::new(Log::new(memory)),
+            hook: Mutex::default(),
+            in_hook: Mutex::default(),
+            turn: Mutex::default(),
+        }
     }
 
     /// Runs `store`, which stores exactly `[at, at + len_bytes)`, and records what it left in memory.
     pub(crate) fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
+        self.take_turn();
         self.log().record(kind, at, len_bytes, store);
     }
 
     pub(crate) fn flush(&self, lines: impl Iterator<Item = u64>) {
+        self.take_turn();
         self.log().flush(thread::current().id(), lines);
     }
 
     pub(crate) fn fence(&self) {
+        self.take_turn();
         let mut log = self.log();
         if let Some(hook) = self.hook().as_mut() {
             let _inside = InHook::enter(self);
             hook(&log.crash_point());
         }
         log.fence(thread::current().id());
+    }
+
+    fn take_turn(&self) {
+        let turn = lock(&self.turn).clone();
+        if let Some(turn) = turn {
+            turn();
+        }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {

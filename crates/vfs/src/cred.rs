@@ -11,6 +11,8 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// Permission bits that what he makes does not get, unless the directory has a default access list.
+    pub umask: u16,
 }
 
 /// What a caller wants to do to an inode, as the bits of access(2).
@@ -31,7 +33,7 @@ impl Permission {
 impl Cred {
     /// User 0, who passes every check.
     pub fn root() -> Cred {
-        Cred { uid: 0, gid: 0, groups: Vec::new() }
+        Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0 }
     }
 
     /// Is the caller privileged?

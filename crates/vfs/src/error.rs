@@ -66,6 +66,12 @@ pub enum Error {
     /// EBUSY
     #[error("in use")]
     Busy,
+    /// EDEADLK: a signal handler calls into a file system that its own thread is changing.
+    #[error("the call that this signal interrupted holds what this one needs")]
+    WouldDeadlock,
+    /// ENODEV: whoever mounted the file system has unmounted it.
+    #[error("the file system was unmounted")]
+    Unmounted,
     /// ENXIO
     #[error("no data or hole beyond this offset")]
     NoSuchOffset,
@@ -75,6 +81,9 @@ pub enum Error {
     /// ERANGE
     #[error("the buffer is too small")]
     Range,
+    /// E2BIG
+    #[error("an attribute's value is longer than 64 KiB")]
+    TooBig,
     /// EOPNOTSUPP
     #[error("not supported by this engine: {0}")]
     NotSupported(&'static str),
@@ -112,9 +121,12 @@ impl Error {
             Error::Loop => libc::ELOOP,
             Error::CrossDevice => libc::EXDEV,
             Error::Busy => libc::EBUSY,
+            Error::WouldDeadlock => libc::EDEADLK,
+            Error::Unmounted => libc::ENODEV,
             Error::NoSuchOffset => libc::ENXIO,
             Error::NoAttribute => libc::ENODATA,
             Error::Range => libc::ERANGE,
+            Error::TooBig => libc::E2BIG,
             Error::NotSupported(_) => libc::EOPNOTSUPP,
             Error::Corrupt(_) => libc::EUCLEAN,
             Error::Io(_) => libc::EIO,

@@ -1,6 +1,12 @@
 //! The interface between engines and front ends.
 
-use crate::{Attr, Cookie, Cred, FileKind, Handle, Ino, Name, NewNode, OpenFlags, Result, SetAttr, StatFs};
+use crate::{
+    Attr, Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, OpenFlags, Permission, Result, SetAttr,
+    SetXattr, StatFs, XattrName,
+};
+
+/// Most that one call of [`FileSystem::copy_range`] copies unless an engine does better, in bytes.
+const COPY_MAX_BYTES: usize = 1 << 20;
 
 /// One entry given to a reader of a directory. `.` and `..` are not entries of an engine: front ends add them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,9 +48,9 @@ pub enum RangeOp {
         /// Leaves the size as it is.
         keep_size: bool,
     },
-    /// Cuts the range out (`FALLOC_FL_COLLAPSE_RANGE`).
+    /// Cuts the range, of whole blocks, out (`FALLOC_FL_COLLAPSE_RANGE`).
     Collapse,
-    /// Inserts a hole (`FALLOC_FL_INSERT_RANGE`).
+    /// Inserts a hole of whole blocks (`FALLOC_FL_INSERT_RANGE`).
     Insert,
 }
 
@@ -75,6 +81,11 @@ pub trait FileSystem: Send + Sync {
     /// What `stat` tells.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
 
+    /// May the caller do this to the inode? What access(2) asks; mode and access list decide.
+    fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
+        cred.check(&self.getattr(ino)?, want)
+    }
+
     /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`); with
     /// one that is not, it is [`crate::Error::InvalidArgument`], even for root.
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr>;
@@ -83,7 +94,8 @@ pub trait FileSystem: Send + Sync {
     fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr>;
 
     /// Makes a regular file and opens it; fails with [`crate::Error::Exists`] if the name is taken. The new file is
-    /// open as `flags` say, whatever `perm` allows.
+    /// open as `flags` say, whatever `perm` allows. The caller's umask is taken from `perm`, or, as for
+    /// [`FileSystem::make`], what the directory's default access list does not grant.
     fn create(
         &self,
         cred: &Cred,
@@ -93,10 +105,25 @@ pub trait FileSystem: Send + Sync {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)>;
 
+    /// Makes a regular file without a name in the file system of `dir`, and opens it (`O_TMPFILE`). It is gone with its
+    /// last handle, unless [`FileSystem::link`] has given it a name; `linkable` says whether that may be (not with
+    /// `O_EXCL`). Owner, group and mode are as if it was made in `dir`.
+    fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: Ino,
+        perm: u16,
+        flags: OpenFlags,
+        linkable: bool,
+    ) -> Result<(Attr, Handle)> {
+        let _ = (cred, dir, perm, flags, linkable);
+        Err(Error::NotSupported("files without a name"))
+    }
+
     /// Target of a symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
 
-    /// Gives an inode that is not a directory one more name.
+    /// Gives an inode that is not a directory one more name; one that lost its last is [`crate::Error::NotFound`].
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr>;
 
     /// Takes a name away from what is not a directory.
@@ -135,11 +162,78 @@ pub trait FileSystem: Send + Sync {
     /// Makes what was written to this file durable. `data_only` is fdatasync(2).
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()>;
 
+    /// The front end's kernel keeps pages of this file for a mapping from now on (`keeps`), or no more. Engines that let other
+    /// processes in past the front end tell them.
+    fn note_kernel_pages(&self, _handle: &Handle, _keeps: bool) {}
+
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
 
     /// Allocates, punches, zeroes, collapses, inserts.
     fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()>;
+
+    /// Copies up to `len_bytes` from one open file to another, or within one; returns how many. Fewer than asked for is no
+    /// error, 0 is the end of the source. What is copied is one write of the target, and one read of the source.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] if the ranges overlap in one file; those of read and write.
+    fn copy_range(
+        &self,
+        from: &Handle,
+        offset_from: u64,
+        to: &Handle,
+        offset_to: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        let source = self.getattr(from.ino)?;
+        if source.kind == FileKind::Directory || self.getattr(to.ino)?.kind == FileKind::Directory {
+            return Err(Error::IsDirectory);
+        }
+        if !from.flags.read || !to.flags.write || to.flags.append {
+            return Err(Error::BadHandle);
+        }
+        let len = len_bytes.min(source.size_bytes.saturating_sub(offset_from));
+        if from.ino == to.ino && offset_from.abs_diff(offset_to) < len {
+            return Err(Error::InvalidArgument("the ranges to copy from and to overlap"));
+        }
+        let mut bytes = vec![0; len.min(COPY_MAX_BYTES as u64) as usize];
+        let read = self.read(from, offset_from, &mut bytes)?;
+        if read == 0 {
+            return Ok(0);
+        }
+        self.write(to, offset_to, &bytes[..read]).map(|written| written as u64)
+    }
+
+    /// Value of an extended attribute.
+    fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        let _ = (cred, ino, name);
+        Err(Error::NotSupported("extended attributes"))
+    }
+
+    /// Sets an extended attribute. An access list sets the mode with it; one that says no more than a mode is not kept.
+    fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        let _ = (cred, ino, name, value, how);
+        Err(Error::NotSupported("extended attributes"))
+    }
+
+    /// The names of the extended attributes, each with a NUL behind it; those of `trusted` for root alone.
+    fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        let _ = (cred, ino);
+        Err(Error::NotSupported("extended attributes"))
+    }
+
+    /// Removes an extended attribute.
+    fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        let _ = (cred, ino, name);
+        Err(Error::NotSupported("extended attributes"))
+    }
 
     /// Next data or hole at or after `offset`.
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64>;

@@ -5,14 +5,18 @@
 //! argument and the caller's own buffers: no copy is made on the way.
 #![warn(missing_docs)]
 
+pub mod acl;
 mod cred;
 mod error;
 mod fs;
+pub mod ioctl;
 pub mod model;
 pub mod path;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
+pub mod tree;
 mod types;
+pub mod xattr;
 
 pub use cred::{Cred, Permission};
 pub use error::{Error, Result};
@@ -21,3 +25,4 @@ pub use types::{
     Attr, Cookie, FileKind, Handle, Ino, NAME_MAX_BYTES, Name, NewNode, OFFSET_MAX_BYTES, OpenFlags, SetAttr,
     SetTime, StatFs, Time,
 };
+pub use xattr::{SetXattr, XattrName};

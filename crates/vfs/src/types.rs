@@ -172,7 +172,7 @@ pub struct SetAttr {
 pub struct NewNode<'a> {
     /// Its kind.
     pub kind: FileKind,
-    /// Permission bits after the caller's umask.
+    /// Permission bits before the caller's umask.
     pub perm: u16,
     /// Device number of a device file, else 0.
     pub rdev: u32,

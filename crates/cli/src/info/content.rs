@@ -81,8 +81,12 @@ impl Content {
         let (regular, directories, symlinks) =
             (kinds(FileKind::Regular), kinds(FileKind::Directory), kinds(FileKind::Symlink));
         let named = survey.inodes.len() as u64;
-        let sum = |of: fn(&heddle_nvmfs::fsck::Figures) -> u64| survey.inodes.iter().map(|i| of(&i.figures)).sum::<u64>();
-        let max = |of: fn(&heddle_nvmfs::fsck::Figures) -> u64| survey.inodes.iter().map(|i| of(&i.figures)).max().unwrap_or(0);
+        let sum = |of: fn(&heddle_nvmfs::fsck::Figures) -> u64| {
+            survey.inodes.iter().map(|i| of(&i.figures)).sum::<u64>()
+        };
+        let max = |of: fn(&heddle_nvmfs::fsck::Figures) -> u64| {
+            survey.inodes.iter().map(|i| of(&i.figures)).max().unwrap_or(0)
+        };
         let (records, living, extents) = (sum(|f| f.records), sum(|f| f.living), sum(|f| f.extents));
         let shown = survey.inodes.iter().filter(|_| files).map(|i| File {
             inode: i.ino.0,
@@ -160,7 +164,13 @@ impl Content {
                 "logs",
                 format!(
                     "{} pages in {} chains of {} inodes (at most {} of one), {} records: {} living, {} dead",
-                    l.pages, l.chains, l.inodes, l.chains_of_one_inode_max, l.records, l.records_living, l.records_dead
+                    l.pages,
+                    l.chains,
+                    l.inodes,
+                    l.chains_of_one_inode_max,
+                    l.records,
+                    l.records_living,
+                    l.records_dead
                 ),
             ),
             (
@@ -174,9 +184,21 @@ impl Content {
         if self.issues > 0 {
             rows.push(("damage", format!("{} issues: see heddle fsck -n", self.issues)));
         }
-        let mut text = rows.iter().map(|(name, value)| format!("{name:<9}{value}")).collect::<Vec<_>>().join("\n");
+        let mut text =
+            rows.iter().map(|(name, value)| format!("{name:<9}{value}")).collect::<Vec<_>>().join("\n");
         if !self.files.is_empty() {
-            let header = ["inode", "kind", "names", "size", "data", "extents", "chains", "log pages", "records", "living"];
+            let header = [
+                "inode",
+                "kind",
+                "names",
+                "size",
+                "data",
+                "extents",
+                "chains",
+                "log pages",
+                "records",
+                "living",
+            ];
             let rows = self.files.iter().map(|f| {
                 [
                     f.inode.to_string(),

@@ -1,17 +1,18 @@
-//! How long a lock takes to get, inside the loop of DWOM: lock a page of one's own in a shared file, store 4 KiB past the
-//! cache, fence, unlock.
+//! How long a lock takes to get inside DWOM: threads write their own pages of one shared file through the engine, and the
+//! engine tells how long each write waited for its range.
 //!
 //! State  each thread has [`SET_PAGES`] pages of its own. Pass one writes each of them for the first time (a tree grows),
 //!        then they are written over and over. Each thread keeps its own histogram.
 
+use crate::engines;
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
-use heddle_arena::{Arena, Ptr};
-use heddle_nvmfs::LockMode;
-use heddle_pmem::{Pos, Region};
-use heddle_range_lock::{Access, AnyLock, Geometry, LockHead, LockKind, RangeLock, make};
+use heddle_nvmfs::{LockMode, MountOptions, NvmFs, Variant};
+use heddle_range_lock::{Geometry, LockKind};
+use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
+use std::cell::RefCell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -35,10 +36,23 @@ pub struct Row {
 const PAGE_BYTES: u64 = 4096;
 /// 8 MiB a thread, as FxMark's segments.
 const SET_PAGES: u64 = 2048;
-/// Sets written for the first time, so that the initial pass has enough samples for its 99.9th percentile.
-const FRESH_LOCKS: usize = 4;
-/// What one thread copies into: the target's bytes do not matter to the lock.
-const TARGET_BYTES: u64 = 1 << 20;
+/// Files written for the first time, so that the initial pass has enough samples for its 99.9th percentile.
+const FRESH_FILES: usize = 4;
+/// Beside twice the data, for logs.
+const SPARE_BYTES: u64 = 256 << 20;
+
+thread_local! {
+    static WAITS: RefCell<Option<Histogram<u64>>> = const { RefCell::new(None) };
+}
+
+/// What the engine tells of a write of this thread.
+fn note(wait: Duration) {
+    WAITS.with_borrow_mut(|waits| {
+        if let Some(waits) = waits {
+            waits.saturating_record(wait.as_nanos() as u64);
+        }
+    });
+}
 
 /// Every lock with every number of threads.
 pub fn measure(
@@ -56,24 +70,15 @@ pub fn measure(
             return Err(crate::failure::usage(format!("{n} threads need -M of {} bits", wants.ilog2() + 1)));
         }
         for kind in LockKind::ALL {
-            let lock = make(kind, mode, geometry)?;
-            let mut initial = histogram()?;
-            let mut overwrite = histogram()?;
-            for round in 0..FRESH_LOCKS {
-                let last = round + 1 == FRESH_LOCKS;
-                let time = if last { Duration::from_secs_f64(secs) } else { Duration::ZERO };
-                let (first, over) = round_of(&lock, geometry, n, time)?;
-                initial.add(first)?;
-                overwrite.add(over)?;
-            }
+            let (initial, overwrite) = waits(kind, mode, geometry, n, secs)?;
             let row = |pattern, h: &Histogram<u64>| Row {
                 lock: kind.name(),
                 pattern,
                 threads: n,
                 oversubscribed: n > cores,
                 samples: h.len(),
-                median_ns: h.value_at_quantile(0.5),
-                p999_ns: h.value_at_quantile(0.999),
+                median_ns: h.value_at_quantile(0.5).min(h.max()),
+                p999_ns: h.value_at_quantile(0.999).min(h.max()),
                 max_ns: h.max(),
             };
             rows.push(row("initial", &initial));
@@ -92,36 +97,60 @@ pub fn clock_ns() -> u64 {
     (0..1000).map(look).min().unwrap_or(0)
 }
 
-struct Setup<'a> {
-    lock: &'a AnyLock,
-    arena: Arena,
-    head: Ptr<LockHead>,
-    region: Region,
-    start: Barrier,
-    stop: AtomicBool,
+/// The variant that has this lock.
+fn variant(kind: LockKind) -> Variant {
+    match kind {
+        LockKind::Inode => Variant::Nova,
+        LockKind::Interval => Variant::NovaInterval,
+        LockKind::Array => Variant::NovaArray,
+        LockKind::Tree => Variant::NovaTree,
+    }
 }
 
 type Pair = (Histogram<u64>, Histogram<u64>);
 
-/// All threads write their sets for the first time, then over and over for `time`.
-fn round_of(lock: &AnyLock, geometry: &Geometry, threads: usize, time: Duration) -> Result<Pair> {
-    let words_bytes = (geometry.file_bytes_max / geometry.segment_bytes) as usize * 4;
-    let arena =
-        Arena::private(words_bytes + (256 << 20)).map_err(|e| anyhow!("no memory for a lock: {e}"))?;
-    let head = arena.alloc_zeroed::<LockHead>(1)?;
-    lock.init(&arena, arena.get(head))?;
-    let region = Region::anonymous(threads as u64 * TARGET_BYTES)?;
+/// Waits of first writes and of overwrites.
+fn waits(kind: LockKind, mode: LockMode, geometry: &Geometry, threads: usize, secs: f64) -> Result<Pair> {
+    let options = MountOptions {
+        lock_mode: mode,
+        geometry: Some(geometry.clone()),
+        on_lock: Some(note),
+        ..MountOptions::default()
+    };
+    let data = threads as u64 * SET_PAGES * PAGE_BYTES;
+    let volume = engines::fresh_with(variant(kind), &options, 2 * data + SPARE_BYTES)?;
+    let mut sum = (histogram()?, histogram()?);
+    for round in 0..FRESH_FILES {
+        let last = round + 1 == FRESH_FILES;
+        let time = if last { Duration::from_secs_f64(secs) } else { Duration::ZERO };
+        let (first, over) = round_of(&volume.fs(), threads, time)?;
+        sum.0.add(first)?;
+        sum.1.add(over)?;
+    }
+    volume.unmount();
+    Ok(sum)
+}
+
+struct Setup<'a> {
+    fs: &'a NvmFs,
+    file: Handle,
+    start: Barrier,
+    stop: AtomicBool,
+}
+
+/// All threads write their sets of a new file for the first time, then over and over for `time`; the file goes.
+fn round_of(fs: &NvmFs, threads: usize, time: Duration) -> Result<Pair> {
+    let name = Name::new(b"shared")?;
+    let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE)?;
+    // As DWOM's file, it has its size before it is timed: else writers would wait for EOF, not for their range.
+    let end = threads as u64 * SET_PAGES * PAGE_BYTES;
+    fs.write(&file, end, &[1])?;
     let start = Barrier::new(threads + 1);
-    let setup = Setup { lock, arena, head, region, start, stop: AtomicBool::new(time.is_zero()) };
+    let setup = Setup { fs, file, start, stop: AtomicBool::new(time.is_zero()) };
     let parts: Vec<Result<Pair>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|worker| {
-                scope.spawn({
-                    let setup = &setup;
-                    move || setup.work(worker as u64)
-                })
-            })
-            .collect();
+        let setup = &setup;
+        let workers: Vec<_> =
+            (0..threads).map(|worker| scope.spawn(move || setup.work(worker as u64))).collect();
         setup.start.wait();
         thread::sleep(time);
         setup.stop.store(true, Ordering::SeqCst);
@@ -130,6 +159,8 @@ fn round_of(lock: &AnyLock, geometry: &Geometry, threads: usize, time: Duration)
             .map(|worker| worker.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
             .collect()
     });
+    fs.release(setup.file);
+    fs.unlink(&Cred::root(), Ino::ROOT, name)?;
     let mut sum = (histogram()?, histogram()?);
     for part in parts {
         let (first, over) = part?;
@@ -142,37 +173,26 @@ fn round_of(lock: &AnyLock, geometry: &Geometry, threads: usize, time: Duration)
 impl Setup<'_> {
     fn work(&self, worker: u64) -> Result<Pair> {
         let data = [worker as u8 + 1; PAGE_BYTES as usize];
-        let base = Pos(worker * TARGET_BYTES);
-        // Page faults of the target are not the lock's.
-        (0..TARGET_BYTES / PAGE_BYTES)
-            .for_each(|page| self.region.nt_write(base.plus(page * PAGE_BYTES), &data));
+        let write = |page: u64| {
+            let offset = (worker * SET_PAGES + page) * PAGE_BYTES;
+            self.fs.write(&self.file, offset, &data)
+        };
         pin(worker as usize);
-        let (mut first, mut over) = (histogram()?, histogram()?);
+        let fresh = Some(histogram()?);
         self.start.wait();
+        WAITS.set(fresh);
         for page in 0..SET_PAGES {
-            self.write(worker, page, base, &data, &mut first)?;
+            write(page)?;
         }
-        // ORDERING: Relaxed: a flag alone; a late sight of it is one more write.
+        let first = WAITS.replace(Some(histogram()?));
+        // ORDERING: Relaxed: a flag alone; a late sight of it is one more round.
         while !self.stop.load(Ordering::Relaxed) {
             for page in 0..64 {
-                self.write(worker, page, base, &data, &mut over)?;
+                write(page)?;
             }
         }
-        Ok((first, over))
-    }
-
-    fn write(&self, worker: u64, page: u64, base: Pos, data: &[u8], into: &mut Histogram<u64>) -> Result<()> {
-        let offset = (worker * SET_PAGES + page) * PAGE_BYTES;
-        let head = self.arena.get(self.head);
-        let began = Instant::now();
-        let held = self.lock.acquire(&self.arena, head, offset..offset + PAGE_BYTES, Access::Exclusive)?;
-        let took = began.elapsed();
-        self.region.nt_write(base.plus(page * PAGE_BYTES % TARGET_BYTES), data);
-        // PERSIST: as a write holds its lock until its data is durable.
-        self.region.fence();
-        self.lock.release(&self.arena, head, held);
-        into.saturating_record(took.as_nanos() as u64);
-        Ok(())
+        let over = WAITS.take();
+        first.zip(over).ok_or_else(|| anyhow!("a thread lost its histogram"))
     }
 }
 

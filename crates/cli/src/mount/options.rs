@@ -5,6 +5,7 @@ use crate::size::Size;
 use crate::variant;
 use anyhow::Result;
 use heddle_nvmfs::{LockMode, Variant};
+use std::time::Duration;
 
 /// All options of a mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,6 +15,11 @@ pub struct Options {
     pub allow_other: bool,
     pub lock_mode: LockMode,
     pub segment_bytes: u64,
+    /// Other processes may attach.
+    pub attach: bool,
+    /// Members of this group too.
+    pub attach_group: Option<u32>,
+    pub patience: Option<Duration>,
 }
 
 impl Options {
@@ -25,6 +31,9 @@ impl Options {
             allow_other: rustix::process::geteuid().is_root(),
             lock_mode: LockMode::Default,
             segment_bytes: 4096,
+            attach: true,
+            attach_group: None,
+            patience: None,
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             options.take(option).map_err(|why| usage(format!("-o {option}: {why}")))?;
@@ -47,17 +56,35 @@ impl Options {
                     Some(Variant::from_name(name).ok_or_else(|| format!("there are {}", known()))?);
             }
             ("lock-mode", Some(mode)) => self.lock_mode = variant::lock_mode(mode)?,
+            ("no_attach", None) => self.attach = false,
+            ("attach-group", Some(group)) => self.attach_group = Some(group_id(group)?),
+            ("patience", Some(seconds)) => {
+                let seconds =
+                    seconds.parse::<u32>().map_err(|_| "a number of seconds is wanted".to_owned())?;
+                self.patience = Some(Duration::from_secs(seconds.into()));
+            }
             ("segment", Some(size)) => self.segment_bytes = size.parse::<Size>()?.0,
             _ => {
                 return Err(
                     "no such option; there are ro, rw, noatime, allow_other, no_allow_other, variant=V, \
-                            lock-mode=paper|default, segment=SIZE"
+                            lock-mode=paper|default, segment=SIZE, no_attach, attach-group=GROUP, patience=SECONDS"
                         .to_owned(),
                 );
             }
         }
         Ok(())
     }
+}
+
+/// Number of a group, given by name or number.
+fn group_id(group: &str) -> Result<u32, String> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let table = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let mut rows = table.lines().map(|row| row.split(':'));
+    rows.find_map(|mut row| (row.next() == Some(group)).then(|| row.nth(1)?.parse().ok()).flatten())
+        .ok_or_else(|| "no group of that name in /etc/group; its number works too".to_owned())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ fn handle(token: u64) -> Handle {
 }
 
 fn token(handles: &Handles, number: u64) -> Result<u64> {
-    handles.with(number, |handle| Ok(handle.token))
+    handles.with(number, |open| Ok(open.handle.token))
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_number_means_one_open_file_and_nothing_after_its_release() {
         assert_eq!(token(&handles, *number), Ok(wanted as u64));
     }
     let old = numbers[500];
-    assert_eq!(handles.remove(old).unwrap().token, 500);
+    assert_eq!(handles.remove(old).unwrap().handle.token, 500);
     assert!(handles.remove(old).is_none());
     let new = handles.insert(handle(7777)).unwrap();
     assert_eq!(new as u32, old as u32, "the slot is used again");
@@ -53,7 +53,7 @@ fn threads_do_not_get_each_others_files() {
                     let wanted = thread << 32 | round;
                     let number = handles.insert(handle(wanted)).unwrap();
                     assert_eq!(token(handles, number), Ok(wanted));
-                    assert_eq!(handles.remove(number).unwrap().token, wanted);
+                    assert_eq!(handles.remove(number).unwrap().handle.token, wanted);
                 }
             });
         }

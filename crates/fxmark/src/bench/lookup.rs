@@ -117,6 +117,10 @@ impl<O: Ops> Bench<O> for Lookup {
         Ok(Next::More)
     }
 
+    fn meet_all(&mut self, stage: &Stage<'_, O>) -> Result<()> {
+        self.paths.iter().try_for_each(|path| stage.ops.close(stage.ops.open(path, Mode::Read, false)?))
+    }
+
     fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {
         (0..self.paths.len()).try_for_each(|at| self.is_right(stage.ops, at))
     }

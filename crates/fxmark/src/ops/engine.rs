@@ -38,7 +38,7 @@ impl Engine {
     pub fn new(fs: Arc<dyn FileSystem>) -> Engine {
         // SAFETY: these calls have no arguments and cannot fail.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        Engine { fs, cred: Cred { uid, gid, groups: Vec::new() } }
+        Engine { fs, cred: Cred { uid, gid, groups: Vec::new(), umask: 0 } }
     }
 
     fn walk<'p>(&self, path: &'p RelPath) -> heddle_vfs::Result<(Ino, Name<'p>)> {

@@ -9,7 +9,7 @@
 //! Source      ours; design 4.5. What went wrong in earlier drafts of it: protocol review D1 to D17.
 
 use crate::alloc::{free_later, settle_limbo, untake};
-use crate::cell::{Cell, Map};
+use crate::cell::{Cell, Lv, Map};
 use crate::core::{Core, no_memory};
 use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
 use crate::format::record::{WriteLine, write_line};
@@ -18,8 +18,12 @@ use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
+use crate::planted::{Bug, fence_unless, planted};
+use crate::settle;
+use heddle_arena::Waited;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
+use std::time::Instant;
 
 /// Rounds of spinning before a thread sleeps on a cell.
 const SPINS: u32 = 400;
@@ -51,6 +55,7 @@ pub fn write(
         return Err(Error::FileTooBig);
     }
     if data.len() == BLOCK_BYTES
+        && !planted(Bug::EntryBeforeData)
         && !span.ragged_start()
         && write_page(core, guard, inode, span.first(), data, eof.is_some()).is_some()
     {
@@ -59,8 +64,13 @@ pub fn write(
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, prepared, eof);
+        if planted(Bug::EntryBeforeData) {
+            place::copy_in(core, span, &extents, data);
+            // PERSIST: too late, which is the bug.
+            core.region.fence();
+        }
         if result.is_err() {
-            give_back(core, &extents);
+            give_back(core, guard, &extents);
         }
         result
     });
@@ -84,13 +94,17 @@ fn write_page(
     eof: bool,
 ) -> Option<()> {
     let end = page.offset() + BLOCK_BYTES as u64;
-    let next = chain::next_slot(core, guard.own, inode)?;
+    let next = chain::next_slot(core, guard.own, guard.id, inode)?;
     let cell = &inode.vi.index().find(&core.arena, page)?.cells[0];
     if !eof && (cell.map().block().is_none() || end > inode.vi.size()) {
         return None;
     }
     let block = guard.own.magazine.pop()?;
+    guard.lane.intent.taken.push(Extent { block, count: 1 });
     core.region.nt_write(block.pos(), data);
+    if let (true, Some(old)) = (planted(Bug::WriteInPlace), cell.map().block()) {
+        core.region.nt_write(old.pos(), data);
+    }
     let mtime = inode.vi.write_time();
     let saying = |version: Version| WriteLine {
         page,
@@ -102,9 +116,9 @@ fn write_page(
     let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
     let (size, old) = (inode.vi.size(), cell.map());
     if !eof && (inode.vi.gate_up() || end > size || old.block().is_none()) {
@@ -120,9 +134,9 @@ fn write_page(
     if truth != guess {
         line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
     }
-    next.append_unfenced(core, &line);
+    next.append_unfenced(core, guard.lane, inode, &line);
     // PERSIST: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::CommitFenceMissing, &core.region);
     guard.lane.commit();
     if end > size {
         inode.vi.set_size(end);
@@ -165,6 +179,9 @@ fn prepare(
 ) -> Result<Prepared> {
     let replaces = span.pages() == 1 && look(core, inode, span.first()).0.block().is_some();
     place::allocate(core, guard.own, span, replaces, extents)?;
+    for extent in extents.iter() {
+        guard.lane.intent.taken.push(*extent);
+    }
     let filled = (|| {
         let list = place::write_list(core, guard.own, inode.id(), extents)?;
         commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32))?;
@@ -173,11 +190,13 @@ fn prepare(
     let list = match filled {
         Ok(list) => list,
         Err(error) => {
-            give_back(core, extents);
+            give_back(core, guard, extents);
             return Err(error);
         }
     };
-    place::copy_in(core, span, extents, data);
+    if !planted(Bug::EntryBeforeData) {
+        place::copy_in(core, span, extents, data);
+    }
     let edges = span.edges().map(|edge| {
         edge.map(|page| {
             let (map, version) = look(core, inode, page);
@@ -186,13 +205,14 @@ fn prepare(
         })
     });
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     Ok(Prepared { list, edges })
 }
 
 /// Blocks that were filled for nothing go back.
-fn give_back(core: &Core, extents: &[Extent]) {
+fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent]) {
+    guard.lane.intent.taken.clear();
     // PERSIST: D15, this lane's stores into them come before another lane's.
     core.region.fence();
     untake(core.free_map(), extents);
@@ -212,7 +232,7 @@ fn publish<'v>(
     if eof.is_none() && span.end > inode.vi.size() {
         eof = Some(inode.vi.eof.lock());
     }
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, span.first(), span.page_end());
     let locked = loop {
         let locked = match lock_pages(core, guard, inode, span.first(), span.page_end()) {
             Ok(locked) => locked,
@@ -320,7 +340,7 @@ pub fn lock_pages<'v>(
 
 /// Locks a cell; returns its version.
 pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
-    let mut spins = 0;
+    let (mut spins, mut began) = (0, None);
     loop {
         let held = match cell.try_lock(lane) {
             Ok(version) => return version,
@@ -330,15 +350,23 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
         if spins < SPINS || !held.locked() {
             std::hint::spin_loop();
         } else if cell.set_waiter(held) {
-            wait_unlocked(core, cell, held);
+            let (by, since) = *began.get_or_insert_with(|| (held, Instant::now()));
+            if by != held {
+                began = None;
+            } else {
+                wait_unlocked(core, cell, held, since);
+            }
         }
     }
 }
 
-/// Sleeps until a cell's lock word is no longer `held`; its waiter bit is set.
-pub fn wait_unlocked(core: &Core, cell: &Cell, held: crate::cell::Lv) {
+/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be dead: then
+/// it is settled here. `since`: the caller has waited for this holder since then.
+pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
-    core.arena.parking().wait(key, || cell.still(held), Some(std::time::Duration::from_millis(100)));
+    if core.arena.parking().wait(key, || cell.still(held), Some(settle::LOOK)) == Waited::TimedOut {
+        settle::held_up(core, held.lane(), since.elapsed());
+    }
 }
 
 /// Wakes who sleeps on a cell.

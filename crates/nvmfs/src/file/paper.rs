@@ -22,9 +22,12 @@ use crate::inode::{InodeRef, PaperLocks};
 use crate::lane::Own;
 use crate::latch::{Latched, Spin};
 use crate::lease::LaneGuard;
-use crate::log::{clean, commit};
+use crate::log::clean::Eof;
+use crate::log::{clean, commit, relog};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::variant::Variant;
 use heddle_arena::{Ptr, Zeroed};
+use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::{Access, Held, LockHead, RangeLock};
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
@@ -116,8 +119,12 @@ pub fn lock_range<'c>(
     let Some(lock) = &core.locks else { return Ok(RangeGuard { core, held: None }) };
     make_locks(core, own, inode)?;
     let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
+    let asked = core.on_lock.map(|tell| (tell, std::time::Instant::now()));
     let held =
         lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
+    if let Some((tell, asked)) = asked {
+        tell(asked.elapsed());
+    }
     Ok(RangeGuard { core, held: Some((&locks.range, Some(held))) })
 }
 
@@ -150,19 +157,24 @@ pub fn write(
         let mut extents = std::mem::take(&mut guard.scratch.extents);
         let done = write_locked(core, guard, inode, span, data, &mut extents);
         guard.scratch.extents = extents;
-        if done? {
-            clean_log(core, guard, inode);
+        let closed_page = done?;
+        if closed_page {
+            clean_log(core, guard, inode, Eof::Free);
         }
         drop(range);
+        drop(eof);
+        if closed_page {
+            relog::paper::step(core, guard, inode, Eof::Free);
+        }
         return Ok(start);
     }
 }
 
 /// Cleans a file's log after a page was closed, under the lock that guards its chain: in `nova` the caller has it.
-pub fn clean_log(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+pub fn clean_log(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
     let _log = locks.map(|l| l.log.lock());
-    clean::step(core, guard, inode);
+    clean::step_with(core, guard, inode, eof);
 }
 
 fn start_of(inode: InodeRef<'_>, at: At) -> u64 {
@@ -193,6 +205,11 @@ fn write_locked(
     read::maps_of(core, inode, span, &mut old);
     let replaces = old.len() == 1 && old[0].map().block().is_some();
     let result = place::allocate(core, guard.own, span, replaces, extents).and_then(|()| {
+        if planted(Bug::FreedBeforeCommit) {
+            for block in old.iter().filter_map(|seen| seen.map().block()) {
+                guard.own.magazine.push(block);
+            }
+        }
         let done = data_write(core, guard, inode, span, data, extents, |n| old[n as usize].map())
             .and_then(|list| log_and_publish(core, guard, inode, span, extents, list, version));
         if done.is_err() {
@@ -209,7 +226,7 @@ fn write_locked(
         inode.vi.count_blocks(
             span.pages() as i64 - old.iter().filter(|s| s.map().block().is_some()).count() as i64,
         );
-        for extent in &replaced {
+        for extent in replaced.iter().filter(|_| !planted(Bug::FreedBeforeCommit)) {
             free_later(core.free_map(), &core.region, guard.own, *extent);
         }
         guard.scratch.replaced = replaced;
@@ -245,9 +262,12 @@ fn data_write(
     for page in span.edges().into_iter().flatten() {
         place::fill_edge(core, span, extents, page, old(page.0 - span.first().0));
     }
+    if let (true, Some(block)) = (planted(Bug::WriteInPlace) && data.len() == BLOCK_BYTES, old(0).block()) {
+        core.region.nt_write(block.pos(), data);
+    }
     step(Step::DataWrite);
     // PERSIST: data before the records that name it; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     Ok(list)
 }

@@ -11,6 +11,7 @@ use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
+use crate::log::clean::Eof;
 use crate::log::commit;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, RangeOp, Result, SeekTarget};
@@ -80,7 +81,7 @@ fn allocate_some(
     untake(core.free_map(), &spare);
     let count: u64 = extents.iter().map(|e| e.count).sum();
     let stop = PageNo(first.0 + count);
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, first, stop);
     let locked = match lock_pages(core, guard, inode, first, stop) {
         Ok(locked) => locked,
         Err(error) => {
@@ -128,7 +129,7 @@ fn allocate_some(
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
     if committed.clean {
-        clean_log(core, guard, inode);
+        clean_log(core, guard, inode, Eof::Held);
     }
     Ok(stop)
 }

@@ -24,6 +24,7 @@ use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
+use std::time::Instant;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -130,7 +131,7 @@ fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64
 
 /// First look at a cell: waits while its owner publishes.
 fn collect(core: &Core, cell: &Cell) -> Seen {
-    let mut tries = 0;
+    let (mut tries, mut began) = (0, None);
     loop {
         let lv = cell.lv();
         if !lv.locked() {
@@ -142,7 +143,8 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
         }
         tries += 1;
         if tries > 400 && cell.set_waiter(lv) {
-            wait_unlocked(core, cell, lv);
+            let began = *began.get_or_insert_with(Instant::now);
+            wait_unlocked(core, cell, lv, began);
         }
         std::hint::spin_loop();
     }
@@ -200,7 +202,9 @@ fn read_pinned(
     offset: u64,
     into: &mut [u8],
 ) -> Result<usize> {
+    guard.lane.intent.pinning(inode.ino.0, false);
     inode.vi.pin();
+    guard.lane.intent.pinning(inode.ino.0, true);
     let mut collected = std::mem::take(&mut guard.scratch.collected);
     let len = loop {
         let size = inode.vi.size();
@@ -211,7 +215,7 @@ fn read_pinned(
         let span = Span::new(offset, len as u64);
         collected.clear();
         let lane = guard.id;
-        guard.lane.begin();
+        guard.lane.begin(inode.ino, span.first(), span.page_end());
         for_pages(core, inode, span, |_, cell| {
             collected.push(cell.map_or(ABSENT, |cell| {
                 lock_cell(core, cell, lane);
@@ -290,7 +294,10 @@ fn push(core: &Core, inode: InodeRef<'_>, first: Ptr<Deferred>, last: Ptr<Deferr
 
 /// Gives a pin back, and the blocks that waited for it.
 fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    if inode.vi.unpin() {
+    guard.lane.intent.pinning(inode.ino.0, false);
+    let last = inode.vi.unpin();
+    guard.lane.intent.unpinned();
+    if last {
         drain(core, guard, inode);
     }
 }

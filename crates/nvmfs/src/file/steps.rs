@@ -1,5 +1,5 @@
 //! The steps of a write as the papers number them (SRL paper, Fig. 2 and 5), so that a test can park a writer in one and see
-//! who may pass. Outside tests a step is nothing.
+//! who may pass. Outside tests (and the crash rig's planted bugs) a step is nothing.
 
 /// A step of a write of the papers' variants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -10,6 +10,9 @@ pub enum Step {
     DataWrite,
     /// Slots are being reserved and filled.
     Logging,
+    /// They are durable, and no lock but the range's is held; the mark is yet to come (`nova-*`).
+    #[cfg(feature = "planted")]
+    Logged,
     /// The mark or tail is being set.
     Tail,
     /// The index is being changed.
@@ -21,12 +24,12 @@ pub enum Step {
 /// Passes a step.
 #[inline(always)]
 pub fn step(step: Step) {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "planted"))]
     hook::pass(step);
     let _ = step;
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "planted"))]
 pub mod hook {
     //! Parks the threads that ask for it.
 

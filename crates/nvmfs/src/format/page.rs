@@ -8,11 +8,12 @@
 //! | 3    | mount epoch:30 · lane:14 | records of an earlier use of the block: with word 4 it seeds every record's checksum |
 //! | 4    | serial of the page among those of its lane and epoch | the same |
 //! | 5    | chain number | a page linked into the wrong chain |
-//! | 6    | era: version of the inode's last tombstone when the page was made | dropping a tombstone too early: see `log::clean` |
+//! | 6    | era: which of the inode's log pages, over all its chains, in the order of their making | dropping a tombstone too early: see `log::clean` |
 //! | 7    | pointer to the next page (see `pointer`), stored later, in place, not under the checksum | |
 
 use super::word::{Line, Shape, crc, field, marked, owner_seed, payload, shape, word};
 use crate::ids::{BlockNo, InodeId};
+use crate::planted::{Bug, planted};
 use heddle_pmem::{LINE_BYTES, Pos};
 
 /// Slots for records in a page; slot 0 is the header.
@@ -44,13 +45,17 @@ pub struct PageHeader {
     pub serial: u64,
     /// Which chain of the inode.
     pub chain: u32,
-    /// Every tombstone of at most this version is older than every record in the page.
+    /// Which of the inode's log pages, over all its chains, in the order of their making. Of two pages of different chains, no
+    /// record in the later one is older than what the earlier one's predecessor says.
     pub era: u64,
 }
 
 impl PageHeader {
     /// Seed of the checksums of the records in this page.
     pub fn record_seed(&self, volume_seed: u32) -> u32 {
+        if planted(Bug::StaleMark) {
+            return owner_seed(volume_seed, self.owner);
+        }
         crc(owner_seed(volume_seed, self.owner), &[self.epoch, u64::from(self.lane), self.serial])
     }
 

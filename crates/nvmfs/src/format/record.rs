@@ -5,7 +5,7 @@
 //! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
 //! | 1, 2 | what the kind says below | |
 //! | 3 | version:48 | which of two records of a page or name came later |
-//! | 4 | first slot of the transaction:6 · its slots:6 | half a transaction |
+//! | 4 | first slot of the transaction:6 · its slots:6 · of a name: generation of the directory's attributes:50 | half a transaction |
 //! | 5 | mtime in ns | |
 //! | 6 | generation of size and attributes; of a name: its first bytes | which of two sizes came later |
 //! | 7 | the mark, over seed and slot | see below |
@@ -17,6 +17,8 @@
 //! | state | size:49 · perm:12 | uid:32 | gid, ctime, atime |
 //! | entry | child's ino:40 · kind:4 · name bytes:8 | child's generation | directory's ino and generation if it is another one (`FOREIGN`), name, 7 bytes a word |
 //! | removal | as entry | as entry | as entry |
+//! | attributes | first block of the blob, 0: none are left | | |
+//! | remap | page:36 | first block of the blob, 0: all holes | |
 //!
 //! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · which line of the record:4.
 //!
@@ -40,6 +42,8 @@ const FLAG_UNWRITTEN: u64 = 1;
 const FLAG_LIST: u64 = 2;
 const FLAG_FOREIGN: u64 = 4;
 const NAME_BYTES_A_WORD: usize = 7;
+/// Bits of word 4 that say where the transaction lies.
+const TXN_BITS: u32 = 12;
 
 /// What a write record maps its pages to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,6 +134,28 @@ pub enum Record {
     },
     /// Size and attributes.
     State(State),
+    /// The extended attributes, all of them. The record comes with a state of the same generation.
+    Xattrs {
+        /// First block of the blob that holds them; `None`: there are none left.
+        blob: Option<BlockNo>,
+        /// Orders it among its like.
+        generation: u64,
+        /// When.
+        mtime: Time,
+    },
+    /// Every page from `page` on is what a map says, and a hole where it says nothing.
+    Remap {
+        /// First page.
+        page: PageNo,
+        /// First block of the blob that holds the map; `None`: all are holes.
+        blob: Option<BlockNo>,
+        /// Orders it among the records of its pages.
+        version: Version,
+        /// When.
+        mtime: Time,
+        /// Generation of the size it saw.
+        generation: u64,
+    },
     /// A directory has this name (or, a removal, no longer).
     Name {
         /// The directory.
@@ -146,6 +172,8 @@ pub enum Record {
         version: Version,
         /// When.
         mtime: Time,
+        /// Generation of the directory's attributes that it saw: whether its time or theirs is the later one.
+        generation: u64,
     },
 }
 
@@ -200,7 +228,7 @@ impl Record {
 
     fn slots(&self, foreign: bool) -> u32 {
         match self {
-            Record::Write { .. } | Record::Punch { .. } => 1,
+            Record::Write { .. } | Record::Punch { .. } | Record::Xattrs { .. } | Record::Remap { .. } => 1,
             Record::State(_) => 2,
             Record::Name { name, .. } => {
                 slots_of_extra(if foreign { 2 } else { 0 } + name.bytes().len().div_ceil(NAME_BYTES_A_WORD))
@@ -238,9 +266,20 @@ impl Record {
                 extra.into_iter().enumerate().for_each(|(i, w)| draft.extra(i, w));
                 (3, 0)
             }
-            Record::Name { dir, removed, child, kind, ref name, version, mtime } => {
+            Record::Xattrs { blob, generation, mtime } => {
+                draft.head(blob.map_or(0, |b| b.0), 0, 0, mtime);
+                draft.extra(0, generation);
+                (6, 0)
+            }
+            Record::Remap { page, blob, version, mtime, generation } => {
+                draft.head(page.0, blob.map_or(0, |b| b.0), version.0, mtime);
+                draft.extra(0, generation);
+                (7, 0)
+            }
+            Record::Name { dir, removed, child, kind, ref name, version, mtime, generation } => {
                 let packed = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
                 draft.head(packed, child.generation, version.0, mtime);
+                draft.lines[0][4] = word(generation << TXN_BITS);
                 let foreign = dir != home;
                 let name_at = if foreign { 2 } else { 0 };
                 if foreign {
@@ -288,7 +327,7 @@ impl Draft {
 
     /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
     pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
-        self.lines[0][4] = word(u64::from(txn.first) | u64::from(txn.slots) << 6);
+        self.lines[0][4] = word(payload(self.lines[0][4]) | u64::from(txn.first) | u64::from(txn.slots) << 6);
         self.lines[0][0] |= u64::from(checksum(seed, slot, &self.lines[0]));
         self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
         for i in 1..self.slots {
@@ -405,6 +444,10 @@ pub struct WriteLine {
     pub generation: u64,
 }
 
+fn some_block(word: u64) -> Option<BlockNo> {
+    Some(BlockNo(field(word, 0, 40))).filter(|block| block.0 != 0)
+}
+
 /// Fields of a record whose checksum is right; `None` if they make no sense all the same.
 fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
     let w = |i: usize| payload(lines[0][i]);
@@ -455,6 +498,11 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
             atime: time_of(extra(3)?),
             generation: w(6),
         })),
+        6 => Some(Record::Xattrs { blob: some_block(w(1)), generation: w(6), mtime }),
+        7 => {
+            let page = PageNo(field(w(1), 0, 36));
+            Some(Record::Remap { page, blob: some_block(w(2)), version, mtime, generation: w(6) })
+        }
         kind @ (4 | 5) => {
             let child = InodeId { ino: Ino(field(w(1), 0, 40)), generation: w(2) };
             let foreign = flags == FLAG_FOREIGN;
@@ -476,6 +524,7 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
                 name: NameBuf::new(bytes.get(..len)?),
                 version,
                 mtime,
+                generation: w(4) >> TXN_BITS,
             })
         }
         _ => None,

@@ -124,6 +124,9 @@ catalogue! {
     13 DIRECTORY_REST Warning "inode directory" "something stands behind the last pointer of the inode directory"
         "Nobody reads it, and nobody should have written it."
         "Writes zeros there.";
+    14 SUPERBLOCK_TORN Note "superblock" "one copy of the superblock is half written"
+        "A power cut came in a mount or an unmount; the other copy is whole and counts."
+        "Nothing: the next mount writes both.";
     20 SLOT_BIT Error "inode slot" "a flipped bit in an inode slot"
         "The checksum tells which bit."
         "Turns the bit back.";
@@ -220,6 +223,12 @@ catalogue! {
     53 EXTENT_OUTSIDE Error "extent" "pages of a file lie outside the data area"
         "The checksum is right: a program wrote nonsense."
         "Those pages become a hole; the file's log is written anew.";
+    55 XATTRS_BIT Error "attributes" "a flipped bit in a block of extended attributes"
+        "The checksum tells which bit."
+        "Turns the bit back.";
+    56 XATTRS Error "attributes" "the extended attributes of an inode are damaged"
+        "Their block is not whole, or says nothing that makes sense; a mount is refused."
+        "Drops them, access lists among them: permission bits hold then. The log is written anew; the content stays.";
     60 NAME Error "name" "a name that no name can be"
         "Empty, '.', '..', or with a slash or a NUL in it."
         "The inode gets a name made of its number instead.";

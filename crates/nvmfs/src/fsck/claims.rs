@@ -17,6 +17,8 @@ pub enum Use {
     Heads(InodeId),
     /// Extent list.
     List(InodeId),
+    /// Blob of attributes.
+    Blob(InodeId),
     /// Pages of a file from this one on.
     Data(InodeId, PageNo),
 }
@@ -30,7 +32,7 @@ impl Use {
     pub fn ino(self) -> Option<Ino> {
         match self {
             Use::Chunk(_) => None,
-            Use::Log(id) | Use::Heads(id) | Use::List(id) | Use::Data(id, _) => Some(id.ino),
+            Use::Log(id) | Use::Heads(id) | Use::List(id) | Use::Blob(id) | Use::Data(id, _) => Some(id.ino),
         }
     }
 
@@ -41,6 +43,7 @@ impl Use {
             Use::Log(id) => format!("the log of inode {}", id.ino.0),
             Use::Heads(id) => format!("the heads of inode {}'s log", id.ino.0),
             Use::List(id) => format!("an extent list of inode {}", id.ino.0),
+            Use::Blob(id) => format!("attributes of inode {}", id.ino.0),
             Use::Data(id, page) => format!("page {} of inode {}", page.0, id.ino.0),
         }
     }

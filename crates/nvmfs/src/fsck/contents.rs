@@ -8,12 +8,12 @@ use super::claims::Use;
 use super::log::{Entry, Log};
 use super::mend;
 use super::pass::{Pass, Spot};
-use crate::format::extent_list::{self, EXTENTS_A_BLOCK};
+use crate::format::blob::{self, Kind, XATTR_BLOCKS_MAX, xattrs_of_words};
+use crate::format::extent_list;
 use crate::format::inode::InodeBase;
 use crate::format::record::{Blocks, Record, State, WRITE_PAGES_MAX};
-use crate::format::word::field;
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
-use heddle_vfs::{FileKind, OFFSET_MAX_BYTES, Time};
+use heddle_vfs::{FileKind, Ino, OFFSET_MAX_BYTES, Time};
 use std::collections::BTreeMap;
 
 /// Consecutive pages in consecutive blocks, or a hole with the version of what made it one.
@@ -40,9 +40,37 @@ pub struct File {
     state: Option<State>,
     /// Largest end and time of the writes that saw a generation.
     written: BTreeMap<u64, (u64, Time)>,
+    attached: Attached,
     /// Its log must be written anew.
     pub damaged: bool,
     birth: InodeBase,
+}
+
+/// The last set of extended attributes: its generation, blob, and where the record stands.
+type Attached = Option<(u64, Option<BlockNo>, Time, Spot)>;
+
+/// Takes an attributes record in.
+fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {
+    let Record::Xattrs { blob, generation, mtime } = entry.record else { return };
+    if attached.is_none_or(|(known, ..)| known < generation) {
+        *attached = Some((generation, blob, mtime, Spot::of(ino, entry.block).slot(entry.slot)));
+    }
+}
+
+/// Reads and claims the blob of the attributes that count; false: they are lost, and forgotten. Older sets' blocks are free.
+fn settle_attached(pass: &mut Pass<'_>, id: InodeId, attached: &mut Attached) -> bool {
+    let Some((_, Some(first), _, spot)) = *attached else { return true };
+    if words(pass, id, spot, first).is_some_and(|words| xattrs_of_words(&words).is_some()) {
+        return true;
+    }
+    pass.issue(Code::XATTRS, spot, "the blob of its attributes is not whole");
+    *attached = None;
+    false
+}
+
+/// The record of attributes beside a state of this generation.
+fn attached_record(attached: Attached, generation: u64) -> Option<Record> {
+    attached.map(|(_, blob, mtime, _)| Record::Xattrs { blob, generation, mtime })
 }
 
 /// A change of pages, to be painted in the order of versions.
@@ -60,6 +88,7 @@ impl File {
             runs: BTreeMap::new(),
             state: None,
             written: BTreeMap::new(),
+            attached: None,
             damaged: log.damaged,
             birth,
         };
@@ -67,7 +96,9 @@ impl File {
         let mut strokes = Vec::new();
         for entry in &log.records {
             match entry.record {
-                Record::Write { .. } | Record::Punch { .. } if !has_pages => file.misplaced(pass, entry, "file data"),
+                Record::Write { .. } | Record::Punch { .. } if !has_pages => {
+                    file.misplaced(pass, entry, "file data")
+                }
                 Record::Write { .. } => file.write(pass, entry, &mut strokes),
                 Record::Punch { page, pages, version, mtime, generation } => {
                     file.note(generation, 0, mtime);
@@ -80,9 +111,13 @@ impl File {
                         file.state = Some(state);
                     }
                 }
+                Record::Xattrs { .. } => attach(&mut file.attached, entry, id.ino),
+                // No engine writes maps yet, and a mount refuses them.
+                Record::Remap { .. } => file.misplaced(pass, entry, "a map"),
                 Record::Name { .. } => file.misplaced(pass, entry, "a name"),
             }
         }
+        file.damaged |= !settle_attached(pass, id, &mut file.attached);
         // Of one version a write comes after a tombstone.
         strokes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
         for stroke in strokes {
@@ -103,7 +138,9 @@ impl File {
     }
 
     fn write(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>) {
-        let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } = entry.record else {
+        let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } =
+            entry.record
+        else {
             return;
         };
         let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
@@ -186,7 +223,7 @@ impl File {
             state.size = state.size.max(end);
             (state.mtime, state.ctime) = (state.mtime.max(time), state.ctime.max(time));
         }
-        state.generation = state.generation.max(last);
+        state.generation = state.generation.max(last).max(self.attached.map_or(0, |(g, ..)| g));
         state
     }
 
@@ -236,6 +273,7 @@ impl File {
                 before.chain(inside).any(|(_, run)| run.version == version && run.end > page.0)
             }
             Record::State(s) => Some(s.generation) == state,
+            Record::Xattrs { generation, .. } => self.attached.is_some_and(|(g, ..)| g == generation),
             _ => false,
         };
         log.records.iter().filter(|e| lives(&e.record)).count() as u64
@@ -245,6 +283,7 @@ impl File {
     pub fn records(&self) -> Vec<Record> {
         let state = self.attributes();
         let mut records = vec![Record::State(state)];
+        records.extend(attached_record(self.attached, state.generation));
         for (first, run) in &self.runs {
             let Some(block) = run.block else { continue };
             let mut at = *first;
@@ -267,6 +306,43 @@ impl File {
     }
 }
 
+/// What a block with a checksum over its words says, one flipped bit turned back.
+fn certified<T>(
+    pass: &mut Pass<'_>,
+    at: BlockNo,
+    code: Code,
+    spot: Spot,
+    decode: &dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>,
+) -> Option<T> {
+    let words = pass.media.block(at);
+    if let Some(said) = decode(&|i| words[i]) {
+        return Some(said);
+    }
+    let (index, word, said) = mend::block(pass, &words[..], decode)?;
+    pass.issue(code, spot, "one bit of the block");
+    pass.exact(at.pos().plus(index as u64 * 8), vec![word]);
+    Some(said)
+}
+
+/// The words of a blob of attributes, its blocks claimed.
+fn words(pass: &mut Pass<'_>, owner: InodeId, spot: Spot, first: BlockNo) -> Option<Vec<u64>> {
+    let seed = pass.image.seed;
+    let (mut all, mut next, mut blocks) = (Vec::new(), Some(first), 0);
+    while let Some(at) = next {
+        blocks += 1;
+        if !pass.holds(at) || blocks > XATTR_BLOCKS_MAX {
+            return None;
+        }
+        let here = Spot { block: Some(at), slot: None, ..spot };
+        let decode = |word_at: &dyn Fn(usize) -> u64| blob::decode(seed, owner, Kind::Xattrs, at, word_at);
+        let (part, following) = certified(pass, at, Code::XATTRS_BIT, here, &decode)?;
+        pass.claim(at, 1, Use::Blob(owner));
+        all.extend(part);
+        next = following;
+    }
+    Some(all)
+}
+
 /// The extents of a list; `None`: lost. Its blocks live as long as the record that names them.
 fn list(pass: &mut Pass<'_>, owner: InodeId, spot: Spot, first: BlockNo, pages: u64) -> Option<Vec<Extent>> {
     let seed = pass.image.seed;
@@ -278,23 +354,10 @@ fn list(pass: &mut Pass<'_>, owner: InodeId, spot: Spot, first: BlockNo, pages: 
             pass.issue(Code::LIST, here, "a list leads to this block, where none can be");
             return None;
         }
-        let words = pass.media.block(at);
-        let said = extent_list::decode(seed, owner, at, |i| words.get(i).copied().unwrap_or(0));
-        let (part, following) = match said {
-            Some(said) => said,
-            None => {
-                // As many words as a list has, if its length is whole; a flipped bit in the length is among the first.
-                let used = 2 + (field(words[0], 32, 10) as usize).min(EXTENTS_A_BLOCK);
-                let mended = mend::list(pass, seed, owner, at, &words[..])
-                    .filter(|(index, ..)| *index < used.max(2) || *index == 0);
-                let Some((index, word, said)) = mended else {
-                    pass.issue(Code::LIST, here, "its checksum is wrong");
-                    return None;
-                };
-                pass.issue(Code::LIST_BIT, here, "one bit of the list");
-                pass.exact(at.pos().plus(index as u64 * 8), vec![word]);
-                said
-            }
+        let decode = |word_at: &dyn Fn(usize) -> u64| extent_list::decode(seed, owner, at, word_at);
+        let Some((part, following)) = certified(pass, at, Code::LIST_BIT, here, &decode) else {
+            pass.issue(Code::LIST, here, "its checksum is wrong");
+            return None;
         };
         pass.claim(at, 1, Use::List(owner));
         count = part.iter().fold(count, |sum, e| sum.saturating_add(e.count));
@@ -324,6 +387,8 @@ pub struct Named {
     pub kind: FileKind,
     /// When.
     pub mtime: Time,
+    /// Generation of the directory's attributes that it saw.
+    pub generation: u64,
 }
 
 /// A directory.
@@ -336,6 +401,7 @@ pub struct Dir {
     /// What its log says of other directories.
     pub foreign: Vec<Record>,
     state: Option<State>,
+    attached: Attached,
     /// Its log must be written anew.
     pub damaged: bool,
 }
@@ -343,13 +409,12 @@ pub struct Dir {
 impl Dir {
     /// A directory without names.
     pub fn empty(id: InodeId) -> Dir {
-        Dir { id, names: BTreeMap::new(), foreign: Vec::new(), state: None, damaged: false }
+        Dir { id, names: BTreeMap::new(), foreign: Vec::new(), state: None, attached: None, damaged: false }
     }
 
     /// What the log says.
     pub fn of(pass: &mut Pass<'_>, id: InodeId, log: &Log) -> Dir {
-        let mut dir =
-            Dir { id, names: BTreeMap::new(), foreign: Vec::new(), state: None, damaged: log.damaged };
+        let mut dir = Dir { damaged: log.damaged, ..Dir::empty(id) };
         for entry in &log.records {
             match &entry.record {
                 Record::Name { dir: of, .. } if *of == id => {
@@ -361,20 +426,24 @@ impl Dir {
                         dir.state = Some(*state);
                     }
                 }
-                Record::Write { .. } | Record::Punch { .. } => {
+                Record::Xattrs { .. } => attach(&mut dir.attached, entry, id.ino),
+                Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
                     let spot = Spot::of(id.ino, entry.block).slot(entry.slot);
                     pass.issue(Code::RECORD_MISPLACED, spot, "file data in the log of a directory");
                     dir.damaged = true;
                 }
             }
         }
+        dir.damaged |= !settle_attached(pass, id, &mut dir.attached);
         dir
     }
 
     /// Takes a name record in; false: it was known already, or is older than what is known.
     pub fn enter(&mut self, pass: &mut Pass<'_>, record: &Record) -> bool {
-        let Record::Name { removed, child, kind, ref name, version, mtime, .. } = *record else { return false };
-        let new = Named { version, removed, child, kind, mtime };
+        let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
+            return false;
+        };
+        let new = Named { version, removed, child, kind, mtime, generation };
         match self.names.get(name.bytes()) {
             Some(old) if old.version > version => return false,
             Some(old) if old.version == version => {
@@ -391,10 +460,15 @@ impl Dir {
         true
     }
 
-    /// Largest version of its names, and generation of its attributes.
-    pub fn version(&self) -> u64 {
-        let names = self.names.values().map(|n| n.version.0).max().unwrap_or(0);
-        names.max(self.state.map_or(0, |s| s.generation))
+    /// A name that is newer than all that it has.
+    pub fn new_name(&self, child: InodeId, kind: FileKind, mtime: Time) -> Named {
+        let version = self.names.values().map(|n| n.version).max().unwrap_or_default().next();
+        Named { version, removed: false, child, kind, mtime, generation: self.generation() }
+    }
+
+    fn generation(&self) -> u64 {
+        let names = self.names.values().map(|n| n.generation).max().unwrap_or(0);
+        names.max(self.state.map_or(0, |s| s.generation)).max(self.attached.map_or(0, |(g, ..)| g))
     }
 
     /// Names that are there.
@@ -412,8 +486,11 @@ impl Dir {
             name: crate::format::record::NameBuf::new(name),
             version: named.version,
             mtime: named.mtime,
+            generation: named.generation,
         });
+        let generation = self.state.map_or(0, |s| s.generation);
+        let attached = attached_record(self.attached, generation);
         let state = self.state.map(Record::State);
-        names.chain(state).chain(self.foreign.iter().cloned()).collect()
+        names.chain(state).chain(attached).chain(self.foreign.iter().cloned()).collect()
     }
 }

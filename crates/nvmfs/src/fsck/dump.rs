@@ -173,9 +173,10 @@ fn target(found: Target<BlockNo>) -> Value {
 }
 
 fn inode(pass: &Pass<'_>, ino: Ino) -> Result<Value, DumpError> {
-    let at = pass.slots.pos(ino).filter(|_| ino.0 != 0).ok_or_else(|| {
-        DumpError::Absent(format!("there is no inode {}: its chunk does not exist", ino.0))
-    })?;
+    let at =
+        pass.slots.pos(ino).filter(|_| ino.0 != 0).ok_or_else(|| {
+            DumpError::Absent(format!("there is no inode {}: its chunk does not exist", ino.0))
+        })?;
     let line = pass.media.line(at);
     let mut shown = vec![("inode", Value::from(ino.0)), ("block", (at.0 / BLOCK_BYTES as u64).into())];
     let base = match InodeBase::decode(pass.image.seed, ino, &line) {
@@ -210,7 +211,8 @@ fn inode(pass: &Pass<'_>, ino: Ino) -> Result<Value, DumpError> {
     }
     let (seed, id) = (pass.image.seed, base.id);
     let pointers = pass.media.line(at.plus(LINE_BYTES as u64));
-    let heads = (0..HEADS_INLINE).map(|n| target(pointer::decode(seed, id, Place::Head(n), pointers[n as usize])));
+    let heads =
+        (0..HEADS_INLINE).map(|n| target(pointer::decode(seed, id, Place::Head(n), pointers[n as usize])));
     shown.push(("heads", Value::List(heads.collect())));
     shown.push((
         "head_block",
@@ -227,7 +229,8 @@ fn inode(pass: &Pass<'_>, ino: Ino) -> Result<Value, DumpError> {
 
 fn whole_log(pass: &mut Pass<'_>, ino: Ino) -> Result<Value, DumpError> {
     let base = pass.slots.bases.get(&ino).copied();
-    let base = base.ok_or_else(|| DumpError::Absent(format!("there is no inode {}: its slot is free", ino.0)))?;
+    let base =
+        base.ok_or_else(|| DumpError::Absent(format!("there is no inode {}: its slot is free", ino.0)))?;
     pass.quiet = true;
     let log = log::read(pass, base.id);
     let records = log.records.iter().map(|entry| {
@@ -362,7 +365,21 @@ fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
             ("atime_ns", s.atime.into()),
             ("generation", s.generation.into()),
         ],
-        Record::Name { dir, removed, child, kind, name, version, mtime } => {
+        Record::Xattrs { blob, generation, mtime } => vec![
+            ("kind", "attributes".into()),
+            ("at_block", blob.map_or(0, |b| b.0).into()),
+            ("mtime_ns", (*mtime).into()),
+            ("generation", (*generation).into()),
+        ],
+        Record::Remap { page, blob, version, mtime, generation } => vec![
+            ("kind", "remap".into()),
+            ("page", page.0.into()),
+            ("at_block", blob.map_or(0, |b| b.0).into()),
+            ("version", version.0.into()),
+            ("mtime_ns", (*mtime).into()),
+            ("generation", (*generation).into()),
+        ],
+        Record::Name { dir, removed, child, kind, name, version, mtime, generation } => {
             let mut shown = vec![
                 ("kind", if *removed { "removal" } else { "entry" }.into()),
                 ("name", String::from_utf8_lossy(name.bytes()).into_owned().into()),
@@ -371,6 +388,7 @@ fn record(record: &Record, home: InodeId) -> Vec<(&'static str, Value)> {
                 ("child_kind", kind_text(*kind).into()),
                 ("version", version.0.into()),
                 ("mtime_ns", (*mtime).into()),
+                ("generation", (*generation).into()),
             ];
             if *dir != home {
                 shown.push(("of_directory", dir.ino.0.into()));
@@ -394,7 +412,8 @@ fn resolve(pass: &Pass<'_>, path: &[u8]) -> Result<Ino, DumpError> {
 
 /// Paths, parents before children; a directory is in the tree once, so this ends.
 fn tree(pass: &Pass<'_>) -> Vec<Value> {
-    let mut shown = vec![fields! { "path": "/", "inode": Ino::ROOT.0, "kind": "directory", "size_bytes": 0u64 }];
+    let mut shown =
+        vec![fields! { "path": "/", "inode": Ino::ROOT.0, "kind": "directory", "size_bytes": 0u64 }];
     let mut queue = vec![(Ino::ROOT, String::new())];
     while let Some((ino, above)) = queue.pop() {
         let Some(dir) = pass.tree.dirs.get(&ino) else { continue };

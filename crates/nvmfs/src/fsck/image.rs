@@ -9,8 +9,8 @@ use crate::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock, V
 use crate::ids::BlockNo;
 use crate::variant::{LogKind, Variant};
 use heddle_pmem::{BLOCK_BYTES, Pos};
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// What the image is.
 #[derive(Clone, Copy)]
@@ -103,7 +103,8 @@ pub fn second_place(media: &Media<'_>) -> u64 {
 pub fn read(name: &str, media: &Media<'_>) -> Result<Read, FsckError> {
     let second = second_place(media);
     let places = [(0, found(media, 0)), (second, found(media, second))];
-    let whole = places.iter().filter_map(|(_, f)| if let FoundSuperblock::Whole(sb) = f { Some(*sb) } else { None });
+    let whole =
+        places.iter().filter_map(|(_, f)| if let FoundSuperblock::Whole(sb) = f { Some(*sb) } else { None });
     let mut issues = Vec::new();
     let newest = match whole.max_by_key(|sb| sb.sequence.get()) {
         Some(sb) => sb,
@@ -127,7 +128,11 @@ pub fn read(name: &str, media: &Media<'_>) -> Result<Read, FsckError> {
         return Ok(Read { image: None, issues, fixes: Vec::new() });
     }
     let Some((layout, variant)) = sane(&newest) else {
-        issues.push(issue(Code::SUPERBLOCK_NONSENSE, 0, "size, inode directory, data area and variant do not fit"));
+        issues.push(issue(
+            Code::SUPERBLOCK_NONSENSE,
+            0,
+            "size, inode directory, data area and variant do not fit",
+        ));
         return Ok(Read { image: None, issues, fixes: Vec::new() });
     };
     let image = Image {
@@ -161,7 +166,11 @@ fn mended(
     for (_, found) in places {
         match found {
             FoundSuperblock::OtherVersion(found) => {
-                return Err(FsckError::OtherVersion { image: name.to_owned(), found: *found, known: VERSION });
+                return Err(FsckError::OtherVersion {
+                    image: name.to_owned(),
+                    found: *found,
+                    known: VERSION,
+                });
             }
             FoundSuperblock::Damaged => return Ok(None),
             _ => {}
@@ -184,6 +193,9 @@ fn copies(media: &Media<'_>, image: &Image, issues: &mut Vec<Issue>, fixes: &mut
                     let what = format!("the {which} copy is number {old}, the other number {new}");
                     issues.push(issue(Code::SUPERBLOCK_BEHIND, block, &what));
                 }
+                _ if half_written(&bytes, &image.superblock) => {
+                    issues.push(issue(Code::SUPERBLOCK_TORN, block, &format!("the {which} copy")));
+                }
                 _ => {
                     issues.push(issue(Code::SUPERBLOCK_COPY, block, &format!("the {which} copy")));
                     fixes.push((BlockNo(block).pos(), right));
@@ -199,6 +211,28 @@ fn copies(media: &Media<'_>, image: &Image, issues: &mut Vec<Issue>, fixes: &mut
     if !image.clean {
         issues.push(issue(Code::NOT_UNMOUNTED, 0, "the next mount recovers it"));
     }
+}
+
+/// Is this copy part old, part new, as a power cut in a mount or an unmount leaves it? Only what these change differs then, the counts by
+/// one at most; one bit alone that differs elsewhere is a flipped one.
+fn half_written(bytes: &[u8; SUPERBLOCK_BYTES], whole: &Superblock) -> bool {
+    let Ok(torn) = Superblock::read_from_bytes(bytes) else { return false };
+    let changed = Superblock {
+        crc: torn.crc,
+        sequence: torn.sequence,
+        epoch: torn.epoch,
+        clean: torn.clean,
+        mounted_ns: torn.mounted_ns,
+        ..*whole
+    };
+    let near = |a: U64, b: U64| a.get().abs_diff(b.get()) <= 1;
+    let differs = bytes.iter().zip(whole.as_bytes()).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+    let counted = torn.sequence != whole.sequence || torn.epoch != whole.epoch;
+    changed.as_bytes() == bytes
+        && near(torn.sequence, whole.sequence)
+        && near(torn.epoch, whole.epoch)
+        && torn.clean.get() <= 1
+        && (differs > 1 || counted)
 }
 
 impl Image {

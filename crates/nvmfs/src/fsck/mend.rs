@@ -5,13 +5,12 @@
 //! bits of check: what they lead to must fit as well.
 
 use super::pass::Pass;
-use crate::format::extent_list;
 use crate::format::inode::{FoundInode, InodeBase};
 use crate::format::page::PageHeader;
 use crate::format::pointer::Target;
 use crate::format::record::{Found, is_later_line, parse};
 use crate::format::word::Line;
-use crate::ids::{BlockNo, Extent, InodeId};
+use crate::ids::InodeId;
 use heddle_vfs::Ino;
 
 /// A line with one bit turned.
@@ -57,7 +56,13 @@ pub fn header(seed: u32, line: &Line, owner: InodeId, chain: u32) -> Option<(Lin
 }
 
 /// A line of the record that starts in `slot`: its slot, and what it was.
-pub fn record(pass: &mut Pass<'_>, seed: u32, home: InodeId, slot: u32, lines: &[Line]) -> Option<(u32, Line)> {
+pub fn record(
+    pass: &mut Pass<'_>,
+    seed: u32,
+    home: InodeId,
+    slot: u32,
+    lines: &[Line],
+) -> Option<(u32, Line)> {
     if !pass.may_mend() {
         return None;
     }
@@ -78,21 +83,18 @@ pub fn record(pass: &mut Pass<'_>, seed: u32, home: InodeId, slot: u32, lines: &
     })
 }
 
-/// A block of an extent list: the word that was damaged, as it was, and what the list says then.
-#[allow(clippy::type_complexity, reason = "a word, its place, and what `extent_list::decode` gives")]
-pub fn list(
+/// A block under one checksum: the word that was damaged, what it was, and what the block says then.
+pub fn block<T>(
     pass: &mut Pass<'_>,
-    seed: u32,
-    owner: InodeId,
-    at: BlockNo,
     words: &[u64],
-) -> Option<(usize, u64, (Vec<Extent>, Option<BlockNo>))> {
+    decode: &dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>,
+) -> Option<(usize, u64, T)> {
     if !pass.may_mend() {
         return None;
     }
     (0..words.len() * 64).find_map(|bit| {
         let (index, word) = (bit / 64, words[bit / 64] ^ 1 << (bit % 64));
-        let tried = |i: usize| if i == index { word } else { words[i] };
-        extent_list::decode(seed, owner, at, tried).map(|said| (index, word, said))
+        let said = decode(&|i| if i == index { word } else { words[i] })?;
+        Some((index, word, said))
     })
 }

@@ -34,8 +34,8 @@ mod tree;
 pub mod undo;
 
 pub use catalogue::{CATALOGUE, Code, Entry, Severity};
-pub use pass::{Issue, Spot};
 pub use log::Figures;
+pub use pass::{Issue, Spot};
 pub use repair::{Applied, Verdict, examine};
 pub use survey::{Inode, Owner, Survey, survey};
 
@@ -51,7 +51,9 @@ pub enum FsckError {
         what: &'static str,
     },
     /// Another format.
-    #[error("cannot check {image}: its format is version {found}, this program knows version {known}. Use the heddle that made it")]
+    #[error(
+        "cannot check {image}: its format is version {found}, this program knows version {known}. Use the heddle that made it"
+    )]
     OtherVersion {
         /// The image.
         image: String,

@@ -114,7 +114,8 @@ impl PageAt {
             _ => None,
         };
         if let Some((record, slots, txn, mark)) = found {
-            let what = if holds(txn, slot, slots) { What::Whole { record, txn, mark } } else { What::Damaged };
+            let what =
+                if holds(txn, slot, slots) { What::Whole { record, txn, mark } } else { What::Damaged };
             return Some(Piece { slot, slots, what });
         }
         if is_later_line(self.seed, slot, &line) {
@@ -199,7 +200,8 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
         lost = true;
     }
     let counts = |g: &Group| {
-        let marked = if by_mark { g.last_mark() == Some(true) } else { g.records.iter().all(|r| r.2 == Some(true)) };
+        let marked =
+            if by_mark { g.last_mark() == Some(true) } else { g.records.iter().all(|r| r.2 == Some(true)) };
         g.complete() && marked && g.end <= end
     };
     let counted_end = page.groups.iter().filter(|g| counts(g)).map(|g| g.end).max().unwrap_or(1);

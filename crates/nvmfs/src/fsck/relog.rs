@@ -60,7 +60,7 @@ pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Po
             lane: LANE,
             serial: supply.serial,
             chain: 0,
-            era: 0,
+            era: i as u64 + 1,
         };
         let seed = header.record_seed(image.seed);
         let mut words = vec![0u64; BLOCK_WORDS];

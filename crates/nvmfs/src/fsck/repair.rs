@@ -14,7 +14,7 @@ use super::tree::file_again;
 use super::undo;
 use crate::format::inode::InodeBase;
 use crate::format::superblock::Superblock;
-use crate::ids::{BlockNo, InodeId, Version};
+use crate::ids::{BlockNo, InodeId};
 use crate::variant::Variant;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use heddle_vfs::{FileKind, Ino, Time};
@@ -124,7 +124,11 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
             (session.clean, session.epoch) = (image.clean, image.epoch);
         }
         // What a repair does makes an image that was unmounted cleanly no less so; but it counts as a mount.
-        let mut pass = Pass::run(&media, Image { clean: session.clean, epoch: session.epoch, ..image }, session.names_lost);
+        let mut pass = Pass::run(
+            &media,
+            Image { clean: session.clean, epoch: session.epoch, ..image },
+            session.names_lost,
+        );
         pass.fixes.exact.extend(read.fixes);
         session.names_lost = pass.names_lost;
         verdict.inodes = pass.tree.links.len() as u64;
@@ -276,7 +280,7 @@ fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Do
     for (ino, edit) in std::mem::take(&mut pass.fixes.edits) {
         let Some(dir) = pass.tree.dirs.get(&ino) else { continue };
         let dir = dirs.entry(ino).or_insert_with(|| dir.clone());
-        let version = Version(dir.version() + 1);
+        let version = dir.names.values().map(|n| n.version).max().unwrap_or_default().next();
         match edit {
             Edit::Drop(name) => {
                 if let Some(named) = dir.names.get_mut(&name) {
@@ -353,14 +357,14 @@ fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> D
 /// Inodes without a name get one in `lost+found`, which is made if need be.
 fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
     let found = std::mem::take(&mut pass.fixes.lost);
-    let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else { return Ok(()) };
+    let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else {
+        return Ok(());
+    };
     let (mut shelf, root) = shelf(pass, view, root)?;
     for id in found {
         let Some(base) = pass.slots.get(id) else { continue };
-        let version = Version(shelf.version() + 1);
-        let name = free_name(&shelf, id);
-        let (kind, mtime) = (base.kind, base.crtime);
-        shelf.names.insert(name, super::contents::Named { version, removed: false, child: id, kind, mtime });
+        let (name, named) = (free_name(&shelf, id), shelf.new_name(id, base.kind, base.crtime));
+        shelf.names.insert(name, named);
     }
     let mut done = view.relog(pass, supply, &Relog { id: shelf.id, records: shelf.records() });
     if let Some(root) = root {
@@ -379,19 +383,20 @@ fn shelf(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir,
     {
         return Ok((dir.clone(), None));
     }
-    let no_slot = Issue { code: Code::NO_SPACE, spot: Spot::default(), what: "no free inode for lost+found".into() };
+    let no_slot =
+        Issue { code: Code::NO_SPACE, spot: Spot::default(), what: "no free inode for lost+found".into() };
     let ino = pass.slots.blank(pass).ok_or(no_slot)?;
     // The mount that this repair counts as made no other inode.
     let id = InodeId { ino, generation: pass.image.superblock.epoch.get() << 40 };
     let mtime = Time(pass.image.superblock.mounted_ns.get() as i64);
-    let base = InodeBase { id, kind: FileKind::Directory, perm: 0o700, uid: 0, gid: 0, rdev: 0, crtime: mtime };
+    let base =
+        InodeBase { id, kind: FileKind::Directory, perm: 0o700, uid: 0, gid: 0, rdev: 0, crtime: mtime };
     if let Some(at) = pass.slots.pos(ino) {
         view.media.store(at, &base.encode(pass.image.seed));
     }
     let taken = root.names.get(LOST_AND_FOUND).is_some_and(|n| !n.removed);
     let name = if taken { free_name(&root, id) } else { LOST_AND_FOUND.to_vec() };
-    let version = Version(root.version() + 1);
-    let named = super::contents::Named { version, removed: false, child: id, kind: FileKind::Directory, mtime };
+    let named = root.new_name(id, FileKind::Directory, mtime);
     root.names.insert(name, named);
     Ok((Dir::empty(id), Some(root)))
 }

@@ -41,9 +41,8 @@ impl Slots {
     pub fn blank(&self, pass: &Pass<'_>) -> Option<Ino> {
         let inodes = self.chunks.keys().flat_map(|n| n * CHUNK_INODES..(n + 1) * CHUNK_INODES).map(Ino);
         inodes.skip_while(|ino| *ino <= Ino::ROOT).find(|ino| {
-            self.pos(*ino).is_some_and(|at| {
-                (0..INODE_BYTES / 8).all(|i| pass.media.word(at.plus(i * 8)) == 0)
-            })
+            self.pos(*ino)
+                .is_some_and(|at| (0..INODE_BYTES / 8).all(|i| pass.media.word(at.plus(i * 8)) == 0))
         })
     }
 }

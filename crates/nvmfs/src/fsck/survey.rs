@@ -51,7 +51,7 @@ pub struct Survey {
     pub blocks_fixed: u64,
     /// Inode chunks.
     pub blocks_inodes: u64,
-    /// Log pages, blocks of heads, extent lists.
+    /// Log pages, blocks of heads, extent lists, extended attributes.
     pub blocks_logs: u64,
     /// File data.
     pub blocks_data: u64,
@@ -81,7 +81,7 @@ pub fn survey(name: &str, region: &Region) -> Result<Option<Survey>, FsckError> 
     let layout = image.layout;
     let fixed = layout.data.0 + 1;
     let inodes_blocks = pass.claims.blocks(|u| matches!(u, Use::Chunk(_)));
-    let logs = pass.claims.blocks(|u| matches!(u, Use::Log(_) | Use::Heads(_) | Use::List(_)));
+    let logs = pass.claims.blocks(|u| matches!(u, Use::Log(_) | Use::Heads(_) | Use::List(_) | Use::Blob(_)));
     let data = pass.claims.blocks(|u| matches!(u, Use::Data(..)));
     let inodes = pass.tree.links.iter().filter_map(|(ino, links)| {
         let base = pass.slots.bases.get(ino)?;

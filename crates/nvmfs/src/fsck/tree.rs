@@ -26,7 +26,9 @@ pub struct Tree {
 
 /// Reads all of it.
 pub fn read(pass: &mut Pass<'_>) {
-    let Some(root) = pass.slots.bases.get(&Ino::ROOT).filter(|b| b.kind == FileKind::Directory) else { return };
+    let Some(root) = pass.slots.bases.get(&Ino::ROOT).filter(|b| b.kind == FileKind::Directory) else {
+        return;
+    };
     reach(pass, root.id);
     walk(pass);
     files(pass);
@@ -64,7 +66,8 @@ fn reach(pass: &mut Pass<'_>, root: InodeId) {
             if !pass.tree.dirs.contains_key(&id.ino) {
                 let dir = directory(pass, id);
                 foreign.extend(dir.foreign.iter().cloned());
-                let children = dir.living().filter(|(_, n)| n.kind == FileKind::Directory).map(|(_, n)| n.child);
+                let children =
+                    dir.living().filter(|(_, n)| n.kind == FileKind::Directory).map(|(_, n)| n.child);
                 queue.extend(children.filter(|child| is_directory(pass, *child)));
                 pass.tree.dirs.insert(id.ino, dir);
             }
@@ -115,8 +118,12 @@ fn walk(pass: &mut Pass<'_>) {
         if !met.insert(ino) {
             continue;
         }
-        let names: Vec<(Vec<u8>, Named)> =
-            pass.tree.dirs.get(&ino).map(|d| d.living().map(|(n, v)| (n.clone(), *v)).collect()).unwrap_or_default();
+        let names: Vec<(Vec<u8>, Named)> = pass
+            .tree
+            .dirs
+            .get(&ino)
+            .map(|d| d.living().map(|(n, v)| (n.clone(), *v)).collect())
+            .unwrap_or_default();
         for (name, named) in names {
             if judge(pass, ino, &name, &named) && named.kind == FileKind::Directory {
                 queue.push_back(named.child.ino);
@@ -153,7 +160,11 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
         return false;
     }
     if named.kind == FileKind::Directory && pass.tree.parents.contains_key(&id.ino) {
-        pass.issue(Code::DIRECTORY_TWICE, spot, format!("{shown:?} is a further name of directory {}", id.ino.0));
+        pass.issue(
+            Code::DIRECTORY_TWICE,
+            spot,
+            format!("{shown:?} is a further name of directory {}", id.ino.0),
+        );
         pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
         return false;
     }
@@ -231,7 +242,8 @@ pub fn file_again(pass: &mut Pass<'_>, id: InodeId) -> Option<File> {
 }
 
 fn files(pass: &mut Pass<'_>) {
-    let named: Vec<InodeBase> = pass.tree.links.keys().filter_map(|ino| pass.slots.bases.get(ino)).copied().collect();
+    let named: Vec<InodeBase> =
+        pass.tree.links.keys().filter_map(|ino| pass.slots.bases.get(ino)).copied().collect();
     for base in named.into_iter().filter(|b| b.kind != FileKind::Directory) {
         file(pass, base);
     }

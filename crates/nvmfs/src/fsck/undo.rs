@@ -64,7 +64,11 @@ pub fn save(
         File::open(above)?.sync_all()
     };
     written().map_err(|error| {
-        let way = if error.kind() == std::io::ErrorKind::AlreadyExists { "name another one with --undo" } else { "choose a place for it with --undo" };
+        let way = if error.kind() == std::io::ErrorKind::AlreadyExists {
+            "name another one with --undo"
+        } else {
+            "choose a place for it with --undo"
+        };
         wrong(path, format!("{error}; nothing was repaired: {way}"))
     })
 }
@@ -85,7 +89,10 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
         }
         // The repair counts as one mount.
         if now.superblock.epoch.get() > epoch + 1 {
-            return Err(wrong(path, "the image was mounted or repaired since: old blocks would overwrite newer ones"));
+            return Err(wrong(
+                path,
+                "the image was mounted or repaired since: old blocks would overwrite newer ones",
+            ));
         }
     }
     for (block, words) in &entries {
@@ -122,7 +129,8 @@ fn parse(path: &Path, bytes: &[u8], region: &Region) -> Result<([u8; 16], u64, E
     }
     let mut entries = Vec::new();
     for entry in body[HEAD_BYTES..].chunks(ENTRY_BYTES) {
-        let block = number(entry, 0).filter(|b| *b < have && entry.len() == ENTRY_BYTES).ok_or_else(damaged)?;
+        let block =
+            number(entry, 0).filter(|b| *b < have && entry.len() == ENTRY_BYTES).ok_or_else(damaged)?;
         let words = (0..BLOCK_WORDS).map(|i| number(entry, 8 + i * 8).unwrap_or(0)).collect();
         entries.push((BlockNo(block), words));
     }

@@ -1,10 +1,13 @@
 //! Chains: the log pages of an inode, in the order in which they were linked.
 //!
 //! State       volatile: [`Chain`], one a head on media; its fields are its owner's alone. [`Chains`], the chains of an inode.
-//! Invariants  I1  a chain has one owner at a time: the lane in `owner` (self-certifying logs), or whoever holds the
-//!                 inode's log lock (the papers' variants, one chain an inode).
+//! Invariants  I1  a chain is used by one caller at a time: the lane that has set [`BUSY`] beside its number in `owner`
+//!                 (self-certifying logs), or whoever holds the inode's log lock (the papers' variants, one chain an inode).
+//!                 A lane keeps its number there between its calls; while it is not busy another may take the chain over.
 //!             I2  a page is linked only after its zeroed body and its header were fenced (D4a).
 //!             I3  a transaction lies in one page (D2).
+//!             I4  a page draws its `era` after the last record of the page before it: once a page has a successor, or a
+//!                 prepared one, it takes no more records.
 //! Crash order C1  `make_room` (page zeroed, header written), fence, `append` (link and records), fence: durable.
 //!             C2  a page is unlinked, the unlinking fenced, and only then reused (D5a).
 //! Source      per-inode chains leased by lanes: design 4.4, protocol review P6.
@@ -15,6 +18,8 @@ pub use append::{
     Appended, append_unfenced, make_room, next_page, next_slot, set_mark_unfenced, set_tail_unfenced,
     unlink_page_unfenced,
 };
+#[cfg(feature = "planted")]
+pub use append::{advance, fill_unfenced, reserve};
 
 use crate::alloc::{Purpose, take_block};
 use crate::core::{Core, no_memory};
@@ -30,7 +35,11 @@ use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{AtomicPtr, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
 use heddle_vfs::{Error, Result};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::compiler_fence;
+
+/// In `Chain::owner`: the lane is in a call that uses the chain.
+const BUSY: u32 = 1 << 31;
 
 /// One chain. Fields are plain words in effect (I1); atomics because the owner changes.
 #[repr(C, align(64))]
@@ -48,7 +57,9 @@ pub struct Chain {
     pub clean_after: AtomicU64,
     /// A first page that is certainly not later than the one on media: others' cleaning looks at it.
     oldest: AtomicU64,
-    pages: AtomicU32,
+    /// Pages of a later era than this were made after the chain's last record, if that is still where `quiet_at` says.
+    quiet_since: AtomicU64,
+    quiet_at: AtomicU64,
 }
 
 // SAFETY: atomics only.
@@ -60,6 +71,16 @@ pub struct Chains {
     inline: [AtomicPtr<Chain>; HEADS_INLINE as usize],
     more: AtomicPtr<AtomicPtr<Chain>>,
     head_block: AtomicU64,
+    counts: Counts,
+}
+
+/// Written once a log page by any lane: on a line that nothing reads on the common path.
+#[repr(C, align(64))]
+struct Counts {
+    /// Era of the page made last.
+    era: AtomicU64,
+    /// Linked pages of all chains.
+    pages: AtomicU64,
 }
 
 // SAFETY: atomics only.
@@ -71,13 +92,14 @@ unsafe impl Zeroed for Chains {
             inline: std::array::from_fn(|_| AtomicPtr::new(Ptr::NULL)),
             more: AtomicPtr::new(Ptr::NULL),
             head_block: AtomicU64::new(0),
+            counts: Counts { era: AtomicU64::new(0), pages: AtomicU64::new(0) },
         }
     }
 }
 
 impl Chain {
     /// A chain whose pages on media run from `head` to `last`; the next record goes to a new page (D4b).
-    pub fn recovered(number: u32, head: BlockNo, last: BlockNo, pages: u32) -> Chain {
+    pub fn recovered(number: u32, head: BlockNo, last: BlockNo) -> Chain {
         Chain {
             owner: AtomicU32::new(0),
             number: AtomicU32::new(number),
@@ -89,13 +111,15 @@ impl Chain {
             spare_seed: AtomicU32::new(0),
             clean_after: AtomicU64::new(0),
             oldest: AtomicU64::new(head.0),
-            pages: AtomicU32::new(pages),
+            quiet_since: AtomicU64::new(0),
+            quiet_at: AtomicU64::new(0),
         }
     }
 
     fn new(number: u32, lane: u16) -> Chain {
-        let chain = Chain::recovered(number, BlockNo(0), BlockNo(0), 0);
-        chain.owner.store(u32::from(lane), Relaxed); // ORDERING: Relaxed, not yet linked.
+        let chain = Chain::recovered(number, BlockNo(0), BlockNo(0));
+        let owner = if lane == 0 { 0 } else { u32::from(lane) | BUSY };
+        chain.owner.store(owner, Relaxed); // ORDERING: Relaxed, not yet linked.
         chain
     }
 
@@ -117,12 +141,6 @@ impl Chain {
         (BlockNo(self.page.load(Relaxed)), self.slot.load(Relaxed))
     }
 
-    /// Pages linked: of another lane's chain an estimate.
-    pub fn pages(&self) -> u32 {
-        // ORDERING: Relaxed, I1 or an estimate.
-        self.pages.load(Relaxed)
-    }
-
     /// See the field. 0: the chain is empty.
     pub fn oldest(&self) -> Option<BlockNo> {
         // ORDERING: Acquire, pairs with the Release in `settle_oldest`.
@@ -135,17 +153,68 @@ impl Chain {
         self.oldest.store(self.head.load(Relaxed), Release);
     }
 
-    /// Takes a chain that nobody holds; true: it is this lane's until `let_go_of_chain`.
-    pub fn claim(&self, lane: u16) -> bool {
-        // ORDERING: Relaxed, a guess; Acquire on the CAS pairs with the Release in `let_go`.
-        self.owner.load(Relaxed) == 0
-            && self.owner.compare_exchange(0, u32::from(lane), Acquire, Relaxed).is_ok()
+    /// Takes a chain that nobody has; true: it is this lane's, and busy.
+    fn claim(&self, lane: u16) -> bool {
+        // ORDERING: Relaxed, a guess.
+        self.owner.load(Relaxed) == 0 && self.become_busy(0, lane)
     }
 
-    /// Gives a claimed chain back.
+    /// Takes a chain for cleaning, also one that a lane keeps but is not using; true: it is this lane's until `unclaim`. The lane
+    /// that kept it finds out at its next call.
+    pub fn claim_quiet(&self, lane: u16) -> bool {
+        // ORDERING: Relaxed, a guess.
+        let owner = self.owner.load(Relaxed);
+        owner & BUSY == 0 && owner != u32::from(lane) && self.become_busy(owner, lane)
+    }
+
+    fn become_busy(&self, from: u32, lane: u16) -> bool {
+        // ORDERING: Acquire, pairs with the Release of whoever used the chain last (I1); Relaxed: not taken.
+        self.owner.compare_exchange(from, u32::from(lane) | BUSY, Acquire, Relaxed).is_ok()
+    }
+
+    /// Does this lane keep or use it?
+    pub fn belongs_to(&self, lane: u16) -> bool {
+        // ORDERING: Acquire, pairs with the Release of whoever used the chain last.
+        self.owner.load(Acquire) & !BUSY == u32::from(lane)
+    }
+
+    /// A chain as the media has it after its user died: the next record goes to a new page. Behind a fence.
+    pub fn restart(&self, head: Option<BlockNo>, last: Option<BlockNo>) {
+        let raw = |page: Option<BlockNo>| page.map_or(0, |page| page.0);
+        // ORDERING: Relaxed throughout, I1: the settler has the chain.
+        self.head.store(raw(head), Relaxed);
+        self.page.store(raw(last), Relaxed); // ORDERING: Relaxed, as above.
+        self.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
+        for word in [&self.spare, &self.clean_after, &self.quiet_at] {
+            word.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        }
+        self.settle_oldest();
+    }
+
+    /// Gives a chain that was taken for cleaning back: to nobody.
     pub fn unclaim(&self) {
-        // ORDERING: Release, pairs with the Acquire in `claim`.
+        // ORDERING: Release, pairs with the Acquire in `become_busy`.
         self.owner.store(0, Release);
+    }
+
+    /// The end of a call that used the chain: the lane keeps it.
+    pub fn rest(&self, lane: u16) {
+        // ORDERING: Release, pairs with the Acquire in `become_busy`.
+        self.owner.store(u32::from(lane), Release);
+    }
+
+    /// An era such that pages made in it or later hold nothing older than the chain's last record. The chain is this lane's, and
+    /// was taken from one that was not using it.
+    pub fn quiet_before(&self, now: u64) -> u64 {
+        let (page, slot) = self.tail();
+        let at = page.0 << 6 | u64::from(slot);
+        // ORDERING: Relaxed throughout, I1.
+        if self.quiet_at.load(Relaxed) != at {
+            self.quiet_at.store(at, Relaxed);
+            self.quiet_since.store(now, Relaxed);
+        }
+        // ORDERING: Relaxed, as above.
+        self.quiet_since.load(Relaxed) + 1
     }
 
     /// A page that is prepared and not linked yet.
@@ -187,6 +256,24 @@ pub fn chains_of<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Resu
         };
     }
     Ok(core.arena.get(at))
+}
+
+fn counts<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Counts> {
+    // ORDERING: Acquire, pairs with the CAS in `chains_of`.
+    let chains = inode.vi.chains.load(Acquire);
+    (!chains.is_null()).then(|| &core.arena.get(chains).counts)
+}
+
+/// Linked log pages of all chains of an inode; a moment old if other lanes write it.
+pub fn pages(core: &Core, inode: InodeRef<'_>) -> u64 {
+    // ORDERING: Relaxed, an estimate.
+    // A death between linking a page and counting it may leave one too few.
+    counts(core, inode).map_or(0, |c| (c.pages.load(Relaxed) as i64).max(0) as u64)
+}
+
+/// Era of the page that was made last: what is made from now on has a later one.
+pub fn era_now(core: &Core, inode: InodeRef<'_>) -> u64 {
+    counts(core, inode).map_or(0, |c| c.era.load(SeqCst))
 }
 
 /// The chains that exist.
@@ -237,16 +324,20 @@ fn slot_of<'c>(
     Ok(&core.arena.slice(more, HEADS_IN_BLOCK as usize)[(number - HEADS_INLINE) as usize])
 }
 
-/// Links a chain that recovery found.
+/// Links a chain of `pages` pages, the last of them of era `era`, that recovery found.
 pub fn adopt(
     core: &Core,
     own: &mut Own,
     inode: InodeRef<'_>,
     chain: Chain,
+    (pages, era): (u64, u64),
     head_block: Option<BlockNo>,
 ) -> Result<()> {
     let chains = chains_of(core, own, inode)?;
     let number = chain.number();
+    chain.quiet_before(era);
+    chains.counts.pages.fetch_add(pages, Relaxed); // ORDERING: Relaxed, an estimate.
+    chains.counts.era.fetch_max(era, SeqCst);
     // ORDERING: Release, pairs with the Acquire in `head_pos`.
     chains.head_block.store(head_block.map_or(0, |b| b.0), Release);
     // SAFETY: `own` is this thread's.
@@ -278,18 +369,52 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
     for way in ways {
         let held = guard.own.chains[way];
         if held.ino == inode.ino.0 && held.generation == generation {
-            guard.own.chain_last = way as u64;
-            return Ok(core.arena.get(Ptr::from_raw(held.chain)));
+            let chain = core.arena.get::<Chain>(Ptr::from_raw(held.chain));
+            if use_held(guard.own, guard.id, way, chain) {
+                return Ok(chain);
+            }
         }
     }
     // The chain used last stays: a rename works with two.
     let way = if guard.own.chain_last == ways[0] as u64 { ways[1] } else { ways[0] };
     let_go(core, guard.own, guard.id, way);
-    let chain = claim(core, guard, inode)?;
+    // Said before it is claimed: whoever settles this lane looks at the chains of this inode.
+    guard.own.chains[way] = HeldChain { ino: inode.ino.0, generation: 0, chain: 0 };
+    compiler_fence(SeqCst);
+    let chain = match claim(core, guard, inode) {
+        Ok(chain) => chain,
+        Err(error) => {
+            guard.own.chains[way] = HeldChain::default();
+            return Err(error);
+        }
+    };
     guard.own.chains[way] =
         HeldChain { ino: inode.ino.0, generation, chain: core.arena.offset_of(chain).raw() };
     guard.own.chain_last = way as u64;
+    guard.own.chains_busy |= 1 << way;
     Ok(chain)
+}
+
+/// Makes a chain that the lane keeps busy, if it is not yet; false: another has taken it over since.
+fn use_held(own: &mut Own, lane: u16, way: usize, chain: &Chain) -> bool {
+    let busy = own.chains_busy & 1 << way != 0;
+    if !busy && !chain.become_busy(u32::from(lane), lane) {
+        own.chains[way] = HeldChain::default();
+        return false;
+    }
+    own.chains_busy |= 1 << way;
+    own.chain_last = way as u64;
+    true
+}
+
+/// The end of a call: the lane keeps its chains, but is not using them.
+pub fn rest_all(arena: &heddle_arena::Arena, own: &mut Own, lane: u16) {
+    let mut busy = std::mem::take(&mut own.chains_busy);
+    while busy != 0 {
+        let way = busy.trailing_zeros() as usize;
+        busy &= busy - 1;
+        arena.get::<Chain>(Ptr::from_raw(own.chains[way].chain)).rest(lane);
+    }
 }
 
 fn ways_of(ino: heddle_vfs::Ino) -> [usize; 2] {
@@ -353,13 +478,16 @@ fn make_head_block(
 
 /// The chain may be gone: its inode died. Then its record belongs to the slot's next inode and has another owner.
 fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
-    let held = std::mem::take(&mut own.chains[way]);
+    let held = own.chains[way];
+    let busy = if own.chains_busy & 1 << way == 0 { 0 } else { BUSY };
+    own.chains_busy &= !(1 << way);
     let alive = core.slot(heddle_vfs::Ino(held.ino)).is_some_and(|i| i.vi.generation() == held.generation);
     if held.ino != 0 && alive {
         let owner = &core.arena.get::<Chain>(Ptr::from_raw(held.chain)).owner;
-        // ORDERING: Release, pairs with the Acquire in `claim` (I1); Relaxed if it is another's already.
-        let _gone = owner.compare_exchange(u32::from(lane), 0, Release, Relaxed);
+        // ORDERING: Release, pairs with the Acquire in `become_busy` (I1); Relaxed if it is another's already.
+        let _gone = owner.compare_exchange(u32::from(lane) | busy, 0, Release, Relaxed);
     }
+    own.chains[way] = HeldChain::default();
 }
 
 /// Gives all chains that the lane holds back.
@@ -390,16 +518,20 @@ pub fn head_block(core: &Core, inode: InodeRef<'_>) -> Option<Extent> {
 pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
     for chain in existing(core, inode) {
         // ORDERING: Relaxed, published with the next life; Release on the owner pairs with `claim`.
-        for word in [&chain.head, &chain.page, &chain.spare, &chain.clean_after, &chain.oldest] {
+        for word in
+            [&chain.head, &chain.page, &chain.spare, &chain.clean_after, &chain.oldest, &chain.quiet_at]
+        {
             word.store(0, Relaxed);
         }
         chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
-        chain.pages.store(0, Relaxed); // ORDERING: Relaxed, as above.
         chain.owner.store(0, Release); // ORDERING: Release, as above.
     }
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
     let chains = inode.vi.chains.load(Acquire);
     if !chains.is_null() {
-        core.arena.get(chains).head_block.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        let chains = core.arena.get(chains);
+        for word in [&chains.head_block, &chains.counts.era, &chains.counts.pages] {
+            word.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        }
     }
 }

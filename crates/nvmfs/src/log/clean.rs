@@ -7,8 +7,8 @@
 //!
 //! Invariants  I1  a record that alone says what the size is stays (D5b); so does the last state record.
 //!             I2  a tombstone stays while an older record that it covers may be reachable. None is if the tombstone lies in the
-//!                 first page of its chain, and the first page of every other chain was made after it: a page's `era` says
-//!                 so. Or if a later truncation covers all that it does.
+//!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
+//!                 say so. Or if a later truncation covers all that it does.
 //!             I3  what other lanes see as a chain's first page (`Chain::oldest`) moves on only after the fence behind the
 //!                 unlinking: else a power cut could bring an older record back whose tombstone was dropped meanwhile.
 //! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
@@ -24,8 +24,10 @@ use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::log::{commit, relog};
 use crate::names::table;
+use crate::planted::{Bug, planted};
+use crate::xattr;
 use heddle_pmem::BLOCK_BYTES;
-use heddle_vfs::Result;
+use heddle_vfs::{FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::IntoBytes;
 
@@ -39,6 +41,20 @@ const SLACK: u64 = 4;
 /// One step on the chain that this lane holds. Damage found here stops further changes of the file system; the caller's operation
 /// has happened all the same.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    step_with(core, guard, inode, Eof::Free);
+}
+
+/// Does the caller hold the EOF latch of the file?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Eof {
+    /// Yes.
+    Held,
+    /// No, or it does not say so.
+    Free,
+}
+
+/// As [`step`].
+pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let Ok(chain) = commit::chain_of(core, guard, inode) else { return };
     let mut garbage = Vec::new();
     for _ in 0..PAGES_A_STEP {
@@ -48,14 +64,22 @@ pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
         }
     }
     settle(core, guard, chain, garbage);
-    if too_long(core, inode) {
-        relog::step(core, guard, inode, chain);
+    // Files of the papers' variants are logged anew later: see `relog::paper`.
+    let later = core.locks.is_some() && !matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    if !later && too_long(core, inode) {
+        relog::step(core, guard, inode, chain, eof);
     }
 }
 
 /// Makes unlinked pages free.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
     if garbage.is_empty() {
+        return;
+    }
+    if planted(Bug::PageReusedBeforeUnlink) {
+        for extent in garbage {
+            let _full = guard.own.magazine.push(extent.block);
+        }
         return;
     }
     // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
@@ -67,8 +91,8 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Ve
 }
 
 /// Has the log grown to several times what can be alive in it?
-fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
-    let pages: u64 = chain::existing(core, inode).map(|c| u64::from(c.pages())).sum();
+pub fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
+    let pages = chain::pages(core, inode);
     // A record a block, two slots a name; a state.
     // ORDERING: Relaxed, an estimate.
     let alive = inode.vi.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
@@ -100,16 +124,31 @@ fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut V
     Ok(true)
 }
 
-/// May an older record than this tombstone, which lies in the first page of `chain`, be reachable in another chain (I2)?
-fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain, version: Version) -> bool {
-    chain::existing(core, inode).filter(|other| !std::ptr::eq(*other, chain)).any(|other| {
-        let Some(first) = other.oldest() else { return false };
-        let header = PageHeader::decode(core.seed, &core.region.line(first.pos()));
-        let newer =
-            header.is_some_and(|h| h.owner == inode.id() && h.chain == other.number() && h.era >= version.0);
-        // Still the first: else the block may have been reused while its header was read.
-        !newer || other.oldest() != Some(first)
-    })
+/// May a record that is older than a tombstone in the first page of `chain` be reachable in another chain (I2)?
+fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> bool {
+    let mut others = chain::existing(core, inode).filter(|other| !std::ptr::eq(*other, chain)).peekable();
+    if others.peek().is_none() {
+        return false;
+    }
+    let Some(full) = full_before(core, inode, chain) else { return true };
+    others.any(|other| other.oldest().is_some() && first_era(core, inode, other).is_none_or(|era| era < full))
+}
+
+/// An era such that pages made in it or later hold nothing older than what the first page of `chain` says.
+fn full_before(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
+    match chain::next_page(core, inode, chain.head()?).ok()? {
+        Some(next) => Some(PageHeader::decode(core.seed, &core.region.line(next.pos()))?.era),
+        None => Some(chain.quiet_before(chain::era_now(core, inode))),
+    }
+}
+
+/// Era of a chain's first page; `None` if it has none, or gets another just now.
+pub fn first_era(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
+    let first = chain.oldest()?;
+    let header = PageHeader::decode(core.seed, &core.region.line(first.pos()))?;
+    let is_its = header.owner == inode.id() && header.chain == chain.number();
+    // Still the first: else the block may have been reused while its header was read.
+    (is_its && chain.oldest() == Some(first)).then_some(header.era)
 }
 
 /// A log page in memory: records were written past the cache, and one copy is far cheaper than a miss a line.
@@ -181,7 +220,7 @@ fn lists_of_dead(
 
 /// Must this record stay? `first_of`: it lies in the first page of this chain.
 pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
-    let needed = |version: Version| first_of.is_none_or(|chain| older_elsewhere(core, inode, chain, version));
+    let needed = || first_of.is_none_or(|chain| older_elsewhere(core, inode, chain));
     match *record {
         Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
             write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
@@ -190,12 +229,20 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             // ORDERING: Relaxed, an older pair only keeps a record longer.
             let later =
                 version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
-            !later && needed(version)
+            !later && needed() && !planted(Bug::PunchDroppedEarly)
+        }
+        Record::Remap { .. } => true,
+        Record::Xattrs { generation, .. } => {
+            xattr::generation(core, inode).is_none_or(|last| generation >= last)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
         // A foreign record has its copy in its own directory's log.
-        Record::Name { dir, removed: true, version, .. } => dir == inode.id() && needed(version),
+        Record::Name { dir, removed: true, ref name, version, .. } => {
+            // A name that came back says all that its tombstone did.
+            let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
+            dir == inode.id() && needed() && !back() && !planted(Bug::TombstoneDroppedEarly)
+        }
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
@@ -207,6 +254,7 @@ fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
     let end = PageNo(write.page.0 + write.pages);
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0
+            && !planted(Bug::SizeRecordDropped)
             && write.generation >= inode.vi.change()
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
@@ -262,7 +310,7 @@ pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
     Some(blocks)
 }
 
-/// Every block of an inode's log: pages, prepared pages, extent lists. For an inode that dies.
+/// Every block of an inode's log: pages, prepared pages, extent lists, attributes. For an inode that dies.
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {
@@ -284,5 +332,6 @@ pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
         out.extend(chain.spare());
     }
     out.extend(chain::head_block(core, inode));
+    out.extend(xattr::blocks(core, inode));
     Ok(out)
 }

@@ -1,16 +1,20 @@
 //! Logging anew: cleaning as an ordinary writer.
 //!
-//! The living records of the oldest page are appended to the lane's own chain; then the page is dead and goes. So the first page of
-//! a chain always moves on, tombstones behind it become droppable, and a log stays within a few times what is alive in it. Chains
-//! that nobody holds any more are emptied in the same way, page by page, until they are gone.
+//! The living records of the oldest page of all chains are appended to the lane's own chain; then the page is dead and goes. So the
+//! first pages always move on, tombstones behind them become droppable, and a log stays within a few times what is alive in it.
+//! Chains that nobody uses, those of a thread that sleeps too, are emptied in the same way, page by page, until they are gone.
 //!
 //! Invariants  I1  a page of data keeps its block and gets a version of its own, under its cell's lock, like any write: two records
 //!                 never carry one version (D1). A name keeps its version: the copy says the same.
-//!             I2  what cannot be logged anew here (a record that names an extent list, a tombstone that is still needed) keeps
-//!                 its page.
-//! Where       directories of every variant (their latch is held); files of `heddle`. The papers' variants would need their range
-//!             lock here, inside the log lock: their files' logs are cleaned by whole dead pages alone.
-//! Source      protocol review 8.3, P8.
+//!             I2  what cannot be logged anew here (a record that names an extent list, a punch that is still needed) keeps
+//!                 its page. A record that stays for the size alone is relieved by a state record.
+//!             I3  what is logged anew is the newest there is while it is logged: a name's bucket is locked, a page's cell.
+//! Where       directories of every variant; files of `heddle`; files of the papers' variants when the call
+//!             has let go of its range: a record is logged anew under the range lock of its pages, as a write of theirs.
+//! Lock order  papers' variants: EOF latch (only tried), range lock, log lock.
+//! Source      protocol review 8.3, P8; in NOVA the thorough garbage collection does this, by copying a whole log.
+
+pub mod paper;
 
 use crate::core::Core;
 use crate::file::heddle::{lock_pages, look};
@@ -21,25 +25,20 @@ use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
-use crate::log::clean::{Page, alive, list_of, maps_a_page, settle};
+use crate::log::clean::{Eof, Page, alive, first_era, list_of, maps_a_page, settle};
 use crate::log::commit;
+use crate::names::table;
 use heddle_vfs::{FileKind, Result};
 
-/// Slots of one transaction here.
-const BATCH_SLOTS: u32 = 24;
-
-/// One page: of a chain that nobody holds, else the first of the lane's own.
-pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain) {
-    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
-    if core.locks.is_some() && !directory {
-        return;
-    }
-    let idle = chain::existing(core, inode)
-        .find(|c| !std::ptr::eq(*c, own) && c.oldest().is_some() && c.claim(guard.id));
+/// The oldest page of all chains that are not in use just now, the lane's own included.
+pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain, eof: Eof) {
+    let age = |c: &&Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
+    let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(age);
+    let other = oldest.filter(|c| !std::ptr::eq(*c, own) && c.claim_quiet(guard.id));
     // What fails (no space) is tried again when the next page is closed.
-    let _done = move_page(core, guard, inode, idle.unwrap_or(own), own);
-    if let Some(idle) = idle {
-        idle.unclaim();
+    let _done = move_page(core, guard, inode, other.unwrap_or(own), own, eof);
+    if let Some(other) = other {
+        other.unclaim();
     }
 }
 
@@ -50,6 +49,7 @@ fn move_page(
     inode: InodeRef<'_>,
     from: &Chain,
     own: &Chain,
+    eof: Eof,
 ) -> Result<()> {
     let Some(page) = from.head().filter(|p| !std::ptr::eq(from, own) || *p != own.tail().0) else {
         return Ok(());
@@ -60,7 +60,7 @@ fn move_page(
     }
     move_names(core, guard, inode, &found.names)?;
     if found.state {
-        restate(core, guard, inode)?;
+        restate(core, guard, inode, eof)?;
     }
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
@@ -114,40 +114,51 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
-            Record::Name { removed: false, .. } => self.names.push(record),
+            // Tombstones too: two chains whose first pages hold some would wait for each other for ever. A copy says the same, wherever
+            // it stands.
+            Record::Name { .. } | Record::Xattrs { .. } => self.names.push(record),
             Record::State(_) if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) => {
                 self.names.push(record)
             }
             Record::Write { page, pages, blocks, version, .. } => {
-                let lists = matches!(blocks, Blocks::List(_));
-                // One that stays for the size alone cannot be moved as a write.
-                let maps = maps_a_page(core, inode, page, PageNo(page.0 + pages), version);
-                self.movable &= maps && !lists;
-                self.writes.push(record);
+                if maps_a_page(core, inode, page, PageNo(page.0 + pages), version) {
+                    self.movable &= !matches!(blocks, Blocks::List(_));
+                    self.writes.push(record);
+                } else {
+                    // It stays for the size alone: a state record says that too.
+                    self.state = true;
+                }
             }
             Record::State(_) => self.state = true,
-            Record::Name { .. } | Record::Punch { .. } => self.movable = false,
+            Record::Punch { .. } | Record::Remap { .. } => self.movable = false,
         }
     }
 }
 
-/// Names and states of a directory, whose latch is held: the same records once more.
+/// Names and states of a directory: the same records once more. A name only if it is still the present one, and under its bucket's
+/// lock: a tombstone may be dropped when no page older than it is left, so nothing older may be logged behind its back (I3).
 fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: &[Record]) -> Result<()> {
-    let mut rest = names;
-    while !rest.is_empty() {
-        let mut slots = 0;
-        let fits = rest.iter().take_while(|r| {
-            slots += r.slots_max();
-            slots <= BATCH_SLOTS
-        });
-        let n = fits.count();
-        let (batch, later) = rest.split_at(n);
-        if commit::prepare(core, guard, inode, BATCH_SLOTS)? {
+    for record in names {
+        let bucket = match record {
+            Record::Name { name, version, removed, .. } => {
+                let key = table::key(core, name.bytes());
+                let bucket = table::lock(core, inode, key.hash)?;
+                let present = bucket.find(key)?.map(|named| named.version);
+                // A name that came back says all that its tombstone did.
+                let superseded = if *removed { present > Some(*version) } else { present != Some(*version) };
+                if superseded {
+                    continue;
+                }
+                Some(bucket)
+            }
+            _ => None,
+        };
+        if commit::prepare(core, guard, inode, record.slots_max())? {
             // PERSIST: a fresh log page is empty before it is linked.
             core.region.fence();
         }
-        commit::commit(core, guard, inode, batch)?;
-        rest = later;
+        commit::commit(core, guard, inode, std::slice::from_ref(record))?;
+        drop(bucket);
     }
     Ok(())
 }
@@ -181,18 +192,12 @@ fn move_run(
     first: PageNo,
     stop: PageNo,
 ) -> Result<()> {
-    let Record::Write { page, pages, blocks, end_in_last_page, version, .. } = *record else { return Ok(()) };
-    let skip = first.0 - page.0;
-    let blocks = match blocks {
-        Blocks::At(block) => Blocks::At(block.plus(skip)),
-        Blocks::Unwritten(block) => Blocks::Unwritten(block.plus(skip)),
-        Blocks::List(_) => return Ok(()),
-    };
+    let Record::Write { version, .. } = *record else { return Ok(()) };
     if commit::prepare(core, guard, inode, 1)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, first, stop);
     let locked = match lock_pages(core, guard, inode, first, stop) {
         Ok(locked) => locked,
         Err(error) => {
@@ -201,34 +206,46 @@ fn move_run(
         }
     };
     let unchanged = (first.0..stop.0).all(|p| look(core, inode, PageNo(p)).1 == version);
-    let last = stop.0 == page.0 + pages;
-    let again = Record::Write {
-        page: first,
-        pages: stop.0 - first.0,
-        blocks,
-        end_in_last_page: if last || end_in_last_page == 0 {
-            end_in_last_page
-        } else {
-            heddle_pmem::BLOCK_BYTES as u32
-        },
-        version: version.max(inode.vi.floor()).next(),
-        mtime: inode.vi.times()[0],
-        generation: inode.vi.change(),
+    let again = restated(inode, record, first, stop).filter(|_| unchanged);
+    let done = match &again {
+        Some(again) => commit::commit(core, guard, inode, std::slice::from_ref(again)).map(Some),
+        None => Ok(None),
     };
-    let done = if unchanged {
-        commit::commit(core, guard, inode, std::slice::from_ref(&again)).map(|_| ())
-    } else {
-        Ok(())
-    };
-    if done.is_err() || !unchanged {
+    let (Ok(Some(_)), Some(again)) = (&done, again) else {
         locked.unlock(core);
         guard.lane.end();
-        return done;
-    }
+        return done.map(|_| ());
+    };
     guard.lane.commit();
     publish_again(core, inode, locked, &again);
     guard.lane.end();
     Ok(())
+}
+
+/// What a write record says of pages `[first, stop)` of it, said now; `None` if it names an extent list. The pages are held.
+fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -> Option<Record> {
+    let Record::Write { page, pages, blocks, end_in_last_page, version, .. } = *record else { return None };
+    let skip = first.0 - page.0;
+    let blocks = match blocks {
+        Blocks::At(block) => Blocks::At(block.plus(skip)),
+        Blocks::Unwritten(block) => Blocks::Unwritten(block.plus(skip)),
+        Blocks::List(_) => return None,
+    };
+    // In this order: with this generation, the time is that of no earlier state (`resize::apply` sets it first).
+    let generation = inode.vi.change();
+    let mtime = inode.vi.times()[0];
+    let last = stop.0 == page.0 + pages;
+    let whole =
+        if last || end_in_last_page == 0 { end_in_last_page } else { heddle_pmem::BLOCK_BYTES as u32 };
+    Some(Record::Write {
+        page: first,
+        pages: stop.0 - first.0,
+        blocks,
+        end_in_last_page: whole,
+        version: version.max(inode.vi.floor()).next(),
+        mtime,
+        generation,
+    })
 }
 
 fn publish_again(core: &Core, inode: InodeRef<'_>, locked: crate::file::heddle::Locked<'_>, again: &Record) {

@@ -10,6 +10,7 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::log::chain::{self, Chain};
 use crate::log::scan::{Damage, PageScan};
+use crate::planted::{Bug, planted};
 use crate::recovery::{pointer_line, scan};
 use crate::variant::LogKind;
 use heddle_pmem::LINE_BYTES;
@@ -19,7 +20,8 @@ use heddle_vfs::{Error, Result};
 struct Found {
     head: BlockNo,
     last: BlockNo,
-    pages: u32,
+    pages: u64,
+    era: u64,
 }
 
 fn corrupt(damage: Damage) -> Error {
@@ -41,7 +43,7 @@ pub fn read(
         Target::At(block) => Some(claim(core, id, block)?),
         Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
     };
-    let further = head_block.map_or(0, |_| HEADS_IN_BLOCK);
+    let further = head_block.filter(|_| !planted(Bug::OnlyInlineChainsRead)).map_or(0, |_| HEADS_IN_BLOCK);
     let mut dropped = 0;
     for number in 0..HEADS_INLINE + further {
         let raw = match (number.checked_sub(HEADS_INLINE), head_block) {
@@ -59,7 +61,8 @@ pub fn read(
             core,
             own,
             inode,
-            Chain::recovered(number, found.head, found.last, found.pages),
+            Chain::recovered(number, found.head, found.last),
+            (found.pages, found.era),
             head_block,
         )?;
     }
@@ -99,7 +102,7 @@ fn read_one(
     };
     // Without a tail nothing in a tail log counts; other logs have none.
     let mut ends = scan.kind != LogKind::Tail || tail.is_some();
-    let mut found = Found { head, last: head, pages: 0 };
+    let mut found = Found { head, last: head, pages: 0, era: 0 };
     let mut dropped = 0;
     let mut next = Some(head);
     while let Some(page) = next {
@@ -118,8 +121,8 @@ fn read_one(
             each(record)?;
         }
         dropped += zero_dropped(core, page, end, &records);
-        (found.last, found.pages) = (page, found.pages + 1);
-        next = scan.next(id, page).map_err(corrupt)?;
+        (found.last, found.pages, found.era) = (page, found.pages + 1, found.era.max(header.era));
+        next = scan.next(id, page).map_err(corrupt)?.filter(|_| !planted(Bug::OnlyFirstPageRead));
     }
     if tail.is_some() {
         return Err(bad(id, "the tail pointer (it leads out of the log)"));

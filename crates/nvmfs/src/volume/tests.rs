@@ -20,10 +20,10 @@ fn second_view(first: &Core) -> NvmFs {
         arena: Arc::new(first.arena.map_again().unwrap()),
         variant: first.variant,
         locks,
+        on_lock: None,
         read_only: false,
-        blocks: first.layout.blocks_total,
     };
-    NvmFs { core: Arc::new(Core::attach(parts)) }
+    NvmFs { core: Arc::new(Core::join(parts, &first.identity()).unwrap()) }
 }
 
 #[test]

@@ -91,7 +91,10 @@ fn a_log_that_leads_to_another_files_page_leaves_that_file_whole() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::HEADER_FOREIGN, |craft, sample| {
             let (ino, page) = (sample.ino("/victim"), sample.log_page("pieces"));
-            craft.store(craft.slot(ino).plus(64), pointer::encode(craft.seed, craft.id(ino), Place::Head(0), page));
+            craft.store(
+                craft.slot(ino).plus(64),
+                pointer::encode(craft.seed, craft.id(ino), Place::Head(0), page),
+            );
         });
         rest_is_whole(&sample, &tree, &["/victim"]);
     });
@@ -101,7 +104,8 @@ fn a_log_that_leads_to_another_files_page_leaves_that_file_whole() {
 fn a_block_of_two_files_becomes_two_blocks_of_one_content() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::CLAIMED_TWICE, |craft, sample| {
-            let symlink = sample.survey().owners.into_iter().find(|o| o.data && o.ino == Some(sample.ino("/symlink")));
+            let symlink =
+                sample.survey().owners.into_iter().find(|o| o.data && o.ino == Some(sample.ino("/symlink")));
             let taken = symlink.unwrap().block;
             // The link's text in place of a page of the file.
             craft.change(sample.log_page("dir/below/crowd"), |record| take_block(record, taken));
@@ -157,7 +161,8 @@ fn a_size_that_no_file_can_have_is_cut() {
 /// Changes the living entry of a name in the root.
 fn rename_entry(craft: &Craft<'_>, sample: &Sample, wanted: &str, change: impl Fn(&mut Record)) {
     let what = format!("the log of inode {}", Ino::ROOT.0);
-    let root_pages: Vec<BlockNo> = sample.survey().owners.iter().filter(|o| o.what == what).map(|o| o.block).collect();
+    let root_pages: Vec<BlockNo> =
+        sample.survey().owners.iter().filter(|o| o.what == what).map(|o| o.block).collect();
     for page in root_pages.iter().rev() {
         let has = std::cell::Cell::new(false);
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -2,12 +2,12 @@
 
 use super::craft::Craft;
 use super::sample::{Sample, image_bytes, region_of};
+use heddle_nvmfs::Variant;
 use heddle_nvmfs::format::page::{PageHeader, next_pos};
 use heddle_nvmfs::format::pointer::{self, Place};
 use heddle_nvmfs::fsck::dump::{What, dump};
 use heddle_nvmfs::fsck::{examine, survey};
 use heddle_nvmfs::ids::BlockNo;
-use heddle_nvmfs::Variant;
 use heddle_vfs::Ino;
 use proptest::prelude::*;
 use std::sync::OnceLock;
@@ -26,7 +26,8 @@ fn read_all(image: &[u8]) {
         let _ = (verdict.found(), verdict.left());
     }
     let _ = survey("garbage", &region);
-    for what in [What::Superblock, What::Tree, What::Inode(Ino(5)), What::Log(Ino(2)), What::Page(BlockNo(9))] {
+    for what in [What::Superblock, What::Tree, What::Inode(Ino(5)), What::Log(Ino(2)), What::Page(BlockNo(9))]
+    {
         let _ = dump("garbage", &region, &what);
     }
     assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
@@ -77,7 +78,8 @@ fn a_chain_through_the_whole_image_ends_in_time() {
     let craft = Craft::new(&sample);
     let (ino, first) = (sample.ino("/victim"), sample.log_page("victim"));
     let id = craft.id(ino);
-    let taken: Vec<u64> = sample.survey().owners.iter().flat_map(|o| o.block.0..o.block.0 + o.count).collect();
+    let taken: Vec<u64> =
+        sample.survey().owners.iter().flat_map(|o| o.block.0..o.block.0 + o.count).collect();
     let free = (craft.layout().data.0..craft.layout().last().0).filter(|b| !taken.contains(b));
     let mut before = first;
     for block in free.map(BlockNo) {

@@ -6,7 +6,7 @@ use heddle_nvmfs::ids::BlockNo;
 use heddle_nvmfs::{Variant, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Error, FileKind, FileSystem, Ino, NewNode, RangeOp, SetAttr};
+use heddle_vfs::{Error, FileKind, FileSystem, Ino, NewNode, RangeOp, SetAttr, SetXattr, XattrName};
 use std::sync::Barrier;
 
 pub const IMAGE_BYTES: u64 = 4 << 20;
@@ -67,6 +67,9 @@ impl Sample {
                 });
             }
         });
+        let user = XattrName::new(b"user.note").unwrap();
+        fs.setxattr(&root(), victim.ino, user, &[5; 6000], SetXattr::Any).unwrap();
+        fs.setxattr(&root(), dir, user, b"on a directory", SetXattr::Any).unwrap();
         fs.release(victim);
         fs.release(crowd);
         let set = SetAttr { perm: Some(0o640), uid: Some(12), gid: Some(34), ..SetAttr::default() };

@@ -3,8 +3,18 @@
 use super::choices::{Choice, choices};
 use super::log::{StoreKind, Unit, Words};
 use super::{Model, line_of};
+use crate::Pos;
 use std::borrow::Cow;
 use std::collections::HashSet;
+
+/// A store to one aligned word, or to some bytes of it, that is not durable yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The word.
+    pub word: Pos,
+    /// Which store operation it is part of: they are numbered in their order.
+    pub store: u64,
+}
 
 /// A moment at which the power may fail: what is sure, and what is pending.
 ///
@@ -27,7 +37,8 @@ impl<'a> CrashPoint<'a> {
         CrashPoint { model, memory, pending, durable }
     }
 
-    pub(super) fn into_owned(self) -> CrashPoint<'static> {
+    /// A copy that outlives the hook.
+    pub fn into_owned(self) -> CrashPoint<'static> {
         CrashPoint {
             model: self.model,
             memory: Cow::Owned(self.memory.into_owned()),
@@ -39,6 +50,27 @@ impl<'a> CrashPoint<'a> {
     /// How many stores of words are undecided.
     pub fn pending_units(&self) -> usize {
         self.pending.len()
+    }
+
+    /// The stores that are undecided, in their order.
+    pub fn pending(&self) -> impl ExactSizeIterator<Item = Pending> + '_ {
+        self.pending.iter().map(|unit| Pending { word: unit.word, store: unit.store })
+    }
+
+    /// The region as the program saw it: if all pending stores arrived.
+    pub fn memory(&self) -> &[u8] {
+        &self.memory
+    }
+
+    /// What the power cut leaves if the pending stores for which `arrived` says so arrived, and with them those that the model says
+    /// must have come before: which did, and the words in which the image then differs from [`CrashPoint::memory`].
+    pub fn words(&self, arrived: impl FnMut(usize) -> bool) -> (Vec<bool>, Vec<(Pos, u64)>) {
+        let mut choice: Choice = (0..self.pending.len()).map(arrived).collect();
+        self.close(&mut choice);
+        let mut words: Vec<(Pos, u64)> = self.words_of(&choice).into_iter().collect();
+        words.retain(|(at, word)| self.memory[at.0 as usize..][..8] != word.to_le_bytes());
+        words.sort_unstable();
+        (choice, words)
     }
 
     /// The region if none of the pending stores arrived.
@@ -91,14 +123,19 @@ impl<'a> CrashPoint<'a> {
         }
     }
 
-    fn image_of(&self, choice: &Choice) -> Vec<u8> {
+    /// Each word with a pending store, as it is then.
+    fn words_of(&self, choice: &Choice) -> Words {
         let mut words = self.durable.clone().into_owned();
         for (unit, _) in self.pending.iter().zip(choice).filter(|(_, chosen)| **chosen) {
             let word = words.get_mut(&unit.word).expect("a pending word has a durable value");
             *word = unit.applied_to(*word);
         }
+        words
+    }
+
+    fn image_of(&self, choice: &Choice) -> Vec<u8> {
         let mut image = self.memory.to_vec();
-        for (at, word) in words {
+        for (at, word) in self.words_of(choice) {
             image[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());
         }
         image

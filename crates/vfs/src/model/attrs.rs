@@ -97,6 +97,7 @@ fn apply(inode: &mut Inode, cred: &Cred, set: &SetAttr, now: Time) -> Result<()>
         if !cred.is_root() && !cred.in_group(inode.gid) {
             inode.perm &= !0o2000;
         }
+        inode.xattrs.follow_mode(inode.perm);
     }
     let pick = |time| match time {
         SetTime::Now => now,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::content::Content;
-use crate::{Attr, Cookie, Cred, Error, FileKind, Ino, Permission, Result, Time};
+use crate::xattr::Xattrs;
+use crate::{Attr, Cookie, Cred, Error, FileKind, Ino, Permission, Result, Time, XattrName};
 
 pub(super) struct Inode {
     pub(super) ino: Ino,
@@ -17,6 +18,9 @@ pub(super) struct Inode {
     pub(super) mtime: Time,
     pub(super) ctime: Time,
     pub(super) crtime: Time,
+    pub(super) xattrs: Xattrs,
+    /// Made without a name, and may still get one.
+    pub(super) linkable: bool,
     pub(super) body: Body,
 }
 
@@ -56,6 +60,8 @@ impl Inode {
             mtime: now,
             ctime: now,
             crtime: now,
+            xattrs: Xattrs::default(),
+            linkable: false,
             body,
         }
     }
@@ -95,7 +101,8 @@ impl Inode {
     }
 
     pub(super) fn check(&self, cred: &Cred, want: Permission) -> Result<()> {
-        cred.check_mode(self.kind(), self.perm, self.uid, self.gid, want)
+        let acl = self.xattrs.acl(XattrName::ACL_ACCESS);
+        cred.check_acl(self.kind(), self.perm, (self.uid, self.gid), acl.as_ref(), want)
     }
 
     pub(super) fn owned_by(&self, cred: &Cred) -> bool {

@@ -17,6 +17,7 @@ mod names;
 mod open;
 #[cfg(test)]
 mod tests;
+mod xattrs;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{
     Attr, Cookie, Cred, DirEntry, Error, FileSystem, Handle, Ino, NAME_MAX_BYTES, Name, NewNode, OpenFlags,
-    RangeOp, RenameMode, Result, SeekTarget, SetAttr, StatFs, Time,
+    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, Time, XattrName,
 };
 use inode::{Body, Directory, Inode};
 
@@ -131,6 +132,10 @@ impl FileSystem for ModelFs {
         Ok(self.state().inode(ino)?.attr())
     }
 
+    fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
+        self.state().inode(ino)?.check(cred, want)
+    }
+
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {
         let now = self.now();
         self.state().setattr(cred, ino, handle, set, now)
@@ -151,6 +156,18 @@ impl FileSystem for ModelFs {
     ) -> Result<(Attr, Handle)> {
         let now = self.now();
         self.state().create(cred, parent, name, perm, flags, now)
+    }
+
+    fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: Ino,
+        perm: u16,
+        flags: OpenFlags,
+        linkable: bool,
+    ) -> Result<(Attr, Handle)> {
+        let now = self.now();
+        self.state().tmpfile(cred, dir, perm, flags, linkable, now)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -219,6 +236,31 @@ impl FileSystem for ModelFs {
     fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {
         let now = self.now();
         self.state().fallocate(handle, op, offset, len_bytes, now)
+    }
+
+    fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        self.state().getxattr(cred, ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        let now = self.now();
+        self.state().setxattr(cred, ino, name, value, how, now)
+    }
+
+    fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        Ok(self.state().inode(ino)?.xattrs.list(cred))
+    }
+
+    fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        let now = self.now();
+        self.state().removexattr(cred, ino, name, now)
     }
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {

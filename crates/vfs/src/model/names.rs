@@ -3,8 +3,10 @@
 use super::State;
 use super::content::Content;
 use super::inode::{Body, Directory, Entry, Inode};
+use crate::xattr::Xattrs;
 use crate::{
     Attr, Cred, Error, FileKind, Handle, Ino, Name, NewNode, OpenFlags, Permission, RenameMode, Result, Time,
+    XattrName,
 };
 
 /// Longest target of a symbolic link, as Linux' `PATH_MAX` less its NUL.
@@ -89,12 +91,39 @@ impl State {
         Ok((attr, self.hand_out(attr.ino, flags)?))
     }
 
+    pub(super) fn tmpfile(
+        &mut self,
+        cred: &Cred,
+        dir: Ino,
+        perm: u16,
+        flags: OpenFlags,
+        linkable: bool,
+        now: Time,
+    ) -> Result<(Attr, Handle)> {
+        if !flags.write {
+            return Err(Error::InvalidArgument("a file without a name is opened for writing"));
+        }
+        let above = self.inode(dir)?;
+        above.dir()?;
+        if above.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        above.check(cred, Permission::WRITE_EXECUTE)?;
+        let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
+        let ino = self.add_inode(cred, dir, &node, now)?;
+        let inode = self.inode_mut(ino)?;
+        (inode.nlink, inode.linkable) = (0, linkable);
+        let attr = inode.attr();
+        Ok((attr, self.hand_out(ino, flags)?))
+    }
+
     fn add_inode(&mut self, cred: &Cred, parent: Ino, node: &NewNode<'_>, now: Time) -> Result<Ino> {
         let above = self.inode(parent)?;
         let inherits_group = above.perm & 0o2000 != 0;
         let gid = if inherits_group { above.gid } else { cred.gid };
         let ino = Ino(self.next_ino);
-        let mut perm = node.perm & 0o7777;
+        let default = above.xattrs.acl(XattrName::ACL_DEFAULT);
+        let (mut perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
         let body = match node.kind {
             FileKind::Regular => Body::File(Content::default()),
             FileKind::Directory => Body::Directory(Directory::new(parent)),
@@ -103,13 +132,12 @@ impl State {
         };
         match node.kind {
             FileKind::Directory if inherits_group => perm |= 0o2000,
-            FileKind::Symlink => perm = 0o777,
-            FileKind::Regular if perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => {
-                perm &= !0o2000
-            }
+            FileKind::Directory | FileKind::Symlink => {}
+            _ if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => perm &= !0o2000,
             _ => {}
         }
         let mut inode = Inode::new(ino, body, perm, cred.uid, gid, now);
+        inode.xattrs = xattrs;
         if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) {
             inode.rdev = node.rdev;
         }
@@ -164,9 +192,10 @@ impl State {
         if inode.kind() == FileKind::Directory {
             return Err(Error::NotPermitted);
         }
-        if inode.nlink == 0 {
+        if inode.nlink == 0 && !inode.linkable {
             return Err(Error::NotFound);
         }
+        inode.linkable = false;
         inode.nlink = inode.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
         inode.ctime = now;
         self.enter(parent, name, ino, now)?;

@@ -53,7 +53,7 @@ pub fn resolve_parent<'p, P: AsRef<Path> + ?Sized>(
 }
 
 /// open(2): `flags` are its `O_` bits (`O_CREAT`, `O_EXCL`, `O_TRUNC`, `O_APPEND`, `O_DIRECTORY`, `O_NOFOLLOW` and the
-/// access mode count), `perm` the mode of a file that is made, after the umask.
+/// access mode count), `perm` the mode of a file that is made, before the umask.
 ///
 /// # Errors
 /// Those of [`resolve`], `create` and `open`; [`Error::Loop`] if `O_NOFOLLOW` meets a symbolic link.
@@ -174,7 +174,7 @@ impl<'a> Walk<'a> {
         if here.kind != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
-        self.cred.check(&here, Permission::EXECUTE)?;
+        self.fs.access(self.cred, dir, Permission::EXECUTE)?;
         if component == b"." { Ok(here) } else { self.fs.getattr(self.fs.parent(dir)?) }
     }
 

@@ -100,7 +100,7 @@ fn a_directory_without_execute_permission_stops_the_walk() {
     let shut = ino(&fs, "open/shut").unwrap();
     let set = SetAttr { perm: Some(0o644), mtime: Some(SetTime::Now), ..SetAttr::default() };
     fs.setattr(&cred(), shut, None, &set).unwrap();
-    let user = Cred { uid: 1000, gid: 1000, groups: vec![] };
+    let user = Cred { uid: 1000, gid: 1000, groups: vec![], umask: 0 };
     for path in ["open/shut/inner", "open/shut/.", "open/shut/.."] {
         assert_eq!(resolve(&fs, &user, path).err(), Some(Error::AccessDenied), "{path}");
     }

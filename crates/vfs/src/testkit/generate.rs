@@ -4,15 +4,17 @@ use proptest::prelude::*;
 use proptest::strategy::Union;
 
 use super::steps::{Act, Calls, Step, Who};
+use super::xattrs;
 use crate::{FileKind, OpenFlags, RangeOp, RenameMode, SeekTarget, SetTime, Time};
 
-type Choice = (u32, BoxedStrategy<Act>);
+pub(super) type Choice = (u32, BoxedStrategy<Act>);
 
 /// Up to `count_max` random steps of the given calls; `remounts` lets [`Act::Remount`] be among them.
 pub fn steps(calls: Calls, count_max: usize, remounts: bool) -> impl Strategy<Value = Vec<Step>> {
     let mut choices = names(calls);
     choices.extend(data(calls));
     choices.extend(attributes(calls));
+    choices.extend(xattrs::choices(calls));
     if remounts {
         choices.push((2, Just(Act::Remount).boxed()));
     }
@@ -45,7 +47,7 @@ fn prelude(calls: Calls) -> Vec<Step> {
     acts.into_iter().map(|act| Step { who: Who::Root, act }).collect()
 }
 
-fn path(calls: Calls) -> BoxedStrategy<String> {
+pub(super) fn path(calls: Calls) -> BoxedStrategy<String> {
     let name = prop_oneof![
         30 => prop::sample::select(vec!["a", "b", "c"]).prop_map(String::from),
         1 => Just("n".repeat(255)),
@@ -130,6 +132,14 @@ fn names(calls: Calls) -> Vec<Choice> {
         choices.push((2, (path(), target).prop_map(|(path, target)| Act::Symlink { path, target }).boxed()));
         choices.push((1, path().prop_map(|path| Act::ReadLink { path }).boxed()));
     }
+    if calls.has(Calls::TMPFILE) {
+        let tmpfile = (prop_oneof![Just("/".to_string()), path()], perm(calls), flags(), any::<bool>());
+        let make = |(path, perm, flags, linkable)| Act::TmpFile { path, perm, flags, linkable };
+        choices.push((2, tmpfile.prop_map(make).boxed()));
+    }
+    if calls.has(Calls::TMPFILE) && calls.has(Calls::LINK) {
+        choices.push((3, (any::<usize>(), path()).prop_map(|(file, to)| Act::LinkOpen { file, to }).boxed()));
+    }
     let rename = |mode| (path(), path()).prop_map(move |(from, to)| Act::Rename { from, to, mode }).boxed();
     if calls.has(Calls::RENAME) {
         choices.push((6, rename(RenameMode::Replace)));
@@ -166,6 +176,17 @@ fn data(calls: Calls) -> Vec<Choice> {
         choices.push((4, open.boxed()));
         choices
             .push((1, beyond.prop_map(|(file, size_bytes)| Act::TruncateOpen { file, size_bytes }).boxed()));
+    }
+    if calls.has(Calls::COPY) {
+        let copy = (file(), offset(), file(), offset(), len());
+        let act = |(file, offset, to, offset_to, len)| Act::CopyRange {
+            file,
+            offset,
+            to,
+            offset_to,
+            len_bytes: len as u64,
+        };
+        choices.push((3, copy.prop_map(act).boxed()));
     }
     if calls.has(Calls::SEEK) {
         let target = prop::sample::select(vec![SeekTarget::Data, SeekTarget::Hole]);

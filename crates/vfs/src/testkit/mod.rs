@@ -13,10 +13,10 @@ mod steps;
 #[cfg(test)]
 mod tests;
 pub mod torn;
-mod tree;
+mod xattrs;
 
+pub use crate::tree::{Node, Tree, explicit};
 pub use differential::{Differential, agrees_with_model};
 pub use generate::steps;
 pub use io::{AppendIo, FsFile, PositionalIo};
 pub use steps::{Act, Calls, OpenFiles, Outcome, Stat, Step, Who, play};
-pub use tree::{Node, Tree, explicit};

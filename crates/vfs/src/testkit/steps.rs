@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::explicit;
 use crate::{
     Attr, Cookie, Cred, FileKind, FileSystem, Handle, Name, NewNode, OpenFlags, RangeOp, RenameMode, Result,
-    SeekTarget, SetAttr, SetTime, Time, path,
+    SeekTarget, SetAttr, SetTime, SetXattr, Time, XattrName, path,
 };
 
 /// Which calls are made: an engine that lacks some takes them out with [`Calls::without`].
@@ -49,6 +49,16 @@ impl Calls {
     pub const SET_ID: Calls = Calls(1 << 15);
     /// Directories below the root.
     pub const DIRECTORIES: Calls = Calls(1 << 14);
+    /// Extended attributes.
+    pub const XATTR: Calls = Calls(1 << 16);
+    /// Attributes of more than a page.
+    pub const LARGE_XATTR: Calls = Calls(1 << 17);
+    /// Access control lists.
+    pub const ACL: Calls = Calls(1 << 18);
+    /// Files without a name, and giving them one.
+    pub const TMPFILE: Calls = Calls(1 << 19);
+    /// Copies between files.
+    pub const COPY: Calls = Calls(1 << 20);
 
     /// These and those.
     pub const fn with(self, those: Calls) -> Calls {
@@ -81,8 +91,8 @@ impl Who {
     pub fn cred(self) -> Cred {
         match self {
             Who::Root => Cred::root(),
-            Who::User => Cred { uid: 1000, gid: 1000, groups: vec![] },
-            Who::Friend => Cred { uid: 1001, gid: 1001, groups: vec![1000] },
+            Who::User => Cred { uid: 1000, gid: 1000, groups: vec![], umask: 0 },
+            Who::Friend => Cred { uid: 1001, gid: 1001, groups: vec![1000], umask: 0o027 },
         }
     }
 }
@@ -164,6 +174,41 @@ pub enum Act {
     },
     Fsync {
         file: usize,
+    },
+    /// `to` picks the file that is written.
+    CopyRange {
+        file: usize,
+        offset: u64,
+        to: usize,
+        offset_to: u64,
+        len_bytes: u64,
+    },
+    TmpFile {
+        path: String,
+        perm: u16,
+        flags: OpenFlags,
+        linkable: bool,
+    },
+    LinkOpen {
+        file: usize,
+        to: String,
+    },
+    SetXattr {
+        path: String,
+        name: String,
+        value: Vec<u8>,
+        how: SetXattr,
+    },
+    GetXattr {
+        path: String,
+        name: String,
+    },
+    ListXattrs {
+        path: String,
+    },
+    RemoveXattr {
+        path: String,
+        name: String,
     },
     SetMode {
         path: String,
@@ -278,7 +323,13 @@ pub fn play(fs: &dyn FileSystem, open: &mut OpenFiles, step: &Step) -> Outcome {
 
 fn attempt(fs: &dyn FileSystem, open: &mut OpenFiles, cred: &Cred, act: &Act) -> Result<Outcome> {
     match act {
-        Act::Create { .. } | Act::Open { .. } if open.0.len() >= OpenFiles::MAX => Ok(Outcome::Skipped),
+        Act::Create { .. } | Act::Open { .. } | Act::TmpFile { .. } if open.0.len() >= OpenFiles::MAX => {
+            Ok(Outcome::Skipped)
+        }
+        Act::TmpFile { path, perm, flags, linkable } => {
+            let dir = path::resolve(fs, cred, path)?.ino;
+            Ok(open.keep(fs.tmpfile(cred, dir, *perm, *flags, *linkable)?.1))
+        }
         Act::Create { path, perm, flags } => {
             let (parent, name) = path::resolve_parent(fs, cred, path)?;
             Ok(open.keep(fs.create(cred, parent, name, *perm, *flags)?.1))
@@ -310,6 +361,7 @@ fn on_open_file(fs: &dyn FileSystem, open: &OpenFiles, cred: &Cred, act: &Act) -
         Act::Write { file, .. } | Act::Append { file, .. } | Act::Read { file, .. } => *file,
         Act::TruncateOpen { file, .. } | Act::Fallocate { file, .. } => *file,
         Act::Seek { file, .. } | Act::Fsync { file } => *file,
+        Act::CopyRange { file, .. } | Act::LinkOpen { file, .. } => *file,
         _ => return None,
     };
     let Some(handle) = open.get(file) else { return Some(Ok(Outcome::Skipped)) };
@@ -332,6 +384,13 @@ fn on_open_file(fs: &dyn FileSystem, open: &OpenFiles, cred: &Cred, act: &Act) -
         Act::Fallocate { op, offset, len_bytes, .. } => {
             fs.fallocate(handle, *op, *offset, *len_bytes).map(|()| Outcome::Done)
         }
+        Act::CopyRange { offset, to, offset_to, len_bytes, .. } => match open.get(*to) {
+            Some(to) => fs.copy_range(handle, *offset, to, *offset_to, *len_bytes).map(Outcome::Number),
+            None => Ok(Outcome::Skipped),
+        },
+        Act::LinkOpen { to, .. } => path::resolve_parent(fs, cred, to)
+            .and_then(|(dir, name)| fs.link(cred, handle.ino, dir, name))
+            .map(|attr| Outcome::Stat(attr.into())),
         Act::Seek { target, offset, .. } => fs.seek(handle, *target, *offset).map(Outcome::Number),
         _ => fs.fsync(handle, false).map(|()| Outcome::Done),
     })
@@ -377,6 +436,9 @@ fn on_name(fs: &dyn FileSystem, cred: &Cred, act: &Act) -> Result<Outcome> {
         Act::SetTimes { path, atime, mtime } => {
             set(path, SetAttr { atime: *atime, mtime: *mtime, ..SetAttr::default() })
         }
+        Act::SetXattr { .. } | Act::GetXattr { .. } | Act::ListXattrs { .. } | Act::RemoveXattr { .. } => {
+            on_xattr(fs, cred, act)
+        }
         Act::Stat { path } => path::resolve(fs, cred, path).map(|attr| Outcome::Stat(attr.into())),
         Act::ReadLink { path } => {
             let ino = path::resolve_nofollow(fs, cred, path)?.ino;
@@ -391,6 +453,29 @@ fn on_name(fs: &dyn FileSystem, cred: &Cred, act: &Act) -> Result<Outcome> {
             });
             fs.release(handle);
             read.map(|()| Outcome::Entries(entries))
+        }
+        _ => Ok(Outcome::Skipped),
+    }
+}
+
+fn on_xattr(fs: &dyn FileSystem, cred: &Cred, act: &Act) -> Result<Outcome> {
+    let ino = |path: &String| path::resolve_nofollow(fs, cred, path).map(|attr| attr.ino);
+    match act {
+        Act::SetXattr { path, name, value, how } => fs
+            .setxattr(cred, ino(path)?, XattrName::new(name.as_bytes())?, value, *how)
+            .map(|()| Outcome::Done),
+        Act::GetXattr { path, name } => {
+            fs.getxattr(cred, ino(path)?, XattrName::new(name.as_bytes())?).map(Outcome::Bytes)
+        }
+        Act::RemoveXattr { path, name } => {
+            fs.removexattr(cred, ino(path)?, XattrName::new(name.as_bytes())?).map(|()| Outcome::Done)
+        }
+        Act::ListXattrs { path } => {
+            let list = fs.listxattr(cred, ino(path)?)?;
+            // Linux lists them in an order of its own.
+            let mut names: Vec<&[u8]> = list.split(|byte| *byte == 0).collect();
+            names.sort();
+            Ok(Outcome::Bytes(names.join(&0)))
         }
         _ => Ok(Outcome::Skipped),
     }

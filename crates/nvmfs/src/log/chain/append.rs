@@ -1,6 +1,6 @@
 //! What the owner of a chain does to it: makes room, appends, unlinks (invariants and crash order: see [`super`]).
 
-use super::{Chain, head_pos, pointer_word_pos, ways_of};
+use super::{Chain, chains_of, head_pos, pointer_word_pos, use_held, ways_of};
 use crate::alloc::{Purpose, take_block};
 use crate::core::Core;
 use crate::format::inode::TAIL_WORD;
@@ -10,22 +10,27 @@ use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
 use crate::format::word::Line;
 use crate::ids::BlockNo;
 use crate::inode::InodeRef;
-use crate::lane::Own;
-use heddle_arena::Ptr;
+use crate::lane::{Lane, Own};
+use crate::planted::{Bug, flushed_unless, planted};
+use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
-use heddle_vfs::{Error, FileKind, Result};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use heddle_vfs::{Error, Result};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-/// The next slot of the chain that the lane holds of this inode, if it has room for one more line.
-pub fn next_slot<'c>(core: &'c Core, own: &Own, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
+/// The next slot of the chain that the lane keeps of this inode, if it has room for one more line; the chain is busy then.
+pub fn next_slot<'c>(core: &'c Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
     let generation = inode.vi.generation();
-    let held = ways_of(inode.ino).map(|way| own.chains[way]);
-    let held = held.iter().find(|held| held.ino == inode.ino.0 && held.generation == generation)?;
-    let chain: &Chain = core.arena.get(Ptr::from_raw(held.chain));
+    let is_its =
+        |way: &usize| own.chains[*way].ino == inode.ino.0 && own.chains[*way].generation == generation;
+    let way = ways_of(inode.ino).into_iter().find(is_its)?;
+    let chain: &Chain = core.arena.get(Ptr::from_raw(own.chains[way].chain));
+    if !use_held(own, lane, way, chain) {
+        return None;
+    }
     let (page, slot) = chain.tail();
-    // ORDERING: Relaxed, I1.
-    let seed = chain.seed.load(Relaxed);
-    (page.0 != 0 && slot <= SLOTS).then_some(NextSlot { chain, page, slot, seed })
+    // ORDERING: Relaxed throughout, I1.
+    let (seed, spare) = (chain.seed.load(Relaxed), chain.spare.load(Relaxed));
+    (page.0 != 0 && slot <= SLOTS && spare == 0).then_some(NextSlot { chain, page, slot, seed })
 }
 
 /// See [`next_slot`].
@@ -40,7 +45,8 @@ pub struct NextSlot<'c> {
 
 impl NextSlot<'_> {
     /// Writes a transaction of one line. Durable after the caller's next fence.
-    pub fn append_unfenced(self, core: &Core, line: &Line) {
+    pub fn append_unfenced(self, core: &Core, lane: &Lane, inode: InodeRef<'_>, line: &Line) {
+        lane.intent.logs(inode.ino.0, self.page, self.slot);
         core.region.nt_line(slot_pos(self.page, self.slot), line);
         // ORDERING: Relaxed, I1.
         self.chain.slot.store(self.slot + 1, Relaxed);
@@ -63,30 +69,29 @@ pub fn make_room(
     }
     let block = take_block(core.free_map(), &core.region, own, Purpose::Vital).ok_or(Error::NoSpace)?;
     own.page_serial += 1;
+    // I4: what the page before holds is durable and published; a page of a later era comes after it.
+    let era = chains_of(core, own, inode)?.counts.era.fetch_add(1, SeqCst) + 1;
     let header = PageHeader {
         owner: inode.id(),
         epoch: core.epoch,
         lane,
         serial: own.page_serial,
         chain: chain.number(),
-        era: era(inode),
+        era,
     };
-    core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
+    if planted(Bug::PageNotZeroed) || planted(Bug::StaleMark) {
+        // The next pointer aside: without that every chain would lead astray at once.
+        core.region.store_u64(next_pos(block), 0);
+    } else {
+        core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    }
     core.region.nt_line(block.pos(), &header.encode(core.seed));
     // ORDERING: Relaxed, I1.
     chain.spare_seed.store(header.record_seed(core.seed), Relaxed);
     // ORDERING: Relaxed, I1.
     chain.spare.store(block.0, Relaxed);
-    Ok(true)
-}
-
-/// Version of the inode's last tombstone. A page made now gets no record that is older (design 4.8, D5).
-fn era(inode: InodeRef<'_>) -> u64 {
-    match inode.vi.kind_perm() {
-        // One counter orders all that happens to a directory's names.
-        Some((FileKind::Directory, _)) => inode.vi.change(),
-        _ => inode.vi.floor().0,
-    }
+    Ok(!planted(Bug::PageLinkedBeforeHeader))
 }
 
 /// Where a transaction went.
@@ -111,23 +116,64 @@ pub fn append_unfenced(
     records: &[Record],
     marked: bool,
 ) -> Appended {
-    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
-    let home = inode.id();
-    let slots: u32 = records.iter().map(|r| r.slots_in(home)).sum();
+    let slots: u32 = records.iter().map(|r| r.slots_in(inode.id())).sum();
+    let place = reserve(core, inode, chain, slots);
+    let last = fill_unfenced(core, lane, inode, &place, records, marked);
+    advance(chain, &place);
+    Appended { page: place.page, last, seed: place.seed, closed_page: place.closed_page }
+}
+
+/// Slots of a page that are given out.
+pub struct Reserved {
+    page: BlockNo,
+    first: u32,
+    slots: u32,
+    seed: u32,
+    closed_page: bool,
+}
+
+/// The next record comes behind these slots.
+pub fn advance(chain: &Chain, place: &Reserved) {
+    // ORDERING: Relaxed, I1.
+    chain.slot.store(place.first + place.slots, Relaxed);
+}
+
+/// The next slots; room was made and fenced. They are given out with [`advance`].
+pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> Reserved {
     // ORDERING: Relaxed throughout, I1.
-    let closed_page = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
+    let full = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
+    // ORDERING: Relaxed, I1. A page that has a successor is closed (I4), though this transaction might fit.
+    let closed_page = full || chain.spare.load(Relaxed) != 0;
     if closed_page {
         link_spare(core, inode, chain);
     }
     // ORDERING: Relaxed, I1.
     let (page, first, seed) =
         (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
+    Reserved { page, first, slots, seed, closed_page }
+}
+
+/// Writes a transaction to its slots; the slot of its last record.
+pub fn fill_unfenced(
+    core: &Core,
+    lane: u16,
+    inode: InodeRef<'_>,
+    place: &Reserved,
+    records: &[Record],
+    marked: bool,
+) -> u32 {
+    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
+    let home = inode.id();
+    let &Reserved { page, first, slots, seed, .. } = place;
+    core.lane(lane).intent.logs(inode.ino.0, page, first);
     let (mut slot, mut last) = (first, first);
     let mut put = |line: &Line| {
         // A line that is marked later stays in the cache until then.
         match marked {
             true => core.region.nt_line(slot_pos(page, slot), line),
-            false => core.region.store_line(slot_pos(page, slot), line),
+            false => {
+                flushed_unless(Bug::RecordNotFlushed, || core.region.store_line(slot_pos(page, slot), line))
+            }
         }
         slot += 1;
     };
@@ -157,21 +203,22 @@ pub fn append_unfenced(
             at += lines.len() as u32;
         }
     }
-    // ORDERING: Relaxed, I1.
-    chain.slot.store(slot, Relaxed);
-    Appended { page, last, seed, closed_page }
+    debug_assert_eq!(slot, first + slots);
+    last
 }
 
 /// Stores the mark of a transaction's last record.
 pub fn set_mark_unfenced(core: &Core, at: &Appended) {
-    core.region.store_u64(slot_pos(at.page, at.last).plus(56), mark(at.seed, at.last));
+    let place = slot_pos(at.page, at.last).plus(56);
+    flushed_unless(Bug::MarkNotFlushed, || core.region.store_u64(place, mark(at.seed, at.last)));
 }
 
 /// Stores the tail pointer behind a transaction.
 pub fn set_tail_unfenced(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     let (page, slot) = chain.tail();
     let tail = pointer::encode_tail(core.seed, inode.id(), page, slot);
-    core.region.store_u64(pointer_word_pos(core, inode, TAIL_WORD), tail);
+    let place = pointer_word_pos(core, inode, TAIL_WORD);
+    flushed_unless(Bug::TailNotFlushed, || core.region.store_u64(place, tail));
 }
 
 fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
@@ -183,7 +230,8 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
         let chains = core.arena.get(inode.vi.chains.load(Acquire));
         let place = Place::Head(chain.number());
         let at = head_pos(core, inode, chains, chain.number());
-        core.region.store_u64(at, pointer::encode(core.seed, inode.id(), place, spare));
+        let head = pointer::encode(core.seed, inode.id(), place, spare);
+        flushed_unless(Bug::HeadNotFlushed, || core.region.store_u64(at, head));
         chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
         chain.settle_oldest();
     } else {
@@ -194,7 +242,13 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     chain.seed.store(chain.spare_seed.load(Relaxed), Relaxed); // ORDERING: Relaxed, I1.
     chain.slot.store(1, Relaxed); // ORDERING: Relaxed, I1.
     chain.spare.store(0, Relaxed); // ORDERING: Relaxed, I1.
-    chain.pages.store(chain.pages() + 1, Relaxed); // ORDERING: Relaxed, I1.
+    count_pages(core, inode, 1);
+}
+
+fn count_pages(core: &Core, inode: InodeRef<'_>, change: i64) {
+    if let Some(counts) = super::counts(core, inode) {
+        counts.pages.fetch_add(change as u64, Relaxed); // ORDERING: Relaxed, an estimate for others.
+    }
 }
 
 /// The page after this one.
@@ -243,6 +297,6 @@ pub fn unlink_page_unfenced(
         chain.page.store(0, Relaxed); // ORDERING: Relaxed, I1.
         chain.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, I1.
     }
-    chain.pages.store(chain.pages() - 1, Relaxed); // ORDERING: Relaxed, I1.
+    count_pages(core, inode, -1);
     Ok(())
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::{Attr, Cookie, Cred, FileKind, FileSystem, Handle, Ino, OpenFlags, Result, Time};
+use crate::{
+    Attr, Cookie, Cred, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Result, Time, XattrName,
+};
 
 /// A file is read in pieces of this many bytes; pieces of zeros alone are left out.
 const PIECE_BYTES: usize = 4096;
 
-/// The time if a test has set it: [`crate::testkit::steps`] sets only times within 1970-01-01, clocks give later ones.
+/// The time if a test has set it: tests set only times within 1970-01-01, clocks give later ones.
 pub fn explicit(time: Time) -> Option<Time> {
     (0..86_400).contains(&time.secs()).then_some(time)
 }
@@ -43,6 +45,8 @@ pub struct Node {
     pub first_name: Vec<u8>,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Content in pieces by number (offset / 4096); those of zeros alone are left out.
     pub pieces: BTreeMap<u64, Vec<u8>>,
 }
@@ -78,6 +82,7 @@ impl Tree {
             mtime: explicit(attr.mtime),
             first_name,
             target: Vec::new(),
+            xattrs: xattrs(fs, attr.ino)?,
             pieces: BTreeMap::new(),
         };
         match attr.kind {
@@ -114,7 +119,7 @@ impl Tree {
 }
 
 impl Node {
-    fn facts(&self) -> [(&'static str, String); 9] {
+    fn facts(&self) -> [(&'static str, String); 10] {
         [
             ("kind", format!("{:?}", self.kind)),
             ("mode", format!("{:o}", self.perm)),
@@ -125,6 +130,7 @@ impl Node {
             ("mtime", format!("{:?}", self.mtime)),
             ("first name", String::from_utf8_lossy(&self.first_name).into_owned()),
             ("target", String::from_utf8_lossy(&self.target).into_owned()),
+            ("attributes", shown(&self.xattrs)),
         ]
     }
 
@@ -157,6 +163,25 @@ fn with_open<T>(fs: &dyn FileSystem, ino: Ino, work: impl FnOnce(&Handle) -> Res
     let result = work(&handle);
     fs.release(handle);
     result
+}
+
+/// Extended attributes; none if the engine has none.
+fn xattrs(fs: &dyn FileSystem, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let list = match fs.listxattr(&Cred::root(), ino) {
+        Err(Error::NotSupported(_)) => return Ok(BTreeMap::new()),
+        list => list?,
+    };
+    let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let value = |name| fs.getxattr(&Cred::root(), ino, XattrName::new(name)?);
+    names.map(|name| Ok((name.to_vec(), value(name)?))).collect()
+}
+
+fn shown(xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> String {
+    let one = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+        let start = value.iter().take(64).map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{}={start} ({} bytes)", String::from_utf8_lossy(name), value.len())
+    };
+    xattrs.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn names(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {

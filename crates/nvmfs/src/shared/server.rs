@@ -1,0 +1,312 @@
+//! Handing a mounted file system to other processes.
+//!
+//! State       one thread: it listens, answers, and watches those who came in. A connection lives for one question and one answer.
+//! Invariants  I1  only the user who mounted, root, and members of one named group are let in; the kernel says who asks.
+//!             I2  whoever says nothing, or rubbish, is let go after a moment and costs nobody else anything.
+//!             I3  the socket's name is bound by one daemon at a time: a lock beside it says so.
+
+use super::place::{hex, runtime_dir, socket_name};
+use super::wire::{self, Answer, Hello, PACKET_BYTES};
+use crate::core::Core;
+use crate::settle;
+use crate::volume::Volume;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use std::fs::{DirBuilder, File, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// How long a client may take to say what it wants.
+const GREETING_MAX: Duration = Duration::from_secs(2);
+/// Clients that are being listened to at once; further ones wait in the kernel's queue.
+const TALKS_MAX: usize = 64;
+/// How often the daemon looks for the dead when nobody tells it.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Why a file system cannot be handed out.
+#[derive(thiserror::Error, Debug)]
+pub enum ServerError {
+    /// The papers' variants: nobody could say whose their readers' counts are.
+    #[error(
+        "{variant} works in one process only: its locks cannot be taken from the dead. Other processes use the mount; \
+             many processes need an image of variant heddle"
+    )]
+    OneProcess {
+        /// Its name.
+        variant: &'static str,
+    },
+    /// Region or arena cannot be handed over.
+    #[error("this region cannot be handed to other processes: it is a simulated one")]
+    NotShared,
+    /// Another daemon has the name.
+    #[error("cannot listen at {}: another daemon does, for an image of the same identity. Is a copy of this image mounted?", socket.display())]
+    Taken {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The system.
+    #[error("cannot listen at {}: {source}. Choose another directory with HEDDLE_RUNTIME_DIR", socket.display())]
+    System {
+        /// The socket.
+        socket: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// How to hand out.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// Members of this group may attach too.
+    pub group: Option<u32>,
+    /// Where to listen, if not at the usual place (see [`super::place`]).
+    pub socket: Option<PathBuf>,
+    /// How long a stopped process may hold up others before it is killed; `None`: 30 s; zero: for ever.
+    pub patience: Option<Duration>,
+}
+
+/// Listens until it is dropped.
+pub struct Server {
+    socket: PathBuf,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    _lock: File,
+}
+
+impl Server {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// One variant of [`ServerError`] a cause.
+    pub fn start(volume: &Volume, options: &ServerOptions) -> Result<Server, ServerError> {
+        let core = volume.fs().core;
+        if core.locks.is_some() {
+            return Err(ServerError::OneProcess { variant: core.variant.name() });
+        }
+        if core.region.fd().is_none() || core.arena.fd().is_none() {
+            return Err(ServerError::NotShared);
+        }
+        if let Some(patience) = options.patience {
+            let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+            // ORDERING: Relaxed, a setting.
+            core.root().patience_ms.store(ms, Relaxed);
+        }
+        let uuid = core.identity().uuid;
+        let socket = options.socket.clone().unwrap_or_else(|| runtime_dir().join(socket_name(uuid)));
+        let fail = |source: io::Error| ServerError::System { socket: socket.clone(), source };
+        let lock = lock_beside(&socket, &hex(uuid), options.group)?;
+        let listener = open(&socket, options.group).map_err(fail)?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?);
+        let door = Door { core, listener, stop: Arc::clone(&stop), group: options.group, talks: Vec::new() };
+        let thread = std::thread::Builder::new()
+            .name("heddle-door".into())
+            .spawn(move || door.serve())
+            .map_err(fail)?;
+        Ok(Server { socket, stop, thread: Some(thread), _lock: lock })
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        // Ours, by I3.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// The lock that says whose the name is (I3).
+fn lock_beside(socket: &Path, name: &str, group: Option<u32>) -> Result<File, ServerError> {
+    let fail = |source: io::Error| ServerError::System { socket: socket.to_path_buf(), source };
+    let dir = socket.parent().unwrap_or(Path::new("."));
+    let mode = if group.is_some() || rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+    DirBuilder::new().recursive(true).mode(mode).create(dir).map_err(fail)?;
+    let path = dir.join(format!("{name}.lock"));
+    let lock = File::options().create(true).truncate(false).write(true).open(path).map_err(fail)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => Err(ServerError::Taken { socket: socket.to_path_buf() }),
+        Err(e) => Err(fail(e.into())),
+    }
+}
+
+/// Binds the name, in the place of one that a dead daemon left.
+fn open(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    let address = SocketAddrUnix::new(path)?;
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    bind(&socket, &address)?;
+    // Who may connect is asked of the kernel at each connection; the mode is a courtesy to those who may not.
+    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    if let Some(group) = group {
+        std::os::unix::fs::chown(path, None, Some(group))?;
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// A client that has connected and said nothing yet.
+struct Talk {
+    socket: OwnedFd,
+    pid: u32,
+    until: Instant,
+}
+
+struct Door {
+    core: Arc<Core>,
+    listener: OwnedFd,
+    stop: Arc<OwnedFd>,
+    group: Option<u32>,
+    talks: Vec<Talk>,
+}
+
+impl Door {
+    fn serve(mut self) {
+        let mut looked = Instant::now();
+        loop {
+            let (stopped, called, spoken) = self.wait();
+            if looked.elapsed() >= LOOK_EVERY {
+                settle::sweep(&self.core);
+                looked = Instant::now();
+            }
+            if stopped {
+                return;
+            }
+            for at in spoken.into_iter().rev() {
+                let talk = self.talks.swap_remove(at);
+                self.answer(&talk);
+            }
+            let now = Instant::now();
+            self.talks.retain(|talk| talk.until > now);
+            if called && self.talks.len() < TALKS_MAX {
+                self.let_in();
+            }
+        }
+    }
+
+    /// Waits for something to do: stopped, somebody at the door, which talks have spoken.
+    fn wait(&self) -> (bool, bool, Vec<usize>) {
+        let timeout = Timespec::try_from(LOOK_EVERY).ok();
+        let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
+        fds.extend(self.talks.iter().map(|talk| PollFd::new(&talk.socket, PollFlags::IN)));
+        if self.talks.len() < TALKS_MAX {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return (false, false, Vec::new());
+        }
+        let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let spoken = (0..self.talks.len()).filter(|at| ready(at + 1)).collect();
+        (ready(0), ready(self.talks.len() + 1), spoken)
+    }
+
+    fn let_in(&mut self) {
+        // A failure (the caller has gone, no descriptors left) is the caller's; the next one is tried again.
+        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
+            return;
+        };
+        let Ok(who) = socket_peercred(&socket) else { return };
+        let mine = who.uid == rustix::process::geteuid() || who.uid.is_root();
+        let invited =
+            || self.group.is_some_and(|group| who.gid.as_raw() == group || groups(&socket).contains(&group));
+        if !(mine || invited()) {
+            let why = format!(
+                "user {} may not attach: only the user who mounted the image (or the group named with -o attach-group=). Use the mount",
+                who.uid.as_raw()
+            );
+            refuse(&socket, &why);
+            return;
+        }
+        let pid = who.pid.as_raw_nonzero().get() as u32;
+        self.talks.push(Talk { socket, pid, until: Instant::now() + GREETING_MAX });
+    }
+
+    fn answer(&self, talk: &Talk) {
+        let mut packet = [0; PACKET_BYTES];
+        // Descriptors that a client sends are closed at once.
+        let Ok((len, _sent)) = wire::receive(&talk.socket, &mut packet, RecvFlags::empty()) else { return };
+        let hello = match Hello::parse(&packet[..len]) {
+            Ok(hello) => hello,
+            Err(why) => return refuse(&talk.socket, why),
+        };
+        if hello.pid != talk.pid {
+            return refuse(
+                &talk.socket,
+                "this process and the daemon number processes differently (another PID namespace): it could not be told dead",
+            );
+        }
+        let core = &self.core;
+        let (Some(region), Some(arena)) = (core.region.fd(), core.arena.fd()) else { return };
+        let path = core.region.path().map(|path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
+        let mut answer = Answer::welcome(path.as_deref().map_or(&[], |path| path.as_os_str().as_bytes()));
+        let identity = core.identity();
+        (answer.uuid, answer.boot, answer.epoch) = (identity.uuid, identity.boot, identity.epoch);
+        (answer.region_bytes, answer.arena_bytes) = (core.region.len_bytes(), core.arena.capacity_bytes());
+        (answer.variant, answer.read_only) = (core.variant.raw(), u32::from(core.read_only));
+        core.root().attached.fetch_add(1, SeqCst);
+        // A client that has gone meanwhile misses nothing.
+        let _gone = wire::send(&talk.socket, answer.as_bytes(), &[region, arena]);
+    }
+}
+
+fn refuse(socket: &OwnedFd, why: &str) {
+    let _gone = wire::send(socket, Answer::refusal(why).as_bytes(), &[]);
+}
+
+/// The further groups of who is at the other end.
+fn groups(socket: &OwnedFd) -> Vec<u32> {
+    let mut groups = vec![0u32; 256];
+    loop {
+        let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: `len` bytes of room, as said.
+        let done = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        let count = len as usize / size_of::<u32>();
+        match done {
+            0 => {
+                groups.truncate(count);
+                return groups;
+            }
+            _ if io::Error::last_os_error().raw_os_error() == Some(libc::ERANGE) && count > groups.len() => {
+                groups.resize(count, 0);
+            }
+            _ => return Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What is said on the socket: one question, one answer, both of fixed length, and the descriptors of region and arena.
+//!
+//! Both ends are of one machine, so numbers are in its own byte order. Packets (`SOCK_SEQPACKET`) keep their borders: rubbish is
+//! a packet of another length or without the magic number.
+
+use crate::core::LAYOUT;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// "heddle" and the version of this page.
+const MAGIC: u64 = 0x6865_6464_6c65_5301;
+
+/// Longest text of an answer, in bytes.
+const TEXT_BYTES: usize = 1024;
+
+/// A client's question: may I?
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Hello {
+    magic: u64,
+    /// What the arena holds, as this build lays it out.
+    layout: u64,
+    /// The client as it sees itself: of another number space, it could not be told dead.
+    pub pid: u32,
+    unused: u32,
+}
+
+impl Hello {
+    /// Of this process.
+    pub fn new() -> Hello {
+        Hello { magic: MAGIC, layout: LAYOUT, pid: std::process::id(), unused: 0 }
+    }
+
+    /// Reads one; what is wrong with it otherwise.
+    pub fn parse(bytes: &[u8]) -> Result<Hello, &'static str> {
+        let hello = Hello::read_from_bytes(bytes).map_err(|_| "it is no greeting of heddle's")?;
+        match (hello.magic, hello.layout) {
+            (MAGIC, LAYOUT) => Ok(hello),
+            (MAGIC, _) => Err("client and daemon are of different builds: run both from one build"),
+            _ => Err("it is no greeting of heddle's"),
+        }
+    }
+}
+
+/// The daemon's answer.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Answer {
+    magic: u64,
+    /// 1: come in; 0: no, and the text says why.
+    welcome: u32,
+    text_len: u32,
+    /// The image.
+    pub uuid: [u8; 16],
+    /// The boot of the machine.
+    pub boot: [u8; 16],
+    /// The mount.
+    pub epoch: u64,
+    /// Length of the region, in bytes.
+    pub region_bytes: u64,
+    /// Length of the arena, in bytes.
+    pub arena_bytes: u64,
+    /// Which system it is mounted as.
+    pub variant: u32,
+    /// Nothing may change.
+    pub read_only: u32,
+    /// Path of the image, or why not.
+    text: [u8; TEXT_BYTES],
+}
+
+impl Answer {
+    /// Come in. `text`: the image's path, empty if it has none.
+    pub fn welcome(text: &[u8]) -> Answer {
+        let mut answer = Answer::new_zeroed();
+        (answer.magic, answer.welcome) = (MAGIC, 1);
+        answer.put(text);
+        answer
+    }
+
+    /// No.
+    pub fn refusal(why: &str) -> Answer {
+        let mut answer = Answer::new_zeroed();
+        answer.magic = MAGIC;
+        answer.put(why.as_bytes());
+        answer
+    }
+
+    fn put(&mut self, text: &[u8]) {
+        let len = text.len().min(TEXT_BYTES);
+        self.text[..len].copy_from_slice(&text[..len]);
+        self.text_len = len as u32;
+    }
+
+    /// The text.
+    pub fn text(&self) -> &[u8] {
+        &self.text[..(self.text_len as usize).min(TEXT_BYTES)]
+    }
+
+    /// Reads one: `Ok` and it is a welcome or a refusal, `Err` and it is neither.
+    pub fn parse(bytes: &[u8]) -> Option<Result<Answer, String>> {
+        let answer = Answer::read_from_bytes(bytes).ok().filter(|answer| answer.magic == MAGIC)?;
+        Some(match answer.welcome {
+            1 => Ok(answer),
+            _ => Err(String::from_utf8_lossy(answer.text()).into_owned()),
+        })
+    }
+}
+
+/// Longest packet of either kind.
+pub const PACKET_BYTES: usize = size_of::<Answer>();
+
+/// Sends a packet with descriptors.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    loop {
+        // NOSIGNAL: a client that has gone must not end the daemon by SIGPIPE.
+        match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            Ok(n) if n != bytes.len() => return Err(Errno::MSGSIZE),
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// Receives a packet: its length, and the descriptors that came with it (those beyond two are closed).
+pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(into)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok((got.bytes, fds))
+}
