@@ -13,6 +13,7 @@ mod core;
 mod file;
 pub mod format;
 mod fs;
+pub mod fsck;
 pub mod ids;
 mod index;
 mod inode;
