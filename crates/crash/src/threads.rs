@@ -1,7 +1,7 @@
 //! Power cuts while several threads are inside.
 //!
-//! A few threads work on one file and one directory; who runs is decided at every store, flush and fence from a seed ([`turns`]). At
-//! fences the power is cut. What an image holds must be a durable-linearizable cut of the history ([`history`]): all calls that
+//! A few threads work on one file and one directory; who runs is decided at every store, flush and fence from a seed (`turns`). At
+//! fences the power is cut. What an image holds must be a durable-linearizable cut of the history (`history`): all calls that
 //! had returned, any of those that were running, each whole, in an order that respects which call had returned before which
 //! began and what each of them returned.
 //!

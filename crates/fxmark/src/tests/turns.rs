@@ -58,10 +58,13 @@ fn every_workload_runs_in_turns() {
 #[test]
 fn a_failure_a_panic_and_a_wrong_byte_end_the_run_with_their_text() {
     let long = Rounds { warm_up: 0, counted: 400 };
-    for (fault, word) in
-        [(Fault::Fails, "planted"), (Fault::Panics, "planted panic"), (Fault::DropsWrites, "wrong")]
-    {
-        let (done, _) = in_turns(fault, Workload::DWOM, 4, long);
+    let cases = [
+        (Fault::Fails, Workload::DWOM, "planted"),
+        (Fault::Panics, Workload::DWOM, "planted panic"),
+        (Fault::ReadsZeros, Workload::DRBM, "wrong data"),
+    ];
+    for (fault, workload, word) in cases {
+        let (done, _) = in_turns(fault, workload, 4, long);
         let text = done.unwrap_err();
         assert!(text.contains(word) && text.contains("worker"), "{fault:?}: {text}");
     }

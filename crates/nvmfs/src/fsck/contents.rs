@@ -312,7 +312,7 @@ fn certified<T>(
     at: BlockNo,
     code: Code,
     spot: Spot,
-    decode: &dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>,
+    decode: mend::Decode<'_, T>,
 ) -> Option<T> {
     let words = pass.media.block(at);
     if let Some(said) = decode(&|i| words[i]) {
