@@ -75,7 +75,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "loom",
         proves: "range locks, allocator and parking hold in every interleaving of the models, on weak memory",
-        action: Action::Command(loom::command),
+        action: Action::Command(loom::short),
         skip: loom::absent,
         limit: minutes(10),
     },

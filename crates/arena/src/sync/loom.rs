@@ -5,6 +5,12 @@
 //! it that every access stores to first, loads too: of two accesses of one word by two threads both orders are tried. The store is
 //! relaxed and never read: it orders nothing.
 
+/// `HEDDLE_LOOM_MARKS=0` does without them: fewer schedules, for models that would take too long for a quick run.
+fn marks() -> bool {
+    static MARKS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *MARKS.get_or_init(|| std::env::var_os("HEDDLE_LOOM_MARKS").is_none_or(|value| value != "0"))
+}
+
 /// Atomics as std's, with loom's orderings.
 pub mod atomic {
     use super::super::plant;
@@ -27,7 +33,9 @@ pub mod atomic {
             impl $name {
                 /// See the module.
                 fn mark(&self) {
-                    self.1.store(0, Ordering::Relaxed); // ORDERING: Relaxed, see the module.
+                    if super::marks() {
+                        self.1.store(0, Ordering::Relaxed); // ORDERING: Relaxed, see the module.
+                    }
                 }
 
                 /// Holds `value`.
