@@ -4,7 +4,7 @@
 //! Why two     Loom explores what weak memory allows, but only in small models, and its atomics are objects with a state beside them:
 //!             zeroed memory is no loom atomic, so where memory becomes a value there is a case for loom. Shuttle's part is the whole
 //!             engine: its atomics keep size and bytes, so the engine runs as it is, on its own region and arena.
-//! Sleeping    [`futex_wait`] and [`futex_wake`] are the kernel's, and what the kernel promises, built of a mutex and condition
+//! Sleeping    `futex_wait` and `futex_wake` are the kernel's, and what the kernel promises, built of a mutex and condition
 //!             variables, under loom and shuttle: a lost wake-up is a deadlock there, which both report.
 
 #[cfg(any(loom, shuttle))]
