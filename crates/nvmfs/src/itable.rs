@@ -16,6 +16,7 @@ use crate::ids::{BlockNo, InodeId};
 use crate::inode::VInode;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
+use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Ino, Result};
@@ -99,8 +100,9 @@ fn hold<'o>(core: &Core, own: &'o mut Own, chunk: u64) -> &'o mut [u64; 2] {
     if held.number != chunk + 1 {
         give_back(core, *held);
         let shared = &core.chunks()[chunk as usize].free;
-        // ORDERING: Acquire, pairs with the Release in `give_back`.
-        *held = HeldChunk { number: chunk + 1, free: [0, 1].map(|i: usize| shared[i].swap(0, Acquire)) };
+        // ORDERING: Acquire, pairs with the Release in `give_back`; others look at the line, so it is written only to take something.
+        let take = |word: &AtomicU64| if word.load(Acquire) == 0 { 0 } else { word.swap(0, Acquire) };
+        *held = HeldChunk { number: chunk + 1, free: [take(&shared[0]), take(&shared[1])] };
     }
     &mut held.free
 }

@@ -21,7 +21,9 @@ use crate::core::{Core, no_memory};
 use crate::ids::Version;
 use crate::inode::InodeRef;
 use crate::lane::Own;
-use crate::names::bucket::{Bucket, Dead, ENTRY_WORDS_MAX, HEADER_WORDS, Row, SLOTS, Torn, word_of};
+use crate::names::bucket::{
+    Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, HEADER_WORDS, Row, SLOTS, Torn, word_of,
+};
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, FileKind, Ino, Result};
@@ -33,9 +35,10 @@ pub use crate::names::bucket::{Key, Named, Prepared};
 pub const CLASSES: usize = 33;
 const BITS_MAX: u32 = CLASSES as u32 - 1;
 const BITS_MASK: u64 = 63;
-const HASH_BITS: u32 = 63;
 /// Entries outside a bucket's line that make the table grow.
 const CROWD: usize = 4;
+/// How much larger it gets: seldom, because all of its lines change hands then.
+const GROWTH_BITS: u32 = 2;
 /// Buckets that are looked at to tell a full table from one with a few names of one hash.
 const SAMPLE: usize = 32;
 /// Names a bucket, in a table that is made for a known number.
@@ -406,7 +409,7 @@ pub fn free(core: &Core, own: &mut Own, dir: InodeRef<'_>) {
     give_array(core, own, word);
 }
 
-/// Doubles the table, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
+/// Makes the table larger, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
 /// latch. Without memory it stays as it is: slower, not wrong.
 pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
     let _latch = (!latched).then(|| dir.vi.eof.lock());
@@ -415,12 +418,13 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
     if old.table.word != crowded.0 || bits >= BITS_MAX || !pays(old.table.buckets) {
         return;
     }
-    let Ok((word, new)) = take_array(core, own, bits + 1) else { return };
-    for (i, bucket) in old.table.buckets.iter().enumerate() {
+    let more = GROWTH_BITS.min(BITS_MAX - bits);
+    let Ok((word, new)) = take_array(core, own, bits + more) else { return };
+    for (parts, bucket) in new.chunks(1 << more).zip(old.table.buckets) {
         let version = bucket.word().version();
-        new[2 * i..][..2].iter().for_each(|half| half.revive(version));
+        parts.iter().for_each(|part| part.revive(version));
         bucket.begin_change();
-        bucket.scatter(core, |hash| &new[(hash >> (HASH_BITS - bits - 1)) as usize]);
+        bucket.scatter(core, bits + more, new);
     }
     // ORDERING: Release, O1.
     dir.vi.aux.store(word, Release);
