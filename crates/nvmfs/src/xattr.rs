@@ -20,12 +20,12 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared, Zeroed};
 use heddle_vfs::acl::{Acl, Entry};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, Permission, Result, Time, XattrName};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
 
 /// Tries without the latch.
 const TRIES: u32 = 64;
@@ -89,7 +89,7 @@ fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> O
                 return Some(result);
             }
         }
-        std::hint::spin_loop();
+        heddle_arena::sync::spin_hint();
     }
     None
 }

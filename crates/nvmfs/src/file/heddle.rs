@@ -12,20 +12,23 @@ use crate::alloc::{free_later, settle_limbo, untake};
 use crate::cell::{Cell, Lv, Map};
 use crate::core::{Core, no_memory};
 use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
+use crate::file::steps::{Step, step};
 use crate::format::record::{WriteLine, write_line};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::settle;
 use heddle_arena::Waited;
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 use std::time::Instant;
 
 /// Rounds of spinning before a thread sleeps on a cell.
-const SPINS: u32 = 400;
+const SPINS: u32 = spins(400);
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +57,7 @@ pub fn write(
         return Err(Error::FileTooBig);
     }
     if data.len() == BLOCK_BYTES
+        && !planted(Bug::EntryBeforeData)
         && !span.ragged_start()
         && write_page(core, guard, inode, span.first(), data, eof.is_some()).is_some()
     {
@@ -62,6 +66,11 @@ pub fn write(
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, prepared, eof);
+        if planted(Bug::EntryBeforeData) {
+            place::copy_in(core, span, &extents, data);
+            // PERSIST: too late, which is the bug.
+            core.region.fence();
+        }
         if result.is_err() {
             give_back(core, guard, &extents);
         }
@@ -95,6 +104,9 @@ fn write_page(
     let block = guard.own.magazine.pop()?;
     guard.lane.intent.taken.push(Extent { block, count: 1 });
     core.region.nt_write(block.pos(), data);
+    if let (true, Some(old)) = (planted(Bug::WriteInPlace), cell.map().block()) {
+        core.region.nt_write(old.pos(), data);
+    }
     let mtime = inode.vi.write_time();
     let saying = |version: Version| WriteLine {
         page,
@@ -106,12 +118,14 @@ fn write_page(
     let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
+    step(Step::Held);
+    let cleared = !eof && inode.vi.gate_up();
     let (size, old) = (inode.vi.size(), cell.map());
-    if !eof && (inode.vi.gate_up() || end > size || old.block().is_none()) {
+    if !eof && (cleared || end > size || old.block().is_none()) {
         if cell.unlock(before) {
             wake(core, cell);
         }
@@ -125,9 +139,12 @@ fn write_page(
         line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
     }
     next.append_unfenced(core, guard.lane, inode, &line);
+    step(Step::Stored);
     // PERSIST: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::CommitFenceMissing, &core.region);
+    step(Step::Durable);
     guard.lane.commit();
+    step(Step::Happened);
     if end > size {
         inode.vi.set_size(end);
     }
@@ -135,6 +152,7 @@ fn write_page(
     if cell.publish(Map::data(block), version) {
         wake(core, cell);
     }
+    step(Step::LetGo);
     guard.lane.end();
     match old.block() {
         Some(block) => free_replaced(core, guard, inode, &[Extent { block, count: 1 }]),
@@ -184,7 +202,9 @@ fn prepare(
             return Err(error);
         }
     };
-    place::copy_in(core, span, extents, data);
+    if !planted(Bug::EntryBeforeData) {
+        place::copy_in(core, span, extents, data);
+    }
     let edges = span.edges().map(|edge| {
         edge.map(|page| {
             let (map, version) = look(core, inode, page);
@@ -193,8 +213,9 @@ fn prepare(
         })
     });
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
+    step(Step::Filled);
     Ok(Prepared { list, edges })
 }
 
@@ -236,6 +257,7 @@ fn publish<'v>(
         locked.unlock(core);
         eof = Some(inode.vi.eof.lock());
     };
+    step(Step::Held);
     recopy_edges(core, inode, span, extents, &prepared);
     let mtime = inode.vi.write_time();
     let version = locked.version.max(inode.vi.floor()).next();
@@ -261,7 +283,9 @@ fn publish<'v>(
             return Err(error);
         }
     };
+    step(Step::Durable);
     guard.lane.commit();
+    step(Step::Happened);
     if span.end > size {
         inode.vi.set_size(span.end);
     }
@@ -269,6 +293,7 @@ fn publish<'v>(
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);
     replaced.clear();
     locked.publish(core, inode, version, |n| Map::data(block_at(extents, n)), &mut replaced);
+    step(Step::LetGo);
     guard.lane.end();
     drop(eof);
     free_replaced(core, guard, inode, &replaced);
@@ -336,7 +361,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
         };
         spins += 1;
         if spins < SPINS || !held.locked() {
-            std::hint::spin_loop();
+            spin_hint();
         } else if cell.set_waiter(held) {
             let (by, since) = *began.get_or_insert_with(|| (held, Instant::now()));
             if by != held {
@@ -352,7 +377,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
 /// it is settled here. `since`: the caller has waited for this holder since then.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
-    if core.arena.parking().wait(key, || cell.still(held), Some(settle::LOOK)) == Waited::TimedOut {
+    if core.arena.parking().wait(key, || cell.still(held), settle::look()) == Waited::TimedOut {
         settle::held_up(core, held.lane(), since.elapsed());
     }
 }
@@ -395,6 +420,7 @@ impl Locked<'_> {
     ) {
         let mut change = 0i64;
         self.for_cells(core, |n, cell| {
+            step(Step::Happened);
             let (old, new) = (cell.map(), map(n));
             change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
             if let Some(block) = old.block()

@@ -7,6 +7,7 @@ use crate::file::heddle::{free_replaced, lock_pages};
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, WriteRecords};
 use crate::file::resize::{NewState, punch, set_state};
+use crate::file::steps::{Step, step};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
@@ -103,7 +104,8 @@ fn allocate_some(
         page: first,
         end_in_last_page: 0,
         version,
-        mtime: inode.vi.write_time(),
+        // What the file holds does not change: its times change with the state behind all of the allocation, or not at all.
+        mtime: inode.vi.times()[0],
         generation: inode.vi.change(),
         unwritten: true,
     }
@@ -122,6 +124,7 @@ fn allocate_some(
             return Err(error);
         }
     };
+    step(Step::Durable);
     guard.lane.commit();
     let mut replaced = Vec::new();
     let block = |n: u64| crate::file::place::block_at(&extents, n);

@@ -27,6 +27,7 @@ use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::log::{commit, relog};
 use crate::names::table;
+use crate::planted::{Bug, planted};
 use crate::xattr;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{FileKind, Result};
@@ -80,6 +81,12 @@ pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eo
 /// Makes unlinked pages free.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
     if garbage.is_empty() {
+        return;
+    }
+    if planted(Bug::PageReusedBeforeUnlink) {
+        for extent in garbage {
+            let _full = guard.own.magazine.push(extent.block);
+        }
         return;
     }
     // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
@@ -229,7 +236,7 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             // ORDERING: Relaxed, an older pair only keeps a record longer.
             let later =
                 version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
-            !later && needed()
+            !later && needed() && !planted(Bug::PunchDroppedEarly)
         }
         Record::Remap { .. } => true,
         Record::Xattrs { generation, .. } => {
@@ -241,7 +248,8 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A name that came back says all that its tombstone did.
             let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
-            dir == inode.id() && (needed() || inode.vi.owes()) && !back()
+            let needed = (needed() || inode.vi.owes()) && !planted(Bug::TombstoneDroppedEarly);
+            dir == inode.id() && needed && !back()
         }
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
@@ -254,6 +262,7 @@ fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
     let end = PageNo(write.page.0 + write.pages);
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0
+            && !planted(Bug::SizeRecordDropped)
             && write.generation >= inode.vi.change()
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }

@@ -174,7 +174,8 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
             at = PageNo(at.0 + 1);
             continue;
         }
-        let mut stop = at;
+        // The page at `at` is in the run, whatever becomes of it meanwhile: a record of no page would be damage.
+        let mut stop = PageNo(at.0 + 1);
         while stop < end && current(stop) {
             stop = PageNo(stop.0 + 1);
         }

@@ -153,7 +153,10 @@ pub fn make<'c>(
         opens::raise(core, guard.id, inode, inode.vi.generation());
     }
     match named_in(core, guard, dir, key, node, inode) {
-        Ok(rest) => tidy_up(core, guard, dir, rest, latched.is_some()),
+        Ok(rest) => {
+            guard.lane.intent.born.store(0, SeqCst);
+            tidy_up(core, guard, dir, rest, latched.is_some());
+        }
         Err(error) => {
             if open {
                 opens::lower(core, guard.id, inode, inode.vi.generation());

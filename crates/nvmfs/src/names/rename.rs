@@ -24,6 +24,7 @@ use crate::names::life;
 use crate::names::locks::{At, Locks};
 use crate::names::ops::{Rest, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
 use crate::names::table::{self, Crowded, Key, Named, Prepared};
+use crate::planted::{Bug, planted};
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
@@ -296,7 +297,12 @@ fn commit_plan(
     if plan.across() {
         plan.from.0.dir.vi.owe(plan.from.0.dir.vi.change());
     }
-    let done = match commit::commit(core, guard, plan.to.0.dir, &[to, from.clone()]) {
+    let both = [to, from.clone()];
+    let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };
+    if planted(Bug::OldNameGoesFirst) {
+        commit::commit(core, guard, plan.from.0.dir, &both[1..])?;
+    }
+    let done = match commit::commit(core, guard, plan.to.0.dir, told) {
         Ok(done) => done,
         Err(error) => {
             table::unprepare(core, guard.own, entry_to);
@@ -304,8 +310,11 @@ fn commit_plan(
         }
     };
     // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-    let copied =
-        if plan.across() { Some(commit::commit(core, guard, plan.from.0.dir, &[from])?) } else { None };
+    let copied = if plan.across() && !planted(Bug::OldDirectoryNotTold) {
+        Some(commit::commit(core, guard, plan.from.0.dir, &[from])?)
+    } else {
+        None
+    };
     let crowded = show(core, guard, plan, locks, places, entry_to)?;
     let rest_to = Rest { clean: done.clean, crowded };
     Ok([rest_to, Rest { clean: copied.is_some_and(|copied| copied.clean), crowded: None }])

@@ -18,16 +18,20 @@
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
 use crate::core::{Core, no_memory};
-use crate::ids::Version;
+use crate::ids::{InodeId, Version};
 use crate::inode::InodeRef;
 use crate::lane::Own;
+use crate::lease;
 use crate::names::bucket::{
     Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, HEADER_WORDS, Row, SLOTS, Torn, word_of,
 };
+use crate::settle;
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, FileKind, Ino, Result};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 pub use crate::names::bucket::{Key, Named, Prepared};
 
@@ -104,7 +108,7 @@ impl<'c> Table<'c> {
     fn read<T>(&self, bucket: &'c Bucket, f: impl FnOnce(&'c Bucket) -> Seen<T>) -> Option<Option<T>> {
         let before = bucket.word();
         if before.changing() {
-            std::hint::spin_loop();
+            heddle_arena::sync::spin_hint();
             return None;
         }
         // Dead, and the directory's all the same: so is the directory, and has no names.
@@ -128,12 +132,36 @@ fn read<'c, T>(
             return Ok(result);
         }
     }
+    if lease::with_current(|_, _| ()).is_none() {
+        return read_patiently(core, dir, hash, f);
+    }
     match lock(core, dir, hash) {
         Ok(locked) => f(&locked.table, locked.bucket)
             .map(Some)
             .map_err(|Torn| core.damage(format!("the volatile table of directory {}", dir.ino.0))),
         Err(Error::NotFound) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// As `read`, for who has no lane to lock with: a lock without a name could not be taken from the dead.
+fn read_patiently<'c, T>(
+    core: &'c Core,
+    dir: InodeRef<'c>,
+    hash: u64,
+    mut f: impl FnMut(&Table<'c>, &'c Bucket) -> Seen<T>,
+) -> Result<Option<T>> {
+    let began = Instant::now();
+    loop {
+        let table = Table::of(core, dir).ok_or(Error::Stale)?;
+        let bucket = &table.buckets[table.index(hash)];
+        if let Some(result) = table.read(bucket, |bucket| f(&table, bucket)) {
+            return Ok(result);
+        }
+        std::thread::yield_now();
+        if bucket.word().changing() && began.elapsed() > settle::LOOK {
+            settle::held_up(core, bucket.word().holder(), began.elapsed());
+        }
     }
 }
 
@@ -236,11 +264,17 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// Says, for who settles this lane if it dies, that buckets of this directory may be locked by it.
+fn announce(dir: InodeRef<'_>) {
+    lease::with_current(|core, lane| core.lane(lane).intent.note_dir(dir.ino.0));
+}
+
 /// Locks the bucket of a hash.
 ///
 /// # Errors
 /// [`Error::NotFound`] if the directory is dead.
 pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'c>> {
+    announce(dir);
     loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
         let bucket = &table.buckets[table.index(hash)];
@@ -328,6 +362,7 @@ pub struct Whole<'c> {
 /// # Errors
 /// [`Error::NotFound`] if it is dead.
 pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
+    announce(dir);
     'again: loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
         let mut whole = Whole { core, table, locked: 0 };
@@ -363,6 +398,89 @@ impl Drop for Whole<'_> {
             bucket.unlock(self.core, bucket.word().version());
         }
     }
+}
+
+/// What the log says of a name: its version, and what it means; `None`: it is gone.
+pub type Logged = (Version, Option<(InodeId, FileKind)>);
+
+/// Buckets of a directory that a dead lane holds are brought in order and unlocked (`settle`). `changes`: names that its transaction changed.
+/// `log`: reads what the directory's log says of all names; asked only if a bucket was in the middle of a change. Returns inodes that have
+/// lost a name.
+pub fn settle_dead(
+    core: &Core,
+    own: &mut Own,
+    lane: u16,
+    dir: InodeRef<'_>,
+    changes: &[(Vec<u8>, Logged)],
+    log: impl FnOnce() -> Result<HashMap<Vec<u8>, Logged>>,
+) -> Result<Vec<InodeId>> {
+    let Some(table) = Table::of(core, dir) else { return Ok(Vec::new()) };
+    let held: Vec<&Bucket> = table.buckets.iter().filter(|bucket| bucket.word().holder() == lane).collect();
+    let mut logged = HashMap::new();
+    if held.iter().any(|bucket| bucket.word().changing()) {
+        logged = log()?;
+    }
+    let mut nameless = Vec::new();
+    for bucket in held {
+        let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(hash(core, name))]);
+        let broken = bucket.word().changing();
+        let mut version = bucket.word().version();
+        bucket.begin_change();
+        if broken {
+            bucket.clear();
+            // Readers that came before the change must see that there was one.
+            version = version.next();
+        }
+        let old = logged.iter().filter(|_| broken);
+        for (name, (at, what)) in old.chain(changes.iter().map(|(name, what)| (name, what))) {
+            if !here(name) {
+                continue;
+            }
+            version = version.max(*at);
+            let lost = settle_name(core, own, bucket, key(core, name), *at, *what)?;
+            nameless.extend(lost.filter(|_| !broken));
+        }
+        bucket.unlock(core, version);
+    }
+    Ok(nameless)
+}
+
+/// Makes a name mean what a record says, unless it is newer; what it meant before, if that is another inode.
+fn settle_name(
+    core: &Core,
+    own: &mut Own,
+    bucket: &Bucket,
+    key: Key<'_>,
+    version: Version,
+    what: Option<(InodeId, FileKind)>,
+) -> Result<Option<InodeId>> {
+    let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
+    let row = bucket.find(core, key).map_err(torn)?;
+    let was = row.map(|row| row.named()).transpose().map_err(torn)?;
+    if was.is_some_and(|was| was.version >= version) {
+        return Ok(None);
+    }
+    match (what, row) {
+        (Some((child, kind)), Some(row)) => bucket.replace(row, &Named { child, kind, version }),
+        (Some((child, kind)), None) => {
+            let entry = prepare(core, own, key.name)?;
+            bucket.add(core, key, &Named { child, kind, version }, entry);
+        }
+        (None, Some(row)) => unprepare(core, own, bucket.take(core, row)),
+        (None, None) => {}
+    }
+    Ok(was.map(|was| was.child).filter(|was| what.map(|(child, _)| child) != Some(*was)))
+}
+
+/// Ends the buckets of a directory that lost its name, if a dead lane holds all of them that still live.
+pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
+    let Some(table) = Table::of(core, dir) else { return false };
+    let gone = |bucket: &Bucket| bucket.word().dead() || bucket.word().holder() == lane;
+    let all = table.buckets.iter().all(|bucket| gone(bucket) && bucket.is_empty());
+    if all {
+        table.buckets.iter().filter(|bucket| !bucket.word().dead()).for_each(|bucket| bucket.kill(core));
+    }
+    all
 }
 
 /// Takes the memory of an entry of this name.

@@ -9,6 +9,7 @@ use crate::lease::enter;
 use crate::log::commit;
 use crate::names::ops::prepare;
 use crate::names::table::{self, Named};
+use crate::planted::{Bug, planted};
 use crate::recovery::files::Attributes;
 use crate::recovery::{Report, Slots, read_chain};
 use heddle_vfs::{Error, FileKind, Ino, Result};
@@ -113,7 +114,7 @@ fn enter_name(dir: &mut Dir, record: &Record) {
     dir.attributes.written(generation, 0, mtime);
     let what = (!removed).then_some((child, kind));
     let known = dir.entries.get(name.bytes()).map_or(Version(0), |e| e.0);
-    if version > known {
+    if version > known || planted(Bug::LaterNameWins) {
         dir.entries.insert(name.bytes().to_vec(), (version, what));
     }
 }
@@ -143,7 +144,11 @@ fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Ve
         known.version = known.version.max(*version);
         known.owed = known.owed.max(Some(*generation));
         let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
-        if news && *generation >= known.attributes.generation() {
+        if planted(Bug::RenameReplayedTwice) {
+            if let Record::Name { removed, child, kind, ref name, version, .. } = *record {
+                known.entries.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
+            }
+        } else if news && *generation >= known.attributes.generation() {
             enter_name(known, record);
             owed.push(record.clone());
         }
@@ -175,7 +180,8 @@ fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
             }
             // The making of this inode was cut.
             let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else { continue };
-            *names.links.entry(base.id.ino).or_insert(0) += 1;
+            let links = names.links.entry(base.id.ino).or_insert(0);
+            *links = if planted(Bug::LinksNotCounted) { 1 } else { *links + 1 };
             if *kind == FileKind::Directory {
                 if parents.insert(child.ino, ino).is_some() {
                     return Err(Error::Corrupt(format!("directory {} has two names", child.ino.0)));
