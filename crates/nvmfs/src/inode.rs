@@ -102,7 +102,7 @@ pub struct VInode {
     pub deferred: AtomicU64,
     /// First page of the last truncation; of a directory its extended attributes.
     pub tomb_page: AtomicU64,
-    /// Its version.
+    /// Its version; of a directory see [`VInode::owe`].
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
@@ -495,6 +495,20 @@ impl VInode {
     /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
     pub fn is(&self, id: InodeId) -> bool {
         self.generation.load(SeqCst) == id.generation
+    }
+
+    /// A rename leaves a record of this directory's names, of this generation of its attributes, in another directory's log: as
+    /// long as no later state is durable in its own, recovery believes that record. The caller holds the EOF latch.
+    pub fn owe(&self, generation: u64) {
+        // ORDERING: Relaxed, under the EOF latch.
+        if self.tomb_version.load(Relaxed) <= generation {
+            self.tomb_version.fetch_max(generation + 1, SeqCst);
+        }
+    }
+
+    /// Is there such a record, as far as this directory's log tells?
+    pub fn owes(&self) -> bool {
+        self.tomb_version.load(SeqCst) > self.state_change.load(SeqCst)
     }
 
     /// Takes a pin (see `file::read`).

@@ -167,7 +167,8 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     if eof == Eof::Free && latched.is_none() {
         return Ok(());
     }
-    let nova = core.variant == Variant::Nova;
+    let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
+    let nova = core.variant == Variant::Nova && file;
     let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
     if commit::prepare(core, guard, inode, SLOTS)? {
         // PERSIST: a fresh log page is empty before it is linked.

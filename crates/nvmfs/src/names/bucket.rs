@@ -2,11 +2,13 @@
 //!
 //! State       `word`   version:48 | lane:10 | dead | changing | locked: the version of the last change of any name in it, and who has
 //!                      locked it
-//!             `slots`  six entries: where (in units of 16 bytes):38 | low bits of the hash:26; 0 = none
+//!             `slots`  six entries: where (in units of 16 bytes):38 | high bits of the hash:26; 0 = none. So a look-up reads no other
+//!                      entry's line, and a table grows without reading any.
 //!             `chain`  further entries, linked
 //!             An entry is a row of words: next, hash, child with kind and length, generation, version, name (eight bytes a word).
 //! Invariants  I1  `slots`, `chain` and what they lead to change only while the bucket is locked and `changing`.
-//!             I2  each change raises the version: who read the same word before and after read one state. Only `locked` and the lane may differ:
+//!             I2  each change raises the version: who read the same word before and after read one state. Only `locked` and the lane
+//!                 may differ:
 //!                 a bucket is locked while its change is made durable, and means until then what it meant before.
 //!             I3  entries that are taken out may be reused at once; readers throw away what they read if the word moved, and follow
 //!                 offsets from such memory only after checking them.
@@ -39,6 +41,8 @@ const _: () = assert!((crate::core::LANES as u64) << LANE_SHIFT <= LANE_MASK);
 pub const SLOTS: usize = 6;
 const TAG_BITS: u32 = 26;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
+/// Bits of a hash.
+pub const HASH_BITS: u32 = 63;
 const UNIT: u64 = 16;
 
 pub const HEADER_WORDS: usize = 5;
@@ -357,7 +361,7 @@ impl Bucket {
         for slot in &self.slots {
             // ORDERING: Acquire, the entry's words are behind it.
             let slot = slot.load(Acquire);
-            if slot != 0 && slot & TAG_MASK == key.hash & TAG_MASK {
+            if slot != 0 && slot & TAG_MASK == tag(key.hash) {
                 let row = Row::at(core, (slot >> TAG_BITS) * UNIT)?;
                 if row.is(core, key)? {
                     return Ok(Some(row));
@@ -402,8 +406,7 @@ impl Bucket {
         let next = &core.arena.slice(Ptr::<AtomicU64>::from_raw(at), HEADER_WORDS)[0];
         // ORDERING: Relaxed throughout, I1; Release links the entry's words.
         if let Some(free) = self.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
-            next.store(0, Relaxed); // ORDERING: Relaxed, as above.
-            free.store((at / UNIT) << TAG_BITS | hash & TAG_MASK, Release); // ORDERING: Release, as above.
+            free.store((at / UNIT) << TAG_BITS | tag(hash), Release); // ORDERING: Release, as above.
             return 0;
         }
         let first = self.chain.load(Relaxed);
@@ -446,16 +449,36 @@ impl Bucket {
         Some(Link::Chain(link))
     }
 
-    /// Moves every entry to the bucket that `to` names for its hash. All of them are the caller's alone; this one is changing.
-    pub fn scatter<'c>(&'c self, core: &'c Core, to: impl Fn(u64) -> &'c Bucket) {
-        // ORDERING: Relaxed throughout, I1.
-        let mut all: Vec<(u64, u64)> = Vec::new();
-        let _whole = self.each(core, |row| {
-            all.push((row.at, row.hash()));
-            Ok(())
-        });
-        for (at, hash) in all {
-            to(hash).hang(core, at, hash);
+    /// Moves every entry to its bucket of a table of `1 << bits`: of those only that are this one's parts, and empty. All of them are
+    /// the caller's alone; this one is changing.
+    pub fn scatter<'c>(&'c self, core: &'c Core, bits: u32, to: &'c [Bucket]) {
+        let mut rest = Vec::new();
+        for slot in &self.slots {
+            // ORDERING: Relaxed throughout, I1.
+            let slot = slot.load(Relaxed);
+            if slot != 0 && bits <= TAG_BITS {
+                let part = &to[((slot & TAG_MASK) >> (TAG_BITS - bits)) as usize];
+                // A part has as many slots as this bucket, and the chain comes later.
+                if let Some(free) = part.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
+                    free.store(slot, Relaxed); // ORDERING: Relaxed, published with the table.
+                }
+            } else if slot != 0 {
+                rest.push((slot >> TAG_BITS) * UNIT);
+            }
+        }
+        let mut at = self.chain.load(Relaxed);
+        while let Ok(row) = Row::at(core, at) {
+            rest.push(at);
+            at = row.next();
+        }
+        for at in rest {
+            let Ok(row) = Row::at(core, at) else { continue };
+            to[(row.hash() >> (HASH_BITS - bits)) as usize].hang(core, at, row.hash());
         }
     }
+}
+
+/// What a slot keeps of a hash.
+fn tag(hash: u64) -> u64 {
+    hash >> (HASH_BITS - TAG_BITS)
 }

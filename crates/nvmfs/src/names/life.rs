@@ -177,6 +177,10 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
 /// # Errors
 /// [`Error::Stale`] if it is dead.
 pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) -> Result<()> {
+    // What died before it was asked for has no generation.
+    if generation == 0 {
+        return Err(Error::Stale);
+    }
     while !opens::open(core, guard.id, inode, generation) {
         drop_open(core, guard, inode, generation);
         // Somebody is finding out whether it has handles: it may live on.

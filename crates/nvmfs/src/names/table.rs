@@ -17,17 +17,22 @@
 //! Orderings   O1  the word is stored (Release) when the array is filled, and loaded (Acquire) before it and compared after it.
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
+mod dead;
+
+pub use dead::{Logged, settle_dead};
+
 use crate::core::{Core, no_memory};
-use crate::ids::{InodeId, Version};
+use crate::ids::Version;
 use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease;
-use crate::names::bucket::{Bucket, Dead, ENTRY_WORDS_MAX, HEADER_WORDS, Row, SLOTS, Torn, word_of};
+use crate::names::bucket::{
+    Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, HEADER_WORDS, Row, SLOTS, Torn, word_of,
+};
 use crate::settle;
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, FileKind, Ino, Result};
-use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
@@ -37,9 +42,10 @@ pub use crate::names::bucket::{Key, Named, Prepared};
 pub const CLASSES: usize = 33;
 const BITS_MAX: u32 = CLASSES as u32 - 1;
 const BITS_MASK: u64 = 63;
-const HASH_BITS: u32 = 63;
 /// Entries outside a bucket's line that make the table grow.
 const CROWD: usize = 4;
+/// How much larger it gets: seldom, because all of its lines change hands then.
+const GROWTH_BITS: u32 = 2;
 /// Buckets that are looked at to tell a full table from one with a few names of one hash.
 const SAMPLE: usize = 32;
 /// Names a bucket, in a table that is made for a known number.
@@ -397,78 +403,6 @@ impl Drop for Whole<'_> {
     }
 }
 
-/// What the log says of a name: its version, and what it means; `None`: it is gone.
-pub type Logged = (Version, Option<(InodeId, FileKind)>);
-
-/// Buckets of a directory that a dead lane holds are brought in order and unlocked (`settle`). `changes`: names that its transaction changed.
-/// `log`: reads what the directory's log says of all names; asked only if a bucket was in the middle of a change. Returns inodes that have
-/// lost a name.
-pub fn settle_dead(
-    core: &Core,
-    own: &mut Own,
-    lane: u16,
-    dir: InodeRef<'_>,
-    changes: &[(Vec<u8>, Logged)],
-    log: impl FnOnce() -> Result<HashMap<Vec<u8>, Logged>>,
-) -> Result<Vec<InodeId>> {
-    let Some(table) = Table::of(core, dir) else { return Ok(Vec::new()) };
-    let held: Vec<&Bucket> = table.buckets.iter().filter(|bucket| bucket.word().holder() == lane).collect();
-    let mut logged = HashMap::new();
-    if held.iter().any(|bucket| bucket.word().changing()) {
-        logged = log()?;
-    }
-    let mut nameless = Vec::new();
-    for bucket in held {
-        let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(hash(core, name))]);
-        let broken = bucket.word().changing();
-        let mut version = bucket.word().version();
-        bucket.begin_change();
-        if broken {
-            bucket.clear();
-            // Readers that came before the change must see that there was one.
-            version = version.next();
-        }
-        let old = logged.iter().filter(|_| broken);
-        for (name, (at, what)) in old.chain(changes.iter().map(|(name, what)| (name, what))) {
-            if !here(name) {
-                continue;
-            }
-            version = version.max(*at);
-            let lost = settle_name(core, own, bucket, key(core, name), *at, *what)?;
-            nameless.extend(lost.filter(|_| !broken));
-        }
-        bucket.unlock(core, version);
-    }
-    Ok(nameless)
-}
-
-/// Makes a name mean what a record says, unless it is newer; what it meant before, if that is another inode.
-fn settle_name(
-    core: &Core,
-    own: &mut Own,
-    bucket: &Bucket,
-    key: Key<'_>,
-    version: Version,
-    what: Option<(InodeId, FileKind)>,
-) -> Result<Option<InodeId>> {
-    let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
-    let row = bucket.find(core, key).map_err(torn)?;
-    let was = row.map(|row| row.named()).transpose().map_err(torn)?;
-    if was.is_some_and(|was| was.version >= version) {
-        return Ok(None);
-    }
-    match (what, row) {
-        (Some((child, kind)), Some(row)) => bucket.replace(row, &Named { child, kind, version }),
-        (Some((child, kind)), None) => {
-            let entry = prepare(core, own, key.name)?;
-            bucket.add(core, key, &Named { child, kind, version }, entry);
-        }
-        (None, Some(row)) => unprepare(core, own, bucket.take(core, row)),
-        (None, None) => {}
-    }
-    Ok(was.map(|was| was.child).filter(|was| what.map(|(child, _)| child) != Some(*was)))
-}
-
 /// Ends the buckets of a directory that lost its name, if a dead lane holds all of them that still live.
 pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
     let Some(table) = Table::of(core, dir) else { return false };
@@ -524,7 +458,7 @@ pub fn free(core: &Core, own: &mut Own, dir: InodeRef<'_>) {
     give_array(core, own, word);
 }
 
-/// Doubles the table, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
+/// Makes the table larger, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
 /// latch. Without memory it stays as it is: slower, not wrong.
 pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
     let _latch = (!latched).then(|| dir.vi.eof.lock());
@@ -533,12 +467,13 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
     if old.table.word != crowded.0 || bits >= BITS_MAX || !pays(old.table.buckets) {
         return;
     }
-    let Ok((word, new)) = take_array(core, own, bits + 1) else { return };
-    for (i, bucket) in old.table.buckets.iter().enumerate() {
+    let more = GROWTH_BITS.min(BITS_MAX - bits);
+    let Ok((word, new)) = take_array(core, own, bits + more) else { return };
+    for (parts, bucket) in new.chunks(1 << more).zip(old.table.buckets) {
         let version = bucket.word().version();
-        new[2 * i..][..2].iter().for_each(|half| half.revive(version));
+        parts.iter().for_each(|part| part.revive(version));
         bucket.begin_change();
-        bucket.scatter(core, |hash| &new[(hash >> (HASH_BITS - bits - 1)) as usize]);
+        bucket.scatter(core, bits + more, new);
     }
     // ORDERING: Release, O1.
     dir.vi.aux.store(word, Release);

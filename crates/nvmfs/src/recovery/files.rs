@@ -35,6 +35,11 @@ impl Attributes {
         }
     }
 
+    /// Generation of the last state.
+    pub fn generation(&self) -> u64 {
+        self.state.map_or(0, |state| state.generation)
+    }
+
     /// Takes a change of content in that saw this generation.
     pub fn written(&mut self, generation: u64, end: u64, mtime: Time) {
         let entry = self.written.entry(generation).or_insert((0, Time(i64::MIN)));
