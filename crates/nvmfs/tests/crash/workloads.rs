@@ -122,7 +122,7 @@ pub fn workloads_of_threads() -> Vec<Workload> {
 }
 
 pub fn workloads() -> Vec<Workload> {
-    let all = [data(), sizes(), ranges(), names(), renames(), logs(), xattrs(), unnamed()];
+    let all = [data(), sizes(), ranges(), names(), renames(), logs(), xattrs(), unnamed(), shifts()];
     all.into_iter().flatten().collect()
 }
 
@@ -561,6 +561,70 @@ fn unnamed() -> Vec<Workload> {
             name: "forget a file made without a name",
             prefix: vec![tmpfile(), write(0, 0, 9 * PAGE, 1), create("/f")],
             watched: vec![Act::Release { file: 0 }, write(0, 0, 9 * PAGE, 2)],
+        },
+    ]
+}
+
+fn shifts() -> Vec<Workload> {
+    let (cut, insert) = (RangeOp::Collapse, RangeOp::Insert);
+    vec![
+        Workload {
+            name: "cut a range out",
+            prefix: file(),
+            watched: vec![range(cut, PAGE, 2 * PAGE), append(9, 1)],
+        },
+        Workload {
+            name: "cut the start out",
+            prefix: file(),
+            watched: vec![range(cut, 0, 4 * PAGE), truncate(PAGE)],
+        },
+        Workload {
+            name: "insert a range",
+            prefix: file(),
+            watched: vec![range(insert, 2 * PAGE, 3 * PAGE), write(0, 3 * PAGE, PAGE, 7)],
+        },
+        Workload {
+            name: "insert, cut out, insert",
+            prefix: file(),
+            watched: vec![
+                range(insert, 0, PAGE),
+                range(cut, 2 * PAGE, PAGE),
+                range(insert, 4 * PAGE, 70 * PAGE),
+                write(0, 0, 3 * PAGE, 8),
+                range(cut, PAGE, 60 * PAGE),
+            ],
+        },
+        Workload {
+            name: "shift holes and allocated pages",
+            prefix: after(
+                file(),
+                vec![
+                    range(RangeOp::Punch, 2 * PAGE, PAGE),
+                    range(RangeOp::Allocate { keep_size: true }, 6 * PAGE, 3 * PAGE),
+                    write(0, 12 * PAGE, 100, 5),
+                ],
+            ),
+            watched: vec![range(cut, PAGE, PAGE), range(insert, PAGE, 2 * PAGE), range(cut, 0, 11 * PAGE)],
+        },
+        Workload {
+            name: "shift a file in many pieces",
+            prefix: after(fragmented(), vec![write(0, PAGE, 80 * PAGE, 90)]),
+            watched: vec![range(cut, 2 * PAGE, 3 * PAGE), range(insert, 5 * PAGE, PAGE)],
+        },
+        Workload {
+            name: "shifts that clean the log",
+            prefix: after(
+                file(),
+                (0..70)
+                    .flat_map(|i| [range(insert, i % 4 * PAGE, PAGE), range(cut, i % 3 * PAGE, PAGE)])
+                    .collect(),
+            ),
+            watched: vec![
+                range(insert, PAGE, PAGE),
+                range(cut, 2 * PAGE, PAGE),
+                write(0, 0, 4 * PAGE, 50),
+                range(insert, 0, PAGE),
+            ],
         },
     ]
 }
