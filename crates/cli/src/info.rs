@@ -104,7 +104,7 @@ fn text(info: &Info, found: &ImageInfo) -> String {
 }
 
 /// Date and time of day, UTC.
-fn clock(at: Time) -> String {
+pub fn clock(at: Time) -> String {
     let secs = at.secs();
     // SAFETY: `tm` is plain integers and a pointer, for which zero is valid.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };

@@ -5,6 +5,7 @@
 
 mod bandwidth;
 mod coherence;
+mod crash;
 mod demo;
 mod engines;
 mod failure;
@@ -17,6 +18,7 @@ mod mount;
 mod namespace;
 mod output;
 mod progress;
+mod run;
 mod scratch;
 mod shell;
 mod size;
@@ -51,10 +53,12 @@ enum Command {
     Mkfs(mkfs::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Run(run::Args),
     Info(info::Args),
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
@@ -66,15 +70,22 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let cli = match mount::helper::from_name(std::env::args_os().collect()) {
+        Ok(Some(args)) => Cli::parse_from(args),
+        Ok(None) => Cli::parse(),
+        Err(error) => return failure::report(&error),
+    };
+    let done = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
         Command::Coherence(args) => coherence::run(&args),

@@ -202,6 +202,10 @@ impl Maker {
                 let args = &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
                 ("ext4", "mkfs.ext4", "e2fsprogs", args, vec![])
             }
+            Kernel::Ext4NoJournal => {
+                let args = &["-q", "-F", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=0"];
+                ("ext4", "mkfs.ext4", "e2fsprogs", args, vec![])
+            }
             Kernel::Xfs => ("xfs", "mkfs.xfs", "xfsprogs", &["-q", "-f", "-K"], vec![]),
             Kernel::Btrfs => {
                 ("btrfs", "mkfs.btrfs", "btrfs-progs", &["-q", "-f", "-K"], vec![("nodiscard", "")])

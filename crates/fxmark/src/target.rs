@@ -60,20 +60,23 @@ pub enum Target {
 pub enum Kernel {
     Tmpfs,
     Ext4,
+    /// ext4 without a journal, as FxMark has it.
+    Ext4NoJournal,
     Xfs,
     Btrfs,
     F2fs,
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 5] =
-        [Kernel::Tmpfs, Kernel::Ext4, Kernel::Xfs, Kernel::Btrfs, Kernel::F2fs];
+    pub(crate) const ALL: [Kernel; 6] =
+        [Kernel::Tmpfs, Kernel::Ext4, Kernel::Ext4NoJournal, Kernel::Xfs, Kernel::Btrfs, Kernel::F2fs];
 
     /// Its name as a target.
     pub fn name(self) -> &'static str {
         match self {
             Kernel::Tmpfs => "tmpfs",
             Kernel::Ext4 => "ext4",
+            Kernel::Ext4NoJournal => "ext4-nj",
             Kernel::Xfs => "xfs",
             Kernel::Btrfs => "btrfs",
             Kernel::F2fs => "f2fs-kernel",

@@ -12,9 +12,10 @@
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
 use crate::lane::{MAGAZINE_BLOCKS, Own};
+use crate::region::Region;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, Full, Ptr, watch};
-use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_pmem::BLOCK_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const WORD_BLOCKS: u64 = 64;
@@ -75,6 +76,14 @@ impl<'a> FreeMap<'a> {
             // ORDERING: Release, O1.
             let before = word.fetch_or(mask, Release);
             assert_eq!(before & mask, 0, "a block was freed twice");
+        });
+    }
+
+    /// Marks blocks free that a dead lane has left. What is free already stays so: somebody else may know of it.
+    pub fn give_if_used(&self, extent: Extent) {
+        self.for_words(extent, |word, mask| {
+            // ORDERING: Release, O1.
+            word.fetch_or(mask, Release);
         });
     }
 

@@ -10,17 +10,24 @@ use crate::ids::BlockNo;
 use crate::inode::{InodeRef, VInode};
 use crate::lane::Lane;
 use crate::latch::Latch;
+use crate::region::Region;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
-use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Lanes of a mount: as many threads can be inside at once.
-pub const LANES: u16 = 1000;
+pub const LANES: u16 = if cfg!(loom) {
+    3
+} else if cfg!(shuttle) {
+    8
+} else {
+    1000
+};
 
 /// How long a stopped process may hold up others, in ms, unless the mount says otherwise.
 pub const PATIENCE_MS: u32 = 30_000;
@@ -33,7 +40,7 @@ pub struct Chunk {
     /// Its first block on media.
     pub block: AtomicU64,
     /// Free slots in nobody's hands.
-    pub free: [AtomicU64; 2],
+    pub free: Apart<[AtomicU64; 2]>,
 }
 
 // SAFETY: atomics only.
@@ -44,9 +51,30 @@ unsafe impl Zeroed for Chunk {
         Chunk {
             inodes: AtomicPtr::new(Ptr::NULL),
             block: AtomicU64::new(0),
-            free: [AtomicU64::new(0), AtomicU64::new(0)],
+            free: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
         }
     }
+}
+
+/// On a line of its own: what changes now and then must not drag along what everybody reads.
+#[repr(align(64))]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Arrays of buckets that no directory has.
+#[repr(C)]
+pub struct BucketPool {
+    /// Held while one is taken or given.
+    pub latch: Latch,
+    /// The first of each size class.
+    pub heads: [AtomicU64; crate::names::table::CLASSES],
 }
 
 /// Where everything is in the arena; the arena's root.
@@ -57,13 +85,19 @@ pub struct Root {
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
     /// Chunks that exist, those being made included.
-    pub chunk_count: AtomicU64,
+    pub chunk_count: Apart<AtomicU64>,
+    /// Held by renames of directories across directories.
+    pub renames: Apart<Latch>,
+    /// See `names::table`.
+    pub buckets: Apart<BucketPool>,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
-    /// Held by renames across directories.
-    pub renames: Latch,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
+    /// One lane, held by the daemon's door thread as long as it lives.
+    keeper: Ptr<LaneTable>,
+    /// How many processes have attached.
+    pub attached: AtomicU32,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
@@ -121,7 +155,8 @@ pub const LAYOUT: u64 = {
 // SAFETY: numbers, offsets and atomics.
 unsafe impl Shared for Root {}
 
-/// See the module.
+/// See the module. What every call reads shares no line with what else lies in the process' heap.
+#[repr(align(128))]
 pub struct Core {
     /// The media.
     pub region: Region,
@@ -218,6 +253,11 @@ impl Core {
         self.arena.get(self.root().lane_table)
     }
 
+    /// Held by the daemon while it lives.
+    pub fn keeper(&self) -> &LaneTable {
+        self.arena.get(self.root().keeper)
+    }
+
     /// A lane, by number from 1.
     pub fn lane(&self, lane: u16) -> &Lane {
         &self.arena.slice(self.root().lanes, usize::from(LANES))[usize::from(lane) - 1]
@@ -279,6 +319,13 @@ impl Core {
     }
 }
 
+impl Root {
+    /// Is this the state of that mount?
+    pub fn is(&self, identity: &Identity) -> bool {
+        self.identity == *identity
+    }
+}
+
 /// The arena is full.
 pub fn no_memory(_: Full) -> Error {
     Error::NoMemory
@@ -292,10 +339,16 @@ impl Root {
             // Not touched: most lanes of most mounts are never leased.
             lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
-            chunk_count: AtomicU64::new(0),
+            chunk_count: Apart(AtomicU64::new(0)),
+            renames: Apart(Latch::new()),
+            buckets: Apart(BucketPool {
+                latch: Latch::new(),
+                heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
             lanes_used: AtomicU64::new(0),
-            renames: Latch::new(),
             damaged: AtomicU32::new(0),
+            keeper: LaneTable::create(arena, 1)?,
+            attached: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),

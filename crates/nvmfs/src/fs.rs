@@ -53,7 +53,12 @@ impl NvmFs {
     }
 
     fn attr(&self, inode: InodeRef<'_>) -> Result<Attr> {
-        let mut attr = inode.vi.attr(inode.ino).ok_or(Error::Stale)?;
+        self.attr_if(inode, true)
+    }
+
+    /// `look`: the times are what is asked for.
+    fn attr_if(&self, inode: InodeRef<'_>, look: bool) -> Result<Attr> {
+        let mut attr = inode.vi.attr(inode.ino, look).ok_or(Error::Stale)?;
         if attr.kind == FileKind::Directory {
             attr.size_bytes = 4096;
         }
@@ -110,10 +115,12 @@ impl FileSystem for NvmFs {
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
-        let entry = table::find(&self.core, dir, name.bytes())?.ok_or(Error::NotFound)?;
+        let key = table::key(&self.core, name.bytes());
+        let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
         // The name may be gone by now; then so is the lookup's luck.
-        let child = ops::child_of(&self.core, &entry).map_err(|_| Error::NotFound)?;
-        self.attr(child)
+        let child = ops::child_of(&self.core, &named).map_err(|_| Error::NotFound)?;
+        // A path walk goes through a directory; it does not look at its times.
+        self.attr_if(child, named.kind != FileKind::Directory)
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
@@ -393,21 +400,28 @@ impl FileSystem for NvmFs {
             return Err(Error::NotDirectory);
         }
         let mut at = from.0;
+        let mut batch = table::Batch::default();
         loop {
-            // No lane and no latch while the caller's code runs.
-            let batch = table::list(&self.core, dir, at, LIST_BATCH)?;
-            let Some(last) = batch.last() else { return Ok(()) };
+            // No lane and no lock while the caller's code runs.
+            batch.clear();
+            table::list(&self.core, dir, at, LIST_BATCH, &mut batch)?;
+            let Some(last) = batch.entries.last() else { return Ok(()) };
             at = last.hash + 1;
-            for (i, entry) in batch.iter().enumerate() {
-                let Ok(name) = Name::new(entry.name()) else {
+            // A batch that is not full reached the end.
+            let ended = batch.entries.len() < LIST_BATCH;
+            for (i, entry) in batch.entries.iter().enumerate() {
+                let Ok(name) = Name::new(batch.name(entry)) else {
                     return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
                 };
                 // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
-                let next_same = batch.get(i + 1).is_some_and(|next| next.hash == entry.hash);
+                let next_same = batch.entries.get(i + 1).is_some_and(|next| next.hash == entry.hash);
                 let next = Cookie(if next_same { entry.hash } else { entry.hash + 1 });
-                if !emit(DirEntry { ino: entry.child.ino, kind: entry.kind, name, next }) {
+                if !emit(DirEntry { ino: entry.ino, kind: entry.kind, name, next }) {
                     return Ok(());
                 }
+            }
+            if ended {
+                return Ok(());
             }
         }
     }

@@ -9,9 +9,9 @@
 //!                 `gate` before it looks for cells and lowers it after `floor` is raised.
 //!             I3  bytes of mapped pages beyond EOF are zero (protocol review D11).
 //! Lock order  directory latches (see `names`), EOF latch, cells.
-//! Orderings   O1  gate: a writer locks its cell (SeqCst), then loads `gate` and `size` (SeqCst); a truncation raises `gate`
-//!                 (SeqCst), then looks for cells. One of the two sees the other: no page is written behind the back of
-//!                 a truncation or punch that did not find its cell (D8).
+//! Orderings   O1  gate: a writer makes and locks its cell, passes a full fence (on x86-64 the lock is one), then loads `gate` and
+//!                 `size`; a truncation raises `gate`, passes a full fence, then looks for cells. One of the two sees the
+//!                 other: no page is written behind the back of a truncation or punch that did not find its cell (D8).
 //!             O2  `size` is stored (Release) before the maps that depend on it are published, and read (Acquire) before
 //!                 and after the cells.
 
@@ -21,7 +21,8 @@ use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
 use crate::xattr::List;
-use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
+use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_range_lock::LockHead;
 use heddle_vfs::{Attr, FileKind, Ino, Time};
@@ -66,7 +67,7 @@ pub struct VInode {
     crtime: AtomicU64,
     /// Its log chains.
     pub chains: AtomicPtr<Chains>,
-    /// A directory's table, a file's [`PaperLocks`].
+    /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
     root: AtomicU64,
     /// A directory's parent; of anything else its extended attributes (see [`VInode::xattrs`]).
@@ -80,7 +81,8 @@ pub struct VInode {
     atime: AtomicU64,
     gate: AtomicU32,
     queried: AtomicU32,
-    /// Held by who moves EOF; in a directory, by who changes names.
+    /// Held by who moves EOF or changes attributes; of a directory also by who makes its table grow, and in the papers' variants by
+    /// who changes names.
     pub eof: Latch,
     kernel_pages: AtomicU32,
 
@@ -343,8 +345,10 @@ impl VInode {
         self.size.store(size, SeqCst);
     }
 
-    /// Is a truncation or punch looking for cells?
+    /// Is a truncation or punch looking for cells? The caller has just locked the cells that it asks for.
     pub fn gate_up(&self) -> bool {
+        // O1: the lock before the look, also against a clearer's loads, which are not SeqCst.
+        fence_behind_locked();
         // ORDERING: SeqCst, O1.
         self.gate.load(SeqCst) != 0
     }
@@ -353,7 +357,20 @@ impl VInode {
     pub fn raise_gate(&self) -> Gate<'_> {
         // ORDERING: SeqCst, O1.
         self.gate.store(1, SeqCst);
+        // ORDERING: SeqCst, O1: pairs with the fence in `gate_up`; the links and cells are found by loads that are only Acquire.
+        fence(SeqCst);
         Gate(self)
+    }
+
+    /// Lowers it for a dead holder of the EOF latch.
+    pub fn lower_gate(&self) {
+        // ORDERING: SeqCst, O1.
+        self.gate.store(0, SeqCst);
+    }
+
+    /// Is it a directory?
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind_perm(), Some((FileKind::Directory, _)))
     }
 
     /// Versions of pages without cells are at least this.
@@ -391,11 +408,18 @@ impl VInode {
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
-    /// Makes a write's time visible: one store a clock tick, not one a write.
+    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays.
     pub fn touch(&self, now: Time) {
         // ORDERING: Relaxed, times are single words.
-        if self.mtime.load(Relaxed) != now.0 as u64 {
-            self.set_times(now, now);
+        let last = Time(self.mtime.load(Relaxed) as i64);
+        let newer = last > now && last.0 - now.0 < TICK_NS_MAX;
+        if last == now || newer {
+            return;
+        }
+        // ORDERING: Relaxed, as above.
+        if self.mtime.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed).is_ok() {
+            // ORDERING: Relaxed, as above.
+            self.ctime.store(now.0 as u64, Relaxed);
             // ORDERING: Relaxed, as in `write_time`.
             if self.queried.load(Relaxed) != 0 {
                 // ORDERING: Relaxed, as above.
@@ -424,14 +448,14 @@ impl VInode {
         [&self.mtime, &self.ctime, &self.atime, &self.crtime].map(|t| Time(t.load(Relaxed) as i64))
     }
 
-    /// What `stat` tells; the next write will carry an exact time. `None` if nothing lives here.
-    pub fn attr(&self, ino: Ino) -> Option<Attr> {
+    /// What `stat` tells. `None` if nothing lives here. `look`: its times are looked at, so the next change will carry an exact one.
+    pub fn attr(&self, ino: Ino, look: bool) -> Option<Attr> {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
         let [mtime, ctime, atime, crtime] = self.times();
         // ORDERING: Relaxed, as in `write_time`; stored only if it changes anything.
-        if self.queried.load(Relaxed) == 0 {
+        if look && self.queried.load(Relaxed) == 0 {
             // ORDERING: Relaxed, as above.
             self.queried.store(1, Relaxed);
         }

@@ -4,17 +4,20 @@
 //!             `own`    free blocks, freed blocks, inodes, the chains it holds, counters: the lease holder's alone
 //! Invariants  I1  a lane is ACTIVE before it locks a cell and COMMITTED before it publishes one; while it is COMMITTED
 //!                 its records are durable. The step ACTIVE -> COMMITTED is the linearisation point of an operation.
-//!             I2  `own` is touched by the thread that holds the lease, and by nobody else while that thread lives.
+//!             I2  `own` and `intent` are touched by the thread that holds the lease, and by nobody else while that thread lives.
+//!             I3  they make sense after each single store: the holder may die behind any of them. A block is taken out of one
+//!                 place before it is put into another.
 //! Orderings   O1  `commit` (Release) pairs with a reader's load of the state (Acquire): who sees COMMITTED waits for
 //!                 the unlock; who sees ACTIVE and, after its copy, the same word again, read before the commit.
 //! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
 
-use crate::ids::{BlockNo, Extent};
+use crate::ids::{BlockNo, Extent, PageNo};
 use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{AtomicPtr, Heap, Shared, Zeroed};
+use heddle_vfs::Ino;
 use std::cell::UnsafeCell;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 const IDLE: u64 = 0;
 const ACTIVE: u64 = 1;
@@ -38,72 +41,128 @@ impl OpState {
     pub fn active(self) -> bool {
         self.0 & STATE_MASK == ACTIVE
     }
+
+    /// Is none under way?
+    pub fn idle(self) -> bool {
+        self.0 & STATE_MASK == IDLE
+    }
+
+    /// Has one happened that is not all visible yet?
+    pub fn committed(self) -> bool {
+        self.0 & STATE_MASK == COMMITTED
+    }
 }
 
-/// Blocks that may be handed out, last in first out.
+/// Blocks that may be handed out, last in first out. Whoever settles a dead lane finds no block in it that was not put there, and
+/// none that was taken (I3).
+#[repr(C)]
 #[derive(Debug)]
 pub struct Magazine {
-    len: u32,
-    blocks: [u64; MAGAZINE_BLOCKS],
+    len: AtomicU64,
+    blocks: [AtomicU64; MAGAZINE_BLOCKS],
 }
 
 impl Magazine {
+    fn new() -> Magazine {
+        Magazine { len: AtomicU64::new(0), blocks: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
     /// Takes one.
     pub fn pop(&mut self) -> Option<BlockNo> {
-        let at = self.len.checked_sub(1)?;
-        self.len = at;
-        Some(BlockNo(self.blocks[at as usize]))
+        let at = self.len().checked_sub(1)?;
+        // ORDERING: Release, I3: out of here before it is anywhere else.
+        self.len.store(at as u64, Release);
+        // ORDERING: Relaxed, I2.
+        Some(BlockNo(self.blocks[at].load(Relaxed)))
     }
 
     /// Adds one; false if full.
     pub fn push(&mut self, block: BlockNo) -> bool {
-        let room = (self.len as usize) < MAGAZINE_BLOCKS;
-        if room {
-            self.blocks[self.len as usize] = block.0;
-            self.len += 1;
+        let len = self.len();
+        if len < MAGAZINE_BLOCKS {
+            // ORDERING: Relaxed, I2.
+            self.blocks[len].store(block.0, Relaxed);
+            // ORDERING: Release, I3: what is counted is there.
+            self.len.store(len as u64 + 1, Release);
         }
-        room
+        len < MAGAZINE_BLOCKS
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.len as usize
+        // ORDERING: Relaxed, I2. Never more than fit, whatever the memory says.
+        (self.len.load(Relaxed) as usize).min(MAGAZINE_BLOCKS)
     }
 }
 
-/// Extents that were freed but may be read or named by an unfenced record until the next fence (D15).
+/// A few extents of which the same holds as of a [`Magazine`]: those that were freed but may be read or named by an unfenced
+/// record until the next fence (D15); those of an operation under way.
+#[repr(C)]
 #[derive(Debug)]
-pub struct Limbo {
-    len: u32,
-    extents: [(u64, u64); LIMBO_EXTENTS],
+pub struct Extents<const N: usize> {
+    len: AtomicU64,
+    extents: [[AtomicU64; 2]; N],
 }
 
-impl Limbo {
-    /// Adds an extent; false if full.
-    pub fn push(&mut self, extent: Extent) -> bool {
-        let room = (self.len as usize) < LIMBO_EXTENTS;
-        if room {
-            self.extents[self.len as usize] = (extent.block.0, extent.count);
-            self.len += 1;
+impl<const N: usize> Extents<N> {
+    fn new() -> Self {
+        Extents {
+            len: AtomicU64::new(0),
+            extents: std::array::from_fn(|_| [AtomicU64::new(0), AtomicU64::new(0)]),
         }
-        room
+    }
+
+    fn len(&self) -> usize {
+        // ORDERING: Relaxed, I2. Never more than fit, whatever the memory says.
+        (self.len.load(Relaxed) as usize).min(N)
+    }
+
+    fn get(&self, at: usize) -> Extent {
+        // ORDERING: Relaxed, I2.
+        let [block, count] = [0, 1].map(|i| self.extents[at][i].load(Relaxed));
+        Extent { block: BlockNo(block), count }
+    }
+
+    /// Adds an extent; false if full.
+    pub fn push(&self, extent: Extent) -> bool {
+        let len = self.len();
+        if len < N {
+            // ORDERING: Relaxed, I2.
+            self.extents[len][0].store(extent.block.0, Relaxed);
+            // ORDERING: Relaxed, I2.
+            self.extents[len][1].store(extent.count, Relaxed);
+            // ORDERING: Release, I3: what is counted is there.
+            self.len.store(len as u64 + 1, Release);
+        }
+        len < N
+    }
+
+    /// Takes one out.
+    pub fn pop(&self) -> Option<Extent> {
+        let at = self.len().checked_sub(1)?;
+        let extent = self.get(at);
+        // ORDERING: Release, I3: out of here before it is anywhere else.
+        self.len.store(at as u64, Release);
+        Some(extent)
+    }
+
+    /// Forgets them all.
+    #[inline]
+    pub fn clear(&self) {
+        // ORDERING: Relaxed load, I2; Release, I3.
+        if self.len.load(Relaxed) != 0 {
+            self.len.store(0, Release); // ORDERING: Release, as above.
+        }
     }
 
     /// Blocks in it.
     pub fn blocks(&self) -> u64 {
-        self.extents[..self.len as usize].iter().map(|e| e.1).sum()
-    }
-
-    /// Takes one out.
-    pub fn pop(&mut self) -> Option<Extent> {
-        let at = self.len.checked_sub(1)?;
-        self.len = at;
-        let (block, count) = self.extents[at as usize];
-        Some(Extent { block: BlockNo(block), count })
+        (0..self.len()).map(|at| self.get(at).count).sum()
     }
 }
 
 /// A chain that the lane holds.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeldChain {
     /// Inode number, 0: none.
@@ -115,23 +174,24 @@ pub struct HeldChain {
 }
 
 /// What only the lease holder touches.
+#[repr(C)]
 pub struct Own {
     /// Volatile memory.
     pub heap: Heap,
     /// Blocks ready to be used.
     pub magazine: Magazine,
     /// Blocks that wait for a fence.
-    pub limbo: Limbo,
+    pub limbo: Extents<LIMBO_EXTENTS>,
     /// 1: [`Own::place`] has been called.
     placed: u64,
     /// Word of the free map where the next search starts.
     pub cursor: u64,
-    /// Inode chunk the lane allocates from, plus one (0: none yet).
-    pub chunk: u64,
-    /// Free slots of that chunk.
-    pub chunk_free: [u64; 2],
+    /// Free inode slots.
+    pub slots: crate::itable::Slots,
     /// Where the next search for a chunk starts.
     pub chunk_cursor: u64,
+    /// A bucket for the next directory it makes, 0: none.
+    pub bucket: u64,
     /// Log pages written in this mount.
     pub page_serial: u64,
     /// Inodes made in this mount.
@@ -144,6 +204,143 @@ pub struct Own {
     pub chains_busy: u64,
 }
 
+/// Latches that a lane can hold at once.
+pub const LATCHES: usize = 8;
+/// Extents of an operation under way that a settler can give back.
+pub const TAKEN_EXTENTS: usize = 16;
+
+/// What a lane is about to take, said before it takes it (docs/processes.md). Its holder writes it with plain stores; nobody reads it but
+/// who settles the lane after the holder's death.
+#[repr(C, align(64))]
+pub struct Intent {
+    /// Process and thread of the holder; 0: nobody.
+    pub holder: AtomicU64,
+    /// 1: it is inside a call.
+    pub inside: AtomicU64,
+    /// Inode whose cells it may hold.
+    ino: AtomicU64,
+    first: AtomicU64,
+    end: AtomicU64,
+    /// Inode in whose log a transaction was begun.
+    log_ino: AtomicU64,
+    /// Log page and slot where it begins; 0: none, or its effects are visible.
+    log: AtomicU64,
+    /// Inode that it may have pinned, and how far it got.
+    pin: AtomicU64,
+    /// Latches that it may hold.
+    latches: [AtomicU64; LATCHES],
+    /// Blocks of the operation under way.
+    pub taken: Extents<TAKEN_EXTENTS>,
+}
+
+/// How far pinning or unpinning got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pinning {
+    /// No pin.
+    None,
+    /// It may or may not be counted.
+    Doubtful(u64),
+    /// It is counted.
+    Done(u64),
+}
+
+impl Intent {
+    fn new() -> Intent {
+        Intent {
+            holder: AtomicU64::new(0),
+            inside: AtomicU64::new(0),
+            ino: AtomicU64::new(0),
+            first: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            log_ino: AtomicU64::new(0),
+            log: AtomicU64::new(0),
+            pin: AtomicU64::new(0),
+            latches: std::array::from_fn(|_| AtomicU64::new(0)),
+            taken: Extents::new(),
+        }
+    }
+
+    /// Cells of these pages are going to be locked.
+    #[inline]
+    fn pages(&self, ino: u64, first: PageNo, end: PageNo) {
+        // ORDERING: Relaxed, before the Release of `begin`.
+        self.ino.store(ino, Relaxed);
+        self.first.store(first.0, Relaxed); // ORDERING: Relaxed, as above.
+        self.end.store(end.0, Relaxed); // ORDERING: Relaxed, as above.
+    }
+
+    /// Inode and pages of the cells that it may hold.
+    pub fn cells(&self) -> (u64, PageNo, PageNo) {
+        // ORDERING: Relaxed, the holder is dead; whoever got its lease sees all of its stores.
+        let [ino, first, end] = [&self.ino, &self.first, &self.end].map(|w| w.load(Relaxed));
+        (ino, PageNo(first), PageNo(end))
+    }
+
+    /// A transaction is going to be written from this slot on.
+    #[inline]
+    pub fn logs(&self, ino: u64, page: BlockNo, slot: u32) {
+        // ORDERING: Relaxed, published by the Release below.
+        self.log_ino.store(ino, Relaxed);
+        // ORDERING: Release, before the first line of the transaction.
+        self.log.store(page.0 << 6 | u64::from(slot), Release);
+    }
+
+    /// What the transaction did is visible.
+    #[inline]
+    pub fn logged(&self) {
+        // ORDERING: Release, after the effects.
+        self.log.store(0, Release);
+    }
+
+    /// Inode, page and slot of a transaction whose effects may not be visible.
+    pub fn log(&self) -> Option<(u64, BlockNo, u32)> {
+        // ORDERING: Relaxed, as in `cells`.
+        let (ino, at) = (self.log_ino.load(Relaxed), self.log.load(Relaxed));
+        (at != 0).then_some((ino, BlockNo(at >> 6), (at & 63) as u32))
+    }
+
+    /// Says that a latch is going to be taken; where that was said, `None` if there is no place.
+    pub fn note_latch(&self, at: u64) -> Option<&AtomicU64> {
+        // ORDERING: Relaxed load, the holder's own; Release, before the latch is taken.
+        let place = self.latches.iter().find(|place| place.load(Relaxed) == 0)?;
+        place.store(at, Release); // ORDERING: Release, as above.
+        Some(place)
+    }
+
+    /// Places of latches that it may hold.
+    pub fn latches(&self) -> impl Iterator<Item = u64> {
+        // ORDERING: Relaxed, as in `cells`.
+        self.latches.iter().map(|place| place.load(Relaxed)).filter(|at| *at != 0)
+    }
+
+    /// Forgets them.
+    pub fn forget_latches(&self) {
+        for place in &self.latches {
+            place.store(0, Release); // ORDERING: Release, after their release.
+        }
+    }
+
+    /// A pin is going to be counted or taken back (`sure`: that is over).
+    pub fn pinning(&self, ino: u64, sure: bool) {
+        // ORDERING: SeqCst, as the count that follows or came before.
+        self.pin.store(ino << 1 | u64::from(sure), SeqCst);
+    }
+
+    /// No pin any more.
+    pub fn unpinned(&self) {
+        self.pin.store(0, SeqCst);
+    }
+
+    /// The pin.
+    pub fn pin(&self) -> Pinning {
+        match self.pin.load(SeqCst) {
+            0 => Pinning::None,
+            word if word & 1 == 0 => Pinning::Doubtful(word >> 1),
+            word => Pinning::Done(word >> 1),
+        }
+    }
+}
+
 /// See the module.
 #[repr(C, align(64))]
 pub struct Lane {
@@ -154,6 +351,8 @@ pub struct Lane {
     /// What its holders have open, read by who ends inodes: apart from what changes with each operation.
     pub opens: AtomicPtr<OpenTable>,
     apart2: [u64; 7],
+    /// What it is about to take: for who settles it if its holder dies.
+    pub intent: Intent,
     own: UnsafeCell<Own>,
 }
 
@@ -171,14 +370,15 @@ unsafe impl Zeroed for Lane {
             apart: [0; 6],
             opens: AtomicPtr::new(heddle_arena::Ptr::NULL),
             apart2: [0; 7],
+            intent: Intent::new(),
             own: UnsafeCell::new(Own {
                 heap: Heap::zeroed(),
-                magazine: Magazine { len: 0, blocks: [0; MAGAZINE_BLOCKS] },
-                limbo: Limbo { len: 0, extents: [(0, 0); LIMBO_EXTENTS] },
+                magazine: Magazine::new(),
+                limbo: Extents::new(),
                 placed: 0,
                 cursor: 0,
-                chunk: 0,
-                chunk_free: [0; 2],
+                slots: crate::itable::Slots::zeroed(),
+                bucket: 0,
                 chunk_cursor: 0,
                 page_serial: 0,
                 inode_serial: 0,
@@ -206,8 +406,11 @@ impl Lane {
         OpState(self.state.load(Acquire))
     }
 
-    /// IDLE -> ACTIVE, with a new sequence number.
-    pub fn begin(&self) {
+    /// IDLE -> ACTIVE, with a new sequence number: cells of pages `[first, end)` of inode `ino` are going to be locked.
+    #[inline]
+    pub fn begin(&self, ino: Ino, first: PageNo, end: PageNo) {
+        self.intent.pages(ino.0, first, end);
+        self.intent.logged();
         // ORDERING: Relaxed, only the owner writes it.
         let state = self.state.load(Relaxed);
         // ORDERING: Release, O1: ACTIVE before any cell is locked (I1).
@@ -223,12 +426,27 @@ impl Lane {
         self.state.store(state & !STATE_MASK | COMMITTED, Release);
     }
 
-    /// -> IDLE: no cell is held any more.
+    /// -> IDLE: no cell is held any more, the blocks that were taken are where they belong.
+    #[inline]
     pub fn end(&self) {
+        self.intent.taken.clear();
+        self.intent.logged();
         // ORDERING: Relaxed, only the owner writes it.
         let state = self.state.load(Relaxed);
         // ORDERING: Release, O1: after the unlocks.
         self.state.store(state & !STATE_MASK | IDLE, Release);
+    }
+
+    /// The end of an operation whose thread died: `counts`, it has happened. What it had taken is free if it has not.
+    pub fn end_dead(&self, counts: bool) {
+        if counts {
+            self.intent.taken.clear();
+        }
+        self.intent.logged();
+        // ORDERING: Relaxed, the caller holds the lease.
+        let state = self.state.load(Relaxed);
+        // ORDERING: Release, O1: after the unlocks.
+        self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | IDLE, Release);
     }
 
     /// Free blocks in this lane's hands when it last said so.

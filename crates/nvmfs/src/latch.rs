@@ -1,23 +1,43 @@
 //! Two small locks that live in the arena.
 //!
-//! [`Latch`] sleeps: it guards what may take long (moving EOF, changing a directory). State 0 free, 1 held, 2 held and somebody
-//! may sleep. [`Spin`] spins: the short critical sections of the papers' variants; after a while it yields the core, because
-//! its holder may have been preempted.
+//! [`Latch`] sleeps: it guards what may take long (moving EOF, changing a directory). [`Spin`] spins: the short critical sections of
+//! the papers' variants; after a while it yields the core, because its holder may have been preempted.
+//!
+//! State       latch: 0 free, else HELD | the holder's lane | WAITERS if somebody may sleep
+//! Invariants  I1  a lane says in its record which latch it is going to take before it takes it, and forgets that after it has let go:
+//!                 if its holder dies, whoever settles the lane finds the latch, and the word tells whether it was held.
+//!             I2  who waits looks now and then whether the holder is dead.
 
+use crate::lease;
+use crate::settle;
+use heddle_arena::Shared;
 use heddle_arena::park::{futex_wait, futex_wake};
-use heddle_arena::sync::atomic::AtomicU32;
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::sync::{spin_hint, spins, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
-const SPINS: u32 = 200;
+const SPINS: u32 = spins(200);
+
+const HELD: u32 = 1 << 30;
+const WAITERS: u32 = 1 << 31;
+const LANE: u32 = (1 << 14) - 1;
 
 /// See the module.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Latch(AtomicU32);
 
+// SAFETY: an atomic word.
+unsafe impl Shared for Latch {}
+
 /// Holds a [`Latch`] until it is dropped.
 #[derive(Debug)]
-pub struct Latched<'a>(&'a Latch);
+pub struct Latched<'a> {
+    latch: &'a Latch,
+    /// Where the lane says so (I1).
+    said: Option<&'a AtomicU64>,
+}
 
 impl Latch {
     /// A free latch.
@@ -27,33 +47,109 @@ impl Latch {
 
     /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<Latched<'_>> {
+        let (me, said) = self.announce();
         // ORDERING: Acquire, pairs with the Release in `drop`; Relaxed on failure.
-        self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok().then_some(Latched(self))
+        match self.0.compare_exchange(0, me, Acquire, Relaxed) {
+            Ok(_) => Some(Latched { latch: self, said }),
+            Err(_) => {
+                take_back(said);
+                None
+            }
+        }
     }
 
     /// Waits until it is free and takes it.
     pub fn lock(&self) -> Latched<'_> {
+        let (me, said) = self.announce();
         for _ in 0..SPINS {
             // ORDERING: Acquire, pairs with the Release in `drop`; Relaxed on failure.
-            if self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
-                return Latched(self);
+            if self.0.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
+                return Latched { latch: self, said };
             }
-            std::hint::spin_loop();
+            spin_hint();
         }
-        // ORDERING: Acquire, pairs with the Release in `drop`.
-        while self.0.swap(2, Acquire) != 0 {
-            futex_wait(&self.0, 2, None);
+        self.sleep_until_free(me);
+        Latched { latch: self, said }
+    }
+
+    #[cold]
+    fn sleep_until_free(&self, me: u32) {
+        let mut began = Instant::now();
+        let mut held_since = 0;
+        loop {
+            // ORDERING: Relaxed, a guess that the exchanges below check.
+            let seen = self.0.load(Relaxed);
+            if seen == 0 {
+                // ORDERING: Acquire, pairs with the Release in `drop`. With WAITERS: others may sleep too.
+                if self.0.compare_exchange(0, me | WAITERS, Acquire, Relaxed).is_ok() {
+                    return;
+                }
+                continue;
+            }
+            // ORDERING: Relaxed, it only asks to be woken.
+            if seen & WAITERS == 0 && self.0.compare_exchange(seen, seen | WAITERS, Relaxed, Relaxed).is_err()
+            {
+                continue;
+            }
+            if seen & LANE != held_since {
+                (held_since, began) = (seen & LANE, Instant::now());
+            }
+            futex_wait(&self.0, seen | WAITERS, settle::look());
+            if settle::look().is_some_and(|look| began.elapsed() >= look) {
+                lease::with_current(|core, _| settle::held_up(core, (seen & LANE) as u16, began.elapsed()));
+            }
         }
-        Latched(self)
+    }
+
+    /// What to put into the word; says it before (I1).
+    fn announce(&self) -> (u32, Option<&AtomicU64>) {
+        let said = lease::with_current(|core, lane| {
+            let at = core.arena.offset_of(&self.0).raw();
+            let place = core.lane(lane).intent.note_latch(at).map(|place| place as *const AtomicU64);
+            (u32::from(lane), place)
+        });
+        match said {
+            // SAFETY: the place lies in the arena that this latch lies in, and lives as long.
+            Some((lane, place)) => (HELD | lane, place.map(|place| unsafe { &*place })),
+            None => (HELD, None),
+        }
+    }
+
+    /// Lets go of it for a dead lane; false if that does not hold it.
+    pub fn release_dead(&self, lane: u16) -> bool {
+        if !self.held_by(lane) {
+            return false;
+        }
+        self.release();
+        true
+    }
+
+    /// Does this lane hold it?
+    pub fn held_by(&self, lane: u16) -> bool {
+        // ORDERING: Acquire, the dead holder's stores are seen through its lease; this only reads the word.
+        let seen = self.0.load(Acquire);
+        seen & HELD != 0 && seen & LANE == u32::from(lane)
+    }
+
+    fn release(&self) {
+        // ORDERING: Release, pairs with the Acquire in `lock`.
+        if self.0.swap(0, Release) & WAITERS != 0 {
+            futex_wake(&self.0, 1);
+        }
+    }
+}
+
+fn take_back(said: Option<&AtomicU64>) {
+    if let Some(place) = said {
+        // ORDERING: Release, after the latch was let go (I1).
+        place.store(0, Release);
     }
 }
 
 impl Drop for Latched<'_> {
     fn drop(&mut self) {
-        // ORDERING: Release, pairs with the Acquire in `lock`.
-        if self.0.0.swap(0, Release) == 2 {
-            futex_wake(&self.0.0, 1);
-        }
+        self.latch.release();
+        take_back(self.said);
     }
 }
 
@@ -84,9 +180,9 @@ impl Spin {
             while self.0.load(Relaxed) != 0 {
                 spins += 1;
                 if spins.is_multiple_of(4096) {
-                    std::thread::yield_now();
+                    yield_now();
                 }
-                std::hint::spin_loop();
+                spin_hint();
             }
         }
     }

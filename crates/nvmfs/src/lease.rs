@@ -1,21 +1,29 @@
 //! Which lane a thread works with.
 //!
 //! A thread leases a lane at its first call and keeps it until it ends, or until the mount it belongs to is gone. Calls in
-//! calls (a callback that uses the file system) take a second lane.
+//! calls (a callback that uses the file system, a signal handler) take a second lane.
 //!
 //! Invariants  I1  a lane is in the hands of one [`LaneGuard`] at a time: `busy` is the thread's own word.
 //!             I2  the arena outlives every lease in it: the robust list of the C library runs through it. So a lease holds
 //!                 the arena, and an unmounted arena stays mapped until the threads that worked in it end or mount again.
+//!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
+//!             I4  a lease that was the dead's is settled before it is used (L3 of the arena's `lanes`).
+//! Orderings   O1  `inside` is stored before `ended` is loaded, in program order only: who ends the file system stores `ended`, lets
+//!                 the kernel put a barrier into every running thread (membarrier), then loads `inside`.
 
 use crate::alloc::return_all;
 use crate::core::{Core, LANES};
 use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::lane::{Lane, Own};
+use crate::{process, settle};
 use heddle_arena::{Arena, LaneId};
 use heddle_vfs::{Error, Result};
+#[cfg(shuttle)]
+use shuttle::thread_local;
 use std::cell::{Cell, RefCell, UnsafeCell};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
 
 /// Memory of the process that a lane's operations reuse.
@@ -33,6 +41,8 @@ pub struct Scratch {
 
 struct Lease {
     mount: u64,
+    /// The process that leased it (I3).
+    process: u32,
     lane: LaneId,
     busy: Cell<bool>,
     scratch: UnsafeCell<Scratch>,
@@ -44,6 +54,9 @@ thread_local! {
     // Boxed: a guard points to its lease while others are added.
     #[allow(clippy::vec_box)]
     static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
+
+    /// The innermost call that this thread is in: its mount and lane; null: none.
+    static CURRENT: Cell<(*const Core, u16)> = const { Cell::new((std::ptr::null(), 0)) };
 }
 
 /// A lane in use by one call.
@@ -56,37 +69,74 @@ pub struct LaneGuard<'c> {
     pub own: &'c mut Own,
     /// Buffers.
     pub scratch: &'c mut Scratch,
-    lease: *const Lease,
+    arena: &'c Arena,
+    busy: *const Cell<bool>,
+    outer: (*const Core, u16),
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
+        self.lane.intent.logged();
+        crate::log::chain::rest_all(self.arena, self.own, self.id);
+        CURRENT.with(|current| current.set(self.outer));
+        // ORDERING: Release, after all of the call.
+        self.lane.intent.inside.store(0, Release);
         // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
-        let lease = unsafe { &*self.lease };
-        crate::log::chain::rest_all(&lease.arena, self.own, self.id);
-        lease.busy.set(false);
+        unsafe { (*self.busy).set(false) };
+    }
+}
+
+#[cfg(loom)]
+impl<'c> LaneGuard<'c> {
+    /// A lane as a model deals them out: one to each of its threads, all of which are one to the system.
+    pub fn dealt(core: &'c Core, id: u16, busy: &'c Cell<bool>, scratch: &'c mut Scratch) -> LaneGuard<'c> {
+        let lane = core.lane(id);
+        // SAFETY: the model deals each number once.
+        let own = unsafe { lane.own() };
+        own.place(0, 0);
+        LaneGuard { id, lane, own, scratch, arena: &core.arena, busy, outer: (std::ptr::null(), 0) }
     }
 }
 
 /// Takes a lane of this mount for the calling thread.
 ///
 /// # Errors
-/// [`Error::NoMemory`] if more threads than lanes are inside.
+/// [`Error::NoMemory`] if more threads than lanes are inside, [`Error::Unmounted`] after the mount has ended, [`Error::WouldDeadlock`] in
+/// a signal handler that interrupted a call which holds locks.
 pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
-    LEASES.with_borrow_mut(|leases| {
-        let known = leases.iter().position(|l| l.mount == core.id && !l.busy.get());
-        let at = match known {
-            Some(at) => at,
-            None => {
-                prune(leases);
-                leases.push(Box::new(lease_lane(core)?));
-                leases.len() - 1
+    LEASES.with(|leases| {
+        // Borrowed already: a signal came in the very middle of this function.
+        let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
+        let process = process::id();
+        let mine = |l: &Lease| l.mount == core.id && l.process == process;
+        let at = match leases.iter().position(|l| mine(l) && !l.busy.get()) {
+            Some(at) if leases.len() == 1 => at,
+            other => {
+                if leases.iter().any(|l| mine(l) && l.busy.get() && holds_locks(core.lane(l.lane.0))) {
+                    return Err(Error::WouldDeadlock);
+                }
+                match other {
+                    Some(at) => at,
+                    None => {
+                        prune(&mut leases);
+                        leases.push(Box::new(lease_lane(core, process)?));
+                        leases.len() - 1
+                    }
+                }
             }
         };
         let lease = &*leases[at];
-        lease.busy.set(true);
         let lane = core.lane(lease.lane.0);
+        lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
+        compiler_fence(SeqCst);
+        // ORDERING: Relaxed, O1.
+        if core.root().ended.load(Relaxed) != 0 {
+            lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
+            return Err(Error::Unmounted);
+        }
+        lease.busy.set(true);
+        let outer = CURRENT.with(|current| current.replace((Arc::as_ptr(core), lease.lane.0)));
         Ok(LaneGuard {
             id: lease.lane.0,
             lane,
@@ -94,21 +144,41 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             own: unsafe { lane.own() },
             // SAFETY: as above.
             scratch: unsafe { &mut *lease.scratch.get() },
-            lease,
+            arena: &core.arena,
+            busy: &lease.busy,
+            outer,
         })
     })
 }
 
-fn lease_lane(core: &Arc<Core>) -> Result<Lease> {
+/// Does a call that this thread is in hold what another call might wait for?
+fn holds_locks(lane: &Lane) -> bool {
+    !lane.state().idle() || lane.intent.latches().next().is_some()
+}
+
+/// Calls `f` with mount and lane of the call that this thread is in, if it is in one.
+pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
+    let (core, lane) = CURRENT.with(Cell::get);
+    // SAFETY: set while a guard lives, which borrows the mount; this thread takes it back when the guard goes.
+    let core = unsafe { core.as_ref()? };
+    Some(f(core, lane))
+}
+
+fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     let leased = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
-    // A holder that died without its process cannot be: threads of this process release what they hold when they end.
-    debug_assert!(!leased.died);
+    if leased.died {
+        settle::settle(core, leased.lane.0);
+    }
     let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
     // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
     let own = unsafe { core.lane(leased.lane.0).own() };
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
+    let holder = u64::from(process) << 32 | u64::from(process::thread_id());
+    // ORDERING: Release, others only look at it.
+    core.lane(leased.lane.0).intent.holder.store(holder, Release);
     let lease = Lease {
         mount: core.id,
+        process,
         lane: leased.lane,
         busy: Cell::new(false),
         scratch: UnsafeCell::default(),
@@ -120,10 +190,10 @@ fn lease_lane(core: &Arc<Core>) -> Result<Lease> {
     Ok(lease)
 }
 
-/// Gives the calling thread's lanes of mounts that are gone back, and with `mount` those of that one too.
+/// Gives the calling thread's lanes of mounts that are gone back, and forgets those of a parent.
 #[allow(clippy::vec_box)]
 fn prune(leases: &mut Vec<Box<Lease>>) {
-    leases.retain(|l| l.busy.get() || l.core.strong_count() > 0);
+    leases.retain(|l| l.busy.get() || (l.core.strong_count() > 0 && l.process == process::id()));
 }
 
 /// Gives the calling thread's lanes of this mount back: before it is unmounted.
@@ -134,22 +204,38 @@ pub fn leave(core: &Core) {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.process != process::id() {
+            // I3.
+            return;
+        }
+        if self.busy.get() {
+            // The thread ends in the middle of a call: the kernel marks the lane, and whoever finds it settles it (I2: in this arena).
+            std::mem::forget(Arc::clone(&self.arena));
+            return;
+        }
         let root = self.arena.root::<crate::core::Root>();
         if let Some(core) = self.core.upgrade() {
             // SAFETY: I1: the lease is not busy and belongs to this thread.
-            let own = unsafe { core.lane(self.lane.0).own() };
-            crate::log::chain::let_go_all(&core, own, self.lane.0);
-            // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's.
-            core.region.fence();
-            return_all(core.free_map(), own);
-            core.lane(self.lane.0).note_held(0);
-            crate::itable::return_all(&core, own);
+            give_back(&core, unsafe { core.lane(self.lane.0).own() }, self.lane.0);
+            // ORDERING: Release, others only look at it.
+            core.lane(self.lane.0).intent.holder.store(0, Release);
         }
         let table = crate::core::lane_table_of(&self.arena, root);
         // A failure would mean that another thread holds it, which I1 excludes.
         let released = table.release(&self.arena, self.lane);
         debug_assert!(released.is_ok());
     }
+}
+
+/// Gives what a lane has to the others. The caller holds its lease.
+pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
+    crate::log::chain::let_go_all(core, own, lane);
+    // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's.
+    core.region.fence();
+    return_all(core.free_map(), own);
+    core.lane(lane).note_held(0);
+    crate::itable::return_all(core, own);
+    crate::names::table::return_all(core, own);
 }
 
 /// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.

@@ -21,9 +21,19 @@ mod lane;
 mod latch;
 mod lease;
 mod log;
+#[cfg(all(test, loom))]
+mod models;
 mod names;
 mod opens;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
+mod process;
 mod recovery;
+mod region;
+mod settle;
+#[cfg(not(loom))]
 mod shared;
 mod variant;
 mod volume;
@@ -32,6 +42,7 @@ mod xattr;
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
-pub use shared::{client, place, server};
+#[cfg(not(loom))]
+pub use shared::{adopt, client, place, server};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

@@ -7,17 +7,21 @@ use crate::format::pointer::{self, Place};
 use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::recovery::{self, Progress, Report};
+use crate::region::Region;
+#[cfg(not(loom))]
 use crate::shared::boot_id;
 use crate::variant::Variant;
-use crate::{clock, itable, lease};
+use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
-use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -152,12 +156,22 @@ pub struct Volume {
     pub report: Report,
 }
 
+/// In a model there is one boot.
+#[cfg(loom)]
+fn boot_id() -> [u8; 16] {
+    [0; 16]
+}
+
 fn place(region: &Region) -> PathBuf {
     region.path().map_or_else(|| PathBuf::from("(memory)"), Path::to_path_buf)
 }
 
 fn uuid() -> [u8; 16] {
     let mut bytes = [0; 16];
+    if cfg!(shuttle) {
+        // One seed, one run.
+        return bytes;
+    }
     let random = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
     if random.is_err() {
         // No random source: time and process differ between images made on one machine.
@@ -229,6 +243,10 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
     for block in [BlockNo(0), layout.last()] {
         region.nt_write(block.pos(), sealed.as_bytes());
         // PERSIST: one copy whole before the other is touched.
+        fence_unless(Bug::SuperblocksTogether, region);
+    }
+    if planted(Bug::SuperblocksTogether) {
+        // PERSIST: too late, which is the bug.
         region.fence();
     }
 }
@@ -276,7 +294,7 @@ pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Re
     })
 }
 
-fn read_superblock(region: &Region) -> Result<Superblock> {
+pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
     newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
 }
 
@@ -388,6 +406,11 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
 }
 
 impl Volume {
+    /// One whose state was taken over from a dead daemon's clients.
+    pub(crate) fn adopted(core: Core, superblock: Superblock) -> Volume {
+        Volume { fs: NvmFs { core: Arc::new(core) }, superblock, was_clean: false, report: Report::default() }
+    }
+
     /// The file system. Handles and clones may outlive the volume only as long as they are not used.
     pub fn fs(&self) -> NvmFs {
         self.fs.clone()
@@ -407,11 +430,17 @@ impl Volume {
     pub fn unmount(self) {
         lease::leave(&self.fs.core);
         let core = &self.fs.core;
-        if !core.read_only && core.writable().is_ok() {
+        let alone = core.root().attached.load(SeqCst) == 0;
+        let quiet = alone || settle::end(core);
+        if quiet && !core.read_only && core.writable().is_ok() {
             let mut superblock = self.superblock;
             superblock.sequence = U64::new(superblock.sequence.get() + 1);
             superblock.clean = U32::new(1);
             write_superblock(&core.region, &core.layout, superblock);
+        }
+        if quiet && !alone {
+            // Whoever is still attached keeps the file's lock, and has no more use for it.
+            core.region.unlock();
         }
     }
 
@@ -421,5 +450,5 @@ impl Volume {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

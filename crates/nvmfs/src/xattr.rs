@@ -20,12 +20,12 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared, Zeroed};
 use heddle_vfs::acl::{Acl, Entry};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, Permission, Result, Time, XattrName};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
 
 /// Tries without the latch.
 const TRIES: u32 = 64;
@@ -89,7 +89,7 @@ fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> O
                 return Some(result);
             }
         }
-        std::hint::spin_loop();
+        heddle_arena::sync::spin_hint();
     }
     None
 }
@@ -330,6 +330,30 @@ fn link(
         inode.vi.set_has_list(which, lists[which as usize].is_some());
     }
     free_lists(core, own, old);
+}
+
+/// Makes a durable record of attributes visible whose writer died before it did so; returns the blocks that it replaced. The writer's EOF
+/// latch is still held.
+///
+/// # Errors
+/// [`Error::Corrupt`], [`Error::NoMemory`].
+pub fn roll_forward(
+    core: &Core,
+    own: &mut Own,
+    inode: InodeRef<'_>,
+    generation: u64,
+    first: Option<BlockNo>,
+) -> Result<Vec<Extent>> {
+    if self::generation(core, inode).is_some_and(|known| known >= generation) {
+        return Ok(Vec::new());
+    }
+    let damaged = || Error::Corrupt(format!("inode {}: the blob of its attributes", inode.ino.0));
+    let read = blob::read(core, inode.id(), Kind::Xattrs, first, XATTR_BLOCKS_MAX).ok_or_else(damaged)?;
+    let xattrs = xattrs_of_words(&read.0).ok_or_else(damaged)?;
+    let old = blocks(core, inode);
+    let made = in_memory(core, own, inode, &xattrs)?;
+    link(core, own, inode, made, first, generation);
+    Ok(old)
 }
 
 /// Gives an inode the attributes that recovery found, and claims their blocks.

@@ -73,7 +73,7 @@ fn readers_see_a_shift_whole_or_not_at_all() {
         }
         let (first, at) = (PAGE as u64, 7 * PAGE as u64);
         let shift = |round: u64| {
-            let op = if round % 2 == 0 { RangeOp::Insert } else { RangeOp::Collapse };
+            let op = if round.is_multiple_of(2) { RangeOp::Insert } else { RangeOp::Collapse };
             fs.fallocate(&file, op, if round % 4 < 2 { first } else { at }, PAGE as u64).unwrap();
         };
         let mut seen = [0; 2];
@@ -102,7 +102,7 @@ fn writers_beside_shifts_lose_nothing() {
         fs.write(&file, 0, &[1; 8 * PAGE]).unwrap();
         // Whole pages of one byte, before and behind what is shifted; the last byte written to page 0 must stay.
         let shift = |round: u64| {
-            let op = if round % 2 == 0 { RangeOp::Insert } else { RangeOp::Collapse };
+            let op = if round.is_multiple_of(2) { RangeOp::Insert } else { RangeOp::Collapse };
             fs.fallocate(&file, op, 2 * PAGE as u64, 3 * PAGE as u64).unwrap();
         };
         let mut last = 0;

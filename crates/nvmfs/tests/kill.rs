@@ -1,6 +1,6 @@
 //! Processes that are killed at a random moment: what they were told is done is done, what was running is whole or absent.
 //!
-//! A child mounts an image in `/dev/shm` and works on it in several threads. Before and after each call it writes a line to a
+//! A child mounts an image in `/dev/shm` and works on it in four threads. Before and after each call it writes a line to a
 //! journal, so that the journal's order tells which calls were over before others began. The parent kills it, mounts the image,
 //! and holds it to the journal. `HEDDLE_KILL_ROUNDS` rounds, dealt out to the variants.
 

@@ -145,6 +145,14 @@ impl Region {
         Ok(Region::new(mapping, Source { backend, read_only, file: Some(file), path, failure }))
     }
 
+    /// Drops the lock of the file for all who share it: nobody will store to the region any more.
+    pub fn unlock(&self) {
+        if let Some(file) = self.source().file.as_ref() {
+            // What cannot be unlocked stays locked until the last of them has gone.
+            let _ = flock(file, FlockOperation::Unlock);
+        }
+    }
+
     /// Tries to take the lock of a file whose earlier holder may be gone: a region that was attached has none of its own.
     /// True: it is held now.
     pub fn lock_again(&self) -> bool {

@@ -66,6 +66,12 @@ pub enum Error {
     /// EBUSY
     #[error("in use")]
     Busy,
+    /// EDEADLK: a signal handler calls into a file system that its own thread is changing.
+    #[error("the call that this signal interrupted holds what this one needs")]
+    WouldDeadlock,
+    /// ENODEV: whoever mounted the file system has unmounted it.
+    #[error("the file system was unmounted")]
+    Unmounted,
     /// ENXIO
     #[error("no data or hole beyond this offset")]
     NoSuchOffset,
@@ -115,6 +121,8 @@ impl Error {
             Error::Loop => libc::ELOOP,
             Error::CrossDevice => libc::EXDEV,
             Error::Busy => libc::EBUSY,
+            Error::WouldDeadlock => libc::EDEADLK,
+            Error::Unmounted => libc::ENODEV,
             Error::NoSuchOffset => libc::ENXIO,
             Error::NoAttribute => libc::ENODATA,
             Error::Range => libc::ERANGE,

@@ -26,12 +26,14 @@ const ROOMS: &[Room] = &[
     Room { name: "heddle-fuse", uses: &["heddle-vfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-fxmark", uses: &["heddle-vfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-bypass", uses: &["heddle-vfs", "heddle-nvmfs"], tests_use: BELOW_FRONT },
+    Room { name: "heddle-crash", uses: RIG, tests_use: &[] },
     Room { name: "heddle-coherence", uses: &[], tests_use: &[] },
     Room { name: "heddle-cli", uses: EVERYTHING, tests_use: &[] },
     Room { name: "xtask", uses: &[], tests_use: &[] },
 ];
 
 const ENGINE: &[&str] = &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena"];
+const RIG: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem"];
 const BELOW_FRONT: &[&str] = &["heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-arena"];
 const EVERYTHING: &[&str] = &[
     "heddle-vfs",
@@ -42,6 +44,7 @@ const EVERYTHING: &[&str] = &[
     "heddle-f2fs",
     "heddle-fuse",
     "heddle-fxmark",
+    "heddle-crash",
     "heddle-coherence",
 ];
 

@@ -9,20 +9,26 @@
 //! Source      ours; design 4.5. What went wrong in earlier drafts of it: protocol review D1 to D17.
 
 use crate::alloc::{free_later, settle_limbo, untake};
-use crate::cell::{Cell, Map};
+use crate::cell::{Cell, Lv, Map};
 use crate::core::{Core, no_memory};
 use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
+use crate::file::steps::{Step, step};
 use crate::format::record::{WriteLine, write_line};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
+use crate::planted::{Bug, fence_unless, planted};
+use crate::settle;
+use heddle_arena::Waited;
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
+use std::time::Instant;
 
 /// Rounds of spinning before a thread sleeps on a cell.
-const SPINS: u32 = 400;
+const SPINS: u32 = spins(400);
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +57,7 @@ pub fn write(
         return Err(Error::FileTooBig);
     }
     if data.len() == BLOCK_BYTES
+        && !planted(Bug::EntryBeforeData)
         && !span.ragged_start()
         && write_page(core, guard, inode, span.first(), data, eof.is_some()).is_some()
     {
@@ -59,8 +66,13 @@ pub fn write(
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, prepared, eof);
+        if planted(Bug::EntryBeforeData) {
+            place::copy_in(core, span, &extents, data);
+            // PERSIST: too late, which is the bug.
+            core.region.fence();
+        }
         if result.is_err() {
-            give_back(core, &extents);
+            give_back(core, guard, &extents);
         }
         result
     });
@@ -90,7 +102,11 @@ fn write_page(
         return None;
     }
     let block = guard.own.magazine.pop()?;
+    guard.lane.intent.taken.push(Extent { block, count: 1 });
     core.region.nt_write(block.pos(), data);
+    if let (true, Some(old)) = (planted(Bug::WriteInPlace), cell.map().block()) {
+        core.region.nt_write(old.pos(), data);
+    }
     let mtime = inode.vi.write_time();
     let saying = |version: Version| WriteLine {
         page,
@@ -102,12 +118,14 @@ fn write_page(
     let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
+    step(Step::Held);
+    let cleared = !eof && inode.vi.gate_up();
     let (size, old) = (inode.vi.size(), cell.map());
-    if !eof && (inode.vi.gate_up() || end > size || old.block().is_none()) {
+    if !eof && (cleared || end > size || old.block().is_none()) {
         if cell.unlock(before) {
             wake(core, cell);
         }
@@ -120,10 +138,13 @@ fn write_page(
     if truth != guess {
         line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
     }
-    next.append_unfenced(core, &line);
+    next.append_unfenced(core, guard.lane, inode, &line);
+    step(Step::Stored);
     // PERSIST: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::CommitFenceMissing, &core.region);
+    step(Step::Durable);
     guard.lane.commit();
+    step(Step::Happened);
     if end > size {
         inode.vi.set_size(end);
     }
@@ -131,6 +152,7 @@ fn write_page(
     if cell.publish(Map::data(block), version) {
         wake(core, cell);
     }
+    step(Step::LetGo);
     guard.lane.end();
     match old.block() {
         Some(block) => free_replaced(core, guard, inode, &[Extent { block, count: 1 }]),
@@ -165,6 +187,9 @@ fn prepare(
 ) -> Result<Prepared> {
     let replaces = span.pages() == 1 && look(core, inode, span.first()).0.block().is_some();
     place::allocate(core, guard.own, span, replaces, extents)?;
+    for extent in extents.iter() {
+        guard.lane.intent.taken.push(*extent);
+    }
     let filled = (|| {
         let list = place::write_list(core, guard.own, inode.id(), extents)?;
         commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32))?;
@@ -173,11 +198,13 @@ fn prepare(
     let list = match filled {
         Ok(list) => list,
         Err(error) => {
-            give_back(core, extents);
+            give_back(core, guard, extents);
             return Err(error);
         }
     };
-    place::copy_in(core, span, extents, data);
+    if !planted(Bug::EntryBeforeData) {
+        place::copy_in(core, span, extents, data);
+    }
     let edges = span.edges().map(|edge| {
         edge.map(|page| {
             let (map, version) = look(core, inode, page);
@@ -186,13 +213,15 @@ fn prepare(
         })
     });
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
+    step(Step::Filled);
     Ok(Prepared { list, edges })
 }
 
 /// Blocks that were filled for nothing go back.
-fn give_back(core: &Core, extents: &[Extent]) {
+fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent]) {
+    guard.lane.intent.taken.clear();
     // PERSIST: D15, this lane's stores into them come before another lane's.
     core.region.fence();
     untake(core.free_map(), extents);
@@ -212,7 +241,7 @@ fn publish<'v>(
     if eof.is_none() && span.end > inode.vi.size() {
         eof = Some(inode.vi.eof.lock());
     }
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, span.first(), span.page_end());
     let locked = loop {
         let locked = match lock_pages(core, guard, inode, span.first(), span.page_end()) {
             Ok(locked) => locked,
@@ -228,6 +257,7 @@ fn publish<'v>(
         locked.unlock(core);
         eof = Some(inode.vi.eof.lock());
     };
+    step(Step::Held);
     recopy_edges(core, inode, span, extents, &prepared);
     let mtime = inode.vi.write_time();
     let version = locked.version.max(inode.vi.floor()).next();
@@ -253,7 +283,9 @@ fn publish<'v>(
             return Err(error);
         }
     };
+    step(Step::Durable);
     guard.lane.commit();
+    step(Step::Happened);
     if span.end > size {
         inode.vi.set_size(span.end);
     }
@@ -261,6 +293,7 @@ fn publish<'v>(
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);
     replaced.clear();
     locked.publish(core, inode, version, |n| Map::data(block_at(extents, n)), &mut replaced);
+    step(Step::LetGo);
     guard.lane.end();
     drop(eof);
     free_replaced(core, guard, inode, &replaced);
@@ -320,7 +353,7 @@ pub fn lock_pages<'v>(
 
 /// Locks a cell; returns its version.
 pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
-    let mut spins = 0;
+    let (mut spins, mut began) = (0, None);
     loop {
         let held = match cell.try_lock(lane) {
             Ok(version) => return version,
@@ -328,17 +361,25 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
         };
         spins += 1;
         if spins < SPINS || !held.locked() {
-            std::hint::spin_loop();
+            spin_hint();
         } else if cell.set_waiter(held) {
-            wait_unlocked(core, cell, held);
+            let (by, since) = *began.get_or_insert_with(|| (held, Instant::now()));
+            if by != held {
+                began = None;
+            } else {
+                wait_unlocked(core, cell, held, since);
+            }
         }
     }
 }
 
-/// Sleeps until a cell's lock word is no longer `held`; its waiter bit is set.
-pub fn wait_unlocked(core: &Core, cell: &Cell, held: crate::cell::Lv) {
+/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be dead: then
+/// it is settled here. `since`: the caller has waited for this holder since then.
+pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
-    core.arena.parking().wait(key, || cell.still(held), Some(std::time::Duration::from_millis(100)));
+    if core.arena.parking().wait(key, || cell.still(held), settle::look()) == Waited::TimedOut {
+        settle::held_up(core, held.lane(), since.elapsed());
+    }
 }
 
 /// Wakes who sleeps on a cell.
@@ -379,6 +420,7 @@ impl Locked<'_> {
     ) {
         let mut change = 0i64;
         self.for_cells(core, |n, cell| {
+            step(Step::Happened);
             let (old, new) = (cell.map(), map(n));
             change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
             if let Some(block) = old.block()

@@ -9,5 +9,5 @@ pub mod resize;
 pub mod shift;
 pub mod steps;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -8,6 +8,7 @@ use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, WriteRecords};
 use crate::file::resize::{NewState, punch, set_state};
 use crate::file::shift;
+use crate::file::steps::{Step, step};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
@@ -83,7 +84,7 @@ fn allocate_some(
     untake(core.free_map(), &spare);
     let count: u64 = extents.iter().map(|e| e.count).sum();
     let stop = PageNo(first.0 + count);
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, first, stop);
     let locked = match lock_pages(core, guard, inode, first, stop) {
         Ok(locked) => locked,
         Err(error) => {
@@ -124,6 +125,7 @@ fn allocate_some(
             return Err(error);
         }
     };
+    step(Step::Durable);
     guard.lane.commit();
     let mut replaced = Vec::new();
     let block = |n: u64| crate::file::place::block_at(&extents, n);

@@ -14,18 +14,22 @@ use crate::cell::{Cell, Lv, Map};
 use crate::core::Core;
 use crate::file::heddle::{lock_cell, wait_unlocked, wake};
 use crate::file::place::Span;
+use crate::file::steps::{Step, step};
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::OpState;
 use crate::lease::LaneGuard;
-use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::{AtomicU64, fence};
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_arena::{Ptr, Shared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::fence;
+use std::time::Instant;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Looks at a cell that is about to change before a reader sleeps on it.
+const WAIT_SPINS: u32 = spins(400);
 
 /// What a collect saw of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +134,7 @@ fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64
 
 /// First look at a cell: waits while its owner publishes.
 fn collect(core: &Core, cell: &Cell) -> Seen {
-    let mut tries = 0;
+    let (mut tries, mut began) = (0, None);
     loop {
         let lv = cell.lv();
         if !lv.locked() {
@@ -141,10 +145,11 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
             return Seen { lv: Some(lv), owner: Some(owner), map: cell.map() };
         }
         tries += 1;
-        if tries > 400 && cell.set_waiter(lv) {
-            wait_unlocked(core, cell, lv);
+        if tries > WAIT_SPINS && cell.set_waiter(lv) {
+            let began = *began.get_or_insert_with(Instant::now);
+            wait_unlocked(core, cell, lv, began);
         }
-        std::hint::spin_loop();
+        spin_hint();
     }
 }
 
@@ -193,14 +198,16 @@ fn follows(first: Map, later: Map, by: u64) -> bool {
 }
 
 /// The read that cannot fail: maps are taken under the cells, blocks are kept by a pin (I2).
-fn read_pinned(
+pub fn read_pinned(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     offset: u64,
     into: &mut [u8],
 ) -> Result<usize> {
+    guard.lane.intent.pinning(inode.ino.0, false);
     inode.vi.pin();
+    guard.lane.intent.pinning(inode.ino.0, true);
     let mut collected = std::mem::take(&mut guard.scratch.collected);
     let len = loop {
         let size = inode.vi.size();
@@ -211,13 +218,14 @@ fn read_pinned(
         let span = Span::new(offset, len as u64);
         collected.clear();
         let lane = guard.id;
-        guard.lane.begin();
+        guard.lane.begin(inode.ino, span.first(), span.page_end());
         for_pages(core, inode, span, |_, cell| {
             collected.push(cell.map_or(ABSENT, |cell| {
                 lock_cell(core, cell, lane);
                 Seen { lv: Some(cell.lv()), owner: None, map: cell.map() }
             }));
         });
+        step(Step::Held);
         // A page without a cell may have got one, and content, meanwhile: then this was no single instant.
         let mut same = inode.vi.size() == size;
         for_pages(core, inode, span, |n, cell| {
@@ -231,6 +239,7 @@ fn read_pinned(
             }
         });
         guard.lane.end();
+        step(Step::Pinned);
         if same {
             copy_span(core, span, &mut into[..len], |n| collected[n as usize].map);
             break len;
@@ -289,8 +298,11 @@ fn push(core: &Core, inode: InodeRef<'_>, first: Ptr<Deferred>, last: Ptr<Deferr
 }
 
 /// Gives a pin back, and the blocks that waited for it.
-fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    if inode.vi.unpin() {
+pub(crate) fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    guard.lane.intent.pinning(inode.ino.0, false);
+    let last = inode.vi.unpin();
+    guard.lane.intent.unpinned();
+    if last {
         drain(core, guard, inode);
     }
 }

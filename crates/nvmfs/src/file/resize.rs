@@ -13,12 +13,14 @@ use crate::core::Core;
 use crate::file::heddle::{Change, LockedSparse, free_replaced, lock_existing};
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, fill_edge};
+use crate::file::steps::{Step, step};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::clean::Eof;
 use crate::log::{commit, relog};
+use crate::planted::{Bug, planted};
 use crate::variant::Variant;
 use crate::xattr::{self, List, Prepared};
 use heddle_pmem::BLOCK_BYTES;
@@ -146,7 +148,9 @@ fn log_change(
     let mut records = vec![Record::State(state)];
     records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
     let committed = commit::commit(core, guard, inode, &records)?;
+    step(Step::Durable);
     apply(inode, &records);
+    step(Step::LetGo);
     Ok(committed.clean)
 }
 
@@ -164,7 +168,7 @@ pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
         mtime: new.mtime.or(new.size.map(|_| now)).unwrap_or(mtime),
         ctime: now,
         atime: new.atime.unwrap_or(atime),
-        generation: inode.vi.change() + 1,
+        generation: inode.vi.change() + u64::from(!planted(Bug::GenerationNotRaised)),
     }
 }
 
@@ -194,7 +198,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
 }
 
 /// Makes the volatile inode follow a durable state record.
-pub(super) fn apply(inode: InodeRef<'_>, records: &[Record]) {
+pub fn apply(inode: InodeRef<'_>, records: &[Record]) {
     for record in records {
         let Record::State(s) = record else { continue };
         let Some((kind, _)) = inode.vi.kind_perm() else { return };
@@ -227,9 +231,10 @@ fn clear_range(
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
     let gate = inode.vi.raise_gate();
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, span.first(), span.page_end());
     let range = Change { first: span.first(), end: span.page_end() };
     let locked = lock_existing(core, guard, inode, range);
+    step(Step::Held);
     let version = locked.version.max(inode.vi.floor()).next();
     let done = copy_edges(core, guard, inode, span).and_then(|edges| {
         let records = records_of(inode, span, version, new, xattrs, &edges);
@@ -259,8 +264,11 @@ fn log_clear(
     let committed = commit::fits(records).and_then(|()| commit::commit(core, guard, inode, records));
     match committed {
         Ok(committed) => {
+            step(Step::Durable);
             guard.lane.commit();
+            step(Step::Happened);
             apply(inode, records);
+            step(Step::Happened);
             if !stated {
                 let now = crate::clock::exact();
                 inode.vi.set_times(now, now);
@@ -286,7 +294,9 @@ fn publish(
     edges: &[Edge],
     locked: LockedSparse<'_>,
 ) {
-    inode.vi.raise_floor(version);
+    if !planted(Bug::FloorNotRaised) {
+        inode.vi.raise_floor(version);
+    }
     if span.end >= PageNo::END.offset() {
         // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
         inode.vi.tomb_page.store(PageNo::after(span.start).0, Relaxed);
@@ -300,6 +310,7 @@ fn publish(
         None => whole.contains(&page).then_some(Map::HOLE),
     };
     locked.publish(core, guard.id, version, map, &mut replaced);
+    step(Step::LetGo);
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
     guard.scratch.replaced = replaced;
@@ -324,7 +335,11 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
             end: span.end.min(page.offset() + BLOCK_BYTES as u64),
         };
         let extent = [Extent { block, count: 1 }];
-        core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
+        if planted(Bug::StaleBytesBeyondEnd) {
+            core.region.nt_copy(block.pos(), map.content().map_or(block, |b| b).pos(), BLOCK_BYTES as u64);
+        } else {
+            core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
+        }
         fill_edge(core, one, &extent, page, map);
         edges.push(Edge { page, block });
     }

@@ -16,10 +16,11 @@ use crate::alloc::{Purpose, settle_limbo};
 use crate::blob::{self, Fresh};
 use crate::cell::Map;
 use crate::core::{Core, no_memory};
-use crate::file::heddle::{Change, LockedSparse, add_extent, free_replaced, lock_existing, look};
+use crate::file::heddle::{Change, LockedSparse, add_extent, free_replaced, lock_existing, look, wake};
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::Span;
 use crate::file::resize::{NewState, apply, state};
+use crate::file::steps::{Step, step};
 use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, map_of_words, words_of_map};
 use crate::format::record::{Blocks, Record};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
@@ -98,8 +99,9 @@ fn shift_pages(
         core.region.fence();
     }
     let gate = inode.vi.raise_gate();
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, shift.first, PageNo::END);
     let done = hold_cells(core, guard, inode, shift).and_then(|locked| {
+        step(Step::Held);
         let plan = plan(core, inode, shift);
         let version = locked.version.max(inode.vi.floor()).next();
         match log(core, guard, inode, shift, size, version, &plan) {
@@ -207,15 +209,15 @@ impl Plan {
         }
         self.runs.push(MapRun { page, blocks: Extent { block, count: 1 }, unwritten });
     }
+}
 
-    /// What a page is mapped to.
-    fn map(&self, page: PageNo) -> Map {
-        let behind = self.runs.partition_point(|run| run.page <= page);
-        let run = behind.checked_sub(1).map(|at| self.runs[at]);
-        let Some(run) = run.filter(|run| page.0 < run.page.0 + run.blocks.count) else { return Map::HOLE };
-        let block = run.blocks.block.plus(page.0 - run.page.0);
-        if run.unwritten { Map::unwritten(block) } else { Map::data(block) }
-    }
+/// What runs map a page to.
+fn map_in(runs: &[MapRun], page: PageNo) -> Map {
+    let behind = runs.partition_point(|run| run.page <= page);
+    let run = behind.checked_sub(1).map(|at| runs[at]);
+    let Some(run) = run.filter(|run| page.0 < run.page.0 + run.blocks.count) else { return Map::HOLE };
+    let block = run.blocks.block.plus(page.0 - run.page.0);
+    if run.unwritten { Map::unwritten(block) } else { Map::data(block) }
 }
 
 /// Makes the shift durable and, with one store, seen; true if a log page was closed.
@@ -248,7 +250,9 @@ fn log(
     ];
     match commit::commit(core, guard, inode, &records) {
         Ok(committed) => {
+            step(Step::Durable);
             guard.lane.commit();
+            step(Step::Happened);
             apply(inode, &records);
             Ok(committed.clean)
         }
@@ -272,7 +276,8 @@ fn publish(
     // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
     inode.vi.tomb_page.store(shift.first.0, Relaxed);
     inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
-    locked.publish_shifted(core, guard.id, version, |page| plan.map(page));
+    locked.publish_shifted(core, guard.id, version, |page| map_in(&plan.runs, page));
+    step(Step::LetGo);
     guard.lane.end();
     inode.vi.count_blocks(-(plan.blocks_cut as i64));
     free_replaced(core, guard, inode, &plan.cut);
@@ -283,6 +288,44 @@ pub fn read_map(core: &Core, owner: InodeId, first: Option<BlockNo>) -> Option<(
     let blocks_max = core.layout.blocks_total as usize;
     let (words, blocks) = blob::read(core, owner, Kind::Map, first, blocks_max)?;
     Some((map_of_words(&words)?, blocks))
+}
+
+/// Finishes a shift whose holder died behind its durable record: cells that the lane still holds get what the runs say. A block
+/// that no run has was cut out, and is added to `replaced`; one whose cell had been given its hole already comes back at the next
+/// mount.
+pub fn roll_forward(
+    core: &Core,
+    lane: u16,
+    inode: InodeRef<'_>,
+    first: PageNo,
+    version: Version,
+    runs: &[MapRun],
+    replaced: &mut Vec<Extent>,
+) {
+    let mut kept: Vec<Extent> = runs.iter().map(|run| run.blocks).collect();
+    kept.sort_by_key(|extent| extent.block);
+    let is_kept = |block: BlockNo| {
+        let behind = kept.partition_point(|extent| extent.block <= block);
+        behind.checked_sub(1).is_some_and(|at| block.0 < kept[at].block.0 + kept[at].count)
+    };
+    let (mut page, mut cut) = (first, 0);
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
+        for (cell, at) in run.cells.iter().zip(run.page.0..) {
+            let lv = cell.lv();
+            if !lv.locked() || lv.lane() != lane {
+                continue;
+            }
+            if let Some(block) = cell.map().block().filter(|block| !is_kept(*block)) {
+                add_extent(replaced, block);
+                cut += 1;
+            }
+            if cell.publish(map_in(runs, PageNo(at)), version) {
+                wake(core, cell);
+            }
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+    inode.vi.count_blocks(-cut);
 }
 
 /// What a remap record still says of pages, as records of writes; `None` if its map cannot be read.

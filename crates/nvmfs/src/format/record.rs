@@ -5,7 +5,7 @@
 //! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
 //! | 1, 2 | what the kind says below | |
 //! | 3 | version:48 | which of two records of a page or name came later |
-//! | 4 | first slot of the transaction:6 · its slots:6 | half a transaction |
+//! | 4 | first slot of the transaction:6 · its slots:6 · of a name: generation of the directory's attributes:50 | half a transaction |
 //! | 5 | mtime in ns | |
 //! | 6 | generation of size and attributes; of a name: its first bytes | which of two sizes came later |
 //! | 7 | the mark, over seed and slot | see below |
@@ -42,6 +42,8 @@ const FLAG_UNWRITTEN: u64 = 1;
 const FLAG_LIST: u64 = 2;
 const FLAG_FOREIGN: u64 = 4;
 const NAME_BYTES_A_WORD: usize = 7;
+/// Bits of word 4 that say where the transaction lies.
+const TXN_BITS: u32 = 12;
 
 /// What a write record maps its pages to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,6 +172,8 @@ pub enum Record {
         version: Version,
         /// When.
         mtime: Time,
+        /// Generation of the directory's attributes that it saw: whether its time or theirs is the later one.
+        generation: u64,
     },
 }
 
@@ -272,9 +276,10 @@ impl Record {
                 draft.extra(0, generation);
                 (7, 0)
             }
-            Record::Name { dir, removed, child, kind, ref name, version, mtime } => {
+            Record::Name { dir, removed, child, kind, ref name, version, mtime, generation } => {
                 let packed = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
                 draft.head(packed, child.generation, version.0, mtime);
+                draft.lines[0][4] = word(generation << TXN_BITS);
                 let foreign = dir != home;
                 let name_at = if foreign { 2 } else { 0 };
                 if foreign {
@@ -322,7 +327,7 @@ impl Draft {
 
     /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
     pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
-        self.lines[0][4] = word(u64::from(txn.first) | u64::from(txn.slots) << 6);
+        self.lines[0][4] = word(payload(self.lines[0][4]) | u64::from(txn.first) | u64::from(txn.slots) << 6);
         self.lines[0][0] |= u64::from(checksum(seed, slot, &self.lines[0]));
         self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
         for i in 1..self.slots {
@@ -395,9 +400,10 @@ pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
     // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
     let plain = line[0] >> 32 & 0xfff == 1 && field(line[0], 58, 4) == 1;
     let whole = plain && marked(line) && field(line[0], 0, 32) == u64::from(checksum(seed, slot, line));
-    (whole && line[7] == mark(seed, slot)).then(|| WriteLine {
+    let pages = field(line[2], 40, 20);
+    (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
         page: PageNo(field(line[1], 0, 36)),
-        pages: field(line[2], 40, 20),
+        pages,
         end_in_last_page: field(line[1], 36, 13) as u32,
         version: Version(payload(line[3])),
         generation: payload(line[6]),
@@ -519,6 +525,7 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
                 name: NameBuf::new(bytes.get(..len)?),
                 version,
                 mtime,
+                generation: w(4) >> TXN_BITS,
             })
         }
         _ => None,

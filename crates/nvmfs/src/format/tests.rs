@@ -23,6 +23,7 @@ fn samples() -> Vec<Record> {
         name: NameBuf::new(&vec![b'x'; n]),
         version,
         mtime,
+        generation: (1 << 50) - 1 - n as u64,
     };
     let stranger = InodeId { ino: Ino(8), generation: 3 };
     let mut all = vec![

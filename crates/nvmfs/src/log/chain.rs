@@ -18,6 +18,8 @@ pub use append::{
     Appended, append_unfenced, make_room, next_page, next_slot, set_mark_unfenced, set_tail_unfenced,
     unlink_page_unfenced,
 };
+#[cfg(feature = "planted")]
+pub use append::{advance, fill_unfenced, reserve};
 
 use crate::alloc::{Purpose, take_block};
 use crate::core::{Core, no_memory};
@@ -34,6 +36,7 @@ use heddle_arena::{AtomicPtr, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::compiler_fence;
 
 /// In `Chain::owner`: the lane is in a call that uses the chain.
 const BUSY: u32 = 1 << 31;
@@ -169,6 +172,25 @@ impl Chain {
         self.owner.compare_exchange(from, u32::from(lane) | BUSY, Acquire, Relaxed).is_ok()
     }
 
+    /// Does this lane keep or use it?
+    pub fn belongs_to(&self, lane: u16) -> bool {
+        // ORDERING: Acquire, pairs with the Release of whoever used the chain last.
+        self.owner.load(Acquire) & !BUSY == u32::from(lane)
+    }
+
+    /// A chain as the media has it after its user died: the next record goes to a new page. Behind a fence.
+    pub fn restart(&self, head: Option<BlockNo>, last: Option<BlockNo>) {
+        let raw = |page: Option<BlockNo>| page.map_or(0, |page| page.0);
+        // ORDERING: Relaxed throughout, I1: the settler has the chain.
+        self.head.store(raw(head), Relaxed);
+        self.page.store(raw(last), Relaxed); // ORDERING: Relaxed, as above.
+        self.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
+        for word in [&self.spare, &self.clean_after, &self.quiet_at] {
+            word.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        }
+        self.settle_oldest();
+    }
+
     /// Gives a chain that was taken for cleaning back: to nobody.
     pub fn unclaim(&self) {
         // ORDERING: Release, pairs with the Acquire in `become_busy`.
@@ -245,7 +267,8 @@ fn counts<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Counts> {
 /// Linked log pages of all chains of an inode; a moment old if other lanes write it.
 pub fn pages(core: &Core, inode: InodeRef<'_>) -> u64 {
     // ORDERING: Relaxed, an estimate.
-    counts(core, inode).map_or(0, |c| c.pages.load(Relaxed))
+    // A death between linking a page and counting it may leave one too few.
+    counts(core, inode).map_or(0, |c| (c.pages.load(Relaxed) as i64).max(0) as u64)
 }
 
 /// Era of the page that was made last: what is made from now on has a later one.
@@ -355,7 +378,16 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
     // The chain used last stays: a rename works with two.
     let way = if guard.own.chain_last == ways[0] as u64 { ways[1] } else { ways[0] };
     let_go(core, guard.own, guard.id, way);
-    let chain = claim(core, guard, inode)?;
+    // Said before it is claimed: whoever settles this lane looks at the chains of this inode.
+    guard.own.chains[way] = HeldChain { ino: inode.ino.0, generation: 0, chain: 0 };
+    compiler_fence(SeqCst);
+    let chain = match claim(core, guard, inode) {
+        Ok(chain) => chain,
+        Err(error) => {
+            guard.own.chains[way] = HeldChain::default();
+            return Err(error);
+        }
+    };
     guard.own.chains[way] =
         HeldChain { ino: inode.ino.0, generation, chain: core.arena.offset_of(chain).raw() };
     guard.own.chain_last = way as u64;
@@ -446,7 +478,7 @@ fn make_head_block(
 
 /// The chain may be gone: its inode died. Then its record belongs to the slot's next inode and has another owner.
 fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
-    let held = std::mem::take(&mut own.chains[way]);
+    let held = own.chains[way];
     let busy = if own.chains_busy & 1 << way == 0 { 0 } else { BUSY };
     own.chains_busy &= !(1 << way);
     let alive = core.slot(heddle_vfs::Ino(held.ino)).is_some_and(|i| i.vi.generation() == held.generation);
@@ -455,6 +487,7 @@ fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
         // ORDERING: Release, pairs with the Acquire in `become_busy` (I1); Relaxed if it is another's already.
         let _gone = owner.compare_exchange(u32::from(lane) | busy, 0, Release, Relaxed);
     }
+    own.chains[way] = HeldChain::default();
 }
 
 /// Gives all chains that the lane holds back.

@@ -25,6 +25,7 @@ use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::log::{commit, relog};
 use crate::names::table;
+use crate::planted::{Bug, planted};
 use crate::xattr;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{FileKind, Result};
@@ -74,6 +75,12 @@ pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eo
 /// Makes unlinked pages free.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
     if garbage.is_empty() {
+        return;
+    }
+    if planted(Bug::PageReusedBeforeUnlink) {
+        for extent in garbage {
+            let _full = guard.own.magazine.push(extent.block);
+        }
         return;
     }
     // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
@@ -219,7 +226,9 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
             write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
         }
-        Record::Punch { .. } => tombstone_needed(core, inode, record, first_of),
+        Record::Punch { .. } => {
+            tombstone_needed(core, inode, record, first_of) && !planted(Bug::PunchDroppedEarly)
+        }
         Record::Remap { page, version, .. } => {
             !covered_later(inode, page, version)
                 && (needed() || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
@@ -230,7 +239,11 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
         // A foreign record has its copy in its own directory's log.
-        Record::Name { dir, removed: true, .. } => dir == inode.id() && needed(),
+        Record::Name { dir, removed: true, ref name, version, .. } => {
+            // A name that came back says all that its tombstone did.
+            let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
+            dir == inode.id() && needed() && !back() && !planted(Bug::TombstoneDroppedEarly)
+        }
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
@@ -259,6 +272,7 @@ fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
     let end = PageNo(write.page.0 + write.pages);
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0
+            && !planted(Bug::SizeRecordDropped)
             && write.generation >= inode.vi.change()
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }

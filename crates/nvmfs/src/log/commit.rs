@@ -14,6 +14,7 @@ use crate::format::record::Record;
 use crate::inode::{InodeRef, PaperLocks};
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Appended, Chain};
+use crate::planted::{Bug, fence_unless};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
 
@@ -33,14 +34,14 @@ pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slot
     }
 }
 
-/// The chain that this lane appends to: of a directory (its latch is held) and in the papers' variants the only one; else one of
-/// this lane's own.
+/// The chain that this lane appends to: one of its own, or in the papers' variants the only one.
 pub fn chain_of<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
-    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
-    match core.variant.log() {
-        LogKind::SelfCertifying if !directory => chain::lease(core, guard, inode),
-        _ => chain::only(core, guard.own, inode),
-    }
+    if one_chain(core) { chain::only(core, guard.own, inode) } else { chain::lease(core, guard, inode) }
+}
+
+/// Has every inode one chain, as the papers' variants have it? Of a directory it is used under the directory's latch.
+pub fn one_chain(core: &Core) -> bool {
+    core.variant.log() != LogKind::SelfCertifying
 }
 
 /// Appends a transaction and makes it durable. [`prepare`] came before, and a fence if it asked for one.
@@ -63,8 +64,9 @@ pub fn commit(
                 core.region.fence();
             }
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
+            step(Step::Stored);
             // PERSIST: the operation is durable from here on.
-            core.region.fence();
+            fence_unless(Bug::CommitFenceMissing, &core.region);
             Ok(Committed { clean: at.closed_page })
         }
         LogKind::Tail => commit_by_tail(core, guard, inode, records),
@@ -91,7 +93,7 @@ fn commit_by_tail(
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::TailFenceMissing, &core.region);
     Ok(Committed { clean: at.closed_page })
 }
 
@@ -102,18 +104,65 @@ fn commit_by_mark(
     inode: InodeRef<'_>,
     records: &[Record],
 ) -> Result<Committed> {
+    #[cfg(feature = "planted")]
+    if crate::planted::planted(Bug::TailOverAHole) {
+        return commit_over_a_hole(core, guard, inode, records);
+    }
     let locks = paper_locks(core, inode);
     let at = {
         let _log = locks.map(|l| l.log.lock());
         step(Step::Logging);
         log_in_order(core, guard, inode, records)?.1
     };
+    #[cfg(feature = "planted")]
+    step(Step::Logged);
     let _tail = locks.map(|l| l.tail.lock());
     step(Step::Tail);
     chain::set_mark_unfenced(core, &at);
     // PERSIST: the mark decides: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::MarkFenceMissing, &core.region);
     Ok(Committed { clean: at.closed_page })
+}
+
+/// The bug that commit marks are the answer to (pNOVA, Fig. 3): slots are given out under the log lock and filled outside it, and the
+/// tail moves over all that was given out.
+#[cfg(feature = "planted")]
+fn commit_over_a_hole(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
+) -> Result<Committed> {
+    let locks = paper_locks(core, inode);
+    let (chain, place) = {
+        let _log = locks.map(|l| l.log.lock());
+        let chain = chain::only(core, guard.own, inode)?;
+        if chain::make_room(
+            core,
+            guard.own,
+            guard.id,
+            inode,
+            chain,
+            records.iter().map(Record::slots_max).sum(),
+        )? {
+            // PERSIST: a page is empty and has its header before it is linked.
+            core.region.fence();
+        }
+        let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
+        let place = chain::reserve(core, inode, chain, slots);
+        chain::advance(chain, &place);
+        (chain, place)
+    };
+    step(Step::Logging);
+    chain::fill_unfenced(core, guard.id, inode, &place, records, true);
+    // PERSIST: this writer's records, and nobody else's: the bug.
+    core.region.fence();
+    let _tail = locks.map(|l| l.tail.lock());
+    step(Step::Tail);
+    chain::set_tail_unfenced(core, inode, chain);
+    // PERSIST: the tail decides.
+    core.region.fence();
+    Ok(Committed { clean: false })
 }
 
 fn log_in_order<'c>(
@@ -130,8 +179,13 @@ fn log_in_order<'c>(
     }
     let at =
         chain::append_unfenced(core, guard.id, inode, chain, records, core.variant.log() == LogKind::Tail);
+    let late = if core.variant.log() == LogKind::Tail {
+        Bug::TailBeforeEntryFence
+    } else {
+        Bug::MarkBeforeEntryFence
+    };
     // PERSIST: records before the tail or mark that makes them count.
-    core.region.fence();
+    fence_unless(late, &core.region);
     Ok((chain, at))
 }
 

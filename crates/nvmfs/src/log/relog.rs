@@ -6,9 +6,10 @@
 //!
 //! Invariants  I1  a page of data keeps its block and gets a version of its own, under its cell's lock, like any write: two records
 //!                 never carry one version (D1). A name keeps its version: the copy says the same.
-//!             I2  what cannot be logged anew here (a record that names an extent list, a tombstone that is still needed) keeps
+//!             I2  what cannot be logged anew here (a record that names an extent list, a punch that is still needed) keeps
 //!                 its page. A record that stays for the size alone is relieved by a state record.
-//! Where       directories of every variant (their latch is held); files of `heddle`; files of the papers' variants when the call
+//!             I3  what is logged anew is the newest there is while it is logged: a name's bucket is locked, a page's cell.
+//! Where       directories of every variant; files of `heddle`; files of the papers' variants when the call
 //!             has let go of its range: a record is logged anew under the range lock of its pages, as a write of theirs.
 //! Lock order  papers' variants: EOF latch (only tried), range lock, log lock.
 //! Source      protocol review 8.3, P8; in NOVA the thorough garbage collection does this, by copying a whole log.
@@ -27,10 +28,8 @@ use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::log::clean::{Eof, Page, alive, first_era, list_of, maps_a_page, settle, tombstone_needed};
 use crate::log::commit;
+use crate::names::table;
 use heddle_vfs::{FileKind, Result};
-
-/// Slots of one transaction here.
-const BATCH_SLOTS: u32 = 24;
 
 /// The oldest page of all chains that are not in use just now, the lane's own included.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain, eof: Eof) {
@@ -117,7 +116,8 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
-            Record::Name { removed: false, .. } => self.names.push(record),
+            // Tombstones too: two chains whose first pages hold some would wait for each other for ever.
+            Record::Name { .. } => self.names.push(record),
             // A copy says the same, wherever it stands.
             Record::State(_) | Record::Xattrs { .. }
                 if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) =>
@@ -138,28 +138,35 @@ impl Alive {
                 Some(writes) => self.writes.extend(writes),
                 None => self.movable = false,
             },
-            Record::Name { .. } | Record::Punch { .. } => self.movable = false,
+            Record::Punch { .. } => self.movable = false,
         }
     }
 }
 
-/// Names and states of a directory, whose latch is held: the same records once more.
+/// Names and states of a directory: the same records once more. A name only if it is still the present one, and under its bucket's
+/// lock: a tombstone may be dropped when no page older than it is left, so nothing older may be logged behind its back (I3).
 fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: &[Record]) -> Result<()> {
-    let mut rest = names;
-    while !rest.is_empty() {
-        let mut slots = 0;
-        let fits = rest.iter().take_while(|r| {
-            slots += r.slots_max();
-            slots <= BATCH_SLOTS
-        });
-        let n = fits.count();
-        let (batch, later) = rest.split_at(n);
-        if commit::prepare(core, guard, inode, BATCH_SLOTS)? {
+    for record in names {
+        let bucket = match record {
+            Record::Name { name, version, removed, .. } => {
+                let key = table::key(core, name.bytes());
+                let bucket = table::lock(core, inode, key.hash)?;
+                let present = bucket.find(key)?.map(|named| named.version);
+                // A name that came back says all that its tombstone did.
+                let superseded = if *removed { present > Some(*version) } else { present != Some(*version) };
+                if superseded {
+                    continue;
+                }
+                Some(bucket)
+            }
+            _ => None,
+        };
+        if commit::prepare(core, guard, inode, record.slots_max())? {
             // PERSIST: a fresh log page is empty before it is linked.
             core.region.fence();
         }
-        commit::commit(core, guard, inode, batch)?;
-        rest = later;
+        commit::commit(core, guard, inode, std::slice::from_ref(record))?;
+        drop(bucket);
     }
     Ok(())
 }
@@ -175,7 +182,8 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
             at = PageNo(at.0 + 1);
             continue;
         }
-        let mut stop = at;
+        // The page at `at` is in the run, whatever becomes of it meanwhile: a record of no page would be damage.
+        let mut stop = PageNo(at.0 + 1);
         while stop < end && current(stop) {
             stop = PageNo(stop.0 + 1);
         }
@@ -198,7 +206,7 @@ fn move_run(
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
-    guard.lane.begin();
+    guard.lane.begin(inode.ino, first, stop);
     let locked = match lock_pages(core, guard, inode, first, stop) {
         Ok(locked) => locked,
         Err(error) => {

@@ -11,15 +11,17 @@ use crate::file::range::all_blocks;
 use crate::file::resize::{NewState, set_all};
 use crate::format::inode::{INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
-use crate::ids::InodeId;
+use crate::ids::{InodeId, Version};
 use crate::inode::{Birth, InodeRef};
 use crate::itable;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean};
 use crate::names::table;
 use crate::opens;
+use crate::planted::{Bug, flushed_unless, planted};
 use crate::xattr::{self, List};
 use heddle_arena::Ptr;
+use heddle_arena::sync::{fence_behind_locked, spin_hint};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -51,13 +53,17 @@ pub fn make<'c>(
     let rdev = if device { node.rdev } else { 0 };
     let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev, crtime: now };
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
-    core.region.nt_line(pos, &base.encode(core.seed));
+    if planted(Bug::InodeNotFlushed) {
+        flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
+    } else {
+        core.region.nt_line(pos, &base.encode(core.seed));
+    }
     let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
     // The name it is about to get: one that comes to end it now must find that it is in use.
     inode.vi.nlink.store(1, SeqCst);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
-        && let Err(error) = table::make(core, guard.own, inode)
+        && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
     {
         unmake(core, guard, inode);
         return Err(error);
@@ -108,21 +114,28 @@ pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let (ino, generation) = (inode.ino, inode.vi.generation());
     free_volatile(core, guard, inode);
     inode.vi.die();
-    core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    if !planted(Bug::SlotNotZeroed) {
+        core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    }
+    forget_chain(guard, InodeId { ino, generation });
+    if blocks.is_empty() && itable::give_later(guard.own, ino) {
+        return;
+    }
     // PERSIST: C2: the slot is zero before it can be taken again; D15 for the blocks.
     core.region.fence();
     // Behind the fence above they may be used at once, by anybody (D15).
     for extent in blocks {
         core.free_map().give(extent);
     }
-    forget_chain(guard, InodeId { ino, generation });
+    itable::settle(core, guard.own);
     itable::give(core, guard.own, ino);
 }
 
 fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
-    for held in &mut guard.own.chains {
+    for (way, held) in guard.own.chains.iter_mut().enumerate() {
         if held.ino == id.ino.0 && held.generation == id.generation {
             *held = crate::lane::HeldChain::default();
+            guard.own.chains_busy &= !(1 << way);
         }
     }
 }
@@ -159,7 +172,7 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
         drop_open(core, guard, inode, generation);
         // Somebody is finding out whether it has handles: it may live on.
         while inode.vi.generation() == generation && !inode.vi.lives() {
-            std::hint::spin_loop();
+            spin_hint();
         }
         if inode.vi.generation() != generation {
             return Err(Error::Stale);
@@ -171,6 +184,8 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
 /// One handle less; ends the inode if that was all (I1).
 pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) {
     opens::lower(core, guard.id, inode, generation);
+    // O2 of `opens`.
+    fence_behind_locked();
     // Also if it was another inode's slot for a moment: the count may have kept that one from being ended.
     if inode.vi.nlink.load(SeqCst) == 0 {
         end_once(core, guard, inode);

@@ -1,22 +1,29 @@
 //! Making, linking and removing names.
 //!
-//! A directory is changed by one caller at a time, under its latch (the inode's EOF latch, which a directory has no other use
-//! for). Each change is one transaction in one chain of the directory: it has happened when that is durable.
+//! A name is changed under the lock of its bucket, which orders the records of its names. Each change is one transaction in one
+//! chain of the directory: it has happened when that is durable. In the papers' variants a directory has one chain, and is changed
+//! by one caller at a time, under its latch (the inode's EOF latch).
 //!
-//! Lock order  latches of directories in the order of their inode numbers, a directory's before that of a child that is removed
-//!             or replaced; `rename` of directories takes the mount's rename latch first.
-//! Crash order C1  records durable, then the table changes, then inodes end.
+//! Lock order  the latches of directories (papers' variants) by inode number; then buckets (`locks`); `rename` of directories across
+//!             directories takes the mount's rename latch first. No chain is cleaned and no table grows while a bucket is held.
+//! Alive       who holds a bucket keeps the directory alive, and lets go of the directory's chain before the bucket; who works on it
+//!             afterwards counts as one who has it open (`tidy_up`).
+//! Crash order C1  records durable, then the bucket changes, then inodes end.
 
 use crate::core::Core;
 use crate::file::heddle::At;
 use crate::format::record::{NameBuf, Record};
-use crate::ids::{InodeId, Version};
+use crate::ids::InodeId;
 use crate::inode::InodeRef;
+use crate::itable;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
-use crate::log::{clean, commit};
+use crate::log::commit::Committed;
+use crate::log::{chain, clean, commit};
 use crate::names::life;
-use crate::names::table::{self, Entry, Named};
+use crate::names::locks::{At as Place, Locks};
+use crate::names::table::{self, Crowded, Key, Named};
+use crate::opens;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -42,10 +49,9 @@ pub fn directory<'c>(
     Ok(dir)
 }
 
-/// Takes a directory's latch; it may have been removed meanwhile.
-pub fn latch<'c>(dir: InodeRef<'c>) -> Result<Latched<'c>> {
-    let latched = dir.vi.eof.lock();
-    if dir.vi.lives() && dir.vi.nlink.load(SeqCst) > 0 { Ok(latched) } else { Err(Error::NotFound) }
+/// Held by who changes names of a directory that has one chain.
+pub fn latch<'c>(core: &Core, dir: InodeRef<'c>) -> Option<Latched<'c>> {
+    commit::one_chain(core).then(|| dir.vi.eof.lock())
 }
 
 /// May the caller take this name away? In a directory with the sticky bit only owners of the directory or the file, and root, may.
@@ -56,26 +62,33 @@ pub fn check_removal(core: &Core, dir: InodeRef<'_>, child: InodeRef<'_>, cred: 
     if !sticky || cred.is_root() || owner(dir) || owner(child) { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
-/// The living inode that an entry means.
-pub fn child_of<'c>(core: &'c Core, entry: &Entry) -> Result<InodeRef<'c>> {
-    let child = core.inode(entry.child.ino)?;
-    if child.vi.generation() == entry.child.generation { Ok(child) } else { Err(Error::Stale) }
+/// The living inode that a name means.
+pub fn child_of<'c>(core: &'c Core, named: &Named) -> Result<InodeRef<'c>> {
+    let child = core.inode(named.child.ino)?;
+    if child.vi.generation() == named.child.generation { Ok(child) } else { Err(Error::Stale) }
 }
 
-/// A name record of `dir` at its next version.
-pub fn record(
-    dir: InodeRef<'_>,
-    name: &[u8],
-    child: InodeId,
-    kind: FileKind,
-    removed: bool,
-    now: Time,
-) -> Record {
-    let version = Version(dir.vi.change() + 1);
-    Record::Name { dir: dir.id(), removed, child, kind, name: NameBuf::new(name), version, mtime: now }
+/// The directory that an operation is about to take the name of. One that has names is not locked: it need not be.
+pub fn victim_of<'c>(core: &'c Core, named: Option<&Named>) -> Option<InodeRef<'c>> {
+    let dir = named.filter(|named| named.kind == FileKind::Directory);
+    dir.and_then(|named| core.slot(named.child.ino)).filter(|dir| table::is_empty(core, *dir))
 }
 
-/// Prepares the log of a latched directory for `slots`, fenced.
+/// A record of a name of `dir`, which says what `to` says, or that it is gone.
+pub fn record(dir: InodeRef<'_>, name: &[u8], to: &Named, removed: bool, now: Time) -> Record {
+    Record::Name {
+        dir: dir.id(),
+        removed,
+        child: to.child,
+        kind: to.kind,
+        name: NameBuf::new(name),
+        version: to.version,
+        mtime: now,
+        generation: dir.vi.change(),
+    }
+}
+
+/// Prepares the log of a directory, a bucket of which is held, for `slots`, fenced.
 pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, slots: u32) -> Result<()> {
     if commit::prepare(core, guard, dir, slots)? {
         // PERSIST: a fresh log page is empty before it is linked; what was stored before (a new inode) is durable too.
@@ -84,10 +97,31 @@ pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, slots:
     Ok(())
 }
 
-/// After a change of a directory is durable: its version and times.
-pub fn note_change(dir: InodeRef<'_>, now: Time) {
-    dir.vi.set_change(dir.vi.change() + 1);
-    dir.vi.set_times(now, now);
+/// What a change of names leaves to do when its locks are gone.
+#[derive(Clone, Copy, Default)]
+pub struct Rest {
+    /// A log page was closed.
+    pub clean: bool,
+    /// The table should grow.
+    pub crowded: Option<Crowded>,
+}
+
+/// Does it. `latched`: the caller holds the directory's latch. The directory may die meanwhile: so it is held open.
+pub fn tidy_up(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, rest: Rest, latched: bool) {
+    if !rest.clean && rest.crowded.is_none() {
+        return;
+    }
+    let generation = dir.vi.generation();
+    if life::open(core, guard, dir, generation).is_err() {
+        return;
+    }
+    if let Some(crowded) = rest.crowded {
+        table::grow(core, guard.own, dir, crowded, latched);
+    }
+    if rest.clean {
+        clean::step(core, guard, dir);
+    }
+    life::drop_open(core, guard, dir, generation);
 }
 
 /// Makes an inode with a name. `open`: it gets a handle at once.
@@ -103,70 +137,124 @@ pub fn make<'c>(
     if node.target.len() > TARGET_MAX_BYTES {
         return Err(Error::NameTooLong);
     }
-    let latched = latch(dir)?;
-    if table::find(core, dir, name.bytes())?.is_some() {
+    let latched = latch(core, dir);
+    let key = table::key(core, name.bytes());
+    if table::find(core, dir, key)?.is_some() {
         return Err(Error::Exists);
     }
     check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) && !cred.is_root() {
         return Err(Error::NotPermitted);
     }
-    if node.kind == FileKind::Directory && dir.vi.nlink.load(SeqCst) >= LINKS_MAX {
-        return Err(Error::TooManyLinks);
-    }
     let inode = life::make(core, guard, cred, dir, node)?;
-    let named = match named_in(core, guard, dir, name, node, inode) {
-        Ok(clean) => clean,
+    if open {
+        // Before it has a name: nobody else can take the last handle away.
+        opens::raise(core, guard.id, inode, inode.vi.generation());
+    }
+    match named_in(core, guard, dir, key, node, inode) {
+        Ok(rest) => tidy_up(core, guard, dir, rest, latched.is_some()),
         Err(error) => {
+            if open {
+                opens::lower(core, guard.id, inode, inode.vi.generation());
+            }
             life::unmake(core, guard, inode);
             return Err(error);
         }
-    };
-    if open {
-        crate::opens::raise(core, guard.id, inode, inode.vi.generation());
     }
-    if named {
-        clean::step(core, guard, dir);
-    }
-    drop(latched);
     Ok(inode)
 }
 
-/// Gives a new inode its name; true if a log page was closed.
+/// Gives a new inode its name.
 fn named_in(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     dir: InodeRef<'_>,
-    name: Name<'_>,
+    key: Key<'_>,
     node: &NewNode<'_>,
     inode: InodeRef<'_>,
-) -> Result<bool> {
+) -> Result<Rest> {
     if node.kind == FileKind::Symlink {
         write_target(core, guard, inode, node.target)?;
     }
-    let now = crate::clock::exact();
-    let record = record(dir, name.bytes(), inode.id(), node.kind, false, now);
-    prepare(core, guard, dir, record.slots_max())?;
-    let entry = table::prepare(core, guard.own, dir, name.bytes())?;
-    let committed = match commit::commit(core, guard, dir, &[record]) {
-        Ok(committed) => committed,
+    if node.kind == FileKind::Directory {
+        inode.vi.nlink.store(2, SeqCst);
+        inode.vi.parent.store(dir.ino.0, SeqCst);
+    }
+    let what = New { child: inode.id(), kind: node.kind };
+    add_name(core, guard, dir, key, what).map(|(rest, _)| rest)
+}
+
+/// What a new name is to mean.
+#[derive(Clone, Copy)]
+struct New {
+    child: InodeId,
+    kind: FileKind,
+}
+
+/// Makes a name: what is left to do, and when it was.
+fn add_name(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    dir: InodeRef<'_>,
+    key: Key<'_>,
+    what: New,
+) -> Result<(Rest, Time)> {
+    let entry = table::prepare(core, guard.own, key.name)?;
+    let done = (|| {
+        let bucket = table::lock(core, dir, key.hash)?;
+        if bucket.find(key)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let now = dir.vi.write_time();
+        let named = Named { child: what.child, kind: what.kind, version: bucket.version().next() };
+        let committed = commit_name(core, guard, dir, key, &named, now)?;
+        Ok((bucket, named, committed, now))
+    })();
+    match done {
+        Ok((mut bucket, named, committed, now)) => {
+            dir.vi.touch(now);
+            bucket.begin_change(named.version);
+            let crowded = bucket.put(guard.own, key, &named, entry)?;
+            let crowded = crowded.then(|| bucket.crowded());
+            Ok((Rest { clean: committed.clean, crowded }, now))
+        }
         Err(error) => {
             table::unprepare(core, guard.own, entry);
-            return Err(error);
+            Err(error)
         }
-    };
-    let is_dir = node.kind == FileKind::Directory;
-    inode.vi.nlink.store(if is_dir { 2 } else { 1 }, SeqCst);
+    }
+}
+
+/// Makes a record durable. The bucket is held, and the lane has let go of the directory's chain before it is not.
+fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<Committed> {
+    let done = prepare(core, guard, dir, record.slots_max())
+        .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
+    chain::rest_all(&core.arena, guard.own, guard.id);
+    if done.is_ok() {
+        // It has fenced.
+        itable::settle(core, guard.own);
+    }
+    done
+}
+
+/// Makes a new name durable. A new directory is counted as a link of its parent; the bucket is held, so that nobody stores that count.
+fn commit_name(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    dir: InodeRef<'_>,
+    key: Key<'_>,
+    named: &Named,
+    now: Time,
+) -> Result<Committed> {
+    let is_dir = named.kind == FileKind::Directory;
     if is_dir {
-        inode.vi.parent.store(dir.ino.0, SeqCst);
-        dir.vi.nlink.fetch_add(1, SeqCst);
+        add_link(dir)?;
     }
-    note_change(dir, now);
-    let to = Named { child: inode.id(), kind: node.kind, version: Version(dir.vi.change()) };
-    if let Some(change) = table::change(core, dir) {
-        change.put(core, guard.own, name.bytes(), &to, entry);
+    let done = log_name(core, guard, dir, &record(dir, key.name, named, false, now));
+    if done.is_err() && is_dir {
+        dir.vi.nlink.fetch_sub(1, SeqCst);
     }
-    Ok(committed.clean)
+    done
 }
 
 fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, target: &[u8]) -> Result<()> {
@@ -187,8 +275,9 @@ pub fn link(
     name: Name<'_>,
 ) -> Result<()> {
     let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let _latched = latch(dir)?;
-    if table::find(core, dir, name.bytes())?.is_some() {
+    let latched = latch(core, dir);
+    let key = table::key(core, name.bytes());
+    if table::find(core, dir, key)?.is_some() {
         return Err(Error::Exists);
     }
     check(core, dir, cred, Permission::WRITE_EXECUTE)?;
@@ -196,32 +285,10 @@ pub fn link(
         return Err(Error::NotPermitted);
     }
     add_link(inode)?;
-    let done = (|| {
-        let now = crate::clock::exact();
-        let record = record(dir, name.bytes(), inode.id(), kind, false, now);
-        prepare(core, guard, dir, record.slots_max())?;
-        let entry = table::prepare(core, guard.own, dir, name.bytes())?;
-        match commit::commit(core, guard, dir, &[record]) {
-            Ok(committed) => {
-                note_change(dir, now);
-                let to = Named { child: inode.id(), kind, version: Version(dir.vi.change()) };
-                if let Some(change) = table::change(core, dir) {
-                    change.put(core, guard.own, name.bytes(), &to, entry);
-                }
-                if committed.clean {
-                    clean::step(core, guard, dir);
-                }
-                Ok(now)
-            }
-            Err(error) => {
-                table::unprepare(core, guard.own, entry);
-                Err(error)
-            }
-        }
-    })();
-    match done {
-        Ok(now) => {
+    match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
+        Ok((rest, now)) => {
             inode.vi.set_times(inode.vi.times()[0], now);
+            tidy_up(core, guard, dir, rest, latched.is_some());
             Ok(())
         }
         Err(error) => {
@@ -271,43 +338,62 @@ pub fn remove(
     name: Name<'_>,
     what: Remove,
 ) -> Result<()> {
-    let latched = latch(dir)?;
-    let entry = table::find(core, dir, name.bytes())?.ok_or(Error::NotFound)?;
-    let child = child_of(core, &entry)?;
+    let latched = latch(core, dir);
+    let key = table::key(core, name.bytes());
+    let mut seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
+    let place = Place { dir, hash: key.hash };
+    loop {
+        let victim = victim_of(core, Some(&seen)).filter(|_| what == Remove::Directory);
+        if let Some(mut locks) = Locks::take(core, place, None, victim)? {
+            let named = locks.at(place)?.find(key)?.ok_or(Error::NotFound)?;
+            if named.child == seen.child {
+                let (child, rest) = remove_locked(core, guard, cred, (place, key), what, &named, locks)?;
+                tidy_up(core, guard, dir, rest, latched.is_some());
+                drop(latched);
+                life::drop_name(core, guard, child, 1);
+                return Ok(());
+            }
+        }
+        // Another's name was quicker there.
+        seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
+    }
+}
+
+/// The inode that lost its name, and what is left to do.
+fn remove_locked<'c>(
+    core: &'c Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    (place, key): (Place<'c>, Key<'_>),
+    what: Remove,
+    named: &Named,
+    mut locks: Locks<'c>,
+) -> Result<(InodeRef<'c>, Rest)> {
+    let dir = place.dir;
+    let child = child_of(core, named)?;
     check_removal(core, dir, child, cred)?;
-    let is_dir = entry.kind == FileKind::Directory;
-    match (what, is_dir) {
+    match (what, named.kind == FileKind::Directory) {
         (Remove::File, true) => return Err(Error::IsDirectory),
         (Remove::Directory, false) => return Err(Error::NotDirectory),
         _ => {}
     }
-    // Whoever makes a name in it holds its latch: empty and dead are one moment (D21).
-    let child_latched = is_dir.then(|| child.vi.eof.lock());
-    if is_dir && table::count(core, child) > 0 {
+    // Whoever makes a name in it holds one of its buckets: empty and dead are one moment (D21).
+    if what == Remove::Directory && locks.victim.as_ref().is_none_or(|victim| !victim.is_empty()) {
         return Err(Error::NotEmpty);
     }
-    let now = crate::clock::exact();
-    let record = record(dir, name.bytes(), entry.child, entry.kind, true, now);
-    prepare(core, guard, dir, record.slots_max())?;
-    let committed = commit::commit(core, guard, dir, &[record])?;
-    note_change(dir, now);
-    if let Some(change) = table::change(core, dir) {
-        change.take(core, guard.own, name.bytes());
-    }
-    if committed.clean {
-        clean::step(core, guard, dir);
-    }
-    if is_dir {
+    let now = dir.vi.write_time();
+    let bucket = locks.at(place)?;
+    let gone = Named { version: bucket.version().next(), ..*named };
+    let committed = log_name(core, guard, dir, &record(dir, key.name, &gone, true, now))?;
+    dir.vi.touch(now);
+    bucket.begin_change(gone.version);
+    bucket.take(guard.own, key)?;
+    if let Some(victim) = locks.victim.take() {
         dir.vi.nlink.fetch_sub(1, SeqCst);
+        child.vi.nlink.store(1, SeqCst);
+        victim.kill();
     } else {
         child.vi.set_times(child.vi.times()[0], now);
     }
-    // A dead directory's latch is let go before the directory ends: who waits for it finds it dead.
-    if is_dir {
-        child.vi.nlink.store(1, SeqCst);
-    }
-    drop(child_latched);
-    drop(latched);
-    life::drop_name(core, guard, child, 1);
-    Ok(())
+    Ok((child, Rest { clean: committed.clean, crowded: None }))
 }

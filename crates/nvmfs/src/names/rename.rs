@@ -1,21 +1,26 @@
 //! Renaming.
 //!
-//! Within a directory both records are one transaction in one chain. Across directories the transaction lies in a chain of the
-//! new directory and carries the old directory's records too, marked foreign: it commits the rename alone. Then the old
+//! Within a directory both records are one transaction in one chain, at one version. Across directories the transaction lies in a
+//! chain of the new directory and carries the old directory's records too, marked foreign: it commits the rename alone. Then the old
 //! directory gets its own copy of them, durable before any lock is dropped, so that its log can be read without the other's again.
 //! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it).
 //!
-//! Loops are excluded by one latch for renames of directories across directories (D22).
+//! Loops are excluded by one latch for renames of directories across directories (D22). Only such a rename changes who is above whom;
+//! so under the latch the ancestor walk sees a tree that stands still, but for directories that die, which `locks` finds out: what is
+//! moved, where it goes and what it replaces are looked up again under the buckets' locks.
+//! Both buckets change at once: whoever sees one of the names as it is afterwards sees both so.
 
 use crate::core::Core;
 use crate::format::record::Record;
-use crate::ids::{InodeId, Version};
+use crate::ids::InodeId;
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
-use crate::log::{clean, commit};
+use crate::log::{chain, commit};
 use crate::names::life;
-use crate::names::ops::{check_removal, child_of, latch, note_change, prepare, record};
-use crate::names::table::{self, Entry, Named, Prepared};
+use crate::names::locks::{At, Locks};
+use crate::names::ops::{Rest, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
+use crate::names::table::{self, Crowded, Key, Named, Prepared};
+use crate::planted::{Bug, planted};
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
@@ -29,6 +34,24 @@ pub struct End<'a> {
     pub name: Name<'a>,
 }
 
+/// What a rename finds at its two ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Found {
+    moved: Named,
+    target: Option<Named>,
+}
+
+impl Found {
+    fn is_like(&self, other: &Found) -> bool {
+        let child = |named: Option<Named>| named.map(|named| (named.child, named.kind));
+        child(Some(self.moved)) == child(Some(other.moved)) && child(self.target) == child(other.target)
+    }
+
+    fn moves_a_directory(&self) -> bool {
+        [Some(self.moved), self.target].into_iter().flatten().any(|named| named.kind == FileKind::Directory)
+    }
+}
+
 /// Moves a name.
 pub fn rename(
     core: &Core,
@@ -39,56 +62,117 @@ pub fn rename(
     mode: RenameMode,
 ) -> Result<()> {
     let across = from.dir.ino != to.dir.ino;
-    // Taken whenever it may be needed: what is moved is known only under the directories' latches.
-    let _renames = across.then(|| core.root().renames.lock());
-    let (first, second) = latch_order(core, from.dir, to.dir)?;
-    let _first = latch(first)?;
-    let _second = if across { Some(latch(second)?) } else { None };
-    let moved = table::find(core, from.dir, from.name.bytes())?.ok_or(Error::NotFound)?;
-    let target = table::find(core, to.dir, to.name.bytes())?;
+    let keys = [table::key(core, from.name.bytes()), table::key(core, to.name.bytes())];
+    let places = [At { dir: from.dir, hash: keys[0].hash }, At { dir: to.dir, hash: keys[1].hash }];
+    let look = || -> Result<Found> {
+        let moved = table::find(core, from.dir, keys[0])?.ok_or(Error::NotFound)?;
+        Ok(Found { moved, target: table::find(core, to.dir, keys[1])? })
+    };
+    loop {
+        let guess = look()?;
+        let _renames = (across && guess.moves_a_directory()).then(|| core.root().renames.lock());
+        let (low, high) = if from.dir.ino <= to.dir.ino { (from.dir, to.dir) } else { (to.dir, from.dir) };
+        let first = latch(core, low);
+        let second = if across { latch(core, high) } else { None };
+        // What is exchanged does not die.
+        let victim = victim_of(core, guess.target.as_ref()).filter(|_| mode != RenameMode::Exchange);
+        // One of the two directories themselves is refused.
+        let victim = victim.filter(|victim| victim.ino != from.dir.ino && victim.ino != to.dir.ino);
+        let Some(mut locks) = Locks::take(core, places[0], Some(places[1]), victim)? else { continue };
+        let moved = locks.at(places[0])?.find(keys[0])?.ok_or(Error::NotFound)?;
+        let found = Found { moved, target: locks.at(places[1])?.find(keys[1])? };
+        if !found.is_like(&guess) {
+            continue;
+        }
+        let latched = first.is_some();
+        let Some(done) =
+            rename_locked(core, guard, cred, (from, keys[0]), (to, keys[1]), mode, found, locks)?
+        else {
+            return Ok(());
+        };
+        tidy_up(core, guard, to.dir, done.to, latched);
+        tidy_up(core, guard, from.dir, done.from, latched);
+        drop((first, second));
+        if let Some(replaced) = done.replaced {
+            life::drop_name(core, guard, replaced, 1);
+        }
+        return Ok(());
+    }
+}
+
+/// What a rename leaves to do.
+struct Done<'c> {
+    replaced: Option<InodeRef<'c>>,
+    to: Rest,
+    from: Rest,
+}
+
+/// `None`: there is nothing to do.
+#[allow(clippy::too_many_arguments)]
+fn rename_locked<'c>(
+    core: &'c Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    (from, from_key): (End<'c>, Key<'_>),
+    (to, to_key): (End<'c>, Key<'_>),
+    mode: RenameMode,
+    Found { moved, target }: Found,
+    mut locks: Locks<'c>,
+) -> Result<Option<Done<'c>>> {
     match (mode, &target) {
         (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
         (RenameMode::Exchange, None) => return Err(Error::NotFound),
         _ => {}
     }
-    refuse_loops(core, &moved, target.as_ref(), from, to, mode)?;
-    if target.as_ref().is_some_and(|target| target.child == moved.child) {
+    if from.dir.ino != to.dir.ino {
+        refuse_loops(core, &moved, target.as_ref(), from, to, mode)?;
+    }
+    if target.is_some_and(|target| target.child == moved.child) {
         // Two names of one file: rename does nothing and succeeds.
-        return Ok(());
+        return Ok(None);
     }
     may_move(core, cred, &moved, target.as_ref(), from, to, mode)?;
-    let plan =
-        Plan { from, to, moved, target, exchange: mode == RenameMode::Exchange, now: crate::clock::exact() };
-    let replaced = match (&plan.target, plan.exchange) {
-        (Some(target), false) => Some(child_of(core, target)?),
-        _ => None,
-    };
-    let replaced_dir = replaced.filter(|r| matches!(r.vi.kind_perm(), Some((FileKind::Directory, _))));
-    let victim = replaced_dir.map(|dir| dir.vi.eof.lock());
-    if replaced_dir.is_some_and(|dir| table::count(core, dir) > 0) {
+    let replaces_directory =
+        mode == RenameMode::Replace && target.is_some_and(|target| target.kind == FileKind::Directory);
+    // Locked as a whole: empty and dead are one moment (D21).
+    if replaces_directory && locks.victim.as_ref().is_none_or(|victim| !victim.is_empty()) {
         return Err(Error::NotEmpty);
     }
-    commit_plan(core, guard, &plan)?;
-    if let Some(dir) = replaced_dir {
+    let replaced = match (&target, mode) {
+        (Some(target), RenameMode::Replace) => Some(child_of(core, target)?),
+        _ => None,
+    };
+    let (place_to, place_from) =
+        (At { dir: to.dir, hash: to_key.hash }, At { dir: from.dir, hash: from_key.hash });
+    let versions = [locks.at(place_to)?.version().next(), locks.at(place_from)?.version().next()];
+    // Within a directory one version, larger than both.
+    let across = from.dir.ino != to.dir.ino;
+    let [version_to, version_from] = if across { versions } else { [versions[0].max(versions[1]); 2] };
+    let plan = Plan {
+        from: (from, from_key),
+        to: (to, to_key),
+        moved: Named { version: version_to, ..moved },
+        exchanged: target
+            .filter(|_| mode == RenameMode::Exchange)
+            .map(|target| Named { version: version_from, ..target }),
+        gone: Named { version: version_from, ..moved },
+        now: to.dir.vi.write_time().max(from.dir.vi.write_time()),
+    };
+    let done = commit_plan(core, guard, &plan, &mut locks, [place_to, place_from]);
+    // Before the buckets: the directories may die then.
+    chain::rest_all(&core.arena, guard.own, guard.id);
+    let [rest_to, rest_from] = done?;
+    if let Some(victim) = locks.victim.take()
+        && let Some(dir) = replaced
+    {
         to.dir.vi.nlink.fetch_sub(1, SeqCst);
         dir.vi.nlink.store(1, SeqCst);
+        victim.kill();
     }
-    drop(victim);
     if let Some(replaced) = replaced {
         replaced.vi.set_times(replaced.vi.times()[0], plan.now);
-        life::drop_name(core, guard, replaced, 1);
     }
-    Ok(())
-}
-
-/// Ancestors first, as who removes a directory takes its parent's latch and then its own; strangers by number. The tree cannot
-/// change meanwhile: the rename latch is held.
-fn latch_order<'a>(core: &Core, a: InodeRef<'a>, b: InodeRef<'a>) -> Result<(InodeRef<'a>, InodeRef<'a>)> {
-    if above(core, a.ino, b.ino)? || (!above(core, b.ino, a.ino)? && a.ino < b.ino) {
-        Ok((a, b))
-    } else {
-        Ok((b, a))
-    }
+    Ok(Some(Done { replaced, to: rest_to, from: rest_from }))
 }
 
 /// Is directory `a` an ancestor of `b`, or `b` itself?
@@ -104,53 +188,45 @@ fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
 }
 
 struct Plan<'a> {
-    from: End<'a>,
-    to: End<'a>,
-    moved: Entry,
-    target: Option<Entry>,
-    exchange: bool,
+    from: (End<'a>, Key<'a>),
+    to: (End<'a>, Key<'a>),
+    /// What the new name is to mean.
+    moved: Named,
+    /// What the old name is to mean; `None`: it goes.
+    exchanged: Option<Named>,
+    /// What the record of its going says.
+    gone: Named,
     now: Time,
 }
 
 impl Plan<'_> {
     fn across(&self) -> bool {
-        self.from.dir.ino != self.to.dir.ino
+        self.from.0.dir.ino != self.to.0.dir.ino
     }
 
     /// What the new directory's log says of its name.
     fn record_to(&self) -> Record {
-        record(self.to.dir, self.to.name.bytes(), self.moved.child, self.moved.kind, false, self.now)
+        record(self.to.0.dir, self.to.1.name, &self.moved, false, self.now)
     }
 
     /// What the old directory's log says of its name.
     fn record_from(&self) -> Record {
-        match (&self.target, self.exchange) {
-            (Some(t), true) => {
-                record(self.from.dir, self.from.name.bytes(), t.child, t.kind, false, self.now)
-            }
-            _ => record(
-                self.from.dir,
-                self.from.name.bytes(),
-                self.moved.child,
-                self.moved.kind,
-                true,
-                self.now,
-            ),
-        }
+        let to = self.exchanged.as_ref().unwrap_or(&self.gone);
+        record(self.from.0.dir, self.from.1.name, to, self.exchanged.is_none(), self.now)
     }
 }
 
 /// No directory goes below itself, and none is replaced by what is below it.
 fn refuse_loops(
     core: &Core,
-    moved: &Entry,
-    target: Option<&Entry>,
+    moved: &Named,
+    target: Option<&Named>,
     from: End<'_>,
     to: End<'_>,
     mode: RenameMode,
 ) -> Result<()> {
     let below_itself = Error::InvalidArgument("a directory cannot be moved below itself");
-    let is_dir = |e: &Entry| e.kind == FileKind::Directory;
+    let is_dir = |e: &Named| e.kind == FileKind::Directory;
     if is_dir(moved) && above(core, moved.child.ino, to.dir.ino)? {
         return Err(below_itself);
     }
@@ -166,13 +242,13 @@ fn refuse_loops(
 fn may_move(
     core: &Core,
     cred: &Cred,
-    moved: &Entry,
-    target: Option<&Entry>,
+    moved: &Named,
+    target: Option<&Named>,
     from: End<'_>,
     to: End<'_>,
     mode: RenameMode,
 ) -> Result<()> {
-    let is_dir = |e: &Entry| e.kind == FileKind::Directory;
+    let is_dir = |e: &Named| e.kind == FileKind::Directory;
     check_removal(core, from.dir, child_of(core, moved)?, cred)?;
     match target {
         None => check(core, to.dir, cred, Permission::WRITE_EXECUTE)?,
@@ -196,81 +272,80 @@ fn may_move(
     Ok(())
 }
 
-/// Makes the plan durable, then visible.
-fn commit_plan(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>) -> Result<()> {
+/// Makes the plan durable, then visible; what is left to do with the new directory and the old one.
+fn commit_plan(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    plan: &Plan<'_>,
+    locks: &mut Locks<'_>,
+    places: [At<'_>; 2],
+) -> Result<[Rest; 2]> {
     let (to, from) = (plan.record_to(), plan.record_from());
     // Two words more if it is foreign: at most one slot.
-    prepare(core, guard, plan.to.dir, to.slots_max() + from.slots_max())?;
+    prepare(core, guard, plan.to.0.dir, to.slots_max() + from.slots_max())?;
     if plan.across() {
-        prepare(core, guard, plan.from.dir, from.slots_max())?;
+        prepare(core, guard, plan.from.0.dir, from.slots_max())?;
     }
-    let entry_to = table::prepare(core, guard.own, plan.to.dir, plan.to.name.bytes())?;
-    let entry_from = match table::prepare(core, guard.own, plan.from.dir, plan.from.name.bytes()) {
-        Ok(entry) => entry,
-        Err(error) => {
-            table::unprepare(core, guard.own, entry_to);
-            return Err(error);
-        }
-    };
-    let done = match commit::commit(core, guard, plan.to.dir, &[to, from.clone()]) {
+    let entry_to = table::prepare(core, guard.own, plan.to.1.name)?;
+    let both = [to, from.clone()];
+    let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };
+    if planted(Bug::OldNameGoesFirst) {
+        commit::commit(core, guard, plan.from.0.dir, &both[1..])?;
+    }
+    let done = match commit::commit(core, guard, plan.to.0.dir, told) {
         Ok(done) => done,
         Err(error) => {
             table::unprepare(core, guard.own, entry_to);
-            table::unprepare(core, guard.own, entry_from);
             return Err(error);
         }
     };
     // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-    let copied =
-        if plan.across() { Some(commit::commit(core, guard, plan.from.dir, &[from])?) } else { None };
-    show(core, guard, plan, entry_to, entry_from);
-    if done.clean {
-        clean::step(core, guard, plan.to.dir);
-    }
-    if copied.is_some_and(|c| c.clean) {
-        clean::step(core, guard, plan.from.dir);
-    }
-    Ok(())
-}
-
-/// Changes tables, counts and parents to what the log says.
-fn show(core: &Core, guard: &mut LaneGuard<'_>, plan: &Plan<'_>, entry_to: Prepared, entry_from: Prepared) {
-    note_change(plan.to.dir, plan.now);
-    if plan.across() {
-        note_change(plan.from.dir, plan.now);
-    }
-    let named = |entry: &Entry, dir: InodeRef<'_>| Named {
-        child: entry.child,
-        kind: entry.kind,
-        version: Version(dir.vi.change()),
+    let copied = if plan.across() && !planted(Bug::OldDirectoryNotTold) {
+        Some(commit::commit(core, guard, plan.from.0.dir, &[from])?)
+    } else {
+        None
     };
-    let change_to = table::change(core, plan.to.dir);
-    let change_from = if plan.across() { table::change(core, plan.from.dir) } else { None };
-    let from_table = if plan.across() { change_from.as_ref() } else { change_to.as_ref() };
-    if let (Some(to), Some(from)) = (&change_to, from_table) {
-        to.put(core, guard.own, plan.to.name.bytes(), &named(&plan.moved, plan.to.dir), entry_to);
-        match (&plan.target, plan.exchange) {
-            (Some(target), true) => {
-                from.put(core, guard.own, plan.from.name.bytes(), &named(target, plan.from.dir), entry_from);
-            }
-            _ => {
-                from.take(core, guard.own, plan.from.name.bytes());
-                table::unprepare(core, guard.own, entry_from);
-            }
-        }
-    }
-    drop((change_to, change_from));
-    moved_to(core, &plan.moved, plan.from.dir, plan.to.dir, plan.now);
-    if let (Some(target), true) = (&plan.target, plan.exchange) {
-        moved_to(core, target, plan.to.dir, plan.from.dir, plan.now);
-    }
+    let crowded = show(core, guard, plan, locks, places, entry_to)?;
+    let rest_to = Rest { clean: done.clean, crowded };
+    Ok([rest_to, Rest { clean: copied.is_some_and(|copied| copied.clean), crowded: None }])
 }
 
-fn moved_to(core: &Core, entry: &Entry, from: InodeRef<'_>, to: InodeRef<'_>, now: Time) {
-    let InodeId { ino, .. } = entry.child;
+/// Changes buckets, counts and parents to what the log says. The table of the new directory, if it should grow.
+fn show(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    plan: &Plan<'_>,
+    locks: &mut Locks<'_>,
+    [place_to, place_from]: [At<'_>; 2],
+    entry_to: Prepared,
+) -> Result<Option<Crowded>> {
+    plan.to.0.dir.vi.touch(plan.now);
+    if plan.across() {
+        plan.from.0.dir.vi.touch(plan.now);
+    }
+    // Both are changing before either is changed, and neither is unlocked before both are.
+    locks.at(place_to)?.begin_change(plan.moved.version);
+    locks.at(place_from)?.begin_change(plan.gone.version);
+    let bucket_to = locks.at(place_to)?;
+    let crowded = bucket_to.put(guard.own, plan.to.1, &plan.moved, entry_to)?;
+    let crowded = crowded.then(|| bucket_to.crowded());
+    match &plan.exchanged {
+        Some(target) => locks.at(place_from)?.mean(plan.from.1, target)?,
+        None => locks.at(place_from)?.take(guard.own, plan.from.1)?,
+    }
+    let (from, to) = (plan.from.0.dir, plan.to.0.dir);
+    moved_to(core, &plan.moved, from, to, plan.now);
+    if let Some(target) = &plan.exchanged {
+        moved_to(core, target, to, from, plan.now);
+    }
+    Ok(crowded)
+}
+
+fn moved_to(core: &Core, named: &Named, from: InodeRef<'_>, to: InodeRef<'_>, now: Time) {
+    let InodeId { ino, .. } = named.child;
     let Some(child) = core.slot(ino) else { return };
     child.vi.set_times(child.vi.times()[0], now);
-    if entry.kind == FileKind::Directory && from.ino != to.ino {
+    if named.kind == FileKind::Directory && from.ino != to.ino {
         child.vi.parent.store(to.ino.0, SeqCst);
         from.vi.nlink.fetch_sub(1, SeqCst);
         to.vi.nlink.fetch_add(1, SeqCst);

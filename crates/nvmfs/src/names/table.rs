@@ -1,300 +1,369 @@
-//! The volatile form of a directory: a hash table, looked up without locks.
+//! The volatile form of a directory: a hash table of buckets, looked up without locks, changed bucket by bucket.
 //!
-//! State       [`Table`]: `seq` (odd while it changes), the bucket array, a count. An entry is a row of words: next, hash, child
-//!             and lengths, generation, version, name (eight bytes a word).
-//! Invariants  I1  one changer at a time: who holds the directory's latch.
-//!             I2  entries and arrays that are taken out may be reused at once; readers check `seq` after reading and throw
-//!                 away what they read if it moved. Offsets read from such memory are checked before they are followed.
-//!             I3  buckets are ranges of the hash in ascending order, so that reading in bucket order is reading in hash
-//!                 order, whatever the size of the array: cookies survive a resize and a restart (protocol review C1).
-//! Orderings   O1  a changer makes `seq` odd (with a fence behind it) before its first store, even (Release) after its last;
-//!                 a reader loads it (Acquire) first and again after an Acquire fence.
+//! State       one word in the directory's inode: where its buckets are | how many (a power of two); 0: none.
+//! Invariants  I1  a name is changed under its bucket's lock, from before its record is logged until the bucket says the same. So a
+//!                 bucket's version orders all records of its names (protocol review D18).
+//!             I2  who holds one bucket of a directory knows that the directory lives and keeps its table: growing and ending take
+//!                 all of them (D21).
+//!             I3  buckets are ranges of the hash in ascending order, so that reading in bucket order is reading in hash order,
+//!                 whatever their number: cookies survive a resize and a restart (protocol review C1).
+//!             I4  arrays of buckets come from a pool and go back to it; they are buckets for ever (`bucket` I4). Who has locked a
+//!                 bucket looks again whether the directory still leads to it.
+//!             I5  buckets of a new array start with the version of the one they came from; after a restart all start with the
+//!                 largest version in the directory's log.
+//! Lock order  the growth latch (the inode's EOF latch), then buckets: by inode number, within a directory by hash, which is by index.
+//! Growth      when too many entries hang outside a bucket's line: no count is shared. All buckets are locked, the new array is
+//!             filled, published, and the old one dies.
+//! Orderings   O1  the word is stored (Release) when the array is filled, and loaded (Acquire) before it and compared after it.
+//!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
 use crate::core::{Core, no_memory};
-use crate::ids::{InodeId, Version};
+use crate::ids::Version;
 use crate::inode::InodeRef;
 use crate::lane::Own;
+use crate::names::bucket::{Bucket, Dead, ENTRY_WORDS_MAX, HEADER_WORDS, Row, SLOTS, Torn, word_of};
+use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_arena::{Ptr, Shared};
-use heddle_vfs::{Error, FileKind, Ino, NAME_MAX_BYTES, Result};
+use heddle_vfs::{Error, FileKind, Ino, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
 
-const HEADER_WORDS: usize = 5;
-const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
-const BUCKETS_FIRST_BITS: u32 = 3;
-/// Entries a bucket on average before the array doubles.
-const LOAD_MAX: u64 = 2;
-/// Tries without the latch.
+pub use crate::names::bucket::{Key, Named, Prepared};
+
+/// Size classes of arrays.
+pub const CLASSES: usize = 33;
+const BITS_MAX: u32 = CLASSES as u32 - 1;
+const BITS_MASK: u64 = 63;
+const HASH_BITS: u32 = 63;
+/// Entries outside a bucket's line that make the table grow.
+const CROWD: usize = 4;
+/// Buckets that are looked at to tell a full table from one with a few names of one hash.
+const SAMPLE: usize = 32;
+/// Names a bucket, in a table that is made for a known number.
+const NAMES_A_BUCKET: usize = 3;
+/// Tries without the lock.
 const TRIES: u32 = 16;
-/// Steps of a walk along a bucket before it must be a torn one.
-const CHAIN_MAX: u32 = 4096;
-
-/// See the module.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct Table {
-    seq: AtomicU64,
-    buckets: AtomicU64,
-    bits: AtomicU64,
-    count: AtomicU64,
-}
-
-// SAFETY: atomics only.
-unsafe impl Shared for Table {}
-
-/// An entry as it was read.
-#[derive(Clone, Copy)]
-pub struct Entry {
-    /// What it names.
-    pub child: InodeId,
-    /// Kind of that.
-    pub kind: FileKind,
-    /// Version of its record.
-    pub version: Version,
-    /// Its place in the order of reading.
-    pub hash: u64,
-    name: [u8; NAME_MAX_BYTES + 1],
-    len: usize,
-}
-
-impl Entry {
-    /// The name.
-    pub fn name(&self) -> &[u8] {
-        &self.name[..self.len]
-    }
-}
 
 /// 63-bit hash of a name, keyed by the image: nobody can prepare names that meet in one bucket of a stranger's image.
 pub fn hash(core: &Core, name: &[u8]) -> u64 {
     let mut h = u64::from(core.seed) ^ 0x9e37_79b9_7f4a_7c15;
     for chunk in name.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        let wide = u128::from(u64::from_le_bytes(word) ^ h) * 0xd6e8_feb8_6659_fd93_u128;
+        let wide = u128::from(word_of(chunk) ^ h) * 0xd6e8_feb8_6659_fd93_u128;
         h = (wide as u64) ^ (wide >> 64) as u64;
     }
     let wide = u128::from(h ^ name.len() as u64) * 0xa076_1d64_78bd_642f_u128;
     ((wide as u64) ^ (wide >> 64) as u64) >> 1
 }
 
-/// The table of a directory; `None` if it has none (it is dead).
-fn table<'c>(core: &'c Core, dir: InodeRef<'c>) -> Option<&'c Table> {
-    // A file keeps its locks in the same word.
-    if !matches!(dir.vi.kind_perm(), Some((FileKind::Directory, _))) {
-        return None;
+/// A name and its hash.
+pub fn key<'n>(core: &Core, name: &'n [u8]) -> Key<'n> {
+    Key { name, hash: hash(core, name) }
+}
+
+/// The buckets that a directory has, or had a moment ago.
+#[derive(Clone, Copy)]
+struct Table<'c> {
+    dir: InodeRef<'c>,
+    generation: u64,
+    word: u64,
+    buckets: &'c [Bucket],
+}
+
+impl<'c> Table<'c> {
+    /// `None`: the inode is no directory, or dead.
+    fn of(core: &'c Core, dir: InodeRef<'c>) -> Option<Table<'c>> {
+        let generation = dir.vi.generation();
+        let kind = dir.vi.kind_perm()?.0;
+        // ORDERING: Acquire, O1.
+        let word = dir.vi.aux.load(Acquire);
+        // A file keeps its locks in the same word: so it must be this life's (O2).
+        if kind != FileKind::Directory || word == 0 || generation == 0 || dir.vi.generation() != generation {
+            return None;
+        }
+        let buckets = core.arena.slice(Ptr::from_raw(word & !BITS_MASK), 1 << (word & BITS_MASK));
+        Some(Table { dir, generation, word, buckets })
     }
-    // ORDERING: Acquire, pairs with the Release in `make`.
-    core.arena.try_get(Ptr::from_raw(dir.vi.aux.load(Acquire)))
-}
 
-/// Gives a new directory its table.
-pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>) -> Result<()> {
-    let buckets = new_buckets(core, BUCKETS_FIRST_BITS)?;
-    let table = Table {
-        // No two tables share a value of `seq`, though they may share memory.
-        seq: AtomicU64::new(dir.vi.generation() << 20),
-        buckets: AtomicU64::new(buckets.raw()),
-        bits: AtomicU64::new(u64::from(BUCKETS_FIRST_BITS)),
-        count: AtomicU64::new(0),
-    };
-    // SAFETY: `own` is this thread's.
-    let at = unsafe { own.heap.alloc(&core.arena, table) }.map_err(no_memory)?;
-    // ORDERING: Release, pairs with the Acquire in `table`.
-    dir.vi.aux.store(at.raw(), Release);
-    Ok(())
-}
+    /// Does the directory still lead here?
+    fn current(&self) -> bool {
+        // ORDERING: Acquire, O1.
+        self.dir.vi.aux.load(Acquire) == self.word && self.dir.vi.generation() == self.generation
+    }
 
-fn new_buckets(core: &Core, bits: u32) -> Result<Ptr<AtomicU64>> {
-    core.arena.alloc_zeroed::<AtomicU64>(1 << bits).map_err(no_memory)
-}
+    fn bits(&self) -> u32 {
+        (self.word & BITS_MASK) as u32
+    }
 
-/// Frees the table of a directory that dies.
-pub fn free(core: &Core, own: &mut Own, dir: InodeRef<'_>) {
-    // ORDERING: Acquire, the directory is this caller's alone.
-    let at = Ptr::<Table>::from_raw(dir.vi.aux.swap(0, Acquire));
-    let Some(table) = core.arena.try_get(at) else { return };
-    // ORDERING: Relaxed, as above.
-    let (buckets, bits) = (table.buckets.load(Relaxed), table.bits.load(Relaxed));
-    // SAFETY: nobody reaches them any more but readers that check afterwards (I2).
-    unsafe {
-        core.arena.free(Ptr::<AtomicU64>::from_raw(buckets), 1 << bits);
-        own.heap.free(&core.arena, at, 1);
+    fn index(&self, hash: u64) -> usize {
+        (hash >> (HASH_BITS - self.bits())) as usize
+    }
+
+    /// Reads a bucket; `None`: it moved meanwhile.
+    fn read<T>(&self, bucket: &'c Bucket, f: impl FnOnce(&'c Bucket) -> Seen<T>) -> Option<Option<T>> {
+        let before = bucket.word();
+        if before.changing() {
+            heddle_arena::sync::spin_hint();
+            return None;
+        }
+        // Dead, and the directory's all the same: so is the directory, and has no names.
+        let result = if before.dead() { None } else { Some(f(bucket).ok()?) };
+        (bucket.still(before) && self.current()).then_some(result)
     }
 }
 
-/// Entries of a directory.
-pub fn count(core: &Core, dir: InodeRef<'_>) -> u64 {
-    // ORDERING: Acquire, pairs with the Release of the changer.
-    table(core, dir).map_or(0, |t| t.count.load(Acquire))
+type Seen<T> = std::result::Result<T, Torn>;
+
+/// Runs `f` on the bucket of a hash until it saw it at rest; after some tries, under its lock. `None`: the directory is dead.
+fn read<'c, T>(
+    core: &'c Core,
+    dir: InodeRef<'c>,
+    hash: u64,
+    mut f: impl FnMut(&Table<'c>, &'c Bucket) -> Seen<T>,
+) -> Result<Option<T>> {
+    for _ in 0..TRIES {
+        let table = Table::of(core, dir).ok_or(Error::Stale)?;
+        if let Some(result) = table.read(&table.buckets[table.index(hash)], |bucket| f(&table, bucket)) {
+            return Ok(result);
+        }
+    }
+    match lock(core, dir, hash) {
+        Ok(locked) => f(&locked.table, locked.bucket)
+            .map(Some)
+            .map_err(|Torn| core.damage(format!("the volatile table of directory {}", dir.ino.0))),
+        Err(Error::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Finds a name.
-pub fn find(core: &Core, dir: InodeRef<'_>, name: &[u8]) -> Result<Option<Entry>> {
-    read(core, dir, |table| find_once(core, table, name))
+pub fn find(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Named>> {
+    let found =
+        read(core, dir, key.hash, |_, bucket| bucket.find(core, key)?.map(|row| row.named()).transpose())?;
+    Ok(found.flatten())
 }
 
-/// Version of a name's present record. The caller holds the latch, or can do with an older answer.
+/// Version of a name's present record, or an older answer.
 pub fn version_of(core: &Core, dir: InodeRef<'_>, name: &[u8]) -> Option<Version> {
-    find_once(core, table(core, dir)?, name).ok().flatten().map(|e| e.version)
+    find(core, dir, key(core, name)).ok().flatten().map(|named| named.version)
 }
 
-/// What a reader met memory that was being changed.
-struct Torn;
+/// Entries that the directory has room for without growing, about: what its log may be measured by. 0 for what is no directory.
+pub fn count(core: &Core, dir: InodeRef<'_>) -> u64 {
+    Table::of(core, dir).map_or(0, |table| 2 << table.bits())
+}
 
-/// Runs `f` until it saw a table at rest; after some tries, under the latch.
-fn read<T>(core: &Core, dir: InodeRef<'_>, f: impl Fn(&Table) -> std::result::Result<T, Torn>) -> Result<T> {
-    for _ in 0..TRIES {
-        let table = table(core, dir).ok_or(Error::Stale)?;
-        // ORDERING: Acquire, O1.
-        let before = table.seq.load(Acquire);
-        if before % 2 == 0
-            && let Ok(result) = f(table)
-        {
-            // ORDERING: Acquire, O1.
-            fence(Acquire);
-            // ORDERING: Relaxed, behind the fence.
-            let same = table.seq.load(Relaxed) == before;
-            if same && self::table(core, dir).is_some_and(|now| std::ptr::eq(now, table)) {
-                return Ok(result);
-            }
-        }
-        std::hint::spin_loop();
+/// Has it no names just now?
+pub fn is_empty(core: &Core, dir: InodeRef<'_>) -> bool {
+    Table::of(core, dir).is_none_or(|table| table.buckets.iter().all(Bucket::is_empty))
+}
+
+/// Entries that were read, in the order of the hash.
+#[derive(Default)]
+pub struct Batch {
+    /// The entries.
+    pub entries: Vec<Listed>,
+    names: Vec<u8>,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub struct Listed {
+    /// Its place in the order of reading.
+    pub hash: u64,
+    /// What it names.
+    pub ino: Ino,
+    /// Kind of that.
+    pub kind: FileKind,
+    start: u32,
+    len: u8,
+}
+
+impl Batch {
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.names.clear();
     }
-    let _latched = dir.vi.eof.lock();
-    let table = table(core, dir).ok_or(Error::Stale)?;
-    f(table).map_err(|Torn| core.damage(format!("the volatile table of directory {}", dir.ino.0)))
-}
 
-fn bucket<'c>(core: &'c Core, table: &Table, at: u64) -> std::result::Result<&'c AtomicU64, Torn> {
-    // ORDERING: Acquire, O1.
-    let buckets = table.buckets.load(Acquire);
-    core.arena.try_get(Ptr::<AtomicU64>::from_raw(buckets + at * 8)).ok_or(Torn)
-}
-
-fn bucket_of(table: &Table, hash: u64) -> u64 {
-    // ORDERING: Acquire, O1.
-    let bits = table.bits.load(Acquire).min(62);
-    hash >> (63 - bits)
-}
-
-fn words(core: &Core, entry: u64, n: usize) -> std::result::Result<&[AtomicU64], Torn> {
-    core.arena.try_get(Ptr::<AtomicU64>::from_raw(entry)).ok_or(Torn)?;
-    core.arena.try_get(Ptr::<AtomicU64>::from_raw(entry + 8 * (n as u64 - 1))).ok_or(Torn)?;
-    Ok(core.arena.slice(Ptr::from_raw(entry), n))
-}
-
-fn find_once(core: &Core, table: &Table, name: &[u8]) -> std::result::Result<Option<Entry>, Torn> {
-    let hash = hash(core, name);
-    // ORDERING: Acquire, O1.
-    let mut at = bucket(core, table, bucket_of(table, hash))?.load(Acquire);
-    for _ in 0..CHAIN_MAX {
-        if at == 0 {
-            return Ok(None);
-        }
-        let head = words(core, at, HEADER_WORDS)?;
-        // ORDERING: Relaxed, checked by `seq` (I2).
-        if head[1].load(Relaxed) == hash {
-            let entry = entry_at(core, at)?;
-            if entry.name() == name {
-                return Ok(Some(entry));
-            }
-        }
-        // ORDERING: Acquire, O1.
-        at = head[0].load(Acquire);
+    /// Its name.
+    pub fn name(&self, entry: &Listed) -> &[u8] {
+        &self.names[entry.start as usize..][..usize::from(entry.len)]
     }
-    Err(Torn)
-}
 
-fn entry_at(core: &Core, at: u64) -> std::result::Result<Entry, Torn> {
-    let head = words(core, at, HEADER_WORDS)?;
-    // ORDERING: Relaxed, checked by `seq` (I2).
-    let word = |i: usize| head[i].load(Relaxed);
-    let packed = word(2);
-    let len = (packed >> 48 & 0xff) as usize;
-    let kind = FileKind::from_raw((packed >> 40 & 0xf) as u8).ok_or(Torn)?;
-    let mut name = [0; NAME_MAX_BYTES + 1];
-    if len == 0 {
-        return Err(Torn);
+    fn push(&mut self, core: &Core, row: Row<'_>) -> Seen<()> {
+        let (named, start) = (row.named()?, self.names.len() as u32);
+        let len = row.copy_name(core, &mut self.names)? as u8;
+        self.entries.push(Listed { hash: row.hash(), ino: named.child.ino, kind: named.kind, start, len });
+        Ok(())
     }
-    let n = len.div_ceil(8);
-    for (to, from) in name.chunks_mut(8).zip(&words(core, at, HEADER_WORDS + n)?[HEADER_WORDS..]) {
-        // ORDERING: Relaxed, checked by `seq` (I2).
-        to.copy_from_slice(&from.load(Relaxed).to_le_bytes());
+}
+
+/// Reads at least `max` entries whose hash is at least `from`, or to the end, in the order of the hash; entries of one hash are
+/// not split.
+pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, max: usize, batch: &mut Batch) -> Result<()> {
+    let mut at = from;
+    while at >> HASH_BITS == 0 && batch.entries.len() < max {
+        let (first, first_name) = (batch.entries.len(), batch.names.len());
+        let end = read(core, dir, at, |table, bucket| {
+            batch.entries.truncate(first);
+            batch.names.truncate(first_name);
+            bucket.each(core, |row| if row.hash() < at { Ok(()) } else { batch.push(core, row) })?;
+            Ok((table.index(at) as u64 + 1) << (HASH_BITS - table.bits()))
+        })?;
+        let Some(end) = end else {
+            batch.entries.truncate(first);
+            return Ok(());
+        };
+        batch.entries[first..].sort_unstable_by_key(|entry| entry.hash);
+        at = end;
     }
-    Ok(Entry {
-        child: InodeId { ino: Ino(packed & ((1 << 40) - 1)), generation: word(3) },
-        kind,
-        version: Version(word(4)),
-        hash: word(1),
-        name,
-        len,
-    })
+    Ok(())
 }
 
-/// Up to `max` entries whose hash is at least `from`, in the order of the hash; entries of one hash are not split.
-pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, max: usize) -> Result<Vec<Entry>> {
-    read(core, dir, |table| {
-        let mut out = Vec::new();
-        // ORDERING: Acquire, O1.
-        let buckets = 1u64 << table.bits.load(Acquire).min(62);
-        let mut b = bucket_of(table, from);
-        while b < buckets && out.len() < max {
-            let first = out.len();
-            // ORDERING: Acquire, O1.
-            let mut at = bucket(core, table, b)?.load(Acquire);
-            let mut steps = 0;
-            while at != 0 {
-                let entry = entry_at(core, at)?;
-                if entry.hash >= from {
-                    out.push(entry);
-                }
-                // ORDERING: Acquire, O1.
-                at = words(core, at, HEADER_WORDS)?[0].load(Acquire);
-                steps += 1;
-                if steps > CHAIN_MAX {
-                    return Err(Torn);
-                }
-            }
-            out[first..].sort_by_key(|e| e.hash);
-            b += 1;
-        }
-        Ok(out)
-    })
+/// A locked bucket; unlocked when dropped.
+pub struct Locked<'c> {
+    core: &'c Core,
+    table: Table<'c>,
+    bucket: &'c Bucket,
+    version: Version,
 }
 
-/// A change of one directory's table, seen by readers all at once when it is dropped. A rename holds one on each directory.
-pub struct Changing<'t>(&'t Table);
-
-/// Begins a change. The caller holds the directory's latch.
-pub fn change<'c>(core: &'c Core, dir: InodeRef<'c>) -> Option<Changing<'c>> {
-    let table = table(core, dir)?;
-    // ORDERING: Relaxed, the fence behind it orders (O1).
-    table.seq.store(table.seq.load(Relaxed) + 1, Relaxed);
-    // ORDERING: Release, O1: odd before any store of the change.
-    fence(Release);
-    Some(Changing(table))
-}
-
-impl Drop for Changing<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // ORDERING: Release, O1.
-        self.0.seq.store(self.0.seq.load(Relaxed) + 1, Release);
+        self.bucket.unlock(self.core, self.version);
     }
 }
 
-/// Memory for an entry, taken before the operation becomes durable, so that what follows cannot fail.
-pub struct Prepared(Ptr<AtomicU64>, usize);
-
-/// Takes the memory of an entry of this name, and doubles the array if it is time.
-pub fn prepare(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8]) -> Result<Prepared> {
-    let table = table(core, dir).ok_or(Error::NotFound)?;
-    // ORDERING: Relaxed, under the latch.
-    let (bits, count) = (table.bits.load(Relaxed), table.count.load(Relaxed));
-    if count >= LOAD_MAX << bits && bits < 40 {
-        let _changing = change(core, dir);
-        grow(core, table, bits as u32)?;
+/// Locks the bucket of a hash.
+///
+/// # Errors
+/// [`Error::NotFound`] if the directory is dead.
+pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'c>> {
+    loop {
+        let table = Table::of(core, dir).ok_or(Error::NotFound)?;
+        let bucket = &table.buckets[table.index(hash)];
+        match bucket.lock(core, || table.current()) {
+            Ok(word) => {
+                let locked = Locked { core, table, bucket, version: word.version() };
+                // I4.
+                if table.current() {
+                    return Ok(locked);
+                }
+            }
+            Err(Dead) if table.current() => return Err(Error::NotFound),
+            Err(Dead) => {}
+        }
     }
+}
+
+impl<'c> Locked<'c> {
+    /// Version of the last change of a name in it.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Is this the bucket of that hash in that directory?
+    pub fn covers(&self, dir: InodeRef<'_>, hash: u64) -> bool {
+        self.table.dir.ino == dir.ino
+            && std::ptr::eq(self.bucket, &self.table.buckets[self.table.index(hash)])
+    }
+
+    /// Finds a name.
+    pub fn find(&self, key: Key<'_>) -> Result<Option<Named>> {
+        self.row(key)?.map(|row| row.named()).transpose().map_err(|Torn| self.damage())
+    }
+
+    fn row(&self, key: Key<'_>) -> Result<Option<Row<'c>>> {
+        self.bucket.find(self.core, key).map_err(|Torn| self.damage())
+    }
+
+    fn damage(&self) -> Error {
+        self.core.damage(format!("the volatile table of directory {}", self.table.dir.ino.0))
+    }
+
+    /// Begins a change, which readers see when the bucket is unlocked: then its version is this one.
+    pub fn begin_change(&mut self, version: Version) {
+        self.bucket.begin_change();
+        self.version = version;
+    }
+
+    /// Adds a name, or makes it mean something else. A change has begun. True: the table should grow.
+    pub fn put(&self, own: &mut Own, key: Key<'_>, to: &Named, prepared: Prepared) -> Result<bool> {
+        if let Some(row) = self.row(key)? {
+            self.bucket.replace(row, to);
+            unprepare(self.core, own, prepared);
+            return Ok(false);
+        }
+        Ok(self.bucket.add(self.core, key, to, prepared) >= CROWD)
+    }
+
+    /// Makes a name that is there mean something else. A change has begun.
+    pub fn mean(&self, key: Key<'_>, to: &Named) -> Result<()> {
+        if let Some(row) = self.row(key)? {
+            self.bucket.replace(row, to);
+        }
+        Ok(())
+    }
+
+    /// Takes a name out. A change has begun.
+    pub fn take(&self, own: &mut Own, key: Key<'_>) -> Result<()> {
+        if let Some(row) = self.row(key)? {
+            unprepare(self.core, own, self.bucket.take(self.core, row));
+        }
+        Ok(())
+    }
+}
+
+/// All buckets of a directory, locked; unlocked as they were when dropped.
+pub struct Whole<'c> {
+    core: &'c Core,
+    table: Table<'c>,
+    locked: usize,
+}
+
+/// Locks all of a directory.
+///
+/// # Errors
+/// [`Error::NotFound`] if it is dead.
+pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
+    'again: loop {
+        let table = Table::of(core, dir).ok_or(Error::NotFound)?;
+        let mut whole = Whole { core, table, locked: 0 };
+        for bucket in table.buckets {
+            match bucket.lock(core, || table.current()) {
+                Ok(_) => whole.locked += 1,
+                Err(Dead) if table.current() => return Err(Error::NotFound),
+                Err(Dead) => continue 'again,
+            }
+        }
+        if table.current() {
+            return Ok(whole);
+        }
+    }
+}
+
+impl Whole<'_> {
+    /// Has the directory no names?
+    pub fn is_empty(&self) -> bool {
+        self.table.buckets.iter().all(Bucket::is_empty)
+    }
+
+    /// The directory is dead from here on: who waits to change it finds out (D21).
+    pub fn kill(mut self) {
+        self.locked = 0;
+        self.table.buckets.iter().for_each(|bucket| bucket.kill(self.core));
+    }
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        for bucket in &self.table.buckets[..self.locked] {
+            bucket.unlock(self.core, bucket.word().version());
+        }
+    }
+}
+
+/// Takes the memory of an entry of this name.
+pub fn prepare(core: &Core, own: &mut Own, name: &[u8]) -> Result<Prepared> {
     let n = HEADER_WORDS + name.len().div_ceil(8);
     debug_assert!(n <= ENTRY_WORDS_MAX);
     // SAFETY: `own` is this thread's.
@@ -304,115 +373,134 @@ pub fn prepare(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8]) -> Re
 
 /// Gives memory back that was not needed.
 pub fn unprepare(core: &Core, own: &mut Own, prepared: Prepared) {
-    // SAFETY: never linked.
+    // SAFETY: never linked, or unlinked; readers that are still in it find the bucket's word moved.
     unsafe { own.heap.free(&core.arena, prepared.0, prepared.1) };
 }
 
-fn grow(core: &Core, table: &Table, bits: u32) -> Result<()> {
-    let new_bits = bits + 2;
-    let new = new_buckets(core, new_bits)?;
-    // ORDERING: Relaxed throughout, under the latch and an odd `seq`.
-    let old = Ptr::<AtomicU64>::from_raw(table.buckets.load(Relaxed));
-    for from in core.arena.slice(old, 1 << bits) {
-        let mut at = from.load(Relaxed);
-        while at != 0 {
-            let head: &[AtomicU64] = core.arena.slice(Ptr::from_raw(at), HEADER_WORDS);
-            // ORDERING: Relaxed, as above.
-            let (next, hash) = (head[0].load(Relaxed), head[1].load(Relaxed));
-            let to = &core.arena.slice(new, 1 << new_bits)[(hash >> (63 - new_bits)) as usize];
-            head[0].store(to.load(Relaxed), Relaxed); // ORDERING: Relaxed, as above.
-            to.store(at, Relaxed); // ORDERING: Relaxed, as above.
-            at = next;
-        }
-    }
+/// Gives a new directory its table, with room for `names` and no name of a larger version than `version`.
+pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>, names: usize, version: Version) -> Result<()> {
+    let buckets = if names <= SLOTS { 1 } else { names.div_ceil(NAMES_A_BUCKET).next_power_of_two() };
+    let bits = buckets.ilog2().min(BITS_MAX);
+    let array = take_array(core, own, bits)?;
+    array.1.iter().for_each(|bucket| bucket.revive(version));
     // ORDERING: Release, O1.
-    table.buckets.store(new.raw(), Release);
-    // ORDERING: Release, O1.
-    table.bits.store(u64::from(new_bits), Release);
-    // SAFETY: readers of the old array find `seq` moved (I2).
-    unsafe { core.arena.free(old, 1 << bits) };
+    dir.vi.aux.store(array.0, Release);
     Ok(())
 }
 
-impl Changing<'_> {
-    /// Adds a name, or makes it mean something else; what it meant before.
-    pub fn put(
-        &self,
-        core: &Core,
-        own: &mut Own,
-        name: &[u8],
-        to: &Named,
-        prepared: Prepared,
-    ) -> Option<Entry> {
-        let hash = hash(core, name);
-        let packed = to.child.ino.0 | (to.kind as u64) << 40 | (name.len() as u64) << 48;
-        let values = [packed, to.child.generation, to.version.0];
-        if let Some((link, old)) = self.link_to(core, hash, name) {
-            // ORDERING: Relaxed throughout, under the latch and an odd `seq`.
-            let row: &[AtomicU64] = core.arena.slice(Ptr::from_raw(link.load(Relaxed)), HEADER_WORDS);
-            row[2..].iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
-            unprepare(core, own, prepared);
-            return Some(old);
-        }
-        let row: &[AtomicU64] = core.arena.slice(prepared.0, prepared.1);
-        let Ok(head) = bucket(core, self.0, bucket_of(self.0, hash)) else { return None };
-        // ORDERING: Relaxed throughout, as above; linked by the Release below.
-        row[0].store(head.load(Relaxed), Relaxed);
-        row[1].store(hash, Relaxed);
-        row[2..HEADER_WORDS].iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
-        for (to, chunk) in row[HEADER_WORDS..].iter().zip(name.chunks(8)) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            to.store(u64::from_le_bytes(word), Relaxed); // ORDERING: Relaxed, as above.
-        }
-        // ORDERING: Release, O1.
-        head.store(prepared.0.raw(), Release);
-        // ORDERING: Release, pairs with `count`.
-        self.0.count.store(self.0.count.load(Relaxed) + 1, Release);
-        None
+/// Frees the table of a directory that dies: nobody can find it any more.
+pub fn free(core: &Core, own: &mut Own, dir: InodeRef<'_>) {
+    // ORDERING: Acquire, the directory is this caller's alone.
+    let word = dir.vi.aux.swap(0, Acquire);
+    if word == 0 {
+        return;
     }
-
-    /// Takes a name out; what it meant.
-    pub fn take(&self, core: &Core, own: &mut Own, name: &[u8]) -> Option<Entry> {
-        let (link, entry) = self.link_to(core, hash(core, name), name)?;
-        // ORDERING: Relaxed throughout, under the latch and an odd `seq`.
-        let at = link.load(Relaxed);
-        let head: &[AtomicU64] = core.arena.slice(Ptr::from_raw(at), HEADER_WORDS);
-        // ORDERING: Release, O1.
-        link.store(head[0].load(Relaxed), Release);
-        // ORDERING: Release, pairs with `count`.
-        self.0.count.store(self.0.count.load(Relaxed) - 1, Release);
-        let n = HEADER_WORDS + entry.len.div_ceil(8);
-        // SAFETY: unlinked; readers that are still in it find `seq` moved (I2).
-        unsafe { own.heap.free(&core.arena, Ptr::<AtomicU64>::from_raw(at), n) };
-        Some(entry)
-    }
-
-    /// The link that leads to a name's entry.
-    fn link_to<'c>(&self, core: &'c Core, hash: u64, name: &[u8]) -> Option<(&'c AtomicU64, Entry)> {
-        let mut link = bucket(core, self.0, bucket_of(self.0, hash)).ok()?;
-        loop {
-            // ORDERING: Relaxed, under the latch.
-            let at = link.load(Relaxed);
-            if at == 0 {
-                return None;
-            }
-            let entry = entry_at(core, at).ok()?;
-            if entry.hash == hash && entry.name() == name {
-                return Some((link, entry));
-            }
-            link = &core.arena.slice(Ptr::<AtomicU64>::from_raw(at), HEADER_WORDS)[0];
+    let buckets: &[Bucket] = core.arena.slice(Ptr::from_raw(word & !BITS_MASK), 1 << (word & BITS_MASK));
+    for bucket in buckets {
+        // One that `rmdir` did not kill: the directory never got its name. Late lockers of the memory's earlier life are kept off.
+        if bucket.lock(core, || true).is_ok() {
+            debug_assert!(bucket.is_empty(), "a directory with names does not end");
+            bucket.kill(core);
         }
+    }
+    give_array(core, own, word);
+}
+
+/// Doubles the table, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
+/// latch. Without memory it stays as it is: slower, not wrong.
+pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
+    let _latch = (!latched).then(|| dir.vi.eof.lock());
+    let Ok(old) = lock_whole(core, dir) else { return };
+    let bits = old.table.bits();
+    if old.table.word != crowded.0 || bits >= BITS_MAX || !pays(old.table.buckets) {
+        return;
+    }
+    let Ok((word, new)) = take_array(core, own, bits + 1) else { return };
+    for (i, bucket) in old.table.buckets.iter().enumerate() {
+        let version = bucket.word().version();
+        new[2 * i..][..2].iter().for_each(|half| half.revive(version));
+        bucket.begin_change();
+        bucket.scatter(core, |hash| &new[(hash >> (HASH_BITS - bits - 1)) as usize]);
+    }
+    // ORDERING: Release, O1.
+    dir.vi.aux.store(word, Release);
+    let old_word = old.table.word;
+    old.kill();
+    give_array(core, own, old_word);
+}
+
+/// Are most buckets in use? If not, a few names of one hash are what crowds: more buckets would not part them.
+fn pays(buckets: &[Bucket]) -> bool {
+    let step = (buckets.len() / SAMPLE).max(1);
+    let sample = buckets.iter().step_by(step);
+    let (n, entries) = sample.fold((0, 0), |(n, entries), bucket| (n + 1, entries + bucket.in_line()));
+    2 * entries >= n
+}
+
+/// A table that was found crowded.
+#[derive(Clone, Copy)]
+pub struct Crowded(u64);
+
+impl Locked<'_> {
+    /// The table, for [`grow`] when the bucket is unlocked.
+    pub fn crowded(&self) -> Crowded {
+        Crowded(self.table.word)
     }
 }
 
-/// What a name means.
-#[derive(Clone, Copy, Debug)]
-pub struct Named {
-    /// The inode.
-    pub child: InodeId,
-    /// Its kind.
-    pub kind: FileKind,
-    /// Version of the record that says so.
-    pub version: Version,
+/// An array of dead buckets: the word that leads to it, and itself.
+fn take_array<'c>(core: &'c Core, own: &mut Own, bits: u32) -> Result<(u64, &'c [Bucket])> {
+    let spare = if bits == 0 { std::mem::take(&mut own.bucket) } else { 0 };
+    let at = if spare != 0 { spare } else { from_pool(core, bits) };
+    let at = match at {
+        // SAFETY: `own` is this thread's.
+        0 => unsafe { own.heap.alloc_slice(&core.arena, 1 << bits, |_| Bucket::dead()) }
+            .map_err(no_memory)?
+            .raw(),
+        at => at,
+    };
+    Ok((at | u64::from(bits), core.arena.slice(Ptr::from_raw(at), 1 << bits)))
+}
+
+/// Gives dead buckets back.
+fn give_array(core: &Core, own: &mut Own, word: u64) {
+    if word & BITS_MASK == 0 && own.bucket == 0 {
+        own.bucket = word;
+    } else {
+        to_pool(core, word);
+    }
+}
+
+/// Gives the single bucket that a lane keeps back.
+pub fn return_all(core: &Core, own: &mut Own) {
+    let spare = std::mem::take(&mut own.bucket);
+    if spare != 0 {
+        to_pool(core, spare);
+    }
+}
+
+fn from_pool(core: &Core, bits: u32) -> u64 {
+    let pool = &core.root().buckets;
+    // ORDERING: Relaxed throughout, under the pool's latch; most classes are empty most of the time.
+    let head = &pool.heads[bits as usize];
+    if head.load(Relaxed) == 0 {
+        return 0;
+    }
+    let _latched = pool.latch.lock();
+    let first = head.load(Relaxed);
+    if first != 0 {
+        let bucket: &Bucket = core.arena.get(Ptr::from_raw(first));
+        head.store(bucket.pooled().load(Relaxed), Relaxed); // ORDERING: Relaxed, as above.
+    }
+    first
+}
+
+fn to_pool(core: &Core, word: u64) {
+    let pool = &core.root().buckets;
+    let (at, head) = (word & !BITS_MASK, &pool.heads[(word & BITS_MASK) as usize]);
+    let bucket: &Bucket = core.arena.get(Ptr::from_raw(at));
+    let _latched = pool.latch.lock();
+    // ORDERING: Relaxed throughout, under the pool's latch.
+    bucket.pooled().store(head.load(Relaxed), Relaxed);
+    head.store(at, Relaxed); // ORDERING: Relaxed, as above.
 }

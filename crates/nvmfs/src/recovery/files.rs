@@ -9,6 +9,7 @@ use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease::enter;
+use crate::planted::{Bug, planted};
 use crate::recovery::{Names, Progress, has_pages, in_parallel, read_chain};
 use crate::xattr;
 use heddle_vfs::{Error, Ino, Result, Time};
@@ -59,6 +60,10 @@ impl Attributes {
             inode.vi.set_atime(s.atime);
         } else {
             inode.vi.set_atime(atime);
+        }
+        let since = if planted(Bug::LatestTimeWins) { 0 } else { from };
+        if since != from {
+            mtime = self.written.values().fold(mtime, |latest, w| latest.max(w.1));
         }
         for (end, time) in self.written.range(from..).map(|(_, w)| *w) {
             (size, mtime, ctime) = (size.max(end), mtime.max(time), ctime.max(time));
@@ -161,7 +166,11 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
         }
         for i in 0..extent.count {
             let block = extent.block.plus(i);
-            let map = if unwritten { Map::unwritten(block) } else { Map::data(block) };
+            let map = if unwritten && !planted(Bug::UnwrittenIsData) {
+                Map::unwritten(block)
+            } else {
+                Map::data(block)
+            };
             let run = inode.vi.index().grow(&core.arena, at).map_err(no_memory)?;
             let cell = &run.cells[0];
             let known = cell.lv().version();
@@ -171,7 +180,7 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
                     inode.ino.0, version.0, at.0
                 )));
             }
-            if version > known {
+            if version > known || planted(Bug::LaterChainWins) {
                 cell.set(map, version);
             }
             at = PageNo(at.0 + 1);

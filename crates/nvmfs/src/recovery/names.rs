@@ -9,6 +9,7 @@ use crate::lease::enter;
 use crate::log::commit;
 use crate::names::ops::prepare;
 use crate::names::table::{self, Named};
+use crate::planted::{Bug, planted};
 use crate::recovery::files::Attributes;
 use crate::recovery::{Report, Slots, read_chain};
 use heddle_vfs::{Error, FileKind, Ino, Result};
@@ -23,7 +24,8 @@ type Entries = HashMap<Vec<u8>, (Version, Option<(InodeId, FileKind)>)>;
 struct Dir {
     entries: Entries,
     attributes: Attributes,
-    version: u64,
+    /// Largest version of any of its names, present or gone: no bucket starts below it.
+    version: Version,
     parent: Option<Ino>,
 }
 
@@ -88,10 +90,7 @@ fn read_dir(
         match record {
             Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
-            Record::State(state) => {
-                dir.version = dir.version.max(state.generation);
-                dir.attributes.state(*state);
-            }
+            Record::State(state) => dir.attributes.state(*state),
             Record::Xattrs { blob, generation, .. } => dir.attributes.xattrs(*generation, *blob),
             Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
                 return Err(Error::Corrupt(format!(
@@ -106,12 +105,14 @@ fn read_dir(
 }
 
 fn enter_name(dir: &mut Dir, record: &Record) {
-    let Record::Name { removed, child, kind, ref name, version, mtime, .. } = *record else { return };
-    dir.version = dir.version.max(version.0);
-    dir.attributes.written(version.0, 0, mtime);
+    let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
+        return;
+    };
+    dir.version = dir.version.max(version);
+    dir.attributes.written(generation, 0, mtime);
     let what = (!removed).then_some((child, kind));
     let known = dir.entries.get(name.bytes()).map_or(Version(0), |e| e.0);
-    if version > known {
+    if version > known || planted(Bug::LaterNameWins) {
         dir.entries.insert(name.bytes().to_vec(), (version, what));
     }
 }
@@ -134,7 +135,11 @@ fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Ve
         let Some((id, known)) = dirs.get_mut(&dir.ino) else { return true };
         let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
         // Another generation: the directory that was meant is gone, its number reused.
-        if *id == *dir && news {
+        if *id == *dir && planted(Bug::RenameReplayedTwice) {
+            if let Record::Name { removed, child, kind, ref name, version, .. } = *record {
+                known.entries.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
+            }
+        } else if *id == *dir && news {
             enter_name(known, record);
             owed.push(record.clone());
         }
@@ -166,7 +171,8 @@ fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
             }
             // The making of this inode was cut.
             let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else { continue };
-            *names.links.entry(base.id.ino).or_insert(0) += 1;
+            let links = names.links.entry(base.id.ino).or_insert(0);
+            *links = if planted(Bug::LinksNotCounted) { 1 } else { *links + 1 };
             if *kind == FileKind::Directory {
                 if parents.insert(child.ino, ino).is_some() {
                     return Err(Error::Corrupt(format!("directory {} has two names", child.ino.0)));
@@ -187,9 +193,8 @@ pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report>
     let guard = enter(core)?;
     for (ino, (_, dir)) in &names.dirs {
         let inode = core.inode(*ino)?;
-        table::make(core, guard.own, inode)?;
+        table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
         dir.attributes.apply(core, guard.own, inode)?;
-        inode.vi.set_change(dir.version);
         inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
         let mut subdirs = 0;
         for (name, (version, what)) in &dir.entries {
@@ -206,13 +211,10 @@ pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report>
 }
 
 fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
-    let entry = table::prepare(core, own, dir, name)?;
-    match table::change(core, dir) {
-        Some(change) => {
-            change.put(core, own, name, to, entry);
-        }
-        None => table::unprepare(core, own, entry),
-    }
+    let key = table::key(core, name);
+    let entry = table::prepare(core, own, name)?;
+    let bucket = table::lock(core, dir, key.hash)?;
+    bucket.put(own, key, to, entry)?;
     Ok(())
 }
 
@@ -225,7 +227,6 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
     for record in &names.debts {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
-            let _latched = inode.vi.eof.lock();
             prepare(core, &mut guard, inode, record.slots_max())?;
             commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
         }

@@ -8,7 +8,9 @@
 use super::place::{hex, runtime_dir, socket_name};
 use super::wire::{self, Answer, Hello, PACKET_BYTES};
 use crate::core::Core;
+use crate::settle;
 use crate::volume::Volume;
+use heddle_arena::LaneId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -23,6 +25,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -100,7 +104,7 @@ impl Server {
         if let Some(patience) = options.patience {
             let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
             // ORDERING: Relaxed, a setting.
-            core.root().patience_ms.store(ms, std::sync::atomic::Ordering::Relaxed);
+            core.root().patience_ms.store(ms, Relaxed);
         }
         let uuid = core.identity().uuid;
         let socket = options.socket.clone().unwrap_or_else(|| runtime_dir().join(socket_name(uuid)));
@@ -108,11 +112,16 @@ impl Server {
         let lock = lock_beside(&socket, &hex(uuid), options.group)?;
         let listener = open(&socket, options.group).map_err(fail)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?);
+        let (ready, is_ready) = std::sync::mpsc::channel();
         let door = Door { core, listener, stop: Arc::clone(&stop), group: options.group, talks: Vec::new() };
         let thread = std::thread::Builder::new()
             .name("heddle-door".into())
-            .spawn(move || door.serve())
+            .spawn(move || door.serve(&ready))
             .map_err(fail)?;
+        // The lane that says that this daemon lives is its thread's.
+        if is_ready.recv() != Ok(true) {
+            return Err(ServerError::Taken { socket });
+        }
         Ok(Server { socket, stop, thread: Some(thread), _lock: lock })
     }
 
@@ -188,11 +197,29 @@ struct Door {
 }
 
 impl Door {
-    fn serve(mut self) {
+    fn serve(mut self, ready: &Sender<bool>) {
+        let keeper = self.core.keeper().lease_lane(&self.core.arena, LaneId(1));
+        // Whoever started this thread waits for it.
+        let _heard = ready.send(keeper.is_some());
+        if keeper.is_none() {
+            return;
+        }
+        self.listen();
+        let _ours = self.core.keeper().release(&self.core.arena, LaneId(1));
+    }
+
+    fn listen(&mut self) {
+        let mut locked = false;
+        let mut looked = Instant::now();
         loop {
             let (stopped, called, spoken) = self.wait();
+            if looked.elapsed() >= LOOK_EVERY {
+                settle::sweep(&self.core);
+                // One that took over from a dead daemon has no lock of its own until the last client of that one has gone.
+                locked = locked || self.core.region.lock_again();
+                looked = Instant::now();
+            }
             if stopped {
-                crate::lease::leave(&self.core);
                 return;
             }
             for at in spoken.into_iter().rev() {
@@ -266,6 +293,7 @@ impl Door {
         (answer.uuid, answer.boot, answer.epoch) = (identity.uuid, identity.boot, identity.epoch);
         (answer.region_bytes, answer.arena_bytes) = (core.region.len_bytes(), core.arena.capacity_bytes());
         (answer.variant, answer.read_only) = (core.variant.raw(), u32::from(core.read_only));
+        core.root().attached.fetch_add(1, SeqCst);
         // A client that has gone meanwhile misses nothing.
         let _gone = wire::send(&talk.socket, answer.as_bytes(), &[region, arena]);
     }

@@ -36,7 +36,7 @@ pub fn work_until_killed(place: &Path) {
     });
 }
 
-struct Files {
+pub struct Files {
     pages: Handle,
     log: Handle,
     old: Ino,
@@ -45,7 +45,7 @@ struct Files {
 
 impl Files {
     /// Opens them, made if they are missing.
-    fn of(fs: &NvmFs) -> Files {
+    pub fn of(fs: &NvmFs) -> Files {
         let file = |text| fs.try_file(Ino::ROOT, text).unwrap_or_else(|_| fs.open_file(Ino::ROOT, text));
         let dir =
             |text| fs.try_dir(Ino::ROOT, text).or_else(|_| fs.find(Ino::ROOT, text).map(|a| a.ino)).unwrap();
@@ -54,7 +54,7 @@ impl Files {
 }
 
 /// A call of another life of this process may not have happened; then the ones that build on it are refused, in peace.
-fn carry_out(fs: &NvmFs, files: &Files, number: u64) {
+pub fn carry_out(fs: &NvmFs, files: &Files, number: u64) {
     match operation(number) {
         Operation::Pages { first, count } => {
             let bytes = number.to_le_bytes().repeat((count * PAGE / 8) as usize);

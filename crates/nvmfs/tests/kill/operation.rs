@@ -3,7 +3,7 @@
 /// Pages of the shared file.
 pub const PAGES: u64 = 64;
 pub const PAGE: u64 = 4096;
-pub const THREADS: u64 = 3;
+pub const THREADS: u64 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {

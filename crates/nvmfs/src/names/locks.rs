@@ -1,0 +1,80 @@
+//! All that one operation locks, taken in one order: by inode number, within a directory by hash (`table`, lock order).
+//!
+//! What is to be removed or replaced is known only after a look without locks; so the caller looks again under them, and begins
+//! anew if it was something else.
+
+use crate::core::Core;
+use crate::inode::InodeRef;
+use crate::names::table::{Locked, Whole, lock, lock_whole};
+use heddle_vfs::{Error, Result};
+
+/// A name's place.
+#[derive(Clone, Copy)]
+pub struct At<'c> {
+    /// The directory.
+    pub dir: InodeRef<'c>,
+    /// Hash of the name.
+    pub hash: u64,
+}
+
+/// See the module.
+pub struct Locks<'c> {
+    /// Of two places in one bucket the first is locked.
+    places: [Option<Locked<'c>>; 2],
+    /// The directory that is to die, all of it.
+    pub victim: Option<Whole<'c>>,
+}
+
+impl<'c> Locks<'c> {
+    /// Locks one or two places, and a directory that is to die. `None`: that one is dead already.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if a place's directory is dead.
+    pub fn take(
+        core: &'c Core,
+        one: At<'c>,
+        other: Option<At<'c>>,
+        victim: Option<InodeRef<'c>>,
+    ) -> Result<Option<Locks<'c>>> {
+        let mut places = [Some(one), other];
+        if other.is_some_and(|other| (other.dir.ino, other.hash) < (one.dir.ino, one.hash)) {
+            places.swap(0, 1);
+        }
+        let mut locks = Locks { places: [None, None], victim: None };
+        let mut victim = victim;
+        for (i, at) in places.into_iter().enumerate() {
+            let Some(at) = at else { continue };
+            if let Some(dir) = victim.take_if(|victim| victim.ino < at.dir.ino)
+                && !locks.take_victim(core, dir)?
+            {
+                return Ok(None);
+            }
+            if locks.index(at).is_none() {
+                locks.places[i] = Some(lock(core, at.dir, at.hash)?);
+            }
+        }
+        match victim {
+            Some(dir) if !locks.take_victim(core, dir)? => Ok(None),
+            _ => Ok(Some(locks)),
+        }
+    }
+
+    fn take_victim(&mut self, core: &'c Core, dir: InodeRef<'c>) -> Result<bool> {
+        match lock_whole(core, dir) {
+            Ok(whole) => self.victim = Some(whole),
+            Err(Error::NotFound) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    fn index(&self, at: At<'_>) -> Option<usize> {
+        self.places.iter().position(|place| place.as_ref().is_some_and(|place| place.covers(at.dir, at.hash)))
+    }
+
+    /// The bucket of a place that was asked for.
+    pub fn at(&mut self, at: At<'_>) -> Result<&mut Locked<'c>> {
+        let index = self.index(at).ok_or(Error::Stale)?;
+        self.places[index].as_mut().ok_or(Error::Stale)
+    }
+}

@@ -1,0 +1,51 @@
+//! Which process this is, asked at every call: a forked child must not use what its parent's threads have leased.
+//!
+//! State       one page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), with the number of the process in it. Where
+//!             there is no such page, the kernel is asked each time.
+
+use heddle_arena::sync::atomic::AtomicU32;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+
+struct Page(&'static AtomicU32);
+
+static PAGE: OnceLock<Option<Page>> = OnceLock::new();
+
+/// The number of this process.
+#[inline]
+pub fn id() -> u32 {
+    match PAGE.get_or_init(make) {
+        None => std::process::id(),
+        Some(Page(word)) => {
+            // ORDERING: Relaxed throughout, every thread that finds 0 stores the same number.
+            let known = word.load(Relaxed);
+            if known != 0 {
+                return known;
+            }
+            let id = std::process::id();
+            word.store(id, Relaxed); // ORDERING: Relaxed, as above.
+            id
+        }
+    }
+}
+
+fn make() -> Option<Page> {
+    const BYTES: usize = 4096;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let base = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
+    let base = base.ok()?;
+    // SAFETY: the mapping just made.
+    if unsafe { libc::madvise(base, BYTES, libc::MADV_WIPEONFORK) } != 0 {
+        return None;
+    }
+    // SAFETY: the mapping is never unmapped, zero bytes are an atomic 0, and it is reached through this reference alone.
+    Some(Page(unsafe { &*base.cast::<AtomicU32>() }))
+}
+
+/// The calling thread, as the kernel numbers it.
+pub fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}

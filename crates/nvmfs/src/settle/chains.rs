@@ -1,0 +1,87 @@
+//! Chains that a dead lane was using: read from the media anew, which decides what was linked and what was not.
+
+use crate::core::Core;
+use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_INLINE};
+use crate::format::page::{SLOTS, slot_pos};
+use crate::format::pointer::{self, Place, Target};
+use crate::ids::{BlockNo, Extent};
+use crate::inode::InodeRef;
+use crate::log::chain::{self, Chain};
+use crate::recovery::scan;
+use heddle_pmem::{BLOCK_BYTES, LINE_BYTES};
+use heddle_vfs::Result;
+use std::sync::atomic::Ordering::Acquire;
+
+/// Brings the chains of an inode that this lane owns in order: what was stored is flushed, slots of a torn transaction are zeroed, the
+/// next record will go to a new page. The caller fences. A page that was prepared and never linked is added to `garbage`.
+pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Extent>) -> Result<()> {
+    for chain in chain::existing(core, inode) {
+        // A directory's chain has no owner of its own: its latch is held by the lane, or the caller would not ask.
+        if chain.belongs_to(lane) || (inode.vi.is_directory() && inode.vi.eof.held_by(lane)) {
+            repair_one(core, inode, chain, garbage)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the chains of these inodes that the lane owns to nobody.
+pub fn let_go(core: &Core, lane: u16, inodes: &[InodeRef<'_>]) {
+    for inode in inodes {
+        chain::existing(core, *inode).filter(|chain| chain.belongs_to(lane)).for_each(Chain::unclaim);
+    }
+}
+
+fn repair_one(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec<Extent>) -> Result<()> {
+    let head = head_on_media(core, inode, chain)?;
+    let (mut last, mut next, mut seen) = (None, head, 0);
+    let spare = chain.spare();
+    let mut spare_is_linked = false;
+    while let Some(page) = next {
+        core.region.flush_unfenced(page.pos(), LINE_BYTES as u64);
+        spare_is_linked |= spare.is_some_and(|spare| spare.block == page);
+        seen += 1;
+        if seen > core.layout.blocks_total {
+            return Err(core.damage(format!("the log of inode {} leads in a circle", inode.ino.0)));
+        }
+        last = Some(page);
+        next = chain::next_page(core, inode, page)?;
+    }
+    if let Some(last) = last {
+        close(core, inode, chain, last)?;
+    }
+    // PERSIST: C2 of `chain`: what was unlinked is unreachable before others are told so.
+    core.region.fence();
+    chain.restart(head, last);
+    garbage.extend(spare.filter(|_| !spare_is_linked));
+    Ok(())
+}
+
+fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Option<BlockNo>> {
+    let number = chain.number();
+    // ORDERING: Acquire, the table exists: the chain is in it.
+    let chains = core.arena.get(inode.vi.chains.load(Acquire));
+    if number >= HEADS_INLINE {
+        core.region.flush_unfenced(chain::pointer_word_pos(core, inode, HEAD_BLOCK_WORD), 8);
+    }
+    let at = chain::head_pos(core, inode, chains, number);
+    core.region.flush_unfenced(at, 8);
+    match pointer::decode(core.seed, inode.id(), Place::Head(number), core.region.load_u64(at)) {
+        Target::None => Ok(None),
+        Target::At(head) if core.layout.holds(head, 1) => Ok(Some(head)),
+        _ => Err(core.damage(format!("inode {}: the pointer to chain {number}", inode.ino.0))),
+    }
+}
+
+/// The last page: all of it flushed, what is torn zeroed (D4b).
+fn close(core: &Core, inode: InodeRef<'_>, chain: &Chain, page: BlockNo) -> Result<()> {
+    let scan = scan(core);
+    let found = scan
+        .header(inode.id(), chain.number(), page)
+        .and_then(|header| scan.page(inode.id(), &header, page, SLOTS + 1))
+        .map_err(|damage| core.damage(damage.0))?;
+    core.region.flush_unfenced(page.pos(), BLOCK_BYTES as u64);
+    for slot in found.dropped {
+        core.region.nt_zero(slot_pos(page, slot), LINE_BYTES as u64);
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! The dead: what a lane has left is brought to an end, by whoever finds it.
+//!
+//! The media decides: a transaction that is whole counts, one that is not never happened. The argument, the order of the steps and why it is
+//! this one: docs/processes.md.
+//!
+//! Invariants  I1  the caller holds the lane's lease, so that its last holder is dead, or has let go of it.
+//!             I2  nothing is taken for granted that the dead one has written: numbers are checked before they lead anywhere, and a lock is let
+//!                 go only if its own word names the lane.
+//!             I3  no lock is waited for; every step may be done twice.
+//! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks free last, behind the fence.
+
+mod chains;
+mod records;
+mod stopped;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::core::{Core, LANES};
+use crate::file::heddle::wake;
+use crate::file::steps::{Step, step};
+use crate::ids::{Extent, PageNo};
+use crate::inode::InodeRef;
+use crate::lane::{Lane, Own, Pinning};
+use crate::latch::Latch;
+use crate::lease::give_back;
+use heddle_arena::{LaneId, Ptr};
+use heddle_vfs::Ino;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::time::{Duration, Instant};
+
+/// How long a thread waits for a lock before it looks whether the holder is dead, and how often it looks then.
+pub const LOOK: Duration = Duration::from_millis(10);
+
+/// The same, for who waits; in a model time does not pass, and nobody dies.
+pub fn look() -> Option<Duration> {
+    (!cfg!(any(loom, shuttle))).then_some(LOOK)
+}
+
+/// Others wait for this lane since `waited`: if its holder is dead, it is settled here and now; if it is stopped for too long,
+/// it is killed first.
+#[cold]
+pub fn held_up(core: &Core, lane: u16, waited: Duration) {
+    if !(1..=LANES).contains(&lane) || core.locks.is_some() {
+        return;
+    }
+    if !settle_if_dead(core, lane) && stopped::kill(core, lane, waited) {
+        // The kernel needs a moment; the next look finds the lane marked.
+        std::thread::yield_now();
+    }
+}
+
+/// Settles a lane whose holder is dead; false if it lives.
+fn settle_if_dead(core: &Core, lane: u16) -> bool {
+    let table = core.lane_table();
+    let Some(lease) = table.lease_lane(&core.arena, LaneId(lane)) else { return false };
+    // A lane that is free, and yet in somebody's way, was left behind by a process that let go of its mapping.
+    settle(core, lease.lane.0);
+    let _ours = table.release(&core.arena, lease.lane);
+    true
+}
+
+/// How long calls of attached processes may take to end when the file system is unmounted.
+const END_MAX: Duration = Duration::from_secs(10);
+
+/// Ends the file system for all who have attached: calls that begin from now on are refused, those under way are waited for, the dead are
+/// settled. False: somebody is still inside.
+pub fn end(core: &Core) -> bool {
+    core.root().ended.store(1, SeqCst);
+    if cfg!(shuttle) {
+        // Threads of a model have ended by then, and time is short.
+        return true;
+    }
+    // SAFETY: no memory is involved. With it, whoever began a call before has stored `inside` where it is seen below (O1 of `lease`).
+    let barrier = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if barrier != 0 {
+        // A kernel without it: stores are seen by all long before this is over.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let began = Instant::now();
+    loop {
+        sweep(core);
+        let inside = |lane: &u16| core.lane(*lane).intent.inside.load(SeqCst) != 0;
+        match lanes(core).find(inside) {
+            None => return true,
+            Some(_) if began.elapsed() > END_MAX => return false,
+            Some(lane) => {
+                stopped::kill(core, lane, began.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// Numbers of the lanes that were ever leased.
+fn lanes(core: &Core) -> impl Iterator<Item = u16> {
+    1..=(core.root().lanes_used.load(SeqCst) as u16).min(LANES)
+}
+
+/// Settles every lane whose holder is dead: the daemon's round. How many there were.
+pub fn sweep(core: &Core) -> u64 {
+    // ORDERING: Relaxed, a guess: the lease orders.
+    let leased = |lane: &u16| core.lane(*lane).intent.holder.load(Relaxed) != 0;
+    lanes(core).filter(leased).filter(|lane| settle_if_dead(core, *lane)).count() as u64
+}
+
+/// Brings a lane to an end (I1).
+pub fn settle(core: &Core, lane: u16) {
+    if core.locks.is_some() {
+        return;
+    }
+    // What the dead one has left may be anything; this process must live on.
+    let settled = catch_unwind(AssertUnwindSafe(|| settle_lane(core, lane)));
+    if settled.is_err() {
+        let _noted = core.damage(format!("what the holder of lane {lane} has left makes no sense"));
+    }
+}
+
+fn settle_lane(core: &Core, number: u16) {
+    let lane = core.lane(number);
+    // SAFETY: I1: the lease is the caller's, and no guard of it exists.
+    let own = unsafe { lane.own() };
+    let mut garbage = Vec::new();
+    let held_directories = latched(core, lane, number).filter_map(|(_, inode)| inode);
+    let owners = own.chains.iter().map(|held| held.ino).chain([lane.intent.cells().0]);
+    let owners: Vec<InodeRef<'_>> = owners
+        .chain(lane.intent.log().map(|(ino, ..)| ino))
+        .filter_map(|ino| living(core, ino))
+        .chain(held_directories.filter(|inode| inode.vi.is_directory()))
+        .collect();
+    for inode in &owners {
+        if let Err(error) = chains::repair(core, number, *inode, &mut garbage) {
+            let _noted = core.damage(error.to_string());
+        }
+    }
+    step(Step::Settling);
+    // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
+    core.region.fence();
+    let counts = transaction(core, own, lane, number, &mut garbage);
+    step(Step::Settling);
+    unlock_cells(core, lane, number);
+    step(Step::Settling);
+    lane.end_dead(counts);
+    release_latches(core, lane, number);
+    step(Step::Settling);
+    if let Pinning::Done(ino) = lane.intent.pin()
+        && let Some(inode) = core.slot(Ino(ino))
+    {
+        // What waits for the pins goes with the next one that is taken back.
+        inode.vi.unpin();
+    }
+    lane.intent.unpinned();
+    step(Step::Settling);
+    chains::let_go(core, number, &owners);
+    own.chains = Default::default();
+    own.chains_busy = 0;
+    step(Step::Settling);
+    give_blocks(core, own, lane, garbage, number);
+    step(Step::Settling);
+    // The last numbers may have been used and not yet counted.
+    own.page_serial += 1;
+    own.inode_serial += 1;
+    // ORDERING: Release, after all of it.
+    lane.intent.inside.store(0, Release);
+    lane.intent.holder.store(0, Release); // ORDERING: Release, as above.
+}
+
+/// The inode of this number, if one lives there.
+fn living(core: &Core, ino: u64) -> Option<InodeRef<'_>> {
+    core.slot(Ino(ino)).filter(|inode| ino != 0 && inode.vi.generation() != 0)
+}
+
+/// Applies the transaction that the lane was writing, if it is whole; true if it was.
+fn transaction(core: &Core, own: &mut Own, lane: &Lane, number: u16, garbage: &mut Vec<Extent>) -> bool {
+    let Some((ino, page, slot)) = lane.intent.log() else { return lane.state().committed() };
+    let Some(inode) = living(core, ino) else { return lane.state().committed() };
+    let records = records::written(core, inode, page, slot);
+    if records.is_empty() {
+        return lane.state().committed();
+    }
+    if lane.state().active() {
+        lane.commit();
+    }
+    records::apply(core, own, number, inode, &records, garbage);
+    true
+}
+
+/// Unlocks what the lane still holds of the cells that it meant to take: nothing has changed there.
+fn unlock_cells(core: &Core, lane: &Lane, number: u16) {
+    let (ino, first, end) = lane.intent.cells();
+    let Some(inode) = core.slot(Ino(ino)) else { return };
+    let mut page = first;
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, end) {
+        for cell in run.cells {
+            let lv = cell.lv();
+            if lv.locked() && lv.lane() == number && cell.unlock(lv.version()) {
+                wake(core, cell);
+            }
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+}
+
+/// Latches that the lane holds; with its inode, if it is an inode's EOF latch.
+fn latched<'c>(
+    core: &'c Core,
+    lane: &'c Lane,
+    number: u16,
+) -> impl Iterator<Item = (&'c Latch, Option<InodeRef<'c>>)> {
+    lane.intent.latches().filter_map(move |at| {
+        let latch = core.arena.try_get(Ptr::<Latch>::from_raw(at)).filter(|latch| latch.held_by(number))?;
+        Some((latch, inode_of_latch(core, at)))
+    })
+}
+
+/// The inode whose EOF latch lies there.
+fn inode_of_latch(core: &Core, at: u64) -> Option<InodeRef<'_>> {
+    let in_chunk = |n: usize| -> Option<InodeRef<'_>> {
+        let first = core.slot(Ino(n as u64 * crate::format::inode::CHUNK_INODES))?;
+        let start = core.arena.offset_of(first.vi).raw();
+        let index = at.checked_sub(start)? / size_of::<crate::inode::VInode>() as u64;
+        let inode = core.slot(Ino(first.ino.0 + index))?;
+        let in_here = index < crate::format::inode::CHUNK_INODES;
+        (in_here && core.arena.offset_of(&inode.vi.eof).raw() == at).then_some(inode)
+    };
+    (0..core.chunks().len()).find_map(in_chunk)
+}
+
+fn release_latches(core: &Core, lane: &Lane, number: u16) {
+    for (latch, inode) in latched(core, lane, number) {
+        if let Some(inode) = inode {
+            // Raised under this latch alone.
+            inode.vi.lower_gate();
+        }
+        latch.release_dead(number);
+    }
+    lane.intent.forget_latches();
+}
+
+/// Gives back the blocks that nobody else knows of, each once.
+fn give_blocks(core: &Core, own: &mut Own, lane: &Lane, garbage: Vec<Extent>, number: u16) {
+    let mut extents = garbage;
+    while let Some(extent) = lane.intent.taken.pop() {
+        extents.push(extent);
+    }
+    while let Some(extent) = own.limbo.pop() {
+        extents.push(extent);
+    }
+    while let Some(block) = own.magazine.pop() {
+        extents.push(Extent { block, count: 1 });
+    }
+    // PERSIST: D15: the publications that freed these blocks come before their next use.
+    core.region.fence();
+    extents.retain(|extent| extent.count > 0 && core.layout.holds(extent.block, extent.count));
+    extents.sort_by_key(|extent| extent.block);
+    let mut given = 0;
+    for extent in extents {
+        let (from, to) = (extent.block.0.max(given), extent.block.0 + extent.count);
+        if from < to {
+            core.free_map().give_if_used(Extent { block: crate::ids::BlockNo(from), count: to - from });
+            given = to;
+        }
+    }
+    crate::itable::drop_impossible(core, own);
+    give_back(core, own, number);
+}
