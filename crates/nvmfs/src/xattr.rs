@@ -177,6 +177,20 @@ pub fn generation(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
     attached(core, inode).map(|set| set.generation.load(Relaxed))
 }
 
+/// The record of the present set once more, at a generation of its own; `None` without a set. The caller holds the EOF latch.
+pub fn again(core: &Core, inode: InodeRef<'_>, generation: u64) -> Option<Record> {
+    let set = attached(core, inode)?;
+    Some(Record::Xattrs { blob: blob_of(set), generation, mtime: inode.vi.times()[1] })
+}
+
+/// That record is durable: those before it are dead.
+pub fn set_generation(core: &Core, inode: InodeRef<'_>, generation: u64) {
+    if let Some(set) = attached(core, inode) {
+        // ORDERING: Relaxed, read by cleaning, and under the latch.
+        set.generation.store(generation, Relaxed);
+    }
+}
+
 /// Blocks of the blob, for who frees all of an inode; none if it cannot be read.
 pub fn blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     let first = attached(core, inode).and_then(blob_of);

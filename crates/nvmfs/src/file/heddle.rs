@@ -514,6 +514,22 @@ impl LockedSparse<'_> {
         });
     }
 
+    /// Gives each page the map that a shift gives it, at `version`, and lets go. No block is freed here: they have moved, or are
+    /// the caller's.
+    pub fn publish_shifted(self, core: &Core, lane: u16, version: Version, map: impl Fn(PageNo) -> Map) {
+        self.for_cells(core, |page, cell| {
+            if cell.lv().lane() == lane && cell.publish(map(page), version) {
+                wake(core, cell);
+            }
+        });
+    }
+
+    /// Is this page's cell one of those that the lane holds?
+    pub fn holds(&self, core: &Core, lane: u16, page: PageNo) -> bool {
+        let cell = self.inode.vi.index().find(&core.arena, page).map(|run| run.cells[0].lv());
+        cell.is_some_and(|lv| lv.locked() && lv.lane() == lane)
+    }
+
     /// Maps each page to `map(page)` at `version` and lets go; a page for which that is `None` keeps content and version: no
     /// record names it (D1).
     pub fn publish(

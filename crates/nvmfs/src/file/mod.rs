@@ -6,6 +6,7 @@ pub mod place;
 pub mod range;
 pub mod read;
 pub mod resize;
+pub mod shift;
 pub mod steps;
 
 #[cfg(all(test, not(loom)))]

@@ -75,15 +75,7 @@ pub fn set_all(
         }
         _ => None,
     };
-    let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
-    let generation = inode.vi.change() + 1;
-    let done = change(core, guard, inode, clear, Some(new), prepared.as_ref());
-    match (prepared, done.is_ok()) {
-        (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
-        (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
-        (None, _) => {}
-    }
-    done
+    change(core, guard, inode, clear, Some(new), xattrs)
 }
 
 /// Makes `[start, end)` a hole; the size is kept, or becomes `size`. The caller holds the EOF latch.
@@ -104,7 +96,7 @@ fn change(
     inode: InodeRef<'_>,
     clear: Option<Span>,
     new: Option<&NewState>,
-    xattrs: Option<&Prepared>,
+    xattrs: Option<&Xattrs>,
 ) -> Result<()> {
     // The papers' range lock stands before the cells; nothing is mapped beyond EOF. In `nova` it guards the log too.
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
@@ -116,23 +108,16 @@ fn change(
         Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
         None => None,
     };
-    if commit::prepare(core, guard, inode, SLOTS)? || xattrs.is_some() {
-        // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
-        core.region.fence();
+    let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
+    let generation = inode.vi.change() + 1;
+    let done = log_change(core, guard, inode, clear, new, prepared.as_ref());
+    // Before cleaning, which may log them anew.
+    match (prepared, done.is_ok()) {
+        (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
+        (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
+        (None, _) => {}
     }
-    let closed = match clear {
-        Some(span) => clear_range(core, guard, inode, span, new, xattrs)?,
-        None => {
-            let state = state(inode, new.unwrap_or(&NewState::default()));
-            let mut records = vec![Record::State(state)];
-            records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
-            let committed = commit::commit(core, guard, inode, &records)?;
-            step(Step::Durable);
-            apply(inode, &records);
-            step(Step::LetGo);
-            committed.clean
-        }
-    };
+    let closed = done?;
     if closed {
         clean_log(core, guard, inode, Eof::Held);
     }
@@ -143,8 +128,34 @@ fn change(
     Ok(())
 }
 
+/// Makes a change durable and visible but for extended attributes; true if a log page was closed.
+fn log_change(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    clear: Option<Span>,
+    new: Option<&NewState>,
+    xattrs: Option<&Prepared>,
+) -> Result<bool> {
+    if commit::prepare(core, guard, inode, SLOTS)? || xattrs.is_some() {
+        // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
+        core.region.fence();
+    }
+    if let Some(span) = clear {
+        return clear_range(core, guard, inode, span, new, xattrs);
+    }
+    let state = state(inode, new.unwrap_or(&NewState::default()));
+    let mut records = vec![Record::State(state)];
+    records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
+    let committed = commit::commit(core, guard, inode, &records)?;
+    step(Step::Durable);
+    apply(inode, &records);
+    step(Step::LetGo);
+    Ok(committed.clean)
+}
+
 /// The state an inode will have.
-fn state(inode: InodeRef<'_>, new: &NewState) -> State {
+pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     let [mtime, _, atime, _] = inode.vi.times();
     let (uid, gid) = inode.vi.owner();
     let perm = inode.vi.kind_perm().map_or(0, |(_, perm)| perm);
@@ -161,7 +172,7 @@ fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     }
 }
 
-/// Logs size and attributes of a file anew, unchanged, if no other caller moves EOF just now: for cleaning.
+/// Logs size, attributes and extended attributes of a file anew, unchanged, if no other caller moves EOF just now: for cleaning.
 pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
     let latched = if eof == Eof::Free { inode.vi.eof.try_lock() } else { None };
     if eof == Eof::Free && latched.is_none() {
@@ -177,9 +188,13 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     let [mtime, ctime, ..] = inode.vi.times();
     let mut same = state(inode, &NewState { mtime: Some(mtime), ..NewState::default() });
     same.ctime = ctime;
-    let records = [Record::State(same)];
+    let mut records = vec![Record::State(same)];
+    records.extend(xattr::again(core, inode, same.generation));
     commit::commit(core, guard, inode, &records)?;
     apply(inode, &records);
+    if records.len() > 1 {
+        xattr::set_generation(core, inode, same.generation);
+    }
     Ok(())
 }
 

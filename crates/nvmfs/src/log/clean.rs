@@ -18,6 +18,7 @@
 use crate::alloc::free_later;
 use crate::core::Core;
 use crate::file::resize::restate;
+use crate::file::shift;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Blocks, Found, Record, WriteLine, parse, write_in};
 use crate::format::word::Line;
@@ -232,13 +233,13 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
             write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
         }
-        Record::Punch { page, version, .. } => {
-            // ORDERING: Relaxed, an older pair only keeps a record longer.
-            let later =
-                version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
-            !later && needed() && !planted(Bug::PunchDroppedEarly)
+        Record::Punch { .. } => {
+            tombstone_needed(core, inode, record, first_of) && !planted(Bug::PunchDroppedEarly)
         }
-        Record::Remap { .. } => true,
+        Record::Remap { page, version, .. } => {
+            !covered_later(inode, page, version)
+                && (needed() || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
+        }
         Record::Xattrs { generation, .. } => {
             xattr::generation(core, inode).is_none_or(|last| generation >= last)
         }
@@ -255,6 +256,23 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Name { dir, ref name, version, .. } => {
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
         }
+    }
+}
+
+/// Does a later truncation or shift cover all that this tombstone does?
+fn covered_later(inode: InodeRef<'_>, page: PageNo, version: Version) -> bool {
+    // ORDERING: Relaxed, an older pair only keeps a record longer.
+    version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed)
+}
+
+/// Is the record a tombstone of pages, and must it stay as one (I2)?
+pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
+    match *record {
+        Record::Punch { page, version, .. } | Record::Remap { page, version, .. } => {
+            !covered_later(inode, page, version)
+                && first_of.is_none_or(|chain| older_elsewhere(core, inode, chain))
+        }
+        _ => false,
     }
 }
 
@@ -301,9 +319,12 @@ fn carries_size(
     !newer
 }
 
-/// Blocks of the extent list that a record names; `None` if it cannot be read: then the page stays.
+/// Blocks of the extent list or map that a record names; `None` if it cannot be read: then the page stays.
 pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
     let mut blocks = Vec::new();
+    if let Record::Remap { blob, .. } = *record {
+        return shift::read_map(core, inode.id(), blob).map(|(_, blocks)| blocks);
+    }
     if let Record::Write { blocks: Blocks::List(first), .. } = *record {
         let mut next = Some(first);
         while let Some(at) = next {
