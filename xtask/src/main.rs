@@ -4,11 +4,15 @@
 //! one in `floors/table.rs`, the style rules functions in `tidy/`.
 
 mod bench;
+mod coherence;
+mod crash;
 mod docs;
 mod floors;
 mod loom;
 mod process;
 mod setup;
+mod shuttle;
+mod soak;
 mod step;
 mod test;
 mod tidy;
@@ -48,16 +52,40 @@ const CHORES: &[Chore] = &[
         run: loom::chore,
     },
     Chore {
+        name: "shuttle",
+        usage: "[--seeds N]",
+        about: "several threads over the whole engine; what the calls return has an order",
+        run: shuttle::chore,
+    },
+    Chore {
+        name: "soak",
+        usage: "[--minutes N] [--threads N] [--variant V]",
+        about: "mixed work on a nearly full image, remounted and checked every minute (20 minutes, 8 threads)",
+        run: soak::chore,
+    },
+    Chore {
         name: "torn",
         usage: "[--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
         run: torn::chore,
     },
     Chore {
+        name: "crash",
+        usage: "[--planted] [--length N] …",
+        about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
+        run: crash::chore,
+    },
+    Chore {
         name: "floors",
         usage: "[--json FILE]",
         about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
         run: floors::chore,
+    },
+    Chore {
+        name: "coherence",
+        usage: "[WORKLOAD…] [--target T,…] [--workers N,…] [--json FILE|-] [--svg FILE]",
+        about: "cache-line transfers an operation, with 2 to 64 workers, under QEMU (needs qemu-user)",
+        run: coherence::chore,
     },
     Chore { name: "bench", usage: "[-- FILTER]", about: "the micro-benchmarks", run: bench::chore },
     Chore {

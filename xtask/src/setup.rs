@@ -20,8 +20,11 @@ struct Tool {
     skipped_without: &'static str,
 }
 
+const QEMU: &str = if cfg!(target_arch = "aarch64") { "qemu-aarch64" } else { "qemu-x86_64" };
+
 const TOOLS: &[Tool] = &[
     Tool { program: "fusermount3", package: "fuse3", skipped_without: "mounts by other users than root" },
+    Tool { program: QEMU, package: "qemu-user", skipped_without: "cache-line transfers (coherence)" },
     Tool { program: "mkfs.ext4", package: "e2fsprogs", skipped_without: "ext4 in benchmarks" },
     Tool { program: "mkfs.xfs", package: "xfsprogs", skipped_without: "xfs in benchmarks" },
     Tool { program: "mkfs.btrfs", package: "btrfs-progs", skipped_without: "btrfs in benchmarks" },

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{docs, loom, process, setup, tidy, torn};
+use crate::{coherence, crash, docs, loom, process, setup, shuttle, soak, tidy, torn};
 
 const KILL_RIG: &str = "crates/nvmfs/tests/kill.rs";
 const KILL_ROUNDS: &str = "200";
@@ -75,9 +75,30 @@ const STEPS: &[Step] = &[
     Step {
         name: "loom",
         proves: "range locks, allocator and parking hold in every interleaving of the models, on weak memory",
-        action: Action::Command(loom::command),
+        action: Action::Command(loom::short),
         skip: loom::absent,
         limit: minutes(10),
+    },
+    Step {
+        name: "models",
+        proves: "the engine's lock-free parts hold under loom, and its models see each planted fault",
+        action: Action::Command(loom::engine),
+        skip: always,
+        limit: minutes(10),
+    },
+    Step {
+        name: "shuttle",
+        proves: "what calls of several threads return has an order (all: cargo xtask shuttle)",
+        action: Action::Command(shuttle::short),
+        skip: always,
+        limit: minutes(5),
+    },
+    Step {
+        name: "soak",
+        proves: "two minutes of mixed work and remounts on a nearly full image lose nothing (all: cargo xtask soak)",
+        action: Action::Command(soak::short),
+        skip: always,
+        limit: minutes(5),
     },
     Step {
         name: "demo",
@@ -94,10 +115,31 @@ const STEPS: &[Step] = &[
         limit: minutes(5),
     },
     Step {
+        name: "coherence",
+        proves: "readers and writers of one file's different pages share no line they write, nova's readers do",
+        action: Action::Call(coherence::short),
+        skip: coherence::absent,
+        limit: minutes(10),
+    },
+    Step {
         name: "torn",
         proves: "overlapping reads and writes are never torn (1e4 reads a shape; all: cargo xtask torn)",
         action: Action::Command(torn::short),
         skip: |root| rig_missing(root, torn::RIG),
+        limit: minutes(5),
+    },
+    Step {
+        name: "crash",
+        proves: "a power cut in any single operation leaves what was before or after it (all: cargo xtask crash)",
+        action: Action::Command(crash::short),
+        skip: |root| rig_missing(root, crash::RIG),
+        limit: minutes(5),
+    },
+    Step {
+        name: "planted",
+        proves: "the crash rig sees the bugs that are planted for it (all: cargo xtask crash --planted)",
+        action: Action::Command(crash::short_planted),
+        skip: |root| rig_missing(root, crash::RIG),
         limit: minutes(5),
     },
 ];

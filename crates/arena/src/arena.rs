@@ -158,6 +158,7 @@ impl Arena {
         // ORDERING: Release, pairs with the Acquire in `attach`.
         arena.header().magic.store(MAGIC, Release);
         let header = arena.header();
+        watch::name_ground(arena.mapping.base().as_ptr() as usize, capacity as usize, "arena: free block");
         watch::tell(std::slice::from_ref(&header.root));
         watch::tell(std::slice::from_ref(&header.top));
         watch::tell(&header.free);
@@ -362,6 +363,20 @@ impl Arena {
             }
         }
         Ok((first, count))
+    }
+
+    /// May `first` head a chain of `count` free blocks of this class? Sure is only a no.
+    pub(crate) fn could_be_chain(&self, class: Class, first: u64, count: u64) -> bool {
+        let mut at = first;
+        for _ in 0..count.min(class.batch()) {
+            let fits = at.checked_add(class.bytes()).is_some_and(|end| end <= self.used_bytes());
+            if at < HEADER_BYTES || !at.is_multiple_of(16) || !fits {
+                return false;
+            }
+            // ORDERING: Relaxed, the block is the caller's if it is one.
+            at = self.links(at).chain.load(Relaxed);
+        }
+        count <= class.batch()
     }
 
     /// The links of a free block.

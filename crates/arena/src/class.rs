@@ -18,7 +18,7 @@ const SMALL_SIZES: [u32; 22] = [
 ];
 
 /// A batch is what moves between a heap and the shared lists in one step: at most this many blocks …
-const BATCH_BLOCKS: u64 = if cfg!(loom) { 2 } else { 32 };
+const BATCH_BLOCKS: u64 = if cfg!(loom) { 2 } else { 128 };
 /// … and at most this many bytes (but always one block).
 const BATCH_BYTES: u64 = 16 << 10;
 

@@ -9,7 +9,7 @@
 //!             in between, `below` may be stale; but every push counts up `pushes`, so the swap fails, unless exactly a
 //!             multiple of 2^26 pushes of this class happened inside that window and left the same block on top. At 10 ns a push
 //!             that is a popper preempted for 0.67 s or a multiple of it, hit to within one push, while the others keep to this
-//!             one class: accepted, and far rarer in fact, for heaps push batches of up to 32 blocks.
+//!             one class: accepted, and far rarer in fact, for heaps push batches of up to 128 blocks.
 //! Late reads  The late popper's read of `below` may hit a block that its new owner fills with plain stores. The value is
 //!             thrown away (the swap fails). Rust's model has no name for such a read, as for those of any seqlock; it is an aligned 8-byte
 //!             load of mapped memory, which is all that is used.

@@ -17,6 +17,8 @@ pub struct Use {
     pub element_bytes: usize,
     /// The type of such a thing, or what it is in words; empty: nothing known, whatever was said before is over.
     pub what: &'static str,
+    /// It lies under other things, which are told one by one.
+    pub ground: bool,
     /// Where in the source it was put to this use.
     pub site: &'static Location<'static>,
 }
@@ -44,6 +46,7 @@ pub(crate) fn tell<T>(things: &[T]) {
             bytes: size_of_val(things),
             element_bytes: size_of::<T>(),
             what: std::any::type_name::<T>(),
+            ground: false,
             site: Location::caller(),
         });
     }
@@ -54,6 +57,14 @@ pub(crate) fn tell<T>(things: &[T]) {
 #[track_caller]
 pub fn name(address: usize, bytes: usize, what: &'static str) {
     if let Some(watcher) = WATCHER.get() {
-        watcher(&Use { address, bytes, element_bytes: bytes, what, site: Location::caller() });
+        watcher(&Use { address, bytes, element_bytes: bytes, what, ground: false, site: Location::caller() });
+    }
+}
+
+/// As [`name`], of what lies under other things.
+#[track_caller]
+pub fn name_ground(address: usize, bytes: usize, what: &'static str) {
+    if let Some(watcher) = WATCHER.get() {
+        watcher(&Use { address, bytes, element_bytes: bytes, what, ground: true, site: Location::caller() });
     }
 }

@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
             element_bytes: told.element_bytes,
             what: told.what,
             site: (told.site.file(), told.site.line()),
-            ground: false,
+            ground: told.ground,
         });
     });
     let (files, rounds) = scale(workload, args.workers);
@@ -58,7 +58,10 @@ pub fn run(args: &Args) -> Result<()> {
         ..Config::default()
     };
     let variant = args.target;
-    let open = Arc::new(move |need: &Need| open(variant, need));
+    // As large an image as a timed run would have: how far lanes search apart follows from it. What is not touched costs nothing.
+    let usual = Config { workloads: vec![workload], cores: vec![args.workers], ..Config::default() };
+    let bytes = engines::image_bytes(&usual.need_max());
+    let open = Arc::new(move |_: &Need| open(variant, bytes));
     let target = Target::InProcess { name: variant.name().to_owned(), open };
     run_in_turns(&config, &target, workload, args.workers, rounds, &Turns).map_err(|error| anyhow!(error))
 }
@@ -75,16 +78,9 @@ fn scale(workload: Workload, workers: usize) -> (u32, Rounds) {
     }
 }
 
-fn open(variant: Variant, need: &Need) -> Result<heddle_fxmark::Session> {
-    let region = Region::anonymous(engines::image_bytes(need))?;
-    guest::say(&guest::Use {
-        address: region.base_address(),
-        bytes: region.len_bytes() as usize,
-        element_bytes: region.len_bytes() as usize,
-        what: "region",
-        site: (file!(), line!()),
-        ground: true,
-    });
+fn open(variant: Variant, bytes: u64) -> Result<heddle_fxmark::Session> {
+    let region = Region::anonymous(bytes)?;
+    watch::name_ground(region.base_address(), bytes as usize, "region");
     format_region(&region, variant)?;
     let locks = Locks::default();
     let options = MountOptions {
@@ -101,15 +97,10 @@ struct Turns;
 
 impl Watch for Turns {
     fn worker_starts(&self, _worker: usize) {
-        let Some((address, bytes)) = stack() else { return };
-        guest::say(&guest::Use {
-            address,
-            bytes,
-            element_bytes: bytes,
-            what: "stack or thread-local data",
-            site: (file!(), line!()),
-            ground: true,
-        });
+        forget_foreign_heap();
+        if let Some((address, bytes)) = stack() {
+            watch::name_ground(address, bytes, "stack or thread-local data");
+        }
     }
 
     #[inline]
@@ -120,6 +111,21 @@ impl Watch for Turns {
     #[inline]
     fn ends(&self, _worker: usize) {
         guest::end();
+    }
+}
+
+/// The C library's cache of freed memory: blocks up to so many bytes, in steps, so many of each size.
+const CACHED_BYTES: usize = 1032;
+const CACHED_STEP: usize = 16;
+const CACHED_BLOCKS: usize = 7;
+
+/// What the main thread allocated for this thread to start with, and this thread has freed since, lies among the main thread's
+/// memory; used again by this thread, it would share lines with other threads' leftovers. Takes it all, for ever.
+fn forget_foreign_heap() {
+    for bytes in (CACHED_STEP / 2..=CACHED_BYTES).step_by(CACHED_STEP) {
+        for _ in 0..CACHED_BLOCKS {
+            std::hint::black_box(Vec::<u8>::with_capacity(bytes).leak());
+        }
     }
 }
 

@@ -7,6 +7,10 @@ use std::process::ExitCode;
 #[derive(Debug)]
 pub struct Usage(pub String);
 
+/// An exit code of its own, as fsck(8) asks for; said with the error it is the context of, if there is one.
+#[derive(Debug)]
+pub struct Exit(pub u8);
+
 /// It failed, and everything there is to say has been said: exit code 1.
 #[derive(Debug)]
 pub struct Said;
@@ -23,6 +27,13 @@ impl fmt::Display for Said {
     }
 }
 
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+
+impl std::error::Error for Exit {}
 impl std::error::Error for Usage {}
 impl std::error::Error for Said {}
 
@@ -36,6 +47,12 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
+    if let Some(Exit(code)) = error.downcast_ref::<Exit>() {
+        if error.chain().nth(1).is_some() {
+            crate::output::talk(&format!("heddle: {}", text(error)));
+        }
+        return ExitCode::from(*code);
+    }
     if !error.is::<Said>() {
         crate::output::talk(&format!("heddle: {}", text(error)));
     }
@@ -45,7 +62,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 /// The error and its causes, each once: many texts of ours hold their cause already.
 pub fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    for cause in error.chain().filter(|cause| !cause.is::<Exit>()).map(ToString::to_string) {
         if !text.contains(&cause) {
             text += if text.is_empty() { "" } else { ": " };
             text += &cause;

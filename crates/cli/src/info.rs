@@ -1,9 +1,12 @@
-//! `heddle info`: what an image says of itself. Reads the superblock alone, of mounted images too.
+//! `heddle info`: what an image says of itself, of mounted images too; and, where nobody is changing it, what is in it.
+
+mod content;
 
 use crate::image;
 use crate::output::{self, Sink};
 use crate::size::Size;
 use anyhow::{Context, Result};
+use heddle_nvmfs::fsck::survey;
 use heddle_nvmfs::{ImageInfo, VolumeError, inspect};
 use heddle_pmem::{Error, OpenOptions, Region};
 use heddle_vfs::Time;
@@ -12,13 +15,16 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Tell what an image is: size, variant, identity, clean or not, mounted or not
+/// Tell what an image is, and what is in it: space, inodes, logs, fragmentation; of a mounted one the superblock alone
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// A line for each inode: names, size, extents, chains and records of its log
+    #[arg(long)]
+    files: bool,
     /// File or device
     image: PathBuf,
 }
@@ -26,6 +32,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   heddle info /dev/shm/my.img
+  heddle info --files /dev/shm/my.img
   heddle info --json /dev/shm/my.img";
 
 #[derive(Serialize)]
@@ -42,14 +49,21 @@ struct Info {
     clean: bool,
     in_use: bool,
     in_use_by_pid: Option<u32>,
+    /// Nothing of an image in use, or whose superblock is all that is left.
+    content: Option<content::Content>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let path = args.image.as_path();
     let options = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
+    let mut inside = None;
     let (found, holder) = match Region::open(path, &options) {
-        Ok(region) => (inspect(path, region.len_bytes(), &|at, into| region.read(at, into))?, None),
+        Ok(region) => {
+            let found = inspect(path, region.len_bytes(), &|at, into| region.read(at, into))?;
+            inside = survey(&path.display().to_string(), &region)?;
+            (found, None)
+        }
         Err(Error::InUse { pid, .. }) => {
             let meta = path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
             (of_file(path, meta.len())?, Some(pid))
@@ -69,8 +83,13 @@ pub fn run(args: &Args) -> Result<()> {
         clean: found.clean,
         in_use: holder.is_some(),
         in_use_by_pid: holder.flatten(),
+        content: inside.map(|survey| content::Content::of(&survey, args.files)),
     };
-    if args.json { output::json(&Sink::Stdout, &info) } else { output::data(&text(&info, &found)) }
+    if args.json {
+        return output::json(&Sink::Stdout, &info);
+    }
+    let inside = info.content.as_ref().map_or(String::new(), |content| format!("\n{}", content.text()));
+    output::data(&format!("{}{inside}", text(&info, &found)))
 }
 
 /// Reads the superblock of a file past its lock.
@@ -105,16 +124,27 @@ fn text(info: &Info, found: &ImageInfo) -> String {
 
 /// Date and time of day, UTC.
 pub fn clock(at: Time) -> String {
-    let secs = at.secs();
+    let Some([year, month, day, hour, minute, second]) = parts(at.secs()) else {
+        return format!("{} s", at.secs());
+    };
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// Now, as part of a file's name.
+pub fn stamp() -> String {
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    let [year, month, day, hour, minute, second] = parts(now).unwrap_or_default();
+    format!("{year}{month:02}{day:02}T{hour:02}{minute:02}{second:02}")
+}
+
+/// Year, month, day, hour, minute, second, UTC.
+fn parts(secs: i64) -> Option<[i32; 6]> {
     // SAFETY: `tm` is plain integers and a pointer, for which zero is valid.
-    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both point to live locals.
-    if unsafe { libc::gmtime_r(&secs, &mut parts) }.is_null() {
-        return format!("{secs} s");
+    if unsafe { libc::gmtime_r(&secs, &mut tm) }.is_null() {
+        return None;
     }
-    let (year, month) = (parts.tm_year + 1900, parts.tm_mon + 1);
-    format!(
-        "{year}-{month:02}-{:02} {:02}:{:02}:{:02} UTC",
-        parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec
-    )
+    Some([tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec])
 }

@@ -1,13 +1,17 @@
 //! The `heddle` command line.
 //!
 //! A file a command. What a command finds goes to stdout, what it has to say to stderr. Exit codes: 0 it went well,
-//! 1 it did not, 2 the command was wrong.
+//! 1 it did not, 2 the command was wrong; `fsck` has those of fsck(8).
 
 mod bandwidth;
 mod coherence;
+mod crash;
 mod demo;
+mod dump;
 mod engines;
+mod explain;
 mod failure;
+mod fsck;
 mod fxmark;
 mod image;
 mod info;
@@ -42,6 +46,7 @@ Examples:
   heddle mkfs --size 1G /dev/shm/my.img    make an image
   heddle mount /dev/shm/my.img /mnt/h      mount it for any program
   heddle umount /mnt/h
+  heddle fsck -n /dev/shm/my.img           check it; repair with -y
   heddle fxmark DWOM --target heddle,tmpfs --cores 1,2
 
 Sizes may be written 4K, 4KiB or 4096. Exit codes: 0 it went well, 1 it did not, 2 the command was wrong.";
@@ -54,9 +59,13 @@ enum Command {
     Umount(umount::Args),
     Run(run::Args),
     Info(info::Args),
+    Fsck(fsck::Args),
+    Explain(explain::Args),
+    Dump(dump::Args),
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
@@ -68,10 +77,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match mount::helper::from_name(std::env::args_os().collect()) {
-        Ok(Some(args)) => Cli::parse_from(args),
-        Ok(None) => Cli::parse(),
+    let args = match mount::helper::from_name(std::env::args_os().collect()) {
+        Ok(Some(args)) => args,
+        Ok(None) => std::env::args_os().collect(),
         Err(error) => return failure::report(&error),
+    };
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return wrong_words(&error),
     };
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args),
@@ -80,9 +93,13 @@ fn main() -> ExitCode {
         Command::Umount(args) => umount::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
         Command::Coherence(args) => coherence::run(&args),
@@ -91,6 +108,17 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),
+    }
+}
+
+/// Help and version go to stdout and are no failure. Who calls fsck by its rules learns of wrong words by its exit code.
+fn wrong_words(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let of_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        _ if of_fsck => ExitCode::from(fsck::USAGE),
+        code => ExitCode::from(code as u8),
     }
 }
 

@@ -27,6 +27,8 @@ pub type OnAccess = extern "C" fn(vcpu: c_uint, info: MemInfo, address: u64, sit
 pub type OnTranslate = extern "C" fn(Id, *mut Block);
 /// `qemu_plugin_vcpu_syscall_cb_t`
 pub type OnSyscall = extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
+/// `qemu_plugin_vcpu_syscall_ret_cb_t`
+pub type OnReturn = extern "C" fn(Id, c_uint, i64, i64);
 /// `qemu_plugin_udata_cb_t`
 pub type OnExit = extern "C" fn(Id, *mut c_void);
 
@@ -40,6 +42,7 @@ pub const LOADS_AND_STORES: c_int = 3;
 pub struct Qemu {
     pub on_translate: unsafe extern "C" fn(Id, OnTranslate),
     pub on_syscall: unsafe extern "C" fn(Id, OnSyscall),
+    pub on_return: unsafe extern "C" fn(Id, OnReturn),
     pub on_exit: unsafe extern "C" fn(Id, OnExit, *mut c_void),
     pub on_access: unsafe extern "C" fn(*mut Insn, OnAccess, c_int, c_int, *mut c_void),
     pub insns: unsafe extern "C" fn(*const Block) -> usize,
@@ -53,6 +56,7 @@ impl Qemu {
     /// Finds them in this process.
     pub fn find() -> Result<Qemu, String> {
         // SAFETY: each symbol is transmuted to the type that QEMU's interface gives it.
+        #[allow(clippy::missing_transmute_annotations, reason = "the fields say the types")]
         unsafe {
             Ok(Qemu {
                 on_translate: std::mem::transmute::<*mut c_void, _>(symbol(
@@ -60,6 +64,9 @@ impl Qemu {
                 )?),
                 on_syscall: std::mem::transmute::<*mut c_void, _>(symbol(
                     c"qemu_plugin_register_vcpu_syscall_cb",
+                )?),
+                on_return: std::mem::transmute::<*mut c_void, _>(symbol(
+                    c"qemu_plugin_register_vcpu_syscall_ret_cb",
                 )?),
                 on_exit: std::mem::transmute::<*mut c_void, _>(symbol(c"qemu_plugin_register_atexit_cb")?),
                 on_access: std::mem::transmute::<*mut c_void, _>(symbol(

@@ -9,6 +9,7 @@
 //! | `lines`   | the lines: who has an up-to-date copy |
 //! | `uses`    | which addresses are what |
 //! | `tally`   | transfers by structure and by code |
+//! | `clock`   | the time that the program sees in a turn |
 //! | `abi`     | the few functions of QEMU's plug-in interface that are used |
 //! | `plugin`  | callbacks: from QEMU's events to the above |
 //!
@@ -18,6 +19,7 @@
 //! Limits      docs/coherence.md.
 
 mod abi;
+mod clock;
 pub mod guest;
 mod lines;
 mod plugin;

@@ -3,9 +3,11 @@
 //! State       one run for the process, and `TURN`: which thread of the program has the turn, if any.
 //! Invariants  I1  accesses of a thread without the turn are not looked at: what the program does to hand the turn over, and
 //!                 whatever it does besides, does not exist.
+//!             I2  clocks read in a turn stand still but for a microsecond a round (`clock.rs`).
 
 use crate::WORKERS_MAX;
 use crate::abi::{self, Block, Id, LOADS_AND_STORES, MemInfo, NO_REGISTERS, Qemu};
+use crate::clock::Clock;
 use crate::guest::{ANSWER, BEGIN, CALL, END, HELLO, QUESTION, SAY, Said};
 use crate::tally::Tally;
 use crate::uses::Kind;
@@ -20,6 +22,7 @@ static RUN: Mutex<Option<Run>> = Mutex::new(None);
 
 struct Run {
     tally: Tally,
+    clock: Clock,
     file: String,
 }
 
@@ -51,11 +54,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
             return 1;
         }
     };
-    *run() = Some(Run { tally: Tally::default(), file: file.to_owned() });
+    *run() = Some(Run { tally: Tally::default(), clock: Clock::default(), file: file.to_owned() });
     // SAFETY: functions of QEMU with the callbacks they take; all are 'static.
     unsafe {
         (qemu.on_translate)(id, on_translate);
         (qemu.on_syscall)(id, on_syscall);
+        (qemu.on_return)(id, on_return);
         (qemu.on_exit)(id, on_exit, std::ptr::null_mut());
     }
     0
@@ -103,6 +107,13 @@ extern "C" fn on_syscall(
     _: u64,
 ) {
     if number != CALL {
+        // ORDERING: Relaxed, as in `on_access`.
+        if number == libc::SYS_clock_gettime
+            && TURN.load(Relaxed) as u32 == vcpu + 1
+            && let Some(run) = run().as_mut()
+        {
+            run.clock.asked = (what, one);
+        }
         return;
     }
     match what {
@@ -110,6 +121,11 @@ extern "C" fn on_syscall(
         BEGIN if one < WORKERS_MAX as u64 => {
             // ORDERING: Relaxed, as in `on_access`.
             TURN.store(u64::from(vcpu + 1) | one << 32 | (two & 1) << 40, Relaxed);
+            if one == 0
+                && let Some(run) = run().as_mut()
+            {
+                run.clock.round();
+            }
         }
         END => {
             let turn = TURN.swap(0, Relaxed); // ORDERING: as above.
@@ -122,6 +138,22 @@ extern "C" fn on_syscall(
         SAY => say(one),
         _ => {}
     }
+}
+
+/// A clock has been read: the answer lies at the address that was asked for, and is changed there.
+extern "C" fn on_return(_id: Id, vcpu: c_uint, number: i64, result: i64) {
+    // ORDERING: Relaxed, as in `on_access`.
+    if number != libc::SYS_clock_gettime || result != 0 || TURN.load(Relaxed) as u32 != vcpu + 1 {
+        return;
+    }
+    let mut run = run();
+    // Without an answered `hello` the program's addresses are not ours.
+    let Some(run) = run.as_mut().filter(|run| run.tally.base != 0 && run.clock.asked.1 != 0) else { return };
+    let (clock, answer) = std::mem::take(&mut run.clock.asked);
+    // SAFETY: QEMU has just written a timespec there for the program, which waits in its call.
+    let answer = unsafe { &mut *(answer as *mut libc::timespec) };
+    let now = run.clock.now_ns(clock, answer.tv_sec * 1_000_000_000 + answer.tv_nsec);
+    (answer.tv_sec, answer.tv_nsec) = (now / 1_000_000_000, now % 1_000_000_000);
 }
 
 /// The program's addresses are ours only if QEMU has put it where it thinks it is: looked at through a file, which fails where

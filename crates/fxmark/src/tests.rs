@@ -4,6 +4,7 @@ mod faults;
 mod ground;
 mod reports;
 mod toy;
+mod turns;
 
 use crate::*;
 use std::sync::Arc;
@@ -150,6 +151,6 @@ fn an_unknown_target_is_answered_with_the_names_there_are() {
 #[test]
 fn with_direct_io_tmpfs_is_no_yardstick() {
     let peers = |direct| Kernel::ALL.map(|kernel| Target::Kernel(kernel).is_peer(direct));
-    assert_eq!((peers(false), peers(true)), ([true; 5], [false, true, true, true, true]));
+    assert_eq!((peers(false), peers(true)), ([true; 6], [false, true, true, true, true, true]));
     assert!(!toy(Fault::None).is_peer(false));
 }

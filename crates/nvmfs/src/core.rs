@@ -10,17 +10,24 @@ use crate::ids::BlockNo;
 use crate::inode::{InodeRef, VInode};
 use crate::lane::Lane;
 use crate::latch::Latch;
+use crate::region::Region;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
-use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Lanes of a mount: as many threads can be inside at once.
-pub const LANES: u16 = 1000;
+pub const LANES: u16 = if cfg!(loom) {
+    3
+} else if cfg!(shuttle) {
+    8
+} else {
+    1000
+};
 
 /// How long a stopped process may hold up others, in ms, unless the mount says otherwise.
 pub const PATIENCE_MS: u32 = 30_000;
@@ -148,7 +155,8 @@ pub const LAYOUT: u64 = {
 // SAFETY: numbers, offsets and atomics.
 unsafe impl Shared for Root {}
 
-/// See the module.
+/// See the module. What every call reads shares no line with what else lies in the process' heap.
+#[repr(align(128))]
 pub struct Core {
     /// The media.
     pub region: Region,

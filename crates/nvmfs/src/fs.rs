@@ -1,5 +1,8 @@
 //! The engine as a [`FileSystem`]: checks who may, finds the inode, takes a lane, and hands the work to the mechanisms.
 
+mod attrs;
+mod xattrs;
+
 use crate::core::Core;
 use crate::file::heddle::At;
 use crate::file::resize::NewState;
@@ -11,9 +14,11 @@ use crate::log::chain;
 use crate::names::ops::Remove;
 use crate::names::rename::End;
 use crate::names::{life, ops, rename, table};
+use crate::xattr::{self, check};
+use attrs::{checked, without_set_ids};
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags,
-    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetTime, StatFs, Time,
+    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -91,93 +96,6 @@ impl NvmFs {
     }
 }
 
-fn without_set_ids(perm: u16) -> u16 {
-    let group = if perm & 0o010 != 0 { 0o2000 } else { 0 };
-    perm & !(0o4000 | group)
-}
-
-fn time(set: SetTime) -> Time {
-    match set {
-        SetTime::Now => crate::clock::exact(),
-        SetTime::At(at) => at,
-    }
-}
-
-/// May this caller set these attributes? What he sets them to, after the rules for set-id bits.
-fn checked(inode: InodeRef<'_>, cred: &Cred, handle: Option<&Handle>, set: &SetAttr) -> Result<NewState> {
-    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let (uid, gid) = inode.vi.owner();
-    let owner = cred.is_root() || cred.uid == uid;
-    may_set_owner(set, cred, kind, owner, uid, gid)?;
-    may_set_times(inode, cred, set, owner)?;
-    let mut new = NewState { uid: set.uid, gid: set.gid, size: set.size_bytes, ..NewState::default() };
-    let mut bits = perm;
-    if let Some(size) = set.size_bytes {
-        may_set_size(inode, cred, kind, handle, size)?;
-        if !cred.is_root() {
-            bits = without_set_ids(bits);
-        }
-    }
-    // Also when root does it, as Linux.
-    if (set.uid.is_some() || set.gid.is_some()) && kind != FileKind::Directory {
-        bits = without_set_ids(bits);
-    }
-    if let Some(to) = set.perm {
-        let foreign_group = !cred.is_root() && !cred.in_group(set.gid.unwrap_or(gid));
-        bits = to & 0o7777 & if foreign_group { !0o2000 } else { !0 };
-    }
-    new.perm = (bits != perm || set.perm.is_some()).then_some(bits);
-    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(time));
-    Ok(new)
-}
-
-fn may_set_owner(set: &SetAttr, cred: &Cred, kind: FileKind, owner: bool, uid: u32, gid: u32) -> Result<()> {
-    if set.perm.is_some() {
-        if kind == FileKind::Symlink {
-            return Err(Error::NotSupported("the mode of a symbolic link"));
-        }
-        if !owner {
-            return Err(Error::NotPermitted);
-        }
-    }
-    let gives_away = set.uid.is_some_and(|to| to != uid || !owner);
-    let joins = set.gid.is_some_and(|to| !owner || (to != gid && !cred.in_group(to)));
-    if !cred.is_root() && (gives_away || joins) { Err(Error::NotPermitted) } else { Ok(()) }
-}
-
-/// Both times to now is touching, which who may write may do; all else is the owner's. With a size it is part of the truncation.
-fn may_set_times(inode: InodeRef<'_>, cred: &Cred, set: &SetAttr, owner: bool) -> Result<()> {
-    let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-    match (set.atime, set.mtime) {
-        _ if owner => Ok(()),
-        (None, None) => Ok(()),
-        (Some(SetTime::Now), Some(SetTime::Now)) => ops::check(inode, cred, Permission::WRITE),
-        (atime, mtime) if set.size_bytes.is_some() && !exact(atime) && !exact(mtime) => Ok(()),
-        _ => Err(Error::NotPermitted),
-    }
-}
-
-fn may_set_size(
-    inode: InodeRef<'_>,
-    cred: &Cred,
-    kind: FileKind,
-    handle: Option<&Handle>,
-    size: u64,
-) -> Result<()> {
-    if handle.is_some_and(|handle| !handle.flags.write) {
-        return Err(Error::InvalidArgument("the file is not open for writing"));
-    }
-    match kind {
-        FileKind::Regular => {}
-        FileKind::Directory => return Err(Error::IsDirectory),
-        _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
-    }
-    if handle.is_none() {
-        ops::check(inode, cred, Permission::WRITE)?;
-    }
-    if size > heddle_vfs::OFFSET_MAX_BYTES { Err(Error::FileTooBig) } else { Ok(()) }
-}
-
 impl FileSystem for NvmFs {
     fn statfs(&self) -> Result<StatFs> {
         let layout = &self.core.layout;
@@ -217,24 +135,19 @@ impl FileSystem for NvmFs {
         self.attr(self.core.inode(ino)?)
     }
 
+    fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
+        check(&self.core, self.core.inode(ino)?, cred, want)
+    }
+
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {
         let inode = match handle {
             Some(handle) if handle.ino == ino => self.open_inode(handle)?,
             _ => self.core.inode(ino)?,
         };
         self.core.writable()?;
-        let new = checked(inode, cred, handle, set)?;
+        let new = checked(&self.core, inode, cred, handle, set)?;
         if new != NewState::default() {
-            let mut guard = enter(&self.core)?;
-            // Counted as open meanwhile: the inode stays, and so do the nodes of its range lock.
-            let held = self.handle(&mut guard, inode, OpenFlags::default())?;
-            let done = {
-                let _eof = inode.vi.eof.lock();
-                resize::set_state(&self.core, &mut guard, inode, &new)
-            };
-            drop(guard);
-            self.release(held);
-            done?;
+            self.latched(inode, |guard| resize::set_state(&self.core, guard, inode, &new))?;
         }
         self.attr(inode)
     }
@@ -265,6 +178,60 @@ impl FileSystem for NvmFs {
         Ok((self.attr(inode)?, handle))
     }
 
+    fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: Ino,
+        perm: u16,
+        flags: OpenFlags,
+        linkable: bool,
+    ) -> Result<(Attr, Handle)> {
+        if !flags.write {
+            return Err(Error::InvalidArgument("a file without a name is opened for writing"));
+        }
+        let dir = self.changing_directory(cred, dir)?;
+        check(&self.core, dir, cred, Permission::WRITE_EXECUTE)?;
+        let mut guard = enter(&self.core)?;
+        let inode = life::make_unnamed(&self.core, &mut guard, cred, dir, perm, linkable)?;
+        let handle = match self.handle(&mut guard, inode, flags) {
+            Ok(handle) => handle,
+            Err(error) => {
+                life::unmake(&self.core, &mut guard, inode);
+                return Err(error);
+            }
+        };
+        // From here on the handle alone keeps it.
+        inode.vi.nlink.store(0, SeqCst);
+        Ok((self.attr(inode)?, handle))
+    }
+
+    fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        xattrs::get(&self.core, self.core.inode(ino)?, cred, name)
+    }
+
+    fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        let inode = self.core.inode(ino)?;
+        self.core.writable()?;
+        self.latched(inode, |guard| xattrs::set(&self.core, guard, inode, cred, name, value, how))
+    }
+
+    fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        Ok(xattr::of(&self.core, self.core.inode(ino)?)?.list(cred))
+    }
+
+    fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        let inode = self.core.inode(ino)?;
+        self.core.writable()?;
+        self.latched(inode, |guard| xattrs::remove(&self.core, guard, inode, cred, name))
+    }
+
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let inode = self.core.inode(ino)?;
         match inode.vi.kind_perm() {
@@ -282,8 +249,18 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let inode = self.core.inode(ino)?;
         let mut guard = enter(&self.core)?;
-        ops::link(&self.core, &mut guard, cred, inode, dir, name)?;
-        self.attr(inode)
+        // A file that never had a name must not end between two looks at its count.
+        let held = match inode.vi.linkable() {
+            true => Some(self.handle(&mut guard, inode, OpenFlags::default())?),
+            false => None,
+        };
+        let done = ops::link(&self.core, &mut guard, cred, inode, dir, name).and_then(|()| self.attr(inode));
+        if held.is_some() && done.is_err() {
+            inode.vi.set_linkable(true);
+        }
+        drop(guard);
+        held.into_iter().for_each(|held| self.release(held));
+        done
     }
 
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
@@ -329,7 +306,7 @@ impl FileSystem for NvmFs {
         let mut want = 0;
         want |= if flags.read { Permission::READ.0 } else { 0 };
         want |= if flags.write || flags.truncate { Permission::WRITE.0 } else { 0 };
-        ops::check(inode, cred, Permission(want))?;
+        check(&self.core, inode, cred, Permission(want))?;
         let mut guard = enter(&self.core)?;
         if kind == FileKind::Regular {
             paper::make_locks(&self.core, guard.own, inode)?;
@@ -430,6 +407,8 @@ impl FileSystem for NvmFs {
             table::list(&self.core, dir, at, LIST_BATCH, &mut batch)?;
             let Some(last) = batch.entries.last() else { return Ok(()) };
             at = last.hash + 1;
+            // A batch that is not full reached the end.
+            let ended = batch.entries.len() < LIST_BATCH;
             for (i, entry) in batch.entries.iter().enumerate() {
                 let Ok(name) = Name::new(batch.name(entry)) else {
                     return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
@@ -441,11 +420,32 @@ impl FileSystem for NvmFs {
                     return Ok(());
                 }
             }
+            if ended {
+                return Ok(());
+            }
         }
     }
 }
 
 impl NvmFs {
+    /// Changes attributes: under the EOF latch, and counted as open meanwhile, so that the inode stays, and the nodes of its range
+    /// lock do.
+    fn latched(
+        &self,
+        inode: InodeRef<'_>,
+        work: impl FnOnce(&mut LaneGuard<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut guard = enter(&self.core)?;
+        let held = self.handle(&mut guard, inode, OpenFlags::default())?;
+        let done = {
+            let _eof = inode.vi.eof.lock();
+            work(&mut guard)
+        };
+        drop(guard);
+        self.release(held);
+        done
+    }
+
     /// A directory that may be searched; whether it may be changed is asked when it is known what stands there.
     fn changing_directory(&self, cred: &Cred, ino: Ino) -> Result<InodeRef<'_>> {
         self.core.writable()?;

@@ -9,9 +9,9 @@
 //!                 `gate` before it looks for cells and lowers it after `floor` is raised.
 //!             I3  bytes of mapped pages beyond EOF are zero (protocol review D11).
 //! Lock order  directory latches (see `names`), EOF latch, cells.
-//! Orderings   O1  gate: a writer locks its cell (SeqCst), then loads `gate` and `size` (SeqCst); a truncation raises `gate`
-//!                 (SeqCst), then looks for cells. One of the two sees the other: no page is written behind the back of
-//!                 a truncation or punch that did not find its cell (D8).
+//! Orderings   O1  gate: a writer makes and locks its cell, passes a full fence (on x86-64 the lock is one), then loads `gate` and
+//!                 `size`; a truncation raises `gate`, passes a full fence, then looks for cells. One of the two sees the
+//!                 other: no page is written behind the back of a truncation or punch that did not find its cell (D8).
 //!             O2  `size` is stored (Release) before the maps that depend on it are published, and read (Acquire) before
 //!                 and after the cells.
 
@@ -20,7 +20,9 @@ use crate::ids::{InodeId, Version};
 use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
-use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use crate::xattr::List;
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
+use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_range_lock::LockHead;
 use heddle_vfs::{Attr, FileKind, Ino, Time};
@@ -31,6 +33,12 @@ const TICK_NS_MAX: i64 = 20_000_000;
 
 /// Set in `generation` while the inode is being ended.
 const DYING: u64 = 1 << 63;
+
+/// Bits of `mode` beside kind, permissions and device: has it an access list, a default list (see `xattr`), may it still get its
+/// first name?
+const FLAG_LIST: u64 = 1 << 20;
+const FLAG_LINKABLE: u64 = 1 << 22;
+const FLAGS: u64 = FLAG_LIST | FLAG_LIST << 1 | FLAG_LINKABLE;
 
 /// What the papers' variants keep for a file: its range lock, and the spinlocks of their write steps.
 #[repr(C)]
@@ -62,7 +70,7 @@ pub struct VInode {
     /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
     root: AtomicU64,
-    /// A directory's parent.
+    /// A directory's parent; of anything else its extended attributes (see [`VInode::xattrs`]).
     pub parent: AtomicU64,
 
     size: AtomicU64,
@@ -92,9 +100,9 @@ pub struct VInode {
     pub blocks: AtomicU64,
     /// Blocks whose freeing waits for the last pin.
     pub deferred: AtomicU64,
-    /// First page of the last truncation.
+    /// First page of the last truncation; of a directory its extended attributes.
     pub tomb_page: AtomicU64,
-    /// Its version.
+    /// Its version; of a directory see [`VInode::owe`].
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
@@ -243,10 +251,51 @@ impl VInode {
         FileKind::from_raw(mode as u8).map(|kind| (kind, (mode >> 8) as u16 & 0o7777))
     }
 
-    /// Changes them.
+    /// Changes them; the inode's flags stay.
     pub fn set_mode(&self, kind: FileKind, perm: u16, rdev: u32) {
-        // ORDERING: Release, pairs with `kind_perm`.
-        self.mode.store(kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32, Release);
+        let new = kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32;
+        // ORDERING: Release, pairs with `kind_perm`; Relaxed on the loads, which the CAS checks.
+        let _always = self.mode.fetch_update(Release, Relaxed, |old| Some(new | old & FLAGS));
+    }
+
+    /// Where its extended attributes are in memory (see `xattr`); 0: it never had any. Directories know their parent and have no
+    /// pages, all else is the other way round.
+    pub fn xattrs(&self) -> &AtomicU64 {
+        match self.kind_perm() {
+            Some((FileKind::Directory, _)) => &self.tomb_page,
+            _ => &self.parent,
+        }
+    }
+
+    /// Has it this access list?
+    pub fn has_list(&self, which: List) -> bool {
+        // ORDERING: Acquire, as `kind_perm`.
+        self.mode.load(Acquire) & FLAG_LIST << which as u32 != 0
+    }
+
+    /// Says whether it has this access list.
+    pub fn set_has_list(&self, which: List, has: bool) {
+        self.set_flag(FLAG_LIST << which as u32, has);
+    }
+
+    /// Was it made without a name, and may it get one?
+    pub fn linkable(&self) -> bool {
+        // ORDERING: Acquire, as `kind_perm`.
+        self.mode.load(Acquire) & FLAG_LINKABLE != 0
+    }
+
+    /// Changes that.
+    pub fn set_linkable(&self, linkable: bool) {
+        self.set_flag(FLAG_LINKABLE, linkable);
+    }
+
+    fn set_flag(&self, flag: u64, on: bool) {
+        // ORDERING: Release, pairs with the loads of `mode`.
+        if on {
+            self.mode.fetch_or(flag, Release)
+        } else {
+            self.mode.fetch_and(!flag, Release)
+        };
     }
 
     /// Device number.
@@ -296,8 +345,10 @@ impl VInode {
         self.size.store(size, SeqCst);
     }
 
-    /// Is a truncation or punch looking for cells?
+    /// Is a truncation or punch looking for cells? The caller has just locked the cells that it asks for.
     pub fn gate_up(&self) -> bool {
+        // O1: the lock before the look, also against a clearer's loads, which are not SeqCst.
+        fence_behind_locked();
         // ORDERING: SeqCst, O1.
         self.gate.load(SeqCst) != 0
     }
@@ -306,6 +357,8 @@ impl VInode {
     pub fn raise_gate(&self) -> Gate<'_> {
         // ORDERING: SeqCst, O1.
         self.gate.store(1, SeqCst);
+        // ORDERING: SeqCst, O1: pairs with the fence in `gate_up`; the links and cells are found by loads that are only Acquire.
+        fence(SeqCst);
         Gate(self)
     }
 
@@ -442,6 +495,20 @@ impl VInode {
     /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
     pub fn is(&self, id: InodeId) -> bool {
         self.generation.load(SeqCst) == id.generation
+    }
+
+    /// A rename leaves a record of this directory's names, of this generation of its attributes, in another directory's log: as
+    /// long as no later state is durable in its own, recovery believes that record. The caller holds the EOF latch.
+    pub fn owe(&self, generation: u64) {
+        // ORDERING: Relaxed, under the EOF latch.
+        if self.tomb_version.load(Relaxed) <= generation {
+            self.tomb_version.fetch_max(generation + 1, SeqCst);
+        }
+    }
+
+    /// Is there such a record, as far as this directory's log tells?
+    pub fn owes(&self) -> bool {
+        self.tomb_version.load(SeqCst) > self.state_change.load(SeqCst)
     }
 
     /// Takes a pin (see `file::read`).

@@ -6,12 +6,14 @@
 #![warn(missing_docs)]
 
 mod alloc;
+mod blob;
 mod cell;
 mod clock;
 mod core;
 mod file;
 pub mod format;
 mod fs;
+pub mod fsck;
 pub mod ids;
 mod index;
 mod inode;
@@ -20,18 +22,28 @@ mod lane;
 mod latch;
 mod lease;
 mod log;
+#[cfg(all(test, loom))]
+mod models;
 mod names;
 mod opens;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod process;
 mod recovery;
+mod region;
 mod settle;
+#[cfg(not(loom))]
 mod shared;
 mod variant;
 mod volume;
+mod xattr;
 
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
+#[cfg(not(loom))]
 pub use shared::{adopt, client, place, server};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

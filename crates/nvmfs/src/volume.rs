@@ -1,18 +1,23 @@
 //! Images: making, mounting, unmounting.
 
 use crate::core::{Core, Identity, Parts};
-use crate::format::inode::{CHUNK_BLOCKS, InodeBase};
+use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
 use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
+use crate::inode::InodeRef;
+use crate::names::life;
+use crate::planted::{Bug, fence_unless, planted};
 use crate::recovery::{self, Progress, Report};
+use crate::region::Region;
+#[cfg(not(loom))]
 use crate::shared::boot_id;
 use crate::variant::Variant;
 use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
-use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
@@ -153,12 +158,22 @@ pub struct Volume {
     pub report: Report,
 }
 
+/// In a model there is one boot.
+#[cfg(loom)]
+fn boot_id() -> [u8; 16] {
+    [0; 16]
+}
+
 fn place(region: &Region) -> PathBuf {
     region.path().map_or_else(|| PathBuf::from("(memory)"), Path::to_path_buf)
 }
 
 fn uuid() -> [u8; 16] {
     let mut bytes = [0; 16];
+    if cfg!(shuttle) {
+        // One seed, one run.
+        return bytes;
+    }
     let random = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
     if random.is_err() {
         // No random source: time and process differ between images made on one machine.
@@ -230,6 +245,10 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
     for block in [BlockNo(0), layout.last()] {
         region.nt_write(block.pos(), sealed.as_bytes());
         // PERSIST: one copy whole before the other is touched.
+        fence_unless(Bug::SuperblocksTogether, region);
+    }
+    if planted(Bug::SuperblocksTogether) {
+        // PERSIST: too late, which is the bug.
         region.fence();
     }
 }
@@ -409,13 +428,15 @@ impl Volume {
         self.was_clean
     }
 
-    /// Unmounts: the image is marked clean.
+    /// Unmounts: inodes without a name end, whoever has them open, and the image is marked clean.
     pub fn unmount(self) {
-        lease::leave(&self.fs.core);
         let core = &self.fs.core;
         let alone = core.root().attached.load(SeqCst) == 0;
+        let tidy = if alone { self.end_nameless() } else { true };
+        lease::leave(core);
         let quiet = alone || settle::end(core);
-        if quiet && !core.read_only && core.writable().is_ok() {
+        let tidy = tidy && self.nameless().next().is_none();
+        if quiet && tidy && !core.read_only && core.writable().is_ok() {
             let mut superblock = self.superblock;
             superblock.sequence = U64::new(superblock.sequence.get() + 1);
             superblock.clean = U32::new(1);
@@ -427,11 +448,30 @@ impl Volume {
         }
     }
 
+    /// Inodes that live without a name: somebody has them open.
+    fn nameless(&self) -> impl Iterator<Item = InodeRef<'_>> {
+        let core = &self.fs.core;
+        let chunks = core.root().chunk_count.load(SeqCst).min(core.layout.chunks_max);
+        let living =
+            (1..chunks * CHUNK_INODES).filter_map(|ino| core.slot(Ino(ino))).filter(|i| i.vi.lives());
+        living.filter(|inode| inode.vi.nlink.load(SeqCst) == 0)
+    }
+
+    /// Ends them: an image that was unmounted cleanly has none, and fsck may take one for a lost file. False: some are left.
+    fn end_nameless(&self) -> bool {
+        if self.fs.core.writable().is_err() || self.nameless().next().is_none() {
+            return true;
+        }
+        let Ok(mut guard) = lease::enter(&self.fs.core) else { return false };
+        self.nameless().for_each(|inode| life::end(&self.fs.core, &mut guard, inode));
+        true
+    }
+
     /// Leaves the image as a power cut would: nothing is written any more.
     pub fn abandon(self) {
         lease::leave(&self.fs.core);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

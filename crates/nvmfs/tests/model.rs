@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Disk, Short, each_variant, env};
+use common::{Disk, Short, each_variant, env, sound};
 use heddle_nvmfs::{NvmFs, Variant, Volume};
 use heddle_vfs::testkit::{Calls, Differential, agrees_with_model};
 use heddle_vfs::{Cred, FileSystem, Ino, RangeOp, SetAttr};
@@ -36,6 +36,7 @@ fn follows_the_model(variant: Variant, calls: Calls) {
         } else {
             volume.unmount()
         }
+        sound(disk.region()).unwrap();
         let volume = disk.mount();
         let fs = volume.fs();
         mounted.replace(Some(Mounted { disk, volume, mounts: mounts + 1 }));

@@ -15,7 +15,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// Set once durability is lost; shared by all mappings of one open file, since the kernel tells only one of them.
-pub(crate) type Failure = Arc<OnceLock<Error>>;
+pub(crate) type Failure = Arc<FirstError>;
+
+/// Every operation looks at it: alone on its line, whatever else lies in the heap.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct FirstError(OnceLock<Error>);
+
+impl std::ops::Deref for FirstError {
+    type Target = OnceLock<Error>;
+
+    fn deref(&self) -> &OnceLock<Error> {
+        &self.0
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct DirtyPages {

@@ -25,6 +25,8 @@ mod error;
 mod holder;
 mod mapping;
 mod open;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod probe;
 mod region;
 mod simulator;

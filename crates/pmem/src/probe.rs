@@ -157,7 +157,7 @@ fn for_words(at: u64, len_bytes: u64, mut f: impl FnMut(usize, u64, u64)) {
         return;
     }
     let (first, last) = (at / 8, (at + len_bytes - 1) / 8);
-    let (ragged_first, ragged_last) = (at % 8 != 0, (at + len_bytes) % 8 != 0);
+    let (ragged_first, ragged_last) = (!at.is_multiple_of(8), !(at + len_bytes).is_multiple_of(8));
     for index in first / 64..=last / 64 {
         let from = first.max(index * 64) % 64;
         let to = last.min(index * 64 + 63) % 64;

@@ -19,7 +19,7 @@ pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
 /// Declares functions of the C library: `real::read(…)` calls the one behind ours; one that does not exist there fails with ENOSYS.
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $missing:expr;)*) => {$(
-        #[allow(clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments, clippy::unused_unit)]
         pub unsafe fn $name($($arg: $type),*) -> $ret {
             static NEXT: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {

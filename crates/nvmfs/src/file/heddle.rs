@@ -19,14 +19,16 @@ use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::settle;
 use heddle_arena::Waited;
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 use std::time::Instant;
 
 /// Rounds of spinning before a thread sleeps on a cell.
-const SPINS: u32 = 400;
+const SPINS: u32 = spins(400);
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +57,7 @@ pub fn write(
         return Err(Error::FileTooBig);
     }
     if data.len() == BLOCK_BYTES
+        && !planted(Bug::EntryBeforeData)
         && !span.ragged_start()
         && write_page(core, guard, inode, span.first(), data, eof.is_some()).is_some()
     {
@@ -63,6 +66,11 @@ pub fn write(
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, prepared, eof);
+        if planted(Bug::EntryBeforeData) {
+            place::copy_in(core, span, &extents, data);
+            // PERSIST: too late, which is the bug.
+            core.region.fence();
+        }
         if result.is_err() {
             give_back(core, guard, &extents);
         }
@@ -96,6 +104,9 @@ fn write_page(
     let block = guard.own.magazine.pop()?;
     guard.lane.intent.taken.push(Extent { block, count: 1 });
     core.region.nt_write(block.pos(), data);
+    if let (true, Some(old)) = (planted(Bug::WriteInPlace), cell.map().block()) {
+        core.region.nt_write(old.pos(), data);
+    }
     let mtime = inode.vi.write_time();
     let saying = |version: Version| WriteLine {
         page,
@@ -107,13 +118,14 @@ fn write_page(
     let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
     step(Step::Held);
+    let cleared = !eof && inode.vi.gate_up();
     let (size, old) = (inode.vi.size(), cell.map());
-    if !eof && (inode.vi.gate_up() || end > size || old.block().is_none()) {
+    if !eof && (cleared || end > size || old.block().is_none()) {
         if cell.unlock(before) {
             wake(core, cell);
         }
@@ -129,7 +141,7 @@ fn write_page(
     next.append_unfenced(core, guard.lane, inode, &line);
     step(Step::Stored);
     // PERSIST: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::CommitFenceMissing, &core.region);
     step(Step::Durable);
     guard.lane.commit();
     step(Step::Happened);
@@ -190,7 +202,9 @@ fn prepare(
             return Err(error);
         }
     };
-    place::copy_in(core, span, extents, data);
+    if !planted(Bug::EntryBeforeData) {
+        place::copy_in(core, span, extents, data);
+    }
     let edges = span.edges().map(|edge| {
         edge.map(|page| {
             let (map, version) = look(core, inode, page);
@@ -199,7 +213,7 @@ fn prepare(
         })
     });
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     step(Step::Filled);
     Ok(Prepared { list, edges })
@@ -347,7 +361,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
         };
         spins += 1;
         if spins < SPINS || !held.locked() {
-            std::hint::spin_loop();
+            spin_hint();
         } else if cell.set_waiter(held) {
             let (by, since) = *began.get_or_insert_with(|| (held, Instant::now()));
             if by != held {
@@ -359,11 +373,12 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
     }
 }
 
-/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be dead: then
+/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be
+/// dead: then
 /// it is settled here. `since`: the caller has waited for this holder since then.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
-    if core.arena.parking().wait(key, || cell.still(held), Some(settle::LOOK)) == Waited::TimedOut {
+    if core.arena.parking().wait(key, || cell.still(held), settle::look()) == Waited::TimedOut {
         settle::held_up(core, held.lane(), since.elapsed());
     }
 }

@@ -8,5 +8,5 @@ pub mod read;
 pub mod resize;
 pub mod steps;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -24,8 +24,10 @@ use crate::latch::{Latched, Spin};
 use crate::lease::LaneGuard;
 use crate::log::clean::Eof;
 use crate::log::{clean, commit, relog};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::variant::Variant;
 use heddle_arena::{Ptr, Zeroed};
+use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::{Access, Held, LockHead, RangeLock};
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
@@ -203,6 +205,11 @@ fn write_locked(
     read::maps_of(core, inode, span, &mut old);
     let replaces = old.len() == 1 && old[0].map().block().is_some();
     let result = place::allocate(core, guard.own, span, replaces, extents).and_then(|()| {
+        if planted(Bug::FreedBeforeCommit) {
+            for block in old.iter().filter_map(|seen| seen.map().block()) {
+                guard.own.magazine.push(block);
+            }
+        }
         let done = data_write(core, guard, inode, span, data, extents, |n| old[n as usize].map())
             .and_then(|list| log_and_publish(core, guard, inode, span, extents, list, version));
         if done.is_err() {
@@ -219,7 +226,7 @@ fn write_locked(
         inode.vi.count_blocks(
             span.pages() as i64 - old.iter().filter(|s| s.map().block().is_some()).count() as i64,
         );
-        for extent in &replaced {
+        for extent in replaced.iter().filter(|_| !planted(Bug::FreedBeforeCommit)) {
             free_later(core.free_map(), &core.region, guard.own, *extent);
         }
         guard.scratch.replaced = replaced;
@@ -255,9 +262,12 @@ fn data_write(
     for page in span.edges().into_iter().flatten() {
         place::fill_edge(core, span, extents, page, old(page.0 - span.first().0));
     }
+    if let (true, Some(block)) = (planted(Bug::WriteInPlace) && data.len() == BLOCK_BYTES, old(0).block()) {
+        core.region.nt_write(block.pos(), data);
+    }
     step(Step::DataWrite);
     // PERSIST: data before the records that name it; also D15 for what the last operation freed.
-    core.region.fence();
+    fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     Ok(list)
 }

@@ -10,6 +10,7 @@ use crate::format::extent_list::{EXTENT_BLOCKS_MAX, EXTENTS_A_BLOCK, encode};
 use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use crate::lane::Own;
+use crate::planted::{Bug, flushed_unless, planted};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result, Time};
 
@@ -114,7 +115,7 @@ pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) {
     for e in extents {
         let room = (e.count * BLOCK - skip).min(rest.len() as u64) as usize;
         let (now, later) = rest.split_at(room);
-        core.region.nt_write(e.block.pos().plus(skip), now);
+        flushed_unless(Bug::EdgeNotFlushed, || core.region.nt_write(e.block.pos().plus(skip), now));
         rest = later;
         skip = 0;
     }
@@ -125,7 +126,7 @@ pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map:
     let block = block_at(extents, page.0 - span.first().0);
     let from = span.start.saturating_sub(page.offset()).min(BLOCK);
     let to = (span.end - page.offset()).min(BLOCK);
-    match map.content() {
+    flushed_unless(Bug::EdgeNotFlushed, || match map.content() {
         Some(old) => {
             core.region.nt_copy(block.pos(), old.pos(), from);
             core.region.nt_copy(block.pos().plus(to), old.pos().plus(to), BLOCK - to);
@@ -134,7 +135,7 @@ pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map:
             core.region.nt_zero(block.pos(), from);
             core.region.nt_zero(block.pos().plus(to), BLOCK - to);
         }
-    }
+    });
 }
 
 /// Blocks of the extent list that so many extents need; 0 if records name them directly.
@@ -170,7 +171,15 @@ pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]
         let next = (i as u64 + 1 < count).then(|| block_at(&places, i as u64 + 1));
         let words = encode(core.seed, owner, at, chunk, next);
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        core.region.nt_write(at.pos(), &bytes);
+        if planted(Bug::ListNotFlushed) {
+            flushed_unless(Bug::ListNotFlushed, || {
+                for (i, word) in (0..).zip(words) {
+                    core.region.store_u64(at.pos().plus(i * 8), word);
+                }
+            });
+        } else {
+            core.region.nt_write(at.pos(), &bytes);
+        }
     }
     Ok(Some(block_at(&places, 0)))
 }

@@ -104,7 +104,8 @@ fn allocate_some(
         page: first,
         end_in_last_page: 0,
         version,
-        mtime: inode.vi.write_time(),
+        // What the file holds does not change: its times change with the state behind all of the allocation, or not at all.
+        mtime: inode.vi.times()[0],
         generation: inode.vi.change(),
         unwritten: true,
     }

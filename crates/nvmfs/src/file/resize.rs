@@ -1,4 +1,4 @@
-//! Clearing ranges and changing attributes: truncate, punch, chmod, chown, utimens: one transaction each.
+//! Clearing ranges and changing attributes: truncate, punch, chmod, chown, utimens, setxattr: one transaction each.
 //!
 //! Truncating to `s` is clearing `[s, infinity)` and a new size; punching is clearing a range. Whole pages become a tombstone
 //! (punch record); a page that is cleared in part is copied, as every write is.
@@ -20,14 +20,17 @@ use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::clean::Eof;
 use crate::log::{commit, relog};
+use crate::planted::{Bug, planted};
 use crate::variant::Variant;
+use crate::xattr::{self, List, Prepared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::Access;
+use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, FileKind, Result, Time};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Slots of a transaction here: two edge pages, a tombstone, the state.
-const SLOTS: u32 = 5;
+/// Slots of a transaction here: two edge pages, a tombstone, the state, extended attributes.
+const SLOTS: u32 = 6;
 
 /// What is to become of an inode; `None` leaves it as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,15 +49,41 @@ pub struct NewState {
     pub mtime: Option<Time>,
 }
 
-/// Changes size and attributes in one transaction. The caller holds the EOF latch (of a directory: its latch).
+/// Changes size and attributes in one transaction. The caller holds the EOF latch (of a directory: its latch). An access list
+/// follows the mode.
 pub fn set_state(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, new: &NewState) -> Result<()> {
-    let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    match new.size {
-        Some(size) if kind == FileKind::Regular && size < inode.vi.size() => {
-            change(core, guard, inode, Some(Span { start: size, end: u64::MAX }), Some(new))
-        }
-        _ => change(core, guard, inode, None, Some(new)),
+    let mut xattrs = None;
+    if let Some(perm) = new.perm.filter(|_| inode.vi.has_list(List::Access)) {
+        let mut set = xattr::of_latched(core, inode)?;
+        xattrs = set.follow_mode(perm).then_some(set);
     }
+    set_all(core, guard, inode, new, xattrs.as_ref())
+}
+
+/// Changes size, attributes and extended attributes in one transaction. The caller holds the EOF latch.
+pub fn set_all(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    new: &NewState,
+    xattrs: Option<&Xattrs>,
+) -> Result<()> {
+    let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let clear = match new.size {
+        Some(size) if kind == FileKind::Regular && size < inode.vi.size() => {
+            Some(Span { start: size, end: u64::MAX })
+        }
+        _ => None,
+    };
+    let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
+    let generation = inode.vi.change() + 1;
+    let done = change(core, guard, inode, clear, Some(new), prepared.as_ref());
+    match (prepared, done.is_ok()) {
+        (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
+        (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
+        (None, _) => {}
+    }
+    done
 }
 
 /// Makes `[start, end)` a hole; the size is kept, or becomes `size`. The caller holds the EOF latch.
@@ -66,7 +95,7 @@ pub fn punch(
     size: Option<u64>,
 ) -> Result<()> {
     let new = size.map(|size| NewState { size: Some(size), ..NewState::default() });
-    change(core, guard, inode, Some(span), new.as_ref())
+    change(core, guard, inode, Some(span), new.as_ref(), None)
 }
 
 fn change(
@@ -75,6 +104,7 @@ fn change(
     inode: InodeRef<'_>,
     clear: Option<Span>,
     new: Option<&NewState>,
+    xattrs: Option<&Prepared>,
 ) -> Result<()> {
     // The papers' range lock stands before the cells; nothing is mapped beyond EOF. In `nova` it guards the log too.
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
@@ -86,14 +116,16 @@ fn change(
         Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
         None => None,
     };
-    if commit::prepare(core, guard, inode, SLOTS)? {
-        // PERSIST: a fresh log page is empty before it is linked.
+    if commit::prepare(core, guard, inode, SLOTS)? || xattrs.is_some() {
+        // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
         core.region.fence();
     }
     let closed = match clear {
-        Some(span) => clear_range(core, guard, inode, span, new)?,
+        Some(span) => clear_range(core, guard, inode, span, new, xattrs)?,
         None => {
-            let records = [Record::State(state(inode, new.unwrap_or(&NewState::default())))];
+            let state = state(inode, new.unwrap_or(&NewState::default()));
+            let mut records = vec![Record::State(state)];
+            records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
             let committed = commit::commit(core, guard, inode, &records)?;
             step(Step::Durable);
             apply(inode, &records);
@@ -125,7 +157,7 @@ fn state(inode: InodeRef<'_>, new: &NewState) -> State {
         mtime: new.mtime.or(new.size.map(|_| now)).unwrap_or(mtime),
         ctime: now,
         atime: new.atime.unwrap_or(atime),
-        generation: inode.vi.change() + 1,
+        generation: inode.vi.change() + u64::from(!planted(Bug::GenerationNotRaised)),
     }
 }
 
@@ -135,7 +167,8 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     if eof == Eof::Free && latched.is_none() {
         return Ok(());
     }
-    let nova = core.variant == Variant::Nova;
+    let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
+    let nova = core.variant == Variant::Nova && file;
     let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
     if commit::prepare(core, guard, inode, SLOTS)? {
         // PERSIST: a fresh log page is empty before it is linked.
@@ -179,6 +212,7 @@ fn clear_range(
     inode: InodeRef<'_>,
     span: Span,
     new: Option<&NewState>,
+    xattrs: Option<&Prepared>,
 ) -> Result<bool> {
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
@@ -188,8 +222,10 @@ fn clear_range(
     let locked = lock_existing(core, guard, inode, range);
     step(Step::Held);
     let version = locked.version.max(inode.vi.floor()).next();
-    let done = copy_edges(core, guard, inode, span)
-        .and_then(|edges| log_clear(core, guard, inode, span, version, new, edges));
+    let done = copy_edges(core, guard, inode, span).and_then(|edges| {
+        let records = records_of(inode, span, version, new, xattrs, &edges);
+        log_clear(core, guard, inode, new.is_some(), &records, edges)
+    });
     let (closed, edges) = match done {
         Ok(done) => done,
         Err(error) => {
@@ -207,21 +243,19 @@ fn log_clear(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    span: Span,
-    version: Version,
-    new: Option<&NewState>,
+    stated: bool,
+    records: &[Record],
     edges: Vec<Edge>,
 ) -> Result<(bool, Vec<Edge>)> {
-    let records = records_of(inode, span, version, new, &edges);
-    let committed = commit::fits(&records).and_then(|()| commit::commit(core, guard, inode, &records));
+    let committed = commit::fits(records).and_then(|()| commit::commit(core, guard, inode, records));
     match committed {
         Ok(committed) => {
             step(Step::Durable);
             guard.lane.commit();
             step(Step::Happened);
-            apply(inode, &records);
+            apply(inode, records);
             step(Step::Happened);
-            if new.is_none() {
+            if !stated {
                 let now = crate::clock::exact();
                 inode.vi.set_times(now, now);
             }
@@ -246,7 +280,9 @@ fn publish(
     edges: &[Edge],
     locked: LockedSparse<'_>,
 ) {
-    inode.vi.raise_floor(version);
+    if !planted(Bug::FloorNotRaised) {
+        inode.vi.raise_floor(version);
+    }
     if span.end >= PageNo::END.offset() {
         // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
         inode.vi.tomb_page.store(PageNo::after(span.start).0, Relaxed);
@@ -285,7 +321,11 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
             end: span.end.min(page.offset() + BLOCK_BYTES as u64),
         };
         let extent = [Extent { block, count: 1 }];
-        core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
+        if planted(Bug::StaleBytesBeyondEnd) {
+            core.region.nt_copy(block.pos(), map.content().map_or(block, |b| b).pos(), BLOCK_BYTES as u64);
+        } else {
+            core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
+        }
         fill_edge(core, one, &extent, page, map);
         edges.push(Edge { page, block });
     }
@@ -305,6 +345,7 @@ fn records_of(
     span: Span,
     version: Version,
     new: Option<&NewState>,
+    xattrs: Option<&Prepared>,
     edges: &[Edge],
 ) -> Vec<Record> {
     let now = crate::clock::exact();
@@ -327,7 +368,10 @@ fn records_of(
         records.push(Record::Punch { page: first, pages: end.0 - first.0, version, mtime: now, generation });
     }
     match new {
-        Some(new) => records.push(Record::State(state(inode, new))),
+        Some(new) => {
+            records.push(Record::State(state(inode, new)));
+            records.extend(xattrs.map(|set| set.record(generation, now)));
+        }
         // Nothing was mapped, yet the file was changed: its times say so.
         None if records.is_empty() => {
             records.push(Record::State(state(inode, &NewState { mtime: Some(now), ..NewState::default() })));

@@ -1,5 +1,6 @@
 //! The steps of a write as the papers number them (SRL paper, Fig. 2 and 5), so that a test can park a writer in one and see
-//! who may pass; and those of `heddle`, so that a test can end a process in each. Outside tests a step is nothing.
+//! who may pass; and those of `heddle`, so that a test can end a process in each. Outside tests (and the crash rig's planted bugs)
+//! a step is nothing.
 
 /// A step of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -10,6 +11,9 @@ pub enum Step {
     DataWrite,
     /// Slots are being reserved and filled.
     Logging,
+    /// They are durable, and no lock but the range's is held; the mark is yet to come (`nova-*`).
+    #[cfg(feature = "planted")]
+    Logged,
     /// The mark or tail is being set.
     Tail,
     /// The index is being changed.
@@ -37,12 +41,12 @@ pub enum Step {
 /// Passes a step.
 #[inline(always)]
 pub fn step(step: Step) {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "planted"))]
     hook::pass(step);
     let _ = step;
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "planted"))]
 pub mod hook {
     //! Parks the threads that ask for it.
 

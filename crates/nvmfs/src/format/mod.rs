@@ -4,6 +4,7 @@
 //! loses whole words at a power cut (they stay zero, pages are zeroed before they are linked), so a word that is zero
 //! means *torn* and a wrong checksum without a zero word means *damaged*, even after one flipped bit (protocol review D3).
 
+pub mod blob;
 pub mod extent_list;
 pub mod inode;
 pub mod layout;

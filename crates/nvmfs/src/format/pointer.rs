@@ -25,6 +25,10 @@ pub enum Place {
     InodeChunk(u64),
     /// Next block of the extent list in this block.
     ExtentList(BlockNo),
+    /// Next block of the attributes in this block.
+    Xattrs(BlockNo),
+    /// Next block of the map in this block.
+    Map(BlockNo),
 }
 
 impl Place {
@@ -36,6 +40,8 @@ impl Place {
             Place::Tail => [4, 0],
             Place::InodeChunk(n) => [5, n],
             Place::ExtentList(b) => [6, b.0],
+            Place::Xattrs(b) => [7, b.0],
+            Place::Map(b) => [8, b.0],
         }
     }
 }

@@ -17,6 +17,8 @@
 //! | state | size:49 · perm:12 | uid:32 | gid, ctime, atime |
 //! | entry | child's ino:40 · kind:4 · name bytes:8 | child's generation | directory's ino and generation if it is another one (`FOREIGN`), name, 7 bytes a word |
 //! | removal | as entry | as entry | as entry |
+//! | attributes | first block of the blob, 0: none are left | | |
+//! | remap | page:36 | first block of the blob, 0: all holes | |
 //!
 //! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · which line of the record:4.
 //!
@@ -132,6 +134,28 @@ pub enum Record {
     },
     /// Size and attributes.
     State(State),
+    /// The extended attributes, all of them. The record comes with a state of the same generation.
+    Xattrs {
+        /// First block of the blob that holds them; `None`: there are none left.
+        blob: Option<BlockNo>,
+        /// Orders it among its like.
+        generation: u64,
+        /// When.
+        mtime: Time,
+    },
+    /// Every page from `page` on is what a map says, and a hole where it says nothing.
+    Remap {
+        /// First page.
+        page: PageNo,
+        /// First block of the blob that holds the map; `None`: all are holes.
+        blob: Option<BlockNo>,
+        /// Orders it among the records of its pages.
+        version: Version,
+        /// When.
+        mtime: Time,
+        /// Generation of the size it saw.
+        generation: u64,
+    },
     /// A directory has this name (or, a removal, no longer).
     Name {
         /// The directory.
@@ -204,7 +228,7 @@ impl Record {
 
     fn slots(&self, foreign: bool) -> u32 {
         match self {
-            Record::Write { .. } | Record::Punch { .. } => 1,
+            Record::Write { .. } | Record::Punch { .. } | Record::Xattrs { .. } | Record::Remap { .. } => 1,
             Record::State(_) => 2,
             Record::Name { name, .. } => {
                 slots_of_extra(if foreign { 2 } else { 0 } + name.bytes().len().div_ceil(NAME_BYTES_A_WORD))
@@ -241,6 +265,16 @@ impl Record {
                 let extra = [s.generation, u64::from(s.gid), time_payload(s.ctime), time_payload(s.atime)];
                 extra.into_iter().enumerate().for_each(|(i, w)| draft.extra(i, w));
                 (3, 0)
+            }
+            Record::Xattrs { blob, generation, mtime } => {
+                draft.head(blob.map_or(0, |b| b.0), 0, 0, mtime);
+                draft.extra(0, generation);
+                (6, 0)
+            }
+            Record::Remap { page, blob, version, mtime, generation } => {
+                draft.head(page.0, blob.map_or(0, |b| b.0), version.0, mtime);
+                draft.extra(0, generation);
+                (7, 0)
             }
             Record::Name { dir, removed, child, kind, ref name, version, mtime, generation } => {
                 let packed = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
@@ -411,6 +445,10 @@ pub struct WriteLine {
     pub generation: u64,
 }
 
+fn some_block(word: u64) -> Option<BlockNo> {
+    Some(BlockNo(field(word, 0, 40))).filter(|block| block.0 != 0)
+}
+
 /// Fields of a record whose checksum is right; `None` if they make no sense all the same.
 fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
     let w = |i: usize| payload(lines[0][i]);
@@ -461,6 +499,11 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
             atime: time_of(extra(3)?),
             generation: w(6),
         })),
+        6 => Some(Record::Xattrs { blob: some_block(w(1)), generation: w(6), mtime }),
+        7 => {
+            let page = PageNo(field(w(1), 0, 36));
+            Some(Record::Remap { page, blob: some_block(w(2)), version, mtime, generation: w(6) })
+        }
         kind @ (4 | 5) => {
             let child = InodeId { ino: Ino(field(w(1), 0, 40)), generation: w(2) };
             let foreign = flags == FLAG_FOREIGN;

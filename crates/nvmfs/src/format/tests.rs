@@ -3,9 +3,10 @@
 use super::page::PageHeader;
 use super::record::{Blocks, Found, NameBuf, Record, State, Txn, WriteLine, parse, write_in, write_line};
 use super::word::{Line, crc};
-use super::{inode, pointer};
-use crate::ids::{BlockNo, InodeId, PageNo, Version};
-use heddle_vfs::{FileKind, Ino, Time};
+use super::{blob, inode, pointer};
+use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
+use heddle_vfs::xattr::Xattrs;
+use heddle_vfs::{FileKind, Ino, Time, XattrName};
 
 const HOME: InodeId = InodeId { ino: Ino(7), generation: 99 };
 const SEED: u32 = 0x1234_5678;
@@ -56,6 +57,10 @@ fn samples() -> Vec<Record> {
             generation: 9,
         }),
     ];
+    for blob in [None, Some(BlockNo((1 << 40) - 1))] {
+        all.push(Record::Xattrs { blob, generation: 1 << 50, mtime });
+        all.push(Record::Remap { page: PageNo(PageNo::END.0 - 1), blob, version, mtime, generation: 3 });
+    }
     for n in [1, 6, 7, 8, 62, 63, 64, 255] {
         all.extend([name(n, HOME, false), name(n, stranger, false), name(n, HOME, true)]);
     }
@@ -198,4 +203,37 @@ fn the_checksum_is_the_same_with_and_without_the_instruction() {
     let words = [1, u64::MAX, 0, 0x0123_4567_89ab_cdef];
     let soft = words.iter().fold(7u32, |crc, w| !crc32c::crc32c_append(!crc, &w.to_le_bytes()));
     assert_eq!(crc(7, &words), soft);
+}
+
+#[test]
+fn a_blob_is_read_back_and_any_flipped_bit_of_it_is_noticed() {
+    let mut xattrs = Xattrs::default();
+    for (name, len) in [("user.a", 0), ("user.longer", 77), ("trusted.t", 900)] {
+        xattrs.put(XattrName::new(name.as_bytes()).unwrap(), vec![0xa5; len]).unwrap();
+    }
+    let runs =
+        [(0, 1, false), (1, 7, true), (99, blob::RUN_PAGES_MAX, false)].map(|(page, count, unwritten)| {
+            let blocks = Extent { block: BlockNo((1 << 40) - 1 - count), count };
+            blob::MapRun { page: PageNo(page), blocks, unwritten }
+        });
+    for (kind, body) in
+        [(blob::Kind::Xattrs, blob::words_of_xattrs(&xattrs)), (blob::Kind::Map, blob::words_of_map(&runs))]
+    {
+        let at = BlockNo(1234);
+        let words = blob::encode(SEED, HOME, kind, at, &body, Some(BlockNo(5)));
+        let read = |words: &[u64], at: BlockNo, kind: blob::Kind| {
+            blob::decode(SEED, HOME, kind, at, |i| words.get(i).copied().unwrap_or(0))
+        };
+        assert_eq!(read(&words, at, kind), Some((body.clone(), Some(BlockNo(5)))));
+        assert_eq!(read(&words, BlockNo(1235), kind), None, "in another place");
+        for bit in 0..words.len() * 64 {
+            let mut flipped = words.clone();
+            flipped[bit / 64] ^= 1 << (bit % 64);
+            assert_eq!(read(&flipped, at, kind), None, "bit {bit}");
+        }
+    }
+    assert_eq!(blob::xattrs_of_words(&blob::words_of_xattrs(&xattrs)), Some(xattrs));
+    assert_eq!(blob::map_of_words(&blob::words_of_map(&runs)), Some(runs.to_vec()));
+    let twice = [runs[1], runs[0]];
+    assert_eq!(blob::map_of_words(&blob::words_of_map(&twice)), None, "out of order");
 }

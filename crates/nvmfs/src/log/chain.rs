@@ -18,6 +18,8 @@ pub use append::{
     Appended, append_unfenced, make_room, next_page, next_slot, set_mark_unfenced, set_tail_unfenced,
     unlink_page_unfenced,
 };
+#[cfg(feature = "planted")]
+pub use append::{advance, fill_unfenced, reserve};
 
 use crate::alloc::{Purpose, take_block};
 use crate::core::{Core, no_memory};

@@ -9,12 +9,15 @@
 //!             I2  a tombstone stays while an older record that it covers may be reachable. None is if the tombstone lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
 //!                 say so. Or if a later truncation covers all that it does.
+//!                 A removal stays, too, while a rename's record of the directory may count that lies in another directory's log
+//!                 (`VInode::owes`): a state record says that it does not any more.
 //!             I3  what other lanes see as a chain's first page (`Chain::oldest`) moves on only after the fence behind the
 //!                 unlinking: else a power cut could bring an older record back whose tombstone was dropped meanwhile.
 //! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
 
 use crate::alloc::free_later;
 use crate::core::Core;
+use crate::file::resize::restate;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Blocks, Found, Record, WriteLine, parse, write_in};
 use crate::format::word::Line;
@@ -24,6 +27,8 @@ use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
 use crate::log::{commit, relog};
 use crate::names::table;
+use crate::planted::{Bug, planted};
+use crate::xattr;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,6 +58,10 @@ pub enum Eof {
 
 /// As [`step`].
 pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
+    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    if directory && inode.vi.owes() && restate(core, guard, inode, eof).is_err() {
+        return;
+    }
     let Ok(chain) = commit::chain_of(core, guard, inode) else { return };
     let mut garbage = Vec::new();
     for _ in 0..PAGES_A_STEP {
@@ -63,7 +72,7 @@ pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eo
     }
     settle(core, guard, chain, garbage);
     // Files of the papers' variants are logged anew later: see `relog::paper`.
-    let later = core.locks.is_some() && !matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    let later = core.locks.is_some() && !directory;
     if !later && too_long(core, inode) {
         relog::step(core, guard, inode, chain, eof);
     }
@@ -72,6 +81,12 @@ pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eo
 /// Makes unlinked pages free.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
     if garbage.is_empty() {
+        return;
+    }
+    if planted(Bug::PageReusedBeforeUnlink) {
+        for extent in garbage {
+            let _full = guard.own.magazine.push(extent.block);
+        }
         return;
     }
     // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
@@ -221,7 +236,11 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
             // ORDERING: Relaxed, an older pair only keeps a record longer.
             let later =
                 version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
-            !later && needed()
+            !later && needed() && !planted(Bug::PunchDroppedEarly)
+        }
+        Record::Remap { .. } => true,
+        Record::Xattrs { generation, .. } => {
+            xattr::generation(core, inode).is_none_or(|last| generation >= last)
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
@@ -229,7 +248,8 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A name that came back says all that its tombstone did.
             let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
-            dir == inode.id() && needed() && !back()
+            let needed = (needed() || inode.vi.owes()) && !planted(Bug::TombstoneDroppedEarly);
+            dir == inode.id() && needed && !back()
         }
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
@@ -242,6 +262,7 @@ fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
     let end = PageNo(write.page.0 + write.pages);
     maps_a_page(core, inode, write.page, end, write.version)
         || (write.end_in_last_page != 0
+            && !planted(Bug::SizeRecordDropped)
             && write.generation >= inode.vi.change()
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
@@ -297,7 +318,7 @@ pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
     Some(blocks)
 }
 
-/// Every block of an inode's log: pages, prepared pages, extent lists. For an inode that dies.
+/// Every block of an inode's log: pages, prepared pages, extent lists, attributes. For an inode that dies.
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {
@@ -319,5 +340,6 @@ pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
         out.extend(chain.spare());
     }
     out.extend(chain::head_block(core, inode));
+    out.extend(xattr::blocks(core, inode));
     Ok(out)
 }

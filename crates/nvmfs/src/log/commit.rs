@@ -14,6 +14,7 @@ use crate::format::record::Record;
 use crate::inode::{InodeRef, PaperLocks};
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Appended, Chain};
+use crate::planted::{Bug, fence_unless};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
 
@@ -65,7 +66,7 @@ pub fn commit(
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
             step(Step::Stored);
             // PERSIST: the operation is durable from here on.
-            core.region.fence();
+            fence_unless(Bug::CommitFenceMissing, &core.region);
             Ok(Committed { clean: at.closed_page })
         }
         LogKind::Tail => commit_by_tail(core, guard, inode, records),
@@ -92,7 +93,7 @@ fn commit_by_tail(
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::TailFenceMissing, &core.region);
     Ok(Committed { clean: at.closed_page })
 }
 
@@ -103,18 +104,65 @@ fn commit_by_mark(
     inode: InodeRef<'_>,
     records: &[Record],
 ) -> Result<Committed> {
+    #[cfg(feature = "planted")]
+    if crate::planted::planted(Bug::TailOverAHole) {
+        return commit_over_a_hole(core, guard, inode, records);
+    }
     let locks = paper_locks(core, inode);
     let at = {
         let _log = locks.map(|l| l.log.lock());
         step(Step::Logging);
         log_in_order(core, guard, inode, records)?.1
     };
+    #[cfg(feature = "planted")]
+    step(Step::Logged);
     let _tail = locks.map(|l| l.tail.lock());
     step(Step::Tail);
     chain::set_mark_unfenced(core, &at);
     // PERSIST: the mark decides: the operation is durable from here on.
-    core.region.fence();
+    fence_unless(Bug::MarkFenceMissing, &core.region);
     Ok(Committed { clean: at.closed_page })
+}
+
+/// The bug that commit marks are the answer to (pNOVA, Fig. 3): slots are given out under the log lock and filled outside it, and the
+/// tail moves over all that was given out.
+#[cfg(feature = "planted")]
+fn commit_over_a_hole(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
+) -> Result<Committed> {
+    let locks = paper_locks(core, inode);
+    let (chain, place) = {
+        let _log = locks.map(|l| l.log.lock());
+        let chain = chain::only(core, guard.own, inode)?;
+        if chain::make_room(
+            core,
+            guard.own,
+            guard.id,
+            inode,
+            chain,
+            records.iter().map(Record::slots_max).sum(),
+        )? {
+            // PERSIST: a page is empty and has its header before it is linked.
+            core.region.fence();
+        }
+        let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
+        let place = chain::reserve(core, inode, chain, slots);
+        chain::advance(chain, &place);
+        (chain, place)
+    };
+    step(Step::Logging);
+    chain::fill_unfenced(core, guard.id, inode, &place, records, true);
+    // PERSIST: this writer's records, and nobody else's: the bug.
+    core.region.fence();
+    let _tail = locks.map(|l| l.tail.lock());
+    step(Step::Tail);
+    chain::set_tail_unfenced(core, inode, chain);
+    // PERSIST: the tail decides.
+    core.region.fence();
+    Ok(Committed { clean: false })
 }
 
 fn log_in_order<'c>(
@@ -131,8 +179,13 @@ fn log_in_order<'c>(
     }
     let at =
         chain::append_unfenced(core, guard.id, inode, chain, records, core.variant.log() == LogKind::Tail);
+    let late = if core.variant.log() == LogKind::Tail {
+        Bug::TailBeforeEntryFence
+    } else {
+        Bug::MarkBeforeEntryFence
+    };
     // PERSIST: records before the tail or mark that makes them count.
-    core.region.fence();
+    fence_unless(late, &core.region);
     Ok((chain, at))
 }
 

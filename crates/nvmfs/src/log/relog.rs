@@ -114,8 +114,9 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
-            // Tombstones too: two chains whose first pages hold some would wait for each other for ever.
-            Record::Name { .. } => self.names.push(record),
+            // Tombstones too: two chains whose first pages hold some would wait for each other for ever. A copy says the same, wherever
+            // it stands.
+            Record::Name { .. } | Record::Xattrs { .. } => self.names.push(record),
             Record::State(_) if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) => {
                 self.names.push(record)
             }
@@ -129,7 +130,7 @@ impl Alive {
                 }
             }
             Record::State(_) => self.state = true,
-            Record::Punch { .. } => self.movable = false,
+            Record::Punch { .. } | Record::Remap { .. } => self.movable = false,
         }
     }
 }

@@ -9,8 +9,9 @@ use crate::format::pointer::{self, Place, Target};
 use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
+use crate::planted::{Bug, planted};
+use crate::region::Region;
 use crate::variant::LogKind;
-use heddle_pmem::Region;
 
 /// What a scan needs to know.
 #[derive(Clone, Copy)]
@@ -158,6 +159,9 @@ fn txn_holds(txn: Txn, slot: u32, slots: u32) -> bool {
 
 fn drop_partial(slots: &Slots<'_>, torn_from: u32, scan: &mut PageScan) {
     let Some((last, _)) = scan.records.last() else { return };
+    if planted(Bug::HalfTransactionCounts) {
+        return;
+    }
     let Found::Whole { txn, .. } = slots.found(*last) else { return };
     if txn.first + txn.slots > torn_from {
         scan.dropped.extend(txn.first..torn_from);
@@ -210,6 +214,8 @@ fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u3
     match marked {
         Some(true) if whole => scan.records.extend(records),
         Some(_) => return Err(txn.first),
+        None if planted(Bug::UnmarkedEntryCounts) => scan.records.extend(records),
+        None if planted(Bug::StopsAtFirstGap) => return Ok(SLOTS + 1),
         None => scan.dropped.extend(txn.first..end),
     }
     Ok(end)

@@ -8,16 +8,22 @@
 
 use crate::core::Core;
 use crate::file::range::all_blocks;
+use crate::file::resize::{NewState, set_all};
 use crate::format::inode::{INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::ids::{InodeId, Version};
 use crate::inode::{Birth, InodeRef};
 use crate::itable;
+use crate::lane::Ending;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean};
 use crate::names::table;
 use crate::opens;
+use crate::planted::{Bug, flushed_unless, planted};
+use crate::xattr::{self, List};
 use heddle_arena::Ptr;
+use heddle_arena::sync::{fence_behind_locked, spin_hint};
+use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
@@ -36,22 +42,27 @@ pub fn make<'c>(
     let (_, parent_perm) = parent.vi.kind_perm().ok_or(Error::NotFound)?;
     let inherits = parent_perm & 0o2000 != 0;
     let gid = if inherits { parent.vi.owner().1 } else { cred.gid };
+    let default = xattr::list(core, parent, List::Default);
+    let (perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
     let perm = match node.kind {
-        FileKind::Directory if inherits => node.perm & 0o7777 | 0o2000,
-        FileKind::Symlink => 0o777,
-        FileKind::Regular if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => {
-            node.perm & 0o5777
-        }
-        _ => node.perm & 0o7777,
+        FileKind::Directory if inherits => perm | 0o2000,
+        FileKind::Directory | FileKind::Symlink => perm,
+        _ if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => perm & 0o5777,
+        _ => perm,
     };
     let device = matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice);
     let rdev = if device { node.rdev } else { 0 };
     let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev, crtime: now };
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
-    core.region.nt_line(pos, &base.encode(core.seed));
+    if planted(Bug::InodeNotFlushed) {
+        flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
+    } else {
+        core.region.nt_line(pos, &base.encode(core.seed));
+    }
     let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
     // The name it is about to get: one that comes to end it now must find that it is in use.
     inode.vi.nlink.store(1, SeqCst);
+    guard.lane.intent.born.store(id.ino.0, SeqCst);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
         && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
@@ -59,6 +70,33 @@ pub fn make<'c>(
         unmake(core, guard, inode);
         return Err(error);
     }
+    if !xattrs.is_empty()
+        && let Err(error) = set_all(core, guard, inode, &NewState::default(), Some(&xattrs))
+    {
+        unmake(core, guard, inode);
+        return Err(error);
+    }
+    Ok(inode)
+}
+
+/// Makes a regular file that has no name, and is as durable as one can be: the slot, for whoever may name it later. It counts
+/// one link until the caller has counted a handle and takes that back.
+pub fn make_unnamed<'c>(
+    core: &'c Core,
+    guard: &mut LaneGuard<'_>,
+    cred: &Cred,
+    dir: InodeRef<'_>,
+    perm: u16,
+    linkable: bool,
+) -> Result<InodeRef<'c>> {
+    if dir.vi.nlink.load(SeqCst) == 0 {
+        return Err(Error::NotFound);
+    }
+    let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
+    let inode = make(core, guard, cred, dir, &node)?;
+    // PERSIST: C1: another thread may name it, whose fence is not this thread's.
+    core.region.fence();
+    inode.vi.set_linkable(linkable);
     Ok(inode)
 }
 
@@ -69,6 +107,13 @@ pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 
 /// Ends an inode that has neither name nor handle. Damage met on the way stops further changes; nothing is freed twice.
 pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    guard.lane.intent.ends(inode.ino.0, Ending::Begun);
+    guard.lane.intent.born.store(0, SeqCst);
+    end_begun(core, guard, inode);
+    guard.lane.intent.ends(0, Ending::None);
+}
+
+fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let mut blocks = all_blocks(core, inode);
     match clean::log_blocks(core, inode) {
         Ok(log) => blocks.extend(log),
@@ -78,7 +123,9 @@ pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let (ino, generation) = (inode.ino, inode.vi.generation());
     free_volatile(core, guard, inode);
     inode.vi.die();
-    core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    if !planted(Bug::SlotNotZeroed) {
+        core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    }
     forget_chain(guard, InodeId { ino, generation });
     if blocks.is_empty() && itable::give_later(guard.own, ino) {
         return;
@@ -114,6 +161,7 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
         }
     }
     inode.vi.index().clear(&core.arena);
+    xattr::forget(core, guard.own, inode);
     chain::retire_chains(core, inode);
 }
 
@@ -129,11 +177,15 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
 /// # Errors
 /// [`Error::Stale`] if it is dead.
 pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) -> Result<()> {
+    // What died before it was asked for has no generation.
+    if generation == 0 {
+        return Err(Error::Stale);
+    }
     while !opens::open(core, guard.id, inode, generation) {
         drop_open(core, guard, inode, generation);
         // Somebody is finding out whether it has handles: it may live on.
         while inode.vi.generation() == generation && !inode.vi.lives() {
-            std::hint::spin_loop();
+            spin_hint();
         }
         if inode.vi.generation() != generation {
             return Err(Error::Stale);
@@ -145,6 +197,8 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
 /// One handle less; ends the inode if that was all (I1).
 pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) {
     opens::lower(core, guard.id, inode, generation);
+    // O2 of `opens`.
+    fence_behind_locked();
     // Also if it was another inode's slot for a moment: the count may have kept that one from being ended.
     if inode.vi.nlink.load(SeqCst) == 0 {
         end_once(core, guard, inode);
@@ -152,8 +206,9 @@ pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ge
 }
 
 /// The last name and the last handle may go at once, and a late `open` may be about to find out: one of them ends the inode.
-fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    if opens::claim_end(core, inode) {
+pub fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    if opens::claim_end(core, guard.lane, inode) {
         end(core, guard, inode);
     }
+    guard.lane.intent.ends(0, Ending::None);
 }

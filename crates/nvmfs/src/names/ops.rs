@@ -18,12 +18,14 @@ use crate::inode::InodeRef;
 use crate::itable;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
+use crate::log::clean::{self, Eof};
 use crate::log::commit::Committed;
-use crate::log::{chain, clean, commit};
+use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At as Place, Locks};
 use crate::names::table::{self, Crowded, Key, Named};
 use crate::opens;
+use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -31,13 +33,6 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 const LINKS_MAX: u32 = 65_000;
 /// Longest target of a symbolic link, in bytes.
 const TARGET_MAX_BYTES: usize = 4095;
-
-/// Checks that the caller may do `want` in a directory.
-pub fn check(inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
-    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let (uid, gid) = inode.vi.owner();
-    cred.check_mode(kind, perm, uid, gid, want)
-}
 
 /// The directory of this number, which the caller may search (or change).
 pub fn directory<'c>(
@@ -48,7 +43,7 @@ pub fn directory<'c>(
 ) -> Result<InodeRef<'c>> {
     let dir = core.inode(ino)?;
     match dir.vi.kind_perm() {
-        Some((FileKind::Directory, _)) => check(dir, cred, want)?,
+        Some((FileKind::Directory, _)) => check(core, dir, cred, want)?,
         Some(_) => return Err(Error::NotDirectory),
         None => return Err(Error::Stale),
     }
@@ -61,8 +56,8 @@ pub fn latch<'c>(core: &Core, dir: InodeRef<'c>) -> Option<Latched<'c>> {
 }
 
 /// May the caller take this name away? In a directory with the sticky bit only owners of the directory or the file, and root, may.
-pub fn check_removal(dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
-    check(dir, cred, Permission::WRITE_EXECUTE)?;
+pub fn check_removal(core: &Core, dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
+    check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     let sticky = dir.vi.kind_perm().is_some_and(|(_, perm)| perm & 0o1000 != 0);
     let owner = |inode: InodeRef<'_>| inode.vi.owner().0 == cred.uid;
     if !sticky || cred.is_root() || owner(dir) || owner(child) { Ok(()) } else { Err(Error::NotPermitted) }
@@ -125,7 +120,7 @@ pub fn tidy_up(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, rest: 
         table::grow(core, guard.own, dir, crowded, latched);
     }
     if rest.clean {
-        clean::step(core, guard, dir);
+        clean::step_with(core, guard, dir, if latched { Eof::Held } else { Eof::Free });
     }
     life::drop_open(core, guard, dir, generation);
 }
@@ -148,7 +143,7 @@ pub fn make<'c>(
     if table::find(core, dir, key)?.is_some() {
         return Err(Error::Exists);
     }
-    check(dir, cred, Permission::WRITE_EXECUTE)?;
+    check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) && !cred.is_root() {
         return Err(Error::NotPermitted);
     }
@@ -158,7 +153,10 @@ pub fn make<'c>(
         opens::raise(core, guard.id, inode, inode.vi.generation());
     }
     match named_in(core, guard, dir, key, node, inode) {
-        Ok(rest) => tidy_up(core, guard, dir, rest, latched.is_some()),
+        Ok(rest) => {
+            guard.lane.intent.born.store(0, SeqCst);
+            tidy_up(core, guard, dir, rest, latched.is_some());
+        }
         Err(error) => {
             if open {
                 opens::lower(core, guard.id, inode, inode.vi.generation());
@@ -286,7 +284,7 @@ pub fn link(
     if table::find(core, dir, key)?.is_some() {
         return Err(Error::Exists);
     }
-    check(dir, cred, Permission::WRITE_EXECUTE)?;
+    check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     if kind == FileKind::Directory {
         return Err(Error::NotPermitted);
     }
@@ -304,18 +302,23 @@ pub fn link(
     }
 }
 
-/// Counts a name, unless the last one is gone already.
+/// Counts a name, unless the last one is gone already. A file made without one gets its first.
 fn add_link(inode: InodeRef<'_>) -> Result<()> {
     // ORDERING: Relaxed throughout, guesses that the CAS checks.
     let mut now = inode.vi.nlink.load(Relaxed);
     loop {
         match now {
-            0 => return Err(Error::NotFound),
+            0 if !inode.vi.linkable() => return Err(Error::NotFound),
             LINKS_MAX.. => return Err(Error::TooManyLinks),
             _ => {}
         }
         match inode.vi.nlink.compare_exchange(now, now + 1, SeqCst, Relaxed) {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                if now == 0 {
+                    inode.vi.set_linkable(false);
+                }
+                return Ok(());
+            }
             Err(other) => now = other,
         }
     }
@@ -372,7 +375,7 @@ fn remove_locked<'c>(
 ) -> Result<(InodeRef<'c>, Rest)> {
     let dir = place.dir;
     let child = child_of(core, named)?;
-    check_removal(dir, child, cred)?;
+    check_removal(core, dir, child, cred)?;
     match (what, named.kind == FileKind::Directory) {
         (Remove::File, true) => return Err(Error::IsDirectory),
         (Remove::Directory, false) => return Err(Error::NotDirectory),

@@ -3,7 +3,11 @@
 //! Within a directory both records are one transaction in one chain, at one version. Across directories the transaction lies in a
 //! chain of the new directory and carries the old directory's records too, marked foreign: it commits the rename alone. Then the old
 //! directory gets its own copy of them, durable before any lock is dropped, so that its log can be read without the other's again.
-//! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it).
+//! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it). The foreign records stay readable
+//! for as long as their page does: so they carry the generation of the old directory's attributes, which stand still meanwhile, and
+//! count only while its log holds no later state. Before it drops a tombstone, cleaning sees to that (`clean`, I2).
+//!
+//! Lock order  the rename latch, the old directory's EOF latch (the papers' variants: both directories'), buckets.
 //!
 //! Loops are excluded by one latch for renames of directories across directories (D22). Only such a rename changes who is above whom;
 //! so under the latch the ancestor walk sees a tree that stands still, but for directories that die, which `locks` finds out: what is
@@ -18,8 +22,10 @@ use crate::lease::LaneGuard;
 use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At, Locks};
-use crate::names::ops::{Rest, check, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
+use crate::names::ops::{Rest, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
 use crate::names::table::{self, Crowded, Key, Named, Prepared};
+use crate::planted::{Bug, planted};
+use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -72,6 +78,8 @@ pub fn rename(
         let (low, high) = if from.dir.ino <= to.dir.ino { (from.dir, to.dir) } else { (to.dir, from.dir) };
         let first = latch(core, low);
         let second = if across { latch(core, high) } else { None };
+        // The old directory's attributes stand still: see `VInode::owe`.
+        let leaving = (across && first.is_none()).then(|| from.dir.vi.eof.lock());
         // What is exchanged does not die.
         let victim = victim_of(core, guess.target.as_ref()).filter(|_| mode != RenameMode::Exchange);
         // One of the two directories themselves is refused.
@@ -82,12 +90,13 @@ pub fn rename(
         if !found.is_like(&guess) {
             continue;
         }
-        let latched = first.is_some();
         let Some(done) =
             rename_locked(core, guard, cred, (from, keys[0]), (to, keys[1]), mode, found, locks)?
         else {
             return Ok(());
         };
+        drop(leaving);
+        let latched = first.is_some();
         tidy_up(core, guard, to.dir, done.to, latched);
         tidy_up(core, guard, from.dir, done.from, latched);
         drop((first, second));
@@ -247,11 +256,11 @@ fn may_move(
     mode: RenameMode,
 ) -> Result<()> {
     let is_dir = |e: &Named| e.kind == FileKind::Directory;
-    check_removal(from.dir, child_of(core, moved)?, cred)?;
+    check_removal(core, from.dir, child_of(core, moved)?, cred)?;
     match target {
-        None => check(to.dir, cred, Permission::WRITE_EXECUTE)?,
+        None => check(core, to.dir, cred, Permission::WRITE_EXECUTE)?,
         Some(target) => {
-            check_removal(to.dir, child_of(core, target)?, cred)?;
+            check_removal(core, to.dir, child_of(core, target)?, cred)?;
             match (mode, is_dir(moved), is_dir(target)) {
                 (RenameMode::Exchange, ..) => {}
                 (_, true, false) => return Err(Error::NotDirectory),
@@ -264,7 +273,7 @@ fn may_move(
         // Its `..` changes.
         let exchanged = target.filter(|_| mode == RenameMode::Exchange);
         for dir in [Some(moved), exchanged].into_iter().flatten().filter(|e| is_dir(e)) {
-            check(child_of(core, dir)?, cred, Permission::WRITE)?;
+            check(core, child_of(core, dir)?, cred, Permission::WRITE)?;
         }
     }
     Ok(())
@@ -285,7 +294,15 @@ fn commit_plan(
         prepare(core, guard, plan.from.0.dir, from.slots_max())?;
     }
     let entry_to = table::prepare(core, guard.own, plan.to.1.name)?;
-    let done = match commit::commit(core, guard, plan.to.0.dir, &[to, from.clone()]) {
+    if plan.across() {
+        plan.from.0.dir.vi.owe(plan.from.0.dir.vi.change());
+    }
+    let both = [to, from.clone()];
+    let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };
+    if planted(Bug::OldNameGoesFirst) {
+        commit::commit(core, guard, plan.from.0.dir, &both[1..])?;
+    }
+    let done = match commit::commit(core, guard, plan.to.0.dir, told) {
         Ok(done) => done,
         Err(error) => {
             table::unprepare(core, guard.own, entry_to);
@@ -293,8 +310,11 @@ fn commit_plan(
         }
     };
     // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-    let copied =
-        if plan.across() { Some(commit::commit(core, guard, plan.from.0.dir, &[from])?) } else { None };
+    let copied = if plan.across() && !planted(Bug::OldDirectoryNotTold) {
+        Some(commit::commit(core, guard, plan.from.0.dir, &[from])?)
+    } else {
+        None
+    };
     let crowded = show(core, guard, plan, locks, places, entry_to)?;
     let rest_to = Rest { clean: done.clean, crowded };
     Ok([rest_to, Rest { clean: copied.is_some_and(|copied| copied.clean), crowded: None }])

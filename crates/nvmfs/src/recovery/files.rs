@@ -6,19 +6,25 @@ use crate::format::extent_list;
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use crate::inode::InodeRef;
+use crate::lane::Own;
 use crate::lease::enter;
+use crate::planted::{Bug, planted};
 use crate::recovery::{Names, Progress, has_pages, in_parallel, read_chain};
+use crate::xattr;
 use heddle_vfs::{Error, Ino, Result, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Size and times, merged from records in any order: the state with the largest generation, raised by what was written since.
+/// Size, times and extended attributes, merged from records in any order: the state with the largest generation, raised by what was
+/// written since.
 #[derive(Default)]
 pub struct Attributes {
     state: Option<State>,
     /// Largest end and time of the writes that saw a generation.
     written: BTreeMap<u64, (u64, Time)>,
+    /// The last attributes record: its generation and blob.
+    xattrs: Option<(u64, Option<BlockNo>)>,
 }
 
 impl Attributes {
@@ -29,14 +35,26 @@ impl Attributes {
         }
     }
 
+    /// Generation of the last state.
+    pub fn generation(&self) -> u64 {
+        self.state.map_or(0, |state| state.generation)
+    }
+
     /// Takes a change of content in that saw this generation.
     pub fn written(&mut self, generation: u64, end: u64, mtime: Time) {
         let entry = self.written.entry(generation).or_insert((0, Time(i64::MIN)));
         *entry = (entry.0.max(end), entry.1.max(mtime));
     }
 
+    /// Takes a set of extended attributes in.
+    pub fn xattrs(&mut self, generation: u64, blob: Option<BlockNo>) {
+        if self.xattrs.is_none_or(|(known, _)| known < generation) {
+            self.xattrs = Some((generation, blob));
+        }
+    }
+
     /// Sets what all of it comes to.
-    pub fn apply(&self, inode: InodeRef<'_>) {
+    pub fn apply(&self, core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()> {
         let from = self.state.map_or(0, |s| s.generation);
         let [mut mtime, mut ctime, atime, _] = inode.vi.times();
         let mut size = 0;
@@ -48,6 +66,10 @@ impl Attributes {
         } else {
             inode.vi.set_atime(atime);
         }
+        let since = if planted(Bug::LatestTimeWins) { 0 } else { from };
+        if since != from {
+            mtime = self.written.values().fold(mtime, |latest, w| latest.max(w.1));
+        }
         for (end, time) in self.written.range(from..).map(|(_, w)| *w) {
             (size, mtime, ctime) = (size.max(end), mtime.max(time), ctime.max(time));
         }
@@ -56,6 +78,10 @@ impl Attributes {
         let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
         inode.vi.set_change(from.max(last));
         inode.vi.state_change.store(from, SeqCst);
+        match self.xattrs {
+            Some((generation, blob)) => xattr::recover(core, own, inode, generation, blob),
+            None => Ok(()),
+        }
     }
 }
 
@@ -108,13 +134,18 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32) -> Result<u64> {
             attributes.state(state);
             Ok(())
         }
+        Record::Xattrs { blob, generation, .. } => {
+            attributes.xattrs(generation, blob);
+            Ok(())
+        }
+        Record::Remap { .. } => Err(Error::Corrupt(format!("inode {}: a map", ino.0))),
         Record::Name { .. } => Err(Error::Corrupt(format!("inode {}: a name in the log of a file", ino.0))),
     })?;
     // Tombstones last: then merging them is independent of the order of the rest.
     for (first, end, version) in punches {
         punch(core, inode, first, end, version);
     }
-    attributes.apply(inode);
+    attributes.apply(core, guard.own, inode)?;
     claim_blocks(core, inode)?;
     Ok(dropped)
 }
@@ -136,7 +167,11 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
         }
         for i in 0..extent.count {
             let block = extent.block.plus(i);
-            let map = if unwritten { Map::unwritten(block) } else { Map::data(block) };
+            let map = if unwritten && !planted(Bug::UnwrittenIsData) {
+                Map::unwritten(block)
+            } else {
+                Map::data(block)
+            };
             let run = inode.vi.index().grow(&core.arena, at).map_err(no_memory)?;
             let cell = &run.cells[0];
             let known = cell.lv().version();
@@ -146,7 +181,7 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
                     inode.ino.0, version.0, at.0
                 )));
             }
-            if version > known {
+            if version > known || planted(Bug::LaterChainWins) {
                 cell.set(map, version);
             }
             at = PageNo(at.0 + 1);

@@ -9,6 +9,7 @@ use crate::lease::enter;
 use crate::log::commit;
 use crate::names::ops::prepare;
 use crate::names::table::{self, Named};
+use crate::planted::{Bug, planted};
 use crate::recovery::files::Attributes;
 use crate::recovery::{Report, Slots, read_chain};
 use heddle_vfs::{Error, FileKind, Ino, Result};
@@ -25,6 +26,8 @@ struct Dir {
     attributes: Attributes,
     /// Largest version of any of its names, present or gone: no bucket starts below it.
     version: Version,
+    /// Largest generation of a record of its names in another directory's log.
+    owed: Option<u64>,
     parent: Option<Ino>,
 }
 
@@ -90,7 +93,8 @@ fn read_dir(
             Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
             Record::State(state) => dir.attributes.state(*state),
-            Record::Write { .. } | Record::Punch { .. } => {
+            Record::Xattrs { blob, generation, .. } => dir.attributes.xattrs(*generation, *blob),
+            Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
                 return Err(Error::Corrupt(format!(
                     "inode {}: file data in the log of a directory",
                     id.ino.0
@@ -110,7 +114,7 @@ fn enter_name(dir: &mut Dir, record: &Record) {
     dir.attributes.written(generation, 0, mtime);
     let what = (!removed).then_some((child, kind));
     let known = dir.entries.get(name.bytes()).map_or(Version(0), |e| e.0);
-    if version > known {
+    if version > known || planted(Bug::LaterNameWins) {
         dir.entries.insert(name.bytes().to_vec(), (version, what));
     }
 }
@@ -125,15 +129,26 @@ fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
         .collect()
 }
 
-/// Applies foreign records to the directories that are known; returns those that were news to them.
+/// Applies foreign records to the directories that are known; returns those that were news to them. One is believed only if the
+/// directory's own log knows no later state of its attributes: else it was paid, and may be older than what was dropped since.
 fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut owed = Vec::new();
     foreign.retain(|record| {
-        let Record::Name { dir, name, version, .. } = record else { return false };
+        let Record::Name { dir, name, version, generation, .. } = record else { return false };
         let Some((id, known)) = dirs.get_mut(&dir.ino) else { return true };
-        let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
         // Another generation: the directory that was meant is gone, its number reused.
-        if *id == *dir && news {
+        if *id != *dir {
+            return false;
+        }
+        // It stays readable: no record of the name may be made that looks older.
+        known.version = known.version.max(*version);
+        known.owed = known.owed.max(Some(*generation));
+        let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
+        if planted(Bug::RenameReplayedTwice) {
+            if let Record::Name { removed, child, kind, ref name, version, .. } = *record {
+                known.entries.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
+            }
+        } else if news && *generation >= known.attributes.generation() {
             enter_name(known, record);
             owed.push(record.clone());
         }
@@ -165,7 +180,8 @@ fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
             }
             // The making of this inode was cut.
             let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else { continue };
-            *names.links.entry(base.id.ino).or_insert(0) += 1;
+            let links = names.links.entry(base.id.ino).or_insert(0);
+            *links = if planted(Bug::LinksNotCounted) { 1 } else { *links + 1 };
             if *kind == FileKind::Directory {
                 if parents.insert(child.ino, ino).is_some() {
                     return Err(Error::Corrupt(format!("directory {} has two names", child.ino.0)));
@@ -187,7 +203,10 @@ pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report>
     for (ino, (_, dir)) in &names.dirs {
         let inode = core.inode(*ino)?;
         table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
-        dir.attributes.apply(inode);
+        dir.attributes.apply(core, guard.own, inode)?;
+        if let Some(generation) = dir.owed {
+            inode.vi.owe(generation);
+        }
         inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
         let mut subdirs = 0;
         for (name, (version, what)) in &dir.entries {

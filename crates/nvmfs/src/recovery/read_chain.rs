@@ -10,6 +10,7 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::log::chain::{self, Chain};
 use crate::log::scan::{Damage, PageScan};
+use crate::planted::{Bug, planted};
 use crate::recovery::{pointer_line, scan};
 use crate::variant::LogKind;
 use heddle_pmem::LINE_BYTES;
@@ -42,7 +43,7 @@ pub fn read(
         Target::At(block) => Some(claim(core, id, block)?),
         Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
     };
-    let further = head_block.map_or(0, |_| HEADS_IN_BLOCK);
+    let further = head_block.filter(|_| !planted(Bug::OnlyInlineChainsRead)).map_or(0, |_| HEADS_IN_BLOCK);
     let mut dropped = 0;
     for number in 0..HEADS_INLINE + further {
         let raw = match (number.checked_sub(HEADS_INLINE), head_block) {
@@ -121,7 +122,7 @@ fn read_one(
         }
         dropped += zero_dropped(core, page, end, &records);
         (found.last, found.pages, found.era) = (page, found.pages + 1, found.era.max(header.era));
-        next = scan.next(id, page).map_err(corrupt)?;
+        next = scan.next(id, page).map_err(corrupt)?.filter(|_| !planted(Bug::OnlyFirstPageRead));
     }
     if tail.is_some() {
         return Err(bad(id, "the tail pointer (it leads out of the log)"));

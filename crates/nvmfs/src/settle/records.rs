@@ -13,7 +13,9 @@ use crate::format::page::{PageHeader, SLOTS};
 use crate::format::record::{Blocks, Record};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
+use crate::lane::Own;
 use crate::recovery::scan;
+use crate::xattr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Records of the transaction that begins in this slot; none if it is not whole.
@@ -35,7 +37,14 @@ pub fn written(core: &Core, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Ve
 }
 
 /// Makes them visible. Blocks that were replaced are added to `garbage`.
-pub fn apply(core: &Core, lane: u16, inode: InodeRef<'_>, records: &[Record], garbage: &mut Vec<Extent>) {
+pub fn apply(
+    core: &Core,
+    own: &mut Own,
+    lane: u16,
+    inode: InodeRef<'_>,
+    records: &[Record],
+    garbage: &mut Vec<Extent>,
+) {
     let moves_eof = inode.vi.eof.held_by(lane);
     let mut replaced = Vec::new();
     for record in records {
@@ -66,7 +75,18 @@ pub fn apply(core: &Core, lane: u16, inode: InodeRef<'_>, records: &[Record], ga
             Record::State(_) if moves_eof && !inode.vi.is_directory() => {
                 resize::apply(inode, std::slice::from_ref(record));
             }
-            Record::State(_) | Record::Name { .. } => {}
+            Record::Xattrs { blob, generation, .. } if moves_eof => {
+                match xattr::roll_forward(core, own, inode, generation, blob) {
+                    Ok(old) => garbage.extend(old),
+                    Err(error) => {
+                        let _noted = core.damage(error.to_string());
+                    }
+                }
+            }
+            Record::State(_) | Record::Name { .. } | Record::Xattrs { .. } => {}
+            Record::Remap { .. } => {
+                let _noted = core.damage(format!("inode {}: moving its pages was cut short", inode.ino.0));
+            }
         }
     }
     // A reader with a pin may still copy from them: then they come back at the next mount.

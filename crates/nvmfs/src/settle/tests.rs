@@ -74,15 +74,23 @@ fn resize(fs: &NvmFs, file: &Handle, size: u64) {
 }
 
 const CALLS: &[Call] = &[
-    ("overwrites a page", |fs, file| drop(fs.write(file, 2 * PAGE, &[0xaa; PAGE as usize]).unwrap())),
+    ("overwrites a page", |fs, file| {
+        fs.write(file, 2 * PAGE, &[0xaa; PAGE as usize]).unwrap();
+    }),
     ("overwrites a page for the second time", |fs, file| {
         // The chain is the lane's by now: the short way.
         fs.write(file, 2 * PAGE, &[0xaa; PAGE as usize]).unwrap();
         fs.write(file, 3 * PAGE, &[0xab; PAGE as usize]).unwrap();
     }),
-    ("writes across pages", |fs, file| drop(fs.write(file, PAGE + 7, &[0xbb; 4 * PAGE as usize]).unwrap())),
-    ("writes beyond the end", |fs, file| drop(fs.write(file, 20 * PAGE + 5, &[0xcc; 9000]).unwrap())),
-    ("appends", |fs, file| drop(fs.append(file, &[0xdd; 5000]).unwrap())),
+    ("writes across pages", |fs, file| {
+        fs.write(file, PAGE + 7, &[0xbb; 4 * PAGE as usize]).unwrap();
+    }),
+    ("writes beyond the end", |fs, file| {
+        fs.write(file, 20 * PAGE + 5, &[0xcc; 9000]).unwrap();
+    }),
+    ("appends", |fs, file| {
+        fs.append(file, &[0xdd; 5000]).unwrap();
+    }),
     ("cuts in a page", |fs, file| resize(fs, file, 3 * PAGE + 10)),
     ("cuts all", |fs, file| resize(fs, file, 0)),
     ("grows", |fs, file| resize(fs, file, 100 * PAGE)),
@@ -196,7 +204,9 @@ fn a_settler_that_dies_is_followed_by_another() {
             let bench = bench();
             let fs = bench.volume.fs();
             let died = dies(nth, || call.1(&fs, &bench.file));
-            dies(then, || drop(super::sweep(&fs.core)));
+            dies(then, || {
+                super::sweep(&fs.core);
+            });
             drop(fs);
             verify(bench, &states, &format!("{}, step {nth}, settled as far as {then}", call.0));
             if !died {
@@ -246,4 +256,83 @@ fn a_forked_child_uses_no_lane_of_its_parent() {
     fs.release(bench.file);
     lease::leave(&bench.volume.fs().core);
     bench.volume.unmount();
+}
+
+#[test]
+fn a_holder_that_is_stopped_is_killed_after_the_mounts_patience() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    fs.core.root().patience_ms.store(200, std::sync::atomic::Ordering::Relaxed);
+    // SAFETY: the child writes and stops itself while it holds a cell; it leaves by the signal that this is about.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        hook::set(Some(Arc::new(|step| {
+            if step == crate::file::steps::Step::Held {
+                // SAFETY: stops this process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+            }
+        })));
+        fs.write(&bench.file, 0, &[1; PAGE as usize]).unwrap();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: room for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
+    assert!(libc::WIFSTOPPED(status));
+    let began = Instant::now();
+    fs.write(&bench.file, 0, &[2; PAGE as usize]).unwrap();
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(200) && waited < Duration::from_secs(2), "waited {waited:?}");
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL);
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a stopped writer");
+}
+
+#[test]
+fn a_lane_that_was_scribbled_over_harms_nobody_else() {
+    for seed in 1..40u64 {
+        let bench = bench();
+        let fs = bench.volume.fs();
+        let before = state(&fs, &bench.file);
+        let died = dies(1, || {
+            let guard = lease::enter(&fs.core).unwrap();
+            let bytes = (std::ptr::from_ref(&guard.lane.intent)).cast_mut().cast::<u8>();
+            let len = size_of::<crate::lane::Intent>() + size_of::<crate::lane::Own>();
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for at in (0..len).step_by(if seed % 2 == 0 { 8 } else { 1 }) {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // SAFETY: within the lane's record, where any bytes are valid: this is what the test is about.
+                unsafe { bytes.add(at).write_volatile((random >> 40) as u8) };
+            }
+            crate::file::steps::step(crate::file::steps::Step::Held);
+        });
+        assert!(died);
+        super::sweep(&fs.core);
+        assert!(state(&fs, &bench.file) == before, "seed {seed}: the file has changed");
+        let refused = fs.write(&bench.file, 0, b"x").unwrap_err();
+        assert!(matches!(refused, heddle_vfs::Error::Corrupt(_)), "seed {seed}: {refused}");
+        fs.release(bench.file);
+        lease::leave(&fs.core);
+    }
+}
+
+#[test]
+fn a_signal_handlers_call_that_would_wait_for_its_own_thread_is_refused() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let inode = fs.core.inode(bench.file.ino).unwrap();
+    {
+        let _outer = lease::enter(&fs.core).unwrap();
+        let latched = inode.vi.eof.lock();
+        let inner = fs.append(&bench.file, b"x").unwrap_err();
+        assert_eq!(inner, heddle_vfs::Error::WouldDeadlock);
+        drop(latched);
+        fs.append(&bench.file, b"x").unwrap();
+    }
+    fs.release(bench.file);
+    lease::leave(&fs.core);
 }

@@ -185,6 +185,8 @@ fn open(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
 struct Talk {
     socket: OwnedFd,
     pid: u32,
+    /// It may not attach.
+    refusal: Option<String>,
     until: Instant,
 }
 
@@ -264,17 +266,26 @@ impl Door {
                 "user {} may not attach: only the user who mounted the image (or the group named with -o attach-group=). Use the mount",
                 who.uid.as_raw()
             );
-            refuse(&socket, &why);
+            // Said when it has greeted: what it has sent and nobody has read would take the answer away.
+            self.talks.push(Talk {
+                socket,
+                pid: 0,
+                refusal: Some(why),
+                until: Instant::now() + GREETING_MAX,
+            });
             return;
         }
         let pid = who.pid.as_raw_nonzero().get() as u32;
-        self.talks.push(Talk { socket, pid, until: Instant::now() + GREETING_MAX });
+        self.talks.push(Talk { socket, pid, refusal: None, until: Instant::now() + GREETING_MAX });
     }
 
     fn answer(&self, talk: &Talk) {
         let mut packet = [0; PACKET_BYTES];
         // Descriptors that a client sends are closed at once.
         let Ok((len, _sent)) = wire::receive(&talk.socket, &mut packet, RecvFlags::empty()) else { return };
+        if let Some(why) = &talk.refusal {
+            return refuse(&talk.socket, why);
+        }
         let hello = match Hello::parse(&packet[..len]) {
             Ok(hello) => hello,
             Err(why) => return refuse(&talk.socket, why),

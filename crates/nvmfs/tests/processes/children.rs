@@ -22,7 +22,16 @@ pub struct Mounted {
 impl Mounted {
     /// The image at this place.
     pub fn of(place: &Path, how: ServerOptions) -> Mounted {
-        let region = Region::open(place.join("image"), &OpenOptions::default()).unwrap();
+        // Between fork and exec the children of other tests hold every lock of this process.
+        let began = Instant::now();
+        let region = loop {
+            match Region::open(place.join("image"), &OpenOptions::default()) {
+                Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < Duration::from_secs(2) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => break other.unwrap(),
+            }
+        };
         Mounted::with(mount(region, &options()).unwrap(), place, how)
     }
 

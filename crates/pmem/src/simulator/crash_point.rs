@@ -37,7 +37,8 @@ impl<'a> CrashPoint<'a> {
         CrashPoint { model, memory, pending, durable }
     }
 
-    pub(super) fn into_owned(self) -> CrashPoint<'static> {
+    /// A copy that outlives the hook.
+    pub fn into_owned(self) -> CrashPoint<'static> {
         CrashPoint {
             model: self.model,
             memory: Cow::Owned(self.memory.into_owned()),

@@ -11,6 +11,7 @@ use crate::format::word::Line;
 use crate::ids::BlockNo;
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own};
+use crate::planted::{Bug, flushed_unless, planted};
 use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
@@ -79,13 +80,18 @@ pub fn make_room(
         era,
     };
     watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
-    core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    if planted(Bug::PageNotZeroed) || planted(Bug::StaleMark) {
+        // The next pointer aside: without that every chain would lead astray at once.
+        core.region.store_u64(next_pos(block), 0);
+    } else {
+        core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    }
     core.region.nt_line(block.pos(), &header.encode(core.seed));
     // ORDERING: Relaxed, I1.
     chain.spare_seed.store(header.record_seed(core.seed), Relaxed);
     // ORDERING: Relaxed, I1.
     chain.spare.store(block.0, Relaxed);
-    Ok(true)
+    Ok(!planted(Bug::PageLinkedBeforeHeader))
 }
 
 /// Where a transaction went.
@@ -110,9 +116,30 @@ pub fn append_unfenced(
     records: &[Record],
     marked: bool,
 ) -> Appended {
-    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
-    let home = inode.id();
-    let slots: u32 = records.iter().map(|r| r.slots_in(home)).sum();
+    let slots: u32 = records.iter().map(|r| r.slots_in(inode.id())).sum();
+    let place = reserve(core, inode, chain, slots);
+    let last = fill_unfenced(core, lane, inode, &place, records, marked);
+    advance(chain, &place);
+    Appended { page: place.page, last, seed: place.seed, closed_page: place.closed_page }
+}
+
+/// Slots of a page that are given out.
+pub struct Reserved {
+    page: BlockNo,
+    first: u32,
+    slots: u32,
+    seed: u32,
+    closed_page: bool,
+}
+
+/// The next record comes behind these slots.
+pub fn advance(chain: &Chain, place: &Reserved) {
+    // ORDERING: Relaxed, I1.
+    chain.slot.store(place.first + place.slots, Relaxed);
+}
+
+/// The next slots; room was made and fenced. They are given out with [`advance`].
+pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> Reserved {
     // ORDERING: Relaxed throughout, I1.
     let full = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
     // ORDERING: Relaxed, I1. A page that has a successor is closed (I4), though this transaction might fit.
@@ -123,13 +150,30 @@ pub fn append_unfenced(
     // ORDERING: Relaxed, I1.
     let (page, first, seed) =
         (BlockNo(chain.page.load(Relaxed)), chain.slot.load(Relaxed), chain.seed.load(Relaxed));
+    Reserved { page, first, slots, seed, closed_page }
+}
+
+/// Writes a transaction to its slots; the slot of its last record.
+pub fn fill_unfenced(
+    core: &Core,
+    lane: u16,
+    inode: InodeRef<'_>,
+    place: &Reserved,
+    records: &[Record],
+    marked: bool,
+) -> u32 {
+    assert!(!records.is_empty(), "an empty transaction would be marked all the same");
+    let home = inode.id();
+    let &Reserved { page, first, slots, seed, .. } = place;
     core.lane(lane).intent.logs(inode.ino.0, page, first);
     let (mut slot, mut last) = (first, first);
     let mut put = |line: &Line| {
         // A line that is marked later stays in the cache until then.
         match marked {
             true => core.region.nt_line(slot_pos(page, slot), line),
-            false => core.region.store_line(slot_pos(page, slot), line),
+            false => {
+                flushed_unless(Bug::RecordNotFlushed, || core.region.store_line(slot_pos(page, slot), line))
+            }
         }
         slot += 1;
     };
@@ -159,21 +203,22 @@ pub fn append_unfenced(
             at += lines.len() as u32;
         }
     }
-    // ORDERING: Relaxed, I1.
-    chain.slot.store(slot, Relaxed);
-    Appended { page, last, seed, closed_page }
+    debug_assert_eq!(slot, first + slots);
+    last
 }
 
 /// Stores the mark of a transaction's last record.
 pub fn set_mark_unfenced(core: &Core, at: &Appended) {
-    core.region.store_u64(slot_pos(at.page, at.last).plus(56), mark(at.seed, at.last));
+    let place = slot_pos(at.page, at.last).plus(56);
+    flushed_unless(Bug::MarkNotFlushed, || core.region.store_u64(place, mark(at.seed, at.last)));
 }
 
 /// Stores the tail pointer behind a transaction.
 pub fn set_tail_unfenced(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     let (page, slot) = chain.tail();
     let tail = pointer::encode_tail(core.seed, inode.id(), page, slot);
-    core.region.store_u64(pointer_word_pos(core, inode, TAIL_WORD), tail);
+    let place = pointer_word_pos(core, inode, TAIL_WORD);
+    flushed_unless(Bug::TailNotFlushed, || core.region.store_u64(place, tail));
 }
 
 fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
@@ -185,7 +230,8 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
         let chains = core.arena.get(inode.vi.chains.load(Acquire));
         let place = Place::Head(chain.number());
         let at = head_pos(core, inode, chains, chain.number());
-        core.region.store_u64(at, pointer::encode(core.seed, inode.id(), place, spare));
+        let head = pointer::encode(core.seed, inode.id(), place, spare);
+        flushed_unless(Bug::HeadNotFlushed, || core.region.store_u64(at, head));
         chain.head.store(spare.0, Relaxed); // ORDERING: Relaxed, I1.
         chain.settle_oldest();
     } else {

@@ -1,0 +1,253 @@
+//! `heddle fsck`: checks an image, and repairs it when told to. Exit codes are those of fsck(8).
+
+use crate::failure::{Exit, usage};
+use crate::image;
+use crate::output::{self, Sink, talk};
+use anyhow::Result;
+use heddle_nvmfs::fsck::{Issue, Severity, Verdict, examine, undo};
+use heddle_pmem::{OpenOptions, Region};
+use serde::Serialize;
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+/// Check an image that is not mounted, and repair it with -y
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Change nothing: tell what is wrong and what a repair would do (this is what happens where nobody can be asked)
+    #[arg(short = 'n', conflicts_with = "repair")]
+    look: bool,
+    /// Repair what can be repaired, after telling what it is
+    #[arg(short = 'y')]
+    repair: bool,
+    /// With -y: keep what the repair overwrites in this file [default: IMAGE.undo-DATE]. Without: put back what this file kept
+    #[arg(long, value_name = "FILE")]
+    undo: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// File or device
+    image: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  heddle fsck /dev/shm/my.img                        look; on a terminal, ask whether to repair
+  heddle fsck -n --json /dev/shm/my.img
+  heddle fsck -y /dev/shm/my.img                     repair; the old bytes go to /dev/shm/my.img.undo-DATE
+  heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     put them back
+  heddle explain NV-0042                             what an issue means
+
+An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
+Exit codes, as fsck(8): 0 nothing wrong (or notes only), 1 repaired, 4 not repaired, 8 could not be checked, 16 wrong usage.";
+
+/// Nothing wrong.
+const CLEAN: u8 = 0;
+const CORRECTED: u8 = 1;
+const UNCORRECTED: u8 = 4;
+const OPERATIONAL: u8 = 8;
+/// The command was wrong.
+pub const USAGE: u8 = 16;
+
+#[derive(Serialize)]
+struct Report {
+    output_version: u32,
+    image: String,
+    variant: Option<&'static str>,
+    inodes: u64,
+    result: &'static str,
+    exit_code: u8,
+    errors: usize,
+    warnings: usize,
+    notes: usize,
+    blocks_changed: usize,
+    undo_file: Option<String>,
+    issues: Vec<Shown>,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    severity: &'static str,
+    structure: &'static str,
+    inode: Option<u64>,
+    block: Option<u64>,
+    slot: Option<u32>,
+    title: &'static str,
+    detail: String,
+    repair: &'static str,
+    repairable: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let code = match &args.undo {
+        Some(_) if args.look => {
+            return Err(usage("--undo puts bytes back: leave -n out").context(Exit(USAGE)));
+        }
+        Some(file) if !args.repair => put_back(args, file),
+        _ => check(args),
+    };
+    let code = code.map_err(|error| error.context(Exit(OPERATIONAL)))?;
+    if code == CLEAN { Ok(()) } else { Err(anyhow::Error::new(Exit(code))) }
+}
+
+fn open(path: &Path, read_only: bool) -> Result<Region> {
+    image::open(path, &OpenOptions { read_only, prefault: false, ..OpenOptions::default() })
+}
+
+fn put_back(args: &Args, file: &Path) -> Result<u8> {
+    let region = open(&args.image, false)?;
+    let blocks = undo::restore(file, &region)?;
+    let image = args.image.display();
+    output::data(&format!("{image}: {blocks} blocks are as they were before the repair"))?;
+    Ok(CORRECTED)
+}
+
+fn check(args: &Args) -> Result<u8> {
+    let name = args.image.display().to_string();
+    let mut repair = args.repair;
+    let mut region = open(&args.image, !repair)?;
+    let mut verdict = examine(&name, &region)?;
+    let mendable = verdict.found() > verdict.left();
+    if !args.json {
+        output::data(&findings(&verdict))?;
+        if mendable && !repair && !args.look && std::io::stdin().is_terminal() {
+            repair = ask(&name);
+            if repair {
+                // Others may have changed it while the answer was awaited.
+                drop(region);
+                region = open(&args.image, false)?;
+                verdict = examine(&name, &region)?;
+            }
+        }
+    }
+    let mut kept = None;
+    if repair && mendable {
+        let file = args.undo.clone().unwrap_or_else(|| undo_name(&args.image));
+        verdict.apply(&region, &file)?;
+        kept = Some(file);
+    }
+    let code = match (verdict.found(), verdict.left(), kept.is_some()) {
+        (0, ..) => CLEAN,
+        (_, 0, true) => CORRECTED,
+        (_, _, true) => CORRECTED | UNCORRECTED,
+        _ => UNCORRECTED,
+    };
+    let report = report(&name, &verdict, code, kept.as_deref());
+    if args.json {
+        output::json(&Sink::Stdout, &report)?
+    } else {
+        output::data(&summary(&report))?
+    }
+    Ok(code)
+}
+
+fn ask(name: &str) -> bool {
+    talk(&format!("{name}: repair? What is overwritten is kept in an undo file. [y/N]"));
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+/// `IMAGE.undo-20260101T120000`
+fn undo_name(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(format!(".undo-{}", crate::info::stamp()));
+    name.into()
+}
+
+fn counts(verdict: &Verdict, severity: Severity) -> usize {
+    verdict.issues.iter().filter(|(issue, _)| issue.severity() == severity).count()
+}
+
+fn report(name: &str, verdict: &Verdict, code: u8, undo: Option<&Path>) -> Report {
+    Report {
+        output_version: 1,
+        image: name.to_owned(),
+        variant: verdict.variant.map(|v| v.name()),
+        inodes: verdict.inodes,
+        result: match code {
+            CLEAN => "clean",
+            CORRECTED => "corrected",
+            _ => "uncorrected",
+        },
+        exit_code: code,
+        errors: counts(verdict, Severity::Error),
+        warnings: counts(verdict, Severity::Warning),
+        notes: counts(verdict, Severity::Note),
+        blocks_changed: if undo.is_some() { verdict.changes().count() } else { 0 },
+        undo_file: undo.map(|file| file.display().to_string()),
+        issues: verdict.issues.iter().map(|(issue, mended)| shown(issue, *mended)).collect(),
+    }
+}
+
+fn shown(issue: &Issue, repairable: bool) -> Shown {
+    let entry = issue.code.entry();
+    Shown {
+        id: issue.code.to_string(),
+        severity: entry.severity.name(),
+        structure: entry.structure,
+        inode: issue.spot.ino.map(|i| i.0),
+        block: issue.spot.block.map(|b| b.0),
+        slot: issue.spot.slot,
+        title: entry.title,
+        detail: issue.what.clone(),
+        repair: entry.repair,
+        repairable,
+    }
+}
+
+/// Lines of one kind in one place are many after large damage; so many are shown of each kind.
+const LINES_A_KIND: usize = 20;
+
+fn findings(verdict: &Verdict) -> String {
+    let mut text = String::new();
+    let mut before = None;
+    let mut of_kind = 0;
+    for (issue, mended) in &verdict.issues {
+        let entry = issue.code.entry();
+        of_kind = if before == Some(issue.code) { of_kind + 1 } else { 1 };
+        if of_kind > LINES_A_KIND {
+            if of_kind == LINES_A_KIND + 1 {
+                let more = verdict.issues.iter().filter(|(i, _)| i.code == issue.code).count() - LINES_A_KIND;
+                text += &format!("         and {more} more of {}; --json lists all\n", issue.code);
+            }
+            continue;
+        }
+        if before != Some(issue.code) {
+            let way = if *mended { entry.repair } else { "" };
+            text += &format!("{} {}: {}. {way}\n", issue.code, entry.severity.name(), entry.title);
+        }
+        before = Some(issue.code);
+        text += &format!("         {}: {}\n", issue.spot, issue.what);
+    }
+    text
+}
+
+fn summary(report: &Report) -> String {
+    let image = &report.image;
+    let found = format!("{} errors, {} warnings, {} notes", report.errors, report.warnings, report.notes);
+    match (report.exit_code, &report.undo_file) {
+        (CLEAN, _) => format!("{image}: clean; {} inodes, {found}", report.inodes),
+        (CORRECTED, Some(undo)) => format!(
+            "{image}: repaired; {found}; {} blocks changed. To go back: heddle fsck --undo {undo} {image}",
+            report.blocks_changed
+        ),
+        (_, Some(undo)) => format!(
+            "{image}: repaired in part; {found}; {} blocks changed. To go back: heddle fsck --undo {undo} {image}",
+            report.blocks_changed
+        ),
+        _ => {
+            let mendable = report.issues.iter().any(|i| i.repairable);
+            let way = if mendable {
+                "Repair it with"
+            } else {
+                "Nothing of it can be repaired; what each means is told by"
+            };
+            let command =
+                if mendable { format!("heddle fsck -y {image}") } else { "heddle explain ID".to_owned() };
+            format!("{image}: NOT clean; {found}; nothing was changed. {way}: {command}")
+        }
+    }
+}

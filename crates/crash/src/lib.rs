@@ -1,0 +1,25 @@
+//! The crash rig: cuts the power of any workload at every fence, and judges what is left.
+//!
+//! - [`text`]: the workload language (docs/crash.md); [`op`], [`play`]: what its lines mean.
+//! - [`rig`]: runs a workload on a simulated region and on the model, cuts, has every image judged.
+//! - [`cut`]: which images of a cut are looked at; [`judge`]: whether one is what was promised.
+//! - [`ace`]: all short sequences of operations; [`shelf`]: workloads at the edges, by name.
+//! - [`scenes`]: what needs several threads in certain places at once.
+//! - [`threads`]: power cuts while several threads are inside.
+//! - [`emit`]: crash images with a manifest, for a judge of one's own.
+#![warn(missing_docs)]
+
+pub mod ace;
+pub mod cut;
+pub mod emit;
+pub mod judge;
+pub mod op;
+#[cfg(feature = "planted")]
+pub mod planted;
+pub mod play;
+pub mod rig;
+pub mod scenes;
+pub mod shelf;
+pub mod tasks;
+pub mod text;
+pub mod threads;

@@ -1,0 +1,159 @@
+//! Operations of a workload: what a program does to a file system.
+
+use heddle_vfs::RangeOp;
+use std::fmt;
+
+/// A file by its path, or by the name of a descriptor that an `open` gave.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum File {
+    /// Opened for this operation alone.
+    Path(String),
+    /// Open since an earlier [`Op::Open`].
+    Descriptor(String),
+}
+
+/// One operation. Its text is a line of the workload language (docs/crash.md).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the fields are the words of the line")]
+pub enum Op {
+    Create { path: String },
+    Mkdir { path: String },
+    Symlink { target: String, path: String },
+    Link { from: String, to: String },
+    Unlink { path: String },
+    Rmdir { path: String },
+    Rename { from: String, to: String },
+    Exchange { from: String, to: String },
+    Write { file: File, offset: u64, len: u64 },
+    Append { file: File, len: u64 },
+    Truncate { file: File, size: u64 },
+    Fallocate { file: File, mode: RangeOp, offset: u64, len: u64 },
+    SetXattr { path: String, name: String, value: String },
+    RemoveXattr { path: String, name: String },
+    Mode { path: String, perm: u16 },
+    Owner { path: String, uid: u32, gid: u32 },
+    Times { path: String, secs: u32 },
+    Fsync { file: File },
+    Sync,
+    Open { path: String, name: String },
+    Close { name: String },
+    Remount,
+}
+
+/// An operation in its place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// What is done.
+    pub op: Op,
+    /// By which thread: 0 is the rig's own.
+    pub thread: u32,
+    /// Line of the workload file it came from, from 1; 0: from no file.
+    pub line: usize,
+}
+
+/// What is run: first without power cuts, then with.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Workload {
+    /// For reports.
+    pub name: String,
+    /// Before the first power cut.
+    pub setup: Vec<Step>,
+    /// During each of which, and after which, the power is cut.
+    pub watched: Vec<Step>,
+    /// Bytes of the image it wants; 0: the smallest.
+    pub image_bytes: u64,
+}
+
+/// The words of a range mode, the first of each is what we print.
+pub const MODES: [(RangeOp, &[&str]); 7] = [
+    (RangeOp::Allocate { keep_size: false }, &["allocate", "default", "0"]),
+    (RangeOp::Allocate { keep_size: true }, &["keep", "keep-size"]),
+    (RangeOp::Punch, &["punch", "punch-hole"]),
+    (RangeOp::Zero { keep_size: false }, &["zero", "zero-range"]),
+    (RangeOp::Zero { keep_size: true }, &["zero-keep", "zero-range-keep-size"]),
+    (RangeOp::Collapse, &["collapse", "collapse-range"]),
+    (RangeOp::Insert, &["insert", "insert-range"]),
+];
+
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            File::Path(path) => f.write_str(&word(path)),
+            File::Descriptor(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A word as it is written: bytes that end or change a word are escaped.
+fn word(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '#' | '\\' | '{' | '}' | '@' => out += &format!("\\x{:02x}", c as u32),
+            c if c.is_whitespace() && (c as u32) < 256 => out += &format!("\\x{:02x}", c as u32),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Create { path } => write!(f, "create {}", word(path)),
+            Op::Mkdir { path } => write!(f, "mkdir {}", word(path)),
+            Op::Symlink { target, path } => write!(f, "symlink {} {}", word(target), word(path)),
+            Op::Link { from, to } => write!(f, "link {} {}", word(from), word(to)),
+            Op::Unlink { path } => write!(f, "unlink {}", word(path)),
+            Op::Rmdir { path } => write!(f, "rmdir {}", word(path)),
+            Op::Rename { from, to } => write!(f, "rename {} {}", word(from), word(to)),
+            Op::Exchange { from, to } => write!(f, "exchange {} {}", word(from), word(to)),
+            Op::Write { file, offset, len } => write!(f, "write {file} {offset} {len}"),
+            Op::Append { file, len } => write!(f, "append {file} {len}"),
+            Op::Truncate { file, size } => write!(f, "truncate {file} {size}"),
+            Op::Fallocate { file, mode, offset, len } => {
+                let name = MODES.iter().find(|(op, _)| op == mode).map_or("allocate", |(_, names)| names[0]);
+                write!(f, "fallocate {file} {name} {offset} {len}")
+            }
+            Op::SetXattr { path, name, value } => {
+                write!(f, "setxattr {} {} {}", word(path), word(name), word(value))
+            }
+            Op::RemoveXattr { path, name } => write!(f, "removexattr {} {}", word(path), word(name)),
+            Op::Mode { path, perm } => write!(f, "mode {} {perm:04o}", word(path)),
+            Op::Owner { path, uid, gid } => write!(f, "owner {} {uid} {gid}", word(path)),
+            Op::Times { path, secs } => write!(f, "times {} {secs}", word(path)),
+            Op::Fsync { file } => write!(f, "fsync {file}"),
+            Op::Sync => f.write_str("sync"),
+            Op::Open { path, name } => write!(f, "open {} {name}", word(path)),
+            Op::Close { name } => write!(f, "close {name}"),
+            Op::Remount => f.write_str("remount"),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.thread != 0 {
+            write!(f, "@{} ", self.thread)?;
+        }
+        self.op.fmt(f)
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.image_bytes != 0 {
+            writeln!(f, "image {}", self.image_bytes)?;
+        }
+        for step in &self.setup {
+            writeln!(f, "{step}")?;
+        }
+        if !self.setup.is_empty() {
+            writeln!(f, "watch")?;
+        }
+        for step in &self.watched {
+            writeln!(f, "{step}")?;
+        }
+        Ok(())
+    }
+}

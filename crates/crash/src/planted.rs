@@ -1,0 +1,154 @@
+//! Does the rig see? Each bug of `heddle_nvmfs::planted` is planted, and must be caught.
+//!
+//! A bug is for the whole process: bugs are tried one after the other.
+
+use crate::cut::Bounds;
+use crate::op::Workload;
+use crate::rig::{Config, Failure, Nobody, run};
+use crate::{ace, scenes, shelf};
+use heddle_nvmfs::Variant;
+use heddle_nvmfs::planted::{Bug, Step, plant};
+use heddle_pmem::Model;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Where a bug was caught.
+pub struct Caught {
+    /// What was wrong with the first image that failed.
+    pub failure: Failure,
+    /// Images mounted until then.
+    pub images: u64,
+}
+
+fn config(variant: Variant, seed: u64) -> Config {
+    Config { variant, model: Model::Ordered, bounds: Bounds { ordered: 64, random: 8, seed }, only: None }
+}
+
+/// Runs one workload with a bug planted.
+pub fn attempt(bug: Bug, variant: Variant, workload: &Workload, seed: u64) -> Option<Caught> {
+    plant(Some(bug));
+    let report = run(workload, &config(variant, seed), &mut Nobody);
+    plant(None);
+    let report = report.ok()?;
+    report.failures.into_iter().next().map(|failure| Caught { failure, images: report.images })
+}
+
+/// Where each bug is caught soonest.
+const WHERE: &[(Bug, Variant, &str)] = &[
+    (Bug::DataFenceMissing, Variant::Heddle, "data"),
+    (Bug::EntryBeforeData, Variant::Heddle, "data"),
+    (Bug::CommitFenceMissing, Variant::Heddle, "data"),
+    (Bug::TailBeforeEntryFence, Variant::Nova, "data"),
+    (Bug::MarkBeforeEntryFence, Variant::NovaTree, "sizes"),
+    (Bug::TailFenceMissing, Variant::Nova, "data"),
+    (Bug::MarkFenceMissing, Variant::NovaTree, "data"),
+    (Bug::PageLinkedBeforeHeader, Variant::Heddle, "names"),
+    (Bug::PageNotZeroed, Variant::Heddle, "data"),
+    (Bug::HeadNotFlushed, Variant::Heddle, "data"),
+    (Bug::TailNotFlushed, Variant::Nova, "data"),
+    (Bug::MarkNotFlushed, Variant::NovaTree, "data"),
+    (Bug::RecordNotFlushed, Variant::NovaTree, "sizes"),
+    (Bug::InodeNotFlushed, Variant::Heddle, "names"),
+    (Bug::ChunkPointerNotFlushed, Variant::Heddle, "inode-chunks"),
+    (Bug::EdgeNotFlushed, Variant::Heddle, "data"),
+    (Bug::ListNotFlushed, Variant::Heddle, "data-in-pieces"),
+    (Bug::RenameTellsOneDirectory, Variant::Heddle, "renames"),
+    (Bug::OldDirectoryNotTold, Variant::Heddle, "renames-cleaned"),
+    (Bug::OldNameGoesFirst, Variant::Heddle, "renames"),
+    (Bug::LinksNotCounted, Variant::Heddle, "names"),
+    (Bug::TombstoneDroppedEarly, Variant::Heddle, "log-cleaning-names"),
+    (Bug::PunchDroppedEarly, Variant::Heddle, "data-in-pieces"),
+    (Bug::SizeRecordDropped, Variant::Heddle, "sizes-cleaned"),
+    (Bug::PageReusedBeforeUnlink, Variant::Heddle, "tombstones"),
+    (Bug::WriteInPlace, Variant::NovaTree, "data"),
+    (Bug::FloorNotRaised, Variant::Heddle, "ranges"),
+    (Bug::GenerationNotRaised, Variant::Heddle, "sizes"),
+    (Bug::LatestTimeWins, Variant::Heddle, "attributes"),
+    (Bug::StaleMark, Variant::Heddle, "data"),
+    (Bug::HalfTransactionCounts, Variant::Heddle, "sizes"),
+    (Bug::UnmarkedEntryCounts, Variant::NovaTree, "sizes"),
+    (Bug::OnlyFirstPageRead, Variant::Heddle, "log-page"),
+    (Bug::LaterNameWins, Variant::Heddle, "log-cleaning-names"),
+    (Bug::RenameReplayedTwice, Variant::Heddle, "renames"),
+    (Bug::SlotNotZeroed, Variant::Heddle, "names"),
+    (Bug::UnwrittenIsData, Variant::Heddle, "ranges"),
+    (Bug::ChunkNotZeroed, Variant::Heddle, "inode-chunks"),
+    (Bug::StaleBytesBeyondEnd, Variant::Heddle, "sizes"),
+    (Bug::SuperblocksTogether, Variant::Heddle, "remounts"),
+    (Bug::FreedBeforeCommit, Variant::NovaTree, "log-page"),
+];
+
+/// Bugs that need many lanes inside at once.
+const CROWDED: &[Bug] = &[Bug::OnlyInlineChainsRead, Bug::LaterChainWins];
+
+/// Bugs that need a writer that stalls, and where it stalls.
+const STALLED: &[(Bug, Step)] = &[(Bug::StopsAtFirstGap, Step::Logged), (Bug::TailOverAHole, Step::Logging)];
+
+fn soonest(bug: Bug, seed: u64) -> Option<Caught> {
+    if let Some((_, stall)) = STALLED.iter().find(|(known, _)| *known == bug) {
+        plant(Some(bug));
+        let played = scenes::stalled_writer(Variant::NovaTree, *stall);
+        plant(None);
+        return played.ok().flatten().map(|failure| Caught { failure, images: 0 });
+    }
+    if CROWDED.contains(&bug) {
+        plant(Some(bug));
+        let played = scenes::many_lanes(Variant::Heddle);
+        plant(None);
+        return played.ok().flatten().map(|failure| Caught { failure, images: 0 });
+    }
+    let (_, variant, name) = WHERE.iter().find(|(known, ..)| *known == bug)?;
+    attempt(bug, *variant, &shelf::workload(name)?, seed)
+}
+
+/// Tries all that the rig has, the variants that suit first, until something catches the bug.
+fn search(bug: Bug, seed: u64) -> Option<Caught> {
+    let workloads: Vec<Workload> = shelf::workloads().into_iter().chain(ace::sequences(1, None)).collect();
+    let variants = [Variant::Heddle, Variant::NovaTree, Variant::Nova];
+    workloads
+        .iter()
+        .find_map(|workload| variants.iter().find_map(|variant| attempt(bug, *variant, workload, seed)))
+}
+
+/// Prints the table; success if every bug was caught. `fast`: bugs that need a long workload are left out, and nothing is searched.
+pub fn table(seed: u64, fast: bool) -> ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let (mut tried, mut missed) = (0, Vec::new());
+    println!("| bug | caught by | at | images until then | seconds |\n|---|---|---|---|---|");
+    for bug in Bug::ALL.iter().filter(|bug| !fast || !SLOW.contains(bug)) {
+        let start = Instant::now();
+        tried += 1;
+        let found = soonest(*bug, seed).or_else(|| if fast { None } else { search(*bug, seed) });
+        let seconds = start.elapsed().as_secs_f64();
+        match found {
+            Some(Caught { failure, images }) => {
+                let when = match (failure.fence, failure.returned) {
+                    (None, _) => "no power cut".to_string(),
+                    (_, true) => format!("after {}, stores {}", failure.op, failure.arrived),
+                    (Some(fence), false) => {
+                        format!("{}, fence {fence}, stores {}", failure.op, failure.arrived)
+                    }
+                };
+                let shorter: String = when.chars().take(90).collect();
+                let by = format!("{} {}", failure.variant.name(), failure.workload);
+                println!("| {} | {by} | {shorter} | {images} | {seconds:.1} |", bug.name());
+            }
+            None => {
+                println!("| {} | MISSED | | | {seconds:.1} |", bug.name());
+                missed.push(bug.name());
+            }
+        }
+    }
+    println!("{tried} bugs planted, {} caught", tried - missed.len());
+    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+/// Their workloads are long: not in the test command.
+const SLOW: &[Bug] = &[
+    Bug::OldDirectoryNotTold,
+    Bug::ListNotFlushed,
+    Bug::TombstoneDroppedEarly,
+    Bug::LaterNameWins,
+    Bug::PageReusedBeforeUnlink,
+    Bug::PunchDroppedEarly,
+];

@@ -1,0 +1,57 @@
+//! Workloads at the edges, by name: files of `workloads/`, in the workload language.
+
+use crate::op::Workload;
+use crate::text;
+
+macro_rules! shelf {
+    ($($name:literal),* $(,)?) => {
+        /// Names and texts.
+        const SHELF: &[(&str, &str)] = &[$(($name, include_str!(concat!("../workloads/", $name, ".txt")))),*];
+    };
+}
+
+shelf![
+    "data",
+    "data-in-pieces",
+    "sizes",
+    "sizes-cleaned",
+    "ranges",
+    "names",
+    "long-names",
+    "renames",
+    "renames-cleaned",
+    "attributes",
+    "log-page",
+    "log-cleaning",
+    "log-cleaning-names",
+    "tombstones",
+    "threads",
+    "full-image",
+    "open-files",
+    "remounts",
+    "inode-chunks",
+];
+
+/// All of them.
+///
+/// # Panics
+/// If one cannot be read; a test says so first.
+pub fn workloads() -> Vec<Workload> {
+    let read =
+        |(name, text): &(&str, &str)| text::parse(name, text).unwrap_or_else(|e| panic!("{name}: {e}"));
+    SHELF.iter().map(read).collect()
+}
+
+/// The workload of this name.
+pub fn workload(name: &str) -> Option<Workload> {
+    workloads().into_iter().find(|workload| workload.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_workload_of_the_shelf_can_be_read() {
+        assert!(super::workloads().len() >= 15);
+        assert!(super::workload("data").is_some() && super::workload("nothing").is_none());
+    }
+}

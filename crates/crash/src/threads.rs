@@ -1,0 +1,245 @@
+//! Power cuts while several threads are inside.
+//!
+//! A few threads work on one file and one directory; who runs is decided at every store, flush and fence from a seed (`turns`). At
+//! fences the power is cut. What an image holds must be a durable-linearizable cut of the history (`history`): all calls that
+//! had returned, any of those that were running, each whole, in an order that respects which call had returned before which
+//! began and what each of them returned.
+//!
+//! Why not shuttle: the engine parks on futexes in shared memory and leases its lanes under robust mutexes of the C library, which
+//! shuttle's scheduler does not see; every store to the region is seen here. Between two of those steps threads run as
+//! the machine lets them, so a seed repeats a run nearly, not exactly; what was found stands in the report with its history.
+
+mod history;
+mod turns;
+
+use crate::cut::{Bounds, Cut, Random, choice_text, explore};
+use crate::judge::{Allowed, Judge, options, without_panic};
+use crate::op::{File, Op, Step};
+use crate::play::Player;
+use crate::rig::{Failure, IMAGE_BYTES, Report, model_like};
+use crate::text;
+use heddle_nvmfs::{NvmFs, Variant, format_region, mount};
+use heddle_pmem::{CrashPoint, Model, Region};
+use heddle_vfs::RangeOp;
+use history::{Call, Clock, History};
+use std::sync::{Arc, Mutex, PoisonError};
+use turns::Turns;
+
+/// How threads are run.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The system under test.
+    pub variant: Variant,
+    /// What a power cut may do.
+    pub model: Model,
+    /// How many threads.
+    pub threads: usize,
+    /// Calls of each.
+    pub calls: usize,
+    /// Which calls, whose turn when, which fences, which images.
+    pub seed: u64,
+    /// Power cuts at most, and images of each.
+    pub cuts: usize,
+    /// Images a cut.
+    pub bounds: Bounds,
+}
+
+/// A cut, and how far the threads were.
+type Taken = (Cut, Vec<history::Progress>);
+
+const SETUP: &str = "\
+create /f
+write /f 0 13000
+mkdir /d
+create /a
+create /d/b
+";
+
+/// What each thread opens.
+const OPEN: &str = "f";
+
+/// Calls of one thread: on one shared file through its descriptor, on names of two directories. Only calls that are one call of the
+/// interface, so that each must be atomic.
+fn calls(random: &mut Random, count: usize) -> Vec<Op> {
+    let names = ["/a", "/b", "/d/a", "/d/b"];
+    let file = || File::Descriptor(OPEN.into());
+    (0..count)
+        .map(|_| {
+            let path = names[random.below(4) as usize].to_string();
+            let other = names[random.below(4) as usize].to_string();
+            let offset = random.below(4) * 4096 + [0, 0, 100, 4000][random.below(4) as usize];
+            let len = [4096, 4096, 200, 8192, 9000][random.below(5) as usize];
+            match random.below(16) {
+                0..=4 => Op::Write { file: file(), offset, len },
+                5 | 6 => Op::Append { file: file(), len: len.min(5000) },
+                7 => Op::Truncate { file: file(), size: offset },
+                8 => Op::Fallocate { file: file(), mode: RangeOp::Punch, offset, len },
+                9 | 10 => Op::Create { path },
+                11 | 12 => Op::Unlink { path },
+                13 | 14 => Op::Rename { from: path, to: other },
+                _ => Op::Link { from: "/f".into(), to: path },
+            }
+        })
+        .collect()
+}
+
+/// One run.
+///
+/// # Errors
+/// The image cannot be made.
+pub fn run(config: &Config) -> Result<Report, String> {
+    let mut random = Random::new(config.seed);
+    let setup = text::parse("threads", SETUP).map_err(|e| e.to_string())?.watched;
+    let lists: Vec<Vec<Op>> = (0..config.threads).map(|_| calls(&mut random, config.calls)).collect();
+    let (region, simulator) = Region::simulated(IMAGE_BYTES);
+    simulator.set_model(config.model);
+    format_region(&region, config.variant).map_err(|e| e.to_string())?;
+    let volume = mount(region, &options()).map_err(|e| e.to_string())?;
+    let fs = volume.fs();
+    let mut first = Player::new(&fs);
+    for (i, step) in setup.iter().enumerate() {
+        first.play(i + 1, &step.op).map_err(|e| format!("{step}: {e}"))?;
+    }
+    let clock = Arc::new(Clock::new(config.threads));
+    let turns = Arc::new(Turns::new(config.threads, random.number()));
+    let cuts: Arc<Mutex<Vec<Taken>>> = Arc::default();
+    let (at_step, at_fence) = (turns.clone(), clock.clone());
+    simulator.on_step(move || at_step.step());
+    let (list, mut fence, mut fences, most) = (cuts.clone(), 0, Random::new(random.number()), config.cuts);
+    simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
+        fence += 1;
+        let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.len() < most && fences.below(2) == 0 {
+            let point = point.clone().into_owned();
+            list.push((Cut { step: 0, returned: false, fence, point, id: fence }, at_fence.progress()));
+        }
+    }));
+    let calls = play_all(&fs, &lists, &clock, &turns);
+    simulator.stop_stepping();
+    simulator.stop_watching();
+    let mut cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
+    let end = Cut { step: 0, returned: true, fence: 0, point: simulator.crash_point(), id: u64::MAX };
+    cuts.push((end, clock.progress()));
+    let mut report = Report::default();
+    let history = History::explore(&calls, |model_calls| replay(&fs, &setup, model_calls));
+    volume.abandon();
+    judge_all(config, cuts, &history, &calls, &mut report);
+    Ok(report)
+}
+
+/// Plays the lists, each in a thread of its own; what each call did, and when.
+fn play_all(fs: &NvmFs, lists: &[Vec<Op>], clock: &Clock, turns: &Turns) -> Vec<Vec<Call>> {
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = lists
+            .iter()
+            .enumerate()
+            .map(|(thread, list)| {
+                scope.spawn(move || {
+                    let mut player = Player::new(fs);
+                    let opened = player.play(0, &Op::Open { path: "/f".into(), name: OPEN.into() });
+                    turns.enter(thread);
+                    let mut done = Vec::new();
+                    for (i, op) in list.iter().enumerate() {
+                        let number = (thread + 1) * 40 + i;
+                        let invoked = clock.invoke(thread);
+                        let result = opened.clone().and_then(|()| {
+                            without_panic(|| Ok(player.play(number, op)))
+                                .unwrap_or_else(|p| Err(heddle_vfs::Error::Io(p)))
+                        });
+                        let returned = clock.returned(thread);
+                        done.push(Call {
+                            number,
+                            op: op.clone(),
+                            errno: result.err().map(|e| e.errno()),
+                            invoked,
+                            returned,
+                        });
+                    }
+                    turns.leave(thread);
+                    player.close_all();
+                    done
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_default()).collect()
+    })
+}
+
+/// What the model holds after these calls, in this order; `None` if one of them returns something else than it did.
+fn replay(fs: &NvmFs, setup: &[Step], calls: &[&Call]) -> Option<heddle_vfs::tree::Tree> {
+    let model = model_like(fs);
+    let mut player = Player::new(&model);
+    for (i, step) in setup.iter().enumerate() {
+        player.play(i + 1, &step.op).ok()?;
+    }
+    player.play(0, &Op::Open { path: "/f".into(), name: OPEN.into() }).ok()?;
+    for call in calls {
+        let errno = player.play(call.number, &call.op).err().map(|e| e.errno());
+        if errno != call.errno {
+            return None;
+        }
+    }
+    player.close_all();
+    heddle_vfs::tree::Tree::of(&model).ok()
+}
+
+fn judge_all(config: &Config, cuts: Vec<Taken>, history: &History, calls: &[Vec<Call>], report: &mut Report) {
+    let mut judge = Judge::new(IMAGE_BYTES, config.model);
+    for (cut, progress) in &cuts {
+        let trees = history.allowed(progress);
+        report.cuts += 1;
+        if trees.is_empty() {
+            let text = "no order of the calls gives what they returned".to_string();
+            report.failures.push(failure(config, calls, progress, cut, "none".into(), text));
+            return;
+        }
+        let allowed = Allowed { trees: &trees, id: cut.id };
+        let mut found = None;
+        let explored = explore(cut, config.bounds, &mut |choice, words| {
+            let verdict = judge.judge(cut, choice, words, &allowed);
+            if let Some(text) = verdict.failure {
+                found = Some((choice_text(choice), text));
+                return None;
+            }
+            Some(verdict.looked)
+        });
+        report.states += explored.states;
+        report.images += explored.images;
+        if let Some((arrived, text)) = found {
+            report.failures.push(failure(config, calls, progress, cut, arrived, text));
+            break;
+        }
+    }
+    report.nested = judge.nested;
+}
+
+fn failure(
+    config: &Config,
+    calls: &[Vec<Call>],
+    progress: &[history::Progress],
+    cut: &Cut,
+    arrived: String,
+    text: String,
+) -> Failure {
+    let mut story = text;
+    for (thread, (list, at)) in calls.iter().zip(progress).enumerate() {
+        for (i, call) in list.iter().enumerate().take(at.invoked) {
+            let state = if i < at.returned { "returned" } else { "running" };
+            let (from, to) = (call.invoked, call.returned);
+            story += &format!(
+                "\n  thread {thread}: {} ({state}, {from} to {to}, errno {:?})",
+                call.op, call.errno
+            );
+        }
+    }
+    Failure {
+        workload: format!("{} threads, seed {}", config.threads, config.seed),
+        variant: config.variant,
+        step: 0,
+        op: "several".into(),
+        returned: cut.returned,
+        fence: Some(cut.fence),
+        arrived,
+        text: story,
+    }
+}

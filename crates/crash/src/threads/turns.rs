@@ -1,0 +1,102 @@
+//! Whose turn it is.
+//!
+//! State       the thread that may go on, and a counter of steps.
+//! Invariants  I1  of the threads that take part, only the one whose turn it is passes [`Turns::step`].
+//!             I2  whoever has the turn and does not come to a step for a while waits for a lock that a waiting thread holds: then a
+//!                 waiting thread takes the turn.
+
+use crate::cut::Random;
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long the one whose turn it is may be silent (I2).
+const SILENCE: Duration = Duration::from_millis(2);
+/// One step in so many passes the turn on.
+const TURN: u64 = 6;
+
+thread_local! {
+    static ME: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// See the module.
+pub struct Turns {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    turn: usize,
+    steps: u64,
+    inside: Vec<bool>,
+    entered: usize,
+    random: Random,
+}
+
+impl Turns {
+    /// For so many threads; none is inside.
+    pub fn new(threads: usize, seed: u64) -> Turns {
+        let state =
+            State { turn: 0, steps: 0, inside: vec![false; threads], entered: 0, random: Random::new(seed) };
+        Turns { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling thread takes part as `me` from now on; returns when all do.
+    pub fn enter(&self, me: usize) {
+        ME.set(Some(me));
+        let mut state = self.state();
+        state.inside[me] = true;
+        state.entered += 1;
+        self.changed.notify_all();
+        while state.entered < state.inside.len() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// It takes part no more.
+    pub fn leave(&self, me: usize) {
+        ME.set(None);
+        let mut state = self.state();
+        state.inside[me] = false;
+        if state.turn == me {
+            state.pass();
+        }
+        self.changed.notify_all();
+    }
+
+    /// A store, flush or fence of the calling thread: waits for its turn.
+    pub fn step(&self) {
+        let Some(me) = ME.get() else { return };
+        let mut state = self.state();
+        state.steps += 1;
+        if state.turn == me && state.random.below(TURN) == 0 {
+            state.pass();
+            self.changed.notify_all();
+        }
+        let mut seen = state.steps;
+        while state.turn != me {
+            let (back, silent) =
+                self.changed.wait_timeout(state, SILENCE).unwrap_or_else(PoisonError::into_inner);
+            state = back;
+            if silent.timed_out() && state.steps == seen {
+                // I2.
+                state.turn = me;
+            }
+            seen = state.steps;
+        }
+    }
+}
+
+impl State {
+    /// To a thread that takes part, this one included.
+    fn pass(&mut self) {
+        let inside: Vec<usize> = (0..self.inside.len()).filter(|t| self.inside[*t]).collect();
+        if !inside.is_empty() {
+            self.turn = inside[self.random.below(inside.len() as u64) as usize];
+        }
+    }
+}

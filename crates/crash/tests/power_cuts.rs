@@ -1,0 +1,157 @@
+//! Power cuts in a part of the shelf, every variant, a few images a cut. All of it: `cargo xtask crash`.
+
+use heddle_crash::cut::Bounds;
+use heddle_crash::rig::{Config, Nobody, Report, run};
+use heddle_crash::{shelf, text};
+use heddle_nvmfs::Variant;
+use heddle_pmem::Model;
+
+fn config(variant: Variant, model: Model) -> Config {
+    Config { variant, model, bounds: Bounds { ordered: 4, random: 1, seed: 1 }, only: None }
+}
+
+fn survives(variant: Variant, names: &[&str]) {
+    let mut sum = Report::default();
+    for name in names {
+        let workload = shelf::workload(name).unwrap();
+        sum.add(run(&workload, &config(variant, Model::Ordered), &mut Nobody).unwrap());
+    }
+    println!("{}: {} cuts, {} states, {} images", variant.name(), sum.cuts, sum.states, sum.images);
+    assert!(sum.failures.is_empty(), "{} failures, the first:\n{}", sum.failures.len(), sum.failures[0]);
+    assert!(sum.images > 100, "only {} images were judged", sum.images);
+}
+
+/// Short ones, that go through every kind of record.
+const SOME: &[&str] = &["sizes", "ranges", "names", "renames", "attributes", "remounts"];
+
+#[test]
+fn nova_survives_a_power_cut_at_every_fence() {
+    survives(Variant::Nova, SOME);
+}
+
+#[test]
+fn nova_interval_survives_a_power_cut_at_every_fence() {
+    survives(Variant::NovaInterval, SOME);
+}
+
+#[test]
+fn nova_array_survives_a_power_cut_at_every_fence() {
+    survives(Variant::NovaArray, SOME);
+}
+
+#[test]
+fn nova_tree_survives_a_power_cut_at_every_fence() {
+    survives(Variant::NovaTree, SOME);
+}
+
+#[test]
+fn heddle_survives_a_power_cut_at_every_fence() {
+    survives(Variant::Heddle, SOME);
+    survives(Variant::Heddle, &["data", "threads", "log-page", "open-files", "inode-chunks"]);
+}
+
+#[test]
+fn a_cut_that_loses_nothing_and_one_that_loses_all_survive_under_every_model_of_memory() {
+    let workload =
+        text::parse("w", "create /a\nwrite /a 100 5000\nrename /a /b\ntruncate /b 10\nunlink /b").unwrap();
+    for model in [Model::Ordered, Model::Pessimistic, Model::Eadr] {
+        for variant in Variant::ALL {
+            let report = run(&workload, &config(variant, model), &mut Nobody).unwrap();
+            assert!(report.failures.is_empty(), "{model:?}: {}", report.failures[0]);
+        }
+    }
+}
+
+#[test]
+fn a_run_is_the_same_for_a_seed() {
+    let workload = shelf::workload("renames").unwrap();
+    let run = || {
+        let report = run(&workload, &config(Variant::Heddle, Model::Ordered), &mut Nobody).unwrap();
+        (report.cuts, report.states, report.images)
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn calls_that_fail_as_they_should_are_part_of_a_workload() {
+    // The engine has no room for the append, which the model would have; the others fail on both sides.
+    let workload =
+        text::parse("w", "create /a\nappend /a 64M\nwrite nobody 0 1\nmkdir /a\nrmdir /nothing").unwrap();
+    let report = run(&workload, &config(Variant::Heddle, Model::Ordered), &mut Nobody).unwrap();
+    assert!(report.failures.is_empty(), "{}", report.failures[0]);
+}
+
+#[test]
+fn more_writers_at_once_than_an_inode_has_heads_for_lose_nothing() {
+    for variant in Variant::ALL {
+        let found = heddle_crash::scenes::many_lanes(variant).unwrap();
+        assert!(found.is_none(), "{}", found.unwrap());
+    }
+}
+
+#[test]
+fn threads_that_are_inside_when_the_power_fails_leave_a_cut_of_their_history() {
+    use heddle_crash::threads;
+    for variant in Variant::ALL {
+        for seed in 0..6 {
+            let bounds = Bounds { ordered: 4, random: 1, seed };
+            let config = threads::Config {
+                variant,
+                model: Model::Ordered,
+                threads: 2 + seed as usize % 2,
+                calls: 3,
+                seed,
+                cuts: 6,
+                bounds,
+            };
+            let report = threads::run(&config).unwrap();
+            assert!(report.failures.is_empty(), "{}", report.failures[0]);
+            assert!(report.images > 0);
+        }
+    }
+}
+
+#[test]
+fn an_image_whose_making_was_cut_is_none_or_is_empty() {
+    use heddle_crash::judge::options;
+    use heddle_nvmfs::{VolumeError, format_region, mount};
+    use heddle_pmem::{CrashPoint, Region};
+    use heddle_vfs::tree::Tree;
+    use std::sync::{Arc, Mutex};
+    for variant in Variant::ALL {
+        let (region, simulator) = Region::simulated(heddle_crash::rig::IMAGE_BYTES);
+        let images: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+        let found = images.clone();
+        simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
+            found.lock().unwrap().extend(point.images(12, 1));
+        }));
+        format_region(&region, variant).unwrap();
+        simulator.stop_watching();
+        let (mut none, mut empty) = (0, 0);
+        for image in images.lock().unwrap().iter() {
+            match mount(Region::simulated_from(image).0, &options()) {
+                Ok(volume) => {
+                    assert_eq!(Tree::of(&volume.fs()).unwrap().nodes.len(), 1);
+                    volume.abandon();
+                    empty += 1;
+                }
+                Err(VolumeError::NotAnImage { .. } | VolumeError::SuperblockDamaged { .. }) => none += 1,
+                Err(other) => panic!("{}: {other}", variant.name()),
+            }
+        }
+        assert!(none > 0 && empty > 0, "{none} were no image, {empty} were empty");
+    }
+}
+
+/// An allocation is records of blocks, then the state: cut in between, the mtime of the records was there without the size.
+#[test]
+fn crash_an_allocation_that_was_cut_changed_the_mtime_alone() {
+    let text = "create /a\nappend /a 21180\ntimes /a 5\nwatch\nfallocate /a allocate 20480 8192\n";
+    let workload = text::parse("allocate", text).unwrap();
+    for variant in Variant::ALL {
+        let config =
+            Config { bounds: Bounds { ordered: 16, random: 4, seed: 1 }, ..config(variant, Model::Ordered) };
+        let report = run(&workload, &config, &mut Nobody).unwrap();
+        assert!(report.failures.is_empty(), "{}", report.failures[0]);
+    }
+}

@@ -1,0 +1,102 @@
+//! May this caller change these attributes, and what they become by the rules for set-id bits.
+
+use crate::core::Core;
+use crate::file::resize::NewState;
+use crate::inode::InodeRef;
+use crate::xattr::check;
+use heddle_vfs::{Cred, Error, FileKind, Handle, Permission, Result, SetAttr, SetTime, Time};
+
+/// The mode of what was written, cut or given away: no longer set-user-id, nor set-group-id if the group may execute it.
+pub fn without_set_ids(perm: u16) -> u16 {
+    let group = if perm & 0o010 != 0 { 0o2000 } else { 0 };
+    perm & !(0o4000 | group)
+}
+
+fn time(set: SetTime) -> Time {
+    match set {
+        SetTime::Now => crate::clock::exact(),
+        SetTime::At(at) => at,
+    }
+}
+
+/// May this caller set these attributes? What he sets them to, after the rules for set-id bits.
+pub fn checked(
+    core: &Core,
+    inode: InodeRef<'_>,
+    cred: &Cred,
+    handle: Option<&Handle>,
+    set: &SetAttr,
+) -> Result<NewState> {
+    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let (uid, gid) = inode.vi.owner();
+    let owner = cred.is_root() || cred.uid == uid;
+    may_set_owner(set, cred, kind, owner, uid, gid)?;
+    may_set_times(core, inode, cred, set, owner)?;
+    let mut new = NewState { uid: set.uid, gid: set.gid, size: set.size_bytes, ..NewState::default() };
+    let mut bits = perm;
+    if let Some(size) = set.size_bytes {
+        may_set_size(core, inode, cred, kind, handle, size)?;
+        if !cred.is_root() {
+            bits = without_set_ids(bits);
+        }
+    }
+    // Also when root does it, as Linux.
+    if (set.uid.is_some() || set.gid.is_some()) && kind != FileKind::Directory {
+        bits = without_set_ids(bits);
+    }
+    if let Some(to) = set.perm {
+        let foreign_group = !cred.is_root() && !cred.in_group(set.gid.unwrap_or(gid));
+        bits = to & 0o7777 & if foreign_group { !0o2000 } else { !0 };
+    }
+    new.perm = (bits != perm || set.perm.is_some()).then_some(bits);
+    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(time));
+    Ok(new)
+}
+
+fn may_set_owner(set: &SetAttr, cred: &Cred, kind: FileKind, owner: bool, uid: u32, gid: u32) -> Result<()> {
+    if set.perm.is_some() {
+        if kind == FileKind::Symlink {
+            return Err(Error::NotSupported("the mode of a symbolic link"));
+        }
+        if !owner {
+            return Err(Error::NotPermitted);
+        }
+    }
+    let gives_away = set.uid.is_some_and(|to| to != uid || !owner);
+    let joins = set.gid.is_some_and(|to| !owner || (to != gid && !cred.in_group(to)));
+    if !cred.is_root() && (gives_away || joins) { Err(Error::NotPermitted) } else { Ok(()) }
+}
+
+/// Both times to now is touching, which who may write may do; all else is the owner's. With a size it is part of the truncation.
+fn may_set_times(core: &Core, inode: InodeRef<'_>, cred: &Cred, set: &SetAttr, owner: bool) -> Result<()> {
+    let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+    match (set.atime, set.mtime) {
+        _ if owner => Ok(()),
+        (None, None) => Ok(()),
+        (Some(SetTime::Now), Some(SetTime::Now)) => check(core, inode, cred, Permission::WRITE),
+        (atime, mtime) if set.size_bytes.is_some() && !exact(atime) && !exact(mtime) => Ok(()),
+        _ => Err(Error::NotPermitted),
+    }
+}
+
+fn may_set_size(
+    core: &Core,
+    inode: InodeRef<'_>,
+    cred: &Cred,
+    kind: FileKind,
+    handle: Option<&Handle>,
+    size: u64,
+) -> Result<()> {
+    if handle.is_some_and(|handle| !handle.flags.write) {
+        return Err(Error::InvalidArgument("the file is not open for writing"));
+    }
+    match kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Error::IsDirectory),
+        _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
+    }
+    if handle.is_none() {
+        check(core, inode, cred, Permission::WRITE)?;
+    }
+    if size > heddle_vfs::OFFSET_MAX_BYTES { Err(Error::FileTooBig) } else { Ok(()) }
+}

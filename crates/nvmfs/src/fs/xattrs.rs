@@ -1,0 +1,54 @@
+//! Extended attributes by name: the rules are those of `heddle_vfs::xattr`, the set is changed whole.
+
+use crate::core::Core;
+use crate::file::resize::{NewState, set_all};
+use crate::inode::InodeRef;
+use crate::lease::LaneGuard;
+use crate::xattr::{check, of, of_latched};
+use heddle_vfs::xattr::{Subject, may_get};
+use heddle_vfs::{Cred, Error, Permission, Result, SetXattr, XattrName};
+
+fn judged<T>(
+    core: &Core,
+    inode: InodeRef<'_>,
+    cred: &Cred,
+    work: impl FnOnce(Subject<'_>) -> Result<T>,
+) -> Result<T> {
+    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let check = |want: Permission| check(core, inode, cred, want);
+    work(Subject { kind, perm, owner: inode.vi.owner(), check: &check })
+}
+
+/// The value of one.
+pub fn get(core: &Core, inode: InodeRef<'_>, cred: &Cred, name: XattrName<'_>) -> Result<Vec<u8>> {
+    judged(core, inode, cred, |subject| may_get(subject, cred, name))?;
+    of(core, inode)?.get(name).map(<[u8]>::to_vec)
+}
+
+/// Sets one. The caller holds the EOF latch.
+pub fn set(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    cred: &Cred,
+    name: XattrName<'_>,
+    value: &[u8],
+    how: SetXattr,
+) -> Result<()> {
+    let mut xattrs = of_latched(core, inode)?;
+    let perm = judged(core, inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
+    set_all(core, guard, inode, &NewState { perm, ..NewState::default() }, Some(&xattrs))
+}
+
+/// Removes one. The caller holds the EOF latch.
+pub fn remove(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    cred: &Cred,
+    name: XattrName<'_>,
+) -> Result<()> {
+    let mut xattrs = of_latched(core, inode)?;
+    judged(core, inode, cred, |subject| xattrs.remove(subject, cred, name))?;
+    set_all(core, guard, inode, &NewState::default(), Some(&xattrs))
+}

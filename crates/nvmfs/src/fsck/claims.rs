@@ -1,0 +1,178 @@
+//! Who has which block.
+
+use super::catalogue::Code;
+use super::pass::{Pass, Spot};
+use crate::format::layout::Layout;
+use crate::ids::{BlockNo, InodeId, PageNo};
+use heddle_vfs::Ino;
+
+/// What a block is used for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Use {
+    /// Inode chunk of this number.
+    Chunk(u64),
+    /// Log page.
+    Log(InodeId),
+    /// Block of further heads.
+    Heads(InodeId),
+    /// Extent list.
+    List(InodeId),
+    /// Blob of attributes.
+    Blob(InodeId),
+    /// Pages of a file from this one on.
+    Data(InodeId, PageNo),
+}
+
+impl Use {
+    fn data(self) -> Option<(InodeId, PageNo)> {
+        if let Use::Data(id, page) = self { Some((id, page)) } else { None }
+    }
+
+    /// The inode, if it belongs to one.
+    pub fn ino(self) -> Option<Ino> {
+        match self {
+            Use::Chunk(_) => None,
+            Use::Log(id) | Use::Heads(id) | Use::List(id) | Use::Blob(id) | Use::Data(id, _) => Some(id.ino),
+        }
+    }
+
+    /// In words.
+    pub fn text(self) -> String {
+        match self {
+            Use::Chunk(n) => format!("inode chunk {n}"),
+            Use::Log(id) => format!("the log of inode {}", id.ino.0),
+            Use::Heads(id) => format!("the heads of inode {}'s log", id.ino.0),
+            Use::List(id) => format!("an extent list of inode {}", id.ino.0),
+            Use::Blob(id) => format!("attributes of inode {}", id.ino.0),
+            Use::Data(id, page) => format!("page {} of inode {}", page.0, id.ino.0),
+        }
+    }
+}
+
+/// Consecutive blocks of one use.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// First block.
+    pub block: BlockNo,
+    /// How many.
+    pub count: u64,
+    /// For what.
+    pub what: Use,
+}
+
+impl Claim {
+    fn end(&self) -> u64 {
+        self.block.0 + self.count
+    }
+}
+
+/// A page whose block another needs too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// The file that gives way.
+    pub id: InodeId,
+    /// Its first page of them.
+    pub page: PageNo,
+    /// How many pages.
+    pub pages: u64,
+    /// It gets a copy; else a hole.
+    pub copy: bool,
+}
+
+/// All claims.
+#[derive(Default)]
+pub struct Claims {
+    /// Of what is in use.
+    pub all: Vec<Claim>,
+    /// Of inodes without a name: they may be given one, and no repair may write there until then.
+    pub of_orphans: Vec<Claim>,
+}
+
+impl Claims {
+    /// Blocks nobody claims, ascending.
+    pub fn free(&self, layout: &Layout) -> Vec<BlockNo> {
+        let mut taken: Vec<(u64, u64)> =
+            self.all.iter().chain(&self.of_orphans).map(|c| (c.block.0, c.end())).collect();
+        taken.sort_unstable();
+        let mut free = Vec::new();
+        let mut at = layout.data.0;
+        for (start, end) in taken.into_iter().chain([(layout.last().0, layout.last().0)]) {
+            free.extend((at..start).map(BlockNo));
+            at = at.max(end);
+        }
+        free
+    }
+
+    /// Blocks in use, each once.
+    pub fn blocks(&self, which: impl Fn(Use) -> bool) -> u64 {
+        let mut spans: Vec<(u64, u64)> =
+            self.all.iter().filter(|c| which(c.what)).map(|c| (c.block.0, c.end())).collect();
+        spans.sort_unstable();
+        let mut end = 0;
+        let mut sum = 0;
+        for (from, to) in spans {
+            sum += to.saturating_sub(from.max(end));
+            end = end.max(to);
+        }
+        sum
+    }
+}
+
+impl Pass<'_> {
+    /// Notes that blocks are used; they lie in the data area.
+    pub fn claim(&mut self, block: BlockNo, count: u64, what: Use) {
+        let list = if self.quiet { &mut self.claims.of_orphans } else { &mut self.claims.all };
+        // Neighbours of one file are one claim.
+        if let (Some(last), Use::Data(id, page)) = (list.last_mut(), what)
+            && let Use::Data(of, first) = last.what
+            && of == id
+            && last.end() == block.0
+            && first.0 + last.count == page.0
+        {
+            last.count += count;
+            return;
+        }
+        list.push(Claim { block, count, what });
+    }
+}
+
+/// Finds blocks that two claim.
+pub fn judge(pass: &mut Pass<'_>) {
+    let mut all = pass.claims.all.clone();
+    all.sort_by_key(|c| (c.block, c.what));
+    let mut before: Option<Claim> = None;
+    for claim in all {
+        let Some(first) = before.filter(|b| b.end() > claim.block.0) else {
+            before = Some(claim);
+            continue;
+        };
+        let end = first.end().min(claim.end());
+        let (from, count) = (claim.block, end - claim.block.0);
+        let what = format!("{} of {} and {}", blocks(from, count), first.what.text(), claim.what.text());
+        let spot = Spot { ino: claim.what.ino().or(first.what.ino()), block: Some(from), slot: None };
+        pass.issue(Code::CLAIMED_TWICE, spot, what);
+        give_way(pass, &first, &claim, from, count);
+        if claim.end() > first.end() {
+            before = Some(claim);
+        }
+    }
+}
+
+fn blocks(from: BlockNo, count: u64) -> String {
+    match count {
+        1 => format!("block {}", from.0),
+        _ => format!("blocks {} to {}", from.0, from.0 + count - 1),
+    }
+}
+
+/// Data gives way: to other data with a copy, to what proves its block its own with a hole.
+fn give_way(pass: &mut Pass<'_>, first: &Claim, second: &Claim, from: BlockNo, count: u64) {
+    let copy = first.what.data().is_some() && second.what.data().is_some();
+    for claim in [second, first] {
+        if let Some((id, page)) = claim.what.data() {
+            let page = PageNo(page.0 + from.0 - claim.block.0);
+            pass.fixes.shares.push(Share { id, page, pages: count, copy });
+            return;
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The superblock: which copy counts, and what it says.
+
+use super::FsckError;
+use super::catalogue::Code;
+use super::media::{BLOCK_WORDS, Media};
+use super::pass::{Issue, Spot};
+use crate::format::layout::{Layout, REGION_BYTES_MIN};
+use crate::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::ids::BlockNo;
+use crate::variant::{LogKind, Variant};
+use heddle_pmem::{BLOCK_BYTES, Pos};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What the image is.
+#[derive(Clone, Copy)]
+pub struct Image {
+    /// The copy that counts.
+    pub superblock: Superblock,
+    /// Where things are.
+    pub layout: Layout,
+    /// Seed of every checksum.
+    pub seed: u32,
+    /// Which system made it.
+    pub variant: Variant,
+    /// How its logs work.
+    pub kind: LogKind,
+    /// Was it unmounted cleanly?
+    pub clean: bool,
+    /// The mount that wrote to it last.
+    pub epoch: u64,
+}
+
+/// What reading the superblock came to.
+pub struct Read {
+    /// `None`: nothing can be read further.
+    pub image: Option<Image>,
+    /// What was found.
+    pub issues: Vec<Issue>,
+    /// Words to store, exact.
+    pub fixes: Vec<(Pos, Vec<u64>)>,
+}
+
+const WORDS: usize = SUPERBLOCK_BYTES / 8;
+
+fn bytes_at(media: &Media<'_>, block: u64) -> [u8; SUPERBLOCK_BYTES] {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    for (i, chunk) in bytes.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&media.word(BlockNo(block).pos().plus(i as u64 * 8)).to_le_bytes());
+    }
+    bytes
+}
+
+/// The words of a superblock.
+pub fn words_of(superblock: &Superblock) -> Vec<u64> {
+    let bytes = superblock.as_bytes();
+    bytes.chunks(8).map(|c| c.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))).collect()
+}
+
+/// Turns each bit once: the copy that becomes whole, if one does.
+fn one_bit(bytes: &[u8; SUPERBLOCK_BYTES]) -> Option<Superblock> {
+    (0..SUPERBLOCK_BYTES * 8).find_map(|bit| {
+        let mut tried = *bytes;
+        tried[bit / 8] ^= 1 << (bit % 8);
+        match Superblock::decode(&tried) {
+            FoundSuperblock::Whole(sb) => Some(sb),
+            _ => None,
+        }
+    })
+}
+
+fn sane(sb: &Superblock) -> Option<(Layout, Variant)> {
+    let blocks = sb.blocks_total.get();
+    if blocks < REGION_BYTES_MIN / BLOCK_BYTES as u64 || blocks >= 1 << BlockNo::BITS {
+        return None;
+    }
+    let layout = Layout::new(blocks);
+    let fits = sb.inode_dir_block.get() == layout.inode_dir.0
+        && sb.inode_dir_pointers.get() == layout.chunks_max
+        && sb.data_block.get() == layout.data.0;
+    Variant::from_raw(sb.variant.get()).filter(|_| fits).map(|variant| (layout, variant))
+}
+
+/// What stands in the place of a superblock.
+pub fn found(media: &Media<'_>, block: u64) -> FoundSuperblock {
+    Superblock::decode(&bytes_at(media, block))
+}
+
+/// The last block; of a file that grew since, the one that the first copy says.
+pub fn second_place(media: &Media<'_>) -> u64 {
+    let last = media.blocks() - 1;
+    match found(media, 0) {
+        FoundSuperblock::Whole(sb) => sb.blocks_total.get().checked_sub(1).filter(|b| (1..last).contains(b)),
+        _ => None,
+    }
+    .unwrap_or(last)
+}
+
+/// Reads both copies.
+///
+/// # Errors
+/// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`].
+pub fn read(name: &str, media: &Media<'_>) -> Result<Read, FsckError> {
+    let second = second_place(media);
+    let places = [(0, found(media, 0)), (second, found(media, second))];
+    let whole =
+        places.iter().filter_map(|(_, f)| if let FoundSuperblock::Whole(sb) = f { Some(*sb) } else { None });
+    let mut issues = Vec::new();
+    let newest = match whole.max_by_key(|sb| sb.sequence.get()) {
+        Some(sb) => sb,
+        None => match mended(name, media, &places)? {
+            Some((block, sb)) => {
+                let what = "one flipped bit was found by the checksum; the other copy is damaged too";
+                issues.push(issue(Code::SUPERBLOCK_BIT, block, what));
+                sb
+            }
+            None => {
+                issues.push(issue(Code::SUPERBLOCK_LOST, 0, "neither copy has the right checksum"));
+                return Ok(Read { image: None, issues, fixes: Vec::new() });
+            }
+        },
+    };
+    let have = media.blocks();
+    if newest.blocks_total.get() > have {
+        let want = newest.blocks_total.get();
+        let what = format!("the file system has {want} blocks of 4 KiB, the file {have}");
+        issues.push(issue(Code::TRUNCATED, 0, &what));
+        return Ok(Read { image: None, issues, fixes: Vec::new() });
+    }
+    let Some((layout, variant)) = sane(&newest) else {
+        issues.push(issue(
+            Code::SUPERBLOCK_NONSENSE,
+            0,
+            "size, inode directory, data area and variant do not fit",
+        ));
+        return Ok(Read { image: None, issues, fixes: Vec::new() });
+    };
+    let image = Image {
+        superblock: newest,
+        layout,
+        seed: newest.seed(),
+        variant,
+        kind: variant.log(),
+        clean: newest.clean.get() == 1,
+        epoch: newest.epoch.get(),
+    };
+    let mut fixes = Vec::new();
+    copies(media, &image, &mut issues, &mut fixes);
+    Ok(Read { image: Some(image), issues, fixes })
+}
+
+fn issue(code: Code, block: u64, what: &str) -> Issue {
+    Issue { code, spot: Spot::block(BlockNo(block)), what: what.to_owned() }
+}
+
+/// No copy is whole: is one of them ours but for one bit?
+fn mended(
+    name: &str,
+    media: &Media<'_>,
+    places: &[(u64, FoundSuperblock)],
+) -> Result<Option<(u64, Superblock)>, FsckError> {
+    let by_bit = places.iter().find_map(|(block, _)| Some((*block, one_bit(&bytes_at(media, *block))?)));
+    if by_bit.is_some() {
+        return Ok(by_bit);
+    }
+    for (_, found) in places {
+        match found {
+            FoundSuperblock::OtherVersion(found) => {
+                return Err(FsckError::OtherVersion {
+                    image: name.to_owned(),
+                    found: *found,
+                    known: VERSION,
+                });
+            }
+            FoundSuperblock::Damaged => return Ok(None),
+            _ => {}
+        }
+    }
+    let blank = matches!(places[0].1, FoundSuperblock::Blank);
+    let what = if blank { "it begins with zeros" } else { "it begins with something else" };
+    Err(FsckError::NotAnImage { image: name.to_owned(), what })
+}
+
+/// Compares both places with the copy that counts, and what is behind them with nothing.
+fn copies(media: &Media<'_>, image: &Image, issues: &mut Vec<Issue>, fixes: &mut Vec<(Pos, Vec<u64>)>) {
+    for (which, block) in [("first", 0), ("second", image.layout.last().0)] {
+        let bytes = bytes_at(media, block);
+        let right = words_of(&image.superblock);
+        if bytes != image.superblock.as_bytes() {
+            match Superblock::decode(&bytes) {
+                FoundSuperblock::Whole(sb) if sb.uuid == image.superblock.uuid => {
+                    let (old, new) = (sb.sequence.get(), image.superblock.sequence.get());
+                    let what = format!("the {which} copy is number {old}, the other number {new}");
+                    issues.push(issue(Code::SUPERBLOCK_BEHIND, block, &what));
+                }
+                _ if half_written(&bytes, &image.superblock) => {
+                    issues.push(issue(Code::SUPERBLOCK_TORN, block, &format!("the {which} copy")));
+                }
+                _ => {
+                    issues.push(issue(Code::SUPERBLOCK_COPY, block, &format!("the {which} copy")));
+                    fixes.push((BlockNo(block).pos(), right));
+                }
+            }
+        }
+        let rest = BlockNo(block).pos().plus(SUPERBLOCK_BYTES as u64);
+        if (0..BLOCK_WORDS - WORDS).any(|i| media.word(rest.plus(i as u64 * 8)) != 0) {
+            issues.push(issue(Code::UNUSED_SPACE, block, &format!("behind the {which} copy")));
+            fixes.push((rest, vec![0; BLOCK_WORDS - WORDS]));
+        }
+    }
+    if !image.clean {
+        issues.push(issue(Code::NOT_UNMOUNTED, 0, "the next mount recovers it"));
+    }
+}
+
+/// Is this copy part old, part new, as a power cut in a mount or an unmount leaves it? Only what these change differs then, the counts by
+/// one at most; one bit alone that differs elsewhere is a flipped one.
+fn half_written(bytes: &[u8; SUPERBLOCK_BYTES], whole: &Superblock) -> bool {
+    let Ok(torn) = Superblock::read_from_bytes(bytes) else { return false };
+    let changed = Superblock {
+        crc: torn.crc,
+        sequence: torn.sequence,
+        epoch: torn.epoch,
+        clean: torn.clean,
+        mounted_ns: torn.mounted_ns,
+        ..*whole
+    };
+    let near = |a: U64, b: U64| a.get().abs_diff(b.get()) <= 1;
+    let differs = bytes.iter().zip(whole.as_bytes()).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+    let counted = torn.sequence != whole.sequence || torn.epoch != whole.epoch;
+    changed.as_bytes() == bytes
+        && near(torn.sequence, whole.sequence)
+        && near(torn.epoch, whole.epoch)
+        && torn.clean.get() <= 1
+        && (differs > 1 || counted)
+}
+
+impl Image {
+    /// The superblock of the image after a repair: a mount's worth newer, so that nothing saved before it is used any more.
+    pub fn after_repair(&self, epoch_seen: u64) -> Superblock {
+        let mut sb = self.superblock;
+        sb.epoch = U64::new(sb.epoch.get().max(epoch_seen) + 1);
+        sb.sequence = U64::new(sb.sequence.get() + 1);
+        sb.sealed()
+    }
+}

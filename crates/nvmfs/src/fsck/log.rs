@@ -1,0 +1,318 @@
+//! An inode's log: its chains from their heads, page by page.
+
+use super::catalogue::Code;
+use super::claims::Use;
+use super::mend;
+use super::page::{self, PageAt};
+use super::pass::{Pass, Spot};
+use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE, TAIL_WORD};
+use crate::format::page::{PageHeader, SLOTS, next_pos};
+use crate::format::pointer::{self, Place, Target};
+use crate::format::record::Record;
+use crate::ids::{BlockNo, InodeId};
+use crate::variant::LogKind;
+use heddle_pmem::{LINE_BYTES, Pos};
+use std::collections::BTreeSet;
+
+/// A record that counts.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Page.
+    pub block: BlockNo,
+    /// First slot.
+    pub slot: u32,
+    /// What it says.
+    pub record: Record,
+}
+
+/// What a log holds.
+#[derive(Default)]
+pub struct Log {
+    /// Records that count, those that could be saved included.
+    pub records: Vec<Entry>,
+    /// It must be written anew: something is missing or wrong.
+    pub damaged: bool,
+    /// Chains that have a page.
+    pub chains: u32,
+    /// Its pages.
+    pub pages: Vec<BlockNo>,
+}
+
+/// What `info` tells of a log.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    /// Chains with pages.
+    pub chains: u32,
+    /// Log pages.
+    pub pages: u64,
+    /// Records that count.
+    pub records: u64,
+    /// Of them, those that say what still holds.
+    pub living: u64,
+    /// Pieces of consecutive blocks a file lies in.
+    pub extents: u64,
+    /// Blocks of data.
+    pub blocks: u64,
+    /// Size in bytes.
+    pub size_bytes: u64,
+}
+
+/// Where the pages of an inode's log are told.
+struct Walk {
+    id: InodeId,
+    /// The slot's second line.
+    at: Pos,
+    met: BTreeSet<BlockNo>,
+}
+
+/// Reads the log of an inode whose slot is known.
+pub fn read(pass: &mut Pass<'_>, id: InodeId) -> Log {
+    let mut log = Log::default();
+    let Some(slot) = pass.slots.pos(id.ino) else { return log };
+    let mut walk = Walk { id, at: slot.plus(LINE_BYTES as u64), met: BTreeSet::new() };
+    let heads = head_block(pass, &mut walk, &mut log);
+    let further = heads.map_or(0, |_| HEADS_IN_BLOCK);
+    for number in 0..HEADS_INLINE + further {
+        let at = match (number.checked_sub(HEADS_INLINE), heads) {
+            (Some(n), Some(block)) => block.pos().plus(u64::from(n) * 8),
+            _ => walk.at.plus(u64::from(number) * 8),
+        };
+        if pass.media.word(at) != 0 {
+            chain(pass, &mut walk, number, at, &mut log);
+        }
+    }
+    if pass.image.kind != LogKind::Tail {
+        no_tail(pass, &walk);
+    }
+    log
+}
+
+fn no_tail(pass: &mut Pass<'_>, walk: &Walk) {
+    let at = walk.at.plus(TAIL_WORD * 8);
+    if pass.media.word(at) != 0 {
+        pass.issue(Code::TAIL, Spot::ino(walk.id.ino), "a tail pointer in an image that has none");
+        pass.exact(at, vec![0]);
+    }
+}
+
+/// The block of further heads.
+fn head_block(pass: &mut Pass<'_>, walk: &mut Walk, log: &mut Log) -> Option<BlockNo> {
+    let (seed, id) = (pass.image.seed, walk.id);
+    let at = walk.at.plus(HEAD_BLOCK_WORD * 8);
+    let raw = pass.media.word(at);
+    let decode = |raw| pointer::decode(seed, id, Place::HeadBlock, raw);
+    let spot = Spot::ino(id.ino);
+    let fits = |block: BlockNo| pass.holds(block) && holds_heads(pass, id, block);
+    let block = match decode(raw) {
+        Target::None => return None,
+        Target::At(block) if fits(block) => block,
+        Target::At(block) => {
+            log.damaged = true;
+            let code = if pass.holds(block) { Code::HEAD_BLOCK } else { Code::LOG_OUTSIDE };
+            pass.issue(code, spot, format!("block {} holds no heads of this inode", block.0));
+            return None;
+        }
+        Target::Bad => {
+            let mended = mend::pointer(raw, decode, fits);
+            pass.issue(Code::HEAD_BLOCK, spot, "the pointer's check is wrong");
+            match mended.map(|raw| (raw, decode(raw))) {
+                Some((raw, Target::At(block))) => {
+                    pass.exact(at, vec![raw]);
+                    block
+                }
+                Some((raw, _)) => {
+                    pass.exact(at, vec![raw]);
+                    return None;
+                }
+                None => {
+                    log.damaged = true;
+                    return None;
+                }
+            }
+        }
+    };
+    pass.claim(block, 1, Use::Heads(id));
+    walk.met.insert(block);
+    Some(block)
+}
+
+/// Is most of what stands in this block pointers to chains of this inode, or nothing?
+fn holds_heads(pass: &Pass<'_>, id: InodeId, block: BlockNo) -> bool {
+    let words = pass.media.block(block);
+    let wrong = words.iter().enumerate().filter(|(i, raw)| {
+        let place = Place::Head(HEADS_INLINE + *i as u32);
+        pointer::decode(pass.image.seed, id, place, **raw) == Target::Bad
+    });
+    let used = words.iter().filter(|w| **w != 0).count();
+    wrong.count() * 2 <= used.max(2)
+}
+
+/// The header of a page, if it is one of this chain: as it stands, or but for one bit.
+fn leads_to(pass: &Pass<'_>, id: InodeId, chain: u32, block: BlockNo) -> bool {
+    if !pass.holds(block) {
+        return false;
+    }
+    let line = pass.media.line(block.pos());
+    match PageHeader::decode(pass.image.seed, &line) {
+        Some(header) => header.owner == id && header.chain == chain,
+        None => mend::header(pass.image.seed, &line, id, chain).is_some(),
+    }
+}
+
+/// What a pointer of a log leads to, put right if need be. `None`: the chain ends here, or `damaged` says that it is cut.
+fn follow(
+    pass: &mut Pass<'_>,
+    walk: &Walk,
+    chain: u32,
+    (at, place): (Pos, Place),
+    log: &mut Log,
+) -> Option<BlockNo> {
+    let (seed, id) = (pass.image.seed, walk.id);
+    let raw = pass.media.word(at);
+    let decode = |raw| pointer::decode(seed, id, place, raw);
+    let (code, spot) = match place {
+        Place::Next(page) => (Code::NEXT, Spot::of(id.ino, page)),
+        _ => (Code::HEAD, Spot::ino(id.ino)),
+    };
+    match decode(raw) {
+        Target::None => return None,
+        Target::At(block) if pass.holds(block) => return Some(block),
+        Target::At(block) => {
+            log.damaged = true;
+            pass.issue(Code::LOG_OUTSIDE, spot, format!("chain {chain} leads to block {}", block.0));
+            return None;
+        }
+        Target::Bad => pass.issue(code, spot, format!("chain {chain}: the pointer's check is wrong")),
+    }
+    let fits = |block| leads_to(pass, id, chain, block) && !walk.met.contains(&block);
+    let stands = BlockNo(crate::format::word::field(raw, 0, BlockNo::BITS));
+    let mended = mend::pointer(raw, decode, fits)
+        .or_else(|| fits(stands).then(|| pointer::encode(seed, id, place, stands)));
+    let Some(raw) = mended else {
+        log.damaged = true;
+        return None;
+    };
+    pass.exact(at, vec![raw]);
+    if let Target::At(block) = decode(raw) { Some(block) } else { None }
+}
+
+fn chain(pass: &mut Pass<'_>, walk: &mut Walk, number: u32, at: Pos, log: &mut Log) {
+    let id = walk.id;
+    let mut next = follow(pass, walk, number, (at, Place::Head(number)), log);
+    if next.is_some() {
+        log.chains += 1;
+        if number > 0 && pass.image.kind != LogKind::SelfCertifying {
+            pass.issue(Code::CHAIN_TOO_MANY, Spot::ino(id.ino), format!("chain {number}"));
+            log.damaged = true;
+        }
+    }
+    let mut pages = Vec::new();
+    while let Some(block) = next {
+        if !walk.met.insert(block) {
+            pass.issue(Code::CIRCLE, Spot::of(id.ino, block), format!("chain {number} comes back to it"));
+            log.damaged = true;
+            break;
+        }
+        let header = header(pass, id, number, block, log);
+        let foreign = header.is_some_and(|h| h.owner != id || h.chain != number);
+        if foreign {
+            break;
+        }
+        pass.claim(block, 1, Use::Log(id));
+        log.pages.push(block);
+        if let Some(header) = header {
+            pages.push(PageAt::read(pass, id, block, &header));
+        }
+        next = follow(pass, walk, number, (next_pos(block), Place::Next(block)), log);
+    }
+    if pass.image.kind == LogKind::Tail {
+        by_tail(pass, walk, pages, log);
+    } else {
+        pages.into_iter().for_each(|page| page::judge(pass, page, SLOTS + 1, log));
+    }
+}
+
+/// The header of a page; a foreign one is reported.
+fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mut Log) -> Option<PageHeader> {
+    let line = pass.media.line(block.pos());
+    let spot = Spot::of(id.ino, block);
+    let header = match PageHeader::decode(pass.image.seed, &line) {
+        Some(header) => header,
+        None => {
+            pass.issue(Code::HEADER, spot, format!("chain {chain}: the header's checksum is wrong"));
+            let mended = if pass.may_mend() { mend::header(pass.image.seed, &line, id, chain) } else { None };
+            let Some((line, header)) = mended else {
+                log.damaged = true;
+                return None;
+            };
+            pass.exact(block.pos(), line[..7].to_vec());
+            header
+        }
+    };
+    if header.owner != id || header.chain != chain {
+        let (ino, of) = (header.owner.ino.0, header.chain);
+        pass.issue(Code::HEADER_FOREIGN, spot, format!("it is of chain {of} of inode {ino}"));
+        log.damaged = true;
+    }
+    let epoch = pass.image.superblock.epoch.get();
+    if header.epoch > epoch && header.owner == id {
+        let what = format!("the page is of mount {}, the superblock counts {epoch}", header.epoch);
+        pass.issue(Code::EPOCH_BEHIND, spot, what);
+        pass.epoch_seen = pass.epoch_seen.max(header.epoch);
+    }
+    Some(header)
+}
+
+/// `nova`: what lies before the tail counts.
+fn by_tail(pass: &mut Pass<'_>, walk: &Walk, pages: Vec<PageAt>, log: &mut Log) {
+    if pages.is_empty() {
+        return;
+    }
+    let (seed, id) = (pass.image.seed, walk.id);
+    let at = walk.at.plus(TAIL_WORD * 8);
+    let raw = pass.media.word(at);
+    let spot = Spot::ino(id.ino);
+    let fits = |(block, slot): (BlockNo, u32)| pages.iter().any(|p| p.block == block && p.ends_at(slot));
+    let mut tail = match pointer::decode_tail(seed, id, raw) {
+        Target::At(to) if fits(to) => Some(to),
+        Target::At((block, slot)) => {
+            let what = format!("block {}, slot {slot} is no end of a record of this log", block.0);
+            pass.issue(Code::TAIL_OUTSIDE, spot, what);
+            None
+        }
+        // The first record of the log did not come to count.
+        Target::None if !pass.clean() || pages.iter().all(PageAt::blank) => Some((BlockNo(0), 0)),
+        Target::None => {
+            pass.issue(Code::TAIL, spot, "it is missing");
+            None
+        }
+        Target::Bad => {
+            pass.issue(Code::TAIL, spot, "the pointer's check is wrong");
+            let mended = mend::pointer(raw, |raw| pointer::decode_tail(seed, id, raw), fits);
+            mended.and_then(|raw| match pointer::decode_tail(seed, id, raw) {
+                Target::At(to) => {
+                    pass.exact(at, vec![raw]);
+                    Some(to)
+                }
+                _ => None,
+            })
+        }
+    };
+    if tail.is_none() {
+        let last = pages.iter().rev().find(|p| p.end() > 1).unwrap_or(&pages[0]);
+        let to = (last.block, last.end());
+        pass.exact(at, vec![pointer::encode_tail(seed, id, to.0, to.1)]);
+        tail = Some(to);
+    }
+    let (last, slot) = tail.unwrap_or((BlockNo(0), 0));
+    let mut counts = last.0 != 0;
+    for page in pages {
+        let end = match (counts, page.block == last) {
+            (false, _) => 1,
+            (true, true) => slot,
+            (true, false) => SLOTS + 1,
+        };
+        counts &= page.block != last;
+        page::judge(pass, page, end, log);
+    }
+}

@@ -1,0 +1,99 @@
+//! One flipped bit: which one it was, told by a checksum.
+//!
+//! A CRC-32C over one line tells any one flipped bit from all others and from none. So turning each bit back until the checksum is
+//! right finds it, and a line that was damaged otherwise passes for one with odds of one in eight million. Pointers have 18 or 24
+//! bits of check: what they lead to must fit as well.
+
+use super::pass::Pass;
+use crate::format::inode::{FoundInode, InodeBase};
+use crate::format::page::PageHeader;
+use crate::format::pointer::Target;
+use crate::format::record::{Found, is_later_line, parse};
+use crate::format::word::Line;
+use crate::ids::InodeId;
+use heddle_vfs::Ino;
+
+/// A line with one bit turned.
+fn turned(line: &Line, bit: usize) -> Line {
+    let mut tried = *line;
+    tried[bit / 64] ^= 1 << (bit % 64);
+    tried
+}
+
+/// One set bit where nothing should be: the line was blank.
+pub fn was_blank(words: &[u64]) -> bool {
+    words.iter().map(|w| w.count_ones()).sum::<u32>() == 1
+}
+
+/// A pointer with one flipped bit. `fits`: may it be this target?
+pub fn pointer<T: Copy>(
+    raw: u64,
+    decode: impl Fn(u64) -> Target<T>,
+    fits: impl Fn(T) -> bool,
+) -> Option<u64> {
+    let fitting = (0..64).map(|bit| raw ^ 1 << bit).find(|tried| match decode(*tried) {
+        Target::At(target) => fits(target),
+        _ => false,
+    });
+    fitting.or(was_blank(&[raw]).then_some(0))
+}
+
+/// Line 0 of a slot.
+pub fn slot(seed: u32, ino: Ino, line: &Line) -> Option<(Line, InodeBase)> {
+    (0..512).find_map(|bit| match InodeBase::decode(seed, ino, &turned(line, bit)) {
+        FoundInode::Whole(base) => Some((turned(line, bit), base)),
+        _ => None,
+    })
+}
+
+/// The header of a log page, its pointer left as it is.
+pub fn header(seed: u32, line: &Line, owner: InodeId, chain: u32) -> Option<(Line, PageHeader)> {
+    (0..448).find_map(|bit| {
+        let tried = turned(line, bit);
+        let header = PageHeader::decode(seed, &tried)?;
+        (header.owner == owner && header.chain == chain).then_some((tried, header))
+    })
+}
+
+/// A line of the record that starts in `slot`: its slot, and what it was.
+pub fn record(
+    pass: &mut Pass<'_>,
+    seed: u32,
+    home: InodeId,
+    slot: u32,
+    lines: &[Line],
+) -> Option<(u32, Line)> {
+    if !pass.may_mend() {
+        return None;
+    }
+    let at = |s: u32| lines.get(s as usize).copied().unwrap_or([0; 8]);
+    let whole = |target: u32, tried: Line| {
+        let found = parse(seed, home, slot, |s| if s == target { tried } else { at(s) });
+        matches!(found, Found::Whole { .. })
+    };
+    let first = at(slot);
+    let in_first = (0..448).map(|bit| turned(&first, bit)).find(|tried| whole(slot, *tried));
+    if let Some(line) = in_first {
+        return Some((slot, line));
+    }
+    let later = (slot + 1..(slot + 7).min(lines.len() as u32)).filter(|s| at(*s)[7] != 0);
+    later.filter(|s| !is_later_line(seed, *s, &at(*s))).find_map(|target| {
+        let line = at(target);
+        (0..512).map(|bit| turned(&line, bit)).find(|tried| whole(target, *tried)).map(|line| (target, line))
+    })
+}
+
+/// What the words of a block say, if its checksum is right.
+pub type Decode<'d, T> = &'d dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>;
+
+/// A block under one checksum: the word that was damaged, what it was, and what the block says then.
+pub fn block<T>(pass: &mut Pass<'_>, words: &[u64], decode: Decode<'_, T>) -> Option<(usize, u64, T)> {
+    if !pass.may_mend() {
+        return None;
+    }
+    (0..words.len() * 64).find_map(|bit| {
+        let (index, word) = (bit / 64, words[bit / 64] ^ 1 << (bit % 64));
+        let said = decode(&|i| if i == index { word } else { words[i] })?;
+        Some((index, word, said))
+    })
+}

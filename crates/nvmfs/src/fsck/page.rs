@@ -1,0 +1,247 @@
+//! The records of one log page: which are whole, and which of those count by the rules of the image's log.
+//!
+//! Unlike a mount, which stops at the first damage, this goes on behind it: what is whole is saved.
+
+use super::catalogue::Code;
+use super::log::{Entry, Log};
+use super::mend;
+use super::pass::{Pass, Spot};
+use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
+use crate::format::word::{Line, MARK};
+use crate::ids::{BlockNo, InodeId};
+use crate::variant::LogKind;
+
+/// What stands in a run of slots.
+enum What {
+    /// A record; the state of its mark: none, right, wrong.
+    Whole { record: Record, txn: Txn, mark: Option<bool> },
+    /// Words are missing.
+    Torn,
+    /// Words are wrong.
+    Damaged,
+}
+
+struct Piece {
+    slot: u32,
+    slots: u32,
+    what: What,
+}
+
+/// Records of one transaction, in their places.
+struct Group {
+    txn: Txn,
+    records: Vec<(u32, Record, Option<bool>)>,
+    end: u32,
+}
+
+impl Group {
+    fn complete(&self) -> bool {
+        let starts = self.records.first().is_some_and(|(slot, ..)| *slot == self.txn.first);
+        starts && self.end == self.txn.first + self.txn.slots
+    }
+
+    fn last_mark(&self) -> Option<bool> {
+        self.records.last().and_then(|(.., mark)| *mark)
+    }
+}
+
+/// A page as it was read.
+pub struct PageAt {
+    /// Its block.
+    pub block: BlockNo,
+    id: InodeId,
+    seed: u32,
+    groups: Vec<Group>,
+    /// Slots that are torn or damaged.
+    torn: Vec<u32>,
+    damaged: Vec<u32>,
+}
+
+impl PageAt {
+    /// Reads and mends the lines of a page.
+    pub fn read(pass: &mut Pass<'_>, id: InodeId, block: BlockNo, header: &PageHeader) -> PageAt {
+        let seed = header.record_seed(pass.image.seed);
+        let mut page = PageAt { block, id, seed, groups: Vec::new(), torn: Vec::new(), damaged: Vec::new() };
+        let mut lines: Vec<Line> = (0..=SLOTS).map(|slot| pass.media.line(slot_pos(block, slot))).collect();
+        let mut slot = 1;
+        while slot <= SLOTS {
+            let Some(piece) = page.piece(pass, &mut lines, slot) else {
+                slot += 1;
+                continue;
+            };
+            slot += piece.slots;
+            page.take(piece);
+        }
+        page.mend_marks(pass);
+        page
+    }
+
+    /// Nothing stands in it.
+    pub fn blank(&self) -> bool {
+        self.groups.is_empty() && self.torn.is_empty() && self.damaged.is_empty()
+    }
+
+    /// The slot behind the last whole transaction.
+    pub fn end(&self) -> u32 {
+        self.groups.iter().filter(|g| g.complete()).map(|g| g.end).max().unwrap_or(1)
+    }
+
+    /// Is there a boundary of transactions at this slot?
+    pub fn ends_at(&self, slot: u32) -> bool {
+        (slot == 1 && self.groups.is_empty()) || self.groups.iter().any(|g| g.end == slot)
+    }
+
+    fn spot(&self, slot: u32) -> Spot {
+        Spot::of(self.id.ino, self.block).slot(slot)
+    }
+
+    /// What starts in a slot; nothing if the line is blank.
+    fn piece(&self, pass: &mut Pass<'_>, lines: &mut [Line], slot: u32) -> Option<Piece> {
+        let line = lines[slot as usize];
+        if line == [0; 8] {
+            return None;
+        }
+        if mend::was_blank(&line) {
+            pass.issue(Code::RECORD_BIT, self.spot(slot), "one bit in an unused line");
+            pass.exact(slot_pos(self.block, slot), vec![0; 8]);
+            lines[slot as usize] = [0; 8];
+            return None;
+        }
+        let at = |s: u32| lines.get(s as usize).copied().unwrap_or([0; 8]);
+        let found = match parse(self.seed, self.id, slot, at) {
+            Found::Whole { record, slots, txn, mark } => Some((record, slots, txn, mark)),
+            _ => None,
+        };
+        if let Some((record, slots, txn, mark)) = found {
+            let what =
+                if holds(txn, slot, slots) { What::Whole { record, txn, mark } } else { What::Damaged };
+            return Some(Piece { slot, slots, what });
+        }
+        if is_later_line(self.seed, slot, &line) {
+            return Some(Piece { slot, slots: 1, what: What::Torn });
+        }
+        let torn = line.contains(&0) && line.iter().all(|w| *w == 0 || *w & MARK == MARK);
+        // A word that is zero was never flipped to that: but for the mark, which may rightly be missing.
+        if (!torn || line[..7].iter().all(|w| *w != 0))
+            && let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines)
+        {
+            pass.issue(Code::RECORD_BIT, self.spot(target), "one bit of the record");
+            pass.exact(slot_pos(self.block, target), mended.to_vec());
+            lines[target as usize] = mended;
+            return self.piece(pass, lines, slot);
+        }
+        let torn_later = matches!(parse(self.seed, self.id, slot, |s| at_of(lines, s)), Found::Torn);
+        let marks = line.iter().all(|w| *w == 0 || *w & MARK == MARK);
+        // A mark is stored when all of its transaction is there.
+        let marked = pass.image.kind == LogKind::CommitMark && line[7] == mark(self.seed, slot);
+        let torn = (torn || (torn_later && marks)) && !marked;
+        let what = if torn { What::Torn } else { What::Damaged };
+        Some(Piece { slot, slots: 1, what })
+    }
+
+    fn take(&mut self, piece: Piece) {
+        match piece.what {
+            What::Torn => self.torn.push(piece.slot),
+            What::Damaged => self.damaged.push(piece.slot),
+            What::Whole { record, txn, mark } => {
+                let end = piece.slot + piece.slots;
+                match self.groups.last_mut().filter(|g| g.txn == txn && g.end == piece.slot) {
+                    Some(group) => {
+                        group.records.push((piece.slot, record, mark));
+                        group.end = end;
+                    }
+                    None => self.groups.push(Group { txn, records: vec![(piece.slot, record, mark)], end }),
+                }
+            }
+        }
+    }
+
+    /// Marks follow from their places: a wrong one is stored again. Where a mark makes its transaction count, only the last record
+    /// of one has it.
+    fn mend_marks(&mut self, pass: &mut Pass<'_>) {
+        let by_mark = pass.image.kind == LogKind::CommitMark;
+        let clean = pass.clean();
+        for group in &mut self.groups {
+            let last = group.records.len() - 1;
+            let complete = group.complete();
+            for (i, (slot, _, found)) in group.records.iter_mut().enumerate() {
+                let wanted = if by_mark && i != last { None } else { Some(true) };
+                // A change that was cut has no mark; after a clean unmount there is none that was cut.
+                let cut = found.is_none() && !(clean && complete);
+                if *found == wanted || cut {
+                    continue;
+                }
+                let spot = Spot::of(self.id.ino, self.block).slot(*slot);
+                pass.issue(Code::MARK, spot, "the record is whole, its mark is not right");
+                let word = if wanted.is_some() { mark(self.seed, *slot) } else { 0 };
+                pass.exact(slot_pos(self.block, *slot).plus(56), vec![word]);
+                *found = wanted;
+            }
+        }
+    }
+}
+
+fn at_of(lines: &[Line], slot: u32) -> Line {
+    lines.get(slot as usize).copied().unwrap_or([0; 8])
+}
+
+fn holds(txn: Txn, slot: u32, slots: u32) -> bool {
+    let end = txn.first + txn.slots;
+    (1..=slot).contains(&txn.first) && slot + slots <= end && end <= SLOTS + 1
+}
+
+/// Which transactions count: those go to the log, the rest is judged. `end`: what starts there or later does not count.
+pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
+    let by_mark = pass.image.kind == LogKind::CommitMark;
+    let mut lost = false;
+    for slot in &page.damaged {
+        pass.issue(Code::RECORD, page.spot(*slot), "checksum or sense of the record is wrong");
+        lost = true;
+    }
+    let counts = |g: &Group| {
+        let marked =
+            if by_mark { g.last_mark() == Some(true) } else { g.records.iter().all(|r| r.2 == Some(true)) };
+        g.complete() && marked && g.end <= end
+    };
+    let counted_end = page.groups.iter().filter(|g| counts(g)).map(|g| g.end).max().unwrap_or(1);
+    // Rests of a change that was cut: behind all that counts, or anywhere where slots are filled in any order.
+    let mut rests: Vec<u32> = page.torn.clone();
+    rests.extend(page.groups.iter().filter(|g| !counts(g)).map(|g| g.txn.first));
+    rests.sort_unstable();
+    if by_mark {
+        for group in page.groups.iter().filter(|g| !g.complete() && g.last_mark().is_some()) {
+            pass.issue(Code::RECORD, page.spot(group.txn.first), "a marked change is not whole");
+            rests.retain(|slot| *slot != group.txn.first);
+            lost = true;
+        }
+    } else {
+        let mut at = 1;
+        for group in page.groups.iter().filter(|g| counts(g)) {
+            let known = page.damaged.iter().any(|slot| (at..group.txn.first).contains(slot));
+            if group.txn.first != at && !known {
+                let what = format!("slots {at} to {} hold no whole record", group.txn.first - 1);
+                pass.issue(Code::RECORD_GONE, page.spot(at), what);
+                lost = true;
+            }
+            at = group.end;
+        }
+        rests.retain(|slot| *slot >= counted_end);
+        let short = end <= SLOTS && at < end && pass.image.kind == LogKind::Tail;
+        if short && !page.damaged.iter().any(|slot| *slot >= at) {
+            let what = format!("slots {at} to {} lie before the tail and hold no whole record", end - 1);
+            pass.issue(Code::RECORD_GONE, page.spot(at), what);
+            lost = true;
+        }
+    }
+    if let Some(slot) = rests.first().filter(|_| !lost) {
+        let code = if pass.clean() { Code::RECORD_TORN_CLEAN } else { Code::RECORD_TORN };
+        pass.issue(code, page.spot(*slot), "part of a change");
+        lost = pass.clean();
+    }
+    log.damaged |= lost;
+    let block = page.block;
+    for group in page.groups.into_iter().filter(counts) {
+        log.records.extend(group.records.into_iter().map(|(slot, record, _)| Entry { block, slot, record }));
+    }
+}

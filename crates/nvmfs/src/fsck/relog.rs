@@ -1,0 +1,108 @@
+//! Writes an inode's log anew: one chain of fresh pages, each record a transaction of its own.
+//!
+//! The old pages stay as they are; nothing leads to them any more.
+
+use super::image::Image;
+use super::media::{BLOCK_WORDS, Media};
+use super::pass::Relog;
+use crate::format::inode::TAIL_WORD;
+use crate::format::page::{PageHeader, SLOTS};
+use crate::format::pointer::{self, Place};
+use crate::format::record::{Record, Txn};
+use crate::ids::BlockNo;
+use crate::variant::LogKind;
+use heddle_pmem::{LINE_BYTES, Pos};
+
+/// The lane that no thread has: pages of fsck are told from all others.
+const LANE: u16 = 0;
+const LINE_WORDS: usize = LINE_BYTES / 8;
+
+/// Blocks that a repair may write to, and the number of its next log page.
+pub struct Supply {
+    free: std::vec::IntoIter<BlockNo>,
+    serial: u64,
+}
+
+impl Supply {
+    /// Takes from these blocks; pages are numbered on from `serial`.
+    pub fn new(free: Vec<BlockNo>, serial: u64) -> Supply {
+        Supply { free: free.into_iter(), serial }
+    }
+
+    /// A block, if there is one left.
+    pub fn block(&mut self) -> Option<BlockNo> {
+        self.free.next()
+    }
+
+    /// Number of the next page.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+}
+
+/// Stores the log and the second line of the inode's slot, which begins at `slot`. False: too few blocks; nothing was stored.
+pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Pos, relog: &Relog) -> bool {
+    let home = relog.id;
+    let pages = paginate(&relog.records, home);
+    let mut blocks = Vec::new();
+    for _ in &pages {
+        match supply.block() {
+            Some(block) => blocks.push(block),
+            None => return false,
+        }
+    }
+    let mut pointers = [0u64; LINE_WORDS];
+    for (i, page) in pages.iter().enumerate() {
+        supply.serial += 1;
+        let header = PageHeader {
+            owner: home,
+            epoch: image.superblock.epoch.get(),
+            lane: LANE,
+            serial: supply.serial,
+            chain: 0,
+            era: i as u64 + 1,
+        };
+        let seed = header.record_seed(image.seed);
+        let mut words = vec![0u64; BLOCK_WORDS];
+        words[..LINE_WORDS].copy_from_slice(&header.encode(image.seed));
+        let next = blocks.get(i + 1);
+        words[7] = next.map_or(0, |n| pointer::encode(image.seed, home, Place::Next(blocks[i]), *n));
+        let mut at = 1;
+        for record in page {
+            let slots = record.slots_in(home);
+            let mut draft = record.draft(home, LANE);
+            for line in draft.seal(seed, at, Txn { first: at, slots }, true) {
+                let from = at as usize * LINE_WORDS;
+                words[from..from + LINE_WORDS].copy_from_slice(line);
+                at += 1;
+            }
+        }
+        media.store(blocks[i].pos(), &words);
+        if image.kind == LogKind::Tail {
+            pointers[TAIL_WORD as usize] = pointer::encode_tail(image.seed, home, blocks[i], at);
+        }
+    }
+    if let Some(first) = blocks.first() {
+        pointers[0] = pointer::encode(image.seed, home, Place::Head(0), *first);
+    }
+    media.store(slot.plus(LINE_BYTES as u64), &pointers);
+    true
+}
+
+/// Records by page: as many as fit, in their order.
+fn paginate(records: &[Record], home: crate::ids::InodeId) -> Vec<Vec<&Record>> {
+    let mut pages: Vec<Vec<&Record>> = Vec::new();
+    let mut room = 0;
+    for record in records {
+        let slots = record.slots_in(home);
+        if slots > room {
+            pages.push(Vec::new());
+            room = SLOTS;
+        }
+        room -= slots;
+        if let Some(page) = pages.last_mut() {
+            page.push(record);
+        }
+    }
+    pages
+}

@@ -1,0 +1,404 @@
+//! What would mend an image, worked out in memory; and the writing of it.
+//!
+//! Order  [`examine`] reads and mends a view until nothing is left to do; [`Verdict::apply`] saves the old bytes in the undo file,
+//!        durably, and only then stores the new ones, superblocks last.
+
+use super::FsckError;
+use super::catalogue::{Code, Severity};
+use super::contents::Dir;
+use super::image::{self, Image, words_of};
+use super::media::{BLOCK_WORDS, Media, Words};
+use super::pass::{Edit, Issue, Pass, Relog, Spot};
+use super::relog::{self, Supply};
+use super::tree::file_again;
+use super::undo;
+use crate::format::inode::InodeBase;
+use crate::format::superblock::Superblock;
+use crate::ids::{BlockNo, InodeId};
+use crate::variant::Variant;
+use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use heddle_vfs::{FileKind, Ino, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Passes at most. Each one but the last mends something, and what a pass mends stays mended; more would be a fault of this program.
+const PASSES_MAX: usize = 32;
+
+/// What became of an image in memory.
+pub struct Verdict {
+    /// What was found, worst first, and whether the repair mends it.
+    pub issues: Vec<(Issue, bool)>,
+    /// As which variant it was made; `None` where the superblock is lost.
+    pub variant: Option<Variant>,
+    /// Inodes that have a name.
+    pub inodes: u64,
+    /// Blocks that the repair changes, and what they are to hold.
+    changes: Vec<(BlockNo, Words)>,
+    epoch: u64,
+    uuid: [u8; 16],
+}
+
+/// What was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// Blocks that were changed.
+    pub blocks: u64,
+}
+
+impl Verdict {
+    /// The worst there is.
+    pub fn worst(&self) -> Option<Severity> {
+        self.issues.iter().map(|(issue, _)| issue.severity()).max()
+    }
+
+    /// Found and more than a note.
+    pub fn found(&self) -> usize {
+        self.issues.iter().filter(|(issue, _)| issue.severity() > Severity::Note).count()
+    }
+
+    /// Of those, what the repair does not mend.
+    pub fn left(&self) -> usize {
+        self.issues.iter().filter(|(issue, mended)| issue.severity() > Severity::Note && !mended).count()
+    }
+
+    /// Blocks that the repair changes.
+    pub fn changes(&self) -> impl Iterator<Item = (BlockNo, &[u64])> {
+        self.changes.iter().map(|(block, words)| (*block, &words[..]))
+    }
+
+    /// Stores the repair, after the old bytes are durable in a new file `undo`.
+    ///
+    /// # Errors
+    /// [`FsckError::Undo`]: nothing was changed. [`FsckError::Write`]: the undo file puts the old bytes back.
+    pub fn apply(&self, region: &Region, undo: &Path) -> Result<Applied, FsckError> {
+        undo::save(undo, region, self.uuid, self.epoch, self.changes.iter().map(|(block, _)| *block))?;
+        let last = BlockNo(region.len_bytes() / BLOCK_BYTES as u64 - 1);
+        let is_superblock = |block: &BlockNo| block.0 == 0 || *block == last;
+        for superblocks in [false, true] {
+            for (block, words) in self.changes.iter().filter(|(b, _)| is_superblock(b) == superblocks) {
+                put_block(region, *block, &words[..]);
+            }
+            // PERSIST: the repair before the superblocks that count one mount more, and those before this ends.
+            region.fence();
+        }
+        match region.failed() {
+            None => Ok(Applied { blocks: self.changes.len() as u64 }),
+            Some(why) => {
+                let image = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());
+                Err(FsckError::Write { image, why: why.to_string() })
+            }
+        }
+    }
+}
+
+/// Stores a block, not fenced.
+pub fn put_block(region: &Region, block: BlockNo, words: &[u64]) {
+    for (i, line) in words.chunks_exact(8).enumerate() {
+        let line: [u64; 8] = std::array::from_fn(|w| line[w]);
+        region.nt_line(block.pos().plus(i as u64 * 64), &line);
+    }
+}
+
+/// Checks an image, whose name is for messages, and works out what would mend it. Nothing is written.
+///
+/// # Errors
+/// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`].
+pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
+    let mut session = Session::default();
+    let mut media = Media::new(region);
+    let mut verdict = Verdict {
+        issues: Vec::new(),
+        variant: None,
+        inodes: 0,
+        changes: Vec::new(),
+        epoch: 0,
+        uuid: [0; 16],
+    };
+    for _ in 0..PASSES_MAX {
+        let read = image::read(name, &media)?;
+        session.now = read.issues;
+        let Some(image) = read.image else { break };
+        if verdict.variant.is_none() {
+            verdict.variant = Some(image.variant);
+            (verdict.epoch, verdict.uuid) = (image.superblock.epoch.get(), image.superblock.uuid);
+            (session.clean, session.epoch) = (image.clean, image.epoch);
+        }
+        // What a repair does makes an image that was unmounted cleanly no less so; but it counts as a mount.
+        let mut pass = Pass::run(
+            &media,
+            Image { clean: session.clean, epoch: session.epoch, ..image },
+            session.names_lost,
+        );
+        pass.fixes.exact.extend(read.fixes);
+        session.names_lost = pass.names_lost;
+        verdict.inodes = pass.tree.links.len() as u64;
+        let stores = session.plan(&mut pass);
+        session.take_issues(std::mem::take(&mut pass.issues), &pass);
+        drop(pass);
+        if stores.is_empty() {
+            break;
+        }
+        for (at, words) in stores {
+            media.store(at, &words);
+        }
+    }
+    verdict.issues = session.verdict();
+    verdict.changes = media.into_changes();
+    Ok(verdict)
+}
+
+type Stores = Vec<(Pos, Vec<u64>)>;
+
+/// What is known across passes.
+#[derive(Default)]
+struct Session {
+    names_lost: bool,
+    clean: bool,
+    epoch: u64,
+    /// The superblock counts one mount more already.
+    raised: bool,
+    serial: u64,
+    /// Issues of all passes but the last, of the last.
+    seen: BTreeSet<Issue>,
+    now: Vec<Issue>,
+    /// Nothing more can be done about these.
+    stuck: BTreeSet<Issue>,
+}
+
+impl Session {
+    /// What the lowest level that has something to do stores.
+    fn plan(&mut self, pass: &mut Pass<'_>) -> Stores {
+        let image = pass.image;
+        if pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass)) {
+            self.raised = true;
+            let newer = image.after_repair(pass.epoch_seen);
+            let mut stores = std::mem::take(&mut pass.fixes.exact);
+            stores.extend(superblocks(&image, &newer));
+            return stores;
+        }
+        if !pass.fixes.exact.is_empty() {
+            return std::mem::take(&mut pass.fixes.exact);
+        }
+        if !pass.fixes.anew.is_empty() {
+            return std::mem::take(&mut pass.fixes.anew);
+        }
+        let mut view = Overlay { media: Media::over(pass.media), stores: Vec::new() };
+        let mut supply = Supply::new(pass.claims.free(&image.layout), self.serial);
+        let steps = [relogs, edits, shares, lost];
+        for step in steps {
+            let done = step(pass, &mut view, &mut supply);
+            if let Err(issue) = done {
+                self.stuck.insert(issue);
+            }
+            if !view.stores.is_empty() {
+                self.serial = supply.serial();
+                return view.stores;
+            }
+        }
+        std::mem::take(&mut pass.fixes.sweep)
+    }
+
+    /// Keeps what the pass found. What was found on names, while logs they hang from were still to be mended, may be an error of reading.
+    fn take_issues(&mut self, found: Vec<Issue>, pass: &Pass<'_>) {
+        let early = !pass.fixes.relogs.is_empty() || self.early(&found);
+        self.now.extend(found);
+        let later = |code: Code| (22..=28).contains(&code.0) && code != Code::ROOT_LOST || code.0 >= 60;
+        let keep = self.now.iter().filter(|i| i.severity() > Severity::Note && !(early && later(i.code)));
+        self.seen.extend(keep.cloned());
+    }
+
+    /// Were structures that names hang from damaged in this pass?
+    fn early(&self, found: &[Issue]) -> bool {
+        found.iter().any(|i| (10..22).contains(&i.code.0) || (30..60).contains(&i.code.0))
+    }
+
+    /// All issues; those that the last pass still found, or that are stuck, are not mended.
+    fn verdict(mut self) -> Vec<(Issue, bool)> {
+        self.now.extend(self.stuck);
+        let now: BTreeSet<Issue> = self.now.into_iter().collect();
+        let mut all: Vec<(Issue, bool)> = self
+            .seen
+            .union(&now)
+            .map(|issue| (issue.clone(), !now.contains(issue) && issue.severity() > Severity::Note))
+            .collect();
+        all.sort_by(|a, b| b.0.severity().cmp(&a.0.severity()).then(a.0.cmp(&b.0)));
+        all
+    }
+}
+
+fn has_work(pass: &Pass<'_>) -> bool {
+    let f = &pass.fixes;
+    !(f.exact.is_empty()
+        && f.anew.is_empty()
+        && f.relogs.is_empty()
+        && f.edits.is_empty()
+        && f.shares.is_empty()
+        && f.lost.is_empty()
+        && f.sweep.is_empty())
+}
+
+fn superblocks(image: &Image, superblock: &Superblock) -> Stores {
+    [BlockNo(0), image.layout.last()].map(|block| (block.pos(), words_of(superblock))).to_vec()
+}
+
+/// A view that the steps of a level change, and what they stored.
+struct Overlay<'a> {
+    media: Media<'a>,
+    stores: Stores,
+}
+
+impl Overlay<'_> {
+    fn relog(&mut self, pass: &Pass<'_>, supply: &mut Supply, relog: &Relog) -> Result<(), Issue> {
+        let Some(slot) = pass.slots.pos(relog.id.ino) else { return Ok(()) };
+        if relog::write(&mut self.media, &pass.image, supply, slot, relog) {
+            return Ok(());
+        }
+        let what = "its log cannot be written anew".to_owned();
+        Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(relog.id.ino), what })
+    }
+
+    fn settle(&mut self) {
+        let stored = self.media.take_stored();
+        self.stores.extend(stored.into_iter().map(|(block, words)| (block.pos(), words.to_vec())));
+    }
+}
+
+type Done = Result<(), Issue>;
+
+fn relogs(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let mut done = Ok(());
+    for relog in std::mem::take(&mut pass.fixes.relogs) {
+        done = done.and(view.relog(pass, supply, &relog));
+    }
+    view.settle();
+    done
+}
+
+/// Directories with names dropped or changed.
+fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let mut dirs: BTreeMap<Ino, Dir> = BTreeMap::new();
+    for (ino, edit) in std::mem::take(&mut pass.fixes.edits) {
+        let Some(dir) = pass.tree.dirs.get(&ino) else { continue };
+        let dir = dirs.entry(ino).or_insert_with(|| dir.clone());
+        let version = dir.names.values().map(|n| n.version).max().unwrap_or_default().next();
+        match edit {
+            Edit::Drop(name) => {
+                if let Some(named) = dir.names.get_mut(&name) {
+                    (named.removed, named.version) = (true, version);
+                }
+            }
+            Edit::Rekind(name) => {
+                let kinds = &pass.slots;
+                if let Some(named) = dir.names.get_mut(&name)
+                    && let Some(base) = kinds.get(named.child)
+                {
+                    (named.kind, named.version) = (base.kind, version);
+                }
+            }
+            Edit::Rename(name) => {
+                if let Some(named) = dir.names.remove(&name) {
+                    let free = free_name(dir, named.child);
+                    dir.names.insert(free, super::contents::Named { version, ..named });
+                }
+            }
+        }
+    }
+    let mut done = Ok(());
+    for dir in dirs.values() {
+        done = done.and(view.relog(pass, supply, &Relog { id: dir.id, records: dir.records() }));
+    }
+    view.settle();
+    done
+}
+
+/// `#17`, or `#17.1` and so on.
+fn free_name(dir: &Dir, id: InodeId) -> Vec<u8> {
+    let names = (0u64..).map(|n| match n {
+        0 => format!("#{}", id.ino.0).into_bytes(),
+        n => format!("#{}.{n}", id.ino.0).into_bytes(),
+    });
+    names.into_iter().find(|name| dir.names.get(name).is_none_or(|n| n.removed)).unwrap_or_default()
+}
+
+/// Pages whose block another needs too get a block of their own, or become a hole.
+fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let mut files = BTreeMap::new();
+    let mut done = Ok(());
+    for share in std::mem::take(&mut pass.fixes.shares) {
+        if let std::collections::btree_map::Entry::Vacant(entry) = files.entry(share.id)
+            && let Some(file) = file_again(pass, share.id)
+        {
+            entry.insert(file);
+        }
+        let Some(file) = files.get_mut(&share.id) else { continue };
+        for page in share.page.0..share.page.0 + share.pages {
+            file.split(page);
+            file.split(page + 1);
+            let Some(run) = file.runs.get_mut(&page) else { continue };
+            let Some(old) = run.block else { continue };
+            run.block = if share.copy { supply.block() } else { None };
+            match run.block {
+                Some(new) => view.media.store(new.pos(), &pass.media.block(old)[..]),
+                None if share.copy => {
+                    let what = format!("no block for a copy of page {page}");
+                    done = Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(share.id.ino), what });
+                }
+                None => {}
+            }
+        }
+    }
+    for file in files.values() {
+        done = done.and(view.relog(pass, supply, &Relog { id: file.id, records: file.records() }));
+    }
+    view.settle();
+    done
+}
+
+/// Inodes without a name get one in `lost+found`, which is made if need be.
+fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let found = std::mem::take(&mut pass.fixes.lost);
+    let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else {
+        return Ok(());
+    };
+    let (mut shelf, root) = shelf(pass, view, root)?;
+    for id in found {
+        let Some(base) = pass.slots.get(id) else { continue };
+        let (name, named) = (free_name(&shelf, id), shelf.new_name(id, base.kind, base.crtime));
+        shelf.names.insert(name, named);
+    }
+    let mut done = view.relog(pass, supply, &Relog { id: shelf.id, records: shelf.records() });
+    if let Some(root) = root {
+        done = done.and(view.relog(pass, supply, &Relog { id: root.id, records: root.records() }));
+    }
+    view.settle();
+    done
+}
+
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// The directory for what was found, and the root if it had to be changed.
+fn shelf(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir, Option<Dir>), Issue> {
+    if let Some(named) = root.names.get(LOST_AND_FOUND).filter(|n| !n.removed)
+        && let Some(dir) = pass.tree.dirs.get(&named.child.ino)
+    {
+        return Ok((dir.clone(), None));
+    }
+    let no_slot =
+        Issue { code: Code::NO_SPACE, spot: Spot::default(), what: "no free inode for lost+found".into() };
+    let ino = pass.slots.blank(pass).ok_or(no_slot)?;
+    // The mount that this repair counts as made no other inode.
+    let id = InodeId { ino, generation: pass.image.superblock.epoch.get() << 40 };
+    let mtime = Time(pass.image.superblock.mounted_ns.get() as i64);
+    let base =
+        InodeBase { id, kind: FileKind::Directory, perm: 0o700, uid: 0, gid: 0, rdev: 0, crtime: mtime };
+    if let Some(at) = pass.slots.pos(ino) {
+        view.media.store(at, &base.encode(pass.image.seed));
+    }
+    let taken = root.names.get(LOST_AND_FOUND).is_some_and(|n| !n.removed);
+    let name = if taken { free_name(&root, id) } else { LOST_AND_FOUND.to_vec() };
+    let named = root.new_name(id, FileKind::Directory, mtime);
+    root.names.insert(name, named);
+    Ok((Dir::empty(id), Some(root)))
+}
+
+const _: () = assert!(BLOCK_WORDS * 8 == BLOCK_BYTES);

@@ -1,0 +1,231 @@
+//! The inode directory, the chunks it leads to, and the slots in them.
+
+use super::catalogue::Code;
+use super::claims::Use;
+use super::mend;
+use super::pass::{Pass, Spot};
+use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
+use crate::format::layout::{chunk_of, inode_pos};
+use crate::format::pointer::{self, Place, Target};
+use crate::format::word::{Line, MARK};
+use crate::ids::{BlockNo, InodeId};
+use crate::itable::DIRECTORY;
+use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos};
+use heddle_vfs::{FileKind, Ino, Time};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All slots.
+#[derive(Default)]
+pub struct Slots {
+    /// Chunks by number.
+    pub chunks: BTreeMap<u64, BlockNo>,
+    /// Inodes.
+    pub bases: BTreeMap<Ino, InodeBase>,
+    /// Slots that hold something else than an inode or nothing.
+    pub broken: BTreeSet<Ino>,
+}
+
+impl Slots {
+    /// Where the slot of an inode is.
+    pub fn pos(&self, ino: Ino) -> Option<Pos> {
+        let (chunk, index) = chunk_of(ino);
+        self.chunks.get(&chunk).map(|block| inode_pos(*block, index))
+    }
+
+    /// The inode that a name means, if its slot holds it.
+    pub fn get(&self, id: InodeId) -> Option<&InodeBase> {
+        self.bases.get(&id.ino).filter(|b| b.id == id)
+    }
+
+    /// A slot that is free and blank.
+    pub fn blank(&self, pass: &Pass<'_>) -> Option<Ino> {
+        let inodes = self.chunks.keys().flat_map(|n| n * CHUNK_INODES..(n + 1) * CHUNK_INODES).map(Ino);
+        inodes.skip_while(|ino| *ino <= Ino::ROOT).find(|ino| {
+            self.pos(*ino)
+                .is_some_and(|at| (0..INODE_BYTES / 8).all(|i| pass.media.word(at.plus(i * 8)) == 0))
+        })
+    }
+}
+
+/// The root as `mkfs` makes it.
+const ROOT: InodeId = InodeId { ino: Ino::ROOT, generation: 1 };
+
+/// Reads all chunks.
+pub fn read(pass: &mut Pass<'_>) {
+    for n in 0..pass.image.layout.chunks_max {
+        if let Some(block) = chunk(pass, n) {
+            pass.slots.chunks.insert(n, block);
+            pass.claim(block, CHUNK_BLOCKS, Use::Chunk(n));
+            for index in 0..CHUNK_INODES {
+                slot(pass, Ino(n * CHUNK_INODES + index), inode_pos(block, index));
+            }
+        }
+    }
+    directory_rest(pass);
+    let root = pass.slots.bases.get(&Ino::ROOT);
+    if root.is_none_or(|b| b.kind != FileKind::Directory) {
+        pass.issue(Code::ROOT_LOST, Spot::ino(Ino::ROOT), "no directory stands there");
+        if let Some(at) = pass.slots.pos(Ino::ROOT) {
+            make_anew(pass, at, ROOT, FileKind::Directory, 0o755, Time(0));
+        }
+    }
+}
+
+/// Stores a slot for an inode that is known by its name alone.
+pub fn make_anew(pass: &mut Pass<'_>, at: Pos, id: InodeId, kind: FileKind, perm: u16, crtime: Time) {
+    let base = InodeBase { id, kind, perm, uid: 0, gid: 0, rdev: 0, crtime };
+    let line = base.encode(pass.image.seed);
+    pass.anew(at, line.to_vec());
+}
+
+fn directory_rest(pass: &mut Pass<'_>) {
+    let layout = pass.image.layout;
+    let (from, to) = (layout.chunk_pointer(layout.chunks_max), layout.data.pos());
+    let words = (to.0 - from.0) / 8;
+    if (0..words).any(|i| pass.media.word(from.plus(i * 8)) != 0) {
+        let block = BlockNo(from.0 / BLOCK_BYTES as u64);
+        pass.issue(Code::DIRECTORY_REST, Spot::block(block), "behind the last pointer");
+        pass.exact(from, vec![0; words as usize]);
+    }
+}
+
+/// The chunk that pointer `n` leads to, put right if it must be.
+fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
+    let (seed, layout) = (pass.image.seed, pass.image.layout);
+    let at = layout.chunk_pointer(n);
+    let raw = pass.media.word(at);
+    let decode = |raw| pointer::decode(seed, DIRECTORY, Place::InodeChunk(n), raw);
+    let spot = Spot::block(BlockNo(at.0 / BLOCK_BYTES as u64));
+    match decode(raw) {
+        Target::None => return None,
+        Target::At(block) if layout.holds(block, CHUNK_BLOCKS) => return Some(block),
+        Target::At(block) => {
+            let what = format!("the pointer to chunk {n} leads to block {}", block.0);
+            pass.issue(Code::CHUNK_OUTSIDE, spot, what);
+        }
+        Target::Bad => pass.issue(Code::CHUNK_POINTER, spot, format!("the pointer to chunk {n}")),
+    }
+    let fits = |block| layout.holds(block, CHUNK_BLOCKS) && looks_like(pass, n, block, true);
+    let mended = match mend::pointer(raw, decode, fits) {
+        Some(0) | None => search(pass, n)
+            .map(|block| pointer::encode(seed, DIRECTORY, Place::InodeChunk(n), block))
+            .or(mend::was_blank(&[raw]).then_some(0)),
+        found => found,
+    };
+    match mended {
+        Some(raw) => {
+            pass.exact(at, vec![raw]);
+            if let Target::At(block) = decode(raw) { Some(block) } else { None }
+        }
+        None => {
+            pass.issue(Code::CHUNK_LOST, spot, format!("no block looks like chunk {n}"));
+            pass.names_lost = true;
+            pass.anew(at, vec![0]);
+            None
+        }
+    }
+}
+
+/// Do these blocks hold slots of chunk `n`? `blank`: a chunk without inodes will do.
+fn looks_like(pass: &Pass<'_>, n: u64, block: BlockNo, blank: bool) -> bool {
+    let mut empty = blank;
+    for index in 0..CHUNK_INODES {
+        let line = pass.media.line(inode_pos(block, index));
+        match InodeBase::decode(pass.image.seed, Ino(n * CHUNK_INODES + index), &line) {
+            FoundInode::Whole(_) => return true,
+            FoundInode::Blank => {}
+            _ => empty = false,
+        }
+    }
+    empty
+}
+
+/// Slots say their numbers: the chunk may be found without its pointer.
+fn search(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
+    if !pass.may_mend() {
+        return None;
+    }
+    let layout = pass.image.layout;
+    let taken: BTreeSet<BlockNo> = pass.slots.chunks.values().copied().collect();
+    (layout.data.0..layout.last().0)
+        .map(BlockNo)
+        .filter(|block| layout.holds(*block, CHUNK_BLOCKS) && !taken.contains(block))
+        .find(|block| looks_like(pass, n, *block, false))
+}
+
+fn slot(pass: &mut Pass<'_>, ino: Ino, at: Pos) {
+    let line = pass.media.line(at);
+    let found = InodeBase::decode(pass.image.seed, ino, &line);
+    let spot = Spot::of(ino, BlockNo(at.0 / BLOCK_BYTES as u64));
+    if ino.0 == 0 {
+        return nobody(pass, spot, at);
+    }
+    match found {
+        FoundInode::Whole(base) => {
+            pass.slots.bases.insert(ino, base);
+        }
+        FoundInode::Blank => blank(pass, spot, at),
+        FoundInode::Torn | FoundInode::Damaged if mend::was_blank(&line) => {
+            pass.issue(Code::SLOT_BIT, spot, "one bit in a free slot");
+            pass.exact(at, vec![0; 8]);
+        }
+        FoundInode::Torn if honestly_torn(&line) => {
+            pass.slots.broken.insert(ino);
+            let code = if pass.clean() { Code::SLOT_TORN_CLEAN } else { Code::SLOT_TORN };
+            pass.issue(code, spot, "some of its words are missing");
+            if pass.clean() {
+                pass.fixes.sweep.push((at, vec![0; INODE_BYTES as usize / 8]));
+            }
+        }
+        _ => damaged(pass, ino, spot, at, &line),
+    }
+}
+
+fn damaged(pass: &mut Pass<'_>, ino: Ino, spot: Spot, at: Pos, line: &Line) {
+    let mended = if pass.may_mend() { mend::slot(pass.image.seed, ino, line) } else { None };
+    match mended {
+        Some((line, base)) => {
+            pass.issue(Code::SLOT_BIT, spot, "one bit of the slot");
+            pass.exact(at, line.to_vec());
+            pass.slots.bases.insert(ino, base);
+        }
+        None => {
+            pass.slots.broken.insert(ino);
+            pass.issue(Code::SLOT_GARBAGE, spot, "its checksum is wrong");
+            pass.fixes.sweep.push((at, vec![0; INODE_BYTES as usize / 8]));
+        }
+    }
+}
+
+/// A power cut loses words; it does not write others.
+fn honestly_torn(line: &Line) -> bool {
+    line.iter().all(|w| *w == 0 || *w & MARK == MARK)
+}
+
+fn nobody(pass: &mut Pass<'_>, spot: Spot, at: Pos) {
+    if (0..INODE_BYTES / 8).any(|i| pass.media.word(at.plus(i * 8)) != 0) {
+        pass.issue(Code::SLOT_OF_NOBODY, spot, "something stands in its slot");
+        pass.exact(at, vec![0; INODE_BYTES as usize / 8]);
+    }
+}
+
+/// A slot whose first line is blank has no pointers, but after a power cut.
+fn blank(pass: &mut Pass<'_>, spot: Spot, at: Pos) {
+    let at = at.plus(LINE_BYTES as u64);
+    let pointers = pass.media.line(at);
+    if pointers == [0; 8] {
+        return;
+    }
+    if let Some(ino) = spot.ino {
+        pass.slots.broken.insert(ino);
+    }
+    if mend::was_blank(&pointers) {
+        pass.issue(Code::SLOT_BIT, spot, "one bit in a free slot");
+        pass.exact(at, vec![0; 8]);
+    } else if pass.clean() {
+        pass.issue(Code::SLOT_TORN_CLEAN, spot, "pointers in a slot whose first line is missing");
+        pass.fixes.sweep.push((at, vec![0; 8]));
+    } else {
+        pass.issue(Code::SLOT_TORN, spot, "pointers in a slot whose first line is missing");
+    }
+}

@@ -1,0 +1,317 @@
+//! Names, from the root on, and what they lead to.
+//!
+//! Order  1 directories that can be reached, and what renames owe; 2 names one by one; 3 the files that have one; 4 inodes that have none.
+
+use super::catalogue::Code;
+use super::contents::{Dir, File, Named};
+use super::log::{self, Figures};
+use super::pass::{Edit, Pass, Relog, Spot};
+use super::slots::make_anew;
+use crate::format::inode::InodeBase;
+use crate::format::record::Record;
+use crate::ids::InodeId;
+use heddle_vfs::{FileKind, Ino};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Directories that a path leads to.
+#[derive(Default)]
+pub struct Tree {
+    /// By inode number.
+    pub dirs: BTreeMap<Ino, Dir>,
+    /// How many names each inode has; the root one.
+    pub links: BTreeMap<Ino, u32>,
+    /// Directory and name by which each directory was met.
+    pub parents: BTreeMap<Ino, Ino>,
+}
+
+/// Reads all of it.
+pub fn read(pass: &mut Pass<'_>) {
+    let Some(root) = pass.slots.bases.get(&Ino::ROOT).filter(|b| b.kind == FileKind::Directory) else {
+        return;
+    };
+    reach(pass, root.id);
+    walk(pass);
+    files(pass);
+    orphans(pass);
+}
+
+fn directory(pass: &mut Pass<'_>, id: InodeId) -> Dir {
+    let log = log::read(pass, id);
+    let dir = Dir::of(pass, id, &log);
+    let living = dir.living().count() as u64 + u64::from(!log.records.is_empty());
+    let records = log.records.len() as u64;
+    let figures = Figures {
+        chains: log.chains,
+        pages: log.pages.len() as u64,
+        records,
+        living: living.min(records),
+        ..Figures::default()
+    };
+    if !pass.quiet {
+        pass.logs.insert(id.ino, figures);
+        if dir.damaged {
+            pass.names_lost |= log.damaged;
+            pass.fixes.relogs.push(Relog { id, records: dir.records() });
+        }
+    }
+    dir
+}
+
+/// Reads directories until no name and no rename leads to another one.
+fn reach(pass: &mut Pass<'_>, root: InodeId) {
+    let mut foreign = Vec::new();
+    let mut queue = VecDeque::from([root]);
+    loop {
+        while let Some(id) = queue.pop_front() {
+            if !pass.tree.dirs.contains_key(&id.ino) {
+                let dir = directory(pass, id);
+                foreign.extend(dir.foreign.iter().cloned());
+                let children =
+                    dir.living().filter(|(_, n)| n.kind == FileKind::Directory).map(|(_, n)| n.child);
+                queue.extend(children.filter(|child| is_directory(pass, *child)));
+                pass.tree.dirs.insert(id.ino, dir);
+            }
+        }
+        for record in pay(pass, &mut foreign) {
+            if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
+                && is_directory(pass, child)
+            {
+                queue.push_back(child);
+            }
+        }
+        if queue.is_empty() {
+            break;
+        }
+    }
+}
+
+fn is_directory(pass: &Pass<'_>, id: InodeId) -> bool {
+    pass.slots.get(id).is_some_and(|b| b.kind == FileKind::Directory)
+}
+
+/// Tells directories what renames of others say of them; gives back what was news.
+fn pay(pass: &mut Pass<'_>, foreign: &mut Vec<Record>) -> Vec<Record> {
+    let mut news = Vec::new();
+    for record in std::mem::take(foreign) {
+        let Record::Name { dir: of, ref name, .. } = record else { continue };
+        let Some(mut dir) = pass.tree.dirs.remove(&of.ino) else {
+            foreign.push(record);
+            continue;
+        };
+        if dir.id == of && dir.enter(pass, &record) {
+            let what = format!("{:?}: the new directory knows it", String::from_utf8_lossy(name.bytes()));
+            pass.issue(Code::RENAME_DEBT, Spot::ino(of.ino), what);
+            news.push(record);
+        }
+        pass.tree.dirs.insert(of.ino, dir);
+    }
+    news
+}
+
+/// Looks at each name, breadth first from the root.
+fn walk(pass: &mut Pass<'_>) {
+    pass.tree.links.insert(Ino::ROOT, 1);
+    pass.tree.parents.insert(Ino::ROOT, Ino::ROOT);
+    let mut queue = VecDeque::from([Ino::ROOT]);
+    let mut met = BTreeSet::new();
+    while let Some(ino) = queue.pop_front() {
+        if !met.insert(ino) {
+            continue;
+        }
+        let names: Vec<(Vec<u8>, Named)> = pass
+            .tree
+            .dirs
+            .get(&ino)
+            .map(|d| d.living().map(|(n, v)| (n.clone(), *v)).collect())
+            .unwrap_or_default();
+        for (name, named) in names {
+            if judge(pass, ino, &name, &named) && named.kind == FileKind::Directory {
+                queue.push_back(named.child.ino);
+            }
+        }
+    }
+    // A directory that was read for an old name, or for one whose other half came later, is not in the tree.
+    pass.tree.dirs.retain(|ino, _| met.contains(ino));
+}
+
+/// Is this a name to follow? Counts the link.
+fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
+    let spot = Spot::ino(dir);
+    let shown = String::from_utf8_lossy(name).into_owned();
+    let id = named.child;
+    if id.ino >= pass.image.layout.ino_end() || id.ino.0 == 0 {
+        pass.issue(Code::INODE_NUMBER, spot, format!("{shown:?} names inode {}", id.ino.0));
+        pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
+        return false;
+    }
+    let Some(base) = pass.slots.get(id).copied() else {
+        missing(pass, dir, name, named);
+        return false;
+    };
+    if !legal(name) {
+        pass.issue(Code::NAME, spot, format!("{shown:?} of inode {}", id.ino.0));
+        pass.fixes.edits.push((dir, Edit::Rename(name.to_vec())));
+    }
+    if base.kind != named.kind {
+        let what = format!("{shown:?} says {:?}, inode {} is a {:?}", named.kind, id.ino.0, base.kind);
+        pass.issue(Code::KIND, spot, what);
+        pass.fixes.edits.push((dir, Edit::Rekind(name.to_vec())));
+        *pass.tree.links.entry(id.ino).or_insert(0) += 1;
+        return false;
+    }
+    if named.kind == FileKind::Directory && pass.tree.parents.contains_key(&id.ino) {
+        pass.issue(
+            Code::DIRECTORY_TWICE,
+            spot,
+            format!("{shown:?} is a further name of directory {}", id.ino.0),
+        );
+        pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
+        return false;
+    }
+    *pass.tree.links.entry(id.ino).or_insert(0) += 1;
+    if named.kind == FileKind::Directory {
+        pass.tree.parents.insert(id.ino, dir);
+    }
+    true
+}
+
+fn legal(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+/// A name whose inode's slot does not hold it.
+fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
+    let id = named.child;
+    let shown = String::from_utf8_lossy(name).into_owned();
+    let spot = Spot::ino(id.ino);
+    let (clean, broken) = (pass.clean(), pass.slots.broken.contains(&id.ino));
+    // A half written slot is what a cut creation leaves, but not of an image that was unmounted since.
+    let damaged = broken && (clean || !torn(pass, id.ino));
+    if let (true, Some(at)) = (damaged, pass.slots.pos(id.ino)) {
+        pass.issue(Code::SLOT_LOST, spot, format!("directory {} calls it {shown:?}", dir.0));
+        let perm = if named.kind == FileKind::Directory { 0o700 } else { 0o600 };
+        make_anew(pass, at, id, named.kind, perm, named.mtime);
+        *pass.tree.links.entry(id.ino).or_insert(0) += 1;
+        return;
+    }
+    let made_in = id.generation >> 40;
+    if clean && made_in == pass.image.epoch && !pass.slots.bases.contains_key(&id.ino) && id.generation != 1 {
+        let what = format!("directory {} calls it {shown:?}; its slot is empty", dir.0);
+        pass.issue(Code::DANGLING_CLEAN, spot, what);
+        pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
+    } else {
+        pass.issue(Code::DANGLING, spot, format!("directory {} calls it {shown:?}", dir.0));
+    }
+}
+
+fn torn(pass: &Pass<'_>, ino: Ino) -> bool {
+    pass.slots.pos(ino).is_some_and(|at| pass.media.line(at).contains(&0))
+}
+
+fn file(pass: &mut Pass<'_>, base: InodeBase) -> File {
+    let log = log::read(pass, base.id);
+    let mut file = File::of(pass, base, &log);
+    file.settle(pass);
+    if !pass.quiet {
+        let (extents, blocks) = file.extents();
+        let figures = Figures {
+            chains: log.chains,
+            pages: log.pages.len() as u64,
+            records: log.records.len() as u64,
+            living: file.living(&log),
+            extents,
+            blocks,
+            size_bytes: file.attributes().size,
+        };
+        pass.logs.insert(base.id.ino, figures);
+        if file.damaged {
+            pass.fixes.relogs.push(Relog { id: base.id, records: file.records() });
+        }
+    }
+    file
+}
+
+/// Reads a file again, for a repair.
+pub fn file_again(pass: &mut Pass<'_>, id: InodeId) -> Option<File> {
+    let base = *pass.slots.get(id)?;
+    pass.quiet = true;
+    let log = log::read(pass, id);
+    let file = File::of(pass, base, &log);
+    pass.quiet = false;
+    Some(file)
+}
+
+fn files(pass: &mut Pass<'_>) {
+    let named: Vec<InodeBase> =
+        pass.tree.links.keys().filter_map(|ino| pass.slots.bases.get(ino)).copied().collect();
+    for base in named.into_iter().filter(|b| b.kind != FileKind::Directory) {
+        file(pass, base);
+    }
+}
+
+/// Inodes that no path leads to: their blocks may be needed yet. Directories with content among them were cut off.
+fn orphans(pass: &mut Pass<'_>) {
+    let nameless = |ino: &Ino| !pass.tree.links.contains_key(ino);
+    let all: Vec<InodeBase> = pass.slots.bases.values().filter(|b| nameless(&b.id.ino)).copied().collect();
+    let mut whole = BTreeSet::new();
+    let mut dirs: BTreeMap<Ino, Dir> = BTreeMap::new();
+    for base in &all {
+        pass.quiet = true;
+        let damaged = match base.kind {
+            FileKind::Directory => {
+                let dir = directory(pass, base.id);
+                let damaged = dir.damaged;
+                dirs.insert(base.id.ino, dir);
+                damaged
+            }
+            _ => file(pass, *base).damaged,
+        };
+        pass.quiet = false;
+        if !damaged {
+            whole.insert(base.id);
+        }
+    }
+    // What a directory without a name names comes with it.
+    let named_by = |dir: &Dir| -> Vec<InodeId> {
+        let there = |id: &InodeId| pass.slots.get(*id).is_some();
+        dir.living().map(|(_, n)| n.child).filter(there).collect()
+    };
+    let below: BTreeMap<Ino, Vec<InodeId>> = dirs.iter().map(|(ino, dir)| (*ino, named_by(dir))).collect();
+    let mut held: BTreeSet<InodeId> = BTreeSet::new();
+    let mut found = Vec::new();
+    // Directories that no other one names first; then those in circles.
+    let inner: BTreeSet<InodeId> = below.values().flatten().copied().collect();
+    let (tops, rest): (Vec<_>, Vec<_>) = dirs.values().map(|d| d.id).partition(|id| !inner.contains(id));
+    for id in tops.into_iter().chain(rest) {
+        let empty = below.get(&id.ino).is_none_or(Vec::is_empty);
+        if !empty && !held.contains(&id) {
+            found.push(id);
+            hold(&below, id, &mut held);
+        }
+    }
+    for id in &found {
+        let what = format!("it has {} names", below.get(&id.ino).map_or(0, Vec::len));
+        pass.issue(Code::CUT_OFF, Spot::ino(id.ino), what);
+    }
+    pass.fixes.lost.extend(&found);
+    for base in all.iter().filter(|b| !held.contains(&b.id)) {
+        let spot = Spot::ino(base.id.ino);
+        if (pass.names_lost || pass.clean()) && whole.contains(&base.id) {
+            let code = if pass.names_lost { Code::NAME_LOST } else { Code::ORPHAN_CLEAN };
+            pass.issue(code, spot, format!("a {:?}", base.kind));
+            pass.fixes.lost.push(base.id);
+        } else {
+            pass.issue(Code::ORPHAN, spot, format!("a {:?}", base.kind));
+        }
+    }
+}
+
+/// Marks all that hangs below a directory.
+fn hold(below: &BTreeMap<Ino, Vec<InodeId>>, top: InodeId, held: &mut BTreeSet<InodeId>) {
+    let mut queue = vec![top];
+    while let Some(id) = queue.pop() {
+        if held.insert(id) {
+            queue.extend(below.get(&id.ino).into_iter().flatten());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The undo file: what the blocks held that a repair has changed.
+//!
+//! | bytes | what |
+//! |-------|------|
+//! | 16 | `HEDDLE UNDO 1\n`, two NULs |
+//! | 16 | uuid of the image |
+//! | 8, 8, 8 | its mount epoch before the repair, its blocks, blocks in this file (little-endian, as all numbers here) |
+//! | 4112 each | number of the block, its old bytes, crc32c of both, four NULs |
+//! | 4 | crc32c of all before it |
+
+use super::FsckError;
+use super::image::{self};
+use super::media::{BLOCK_WORDS, Media};
+use super::repair::put_block;
+use crate::ids::BlockNo;
+use heddle_pmem::{BLOCK_BYTES, Region};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+const MAGIC: &[u8; 16] = b"HEDDLE UNDO 1\n\0\0";
+const HEAD_BYTES: usize = 56;
+const ENTRY_BYTES: usize = 8 + BLOCK_BYTES + 8;
+
+fn wrong(file: &Path, why: impl std::fmt::Display) -> FsckError {
+    FsckError::Undo { file: file.display().to_string(), why: why.to_string() }
+}
+
+/// Writes the old bytes of `blocks` to a new file, durably.
+///
+/// # Errors
+/// [`FsckError::Undo`]: it exists, or cannot be written.
+pub fn save(
+    path: &Path,
+    region: &Region,
+    uuid: [u8; 16],
+    epoch: u64,
+    blocks: impl Iterator<Item = BlockNo>,
+) -> Result<(), FsckError> {
+    let blocks: Vec<BlockNo> = blocks.collect();
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + blocks.len() * ENTRY_BYTES + 4);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&uuid);
+    let image_blocks = region.len_bytes() / BLOCK_BYTES as u64;
+    for number in [epoch, image_blocks, blocks.len() as u64] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    for block in blocks {
+        let from = bytes.len();
+        bytes.extend_from_slice(&block.0.to_le_bytes());
+        let mut old = vec![0; BLOCK_BYTES];
+        region.read(block.pos(), &mut old);
+        bytes.extend_from_slice(&old);
+        let sum = crc32c::crc32c(&bytes[from..]);
+        bytes.extend_from_slice(&u64::from(sum).to_le_bytes());
+    }
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    let written = || -> std::io::Result<()> {
+        let mut file = File::options().write(true).create_new(true).open(path)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        let above = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(above)?.sync_all()
+    };
+    written().map_err(|error| {
+        let way = if error.kind() == std::io::ErrorKind::AlreadyExists {
+            "name another one with --undo"
+        } else {
+            "choose a place for it with --undo"
+        };
+        wrong(path, format!("{error}; nothing was repaired: {way}"))
+    })
+}
+
+/// Puts the old bytes back; how many blocks.
+///
+/// # Errors
+/// [`FsckError::Undo`]: damaged, of another image, or the image was mounted since. [`FsckError::Write`].
+pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|mut f| f.read_to_end(&mut bytes)).map_err(|error| wrong(path, error))?;
+    let (uuid, epoch, entries) = parse(path, &bytes, region)?;
+    let media = Media::new(region);
+    let name = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());
+    if let Some(now) = image::read(&name, &media)?.image {
+        if now.superblock.uuid != uuid {
+            return Err(wrong(path, "it belongs to another image"));
+        }
+        // The repair counts as one mount.
+        if now.superblock.epoch.get() > epoch + 1 {
+            return Err(wrong(
+                path,
+                "the image was mounted or repaired since: old blocks would overwrite newer ones",
+            ));
+        }
+    }
+    for (block, words) in &entries {
+        put_block(region, *block, words);
+    }
+    // PERSIST: the undo is done when this returns.
+    region.fence();
+    match region.failed() {
+        None => Ok(entries.len() as u64),
+        Some(why) => Err(FsckError::Write { image: name, why: why.to_string() }),
+    }
+}
+
+type Entries = Vec<(BlockNo, Vec<u64>)>;
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+fn parse(path: &Path, bytes: &[u8], region: &Region) -> Result<([u8; 16], u64, Entries), FsckError> {
+    if bytes.get(..16) != Some(MAGIC) {
+        return Err(wrong(path, "it is no undo file of heddle fsck"));
+    }
+    let damaged = || wrong(path, "it is cut short or damaged");
+    let (body, sum) = bytes.split_at_checked(bytes.len() - 4).ok_or_else(damaged)?;
+    if crc32c::crc32c(body).to_le_bytes() != *sum || body.len() < HEAD_BYTES {
+        return Err(damaged());
+    }
+    let uuid = body[16..32].try_into().map_err(|_| damaged())?;
+    let (epoch, blocks) = (number(body, 32).ok_or_else(damaged)?, number(body, 40).ok_or_else(damaged)?);
+    let have = region.len_bytes() / BLOCK_BYTES as u64;
+    if blocks != have {
+        return Err(wrong(path, format!("it is of an image of {blocks} blocks, this one has {have}")));
+    }
+    let mut entries = Vec::new();
+    for entry in body[HEAD_BYTES..].chunks(ENTRY_BYTES) {
+        let block =
+            number(entry, 0).filter(|b| *b < have && entry.len() == ENTRY_BYTES).ok_or_else(damaged)?;
+        let words = (0..BLOCK_WORDS).map(|i| number(entry, 8 + i * 8).unwrap_or(0)).collect();
+        entries.push((BlockNo(block), words));
+    }
+    Ok((uuid, epoch, entries))
+}

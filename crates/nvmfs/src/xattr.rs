@@ -1,0 +1,388 @@
+//! Extended attributes of an inode: a blob on media, and in memory what permission checks need of it.
+//!
+//! State       [`Attached`], made with the first attribute: where the blob is, and the access lists as words. Bits of the
+//!             inode's mode say which lists there are, so that checks of inodes without one look no further.
+//! Invariants  I1  the set is changed whole, under the EOF latch: a new blob, then one transaction of a state and an attributes
+//!                 record of one generation. Of two, the larger generation counts.
+//!             I2  the blob that a record names is replaced in memory before its blocks are freed. Readers take no latch:
+//!                 they check `seq` after reading, and throw away what they read if it moved.
+//! Crash order C1  blob fenced, record fenced, memory changed, old blob freed.
+//! Orderings   O1  as in `names::table`: `seq` is odd while the words change, and is read before and after them.
+//! Source      ours; the rules for who may do what are `heddle_vfs::xattr`'s.
+
+use crate::alloc::{Purpose, free_later};
+use crate::blob::{self, Fresh};
+use crate::core::{Core, no_memory};
+use crate::format::blob::{Kind, XATTR_BLOCKS_MAX, words_of_xattrs, xattrs_of_words};
+use crate::format::record::Record;
+use crate::ids::{BlockNo, Extent};
+use crate::inode::InodeRef;
+use crate::lane::Own;
+use crate::lease::LaneGuard;
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::fence;
+use heddle_arena::{Ptr, Shared, Zeroed};
+use heddle_vfs::acl::{Acl, Entry};
+use heddle_vfs::xattr::Xattrs;
+use heddle_vfs::{Cred, Error, Permission, Result, Time, XattrName};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Tries without the latch.
+const TRIES: u32 = 64;
+/// Most entries of a list: what a value of 64 KiB holds.
+const ENTRIES_MAX: u64 = 8192;
+
+/// Which access list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum List {
+    /// Of the inode itself.
+    Access = 0,
+    /// What a directory hands down.
+    Default = 1,
+}
+
+/// See the module.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Attached {
+    seq: AtomicU64,
+    generation: AtomicU64,
+    blob: AtomicU64,
+    lists: [AtomicU64; 2],
+    lens: [AtomicU64; 2],
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Attached {}
+// SAFETY: all zeros is a set without attributes.
+unsafe impl Zeroed for Attached {
+    fn zeroed() -> Attached {
+        let zero = || AtomicU64::new(0);
+        Attached {
+            seq: zero(),
+            generation: zero(),
+            blob: zero(),
+            lists: [zero(), zero()],
+            lens: [zero(), zero()],
+        }
+    }
+}
+
+fn attached<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Attached> {
+    // ORDERING: Acquire, pairs with the Release in `publish`.
+    core.arena.try_get(Ptr::from_raw(inode.vi.xattrs().load(Acquire)))
+}
+
+/// Runs `f` until it saw a set at rest, `TRIES` times at most (O1).
+fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> Option<T> {
+    for _ in 0..TRIES {
+        let set = attached(core, inode)?;
+        // ORDERING: Acquire, O1.
+        let before = set.seq.load(Acquire);
+        if before.is_multiple_of(2) {
+            let result = f(set);
+            // ORDERING: Acquire, O1.
+            fence(Acquire);
+            // ORDERING: Relaxed, behind the fence.
+            let same = set.seq.load(Relaxed) == before;
+            if same && attached(core, inode).is_some_and(|now| std::ptr::eq(now, set)) {
+                return Some(result);
+            }
+        }
+        heddle_arena::sync::spin_hint();
+    }
+    None
+}
+
+/// The attributes. The caller does not hold the EOF latch, unless nobody changes them.
+///
+/// # Errors
+/// [`Error::Corrupt`] if the blob is damaged.
+pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
+    let lately = settled(core, inode, |set| read_set(core, inode, set));
+    match lately {
+        Some(Some(xattrs)) => Ok(xattrs),
+        // ORDERING: Acquire, as in `attached`.
+        _ if inode.vi.xattrs().load(Acquire) == 0 => Ok(Xattrs::default()),
+        // Damaged, or changed all the time.
+        _ => {
+            let _latched = inode.vi.eof.lock();
+            of_latched(core, inode)
+        }
+    }
+}
+
+/// [`of`], for who holds the EOF latch.
+pub fn of_latched(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
+    match attached(core, inode) {
+        None => Ok(Xattrs::default()),
+        Some(set) => read_set(core, inode, set)
+            .ok_or_else(|| core.damage(format!("inode {}: the blob of its attributes", inode.ino.0))),
+    }
+}
+
+fn blob_of(set: &Attached) -> Option<BlockNo> {
+    // ORDERING: Relaxed, checked by `seq`, or read under the latch.
+    Some(BlockNo(set.blob.load(Relaxed))).filter(|b| b.0 != 0)
+}
+
+fn read_set(core: &Core, inode: InodeRef<'_>, set: &Attached) -> Option<Xattrs> {
+    let (words, _) = blob::read(core, inode.id(), Kind::Xattrs, blob_of(set), XATTR_BLOCKS_MAX)?;
+    xattrs_of_words(&words)
+}
+
+/// One of the access lists.
+pub fn list(core: &Core, inode: InodeRef<'_>, which: List) -> Option<Acl> {
+    if !inode.vi.has_list(which) {
+        return None;
+    }
+    let words = settled(core, inode, |set| {
+        // ORDERING: Relaxed throughout, checked by `seq` (O1).
+        let (at, len) = (set.lists[which as usize].load(Relaxed), set.lens[which as usize].load(Relaxed));
+        let last = at.wrapping_add(len.wrapping_sub(1).wrapping_mul(8));
+        let whole = (1..=ENTRIES_MAX).contains(&len)
+            && core.arena.try_get(Ptr::<AtomicU64>::from_raw(at)).is_some()
+            && core.arena.try_get(Ptr::<AtomicU64>::from_raw(last)).is_some();
+        let words = if whole { core.arena.slice(Ptr::<AtomicU64>::from_raw(at), len as usize) } else { &[] };
+        // ORDERING: Relaxed, as above.
+        words.iter().map(|word| word.load(Relaxed)).collect::<Vec<u64>>()
+    });
+    match words {
+        Some(words) => Acl::new(words.into_iter().filter_map(Entry::from_word).collect()).ok(),
+        // Changed all the time, or just taken away: the blob tells.
+        None => of(core, inode).ok()?.acl(name_of(which)),
+    }
+}
+
+fn name_of(which: List) -> XattrName<'static> {
+    match which {
+        List::Access => XattrName::ACL_ACCESS,
+        List::Default => XattrName::ACL_DEFAULT,
+    }
+}
+
+/// Checks that the caller may do `want` to an inode: by its mode, and its access list if it has one.
+pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
+    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
+    let owner = inode.vi.owner();
+    if !inode.vi.has_list(List::Access) {
+        return cred.check_mode(kind, perm, owner.0, owner.1, want);
+    }
+    cred.check_acl(kind, perm, owner, list(core, inode, List::Access).as_ref(), want)
+}
+
+/// Generation of the last attributes record; `None` if there was none.
+pub fn generation(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
+    // ORDERING: Relaxed, an older value only keeps a record longer.
+    attached(core, inode).map(|set| set.generation.load(Relaxed))
+}
+
+/// Blocks of the blob, for who frees all of an inode; none if it cannot be read.
+pub fn blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
+    let first = attached(core, inode).and_then(blob_of);
+    blob::read(core, inode.id(), Kind::Xattrs, first, XATTR_BLOCKS_MAX).map_or(Vec::new(), |read| read.1)
+}
+
+/// A set of attributes on its way: the blob is written, memory is there; nothing of it is seen yet.
+pub struct Prepared {
+    blob: Fresh,
+    set: Ptr<Attached>,
+    lists: [Option<(Ptr<AtomicU64>, u64)>; 2],
+}
+
+/// Writes the blob of a set, and makes its form in memory. Not fenced.
+///
+/// # Errors
+/// [`Error::NoSpace`], unless the set is no larger than the present one: then the reserve serves; [`Error::NoMemory`].
+pub fn prepare(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    xattrs: &Xattrs,
+) -> Result<Prepared> {
+    let words = words_of_xattrs(xattrs);
+    let blocks = words.len().div_ceil(crate::format::blob::WORDS_A_BLOCK);
+    let purpose = if blocks <= self::blocks(core, inode).len() { Purpose::Vital } else { Purpose::Data };
+    let blob = blob::write_unfenced(core, guard.own, inode.id(), Kind::Xattrs, &words, purpose)?;
+    match in_memory(core, guard.own, inode, xattrs) {
+        Ok((set, lists)) => Ok(Prepared { blob, set, lists }),
+        Err(error) => {
+            blob.give_up(core);
+            Err(error)
+        }
+    }
+}
+
+type InMemory = (Ptr<Attached>, [Option<(Ptr<AtomicU64>, u64)>; 2]);
+
+fn in_memory(core: &Core, own: &mut Own, inode: InodeRef<'_>, xattrs: &Xattrs) -> Result<InMemory> {
+    let mut lists = [None, None];
+    let made = (|| {
+        for which in [List::Access, List::Default] {
+            if let Some(acl) = xattrs.acl(name_of(which)) {
+                let n = acl.entries().len();
+                let word = |i: usize| AtomicU64::new(acl.entries()[i].word());
+                // SAFETY: `own` is this thread's.
+                let at = unsafe { own.heap.alloc_slice(&core.arena, n, word) }.map_err(no_memory)?;
+                lists[which as usize] = Some((at, n as u64));
+            }
+        }
+        // ORDERING: Acquire, as in `attached`.
+        match inode.vi.xattrs().load(Acquire) {
+            // SAFETY: `own` is this thread's.
+            0 => unsafe { own.heap.alloc_zeroed::<Attached>(&core.arena, 1) }.map_err(no_memory),
+            at => Ok(Ptr::from_raw(at)),
+        }
+    })();
+    match made {
+        Ok(set) => Ok((set, lists)),
+        Err(error) => {
+            free_lists(core, own, lists);
+            Err(error)
+        }
+    }
+}
+
+fn free_lists(core: &Core, own: &mut Own, lists: [Option<(Ptr<AtomicU64>, u64)>; 2]) {
+    for (at, len) in lists.into_iter().flatten() {
+        // SAFETY: `own` is this thread's; nobody reaches the words any more but readers that check afterwards (I2).
+        unsafe { own.heap.free(&core.arena, at, len as usize) };
+    }
+}
+
+impl Prepared {
+    /// Its record.
+    pub fn record(&self, generation: u64, mtime: Time) -> Record {
+        Record::Xattrs { blob: self.blob.first(), generation, mtime }
+    }
+
+    /// The record was not written.
+    pub fn give_up(self, core: &Core, own: &mut Own, inode: InodeRef<'_>) {
+        self.blob.give_up(core);
+        free_lists(core, own, self.lists);
+        // ORDERING: Acquire, as in `attached`.
+        if inode.vi.xattrs().load(Acquire) == 0 {
+            // SAFETY: `own` is this thread's; the set was never linked.
+            unsafe { own.heap.free(&core.arena, self.set, 1) };
+        }
+    }
+
+    /// The record is durable. The caller holds the EOF latch.
+    pub fn publish(self, core: &Core, own: &mut Own, inode: InodeRef<'_>, generation: u64) {
+        let old = blocks(core, inode);
+        link(core, own, inode, (self.set, self.lists), self.blob.first(), generation);
+        for extent in old {
+            free_later(core.free_map(), &core.region, own, extent);
+        }
+    }
+}
+
+/// Makes a set the inode's (O1).
+fn link(
+    core: &Core,
+    own: &mut Own,
+    inode: InodeRef<'_>,
+    (at, lists): InMemory,
+    blob: Option<BlockNo>,
+    generation: u64,
+) {
+    let set = core.arena.get(at);
+    // ORDERING: Acquire, as in `attached`.
+    let fresh = inode.vi.xattrs().load(Acquire) == 0;
+    // No two sets share a value of `seq`, though they may share memory.
+    // ORDERING: Relaxed, changed under the latch alone.
+    let seq = if fresh { inode.vi.generation() << 20 } else { set.seq.load(Relaxed) };
+    set.seq.store(seq | 1, Relaxed); // ORDERING: Relaxed, before the fence.
+    // ORDERING: Release, O1.
+    fence(Release);
+    // ORDERING: Relaxed throughout, O1.
+    set.generation.store(generation, Relaxed);
+    set.blob.store(blob.map_or(0, |b| b.0), Relaxed); // ORDERING: as above.
+    let mut old = [None, None];
+    for which in [List::Access, List::Default] {
+        let (place, len) = (&set.lists[which as usize], &set.lens[which as usize]);
+        // ORDERING: as above.
+        let (words, n) = (place.load(Relaxed), len.load(Relaxed));
+        old[which as usize] = (words != 0).then(|| (Ptr::from_raw(words), n));
+        let new = lists[which as usize];
+        place.store(new.map_or(0, |(at, _)| at.raw()), Relaxed); // ORDERING: as above.
+        len.store(new.map_or(0, |(_, n)| n), Relaxed); // ORDERING: as above.
+    }
+    // ORDERING: Release, O1.
+    set.seq.store((seq | 1).wrapping_add(1), Release);
+    // ORDERING: Release, pairs with the Acquire in `attached`.
+    inode.vi.xattrs().store(at.raw(), Release);
+    for which in [List::Access, List::Default] {
+        inode.vi.set_has_list(which, lists[which as usize].is_some());
+    }
+    free_lists(core, own, old);
+}
+
+/// Makes a durable record of attributes visible whose writer died before it did so; returns the blocks that it replaced. The writer's EOF
+/// latch is still held.
+///
+/// # Errors
+/// [`Error::Corrupt`], [`Error::NoMemory`].
+pub fn roll_forward(
+    core: &Core,
+    own: &mut Own,
+    inode: InodeRef<'_>,
+    generation: u64,
+    first: Option<BlockNo>,
+) -> Result<Vec<Extent>> {
+    if self::generation(core, inode).is_some_and(|known| known >= generation) {
+        return Ok(Vec::new());
+    }
+    let damaged = || Error::Corrupt(format!("inode {}: the blob of its attributes", inode.ino.0));
+    let read = blob::read(core, inode.id(), Kind::Xattrs, first, XATTR_BLOCKS_MAX).ok_or_else(damaged)?;
+    let xattrs = xattrs_of_words(&read.0).ok_or_else(damaged)?;
+    let old = blocks(core, inode);
+    let made = in_memory(core, own, inode, &xattrs)?;
+    link(core, own, inode, made, first, generation);
+    Ok(old)
+}
+
+/// Gives an inode the attributes that recovery found, and claims their blocks.
+///
+/// # Errors
+/// [`Error::Corrupt`], [`Error::NoMemory`].
+pub fn recover(
+    core: &Core,
+    own: &mut Own,
+    inode: InodeRef<'_>,
+    generation: u64,
+    first: Option<BlockNo>,
+) -> Result<()> {
+    let damaged = || Error::Corrupt(format!("inode {}: the blob of its attributes", inode.ino.0));
+    let (words, blocks) =
+        blob::read(core, inode.id(), Kind::Xattrs, first, XATTR_BLOCKS_MAX).ok_or_else(damaged)?;
+    let xattrs = xattrs_of_words(&words).ok_or_else(damaged)?;
+    for extent in blocks {
+        if !core.free_map().claim(extent) {
+            return Err(Error::Corrupt(format!(
+                "inode {}: block {} of its attributes belongs to something else too",
+                inode.ino.0, extent.block.0
+            )));
+        }
+    }
+    let made = in_memory(core, own, inode, &xattrs)?;
+    link(core, own, inode, made, first, generation);
+    Ok(())
+}
+
+/// Frees the memory of an inode that dies; its blocks are the caller's affair.
+pub fn forget(core: &Core, own: &mut Own, inode: InodeRef<'_>) {
+    // ORDERING: Acquire, the inode is this caller's alone.
+    let at = Ptr::<Attached>::from_raw(inode.vi.xattrs().swap(0, Acquire));
+    let Some(set) = core.arena.try_get(at) else { return };
+    let lists = [List::Access, List::Default].map(|which| {
+        // ORDERING: Relaxed, as above.
+        let (words, n) = (set.lists[which as usize].load(Relaxed), set.lens[which as usize].load(Relaxed));
+        (words != 0).then(|| (Ptr::from_raw(words), n))
+    });
+    // ORDERING: Release, O1: readers throw away what they read.
+    set.seq.fetch_or(1, Release);
+    free_lists(core, own, lists);
+    // SAFETY: `own` is this thread's; readers check afterwards (I2).
+    unsafe { own.heap.free(&core.arena, at, 1) };
+}

@@ -1,0 +1,82 @@
+//! Nonsense with right checksums: what a program that is wrong could have written.
+
+use super::sample::Sample;
+use heddle_nvmfs::format::layout::{Layout, chunk_of, inode_pos};
+use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
+use heddle_nvmfs::format::pointer::{self, Place, Target};
+use heddle_nvmfs::format::record::{Found, Record, parse};
+use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
+use heddle_nvmfs::ids::{BlockNo, InodeId};
+use heddle_pmem::{Pos, Region};
+use heddle_vfs::Ino;
+
+/// Writes structures of a sample anew.
+pub struct Craft<'a> {
+    pub region: &'a Region,
+    pub seed: u32,
+}
+
+/// The owner of the pointers of the inode directory.
+pub const DIRECTORY: InodeId = InodeId { ino: Ino(0), generation: 0 };
+
+impl Craft<'_> {
+    pub fn new(sample: &Sample) -> Craft<'_> {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        sample.region.read(Pos(0), &mut bytes);
+        let FoundSuperblock::Whole(sb) = Superblock::decode(&bytes) else { panic!("no superblock") };
+        Craft { region: &sample.region, seed: sb.seed() }
+    }
+
+    pub fn layout(&self) -> Layout {
+        Layout::new(self.region.len_bytes() / 4096)
+    }
+
+    /// Position of the slot of an inode.
+    pub fn slot(&self, ino: Ino) -> Pos {
+        let (chunk, index) = chunk_of(ino);
+        let raw = self.region.load_u64(self.layout().chunk_pointer(chunk));
+        let Target::At(block) = pointer::decode(self.seed, DIRECTORY, Place::InodeChunk(chunk), raw) else {
+            panic!("no chunk")
+        };
+        inode_pos(block, index)
+    }
+
+    /// Number and generation.
+    pub fn id(&self, ino: Ino) -> InodeId {
+        InodeId { ino, generation: self.region.load_u64(self.slot(ino).plus(16)) & !(3 << 62) }
+    }
+
+    pub fn header(&self, page: BlockNo) -> PageHeader {
+        PageHeader::decode(self.seed, &self.region.line(page.pos())).unwrap()
+    }
+
+    /// Changes the first record of a log page that `change` wants to change; it keeps its length.
+    pub fn change(&self, page: BlockNo, change: impl Fn(&mut Record) -> bool) {
+        let header = self.header(page);
+        let seed = header.record_seed(self.seed);
+        let mut slot = 1;
+        while slot <= SLOTS {
+            let found = parse(seed, header.owner, slot, |s| self.region.line(slot_pos(page, s)));
+            let Found::Whole { mut record, slots, txn, mark } = found else {
+                slot += 1;
+                continue;
+            };
+            if change(&mut record) {
+                let mut draft = record.draft(header.owner, header.lane);
+                let lines = draft.seal(seed, slot, txn, mark.is_some());
+                assert_eq!(lines.len() as u32, slots, "it grew");
+                for (i, line) in lines.iter().enumerate() {
+                    self.region.nt_line(slot_pos(page, slot + i as u32), line);
+                }
+                self.region.fence();
+                return;
+            }
+            slot += slots;
+        }
+        panic!("no such record in page {}", page.0);
+    }
+
+    pub fn store(&self, at: Pos, word: u64) {
+        self.region.store_u64(at, word);
+    }
+}

@@ -1,0 +1,58 @@
+//! The crash rig: power cuts at every fence of all short sequences of operations, every variant; and bugs planted to show that it sees.
+//!
+//! The rig is a program of `crates/crash`; here is only how it is built and called.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::process;
+
+/// Where the rig lives.
+pub const RIG: &str = "crates/crash/src/bin/crash-rig.rs";
+
+const USAGE: &str = "usage: cargo xtask crash [--planted [--fast]] [--threads] [--variant V] [--length 1|2|3] [--workload NAME] \
+[--model M] [--images N] [--random N] [--seed N] [--seconds N]";
+const OPTIONS: [&str; 8] =
+    ["--variant", "--length", "--workload", "--model", "--images", "--random", "--seed", "--seconds"];
+
+/// `cargo xtask crash …`
+pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--planted" | "--threads" | "--fast" => {}
+            option if OPTIONS.contains(&option) => {
+                if words.next().is_none() {
+                    bail!("{option} lacks its value; {USAGE}");
+                }
+            }
+            other => bail!("{other}: unknown; {USAGE}"),
+        }
+    }
+    let planted = args.iter().any(|arg| arg == "--planted");
+    process::run(&mut command(root, planted, args), Duration::from_secs(12 * 3600))?;
+    Ok(true)
+}
+
+/// The short run of the test command: all sequences of one operation, a few images a cut.
+pub fn short(root: &Path) -> Result<Command> {
+    Ok(command(root, false, &["--length", "1", "--images", "6", "--random", "2", "--seconds", "60"]))
+}
+
+/// The short run of the planted bugs.
+pub fn short_planted(root: &Path) -> Result<Command> {
+    Ok(command(root, true, &["--planted", "--fast"]))
+}
+
+fn command(root: &Path, planted: bool, args: &[impl AsRef<std::ffi::OsStr>]) -> Command {
+    let mut command =
+        process::cargo(root, &["run", "--quiet", "--release", "-p", "heddle-crash", "--bin", "crash-rig"]);
+    if planted {
+        command.args(["--features", "planted"]);
+    }
+    command.arg("--").args(args);
+    command
+}
