@@ -200,7 +200,8 @@ fn what_cannot_be_run_or_attached_to_is_said_in_words() {
     went_well(&out);
     assert_eq!(fs::read(file).unwrap(), b"x", "without an engine to attach to it works through the mount");
     assert_eq!((sum(&report, "not_taken"), sum(&report, "write")), (1, 0));
-    assert!(report[0]["refused"][0].as_str().unwrap().contains("heddle mount"), "{report:?}");
+    let whys: Vec<&str> = report.iter().filter_map(|line| line["refused"][0].as_str()).collect();
+    assert!(whys.len() == 1 && whys[0].contains("heddle mount"), "{report:?}");
 }
 
 #[test]

@@ -82,7 +82,6 @@ static void errors(void) {
 	close(fd);
 	fd = fresh(O_WRONLY);
 	CHECK(read(fd, buf, 1) == -1 && errno == EBADF);
-	CHECK(pwrite(fd, "x", 1, 1L << 60) == -1 && errno == EFBIG);
 	CHECK(pwrite(fd, "x", 1, -1) == -1 && errno == EINVAL);
 	close(fd);
 	CHECK(open(file, O_CREAT | O_EXCL | O_RDWR, 0600) == -1 && errno == EEXIST);
@@ -94,7 +93,8 @@ static void errors(void) {
 static void bad_buffers(void) {
 	int fd = fresh(O_RDWR);
 	char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK(munmap(page + 4096, 4096) == 0);
+	/* Not unmapped: somebody else's mapping would take its place. */
+	CHECK(mprotect(page + 4096, 4096, PROT_NONE) == 0);
 	CHECK(write(fd, "kept", 4) == 4);
 	CHECK(write(fd, (void *)8, 10) == -1 && errno == EFAULT);
 	CHECK(pwrite(fd, page + 4096, 10, 0) == -1 && errno == EFAULT);
