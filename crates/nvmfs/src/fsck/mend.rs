@@ -83,12 +83,11 @@ pub fn record(
     })
 }
 
+/// Reads a block whose words are given by index; `None` if its checksum is wrong.
+pub type Decode<'a, T> = &'a dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>;
+
 /// A block under one checksum: the word that was damaged, what it was, and what the block says then.
-pub fn block<T>(
-    pass: &mut Pass<'_>,
-    words: &[u64],
-    decode: &dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>,
-) -> Option<(usize, u64, T)> {
+pub fn block<T>(pass: &mut Pass<'_>, words: &[u64], decode: Decode<'_, T>) -> Option<(usize, u64, T)> {
     if !pass.may_mend() {
         return None;
     }

@@ -121,15 +121,14 @@ impl PageAt {
         if is_later_line(self.seed, slot, &line) {
             return Some(Piece { slot, slots: 1, what: What::Torn });
         }
-        let torn = line.iter().any(|w| *w == 0) && line.iter().all(|w| *w == 0 || *w & MARK == MARK);
+        let torn = line.contains(&0) && line.iter().all(|w| *w == 0 || *w & MARK == MARK);
         // A word that is zero was never flipped to that: but for the mark, which may rightly be missing.
-        if !torn || line[..7].iter().all(|w| *w != 0) {
-            if let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines) {
-                pass.issue(Code::RECORD_BIT, self.spot(target), "one bit of the record");
-                pass.exact(slot_pos(self.block, target), mended.to_vec());
-                lines[target as usize] = mended;
-                return self.piece(pass, lines, slot);
-            }
+        let tried = !torn || line[..7].iter().all(|w| *w != 0);
+        if tried && let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines) {
+            pass.issue(Code::RECORD_BIT, self.spot(target), "one bit of the record");
+            pass.exact(slot_pos(self.block, target), mended.to_vec());
+            lines[target as usize] = mended;
+            return self.piece(pass, lines, slot);
         }
         let torn_later = matches!(parse(self.seed, self.id, slot, |s| at_of(lines, s)), Found::Torn);
         let marks = line.iter().all(|w| *w == 0 || *w & MARK == MARK);
