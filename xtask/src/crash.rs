@@ -13,7 +13,8 @@ use crate::process;
 /// Where the rig lives.
 pub const RIG: &str = "crates/crash/src/bin/crash-rig.rs";
 
-const USAGE: &str = "usage: cargo xtask crash [--planted] [--threads] [--variant V] [--length 1|2|3] [--workload NAME] [--model M] [--images N] [--random N] [--seed N] [--seconds N]";
+const USAGE: &str = "usage: cargo xtask crash [--planted [--fast]] [--threads] [--variant V] [--length 1|2|3] [--workload NAME] \
+[--model M] [--images N] [--random N] [--seed N] [--seconds N]";
 const OPTIONS: [&str; 8] =
     ["--variant", "--length", "--workload", "--model", "--images", "--random", "--seed", "--seconds"];
 
@@ -22,7 +23,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--planted" | "--threads" => {}
+            "--planted" | "--threads" | "--fast" => {}
             option if OPTIONS.contains(&option) => {
                 if words.next().is_none() {
                     bail!("{option} lacks its value; {USAGE}");

@@ -1,5 +1,7 @@
 //! The concurrent algorithms under loom: every interleaving and every weak-memory outcome of small models.
 //!
+//! The models of the lower crates use what those offer and lie in `tests/loom.rs`; those of the engine use its inside and lie in it.
+//!
 //! `--cfg loom` changes every crate it compiles, so these builds have a target folder of their own.
 
 use std::path::Path;
@@ -15,9 +17,10 @@ const MODELS: &str = "tests/loom.rs";
 /// `cargo xtask loom [-- FILTER]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let filter = crate::after_dashes(args)?;
-    let mut command = command(root)?;
-    command.arg("--").args(filter);
-    process::run(&mut command, Duration::from_secs(3600))?;
+    for mut command in [command(root)?, engine(root)?] {
+        command.args(filter);
+        process::run(&mut command, Duration::from_secs(3600))?;
+    }
     Ok(true)
 }
 
@@ -28,10 +31,28 @@ pub fn command(root: &Path) -> Result<Command> {
         bail!("no crate has {MODELS}");
     }
     let mut command = process::cargo(root, &["test", "--release", "--test", "loom"]);
-    command.args(process::packages(&crates));
+    command.args(process::packages(&crates)).arg("--");
+    Ok(under(root, command))
+}
+
+/// The short run of the test command: the locks' models without the marks (see `heddle_arena::sync`), which take too long with them.
+pub fn short(root: &Path) -> Result<Command> {
+    let mut command = command(root)?;
+    command.env("HEDDLE_LOOM_MARKS", "0");
+    Ok(command)
+}
+
+/// The models of the engine, and the faults that they must see.
+pub fn engine(root: &Path) -> Result<Command> {
+    let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--lib", "--"]);
+    command.arg("models::");
+    Ok(under(root, command))
+}
+
+fn under(root: &Path, mut command: Command) -> Command {
     command.env("RUSTFLAGS", "--cfg loom");
     command.env("CARGO_TARGET_DIR", process::target_dir(root).join("loom"));
-    Ok(command)
+    command
 }
 
 /// A reason to skip: no models yet.

@@ -11,6 +11,8 @@ mod floors;
 mod loom;
 mod process;
 mod setup;
+mod shuttle;
+mod soak;
 mod step;
 mod test;
 mod tidy;
@@ -48,6 +50,18 @@ const CHORES: &[Chore] = &[
         usage: "[-- FILTER]",
         about: "the lock and cell models under loom",
         run: loom::chore,
+    },
+    Chore {
+        name: "shuttle",
+        usage: "[--seeds N]",
+        about: "several threads over the whole engine; what the calls return has an order",
+        run: shuttle::chore,
+    },
+    Chore {
+        name: "soak",
+        usage: "[--minutes N] [--threads N] [--variant V]",
+        about: "mixed work on a nearly full image, remounted and checked every minute (20 minutes, 8 threads)",
+        run: soak::chore,
     },
     Chore {
         name: "torn",

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{coherence, crash, docs, loom, process, setup, tidy, torn};
+use crate::{coherence, crash, docs, loom, process, setup, shuttle, soak, tidy, torn};
 
 const KILL_RIG: &str = "crates/nvmfs/tests/kill.rs";
 const KILL_ROUNDS: &str = "200";
@@ -75,9 +75,30 @@ const STEPS: &[Step] = &[
     Step {
         name: "loom",
         proves: "range locks, allocator and parking hold in every interleaving of the models, on weak memory",
-        action: Action::Command(loom::command),
+        action: Action::Command(loom::short),
         skip: loom::absent,
         limit: minutes(10),
+    },
+    Step {
+        name: "models",
+        proves: "the engine's lock-free parts hold under loom, and its models see each planted fault",
+        action: Action::Command(loom::engine),
+        skip: always,
+        limit: minutes(10),
+    },
+    Step {
+        name: "shuttle",
+        proves: "what calls of several threads return has an order (all: cargo xtask shuttle)",
+        action: Action::Command(shuttle::short),
+        skip: always,
+        limit: minutes(5),
+    },
+    Step {
+        name: "soak",
+        proves: "two minutes of mixed work and remounts on a nearly full image lose nothing (all: cargo xtask soak)",
+        action: Action::Command(soak::short),
+        skip: always,
+        limit: minutes(5),
     },
     Step {
         name: "demo",

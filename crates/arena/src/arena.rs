@@ -365,6 +365,20 @@ impl Arena {
         Ok((first, count))
     }
 
+    /// May `first` head a chain of `count` free blocks of this class? Sure is only a no.
+    pub(crate) fn could_be_chain(&self, class: Class, first: u64, count: u64) -> bool {
+        let mut at = first;
+        for _ in 0..count.min(class.batch()) {
+            let fits = at.checked_add(class.bytes()).is_some_and(|end| end <= self.used_bytes());
+            if at < HEADER_BYTES || !at.is_multiple_of(16) || !fits {
+                return false;
+            }
+            // ORDERING: Relaxed, the block is the caller's if it is one.
+            at = self.links(at).chain.load(Relaxed);
+        }
+        count <= class.batch()
+    }
+
     /// The links of a free block.
     #[inline]
     pub(crate) fn links(&self, block: u64) -> &Links {

@@ -91,6 +91,25 @@ impl Heap {
         }
     }
 
+    /// Forgets what cannot be a chain of free blocks: the last owner is dead, and may have scribbled over it.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    pub unsafe fn distrust(&self, arena: &Arena) {
+        for (index, magazine) in self.magazines.iter().enumerate() {
+            let class = Class::small(index);
+            let (loaded, count) = magazine.loaded();
+            if !arena.could_be_chain(class, loaded, count) {
+                magazine.set_loaded(0, 0);
+            }
+            // ORDERING: Relaxed, H1.
+            let spare = magazine.spare.load(Relaxed);
+            if spare != 0 && !arena.could_be_chain(class, spare, class.batch()) {
+                magazine.spare.store(0, Release); // ORDERING: Release, O1.
+            }
+        }
+    }
+
     /// Gives every cached block back to the shared lists.
     ///
     /// # Safety

@@ -10,7 +10,7 @@
 //! | [`park`]  | sleeping on any word of the arena, without a bit of its own for waiters |
 //! | `lanes`   | slots leased to threads under robust mutexes: the kernel says who died |
 //! | [`watch`] | who wants to know what each block is for: a tool that looks at memory from outside |
-//! | [`sync`]  | std's atomics, or loom's under `--cfg loom` |
+//! | [`sync`]  | std's atomics, or those of a model checker under `--cfg loom` and `--cfg shuttle` |
 //!
 //! ```
 //! use heddle_arena::{Arena, sync::atomic::{AtomicU64, Ordering::Relaxed}};
@@ -32,7 +32,6 @@ mod arena;
 mod class;
 mod free_list;
 mod heap;
-#[cfg(not(loom))]
 pub mod lanes;
 mod map;
 pub mod park;
@@ -43,7 +42,6 @@ pub mod watch;
 
 pub use arena::{Arena, Full, MapError};
 pub use heap::Heap;
-#[cfg(not(loom))]
 pub use lanes::{LaneId, LaneTable, Lease, NoLane, NotOwner};
 pub use park::{ParkingTable, Waited};
 pub use ptr::{AtomicPtr, Ptr};

@@ -1,6 +1,7 @@
 //! Mappings: where an arena's bytes come from.
 
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -11,7 +12,37 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len_bytes: usize,
-    fd: Option<OwnedFd>,
+    fd: Option<Kept>,
+}
+
+/// A descriptor that the program may close behind our back (`closefrom`), and use its number for something else: it is used, and closed,
+/// only
+/// while it is what it was.
+struct Kept {
+    fd: ManuallyDrop<OwnedFd>,
+    device: u64,
+    inode: u64,
+}
+
+impl Kept {
+    fn of(fd: OwnedFd) -> rustix::io::Result<Kept> {
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok(Kept { fd: ManuallyDrop::new(fd), device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    fn get(&self) -> Option<BorrowedFd<'_>> {
+        let stat = rustix::fs::fstat(&*self.fd).ok()?;
+        ((stat.st_dev, stat.st_ino) == (self.device, self.inode)).then(|| self.fd.as_fd())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.get().is_some() {
+            // SAFETY: dropped here alone.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
+    }
 }
 
 // SAFETY: a mapping has no thread of its own; what may be done with its bytes is the arena's affair.
@@ -63,10 +94,10 @@ impl Mapping {
                 0,
             )?
         };
-        Ok(Mapping::new(base, len_bytes, Some(file.into())))
+        Ok(Mapping::new(base, len_bytes, Some(Kept::of(file.into())?)))
     }
 
-    fn new(base: *mut std::ffi::c_void, len_bytes: usize, fd: Option<OwnedFd>) -> Mapping {
+    fn new(base: *mut std::ffi::c_void, len_bytes: usize, fd: Option<Kept>) -> Mapping {
         // SAFETY: the mapping just made. Advice only: a kernel without huge pages refuses, which changes speed and nothing else.
         let _ = unsafe { rustix::mm::madvise(base, len_bytes, Advice::LinuxHugepage) };
         Mapping { base: NonNull::new(base.cast()).expect("mmap does not return null"), len_bytes, fd }
@@ -81,7 +112,7 @@ impl Mapping {
     }
 
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(|fd| fd.as_fd())
+        self.fd.as_ref().and_then(Kept::get)
     }
 
     /// Makes `[offset, offset + len)`, whole pages, zero by giving the pages back; false if the kernel would not.

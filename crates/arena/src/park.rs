@@ -20,14 +20,15 @@
 //! Death       A dead waiter leaves at most the bit: the next waker makes one system call in vain. Nothing is counted.
 //! Collisions  Two keys in one bucket: waiters of one are woken in vain and look again.
 //! Loom        Loom gives SeqCst accesses the strength of AcqRel only, so under loom fences stand where the argument above uses
-//!             S; and the futex is a mutex and a condition variable in the bucket, so that a lost wake-up is a deadlock, which
-//!             loom reports.
+//!             S; the futex is that of `sync`, so that a lost wake-up is a deadlock, which loom reports.
 
 use std::time::{Duration, Instant};
 
 use crate::shared::{Shared, Zeroed};
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::SeqCst;
+#[cfg(loom)]
+use crate::sync::atomic::fence;
 
 /// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +68,7 @@ impl ParkingTable {
         loop {
             let seen = bucket.word.fetch_or(1, SeqCst) | 1;
             #[cfg(loom)]
-            loom::sync::atomic::fence(SeqCst);
+            fence(SeqCst);
             if !still_blocked() {
                 return Waited::Unblocked;
             }
@@ -83,7 +84,7 @@ impl ParkingTable {
     #[inline]
     pub fn wake(&self, key: u64) {
         #[cfg(loom)]
-        loom::sync::atomic::fence(SeqCst);
+        fence(SeqCst);
         let bucket = self.bucket(key);
         let seen = bucket.word.load(SeqCst);
         if seen & 1 != 0 {
@@ -101,11 +102,8 @@ impl ParkingTable {
 #[repr(C, align(64))]
 struct Bucket {
     word: AtomicU32,
-    #[cfg(loom)]
-    sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
 
-#[cfg(not(loom))]
 impl Bucket {
     fn new() -> Self {
         Bucket { word: AtomicU32::new(0) }
@@ -123,30 +121,12 @@ impl Bucket {
     }
 }
 
-#[cfg(loom)]
-impl Bucket {
-    fn new() -> Self {
-        Bucket { word: AtomicU32::new(0), sleepers: (loom::sync::Mutex::new(()), loom::sync::Condvar::new()) }
-    }
-
-    fn sleep(&self, seen: u32, _left: Option<Duration>) {
-        let guard = self.sleepers.0.lock().unwrap();
-        if self.word.load(SeqCst) == seen {
-            drop(self.sleepers.1.wait(guard).unwrap());
-        }
-    }
-
-    fn wake(&self, seen: u32) {
-        if self.word.compare_exchange(seen, seen.wrapping_add(1), SeqCst, SeqCst).is_ok() {
-            drop(self.sleepers.0.lock().unwrap());
-            self.sleepers.1.notify_all();
-        }
-    }
-}
+#[cfg(any(loom, shuttle))]
+pub use crate::sync::{futex_wait, futex_wake};
 
 /// Sleeps while `word` is `expected`, at most for `timeout`; may wake for no reason. Works across processes. True: somebody woke
 /// it; false: it did not sleep, or the time was over, or a signal came.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
     use rustix::thread::futex;
     let timeout = timeout.and_then(|timeout| rustix::fs::Timespec::try_from(timeout).ok());
@@ -154,21 +134,8 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) ->
 }
 
 /// Wakes at most `n` of those that sleep on `word`, in any process; returns how many.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub fn futex_wake(word: &AtomicU32, n: u32) -> usize {
     use rustix::thread::futex;
     futex::wake(word, futex::Flags::empty(), n.min(i32::MAX as u32)).unwrap_or(0)
-}
-
-/// Under loom: hands the turn on.
-#[cfg(loom)]
-pub fn futex_wait(_word: &AtomicU32, _expected: u32, _timeout: Option<Duration>) -> bool {
-    loom::thread::yield_now();
-    true
-}
-
-/// Under loom: nobody sleeps.
-#[cfg(loom)]
-pub fn futex_wake(_word: &AtomicU32, _n: u32) -> usize {
-    0
 }

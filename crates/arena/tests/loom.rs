@@ -14,6 +14,7 @@ shared! {
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
     builder.check(f);
 }
 

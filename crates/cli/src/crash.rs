@@ -191,7 +191,8 @@ fn say(
     } else {
         let Report { cuts, states, images, nested, .. } = report;
         output::data(&format!(
-            "{}: {cuts} power cuts, {states} crash states, {images} images mounted, {nested} recoveries cut, {failures} failures, {seconds:.1} s",
+            "{}: {cuts} power cuts, {states} crash states, {images} images mounted, {nested} recoveries cut, \
+             {failures} failures, {seconds:.1} s",
             args.variant.name()
         ))?;
     }

@@ -123,7 +123,7 @@ fn text(info: &Info, found: &ImageInfo) -> String {
 }
 
 /// Date and time of day, UTC.
-fn clock(at: Time) -> String {
+pub fn clock(at: Time) -> String {
     let Some([year, month, day, hour, minute, second]) = parts(at.secs()) else {
         return format!("{} s", at.secs());
     };

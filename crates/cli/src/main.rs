@@ -21,6 +21,7 @@ mod mount;
 mod namespace;
 mod output;
 mod progress;
+mod run;
 mod scratch;
 mod shell;
 mod size;
@@ -56,6 +57,7 @@ enum Command {
     Mkfs(mkfs::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Run(run::Args),
     Info(info::Args),
     Fsck(fsck::Args),
     Explain(explain::Args),
@@ -75,7 +77,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let args = match mount::helper::from_name(std::env::args_os().collect()) {
+        Ok(Some(args)) => args,
+        Ok(None) => std::env::args_os().collect(),
+        Err(error) => return failure::report(&error),
+    };
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return wrong_words(&error),
     };
@@ -84,6 +91,7 @@ fn main() -> ExitCode {
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Explain(args) => explain::run(&args),

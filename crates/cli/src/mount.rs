@@ -4,12 +4,16 @@
 //!        there, so that one that comes early still unmounts cleanly.
 
 mod background;
+pub mod helper;
+mod log;
 mod options;
+mod ready;
 
 use crate::output::talk;
 use crate::progress::Bar;
 use anyhow::{Context, Result};
 use heddle_fuse::{Mounted, Unmounter};
+use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, Volume};
 use heddle_pmem::OpenOptions;
@@ -36,6 +40,9 @@ pub struct Args {
     /// Said by a mount to the process it starts: tell on stdout when you are ready, then be silent.
     #[arg(long, hide = true)]
     tell_ready: bool,
+    /// Pass over options that do not exist.
+    #[arg(long, hide = true)]
+    sloppy: bool,
     /// File or device made by heddle mkfs
     image: PathBuf,
     /// An existing directory
@@ -53,11 +60,17 @@ Options for -o:
   attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
   no_attach              let no other process attach
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
-  noatime, rw, defaults  taken and without effect: reading never changes the access time
+  uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
+  noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
+  log=FILE               where a mount in the background writes what happens to it
+                         [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
+  noatime, rw, defaults, nofail, x-...
+                         taken and without effect: reading never changes the access time, the rest is for mount(8)
 
 Examples:
   heddle mount /dev/shm/my.img /mnt/h
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
+  mount -t heddle -o noatime /dev/shm/my.img /mnt/h            (where mount.heddle is a link to this program)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
@@ -65,8 +78,8 @@ until they are closed, a second signal ends it at once (nothing is lost: the nex
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let options = Options::parse(args.variant, &args.options)?;
-    if args.foreground || args.tell_ready { serve(args, &options) } else { background::start() }
+    let options = Options::parse(args.variant, &args.options, args.sloppy)?;
+    if args.foreground || args.tell_ready { serve(args, &options) } else { background::start(args) }
 }
 
 fn serve(args: &Args, options: &Options) -> Result<()> {
@@ -77,6 +90,11 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         source: source.display().to_string(),
         read_only: options.read_only,
         allow_other: options.allow_other,
+        uid: options.uid,
+        gid: options.gid,
+        exec: options.exec,
+        suid: options.suid,
+        dev: options.dev,
         ..heddle_fuse::MountOptions::default()
     };
     let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how);
@@ -90,11 +108,20 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
     let door = hand_out(&volume, options);
     if args.tell_ready {
-        background::tell_ready()?;
+        background::tell_ready(options)?;
+        talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
     }
+    ready::tell_service_manager();
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
-    finish(mounted, volume, door)
+    let served = finish(mounted, volume, door);
+    if args.tell_ready {
+        match &served {
+            Ok(()) => talk(&format!("{}: unmounted", args.image.display())),
+            Err(error) => talk(&format!("{}: {error:#}", args.image.display())),
+        }
+    }
+    served
 }
 
 /// Lets other processes attach. A mount without that is a mount all the same.
@@ -110,9 +137,17 @@ fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
 
 /// Serves until it is unmounted, then marks the image clean.
 fn finish(mounted: Mounted, volume: Volume, door: Option<Server>) -> Result<()> {
+    let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
     drop(door);
-    volume.unmount();
+    if was_shut_down() {
+        talk(
+            "heddle: shut down by FS_IOC_SHUTDOWN: the image is left as a power cut would leave it; the next mount recovers",
+        );
+        volume.abandon();
+    } else {
+        volume.unmount();
+    }
     match served {
         Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),
         other => Ok(other?),
@@ -143,14 +178,34 @@ fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
     }
 }
 
+/// The image is in use: by a living mount, or by attached processes whose daemon has died. Then their state is taken over.
+fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
+    match heddle_nvmfs::adopt::adopt(&args.image) {
+        Ok(volume) => {
+            talk(&format!("{}: taken over from processes whose mount had died; nothing to recover", args.image.display()));
+            Ok(volume)
+        }
+        Err(AdoptError::NotFound { .. }) => Err(crate::image::explain(&args.image, in_use)
+            .context("the processes that use the image hold no state that this user may look at: end them, then mount again")),
+        Err(_) => Err(crate::image::explain(&args.image, in_use)),
+    }
+}
+
 /// Opens the image and brings it into order.
 fn recover(args: &Args, options: &Options) -> Result<Volume> {
-    let region = {
+    let image = {
         let bar = Bar::of_bytes("mapping");
         let progress = |done, total| bar.at(done, total);
         let how =
             OpenOptions { read_only: options.read_only, progress: Some(&progress), ..OpenOptions::default() };
-        crate::image::open(&args.image, &how)?
+        heddle_pmem::Region::open(&args.image, &how)
+    };
+    let region = match image {
+        Ok(region) => region,
+        Err(in_use @ heddle_pmem::Error::InUse { .. }) if !options.read_only => {
+            return take_over(args, in_use);
+        }
+        Err(error) => return Err(crate::image::explain(&args.image, error)),
     };
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     let bar = Bar::of_things("recovering");

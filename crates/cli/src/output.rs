@@ -4,6 +4,8 @@ use anyhow::{Context, Result};
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where a command's data goes.
 #[derive(Clone, Debug)]
@@ -68,7 +70,23 @@ pub fn json(sink: &Sink, value: &impl serde::Serialize) -> Result<()> {
     sink.put(&serde_json::to_string_pretty(value).context("no JSON form")?)
 }
 
+/// From now on every line of talk says when it was said, and by which process: stderr is a log.
+pub fn date_lines() {
+    // ORDERING: Relaxed, a flag alone.
+    DATED.store(true, Ordering::Relaxed);
+}
+
+static DATED: AtomicBool = AtomicBool::new(false);
+
 /// A line to stderr; lost if nobody can read it.
 pub fn talk(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    // ORDERING: Relaxed, a flag alone.
+    if DATED.load(Ordering::Relaxed) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let when = crate::info::clock(heddle_vfs::Time::from_parts(now.as_secs() as i64, 0));
+        // One write: lines of several mounts in one log stay whole.
+        let _ = io::stderr().write_all(format!("{when} heddle[{}] {line}\n", std::process::id()).as_bytes());
+    } else {
+        let _ = writeln!(io::stderr(), "{line}");
+    }
 }

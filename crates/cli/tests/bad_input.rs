@@ -161,3 +161,11 @@ fn wrong_words_are_answered_with_the_right_ones_and_exit_code_2() {
         heddle(args).failed(2, names);
     }
 }
+
+#[test]
+fn the_program_that_coherence_watches_refuses_to_run_unwatched() {
+    heddle(&["coherence-worker", "DWOM", "--target", "heddle", "--workers", "2"])
+        .failed(1, &["cargo xtask coherence"]);
+    heddle(&["coherence-worker", "DWOM", "--target", "heddle", "--workers", "65"]).failed(2, &["1 to 64"]);
+    heddle(&["coherence-worker", "DWOX", "--target", "heddle", "--workers", "2"]).failed(2, &["DWOM"]);
+}

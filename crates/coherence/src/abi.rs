@@ -56,6 +56,7 @@ impl Qemu {
     /// Finds them in this process.
     pub fn find() -> Result<Qemu, String> {
         // SAFETY: each symbol is transmuted to the type that QEMU's interface gives it.
+        #[allow(clippy::missing_transmute_annotations, reason = "the fields say the types")]
         unsafe {
             Ok(Qemu {
                 on_translate: std::mem::transmute::<*mut c_void, _>(symbol(

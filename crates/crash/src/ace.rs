@@ -88,6 +88,8 @@ mode /foo 0600
 mode /A 0700
 owner /foo 7 8
 times /foo 5
+setxattr /foo user.a value
+setxattr /A user.long {v*300}
 write one 8000 300
 append two 4000
 truncate two 4097

@@ -23,6 +23,3 @@ pub mod shelf;
 pub mod tasks;
 pub mod text;
 pub mod threads;
-
-/// Does this build know extended attributes?
-pub const XATTRS: bool = false;

@@ -3,7 +3,7 @@
 use crate::op::{File, Op};
 use heddle_vfs::{
     Cred, Error, FileKind, FileSystem, Handle, NewNode, OpenFlags, RenameMode, Result, SetAttr, SetTime,
-    Time, path,
+    SetXattr, Time, XattrName, path,
 };
 use std::collections::BTreeMap;
 
@@ -71,8 +71,13 @@ impl<'a> Player<'a> {
                 let at = Some(SetTime::At(Time::from_parts(i64::from(*secs), 7)));
                 set(fs, path, &SetAttr { atime: at, mtime: at, ..SetAttr::default() })?;
             }
-            Op::SetXattr { .. } | Op::RemoveXattr { .. } => {
-                return Err(Error::NotSupported("extended attributes"));
+            Op::SetXattr { path, name, value } => {
+                let ino = path::resolve_nofollow(fs, cred, path)?.ino;
+                fs.setxattr(cred, ino, XattrName::new(name.as_bytes())?, value.as_bytes(), SetXattr::Any)?;
+            }
+            Op::RemoveXattr { path, name } => {
+                let ino = path::resolve_nofollow(fs, cred, path)?.ino;
+                fs.removexattr(cred, ino, XattrName::new(name.as_bytes())?)?;
             }
             Op::Sync => fs.sync()?,
             Op::Open { path, name } => {

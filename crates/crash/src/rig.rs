@@ -167,9 +167,8 @@ impl std::error::Error for CannotRun {}
 /// Runs a workload.
 ///
 /// # Errors
-/// [`CannotRun`]: the image cannot be made, or the workload asks for what this build cannot do.
+/// [`CannotRun`]: the image cannot be made.
 pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) -> Result<Report, CannotRun> {
-    supported(workload)?;
     let len_bytes = workload.image_bytes.max(IMAGE_BYTES) & !4095;
     let (region, simulator) = Region::simulated(len_bytes);
     simulator.set_model(config.model);
@@ -197,20 +196,6 @@ pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) ->
     }
     run.report.nested = run.judge.nested;
     Ok(run.report)
-}
-
-/// Refuses before anything runs what would fail in the middle.
-fn supported(workload: &Workload) -> Result<(), CannotRun> {
-    for step in workload.setup.iter().chain(&workload.watched) {
-        if matches!(step.op, Op::SetXattr { .. } | Op::RemoveXattr { .. }) && !crate::XATTRS {
-            let line = step.line;
-            return Err(CannotRun(format!(
-                "line {line}: {}: extended attributes are not supported by this build; take the line out",
-                step.op
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// A model whose root is the engine's.

@@ -1,6 +1,6 @@
 //! Scenes: what needs several threads in certain places at once.
 //!
-//! - [`stalled_writer`], the SRL paper's argument for commit marks (pNOVA, Fig. 3): one writer stalls with its place in the log,
+//! - `stalled_writer`, the SRL paper's argument for commit marks (pNOVA, Fig. 3): one writer stalls with its place in the log,
 //!   another one, of another range, returns. What returned must survive.
 //! - [`many_lanes`]: more writers inside at once than an inode's slot has room for heads of chains.
 

@@ -1,7 +1,7 @@
 //! Power cuts while several threads are inside.
 //!
-//! A few threads work on one file and one directory; who runs is decided at every store, flush and fence from a seed ([`turns`]). At
-//! fences the power is cut. What an image holds must be a durable-linearizable cut of the history ([`history`]): all calls that
+//! A few threads work on one file and one directory; who runs is decided at every store, flush and fence from a seed (`turns`). At
+//! fences the power is cut. What an image holds must be a durable-linearizable cut of the history (`history`): all calls that
 //! had returned, any of those that were running, each whole, in an order that respects which call had returned before which
 //! began and what each of them returned.
 //!
@@ -43,6 +43,9 @@ pub struct Config {
     /// Images a cut.
     pub bounds: Bounds,
 }
+
+/// A cut, and how far the threads were.
+type Taken = (Cut, Vec<history::Progress>);
 
 const SETUP: &str = "\
 create /f
@@ -98,11 +101,11 @@ pub fn run(config: &Config) -> Result<Report, String> {
         first.play(i + 1, &step.op).map_err(|e| format!("{step}: {e}"))?;
     }
     let clock = Arc::new(Clock::new(config.threads));
-    let turns = Arc::new(Turns::new(config.threads, random.next()));
-    let cuts: Arc<Mutex<Vec<(Cut, Vec<history::Progress>)>>> = Arc::default();
+    let turns = Arc::new(Turns::new(config.threads, random.number()));
+    let cuts: Arc<Mutex<Vec<Taken>>> = Arc::default();
     let (at_step, at_fence) = (turns.clone(), clock.clone());
     simulator.on_step(move || at_step.step());
-    let (list, mut fence, mut fences, most) = (cuts.clone(), 0, Random::new(random.next()), config.cuts);
+    let (list, mut fence, mut fences, most) = (cuts.clone(), 0, Random::new(random.number()), config.cuts);
     simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
         fence += 1;
         let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,13 +183,7 @@ fn replay(fs: &NvmFs, setup: &[Step], calls: &[&Call]) -> Option<heddle_vfs::tre
     heddle_vfs::tree::Tree::of(&model).ok()
 }
 
-fn judge_all(
-    config: &Config,
-    cuts: Vec<(Cut, Vec<history::Progress>)>,
-    history: &History,
-    calls: &[Vec<Call>],
-    report: &mut Report,
-) {
+fn judge_all(config: &Config, cuts: Vec<Taken>, history: &History, calls: &[Vec<Call>], report: &mut Report) {
     let mut judge = Judge::new(IMAGE_BYTES, config.model);
     for (cut, progress) in &cuts {
         let trees = history.allowed(progress);

@@ -110,3 +110,48 @@ fn threads_that_are_inside_when_the_power_fails_leave_a_cut_of_their_history() {
         }
     }
 }
+
+#[test]
+fn an_image_whose_making_was_cut_is_none_or_is_empty() {
+    use heddle_crash::judge::options;
+    use heddle_nvmfs::{VolumeError, format_region, mount};
+    use heddle_pmem::{CrashPoint, Region};
+    use heddle_vfs::tree::Tree;
+    use std::sync::{Arc, Mutex};
+    for variant in Variant::ALL {
+        let (region, simulator) = Region::simulated(heddle_crash::rig::IMAGE_BYTES);
+        let images: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+        let found = images.clone();
+        simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
+            found.lock().unwrap().extend(point.images(12, 1));
+        }));
+        format_region(&region, variant).unwrap();
+        simulator.stop_watching();
+        let (mut none, mut empty) = (0, 0);
+        for image in images.lock().unwrap().iter() {
+            match mount(Region::simulated_from(image).0, &options()) {
+                Ok(volume) => {
+                    assert_eq!(Tree::of(&volume.fs()).unwrap().nodes.len(), 1);
+                    volume.abandon();
+                    empty += 1;
+                }
+                Err(VolumeError::NotAnImage { .. } | VolumeError::SuperblockDamaged { .. }) => none += 1,
+                Err(other) => panic!("{}: {other}", variant.name()),
+            }
+        }
+        assert!(none > 0 && empty > 0, "{none} were no image, {empty} were empty");
+    }
+}
+
+/// An allocation is records of blocks, then the state: cut in between, the mtime of the records was there without the size.
+#[test]
+fn crash_an_allocation_that_was_cut_changed_the_mtime_alone() {
+    let text = "create /a\nappend /a 21180\ntimes /a 5\nwatch\nfallocate /a allocate 20480 8192\n";
+    let workload = text::parse("allocate", text).unwrap();
+    for variant in Variant::ALL {
+        let config =
+            Config { bounds: Bounds { ordered: 16, random: 4, seed: 1 }, ..config(variant, Model::Ordered) };
+        let report = run(&workload, &config, &mut Nobody).unwrap();
+        assert!(report.failures.is_empty(), "{}", report.failures[0]);
+    }
+}

@@ -136,12 +136,14 @@ impl Adapter {
         parent: INodeNo,
         name: &OsStr,
         node: NewNode<'_>,
+        umask: u32,
     ) -> Result<Attr> {
         self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
             let group_matters = sets_group_id(node.perm);
-            let made =
-                self.as_caller(request, group_matters, |cred| self.fs.make(cred, Ino(parent.0), name, node))?;
+            let made = self.as_maker(request, umask, group_matters, |cred| {
+                self.fs.make(cred, Ino(parent.0), name, node)
+            })?;
             self.owned_as_shown(made)
         })
     }
@@ -153,11 +155,11 @@ impl Adapter {
         request: &Request,
         parent: Ino,
         name: Name<'_>,
-        perm: u16,
+        (perm, umask): (u16, u32),
         flags: i32,
     ) -> Result<(Attr, Handle)> {
         let open_flags = OpenFlags::from_posix(flags);
-        self.as_caller(request, sets_group_id(perm), |cred| {
+        self.as_maker(request, umask, sets_group_id(perm), |cred| {
             loop {
                 match self.fs.create(cred, parent, name, perm, open_flags) {
                     Err(Error::Exists) if flags & libc::O_EXCL == 0 => {}

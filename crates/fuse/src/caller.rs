@@ -13,7 +13,24 @@ impl Adapter {
         groups_matter: bool,
         work: impl Fn(&Cred) -> Result<T>,
     ) -> Result<T> {
-        if self.owner.is_set() { work(&Cred::root()) } else { as_caller(request, groups_matter, work) }
+        self.as_maker(request, 0, groups_matter, work)
+    }
+
+    /// As [`Adapter::as_caller`], for who makes something: the kernel leaves the umask to us.
+    pub(crate) fn as_maker<T>(
+        &self,
+        request: &Request,
+        umask: u32,
+        groups_matter: bool,
+        work: impl Fn(&Cred) -> Result<T>,
+    ) -> Result<T> {
+        let umask = (umask & 0o777) as u16;
+        let as_umask = |cred: &Cred| work(&Cred { umask, ..cred.clone() });
+        if self.owner.is_set() {
+            as_umask(&Cred::root())
+        } else {
+            as_caller(request, groups_matter, as_umask)
+        }
     }
 
     /// Stores a new file with the owner that all files show.

@@ -23,13 +23,15 @@
 //! **Permissions** are checked twice: by the kernel (`default_permissions`) and by the engine. A FUSE request carries a
 //! user and a group but no supplementary groups. When the engine refuses a caller who is not root, they are read from
 //! `/proc/PID/status` and the engine is asked again; a caller in another PID namespace has none. The umask is applied by
-//! the kernel. `POSIX` and `flock` locks are the kernel's own. Set-user-id programs and device files have no effect on
+//! the engine, unless a default access list stands in its place. `POSIX` and `flock` locks are the kernel's own. Set-user-id programs
+//! and device files have no effect on
 //! such a mount (`nosuid`, `nodev`).
 //!
 //! **Caches**: names and attributes are kept by the kernel for [`MountOptions::ttl`]. A program that changes a file past the
 //! mount says so first ([`heddle_vfs::ioctl::CHANGES_PAST_THE_MOUNT`]): what the kernel has of that file is dropped, and until
 //! the program closes it nothing is kept (time to live 0). A mapping shows itself by the kernel's first read for it; the engine is
-//! told ([`FileSystem::note_kernel_pages`]), and such programs then use the mount for that file. A write that takes the set-user-id bit away does so at once, but `stat` may show the
+//! told ([`FileSystem::note_kernel_pages`]), and such programs then use the mount for that file. A write that takes the set-user-id bit
+//! away does so at once, but `stat` may show the
 //! bit for that long.
 //!
 //! **Failures**: should an engine panic, that request and every later one fail with `EIO`: after a broken invariant no
@@ -48,6 +50,7 @@ mod modes;
 mod mounts;
 mod requests;
 mod session;
+mod xattrs;
 
 pub use error::{Error, Holder};
 pub use mounts::umount;

@@ -12,12 +12,13 @@ use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags as KernelOpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
 use crate::adapter::{Adapter, answer_empty, place, sets_group_id};
 use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
+use crate::xattrs::answer_xattr;
 
 /// Longest read or write of one request: what the kernel allows without a change of its settings.
 const REQUEST_MAX_BYTES: u32 = 1 << 20;
@@ -46,9 +47,12 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             InitFlags::FUSE_EXPORT_SUPPORT,
+            // Access lists are checked by the kernel too, and a default one makes the umask not count: so that is ours to apply.
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ];
         for flag in wanted {
-            // An older kernel lacks some: each only makes things faster or, for mappings, possible.
+            // An older kernel lacks some: each only makes things faster or, for mappings and access lists, possible.
             let _ = config.add_capabilities(flag);
         }
         let _ = config.set_max_write(REQUEST_MAX_BYTES);
@@ -159,13 +163,13 @@ impl fuser::Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
         let made = kind_of_mode(mode).and_then(|kind| {
             let node = NewNode { kind, perm: (mode & MODE_BITS) as u16, rdev, target: &[] };
-            self.make(request, parent, name, node)
+            self.make(request, parent, name, node, umask)
         });
         self.answer_entry(made, reply);
     }
@@ -176,18 +180,18 @@ impl fuser::Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
         let node =
             NewNode { kind: FileKind::Directory, perm: (mode & MODE_BITS) as u16, rdev: 0, target: &[] };
-        self.answer_entry(self.make(request, parent, name, node), reply);
+        self.answer_entry(self.make(request, parent, name, node, umask), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
         let node = NewNode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target };
-        self.answer_entry(self.make(request, parent, name, node), reply);
+        self.answer_entry(self.make(request, parent, name, node, 0), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -240,13 +244,13 @@ impl fuser::Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         let created = self.guarded(|| {
             let (name, perm) = (Name::new(name.as_bytes())?, (mode & MODE_BITS) as u16);
-            let (attr, handle) = self.create_or_open(request, Ino(parent.0), name, perm, flags)?;
+            let (attr, handle) = self.create_or_open(request, Ino(parent.0), name, (perm, umask), flags)?;
             Ok((attr, self.keep(handle)?))
         });
         match created {
@@ -511,20 +515,47 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    /// The kernel then copies by itself, with reads and writes.
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
+        fh_in: FileHandle,
+        offset_in: u64,
         _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(Errno::ENOSYS);
+        match self.copy(request, (fh_in, offset_in), (fh_out, offset_out), len) {
+            Ok(copied) => reply.written(copied),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        answer_xattr(self.xattr(request, ino, name), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        answer_xattr(self.xattrs(request, ino), size, reply);
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        answer_empty(self.set_xattr(request, ino, name, value, flags), reply);
+    }
+
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answer_empty(self.remove_xattr(request, ino, name), reply);
     }
 }

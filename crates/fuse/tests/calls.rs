@@ -318,3 +318,28 @@ impl Random {
         self.0 % end
     }
 }
+
+#[test]
+fn stat_sees_at_once_what_a_program_changes_past_the_mount() {
+    let engine = std::sync::Arc::new(heddle_vfs::model::ModelFs::new());
+    let Some(mount) = common::mount(engine.clone(), &heddle_fuse::MountOptions::default()) else { return };
+    fs::write(mount.path("file"), "before").unwrap();
+    let path = mount.path("file");
+    let size = || fs::metadata(&path).unwrap().len();
+    assert_eq!(size(), 6);
+    let open = fs::File::open(&path).unwrap();
+    // SAFETY: this call takes no argument.
+    let said = unsafe {
+        use std::os::fd::AsRawFd;
+        libc::ioctl(open.as_raw_fd(), heddle_vfs::ioctl::CHANGES_PAST_THE_MOUNT.into())
+    };
+    assert_eq!(said, 0, "{}", std::io::Error::last_os_error());
+    use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
+    let ino = engine.lookup(&Cred::root(), Ino::ROOT, Name::new(b"file").unwrap()).unwrap().ino;
+    let past = engine.open(&Cred::root(), ino, OpenFlags::WRITE).unwrap();
+    for len in 7..200 {
+        engine.append(&past, b"x").unwrap();
+        assert_eq!(size(), len);
+    }
+    engine.release(past);
+}

@@ -17,6 +17,13 @@ use crate::ops::{Ops, Result};
 use crate::turns::Turns;
 use crate::worker::{Next, Stage};
 
+/// See [`Bench::grow_old`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pass {
+    There,
+    Back,
+}
+
 /// One kind of loop, as one worker runs it.
 pub(crate) trait Bench<O: Ops>: Sized {
     /// What all workers share, made by worker 0.
@@ -30,8 +37,9 @@ pub(crate) trait Bench<O: Ops>: Sized {
     /// One operation, counted in the meter. The rest of what it does is the harness' own cost: keep it short.
     fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next>;
 
-    /// Meets once whatever later operations may meet, where they choose from more than a short run would see.
-    fn meet_all(&mut self, _stage: &Stage<'_, O>) -> Result<()> {
+    /// Brings a run that is too short for it to where a timed run is after a while: what operations choose from has been met, a
+    /// directory has had all its names. Two passes, all workers' first ones before any second one; the files are as before.
+    fn grow_old(&mut self, _stage: &Stage<'_, O>, _pass: Pass) -> Result<()> {
         Ok(())
     }
 

@@ -4,6 +4,7 @@ mod faults;
 mod ground;
 mod reports;
 mod toy;
+mod turns;
 
 use crate::*;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //!             sleeps on a condition of its own.
 //! Invariants  I1  a worker does anything at all only in its turn; a worker that fails ends the run for all.
 
-use crate::bench::{self, Bench};
+use crate::bench::{self, Bench, Pass};
 use crate::config::{Config, Job};
 use crate::meter::Meter;
 use crate::ops::engine::Engine;
@@ -110,10 +110,10 @@ impl Turns<'_> {
             }
             B::prepare(stage)
         })?;
-        self.in_turn(stage.me, || {
-            bench.meet_all(stage)?;
-            if first { stage.ops.settle() } else { Ok(()) }
-        })?;
+        for pass in [Pass::There, Pass::Back] {
+            self.in_turn(stage.me, || bench.grow_old(stage, pass))?;
+        }
+        self.in_turn(stage.me, || if first { stage.ops.settle() } else { Ok(()) })?;
         let mut meter = Meter::new();
         for round in 0..self.rounds.warm_up + self.rounds.counted {
             let counted = round >= self.rounds.warm_up;

@@ -12,9 +12,10 @@
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
 use crate::lane::{MAGAZINE_BLOCKS, Own};
+use crate::region::Region;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, Full, Ptr, watch};
-use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_pmem::BLOCK_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const WORD_BLOCKS: u64 = 64;

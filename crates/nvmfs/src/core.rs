@@ -10,17 +10,24 @@ use crate::ids::BlockNo;
 use crate::inode::{InodeRef, VInode};
 use crate::lane::Lane;
 use crate::latch::Latch;
+use crate::region::Region;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
-use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Lanes of a mount: as many threads can be inside at once.
-pub const LANES: u16 = 1000;
+pub const LANES: u16 = if cfg!(loom) {
+    3
+} else if cfg!(shuttle) {
+    8
+} else {
+    1000
+};
 
 /// How long a stopped process may hold up others, in ms, unless the mount says otherwise.
 pub const PATIENCE_MS: u32 = 30_000;
@@ -87,6 +94,8 @@ pub struct Root {
     pub lanes_used: AtomicU64,
     /// Set when the media was found to contradict itself: no more changes.
     pub damaged: AtomicU32,
+    /// One lane, held by the daemon's door thread as long as it lives.
+    keeper: Ptr<LaneTable>,
     /// How many processes have attached.
     pub attached: AtomicU32,
     /// Set when the file system is unmounted: whoever is still attached is refused.
@@ -244,6 +253,11 @@ impl Core {
         self.arena.get(self.root().lane_table)
     }
 
+    /// Held by the daemon while it lives.
+    pub fn keeper(&self) -> &LaneTable {
+        self.arena.get(self.root().keeper)
+    }
+
     /// A lane, by number from 1.
     pub fn lane(&self, lane: u16) -> &Lane {
         &self.arena.slice(self.root().lanes, usize::from(LANES))[usize::from(lane) - 1]
@@ -305,6 +319,13 @@ impl Core {
     }
 }
 
+impl Root {
+    /// Is this the state of that mount?
+    pub fn is(&self, identity: &Identity) -> bool {
+        self.identity == *identity
+    }
+}
+
 /// The arena is full.
 pub fn no_memory(_: Full) -> Error {
     Error::NoMemory
@@ -326,6 +347,7 @@ impl Root {
             }),
             lanes_used: AtomicU64::new(0),
             damaged: AtomicU32::new(0),
+            keeper: LaneTable::create(arena, 1)?,
             attached: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),

@@ -407,6 +407,8 @@ impl FileSystem for NvmFs {
             table::list(&self.core, dir, at, LIST_BATCH, &mut batch)?;
             let Some(last) = batch.entries.last() else { return Ok(()) };
             at = last.hash + 1;
+            // A batch that is not full reached the end.
+            let ended = batch.entries.len() < LIST_BATCH;
             for (i, entry) in batch.entries.iter().enumerate() {
                 let Ok(name) = Name::new(batch.name(entry)) else {
                     return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
@@ -417,6 +419,9 @@ impl FileSystem for NvmFs {
                 if !emit(DirEntry { ino: entry.ino, kind: entry.kind, name, next }) {
                     return Ok(());
                 }
+            }
+            if ended {
+                return Ok(());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The page index of an inode: page number -> cell.
 //!
 //! State       Four cells in the inode itself, for pages 0 to 3; beyond them a radix tree that grows on demand: leaves of
-//!             64 cells, interior nodes of 512 children. `root` is the offset of the topmost node, its height in the
+//!             64 cells, interior nodes of 512 children (8 and 2 under loom). `root` is the offset of the topmost node, its height in the
 //!             low six bits (1: a leaf), 0: no tree.
 //! Invariants  I1  a node once linked stays until the inode dies; so a cell that was found stays valid while the inode
 //!                 is open, and no walk meets a detached leaf (protocol review D16, second remedy).
@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// Cells in the inode.
 pub const INLINE_CELLS: usize = 4;
-const LEAF_BITS: u32 = 6;
-const NODE_BITS: u32 = 9;
+const LEAF_BITS: u32 = if cfg!(loom) { 3 } else { 6 };
+const NODE_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
 /// Cells of a leaf.
 const LEAF_CELLS: usize = 1 << LEAF_BITS;
 const NODE_CHILDREN: usize = 1 << NODE_BITS;

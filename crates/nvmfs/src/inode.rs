@@ -9,9 +9,9 @@
 //!                 `gate` before it looks for cells and lowers it after `floor` is raised.
 //!             I3  bytes of mapped pages beyond EOF are zero (protocol review D11).
 //! Lock order  directory latches (see `names`), EOF latch, cells.
-//! Orderings   O1  gate: a writer locks its cell (SeqCst), then loads `gate` and `size` (SeqCst); a truncation raises `gate`
-//!                 (SeqCst), then looks for cells. One of the two sees the other: no page is written behind the back of
-//!                 a truncation or punch that did not find its cell (D8).
+//! Orderings   O1  gate: a writer makes and locks its cell, passes a full fence (on x86-64 the lock is one), then loads `gate` and
+//!                 `size`; a truncation raises `gate`, passes a full fence, then looks for cells. One of the two sees the
+//!                 other: no page is written behind the back of a truncation or punch that did not find its cell (D8).
 //!             O2  `size` is stored (Release) before the maps that depend on it are published, and read (Acquire) before
 //!                 and after the cells.
 
@@ -21,7 +21,8 @@ use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
 use crate::xattr::List;
-use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
+use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_range_lock::LockHead;
 use heddle_vfs::{Attr, FileKind, Ino, Time};
@@ -101,7 +102,7 @@ pub struct VInode {
     pub deferred: AtomicU64,
     /// First page of the last truncation; of a directory its extended attributes.
     pub tomb_page: AtomicU64,
-    /// Its version.
+    /// Its version; of a directory see [`VInode::owe`].
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
@@ -344,8 +345,10 @@ impl VInode {
         self.size.store(size, SeqCst);
     }
 
-    /// Is a truncation or punch looking for cells?
+    /// Is a truncation or punch looking for cells? The caller has just locked the cells that it asks for.
     pub fn gate_up(&self) -> bool {
+        // O1: the lock before the look, also against a clearer's loads, which are not SeqCst.
+        fence_behind_locked();
         // ORDERING: SeqCst, O1.
         self.gate.load(SeqCst) != 0
     }
@@ -354,6 +357,8 @@ impl VInode {
     pub fn raise_gate(&self) -> Gate<'_> {
         // ORDERING: SeqCst, O1.
         self.gate.store(1, SeqCst);
+        // ORDERING: SeqCst, O1: pairs with the fence in `gate_up`; the links and cells are found by loads that are only Acquire.
+        fence(SeqCst);
         Gate(self)
     }
 
@@ -490,6 +495,20 @@ impl VInode {
     /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
     pub fn is(&self, id: InodeId) -> bool {
         self.generation.load(SeqCst) == id.generation
+    }
+
+    /// A rename leaves a record of this directory's names, of this generation of its attributes, in another directory's log: as
+    /// long as no later state is durable in its own, recovery believes that record. The caller holds the EOF latch.
+    pub fn owe(&self, generation: u64) {
+        // ORDERING: Relaxed, under the EOF latch.
+        if self.tomb_version.load(Relaxed) <= generation {
+            self.tomb_version.fetch_max(generation + 1, SeqCst);
+        }
+    }
+
+    /// Is there such a record, as far as this directory's log tells?
+    pub fn owes(&self) -> bool {
+        self.tomb_version.load(SeqCst) > self.state_change.load(SeqCst)
     }
 
     /// Takes a pin (see `file::read`).

@@ -17,10 +17,12 @@ use crate::inode::VInode;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use crate::planted::{Bug, flushed_unless, planted};
+use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Ino, Result};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::compiler_fence;
 
 /// Chunks a search looks at before it makes a new one.
 const SEARCH_CHUNKS: u64 = 256;
@@ -44,6 +46,7 @@ pub fn take(core: &Core, guard: &mut LaneGuard<'_>) -> Result<InodeId> {
 }
 
 /// Free slots in a lane's hands.
+#[repr(C)]
 #[derive(Debug)]
 pub struct Slots {
     chunks: [HeldChunk; CHUNKS_HELD],
@@ -55,6 +58,7 @@ pub struct Slots {
 }
 
 /// A chunk whose free slots a lane holds.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct HeldChunk {
     /// Its number plus one; 0: none.
@@ -98,10 +102,17 @@ fn hold<'o>(core: &Core, own: &'o mut Own, chunk: u64) -> &'o mut [u64; 2] {
     let at = own.slots.place(chunk, held_max(core));
     let held = &mut own.slots.chunks[at];
     if held.number != chunk + 1 {
-        give_back(core, *held);
+        // Out of this lane's hands before it is in others': its holder may die in between.
+        let old = std::mem::take(held);
+        compiler_fence(SeqCst);
+        give_back(core, old);
         let shared = &core.chunks()[chunk as usize].free;
-        // ORDERING: Acquire, pairs with the Release in `give_back`.
-        *held = HeldChunk { number: chunk + 1, free: [0, 1].map(|i: usize| shared[i].swap(0, Acquire)) };
+        let take = |word: &AtomicU64| {
+            // ORDERING: Relaxed, a guess: a word without slots is not written, for others' searches read it. Acquire on the swap
+            // pairs with the Release in `give_back`.
+            if word.load(Relaxed) == 0 { 0 } else { word.swap(0, Acquire) }
+        };
+        *held = HeldChunk { number: chunk + 1, free: [take(&shared[0]), take(&shared[1])] };
     }
     &mut held.free
 }
@@ -215,6 +226,8 @@ pub fn give_later(own: &mut Own, ino: Ino) -> bool {
     let room = (slots.ended_len as usize) < ENDED;
     if room {
         slots.ended[slots.ended_len as usize] = ino.0;
+        // What is counted is there, wherever the holder dies.
+        compiler_fence(SeqCst);
         slots.ended_len += 1;
     }
     room
@@ -224,6 +237,7 @@ pub fn give_later(own: &mut Own, ino: Ino) -> bool {
 pub fn settle(core: &Core, own: &mut Own) {
     while let Some(at) = own.slots.ended_len.checked_sub(1) {
         own.slots.ended_len = at;
+        compiler_fence(SeqCst);
         give(core, own, Ino(own.slots.ended[at as usize]));
     }
 }
@@ -232,7 +246,9 @@ pub fn settle(core: &Core, own: &mut Own) {
 pub fn return_all(core: &Core, own: &mut Own) {
     settle(core, own);
     for held in &mut own.slots.chunks {
-        give_back(core, std::mem::take(held));
+        let old = std::mem::take(held);
+        compiler_fence(SeqCst);
+        give_back(core, old);
     }
 }
 

@@ -202,17 +202,24 @@ pub struct Own {
     pub chain_last: u64,
     /// Which of them the present call uses, a bit each.
     pub chains_busy: u64,
+    canary: u64,
 }
 
 /// Latches that a lane can hold at once.
 pub const LATCHES: usize = 8;
+/// Directories of which a lane can hold buckets at once.
+const DIRS: usize = 4;
 /// Extents of an operation under way that a settler can give back.
 pub const TAKEN_EXTENTS: usize = 16;
+
+/// First and last word of what a lane's holder writes: other values say that somebody has scribbled over it.
+const CANARY: u64 = 0x6865_6464_6c65_c0de;
 
 /// What a lane is about to take, said before it takes it (docs/processes.md). Its holder writes it with plain stores; nobody reads it but
 /// who settles the lane after the holder's death.
 #[repr(C, align(64))]
 pub struct Intent {
+    canary: AtomicU64,
     /// Process and thread of the holder; 0: nobody.
     pub holder: AtomicU64,
     /// 1: it is inside a call.
@@ -227,10 +234,32 @@ pub struct Intent {
     log: AtomicU64,
     /// Inode that it may have pinned, and how far it got.
     pin: AtomicU64,
+    /// The same of the transaction before, in another inode's log: a rename across directories writes two.
+    before_ino: AtomicU64,
+    before: AtomicU64,
+    /// Inode that it makes and that has no name yet.
+    pub born: AtomicU64,
+    /// Inode that it ends, and how far it got.
+    ending: AtomicU64,
+    /// Directories of which it may hold buckets.
+    dirs: [AtomicU64; DIRS],
     /// Latches that it may hold.
     latches: [AtomicU64; LATCHES],
     /// Blocks of the operation under way.
     pub taken: Extents<TAKEN_EXTENTS>,
+}
+
+/// How far the end of an inode got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// None is ended.
+    None = 0,
+    /// It may or may not be claimed.
+    Asked = 1,
+    /// It is claimed, and may live on.
+    Claimed = 2,
+    /// Its blocks are being freed.
+    Begun = 3,
 }
 
 /// How far pinning or unpinning got.
@@ -247,6 +276,7 @@ pub enum Pinning {
 impl Intent {
     fn new() -> Intent {
         Intent {
+            canary: AtomicU64::new(0),
             holder: AtomicU64::new(0),
             inside: AtomicU64::new(0),
             ino: AtomicU64::new(0),
@@ -254,6 +284,11 @@ impl Intent {
             end: AtomicU64::new(0),
             log_ino: AtomicU64::new(0),
             log: AtomicU64::new(0),
+            before_ino: AtomicU64::new(0),
+            before: AtomicU64::new(0),
+            born: AtomicU64::new(0),
+            ending: AtomicU64::new(0),
+            dirs: std::array::from_fn(|_| AtomicU64::new(0)),
             pin: AtomicU64::new(0),
             latches: std::array::from_fn(|_| AtomicU64::new(0)),
             taken: Extents::new(),
@@ -279,6 +314,12 @@ impl Intent {
     /// A transaction is going to be written from this slot on.
     #[inline]
     pub fn logs(&self, ino: u64, page: BlockNo, slot: u32) {
+        // ORDERING: Relaxed, the holder's own.
+        let (earlier, at) = (self.log_ino.load(Relaxed), self.log.load(Relaxed));
+        if at != 0 && earlier != ino {
+            self.before_ino.store(earlier, Relaxed); // ORDERING: Relaxed, before the Release below.
+            self.before.store(at, Release); // ORDERING: Release, before it is overwritten.
+        }
         // ORDERING: Relaxed, published by the Release below.
         self.log_ino.store(ino, Relaxed);
         // ORDERING: Release, before the first line of the transaction.
@@ -290,6 +331,60 @@ impl Intent {
     pub fn logged(&self) {
         // ORDERING: Release, after the effects.
         self.log.store(0, Release);
+        // ORDERING: Relaxed load, the holder's own.
+        if self.before.load(Relaxed) != 0 {
+            self.before.store(0, Release); // ORDERING: Release, after the effects.
+        }
+    }
+
+    /// As [`Intent::log`], of the transaction before.
+    pub fn log_before(&self) -> Option<(u64, BlockNo, u32)> {
+        // ORDERING: Relaxed, as in `cells`.
+        let (ino, at) = (self.before_ino.load(Relaxed), self.before.load(Relaxed));
+        (at != 0).then_some((ino, BlockNo(at >> 6), (at & 63) as u32))
+    }
+
+    /// Buckets of this directory are going to be locked.
+    pub fn note_dir(&self, ino: u64) {
+        // ORDERING: Relaxed loads, the holder's own.
+        if self.dirs.iter().any(|dir| dir.load(Relaxed) == ino) {
+            return;
+        }
+        if let Some(free) = self.dirs.iter().find(|dir| dir.load(Relaxed) == 0) {
+            free.store(ino, Release); // ORDERING: Release, before the first bucket is locked.
+        }
+    }
+
+    /// Directories of which it may hold buckets.
+    pub fn dirs(&self) -> impl Iterator<Item = u64> {
+        // ORDERING: Relaxed, as in `cells`.
+        self.dirs.iter().map(|dir| dir.load(Relaxed)).filter(|ino| *ino != 0)
+    }
+
+    /// The end of a call: no bucket is held.
+    #[inline]
+    pub fn forget_dirs(&self) {
+        // ORDERING: Relaxed load, the holder's own; they are filled from the first on.
+        if self.dirs[0].load(Relaxed) != 0 {
+            self.dirs.iter().for_each(|dir| dir.store(0, Release)); // ORDERING: Release, after the unlocks.
+        }
+    }
+
+    /// An inode is being ended, as far as `how`.
+    pub fn ends(&self, ino: u64, how: Ending) {
+        // ORDERING: SeqCst, as the claim that follows or came before.
+        self.ending.store(ino << 2 | how as u64, SeqCst);
+    }
+
+    /// The inode that is being ended.
+    pub fn ending(&self) -> Option<(u64, Ending)> {
+        let word = self.ending.load(SeqCst);
+        match word & 3 {
+            1 => Some((word >> 2, Ending::Asked)),
+            2 => Some((word >> 2, Ending::Claimed)),
+            3 => Some((word >> 2, Ending::Begun)),
+            _ => None,
+        }
     }
 
     /// Inode, page and slot of a transaction whose effects may not be visible.
@@ -385,6 +480,7 @@ unsafe impl Zeroed for Lane {
                 chains: [HeldChain::default(); CHAIN_SLOTS],
                 chain_last: 0,
                 chains_busy: 0,
+                canary: 0,
             }),
         }
     }
@@ -437,16 +533,39 @@ impl Lane {
         self.state.store(state & !STATE_MASK | IDLE, Release);
     }
 
+    /// A new holder begins.
+    pub fn mark(&self, own: &mut Own) {
+        // ORDERING: Relaxed, only who settles the lane reads it.
+        self.intent.canary.store(CANARY, Relaxed);
+        own.canary = CANARY;
+    }
+
+    /// Has nobody scribbled over it? A lane that nobody has leased yet is as sound.
+    pub fn is_sound(&self, own: &Own) -> bool {
+        // ORDERING: Relaxed, as in `mark`.
+        matches!((self.intent.canary.load(Relaxed), own.canary), (CANARY, CANARY) | (0, 0))
+    }
+
+    /// Makes it one that nobody has leased yet.
+    ///
+    /// # Safety
+    /// The caller holds the lease, and nobody has a reference to its `own`.
+    pub unsafe fn reset(&self) {
+        let opens = self.opens.load(Acquire); // ORDERING: Acquire, the table stays.
+        // SAFETY: all zeros is a lane (`Zeroed`); other threads look at its atomics alone, word by word.
+        unsafe { std::ptr::from_ref(self).cast_mut().cast::<u8>().write_bytes(0, size_of::<Lane>()) };
+        self.opens.store(opens, Release); // ORDERING: Release, as it was.
+    }
+
     /// The end of an operation whose thread died: `counts`, it has happened. What it had taken is free if it has not.
     pub fn end_dead(&self, counts: bool) {
         if counts {
             self.intent.taken.clear();
         }
-        self.intent.logged();
         // ORDERING: Relaxed, the caller holds the lease.
         let state = self.state.load(Relaxed);
         // ORDERING: Release, O1: after the unlocks.
-        self.state.store((state & !STATE_MASK) + SEQUENCE_ONE | IDLE, Release);
+        self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | IDLE, Release);
     }
 
     /// Free blocks in this lane's hands when it last said so.

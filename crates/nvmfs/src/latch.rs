@@ -13,10 +13,11 @@ use crate::settle;
 use heddle_arena::Shared;
 use heddle_arena::park::{futex_wait, futex_wake};
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use heddle_arena::sync::{spin_hint, spins, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
-const SPINS: u32 = 200;
+const SPINS: u32 = spins(200);
 
 const HELD: u32 = 1 << 30;
 const WAITERS: u32 = 1 << 31;
@@ -65,7 +66,7 @@ impl Latch {
             if self.0.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
                 return Latched { latch: self, said };
             }
-            std::hint::spin_loop();
+            spin_hint();
         }
         self.sleep_until_free(me);
         Latched { latch: self, said }
@@ -93,8 +94,8 @@ impl Latch {
             if seen & LANE != held_since {
                 (held_since, began) = (seen & LANE, Instant::now());
             }
-            futex_wait(&self.0, seen | WAITERS, Some(settle::LOOK));
-            if began.elapsed() >= settle::LOOK {
+            futex_wait(&self.0, seen | WAITERS, settle::look());
+            if settle::look().is_some_and(|look| began.elapsed() >= look) {
                 lease::with_current(|core, _| settle::held_up(core, (seen & LANE) as u16, began.elapsed()));
             }
         }
@@ -179,9 +180,9 @@ impl Spin {
             while self.0.load(Relaxed) != 0 {
                 spins += 1;
                 if spins.is_multiple_of(4096) {
-                    std::thread::yield_now();
+                    yield_now();
                 }
-                std::hint::spin_loop();
+                spin_hint();
             }
         }
     }

@@ -19,6 +19,8 @@ use crate::lane::{Lane, Own};
 use crate::{process, settle};
 use heddle_arena::{Arena, LaneId};
 use heddle_vfs::{Error, Result};
+#[cfg(shuttle)]
+use shuttle::thread_local;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
@@ -67,7 +69,8 @@ pub struct LaneGuard<'c> {
     pub own: &'c mut Own,
     /// Buffers.
     pub scratch: &'c mut Scratch,
-    lease: *const Lease,
+    arena: &'c Arena,
+    busy: *const Cell<bool>,
     outer: (*const Core, u16),
 }
 
@@ -75,13 +78,29 @@ impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
         self.lane.intent.logged();
-        // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
-        let lease = unsafe { &*self.lease };
-        crate::log::chain::rest_all(&lease.arena, self.own, self.id);
-        CURRENT.set(self.outer);
+        self.lane.intent.forget_dirs();
+        crate::log::chain::rest_all(self.arena, self.own, self.id);
+        CURRENT.with(|current| current.set(self.outer));
+        if self.busy.is_null() {
+            // A dead lane's (`of_the_dead`).
+            return;
+        }
         // ORDERING: Release, after all of the call.
         self.lane.intent.inside.store(0, Release);
-        lease.busy.set(false);
+        // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
+        unsafe { (*self.busy).set(false) };
+    }
+}
+
+#[cfg(loom)]
+impl<'c> LaneGuard<'c> {
+    /// A lane as a model deals them out: one to each of its threads, all of which are one to the system.
+    pub fn dealt(core: &'c Core, id: u16, busy: &'c Cell<bool>, scratch: &'c mut Scratch) -> LaneGuard<'c> {
+        let lane = core.lane(id);
+        // SAFETY: the model deals each number once.
+        let own = unsafe { lane.own() };
+        own.place(0, 0);
+        LaneGuard { id, lane, own, scratch, arena: &core.arena, busy, outer: (std::ptr::null(), 0) }
     }
 }
 
@@ -122,7 +141,7 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             return Err(Error::Unmounted);
         }
         lease.busy.set(true);
-        let outer = CURRENT.replace((Arc::as_ptr(core), lease.lane.0));
+        let outer = CURRENT.with(|current| current.replace((Arc::as_ptr(core), lease.lane.0)));
         Ok(LaneGuard {
             id: lease.lane.0,
             lane,
@@ -130,10 +149,20 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             own: unsafe { lane.own() },
             // SAFETY: as above.
             scratch: unsafe { &mut *lease.scratch.get() },
-            lease,
+            arena: &core.arena,
+            busy: &lease.busy,
             outer,
         })
     })
+}
+
+/// The lane of a dead holder, for what only the holder of a lane can do. The caller holds its lease, and settles it.
+pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> LaneGuard<'c> {
+    let outer = CURRENT.with(|current| current.replace((std::ptr::from_ref(core), lane)));
+    let record = core.lane(lane);
+    // SAFETY: the caller holds the lease, and no guard of it exists.
+    let own = unsafe { record.own() };
+    LaneGuard { id: lane, lane: record, own, scratch, arena: &core.arena, busy: std::ptr::null(), outer }
 }
 
 /// Does a call that this thread is in hold what another call might wait for?
@@ -143,7 +172,7 @@ fn holds_locks(lane: &Lane) -> bool {
 
 /// Calls `f` with mount and lane of the call that this thread is in, if it is in one.
 pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
-    let (core, lane) = CURRENT.get();
+    let (core, lane) = CURRENT.with(Cell::get);
     // SAFETY: set while a guard lives, which borrows the mount; this thread takes it back when the guard goes.
     let core = unsafe { core.as_ref()? };
     Some(f(core, lane))
@@ -158,6 +187,7 @@ fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
     let own = unsafe { core.lane(leased.lane.0).own() };
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
+    core.lane(leased.lane.0).mark(own);
     let holder = u64::from(process) << 32 | u64::from(process::thread_id());
     // ORDERING: Release, others only look at it.
     core.lane(leased.lane.0).intent.holder.store(holder, Release);

@@ -22,6 +22,8 @@ mod lane;
 mod latch;
 mod lease;
 mod log;
+#[cfg(all(test, loom))]
+mod models;
 mod names;
 mod opens;
 #[cfg(feature = "planted")]
@@ -30,7 +32,9 @@ pub mod planted;
 mod planted;
 mod process;
 mod recovery;
+mod region;
 mod settle;
+#[cfg(not(loom))]
 mod shared;
 mod variant;
 mod volume;
@@ -39,6 +43,7 @@ mod xattr;
 pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
-pub use shared::{client, place, server};
+#[cfg(not(loom))]
+pub use shared::{adopt, client, place, server};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

@@ -9,6 +9,7 @@
 //!             I3  a handle that failed its check is taken back where it was counted: the sum never misses a handle.
 //! Orderings   O1  D23: an opener counts (SeqCst), then looks at the generation; who ends an inode claims the generation (SeqCst),
 //!                 then sums: one sees the other.
+//!                 Between the two, on either side, stands a full fence; on x86-64 the locked instruction before it is one.
 //!             O2  a closer counts down (SeqCst), then looks at the links; who takes the last link away does so (SeqCst), then
 //!                 sums: at least one of them finds neither links nor handles; the claim picks one.
 //!             O3  a slot is emptied, gets its generation, then its inode and count (Release at least); who sums reads count,
@@ -19,14 +20,15 @@
 use crate::core::{Core, no_memory};
 use crate::ids::InodeId;
 use crate::inode::InodeRef;
-use crate::lane::Lane;
+use crate::lane::{Ending, Lane};
 use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::{fence_behind_locked, spin_hint};
 use heddle_arena::{Shared, Zeroed};
 use heddle_vfs::{Ino, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// Files that a lane can have open at once before two of them may meet in a slot.
-const SLOTS: usize = 1024;
+const SLOTS: usize = if cfg!(loom) { 4 } else { 1024 };
 const INO_BITS: u32 = 40;
 const INO_MASK: u64 = (1 << INO_BITS) - 1;
 const ONE: u64 = 1 << INO_BITS;
@@ -160,17 +162,20 @@ fn in_lane(core: &Core, lane: u16, ino: Ino, generation: u64) -> i64 {
         if slot.word.load(SeqCst) == word {
             return if of == generation { (word >> INO_BITS) as i64 } else { 0 };
         }
-        std::hint::spin_loop();
+        spin_hint();
     }
 }
 
 /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
 /// (D23) fail their check, because the generation is claimed.
-pub fn claim_end(core: &Core, inode: InodeRef<'_>) -> bool {
+pub fn claim_end(core: &Core, lane: &Lane, inode: InodeRef<'_>) -> bool {
     loop {
+        lane.intent.ends(inode.ino.0, Ending::Asked);
         if !inode.vi.claim() {
             return false;
         }
+        fence_behind_locked();
+        lane.intent.ends(inode.ino.0, Ending::Claimed);
         let (of_lanes, shared) = sum(core, inode);
         if inode.vi.nlink.load(SeqCst) == 0 && of_lanes + shared == 0 {
             // What lanes count of handles that others closed says nothing of the slot's next inode; so the shared word must not either.
@@ -179,6 +184,7 @@ pub fn claim_end(core: &Core, inode: InodeRef<'_>) -> bool {
             return true;
         }
         inode.vi.unclaim();
+        fence_behind_locked();
         // Who closed, or gave up opening, meanwhile found the inode claimed: then nobody else will end it.
         if inode.vi.nlink.load(SeqCst) != 0 || any(core, inode) {
             return false;
@@ -190,5 +196,30 @@ pub fn claim_end(core: &Core, inode: InodeRef<'_>) -> bool {
 /// whether it is his to end (`life::drop_open` does, after a count was taken back).
 pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> bool {
     raise(core, lane, inode, generation);
+    fence_behind_locked();
     inode.vi.is(InodeId { ino: inode.ino, generation })
+}
+
+/// Forgets what a lane counts, whose process is gone; the inodes that it counted.
+pub fn forget(core: &Core, lane: u16) -> Vec<InodeId> {
+    let Some(table) = table(core, core.lane(lane)) else { return Vec::new() };
+    let counted = table.slots.iter().filter_map(|slot| {
+        let (word, generation) = (slot.word.load(SeqCst), slot.generation.load(SeqCst));
+        if word >> INO_BITS == 0 {
+            return None;
+        }
+        slot.word.store(0, SeqCst);
+        Some(InodeId { ino: Ino(word & INO_MASK), generation })
+    });
+    counted.collect()
+}
+
+/// Forgets what a lane counts of an inode that it alone knows.
+pub fn forget_inode(core: &Core, lane: u16, inode: InodeRef<'_>) {
+    if let Some(table) = table(core, core.lane(lane)) {
+        let slot = table.slot(inode.ino);
+        if slot.word.load(SeqCst) & INO_MASK == inode.ino.0 {
+            slot.word.store(0, SeqCst);
+        }
+    }
 }

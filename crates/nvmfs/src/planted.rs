@@ -6,7 +6,7 @@
 //! Source      root causes of the known bugs of NOVA, PMFS, WineFS, SplitFS and NOVA-Fortis (Chipmunk's and Vinter's lists), and
 //!             the hazards D1 to D20 of the protocol.
 
-use heddle_pmem::Region;
+use crate::region::Region;
 
 macro_rules! bugs {
     ($($(#[doc = $story:literal])+ $name:ident = $text:literal,)*) => {
@@ -156,6 +156,7 @@ pub(crate) fn planted(bug: Bug) -> bool {
 #[inline(always)]
 pub(crate) fn fence_unless(bug: Bug, region: &Region) {
     if !planted(bug) {
+        // PERSIST: the caller says what; it asked for the fence.
         region.fence();
     }
 }

@@ -11,11 +11,13 @@ use crate::inode::InodeRef;
 use crate::names::life;
 use crate::planted::{Bug, fence_unless, planted};
 use crate::recovery::{self, Progress, Report};
+use crate::region::Region;
+#[cfg(not(loom))]
 use crate::shared::boot_id;
 use crate::variant::Variant;
 use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
-use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
@@ -156,12 +158,22 @@ pub struct Volume {
     pub report: Report,
 }
 
+/// In a model there is one boot.
+#[cfg(loom)]
+fn boot_id() -> [u8; 16] {
+    [0; 16]
+}
+
 fn place(region: &Region) -> PathBuf {
     region.path().map_or_else(|| PathBuf::from("(memory)"), Path::to_path_buf)
 }
 
 fn uuid() -> [u8; 16] {
     let mut bytes = [0; 16];
+    if cfg!(shuttle) {
+        // One seed, one run.
+        return bytes;
+    }
     let random = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
     if random.is_err() {
         // No random source: time and process differ between images made on one machine.
@@ -284,7 +296,7 @@ pub fn inspect(path: &Path, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Re
     })
 }
 
-fn read_superblock(region: &Region) -> Result<Superblock> {
+pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
     newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
 }
 
@@ -396,6 +408,11 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
 }
 
 impl Volume {
+    /// One whose state was taken over from a dead daemon's clients.
+    pub(crate) fn adopted(core: Core, superblock: Superblock) -> Volume {
+        Volume { fs: NvmFs { core: Arc::new(core) }, superblock, was_clean: false, report: Report::default() }
+    }
+
     /// The file system. Handles and clones may outlive the volume only as long as they are not used.
     pub fn fs(&self) -> NvmFs {
         self.fs.clone()
@@ -456,5 +473,5 @@ impl Volume {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -20,12 +20,12 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared, Zeroed};
 use heddle_vfs::acl::{Acl, Entry};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, Permission, Result, Time, XattrName};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
 
 /// Tries without the latch.
 const TRIES: u32 = 64;
@@ -89,7 +89,7 @@ fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> O
                 return Some(result);
             }
         }
-        std::hint::spin_loop();
+        heddle_arena::sync::spin_hint();
     }
     None
 }
@@ -175,6 +175,20 @@ pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) ->
 pub fn generation(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
     // ORDERING: Relaxed, an older value only keeps a record longer.
     attached(core, inode).map(|set| set.generation.load(Relaxed))
+}
+
+/// The record of the present set once more, at a generation of its own; `None` without a set. The caller holds the EOF latch.
+pub fn again(core: &Core, inode: InodeRef<'_>, generation: u64) -> Option<Record> {
+    let set = attached(core, inode)?;
+    Some(Record::Xattrs { blob: blob_of(set), generation, mtime: inode.vi.times()[1] })
+}
+
+/// That record is durable: those before it are dead.
+pub fn set_generation(core: &Core, inode: InodeRef<'_>, generation: u64) {
+    if let Some(set) = attached(core, inode) {
+        // ORDERING: Relaxed, read by cleaning, and under the latch.
+        set.generation.store(generation, Relaxed);
+    }
 }
 
 /// Blocks of the blob, for who frees all of an inode; none if it cannot be read.

@@ -9,7 +9,7 @@ use common::{Short, each_variant, env, options, root};
 use heddle_nvmfs::{Variant, Volume, VolumeError, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Error, FileKind, FileSystem, Ino, NewNode, RangeOp, SetAttr};
+use heddle_vfs::{Error, FileKind, FileSystem, Ino, NewNode, RangeOp, SetAttr, SetXattr, XattrName};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const IMAGE_BYTES: u64 = 4 << 20;
@@ -47,6 +47,16 @@ fn image(variant: Variant) -> (Vec<u8>, Tree) {
     let node = NewNode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target: &[DATA; LINE] };
     fs.make(&root(), Ino::ROOT, common::name("symlink"), node).unwrap();
     fs.replace((dir, "other"), (Ino::ROOT, "moved")).unwrap();
+    let long: Vec<u8> = (0..9000_u32).map(|i| (i % 250) as u8).collect();
+    let attribute = XattrName::new(b"user.attribute").unwrap();
+    fs.setxattr(&root(), dir, attribute, &long, SetXattr::Any).unwrap();
+    fs.setxattr(&root(), dir, attribute, &long[..5000], SetXattr::Replace).unwrap();
+    let shifted = fs.new_file(dir, "shifted");
+    fs.write(&shifted, 0, &[DATA; 5 * PAGE]).unwrap();
+    fs.fallocate(&shifted, RangeOp::Insert, PAGE as u64, PAGE as u64).unwrap();
+    fs.fallocate(&shifted, RangeOp::Collapse, 2 * PAGE as u64, PAGE as u64).unwrap();
+    fs.setxattr(&root(), shifted.ino, attribute, b"short", SetXattr::Any).unwrap();
+    fs.release(shifted);
     let tree = Tree::of(&fs).unwrap();
     drop(fs);
     volume.unmount();

@@ -155,6 +155,11 @@ impl Region {
         self.source.file.as_ref().map(AsFd::as_fd)
     }
 
+    /// Closes the descriptor: the mapping, and the lock, need it no more. For programs that may close it behind our back.
+    pub fn close_file(&mut self) {
+        self.source.file = None;
+    }
+
     /// Whether stores are refused (by a panic).
     pub fn is_read_only(&self) -> bool {
         self.source.read_only
@@ -170,6 +175,15 @@ impl Region {
     #[inline]
     pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
         self.checked_store(at, bytes.len() as u64);
+        #[cfg(shuttle)]
+        let (at, bytes) = {
+            let (first, second) = bytes.split_at(bytes.len() / 2);
+            step();
+            // SAFETY: checked above; the bytes are a live slice, which region memory never is.
+            unsafe { self.store_range(at.0, first.as_ptr(), first.len()) }
+            step();
+            (at.plus(first.len() as u64), second)
+        };
         // SAFETY: checked above; the bytes are a live slice, which region memory never is.
         unsafe { self.store_range(at.0, bytes.as_ptr(), bytes.len()) }
     }
@@ -243,6 +257,8 @@ impl Region {
     /// Orders stores with stores only: a load after it may still be served before them.
     #[inline]
     pub fn fence(&self) {
+        #[cfg(shuttle)]
+        step();
         self.cpu.fence();
         if let Some(watcher) = &self.watcher {
             watcher.fence(self.base);
@@ -267,6 +283,15 @@ impl Region {
     #[inline]
     pub fn read(&self, at: Pos, into: &mut [u8]) {
         self.checked_load(at, into.len() as u64);
+        #[cfg(shuttle)]
+        let (at, into) = {
+            let (first, second) = into.split_at_mut(into.len() / 2);
+            step();
+            // SAFETY: checked above; the target is a live slice, which region memory never is.
+            unsafe { self.cpu.load(first.as_mut_ptr(), self.address(at.0), first.len()) }
+            step();
+            (at.plus(first.len() as u64), second)
+        };
         // SAFETY: checked above; the target is a live slice, which region memory never is.
         unsafe { self.cpu.load(into.as_mut_ptr(), self.address(at.0), into.len()) }
     }
@@ -430,6 +455,15 @@ impl Watcher {
             Watcher::Recorder(recorder) => recorder.fence(),
             Watcher::Probe(_) => {}
         }
+    }
+}
+
+/// Under shuttle another thread may run here: copies are cut in two, so that others see half of them.
+#[cfg(shuttle)]
+fn step() {
+    if !std::thread::panicking() {
+        // ORDERING: SeqCst, the only order shuttle knows.
+        shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
     }
 }
 

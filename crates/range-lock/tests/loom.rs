@@ -76,6 +76,7 @@ fn check(kind: LockKind, preemptions: usize, visits: Visits) {
 fn check_mode(kind: LockKind, mode: Mode, preemptions: usize, visits: Visits) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
     builder.check(move || {
         let file = File::new(kind, mode);
         if visits.len() > 2 && visits[0].0.end != u64::MAX {
@@ -182,6 +183,7 @@ fn the_loser_of_a_race_to_grow_frees_its_node() {
     }
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
+    builder.max_branches = 100_000;
     builder.check(|| {
         let (alone, together) = (free_after(1), free_after(2));
         assert_eq!(alone.0, together.0, "the loser's node is not counted");

@@ -17,7 +17,7 @@ enum Bound {
     Below(f64),
     AtMost(f64),
     AtLeast(f64),
-    /// No more than the same with 16 workers (but for a hundredth: rounds of a log page do not fall alike).
+    /// No more than the same with 16 workers, see [`at_64_from_16`].
     NoMoreThanAt16,
 }
 
@@ -119,12 +119,18 @@ fn judge_one(bar: &Bar, run: &Run, runs: &[Run]) -> Option<Verdict> {
             let same = |other: &&Run| {
                 other.workers == 16 && other.workload == run.workload && other.target == run.target
             };
-            let (at_16, _) = measure(bar.of, runs.iter().find(same)?);
-            (measured <= at_16 + 0.01, format!("no more than {at_16:.3} at 16"))
+            let bound = at_64_from_16(measure(bar.of, runs.iter().find(same)?).0);
+            (measured <= bound, format!("at most {bound:.3} as at 16"))
         }
     };
     let what = format!("{} {} {} workers{of}", run.workload, run.target, run.workers);
     Some(Verdict { what, measured, bound, holds })
+}
+
+/// What is constant in the number of workers is not quite so in counts: a line that anybody wrote last was, one time in 16, written by
+/// the worker itself, and with 64 workers one time in 64. Two in a hundred are for chance: names are hashed.
+fn at_64_from_16(per_op: f64) -> f64 {
+    per_op / (1.0 - 1.0 / 16.0) * (1.0 - 1.0 / 64.0) * 1.02
 }
 
 fn measure(of: Of, run: &Run) -> (f64, String) {

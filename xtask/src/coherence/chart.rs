@@ -22,6 +22,9 @@ const COLOURS: [(&str, &str); 5] = [
     ("heddle", "#1b7f4b"),
 ];
 
+/// What makes a file an SVG: a name, which nobody looks up.
+const NAMESPACE: &str = "http://www.w3.org/2000/svg";
+
 /// Draws all runs.
 pub fn draw(runs: &[Run]) -> String {
     let mut workloads: Vec<&str> = Vec::new();
@@ -34,7 +37,7 @@ pub fn draw(runs: &[Run]) -> String {
     let rows = workloads.len().div_ceil(columns);
     let (width, height) = (columns as f64 * WIDTH, rows as f64 * HEIGHT + LEGEND);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+        "<svg xmlns=\"{NAMESPACE}\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     svg += &legend(runs);
@@ -53,7 +56,8 @@ fn legend(runs: &[Run]) -> String {
         .map(|(i, (name, colour))| {
             let x = LEFT + i as f64 * 110.0;
             format!(
-                "<line x1=\"{x}\" y1=\"14\" x2=\"{}\" y2=\"14\" stroke=\"{colour}\" stroke-width=\"2\"/><text x=\"{}\" y=\"18\">{name}</text>\n",
+                "<line x1=\"{x}\" y1=\"14\" x2=\"{}\" y2=\"14\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+                 <text x=\"{}\" y=\"18\">{name}</text>\n",
                 x + 16.0,
                 x + 20.0
             )
@@ -83,7 +87,8 @@ fn field(workload: &str, runs: &[&Run]) -> String {
     let mut svg = format!("<text x=\"{LEFT}\" y=\"{}\" font-weight=\"bold\">{workload}</text>\n", TOP - 8.0);
     for value in [0.0, top / 2.0, top] {
         svg += &format!(
-            "<line x1=\"{LEFT}\" y1=\"{0}\" x2=\"{right}\" y2=\"{0}\" stroke=\"#ddd\"/><text x=\"{1}\" y=\"{2}\" text-anchor=\"end\">{value}</text>\n",
+            "<line x1=\"{LEFT}\" y1=\"{0}\" x2=\"{right}\" y2=\"{0}\" stroke=\"#ddd\"/>\
+             <text x=\"{1}\" y=\"{2}\" text-anchor=\"end\">{value}</text>\n",
             y(value),
             LEFT - 6.0,
             y(value) + 4.0
@@ -106,7 +111,8 @@ fn field(workload: &str, runs: &[&Run]) -> String {
         );
         for (n, v) in points {
             svg += &format!(
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\" fill=\"{colour}\"><title>{target}, {n} workers: {v:.3}</title></circle>\n",
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\" fill=\"{colour}\">\
+                 <title>{target}, {n} workers: {v:.3}</title></circle>\n",
                 x(n),
                 y(v)
             );

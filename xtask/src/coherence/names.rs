@@ -31,18 +31,35 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Cell", &["cells of a leaf"]),
     ("Chain", &["log chain"]),
     ("Chains", &["log chains of an inode: heads", "log chains of an inode: pages and eras"]),
-    ("Root", &["mount: places", "mount: count of inode chunks", "mount: rename latch"]),
+    (
+        "Root",
+        &[
+            "mount: places",
+            "mount: count of inode chunks",
+            "mount: rename latch",
+            POOL,
+            POOL,
+            POOL,
+            POOL,
+            POOL,
+            "mount: state",
+        ],
+    ),
     ("Top", &["arena: top"]),
     ("FreeList", &["arena: free list of a size"]),
     ("ParkingTable", &["arena: parking table"]),
     ("Node", &["interval tree: node"]),
+    ("Bucket", &["directory: bucket"]),
     ("OpenTable", &["lane: open handles"]),
 ];
+
+const POOL: &str = "mount: pool of bucket arrays";
 
 /// Plain words, by the file that makes them.
 const WORDS: &[(&str, &str)] = &[
     ("nvmfs/src/alloc.rs", "free map"),
     ("nvmfs/src/index.rs", "page index: node"),
+    ("nvmfs/src/names/table.rs", "directory: entries outside their bucket"),
     ("range-lock/src/array.rs", "range lock: words of the array"),
     ("range-lock/src/tree.rs", "range lock: words and nodes of the tree"),
 ];

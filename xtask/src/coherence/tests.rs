@@ -91,7 +91,8 @@ fn code_is_told_by_the_two_innermost_functions_of_this_workspace() {
 
 #[test]
 fn the_function_around_an_allocation_names_its_words() {
-    let text = "impl X {\n    pub fn first() {\n    }\n    /// fn not this\n    pub unsafe fn second<T>(\n        a: T,\n    ) {\n        alloc()\n";
+    let text = "impl X {\n    pub fn first() {\n    }\n    /// fn not this\n\
+                \x20   pub unsafe fn second<T>(\n        a: T,\n    ) {\n        alloc()\n";
     assert_eq!(names::function_at(text, 8), Some("second".into()));
     assert_eq!(names::function_at(text, 2), Some("first".into()));
     assert_eq!(names::function_at("let x = 1;\n", 1), None);

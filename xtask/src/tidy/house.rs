@@ -27,6 +27,8 @@ const ROOMS: &[Room] = &[
     Room { name: "heddle-fxmark", uses: &["heddle-vfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-bypass", uses: &["heddle-vfs", "heddle-nvmfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-crash", uses: RIG, tests_use: &[] },
+    Room { name: "heddle-preload", uses: &["heddle-bypass"], tests_use: &[] },
+    Room { name: "heddle-c", uses: &["heddle-bypass"], tests_use: &[] },
     Room { name: "heddle-coherence", uses: &[], tests_use: &[] },
     Room { name: "heddle-cli", uses: EVERYTHING, tests_use: &[] },
     Room { name: "xtask", uses: &[], tests_use: &[] },

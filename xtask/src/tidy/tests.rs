@@ -172,6 +172,9 @@ fn a_host_is_found_and_a_standard_is_not() {
     assert_eq!(found_in("crates/vfs/src/a.rs", &format!("// {}", link("doi.org"))), [("host", 1)]);
     assert_eq!(found_in("docs/a.md", &link("doi.org")), []);
     assert_eq!(found_in("docs/a.md", &link("doi.org.example.com")), [("host", 1)]);
+    let format = |name: &str| format!("const A: &str = \"{}//{name}\";\n", "http:");
+    assert_eq!(found_in("xtask/src/a.rs", &format("www.w3.org/2000/svg")), [], "the name of a format");
+    assert_eq!(found_in("xtask/src/a.rs", &format("www.w3.org/2000/svg/x")), [("host", 1)]);
     assert_eq!(found_in(".cargo/config.toml", "[source.crates-io]\n"), [("host", 1)]);
 }
 

@@ -11,6 +11,9 @@ const MACHINE_FOLDERS: [&str; 4] =
 const SCHEMES: [&str; 2] = [concat!("http:", "//"), concat!("https:", "//")];
 const LEFT_TO_DO: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
+/// Names of file formats, which look like addresses and are none: nobody looks them up.
+const FORMAT_NAMES: [&str; 1] = ["www.w3.org/2000/svg"];
+
 /// Documents may point at standards and papers; nothing else in the tree names a host.
 const STANDARD_HOSTS: [&str; 4] = ["pubs.opengroup.org", "man7.org", "doi.org", "www.rfc-editor.org"];
 
@@ -69,7 +72,11 @@ fn names_foreign_host(path: &str, line: &str, scheme: &str) -> bool {
         let rest = &line[at + scheme.len()..];
         let host =
             rest.split(|c: char| !c.is_alphanumeric() && c != '.' && c != '-').next().unwrap_or_default();
-        !(path.starts_with("docs/") && STANDARD_HOSTS.contains(&host))
+        let standard = path.starts_with("docs/") && STANDARD_HOSTS.contains(&host);
+        !standard
+            && !FORMAT_NAMES
+                .iter()
+                .any(|name| rest.strip_prefix(name).is_some_and(|end| end.starts_with(['"', '\\'])))
     })
 }
 

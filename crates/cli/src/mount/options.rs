@@ -5,7 +5,39 @@ use crate::size::Size;
 use crate::variant;
 use anyhow::Result;
 use heddle_nvmfs::{LockMode, Variant};
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// What fstab may hold and needs nothing done: access times never change by reading, everything is durable at once, and the
+/// rest is for mount(8) and systemd.
+const WITHOUT_EFFECT: [&str; 22] = [
+    "defaults",
+    "noatime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "sync",
+    "dirsync",
+    "async",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "group",
+    "silent",
+];
+
+const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
+                       suid, nosuid, dev, nodev, log=FILE, variant=V, lock-mode=paper|default, segment=SIZE, no_attach, \
+                       attach-group=GROUP, patience=SECONDS, and what fstab(5) has for everyone";
 
 /// All options of a mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,6 +45,15 @@ pub struct Options {
     pub variant: Option<Variant>,
     pub read_only: bool,
     pub allow_other: bool,
+    /// All files show this owner.
+    pub uid: Option<u32>,
+    /// All files show this group.
+    pub gid: Option<u32>,
+    pub exec: bool,
+    pub suid: bool,
+    pub dev: bool,
+    /// Where a mount in the background writes what happens.
+    pub log: Option<PathBuf>,
     pub lock_mode: LockMode,
     pub segment_bytes: u64,
     /// Other processes may attach.
@@ -23,12 +64,18 @@ pub struct Options {
 }
 
 impl Options {
-    /// From `--variant` and every `-o`; the last word on a thing counts.
-    pub fn parse(variant: Option<Variant>, lists: &[String]) -> Result<Options> {
+    /// From `--variant` and every `-o`; the last word on a thing counts. `sloppy` passes over options that do not exist.
+    pub fn parse(variant: Option<Variant>, lists: &[String], sloppy: bool) -> Result<Options> {
         let mut options = Options {
             variant,
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
+            uid: None,
+            gid: None,
+            exec: true,
+            suid: false,
+            dev: false,
+            log: None,
             lock_mode: LockMode::Default,
             segment_bytes: 4096,
             attach: true,
@@ -36,7 +83,10 @@ impl Options {
             patience: None,
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
-            options.take(option).map_err(|why| usage(format!("-o {option}: {why}")))?;
+            match options.take(option) {
+                Err(_) if sloppy && !is_known(option) => {}
+                done => done.map_err(|why| usage(format!("-o {option}: {why}")))?,
+            }
         }
         Ok(options)
     }
@@ -49,7 +99,14 @@ impl Options {
             ("rw", None) => self.read_only = false,
             ("allow_other", None) => self.allow_other = true,
             ("no_allow_other", None) => self.allow_other = false,
-            ("noatime" | "defaults", None) => {}
+            ("exec" | "noexec", None) => self.exec = name == "exec",
+            ("suid" | "nosuid", None) => self.suid = name == "suid",
+            ("dev" | "nodev", None) => self.dev = name == "dev",
+            ("uid", Some(user)) => self.uid = Some(id_of(user, "/etc/passwd")?),
+            ("gid", Some(group)) => self.gid = Some(id_of(group, "/etc/group")?),
+            ("log", Some(file)) if !file.is_empty() => self.log = Some(file.into()),
+            _ if value.is_none() && WITHOUT_EFFECT.contains(&name) => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
             ("variant", Some(name)) => {
                 let known = || Variant::ALL.map(Variant::name).join(", ");
                 self.variant =
@@ -57,7 +114,7 @@ impl Options {
             }
             ("lock-mode", Some(mode)) => self.lock_mode = variant::lock_mode(mode)?,
             ("no_attach", None) => self.attach = false,
-            ("attach-group", Some(group)) => self.attach_group = Some(group_id(group)?),
+            ("attach-group", Some(group)) => self.attach_group = Some(id_of(group, "/etc/group")?),
             ("patience", Some(seconds)) => {
                 let seconds =
                     seconds.parse::<u32>().map_err(|_| "a number of seconds is wanted".to_owned())?;
@@ -65,26 +122,28 @@ impl Options {
             }
             ("segment", Some(size)) => self.segment_bytes = size.parse::<Size>()?.0,
             _ => {
-                return Err(
-                    "no such option; there are ro, rw, noatime, allow_other, no_allow_other, variant=V, \
-                            lock-mode=paper|default, segment=SIZE, no_attach, attach-group=GROUP, patience=SECONDS"
-                        .to_owned(),
-                );
+                return Err(NO_SUCH.to_owned());
             }
         }
         Ok(())
     }
 }
 
-/// Number of a group, given by name or number.
-fn group_id(group: &str) -> Result<u32, String> {
-    if let Ok(number) = group.parse() {
+/// Is there such an option, whatever is wrong with its value?
+fn is_known(option: &str) -> bool {
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    NO_SUCH.split([' ', ',']).any(|word| word.split('=').next() == Some(name))
+}
+
+/// Number of a user or group, given by name or number.
+fn id_of(name: &str, table: &str) -> Result<u32, String> {
+    if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let table = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let mut rows = table.lines().map(|row| row.split(':'));
-    rows.find_map(|mut row| (row.next() == Some(group)).then(|| row.nth(1)?.parse().ok()).flatten())
-        .ok_or_else(|| "no group of that name in /etc/group; its number works too".to_owned())
+    let rows = std::fs::read_to_string(table).unwrap_or_default();
+    let mut rows = rows.lines().map(|row| row.split(':'));
+    rows.find_map(|mut row| (row.next() == Some(name)).then(|| row.nth(1)?.parse().ok()).flatten())
+        .ok_or_else(|| format!("nobody of that name in {table}; a number works too"))
 }
 
 #[cfg(test)]
@@ -92,7 +151,7 @@ mod tests {
     use super::*;
 
     fn parse(lists: &[&str]) -> Result<Options> {
-        Options::parse(None, &lists.iter().map(|list| list.to_string()).collect::<Vec<_>>())
+        Options::parse(None, &lists.iter().map(|list| list.to_string()).collect::<Vec<_>>(), false)
     }
 
     #[test]
@@ -106,7 +165,9 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_with_what_there_is() {
         for (option, says) in [
-            ("sync", "noatime"),
+            ("journal", "noatime"),
+            ("uid=nobody-of-that-name", "/etc/passwd"),
+            ("strictatime", "noatime"),
             ("ro=1", "noatime"),
             ("variant=ext4", "nova-tree"),
             ("lock-mode=x", "paper"),
@@ -114,5 +175,21 @@ mod tests {
             let error = parse(&[option]).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn what_fstab_holds_for_everyone_is_taken() {
+        let options =
+            parse(&["defaults,nofail,_netdev,x-systemd.automount,comment=mine,noexec,suid,uid=0,gid=7"])
+                .unwrap();
+        assert!(!options.exec && options.suid && !options.dev);
+        assert_eq!((options.uid, options.gid), (Some(0), Some(7)));
+    }
+
+    #[test]
+    fn sloppy_passes_over_what_does_not_exist_but_not_over_what_is_wrong() {
+        let sloppy = |list: &str| Options::parse(None, &[list.to_owned()], true);
+        assert!(sloppy("journal=yes,ro").unwrap().read_only);
+        assert!(sloppy("variant=ext4").is_err());
     }
 }

@@ -71,6 +71,9 @@ impl Clock {
     }
 }
 
+/// By calls done of each thread: the trees, each with an order that leads to it.
+type Layer<'a> = BTreeMap<Vec<usize>, Vec<(Arc<Tree>, Vec<&'a Call>)>>;
+
 /// See the module.
 pub struct History {
     /// By calls done of each thread.
@@ -83,13 +86,13 @@ impl History {
     pub fn explore(calls: &[Vec<Call>], replay: impl Fn(&[&Call]) -> Option<Tree>) -> History {
         let start = vec![0; calls.len()];
         // Of each state one order that leads to it: what follows depends on the tree and on what is done, not on the order.
-        let mut layer: BTreeMap<Vec<usize>, Vec<(Arc<Tree>, Vec<&Call>)>> = BTreeMap::new();
+        let mut layer: Layer<'_> = BTreeMap::new();
         if let Some(tree) = replay(&[]) {
             layer.insert(start, vec![(Arc::new(tree), Vec::new())]);
         }
         let mut states = BTreeMap::new();
         while !layer.is_empty() {
-            let mut next: BTreeMap<Vec<usize>, Vec<(Arc<Tree>, Vec<&Call>)>> = BTreeMap::new();
+            let mut next: Layer<'_> = BTreeMap::new();
             for (done, trees) in &layer {
                 for thread in (0..calls.len()).filter(|thread| may_be_next(calls, done, *thread)) {
                     let mut after = done.clone();

@@ -3,8 +3,8 @@
 //! When the worker's set exists it is removed outside the clock, so that a run needs bounded room and no directory
 //! grows with the speed of its file system. The original prints the name inside the loop, and MWCM writes 4 KiB.
 
-use super::Bench;
-use super::names::{Place, is_listed, is_there, paths};
+use super::names::{Place, create_all, is_listed, is_there, paths};
+use super::{Bench, Pass};
 use crate::Workload;
 use crate::meter::Meter;
 use crate::ops::{Ops, Result};
@@ -54,6 +54,17 @@ impl<O: Ops> Bench<O> for Create {
         self.made += 1;
         meter.writes += 1;
         Ok(Next::More)
+    }
+
+    fn grow_old(&mut self, stage: &Stage<'_, O>, pass: Pass) -> Result<()> {
+        match pass {
+            Pass::There => {
+                create_all(stage.ops, &self.paths)?;
+                self.made = self.paths.len();
+                Ok(())
+            }
+            Pass::Back => self.remove_all(stage.ops),
+        }
     }
 
     fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {

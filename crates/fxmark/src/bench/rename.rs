@@ -4,8 +4,8 @@
 //! shared directory; they are moved back outside the clock. The original's MWRL has one file that walks from number to
 //! number.
 
-use super::Bench;
 use super::names::{Place, create_all, is_there, paths};
+use super::{Bench, Pass};
 use crate::Workload;
 use crate::meter::Meter;
 use crate::ops::{Ops, Result};
@@ -74,6 +74,14 @@ impl<O: Ops> Bench<O> for Rename {
         }
         meter.writes += 1;
         Ok(Next::More)
+    }
+
+    fn grow_old(&mut self, stage: &Stage<'_, O>, pass: Pass) -> Result<()> {
+        let mut pairs = self.from.iter().zip(&self.to);
+        match pass {
+            Pass::There => pairs.try_for_each(|(from, to)| stage.ops.rename(from, to)),
+            Pass::Back => pairs.try_for_each(|(from, to)| stage.ops.rename(to, from)),
+        }
     }
 
     fn check(&mut self, stage: &Stage<'_, O>) -> Result<()> {

@@ -12,6 +12,7 @@ use crate::alloc::{free_later, settle_limbo, untake};
 use crate::cell::{Cell, Lv, Map};
 use crate::core::{Core, no_memory};
 use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
+use crate::file::steps::{Step, step};
 use crate::format::record::{WriteLine, write_line};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
@@ -21,12 +22,13 @@ use crate::log::{chain, clean, commit};
 use crate::planted::{Bug, fence_unless, planted};
 use crate::settle;
 use heddle_arena::Waited;
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 use std::time::Instant;
 
 /// Rounds of spinning before a thread sleeps on a cell.
-const SPINS: u32 = 400;
+const SPINS: u32 = spins(400);
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,8 +122,10 @@ fn write_page(
     settle_limbo(core.free_map(), guard.own);
     guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
+    step(Step::Held);
+    let cleared = !eof && inode.vi.gate_up();
     let (size, old) = (inode.vi.size(), cell.map());
-    if !eof && (inode.vi.gate_up() || end > size || old.block().is_none()) {
+    if !eof && (cleared || end > size || old.block().is_none()) {
         if cell.unlock(before) {
             wake(core, cell);
         }
@@ -135,9 +139,12 @@ fn write_page(
         line = write_line(next.seed, next.slot, guard.id, &truth, block, mtime);
     }
     next.append_unfenced(core, guard.lane, inode, &line);
+    step(Step::Stored);
     // PERSIST: the operation is durable from here on.
     fence_unless(Bug::CommitFenceMissing, &core.region);
+    step(Step::Durable);
     guard.lane.commit();
+    step(Step::Happened);
     if end > size {
         inode.vi.set_size(end);
     }
@@ -145,6 +152,7 @@ fn write_page(
     if cell.publish(Map::data(block), version) {
         wake(core, cell);
     }
+    step(Step::LetGo);
     guard.lane.end();
     match old.block() {
         Some(block) => free_replaced(core, guard, inode, &[Extent { block, count: 1 }]),
@@ -207,6 +215,7 @@ fn prepare(
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
     fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
+    step(Step::Filled);
     Ok(Prepared { list, edges })
 }
 
@@ -248,6 +257,7 @@ fn publish<'v>(
         locked.unlock(core);
         eof = Some(inode.vi.eof.lock());
     };
+    step(Step::Held);
     recopy_edges(core, inode, span, extents, &prepared);
     let mtime = inode.vi.write_time();
     let version = locked.version.max(inode.vi.floor()).next();
@@ -273,7 +283,9 @@ fn publish<'v>(
             return Err(error);
         }
     };
+    step(Step::Durable);
     guard.lane.commit();
+    step(Step::Happened);
     if span.end > size {
         inode.vi.set_size(span.end);
     }
@@ -281,6 +293,7 @@ fn publish<'v>(
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);
     replaced.clear();
     locked.publish(core, inode, version, |n| Map::data(block_at(extents, n)), &mut replaced);
+    step(Step::LetGo);
     guard.lane.end();
     drop(eof);
     free_replaced(core, guard, inode, &replaced);
@@ -348,7 +361,7 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
         };
         spins += 1;
         if spins < SPINS || !held.locked() {
-            std::hint::spin_loop();
+            spin_hint();
         } else if cell.set_waiter(held) {
             let (by, since) = *began.get_or_insert_with(|| (held, Instant::now()));
             if by != held {
@@ -360,11 +373,12 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
     }
 }
 
-/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be dead: then
+/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be
+/// dead: then
 /// it is settled here. `since`: the caller has waited for this holder since then.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
-    if core.arena.parking().wait(key, || cell.still(held), Some(settle::LOOK)) == Waited::TimedOut {
+    if core.arena.parking().wait(key, || cell.still(held), settle::look()) == Waited::TimedOut {
         settle::held_up(core, held.lane(), since.elapsed());
     }
 }
@@ -407,6 +421,7 @@ impl Locked<'_> {
     ) {
         let mut change = 0i64;
         self.for_cells(core, |n, cell| {
+            step(Step::Happened);
             let (old, new) = (cell.map(), map(n));
             change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
             if let Some(block) = old.block()
@@ -497,6 +512,22 @@ impl LockedSparse<'_> {
                 wake(core, cell);
             }
         });
+    }
+
+    /// Gives each page the map that a shift gives it, at `version`, and lets go. No block is freed here: they have moved, or are
+    /// the caller's.
+    pub fn publish_shifted(self, core: &Core, lane: u16, version: Version, map: impl Fn(PageNo) -> Map) {
+        self.for_cells(core, |page, cell| {
+            if cell.lv().lane() == lane && cell.publish(map(page), version) {
+                wake(core, cell);
+            }
+        });
+    }
+
+    /// Is this page's cell one of those that the lane holds?
+    pub fn holds(&self, core: &Core, lane: u16, page: PageNo) -> bool {
+        let cell = self.inode.vi.index().find(&core.arena, page).map(|run| run.cells[0].lv());
+        cell.is_some_and(|lv| lv.locked() && lv.lane() == lane)
     }
 
     /// Maps each page to `map(page)` at `version` and lets go; a page for which that is `None` keeps content and version: no

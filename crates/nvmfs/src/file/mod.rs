@@ -6,7 +6,8 @@ pub mod place;
 pub mod range;
 pub mod read;
 pub mod resize;
+pub mod shift;
 pub mod steps;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,4 +1,4 @@
-//! fallocate and lseek: allocating, zeroing, finding data and holes.
+//! fallocate and lseek: allocating, zeroing, finding data and holes. Cutting out and inserting: see [`shift`].
 
 use crate::alloc::{Purpose, take_blocks, untake};
 use crate::cell::Map;
@@ -7,6 +7,8 @@ use crate::file::heddle::{free_replaced, lock_pages};
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, WriteRecords};
 use crate::file::resize::{NewState, punch, set_state};
+use crate::file::shift;
+use crate::file::steps::{Step, step};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
@@ -44,7 +46,8 @@ pub fn fallocate(
         }
         RangeOp::Punch => punch(core, guard, inode, span, None),
         RangeOp::Zero { keep_size } => punch(core, guard, inode, span, grown.filter(|_| !keep_size)),
-        RangeOp::Collapse | RangeOp::Insert => Err(Error::NotSupported("collapsing and inserting ranges")),
+        RangeOp::Collapse => shift::collapse(core, guard, inode, span),
+        RangeOp::Insert => shift::insert(core, guard, inode, span),
     }
 }
 
@@ -103,7 +106,8 @@ fn allocate_some(
         page: first,
         end_in_last_page: 0,
         version,
-        mtime: inode.vi.write_time(),
+        // What the file holds does not change: its times change with the state behind all of the allocation, or not at all.
+        mtime: inode.vi.times()[0],
         generation: inode.vi.change(),
         unwritten: true,
     }
@@ -122,6 +126,7 @@ fn allocate_some(
             return Err(error);
         }
     };
+    step(Step::Durable);
     guard.lane.commit();
     let mut replaced = Vec::new();
     let block = |n: u64| crate::file::place::block_at(&extents, n);

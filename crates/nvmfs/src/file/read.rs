@@ -14,19 +14,22 @@ use crate::cell::{Cell, Lv, Map};
 use crate::core::Core;
 use crate::file::heddle::{lock_cell, wait_unlocked, wake};
 use crate::file::place::Span;
+use crate::file::steps::{Step, step};
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::OpState;
 use crate::lease::LaneGuard;
-use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::atomic::{AtomicU64, fence};
+use heddle_arena::sync::{spin_hint, spins};
 use heddle_arena::{Ptr, Shared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::Result;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::fence;
 use std::time::Instant;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Looks at a cell that is about to change before a reader sleeps on it.
+const WAIT_SPINS: u32 = spins(400);
 
 /// What a collect saw of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,11 +145,11 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
             return Seen { lv: Some(lv), owner: Some(owner), map: cell.map() };
         }
         tries += 1;
-        if tries > 400 && cell.set_waiter(lv) {
+        if tries > WAIT_SPINS && cell.set_waiter(lv) {
             let began = *began.get_or_insert_with(Instant::now);
             wait_unlocked(core, cell, lv, began);
         }
-        std::hint::spin_loop();
+        spin_hint();
     }
 }
 
@@ -195,7 +198,7 @@ fn follows(first: Map, later: Map, by: u64) -> bool {
 }
 
 /// The read that cannot fail: maps are taken under the cells, blocks are kept by a pin (I2).
-fn read_pinned(
+pub fn read_pinned(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
@@ -222,6 +225,7 @@ fn read_pinned(
                 Seen { lv: Some(cell.lv()), owner: None, map: cell.map() }
             }));
         });
+        step(Step::Held);
         // A page without a cell may have got one, and content, meanwhile: then this was no single instant.
         let mut same = inode.vi.size() == size;
         for_pages(core, inode, span, |n, cell| {
@@ -235,6 +239,7 @@ fn read_pinned(
             }
         });
         guard.lane.end();
+        step(Step::Pinned);
         if same {
             copy_span(core, span, &mut into[..len], |n| collected[n as usize].map);
             break len;
@@ -293,7 +298,7 @@ fn push(core: &Core, inode: InodeRef<'_>, first: Ptr<Deferred>, last: Ptr<Deferr
 }
 
 /// Gives a pin back, and the blocks that waited for it.
-fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+pub(crate) fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     guard.lane.intent.pinning(inode.ino.0, false);
     let last = inode.vi.unpin();
     guard.lane.intent.unpinned();

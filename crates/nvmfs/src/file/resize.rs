@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::file::heddle::{Change, LockedSparse, free_replaced, lock_existing};
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, fill_edge};
+use crate::file::steps::{Step, step};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
@@ -74,15 +75,7 @@ pub fn set_all(
         }
         _ => None,
     };
-    let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
-    let generation = inode.vi.change() + 1;
-    let done = change(core, guard, inode, clear, Some(new), prepared.as_ref());
-    match (prepared, done.is_ok()) {
-        (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
-        (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
-        (None, _) => {}
-    }
-    done
+    change(core, guard, inode, clear, Some(new), xattrs)
 }
 
 /// Makes `[start, end)` a hole; the size is kept, or becomes `size`. The caller holds the EOF latch.
@@ -103,7 +96,7 @@ fn change(
     inode: InodeRef<'_>,
     clear: Option<Span>,
     new: Option<&NewState>,
-    xattrs: Option<&Prepared>,
+    xattrs: Option<&Xattrs>,
 ) -> Result<()> {
     // The papers' range lock stands before the cells; nothing is mapped beyond EOF. In `nova` it guards the log too.
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
@@ -115,21 +108,16 @@ fn change(
         Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
         None => None,
     };
-    if commit::prepare(core, guard, inode, SLOTS)? || xattrs.is_some() {
-        // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
-        core.region.fence();
+    let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
+    let generation = inode.vi.change() + 1;
+    let done = log_change(core, guard, inode, clear, new, prepared.as_ref());
+    // Before cleaning, which may log them anew.
+    match (prepared, done.is_ok()) {
+        (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
+        (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
+        (None, _) => {}
     }
-    let closed = match clear {
-        Some(span) => clear_range(core, guard, inode, span, new, xattrs)?,
-        None => {
-            let state = state(inode, new.unwrap_or(&NewState::default()));
-            let mut records = vec![Record::State(state)];
-            records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
-            let committed = commit::commit(core, guard, inode, &records)?;
-            apply(inode, &records);
-            committed.clean
-        }
-    };
+    let closed = done?;
     if closed {
         clean_log(core, guard, inode, Eof::Held);
     }
@@ -140,8 +128,34 @@ fn change(
     Ok(())
 }
 
+/// Makes a change durable and visible but for extended attributes; true if a log page was closed.
+fn log_change(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    clear: Option<Span>,
+    new: Option<&NewState>,
+    xattrs: Option<&Prepared>,
+) -> Result<bool> {
+    if commit::prepare(core, guard, inode, SLOTS)? || xattrs.is_some() {
+        // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
+        core.region.fence();
+    }
+    if let Some(span) = clear {
+        return clear_range(core, guard, inode, span, new, xattrs);
+    }
+    let state = state(inode, new.unwrap_or(&NewState::default()));
+    let mut records = vec![Record::State(state)];
+    records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
+    let committed = commit::commit(core, guard, inode, &records)?;
+    step(Step::Durable);
+    apply(inode, &records);
+    step(Step::LetGo);
+    Ok(committed.clean)
+}
+
 /// The state an inode will have.
-fn state(inode: InodeRef<'_>, new: &NewState) -> State {
+pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     let [mtime, _, atime, _] = inode.vi.times();
     let (uid, gid) = inode.vi.owner();
     let perm = inode.vi.kind_perm().map_or(0, |(_, perm)| perm);
@@ -158,13 +172,14 @@ fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     }
 }
 
-/// Logs size and attributes of a file anew, unchanged, if no other caller moves EOF just now: for cleaning.
+/// Logs size, attributes and extended attributes of a file anew, unchanged, if no other caller moves EOF just now: for cleaning.
 pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
     let latched = if eof == Eof::Free { inode.vi.eof.try_lock() } else { None };
     if eof == Eof::Free && latched.is_none() {
         return Ok(());
     }
-    let nova = core.variant == Variant::Nova;
+    let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
+    let nova = core.variant == Variant::Nova && file;
     let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
     if commit::prepare(core, guard, inode, SLOTS)? {
         // PERSIST: a fresh log page is empty before it is linked.
@@ -173,9 +188,13 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     let [mtime, ctime, ..] = inode.vi.times();
     let mut same = state(inode, &NewState { mtime: Some(mtime), ..NewState::default() });
     same.ctime = ctime;
-    let records = [Record::State(same)];
+    let mut records = vec![Record::State(same)];
+    records.extend(xattr::again(core, inode, same.generation));
     commit::commit(core, guard, inode, &records)?;
     apply(inode, &records);
+    if records.len() > 1 {
+        xattr::set_generation(core, inode, same.generation);
+    }
     Ok(())
 }
 
@@ -216,6 +235,7 @@ fn clear_range(
     guard.lane.begin(inode.ino, span.first(), span.page_end());
     let range = Change { first: span.first(), end: span.page_end() };
     let locked = lock_existing(core, guard, inode, range);
+    step(Step::Held);
     let version = locked.version.max(inode.vi.floor()).next();
     let done = copy_edges(core, guard, inode, span).and_then(|edges| {
         let records = records_of(inode, span, version, new, xattrs, &edges);
@@ -245,8 +265,11 @@ fn log_clear(
     let committed = commit::fits(records).and_then(|()| commit::commit(core, guard, inode, records));
     match committed {
         Ok(committed) => {
+            step(Step::Durable);
             guard.lane.commit();
+            step(Step::Happened);
             apply(inode, records);
+            step(Step::Happened);
             if !stated {
                 let now = crate::clock::exact();
                 inode.vi.set_times(now, now);
@@ -288,6 +311,7 @@ fn publish(
         None => whole.contains(&page).then_some(Map::HOLE),
     };
     locked.publish(core, guard.id, version, map, &mut replaced);
+    step(Step::LetGo);
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
     guard.scratch.replaced = replaced;

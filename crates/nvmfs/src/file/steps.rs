@@ -1,7 +1,8 @@
 //! The steps of a write as the papers number them (SRL paper, Fig. 2 and 5), so that a test can park a writer in one and see
-//! who may pass. Outside tests (and the crash rig's planted bugs) a step is nothing.
+//! who may pass; and those of `heddle`, so that a test can end a process in each. Outside tests (and the crash rig's planted bugs)
+//! a step is nothing.
 
-/// A step of a write of the papers' variants.
+/// A step of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
     /// The range (or inode) is locked.
@@ -19,6 +20,22 @@ pub enum Step {
     Index,
     /// Times and size are being changed.
     Time,
+    /// `heddle`: blocks are taken and filled, nothing is held.
+    Filled,
+    /// `heddle`: cells are held, nothing is logged.
+    Held,
+    /// `heddle`: records are stored, not fenced.
+    Stored,
+    /// `heddle`: records are durable, nobody has been told.
+    Durable,
+    /// `heddle`: the operation has happened, cells are still held.
+    Happened,
+    /// `heddle`: cells are let go, latches and replaced blocks are not.
+    LetGo,
+    /// A reader has a pin.
+    Pinned,
+    /// Somebody settles a dead lane.
+    Settling,
 }
 
 /// Passes a step.

@@ -2,8 +2,8 @@
 //! the paper does, and nowhere else.
 
 use super::steps::{Step, hook};
+use crate::region::Region;
 use crate::{MountOptions, NvmFs, Variant, Volume, format_region, mount};
-use heddle_pmem::Region;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -183,6 +183,7 @@ fn writer_stops_after(parked: Step) -> Option<Step> {
         Step::Tail => Some(Step::Logging),
         Step::Index => Some(Step::Tail),
         Step::Time => Some(Step::Index),
+        _ => None,
     }
 }
 

@@ -21,8 +21,8 @@ use heddle_vfs::xattr::{XATTR_TOTAL_MAX_BYTES, Xattrs};
 
 /// Words in one block.
 pub const WORDS_A_BLOCK: usize = 510;
-/// Most pages of one run.
-pub const RUN_PAGES_MAX: u64 = (1 << 22) - 1;
+/// Most pages of one run: what a write record can say too.
+pub const RUN_PAGES_MAX: u64 = super::record::WRITE_PAGES_MAX;
 /// Bytes before each attribute's name.
 const HEAD_BYTES: usize = 4;
 /// Most blocks of the attributes of an inode: each has a name of a byte at least.

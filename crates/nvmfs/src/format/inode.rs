@@ -24,8 +24,8 @@ use heddle_vfs::{FileKind, Ino, Time};
 pub const INODE_BYTES: u64 = 128;
 /// Blocks of an inode chunk.
 pub const CHUNK_BLOCKS: u64 = 4;
-/// Inodes of a chunk.
-pub const CHUNK_INODES: u64 = CHUNK_BLOCKS * 4096 / INODE_BYTES;
+/// Inodes of a chunk (under loom, to which each atomic is an object, as many as models need).
+pub const CHUNK_INODES: u64 = if cfg!(loom) { 3 } else { CHUNK_BLOCKS * 4096 / INODE_BYTES };
 /// Heads of chains in the slot itself.
 pub const HEADS_INLINE: u32 = 6;
 /// Heads of chains in the block of further heads.

@@ -400,9 +400,10 @@ pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
     // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
     let plain = line[0] >> 32 & 0xfff == 1 && field(line[0], 58, 4) == 1;
     let whole = plain && marked(line) && field(line[0], 0, 32) == u64::from(checksum(seed, slot, line));
-    (whole && line[7] == mark(seed, slot)).then(|| WriteLine {
+    let pages = field(line[2], 40, 20);
+    (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
         page: PageNo(field(line[1], 0, 36)),
-        pages: field(line[2], 40, 20),
+        pages,
         end_in_last_page: field(line[1], 36, 13) as u32,
         version: Version(payload(line[3])),
         generation: payload(line[6]),

@@ -83,8 +83,8 @@ pub fn record(
     })
 }
 
-/// Reads a block whose words are given by index; `None` if its checksum is wrong.
-pub type Decode<'a, T> = &'a dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>;
+/// What the words of a block say, if its checksum is right.
+pub type Decode<'d, T> = &'d dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>;
 
 /// A block under one checksum: the word that was damaged, what it was, and what the block says then.
 pub fn block<T>(pass: &mut Pass<'_>, words: &[u64], decode: Decode<'_, T>) -> Option<(usize, u64, T)> {

@@ -2,7 +2,7 @@
 //!
 //! It shares `format` with the engine and nothing with recovery: two readings of one image that must agree.
 //!
-//! State       [`media`]: the region, and beside it the blocks that repair has changed so far. Nothing is written to the region
+//! State       `media`: the region, and beside it the blocks that repair has changed so far. Nothing is written to the region
 //!             before [`Verdict::apply`], and then the undo file comes first.
 //! Passes      A pass reads everything (`pass`) and collects issues and what would mend each. Repairs have a level: what is exact
 //!             (one flipped bit, told by a checksum) comes before what is made anew, logs before names, names before blocks that two

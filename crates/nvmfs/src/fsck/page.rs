@@ -123,8 +123,9 @@ impl PageAt {
         }
         let torn = line.contains(&0) && line.iter().all(|w| *w == 0 || *w & MARK == MARK);
         // A word that is zero was never flipped to that: but for the mark, which may rightly be missing.
-        let tried = !torn || line[..7].iter().all(|w| *w != 0);
-        if tried && let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines) {
+        if (!torn || line[..7].iter().all(|w| *w != 0))
+            && let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines)
+        {
             pass.issue(Code::RECORD_BIT, self.spot(target), "one bit of the record");
             pass.exact(slot_pos(self.block, target), mended.to_vec());
             lines[target as usize] = mended;

@@ -9,12 +9,16 @@
 //!             I2  a tombstone stays while an older record that it covers may be reachable. None is if the tombstone lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
 //!                 say so. Or if a later truncation covers all that it does.
+//!                 A removal stays, too, while a rename's record of the directory may count that lies in another directory's log
+//!                 (`VInode::owes`): a state record says that it does not any more.
 //!             I3  what other lanes see as a chain's first page (`Chain::oldest`) moves on only after the fence behind the
 //!                 unlinking: else a power cut could bring an older record back whose tombstone was dropped meanwhile.
 //! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
 
 use crate::alloc::free_later;
 use crate::core::Core;
+use crate::file::resize::restate;
+use crate::file::shift;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Blocks, Found, Record, WriteLine, parse, write_in};
 use crate::format::word::Line;
@@ -55,6 +59,10 @@ pub enum Eof {
 
 /// As [`step`].
 pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
+    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    if directory && inode.vi.owes() && restate(core, guard, inode, eof).is_err() {
+        return;
+    }
     let Ok(chain) = commit::chain_of(core, guard, inode) else { return };
     let mut garbage = Vec::new();
     for _ in 0..PAGES_A_STEP {
@@ -65,7 +73,7 @@ pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eo
     }
     settle(core, guard, chain, garbage);
     // Files of the papers' variants are logged anew later: see `relog::paper`.
-    let later = core.locks.is_some() && !matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    let later = core.locks.is_some() && !directory;
     if !later && too_long(core, inode) {
         relog::step(core, guard, inode, chain, eof);
     }
@@ -225,13 +233,13 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
             write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
         }
-        Record::Punch { page, version, .. } => {
-            // ORDERING: Relaxed, an older pair only keeps a record longer.
-            let later =
-                version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed);
-            !later && needed() && !planted(Bug::PunchDroppedEarly)
+        Record::Punch { .. } => {
+            tombstone_needed(core, inode, record, first_of) && !planted(Bug::PunchDroppedEarly)
         }
-        Record::Remap { .. } => true,
+        Record::Remap { page, version, .. } => {
+            !covered_later(inode, page, version)
+                && (needed() || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
+        }
         Record::Xattrs { generation, .. } => {
             xattr::generation(core, inode).is_none_or(|last| generation >= last)
         }
@@ -241,12 +249,30 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         Record::Name { dir, removed: true, ref name, version, .. } => {
             // A name that came back says all that its tombstone did.
             let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
-            dir == inode.id() && needed() && !back() && !planted(Bug::TombstoneDroppedEarly)
+            let needed = (needed() || inode.vi.owes()) && !planted(Bug::TombstoneDroppedEarly);
+            dir == inode.id() && needed && !back()
         }
         // A name that is gone was superseded by a tombstone, or by a record of the same name.
         Record::Name { dir, ref name, version, .. } => {
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
         }
+    }
+}
+
+/// Does a later truncation or shift cover all that this tombstone does?
+fn covered_later(inode: InodeRef<'_>, page: PageNo, version: Version) -> bool {
+    // ORDERING: Relaxed, an older pair only keeps a record longer.
+    version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed)
+}
+
+/// Is the record a tombstone of pages, and must it stay as one (I2)?
+pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
+    match *record {
+        Record::Punch { page, version, .. } | Record::Remap { page, version, .. } => {
+            !covered_later(inode, page, version)
+                && first_of.is_none_or(|chain| older_elsewhere(core, inode, chain))
+        }
+        _ => false,
     }
 }
 
@@ -293,9 +319,12 @@ fn carries_size(
     !newer
 }
 
-/// Blocks of the extent list that a record names; `None` if it cannot be read: then the page stays.
+/// Blocks of the extent list or map that a record names; `None` if it cannot be read: then the page stays.
 pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
     let mut blocks = Vec::new();
+    if let Record::Remap { blob, .. } = *record {
+        return shift::read_map(core, inode.id(), blob).map(|(_, blocks)| blocks);
+    }
     if let Record::Write { blocks: Blocks::List(first), .. } = *record {
         let mut next = Some(first);
         while let Some(at) = next {

@@ -64,6 +64,7 @@ pub fn commit(
                 core.region.fence();
             }
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
+            step(Step::Stored);
             // PERSIST: the operation is durable from here on.
             fence_unless(Bug::CommitFenceMissing, &core.region);
             Ok(Committed { clean: at.closed_page })

@@ -19,13 +19,14 @@ pub mod paper;
 use crate::core::Core;
 use crate::file::heddle::{lock_pages, look};
 use crate::file::resize::restate;
+use crate::file::shift;
 use crate::format::page::{PageHeader, SLOTS};
 use crate::format::record::{Blocks, Found, Record, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Chain};
-use crate::log::clean::{Eof, Page, alive, first_era, list_of, maps_a_page, settle};
+use crate::log::clean::{Eof, Page, alive, first_era, list_of, maps_a_page, settle, tombstone_needed};
 use crate::log::commit;
 use crate::names::table;
 use heddle_vfs::{FileKind, Result};
@@ -102,6 +103,7 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
                 slot += slots;
                 out.lists.extend(list_of(core, inode, &record)?);
                 if alive(core, inode, &record, Some(from)) {
+                    out.movable &= !tombstone_needed(core, inode, &record, Some(from));
                     out.add(core, inode, record);
                 }
             }
@@ -114,10 +116,12 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
-            // Tombstones too: two chains whose first pages hold some would wait for each other for ever. A copy says the same, wherever
-            // it stands.
-            Record::Name { .. } | Record::Xattrs { .. } => self.names.push(record),
-            Record::State(_) if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) => {
+            // Tombstones too: two chains whose first pages hold some would wait for each other for ever.
+            Record::Name { .. } => self.names.push(record),
+            // A copy says the same, wherever it stands.
+            Record::State(_) | Record::Xattrs { .. }
+                if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) =>
+            {
                 self.names.push(record)
             }
             Record::Write { page, pages, blocks, version, .. } => {
@@ -129,8 +133,12 @@ impl Alive {
                     self.state = true;
                 }
             }
-            Record::State(_) => self.state = true,
-            Record::Punch { .. } | Record::Remap { .. } => self.movable = false,
+            Record::State(_) | Record::Xattrs { .. } => self.state = true,
+            Record::Remap { .. } => match shift::current(core, inode, &record) {
+                Some(writes) => self.writes.extend(writes),
+                None => self.movable = false,
+            },
+            Record::Punch { .. } => self.movable = false,
         }
     }
 }
@@ -174,7 +182,8 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
             at = PageNo(at.0 + 1);
             continue;
         }
-        let mut stop = at;
+        // The page at `at` is in the run, whatever becomes of it meanwhile: a record of no page would be damage.
+        let mut stop = PageNo(at.0 + 1);
         while stop < end && current(stop) {
             stop = PageNo(stop.0 + 1);
         }

@@ -10,8 +10,8 @@ use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::Line;
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, planted};
+use crate::region::Region;
 use crate::variant::LogKind;
-use heddle_pmem::Region;
 
 /// What a scan needs to know.
 #[derive(Clone, Copy)]

@@ -1,11 +1,14 @@
 //! A bucket of a directory's table: one cache line that its writer must own anyway.
 //!
-//! State       `word`   version:48 | dead | changing | locked: the version of the last change of any name in it
-//!             `slots`  six entries: where (in units of 16 bytes):38 | low bits of the hash:26; 0 = none
+//! State       `word`   version:48 | lane:10 | dead | changing | locked: the version of the last change of any name in it, and who has
+//!                      locked it
+//!             `slots`  six entries: where (in units of 16 bytes):38 | high bits of the hash:26; 0 = none. So a look-up reads no other
+//!                      entry's line, and a table grows without reading any.
 //!             `chain`  further entries, linked
 //!             An entry is a row of words: next, hash, child with kind and length, generation, version, name (eight bytes a word).
 //! Invariants  I1  `slots`, `chain` and what they lead to change only while the bucket is locked and `changing`.
-//!             I2  each change raises the version: who read the same word before and after read one state. Only `locked` may differ:
+//!             I2  each change raises the version: who read the same word before and after read one state. Only `locked` and the lane
+//!                 may differ:
 //!                 a bucket is locked while its change is made durable, and means until then what it meant before.
 //!             I3  entries that are taken out may be reused at once; readers throw away what they read if the word moved, and follow
 //!                 offsets from such memory only after checking them.
@@ -16,31 +19,37 @@
 
 use crate::core::Core;
 use crate::ids::{InodeId, Version};
+use crate::lease;
+use crate::settle;
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_arena::{Ptr, Shared};
+use heddle_arena::sync::atomic::fence;
+use heddle_arena::{Ptr, Shared, Waited};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
-use std::time::Duration;
+use std::time::Instant;
 
 const LOCKED: u64 = 1;
 const CHANGING: u64 = 2;
 const DEAD: u64 = 4;
+const LANE_SHIFT: u32 = 4;
+const LANE_MASK: u64 = 0x3ff << LANE_SHIFT;
 const VERSION_SHIFT: u32 = 16;
+
+const _: () = assert!((crate::core::LANES as u64) << LANE_SHIFT <= LANE_MASK);
 
 /// Entries in the line itself.
 pub const SLOTS: usize = 6;
 const TAG_BITS: u32 = 26;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
+/// Bits of a hash.
+pub const HASH_BITS: u32 = 63;
 const UNIT: u64 = 16;
 
 pub const HEADER_WORDS: usize = 5;
 pub const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
 
 /// Tries to lock before sleeping.
-const SPINS: u32 = 200;
-/// Longest sleep before looking again whether the bucket still belongs to the directory.
-const NAP: Duration = Duration::from_millis(10);
+const SPINS: u32 = heddle_arena::sync::spins(200);
 /// Steps along a chain before looking whether it is still there.
 const STEPS: u32 = 64;
 
@@ -72,6 +81,11 @@ impl Word {
     /// The directory is dead, or has another table.
     pub fn dead(self) -> bool {
         self.0 & DEAD != 0
+    }
+
+    /// The lane that has locked it; 0: none that says so.
+    pub fn holder(self) -> u16 {
+        if self.0 & LOCKED == 0 { 0 } else { ((self.0 & LANE_MASK) >> LANE_SHIFT) as u16 }
     }
 
     /// Reading makes no sense just now.
@@ -240,12 +254,13 @@ impl Bucket {
         // ORDERING: Acquire, O1.
         fence(Acquire);
         // ORDERING: Relaxed, behind the fence.
-        (self.word.load(Relaxed) ^ before.0) & !LOCKED == 0
+        (self.word.load(Relaxed) ^ before.0) & !(LOCKED | LANE_MASK) == 0
     }
 
     /// Locks it; `ours` says whether waiting still makes sense.
     pub fn lock(&self, core: &Core, ours: impl Fn() -> bool) -> Result<Word, Dead> {
-        let mut spins = 0;
+        let (mut spins, mut began) = (0, None);
+        let me = lease::with_current(|_, lane| u64::from(lane) << LANE_SHIFT).unwrap_or(0);
         loop {
             // ORDERING: Relaxed, a guess that the CAS checks.
             let seen = self.word.load(Relaxed);
@@ -254,15 +269,21 @@ impl Bucket {
             }
             if seen & LOCKED == 0 {
                 // ORDERING: Acquire, pairs with the unlock; Relaxed on failure.
-                if self.word.compare_exchange(seen, seen | LOCKED, Acquire, Relaxed).is_ok() {
+                if self.word.compare_exchange(seen, seen | LOCKED | me, Acquire, Relaxed).is_ok() {
                     return Ok(Word(seen));
                 }
             } else if spins < SPINS {
                 spins += 1;
-                std::hint::spin_loop();
+                heddle_arena::sync::spin_hint();
             } else {
                 let locked = || self.word.load(SeqCst) & (LOCKED | DEAD) == LOCKED;
-                core.arena.parking().wait(core.arena.offset_of(self).raw(), locked, Some(NAP));
+                let key = core.arena.offset_of(self).raw();
+                let (by, since) = *began.get_or_insert_with(|| (seen & LANE_MASK, Instant::now()));
+                if by != seen & LANE_MASK {
+                    began = None;
+                } else if core.arena.parking().wait(key, locked, settle::look()) == Waited::TimedOut {
+                    settle::held_up(core, Word(seen).holder(), since.elapsed());
+                }
             }
         }
     }
@@ -286,6 +307,11 @@ impl Bucket {
         self.word.store(self.word.load(Relaxed) | CHANGING, Relaxed);
         // ORDERING: Release, O1.
         fence(Release);
+    }
+
+    /// Forgets all entries. Locked and changing; their memory is lost.
+    pub fn clear(&self) {
+        self.slots.iter().chain([&self.chain]).for_each(|slot| slot.store(0, Relaxed)); // ORDERING: Relaxed, I1.
     }
 
     /// Has it no entries? Exact under the lock.
@@ -335,7 +361,7 @@ impl Bucket {
         for slot in &self.slots {
             // ORDERING: Acquire, the entry's words are behind it.
             let slot = slot.load(Acquire);
-            if slot != 0 && slot & TAG_MASK == key.hash & TAG_MASK {
+            if slot != 0 && slot & TAG_MASK == tag(key.hash) {
                 let row = Row::at(core, (slot >> TAG_BITS) * UNIT)?;
                 if row.is(core, key)? {
                     return Ok(Some(row));
@@ -380,8 +406,7 @@ impl Bucket {
         let next = &core.arena.slice(Ptr::<AtomicU64>::from_raw(at), HEADER_WORDS)[0];
         // ORDERING: Relaxed throughout, I1; Release links the entry's words.
         if let Some(free) = self.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
-            next.store(0, Relaxed); // ORDERING: Relaxed, as above.
-            free.store(at / UNIT << TAG_BITS | hash & TAG_MASK, Release); // ORDERING: Release, as above.
+            free.store((at / UNIT) << TAG_BITS | tag(hash), Release); // ORDERING: Release, as above.
             return 0;
         }
         let first = self.chain.load(Relaxed);
@@ -424,16 +449,36 @@ impl Bucket {
         Some(Link::Chain(link))
     }
 
-    /// Moves every entry to the bucket that `to` names for its hash. All of them are the caller's alone; this one is changing.
-    pub fn scatter<'c>(&'c self, core: &'c Core, to: impl Fn(u64) -> &'c Bucket) {
-        // ORDERING: Relaxed throughout, I1.
-        let mut all: Vec<(u64, u64)> = Vec::new();
-        let _whole = self.each(core, |row| {
-            all.push((row.at, row.hash()));
-            Ok(())
-        });
-        for (at, hash) in all {
-            to(hash).hang(core, at, hash);
+    /// Moves every entry to its bucket of a table of `1 << bits`: of those only that are this one's parts, and empty. All of them are
+    /// the caller's alone; this one is changing.
+    pub fn scatter<'c>(&'c self, core: &'c Core, bits: u32, to: &'c [Bucket]) {
+        let mut rest = Vec::new();
+        for slot in &self.slots {
+            // ORDERING: Relaxed throughout, I1.
+            let slot = slot.load(Relaxed);
+            if slot != 0 && bits <= TAG_BITS {
+                let part = &to[((slot & TAG_MASK) >> (TAG_BITS - bits)) as usize];
+                // A part has as many slots as this bucket, and the chain comes later.
+                if let Some(free) = part.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
+                    free.store(slot, Relaxed); // ORDERING: Relaxed, published with the table.
+                }
+            } else if slot != 0 {
+                rest.push((slot >> TAG_BITS) * UNIT);
+            }
+        }
+        let mut at = self.chain.load(Relaxed);
+        while let Ok(row) = Row::at(core, at) {
+            rest.push(at);
+            at = row.next();
+        }
+        for at in rest {
+            let Ok(row) = Row::at(core, at) else { continue };
+            to[(row.hash() >> (HASH_BITS - bits)) as usize].hang(core, at, row.hash());
         }
     }
+}
+
+/// What a slot keeps of a hash.
+fn tag(hash: u64) -> u64 {
+    hash >> (HASH_BITS - TAG_BITS)
 }

@@ -14,6 +14,7 @@ use crate::format::layout::{chunk_of, inode_pos};
 use crate::ids::{InodeId, Version};
 use crate::inode::{Birth, InodeRef};
 use crate::itable;
+use crate::lane::Ending;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean};
 use crate::names::table;
@@ -21,6 +22,7 @@ use crate::opens;
 use crate::planted::{Bug, flushed_unless, planted};
 use crate::xattr::{self, List};
 use heddle_arena::Ptr;
+use heddle_arena::sync::{fence_behind_locked, spin_hint};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -60,6 +62,7 @@ pub fn make<'c>(
     let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
     // The name it is about to get: one that comes to end it now must find that it is in use.
     inode.vi.nlink.store(1, SeqCst);
+    guard.lane.intent.born.store(id.ino.0, SeqCst);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
         && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
@@ -104,6 +107,13 @@ pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 
 /// Ends an inode that has neither name nor handle. Damage met on the way stops further changes; nothing is freed twice.
 pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    guard.lane.intent.ends(inode.ino.0, Ending::Begun);
+    guard.lane.intent.born.store(0, SeqCst);
+    end_begun(core, guard, inode);
+    guard.lane.intent.ends(0, Ending::None);
+}
+
+fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let mut blocks = all_blocks(core, inode);
     match clean::log_blocks(core, inode) {
         Ok(log) => blocks.extend(log),
@@ -167,11 +177,15 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
 /// # Errors
 /// [`Error::Stale`] if it is dead.
 pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) -> Result<()> {
+    // What died before it was asked for has no generation.
+    if generation == 0 {
+        return Err(Error::Stale);
+    }
     while !opens::open(core, guard.id, inode, generation) {
         drop_open(core, guard, inode, generation);
         // Somebody is finding out whether it has handles: it may live on.
         while inode.vi.generation() == generation && !inode.vi.lives() {
-            std::hint::spin_loop();
+            spin_hint();
         }
         if inode.vi.generation() != generation {
             return Err(Error::Stale);
@@ -183,6 +197,8 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
 /// One handle less; ends the inode if that was all (I1).
 pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) {
     opens::lower(core, guard.id, inode, generation);
+    // O2 of `opens`.
+    fence_behind_locked();
     // Also if it was another inode's slot for a moment: the count may have kept that one from being ended.
     if inode.vi.nlink.load(SeqCst) == 0 {
         end_once(core, guard, inode);
@@ -190,8 +206,9 @@ pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ge
 }
 
 /// The last name and the last handle may go at once, and a late `open` may be about to find out: one of them ends the inode.
-fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    if opens::claim_end(core, inode) {
+pub fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    if opens::claim_end(core, guard.lane, inode) {
         end(core, guard, inode);
     }
+    guard.lane.intent.ends(0, Ending::None);
 }

@@ -18,8 +18,9 @@ use crate::inode::InodeRef;
 use crate::itable;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
+use crate::log::clean::{self, Eof};
 use crate::log::commit::Committed;
-use crate::log::{chain, clean, commit};
+use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At as Place, Locks};
 use crate::names::table::{self, Crowded, Key, Named};
@@ -119,7 +120,7 @@ pub fn tidy_up(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, rest: 
         table::grow(core, guard.own, dir, crowded, latched);
     }
     if rest.clean {
-        clean::step(core, guard, dir);
+        clean::step_with(core, guard, dir, if latched { Eof::Held } else { Eof::Free });
     }
     life::drop_open(core, guard, dir, generation);
 }
@@ -152,7 +153,10 @@ pub fn make<'c>(
         opens::raise(core, guard.id, inode, inode.vi.generation());
     }
     match named_in(core, guard, dir, key, node, inode) {
-        Ok(rest) => tidy_up(core, guard, dir, rest, latched.is_some()),
+        Ok(rest) => {
+            guard.lane.intent.born.store(0, SeqCst);
+            tidy_up(core, guard, dir, rest, latched.is_some());
+        }
         Err(error) => {
             if open {
                 opens::lower(core, guard.id, inode, inode.vi.generation());

@@ -3,7 +3,11 @@
 //! Within a directory both records are one transaction in one chain, at one version. Across directories the transaction lies in a
 //! chain of the new directory and carries the old directory's records too, marked foreign: it commits the rename alone. Then the old
 //! directory gets its own copy of them, durable before any lock is dropped, so that its log can be read without the other's again.
-//! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it).
+//! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it). The foreign records stay readable
+//! for as long as their page does: so they carry the generation of the old directory's attributes, which stand still meanwhile, and
+//! count only while its log holds no later state. Before it drops a tombstone, cleaning sees to that (`clean`, I2).
+//!
+//! Lock order  the rename latch, the old directory's EOF latch (the papers' variants: both directories'), buckets.
 //!
 //! Loops are excluded by one latch for renames of directories across directories (D22). Only such a rename changes who is above whom;
 //! so under the latch the ancestor walk sees a tree that stands still, but for directories that die, which `locks` finds out: what is
@@ -74,6 +78,8 @@ pub fn rename(
         let (low, high) = if from.dir.ino <= to.dir.ino { (from.dir, to.dir) } else { (to.dir, from.dir) };
         let first = latch(core, low);
         let second = if across { latch(core, high) } else { None };
+        // The old directory's attributes stand still: see `VInode::owe`.
+        let leaving = (across && first.is_none()).then(|| from.dir.vi.eof.lock());
         // What is exchanged does not die.
         let victim = victim_of(core, guess.target.as_ref()).filter(|_| mode != RenameMode::Exchange);
         // One of the two directories themselves is refused.
@@ -84,12 +90,13 @@ pub fn rename(
         if !found.is_like(&guess) {
             continue;
         }
-        let latched = first.is_some();
         let Some(done) =
             rename_locked(core, guard, cred, (from, keys[0]), (to, keys[1]), mode, found, locks)?
         else {
             return Ok(());
         };
+        drop(leaving);
+        let latched = first.is_some();
         tidy_up(core, guard, to.dir, done.to, latched);
         tidy_up(core, guard, from.dir, done.from, latched);
         drop((first, second));
@@ -287,6 +294,9 @@ fn commit_plan(
         prepare(core, guard, plan.from.0.dir, from.slots_max())?;
     }
     let entry_to = table::prepare(core, guard.own, plan.to.1.name)?;
+    if plan.across() {
+        plan.from.0.dir.vi.owe(plan.from.0.dir.vi.change());
+    }
     let both = [to, from.clone()];
     let told = if planted(Bug::RenameTellsOneDirectory) && plan.across() { &both[..1] } else { &both[..] };
     if planted(Bug::OldNameGoesFirst) {

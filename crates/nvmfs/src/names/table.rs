@@ -17,15 +17,24 @@
 //! Orderings   O1  the word is stored (Release) when the array is filled, and loaded (Acquire) before it and compared after it.
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
+mod dead;
+
+pub use dead::{Logged, settle_dead};
+
 use crate::core::{Core, no_memory};
 use crate::ids::Version;
 use crate::inode::InodeRef;
 use crate::lane::Own;
-use crate::names::bucket::{Bucket, Dead, ENTRY_WORDS_MAX, HEADER_WORDS, Row, SLOTS, Torn, word_of};
+use crate::lease;
+use crate::names::bucket::{
+    Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, HEADER_WORDS, Row, SLOTS, Torn, word_of,
+};
+use crate::settle;
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, FileKind, Ino, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 pub use crate::names::bucket::{Key, Named, Prepared};
 
@@ -33,9 +42,10 @@ pub use crate::names::bucket::{Key, Named, Prepared};
 pub const CLASSES: usize = 33;
 const BITS_MAX: u32 = CLASSES as u32 - 1;
 const BITS_MASK: u64 = 63;
-const HASH_BITS: u32 = 63;
 /// Entries outside a bucket's line that make the table grow.
 const CROWD: usize = 4;
+/// How much larger it gets: seldom, because all of its lines change hands then.
+const GROWTH_BITS: u32 = 2;
 /// Buckets that are looked at to tell a full table from one with a few names of one hash.
 const SAMPLE: usize = 32;
 /// Names a bucket, in a table that is made for a known number.
@@ -101,7 +111,7 @@ impl<'c> Table<'c> {
     fn read<T>(&self, bucket: &'c Bucket, f: impl FnOnce(&'c Bucket) -> Seen<T>) -> Option<Option<T>> {
         let before = bucket.word();
         if before.changing() {
-            std::hint::spin_loop();
+            heddle_arena::sync::spin_hint();
             return None;
         }
         // Dead, and the directory's all the same: so is the directory, and has no names.
@@ -125,12 +135,36 @@ fn read<'c, T>(
             return Ok(result);
         }
     }
+    if lease::with_current(|_, _| ()).is_none() {
+        return read_patiently(core, dir, hash, f);
+    }
     match lock(core, dir, hash) {
         Ok(locked) => f(&locked.table, locked.bucket)
             .map(Some)
             .map_err(|Torn| core.damage(format!("the volatile table of directory {}", dir.ino.0))),
         Err(Error::NotFound) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// As `read`, for who has no lane to lock with: a lock without a name could not be taken from the dead.
+fn read_patiently<'c, T>(
+    core: &'c Core,
+    dir: InodeRef<'c>,
+    hash: u64,
+    mut f: impl FnMut(&Table<'c>, &'c Bucket) -> Seen<T>,
+) -> Result<Option<T>> {
+    let began = Instant::now();
+    loop {
+        let table = Table::of(core, dir).ok_or(Error::Stale)?;
+        let bucket = &table.buckets[table.index(hash)];
+        if let Some(result) = table.read(bucket, |bucket| f(&table, bucket)) {
+            return Ok(result);
+        }
+        std::thread::yield_now();
+        if bucket.word().changing() && began.elapsed() > settle::LOOK {
+            settle::held_up(core, bucket.word().holder(), began.elapsed());
+        }
     }
 }
 
@@ -233,11 +267,17 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// Says, for who settles this lane if it dies, that buckets of this directory may be locked by it.
+fn announce(dir: InodeRef<'_>) {
+    lease::with_current(|core, lane| core.lane(lane).intent.note_dir(dir.ino.0));
+}
+
 /// Locks the bucket of a hash.
 ///
 /// # Errors
 /// [`Error::NotFound`] if the directory is dead.
 pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'c>> {
+    announce(dir);
     loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
         let bucket = &table.buckets[table.index(hash)];
@@ -325,6 +365,7 @@ pub struct Whole<'c> {
 /// # Errors
 /// [`Error::NotFound`] if it is dead.
 pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
+    announce(dir);
     'again: loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
         let mut whole = Whole { core, table, locked: 0 };
@@ -360,6 +401,17 @@ impl Drop for Whole<'_> {
             bucket.unlock(self.core, bucket.word().version());
         }
     }
+}
+
+/// Ends the buckets of a directory that lost its name, if a dead lane holds all of them that still live.
+pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
+    let Some(table) = Table::of(core, dir) else { return false };
+    let gone = |bucket: &Bucket| bucket.word().dead() || bucket.word().holder() == lane;
+    let all = table.buckets.iter().all(|bucket| gone(bucket) && bucket.is_empty());
+    if all {
+        table.buckets.iter().filter(|bucket| !bucket.word().dead()).for_each(|bucket| bucket.kill(core));
+    }
+    all
 }
 
 /// Takes the memory of an entry of this name.
@@ -406,7 +458,7 @@ pub fn free(core: &Core, own: &mut Own, dir: InodeRef<'_>) {
     give_array(core, own, word);
 }
 
-/// Doubles the table, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
+/// Makes the table larger, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
 /// latch. Without memory it stays as it is: slower, not wrong.
 pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
     let _latch = (!latched).then(|| dir.vi.eof.lock());
@@ -415,12 +467,13 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
     if old.table.word != crowded.0 || bits >= BITS_MAX || !pays(old.table.buckets) {
         return;
     }
-    let Ok((word, new)) = take_array(core, own, bits + 1) else { return };
-    for (i, bucket) in old.table.buckets.iter().enumerate() {
+    let more = GROWTH_BITS.min(BITS_MAX - bits);
+    let Ok((word, new)) = take_array(core, own, bits + more) else { return };
+    for (parts, bucket) in new.chunks(1 << more).zip(old.table.buckets) {
         let version = bucket.word().version();
-        new[2 * i..][..2].iter().for_each(|half| half.revive(version));
+        parts.iter().for_each(|part| part.revive(version));
         bucket.begin_change();
-        bucket.scatter(core, |hash| &new[(hash >> (HASH_BITS - bits - 1)) as usize]);
+        bucket.scatter(core, bits + more, new);
     }
     // ORDERING: Release, O1.
     dir.vi.aux.store(word, Release);

@@ -2,6 +2,7 @@
 
 use crate::cell::Map;
 use crate::core::{Core, no_memory};
+use crate::file::shift;
 use crate::format::extent_list;
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
@@ -16,7 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Size, times and extended attributes, merged from records in any order: the state with the largest generation, raised by what was written since.
+/// Size, times and extended attributes, merged from records in any order: the state with the largest generation, raised by what was
+/// written since.
 #[derive(Default)]
 pub struct Attributes {
     state: Option<State>,
@@ -32,6 +34,11 @@ impl Attributes {
         if self.state.is_none_or(|s| s.generation < state.generation) {
             self.state = Some(state);
         }
+    }
+
+    /// Generation of the last state.
+    pub fn generation(&self) -> u64 {
+        self.state.map_or(0, |state| state.generation)
     }
 
     /// Takes a change of content in that saw this generation.
@@ -132,7 +139,11 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32) -> Result<u64> {
             attributes.xattrs(generation, blob);
             Ok(())
         }
-        Record::Remap { .. } => Err(Error::Corrupt(format!("inode {}: a map", ino.0))),
+        Record::Remap { page, version, mtime, generation, .. } => {
+            attributes.written(generation, 0, mtime);
+            punches.push((page, PageNo::END, version));
+            map_remap(core, inode, record)
+        }
         Record::Name { .. } => Err(Error::Corrupt(format!("inode {}: a name in the log of a file", ino.0))),
     })?;
     // Tombstones last: then merging them is independent of the order of the rest.
@@ -179,6 +190,33 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
                 cell.set(map, version);
             }
             at = PageNo(at.0 + 1);
+        }
+    }
+    Ok(())
+}
+
+/// The pages that a map gives blocks to; the rest of what it covers is cleared with the tombstones. Its own blocks are claimed, as
+/// those of a list.
+fn map_remap(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
+    let Record::Remap { page: from, blob, version, .. } = *record else { return Ok(()) };
+    let damaged =
+        || Error::Corrupt(format!("inode {}: the map of its pages from {} on", inode.ino.0, from.0));
+    let (runs, blocks) = shift::read_map(core, inode.id(), blob).ok_or_else(damaged)?;
+    if !blocks.into_iter().all(|extent| core.free_map().claim(extent)) {
+        return Err(damaged());
+    }
+    for run in runs {
+        if run.page < from || !core.layout.holds(run.blocks.block, run.blocks.count) {
+            return Err(damaged());
+        }
+        for i in 0..run.blocks.count {
+            let block = run.blocks.block.plus(i);
+            let map = if run.unwritten { Map::unwritten(block) } else { Map::data(block) };
+            let found = inode.vi.index().grow(&core.arena, PageNo(run.page.0 + i)).map_err(no_memory)?;
+            let cell = &found.cells[0];
+            if cell.lv().version() < version {
+                cell.set(map, version);
+            }
         }
     }
     Ok(())

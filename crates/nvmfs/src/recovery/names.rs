@@ -26,6 +26,8 @@ struct Dir {
     attributes: Attributes,
     /// Largest version of any of its names, present or gone: no bucket starts below it.
     version: Version,
+    /// Largest generation of a record of its names in another directory's log.
+    owed: Option<u64>,
     parent: Option<Ino>,
 }
 
@@ -127,19 +129,26 @@ fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
         .collect()
 }
 
-/// Applies foreign records to the directories that are known; returns those that were news to them.
+/// Applies foreign records to the directories that are known; returns those that were news to them. One is believed only if the
+/// directory's own log knows no later state of its attributes: else it was paid, and may be older than what was dropped since.
 fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut owed = Vec::new();
     foreign.retain(|record| {
-        let Record::Name { dir, name, version, .. } = record else { return false };
+        let Record::Name { dir, name, version, generation, .. } = record else { return false };
         let Some((id, known)) = dirs.get_mut(&dir.ino) else { return true };
-        let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
         // Another generation: the directory that was meant is gone, its number reused.
-        if *id == *dir && planted(Bug::RenameReplayedTwice) {
+        if *id != *dir {
+            return false;
+        }
+        // It stays readable: no record of the name may be made that looks older.
+        known.version = known.version.max(*version);
+        known.owed = known.owed.max(Some(*generation));
+        let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
+        if planted(Bug::RenameReplayedTwice) {
             if let Record::Name { removed, child, kind, ref name, version, .. } = *record {
                 known.entries.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
             }
-        } else if *id == *dir && news {
+        } else if news && *generation >= known.attributes.generation() {
             enter_name(known, record);
             owed.push(record.clone());
         }
@@ -195,6 +204,9 @@ pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report>
         let inode = core.inode(*ino)?;
         table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
         dir.attributes.apply(core, guard.own, inode)?;
+        if let Some(generation) = dir.owed {
+            inode.vi.owe(generation);
+        }
         inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
         let mut subdirs = 0;
         for (name, (version, what)) in &dir.entries {

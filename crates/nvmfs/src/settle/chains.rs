@@ -15,11 +15,8 @@ use std::sync::atomic::Ordering::Acquire;
 /// Brings the chains of an inode that this lane owns in order: what was stored is flushed, slots of a torn transaction are zeroed, the
 /// next record will go to a new page. The caller fences. A page that was prepared and never linked is added to `garbage`.
 pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Extent>) -> Result<()> {
-    for chain in chain::existing(core, inode) {
-        // A directory's chain has no owner of its own: its latch is held by the lane, or the caller would not ask.
-        if chain.belongs_to(lane) || (inode.vi.is_directory() && inode.vi.eof.held_by(lane)) {
-            repair_one(core, inode, chain, garbage)?;
-        }
+    for chain in chain::existing(core, inode).filter(|chain| chain.belongs_to(lane)) {
+        repair_one(core, inode, chain, garbage)?;
     }
     Ok(())
 }

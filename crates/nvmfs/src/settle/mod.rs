@@ -1,35 +1,46 @@
 //! The dead: what a lane has left is brought to an end, by whoever finds it.
 //!
-//! The media decides: a transaction that is whole counts, one that is not never happened. The argument, the order of the steps and why it is
+//! The media decides: a transaction that is whole counts, one that is not never happened. The argument, the order of the steps and why
+//! it is
 //! this one: docs/processes.md.
 //!
 //! Invariants  I1  the caller holds the lane's lease, so that its last holder is dead, or has let go of it.
-//!             I2  nothing is taken for granted that the dead one has written: numbers are checked before they lead anywhere, and a lock is let
+//!             I2  nothing is taken for granted that the dead one has written: numbers are checked before they lead anywhere, and a lock
+//!                 is let
 //!                 go only if its own word names the lane.
 //!             I3  no lock is waited for; every step may be done twice.
 //! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks free last, behind the fence.
 
 mod chains;
+mod names;
 mod records;
 mod stopped;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use crate::core::{Core, LANES};
 use crate::file::heddle::wake;
+use crate::file::steps::{Step, step};
+use crate::format::record::Record;
 use crate::ids::{Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own, Pinning};
 use crate::latch::Latch;
-use crate::lease::give_back;
+use crate::lease::{LaneGuard, Scratch, give_back, of_the_dead};
 use heddle_arena::{LaneId, Ptr};
 use heddle_vfs::Ino;
+use names::Changed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 /// How long a thread waits for a lock before it looks whether the holder is dead, and how often it looks then.
 pub const LOOK: Duration = Duration::from_millis(10);
+
+/// The same, for who waits; in a model time does not pass, and nobody dies.
+pub fn look() -> Option<Duration> {
+    (!cfg!(any(loom, shuttle))).then_some(LOOK)
+}
 
 /// Others wait for this lane since `waited`: if its holder is dead, it is settled here and now; if it is stopped for too long,
 /// it is killed first.
@@ -54,6 +65,9 @@ fn settle_if_dead(core: &Core, lane: u16) -> bool {
     true
 }
 
+/// Serial numbers that were scribbled over must still fit their fields.
+const SERIAL_MASK: u64 = (1 << 60) - 1;
+
 /// How long calls of attached processes may take to end when the file system is unmounted.
 const END_MAX: Duration = Duration::from_secs(10);
 
@@ -61,6 +75,10 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// settled. False: somebody is still inside.
 pub fn end(core: &Core) -> bool {
     core.root().ended.store(1, SeqCst);
+    if cfg!(shuttle) {
+        // Threads of a model have ended by then, and time is short.
+        return true;
+    }
     // SAFETY: no memory is involved. With it, whoever began a call before has stored `inside` where it is seen below (O1 of `lease`).
     let barrier = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if barrier != 0 {
@@ -109,26 +127,32 @@ pub fn settle(core: &Core, lane: u16) {
 fn settle_lane(core: &Core, number: u16) {
     let lane = core.lane(number);
     // SAFETY: I1: the lease is the caller's, and no guard of it exists.
-    let own = unsafe { lane.own() };
-    let mut garbage = Vec::new();
-    let held_directories = latched(core, lane, number).filter_map(|(_, inode)| inode);
-    let owners = own.chains.iter().map(|held| held.ino).chain([lane.intent.cells().0]);
-    let owners: Vec<InodeRef<'_>> = owners
-        .chain(lane.intent.log().map(|(ino, ..)| ino))
-        .filter_map(|ino| living(core, ino))
-        .chain(held_directories.filter(|inode| inode.vi.is_directory()))
-        .collect();
-    for inode in &owners {
-        if let Err(error) = chains::repair(core, number, *inode, &mut garbage) {
-            let _noted = core.damage(error.to_string());
-        }
+    if !lane.is_sound(unsafe { lane.own() }) {
+        let _noted =
+            core.damage(format!("somebody has scribbled over lane {number}; nothing is changed any more"));
+        // SAFETY: as above.
+        return unsafe { lane.reset() };
     }
+    let mut scratch = Scratch::default();
+    let mut guard = of_the_dead(core, number, &mut scratch);
+    // SAFETY: the lane is the caller's (I1).
+    unsafe { guard.own.heap.distrust(&core.arena) };
+    guard.own.bucket = 0;
+    let mut garbage = Vec::new();
+    repair_chains(core, &mut guard, &mut garbage);
+    step(Step::Settling);
     // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
     core.region.fence();
-    let counts = transaction(core, own, lane, number, &mut garbage);
+    let (counts, changed) = transactions(core, guard.own, lane, number, &mut garbage);
+    step(Step::Settling);
     unlock_cells(core, lane, number);
+    step(Step::Settling);
     lane.end_dead(counts);
+    let nameless = names::settle(core, &mut guard, &changed);
+    lane.intent.logged();
+    lane.intent.forget_dirs();
     release_latches(core, lane, number);
+    step(Step::Settling);
     if let Pinning::Done(ino) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
@@ -136,16 +160,36 @@ fn settle_lane(core: &Core, number: u16) {
         inode.vi.unpin();
     }
     lane.intent.unpinned();
-    chains::let_go(core, number, &owners);
-    own.chains = Default::default();
-    own.chains_busy = 0;
-    give_blocks(core, own, lane, garbage, number);
+    names::end_inodes(core, &mut guard, &changed, nameless);
+    step(Step::Settling);
+    give_blocks(core, guard.own, lane, garbage, number);
+    step(Step::Settling);
     // The last numbers may have been used and not yet counted.
-    own.page_serial += 1;
-    own.inode_serial += 1;
+    guard.own.page_serial = (guard.own.page_serial.wrapping_add(1)) & SERIAL_MASK;
+    guard.own.inode_serial = (guard.own.inode_serial.wrapping_add(1)) & SERIAL_MASK;
+    drop(guard);
     // ORDERING: Release, after all of it.
     lane.intent.inside.store(0, Release);
     lane.intent.holder.store(0, Release); // ORDERING: Release, as above.
+}
+
+/// Brings the chains that the lane was using in order, and gives them to nobody.
+fn repair_chains(core: &Core, guard: &mut LaneGuard<'_>, garbage: &mut Vec<Extent>) {
+    let intent = &guard.lane.intent;
+    let logs = [intent.log_before(), intent.log()];
+    let owners = guard.own.chains.iter().map(|held| held.ino).chain([intent.cells().0]);
+    let mut owners: Vec<u64> = owners.chain(logs.into_iter().flatten().map(|(ino, ..)| ino)).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let owners: Vec<InodeRef<'_>> = owners.into_iter().filter_map(|ino| living(core, ino)).collect();
+    for inode in &owners {
+        if let Err(error) = chains::repair(core, guard.id, *inode, garbage) {
+            let _noted = core.damage(error.to_string());
+        }
+    }
+    chains::let_go(core, guard.id, &owners);
+    guard.own.chains = Default::default();
+    guard.own.chains_busy = 0;
 }
 
 /// The inode of this number, if one lives there.
@@ -153,19 +197,27 @@ fn living(core: &Core, ino: u64) -> Option<InodeRef<'_>> {
     core.slot(Ino(ino)).filter(|inode| ino != 0 && inode.vi.generation() != 0)
 }
 
-/// Applies the transaction that the lane was writing, if it is whole; true if it was.
-fn transaction(core: &Core, own: &mut Own, lane: &Lane, number: u16, garbage: &mut Vec<Extent>) -> bool {
-    let Some((ino, page, slot)) = lane.intent.log() else { return lane.state().committed() };
-    let Some(inode) = living(core, ino) else { return lane.state().committed() };
-    let records = records::written(core, inode, page, slot);
-    if records.is_empty() {
-        return lane.state().committed();
+/// Applies the transactions that the lane was writing, those that are whole; true if there was one. What they say of names comes back.
+fn transactions(
+    core: &Core,
+    own: &mut Own,
+    lane: &Lane,
+    number: u16,
+    garbage: &mut Vec<Extent>,
+) -> (bool, Vec<Changed>) {
+    let (mut counts, mut changed) = (lane.state().committed(), Vec::new());
+    for (ino, page, slot) in [lane.intent.log_before(), lane.intent.log()].into_iter().flatten() {
+        let Some(inode) = living(core, ino) else { continue };
+        let records = records::written(core, inode, page, slot);
+        counts |= !records.is_empty();
+        if !records.is_empty() && lane.state().active() {
+            lane.commit();
+        }
+        records::apply(core, own, number, inode, &records, garbage);
+        let names = records.into_iter().filter(|record| matches!(record, Record::Name { .. }));
+        changed.extend(names.map(|record| Changed { home: ino, record }));
     }
-    if lane.state().active() {
-        lane.commit();
-    }
-    records::apply(core, own, number, inode, &records, garbage);
-    true
+    (counts, changed)
 }
 
 /// Unlocks what the lane still holds of the cells that it meant to take: nothing has changed there.

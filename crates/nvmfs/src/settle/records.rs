@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::file::heddle::{add_extent, wake};
 use crate::file::place::block_at;
 use crate::file::resize;
+use crate::file::shift;
 use crate::format::extent_list;
 use crate::format::page::{PageHeader, SLOTS};
 use crate::format::record::{Blocks, Record};
@@ -84,8 +85,21 @@ pub fn apply(
                 }
             }
             Record::State(_) | Record::Name { .. } | Record::Xattrs { .. } => {}
-            Record::Remap { .. } => {
-                let _noted = core.damage(format!("inode {}: moving its pages was cut short", inode.ino.0));
+            Record::Remap { page, blob, version, .. } => {
+                inode.vi.raise_floor(version);
+                if moves_eof {
+                    // ORDERING: Relaxed, as where the living do it (`shift::publish`).
+                    inode.vi.tomb_page.store(page.0, Relaxed);
+                    inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+                }
+                match shift::read_map(core, inode.id(), blob) {
+                    Some((runs, _)) => {
+                        shift::roll_forward(core, lane, inode, page, version, &runs, &mut replaced)
+                    }
+                    None => {
+                        let _noted = core.damage(format!("inode {}: the map of its pages", inode.ino.0));
+                    }
+                }
             }
         }
     }

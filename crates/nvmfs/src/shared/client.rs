@@ -89,8 +89,9 @@ pub fn attach(socket: &Path) -> Result<NvmFs, AttachError> {
     let variant = variant.ok_or_else(|| rubbish("the variant"))?;
     let path = Some(Path::new(OsStr::from_bytes(answer.text()))).filter(|p| !p.as_os_str().is_empty());
     let read_only = answer.read_only != 0;
-    let region =
+    let mut region =
         Region::attach(region, path, answer.region_bytes, read_only).map_err(|e| map(e.to_string()))?;
+    region.close_file();
     let arena = Arena::attach(arena).map_err(|e| map(e.to_string()))?;
     if arena.capacity_bytes() != answer.arena_bytes {
         return Err(rubbish("the length of the arena"));

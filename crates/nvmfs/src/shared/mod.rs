@@ -4,11 +4,13 @@
 //! descriptors; from then on they work as its own threads do, through the same code, and need the daemon no more. What is
 //! argued about death and delay: docs/processes.md.
 //!
-//! State       [`place`]: where the socket is; [`wire`]: what is said on it; [`server`], [`client`]: the two ends.
+//! State       [`place`]: where the socket is; [`wire`]: what is said on it; [`server`], [`client`]: the two ends; [`adopt`]: after a
+//!             daemon's death.
 //! Invariants  I1  nothing is believed that comes from the socket: lengths and numbers are checked, descriptors are looked at.
 //!             I2  an arena is taken for what it says only if boot, image and mount epoch are those of the welcome (L6).
 //! Source      protocol review L1, L6; fuse-and-bypass 4.
 
+pub mod adopt;
 pub mod client;
 pub mod place;
 pub mod server;

@@ -10,6 +10,7 @@ use super::wire::{self, Answer, Hello, PACKET_BYTES};
 use crate::core::Core;
 use crate::settle;
 use crate::volume::Volume;
+use heddle_arena::LaneId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -25,6 +26,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -110,11 +112,16 @@ impl Server {
         let lock = lock_beside(&socket, &hex(uuid), options.group)?;
         let listener = open(&socket, options.group).map_err(fail)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?);
+        let (ready, is_ready) = std::sync::mpsc::channel();
         let door = Door { core, listener, stop: Arc::clone(&stop), group: options.group, talks: Vec::new() };
         let thread = std::thread::Builder::new()
             .name("heddle-door".into())
-            .spawn(move || door.serve())
+            .spawn(move || door.serve(&ready))
             .map_err(fail)?;
+        // The lane that says that this daemon lives is its thread's.
+        if is_ready.recv() != Ok(true) {
+            return Err(ServerError::Taken { socket });
+        }
         Ok(Server { socket, stop, thread: Some(thread), _lock: lock })
     }
 
@@ -178,6 +185,8 @@ fn open(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
 struct Talk {
     socket: OwnedFd,
     pid: u32,
+    /// It may not attach.
+    refusal: Option<String>,
     until: Instant,
 }
 
@@ -190,12 +199,26 @@ struct Door {
 }
 
 impl Door {
-    fn serve(mut self) {
+    fn serve(mut self, ready: &Sender<bool>) {
+        let keeper = self.core.keeper().lease_lane(&self.core.arena, LaneId(1));
+        // Whoever started this thread waits for it.
+        let _heard = ready.send(keeper.is_some());
+        if keeper.is_none() {
+            return;
+        }
+        self.listen();
+        let _ours = self.core.keeper().release(&self.core.arena, LaneId(1));
+    }
+
+    fn listen(&mut self) {
+        let mut locked = false;
         let mut looked = Instant::now();
         loop {
             let (stopped, called, spoken) = self.wait();
             if looked.elapsed() >= LOOK_EVERY {
                 settle::sweep(&self.core);
+                // One that took over from a dead daemon has no lock of its own until the last client of that one has gone.
+                locked = locked || self.core.region.lock_again();
                 looked = Instant::now();
             }
             if stopped {
@@ -243,17 +266,26 @@ impl Door {
                 "user {} may not attach: only the user who mounted the image (or the group named with -o attach-group=). Use the mount",
                 who.uid.as_raw()
             );
-            refuse(&socket, &why);
+            // Said when it has greeted: what it has sent and nobody has read would take the answer away.
+            self.talks.push(Talk {
+                socket,
+                pid: 0,
+                refusal: Some(why),
+                until: Instant::now() + GREETING_MAX,
+            });
             return;
         }
         let pid = who.pid.as_raw_nonzero().get() as u32;
-        self.talks.push(Talk { socket, pid, until: Instant::now() + GREETING_MAX });
+        self.talks.push(Talk { socket, pid, refusal: None, until: Instant::now() + GREETING_MAX });
     }
 
     fn answer(&self, talk: &Talk) {
         let mut packet = [0; PACKET_BYTES];
         // Descriptors that a client sends are closed at once.
         let Ok((len, _sent)) = wire::receive(&talk.socket, &mut packet, RecvFlags::empty()) else { return };
+        if let Some(why) = &talk.refusal {
+            return refuse(&talk.socket, why);
+        }
         let hello = match Hello::parse(&packet[..len]) {
             Ok(hello) => hello,
             Err(why) => return refuse(&talk.socket, why),

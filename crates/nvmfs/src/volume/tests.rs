@@ -3,8 +3,8 @@
 use super::{MountOptions, format, mount};
 use crate::core::{Core, Parts};
 use crate::fs::NvmFs;
+use crate::region::Region;
 use crate::variant::Variant;
-use heddle_pmem::Region;
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Cookie, Cred, FileSystem, Ino, Name, OpenFlags};
 use std::sync::Arc;

@@ -275,7 +275,7 @@ fn a_slot_that_is_garbage_is_made_anew_from_its_name_and_keeps_its_content() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::SLOT_LOST, |craft, sample| {
             let at = craft.slot(sample.ino("/pieces"));
-            (0..8).for_each(|i| craft.store(at.plus(i * 8), 0xdead_beef_0000_0000 | i + 1));
+            (0..8).for_each(|i| craft.store(at.plus(i * 8), 0xdead_beef_0000_0000 | (i + 1)));
         });
         rest_is_whole(&sample, &tree, &["/pieces"]);
         let (is, was) = (&tree.nodes[&b"/pieces"[..]], &sample.tree.nodes[&b"/pieces"[..]]);

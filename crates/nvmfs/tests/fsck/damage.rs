@@ -49,7 +49,7 @@ fn damage(image: &mut [u8], survey: &Survey, random: &mut Random) -> BTreeSet<In
             image[at] = match how {
                 0 | 1 => random.below(256) as u8,
                 2 | 3 => 0,
-                _ => image[at] ^ (1 << random.below(8)) * u8::from(random.below(20) == 0),
+                _ => image[at] ^ ((1 << random.below(8)) * u8::from(random.below(20) == 0)),
             };
         }
     }

@@ -1,6 +1,7 @@
 //! A mounted image with a door, and the processes that come through it.
 
 use crate::common::options;
+use heddle_nvmfs::adopt::{AdoptError, adopt};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};
@@ -12,10 +13,47 @@ use std::time::{Duration, Instant};
 pub const ROLE: &str = "HEDDLE_PROCESSES_ROLE";
 pub const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
 
-/// An image in memory, mounted, with a daemon that hands it out.
-pub struct House {
+/// An image that is mounted and handed out.
+pub struct Mounted {
     volume: Option<Volume>,
     server: Option<Server>,
+}
+
+impl Mounted {
+    /// The image at this place.
+    pub fn of(place: &Path, how: ServerOptions) -> Mounted {
+        // Between fork and exec the children of other tests hold every lock of this process.
+        let began = Instant::now();
+        let region = loop {
+            match Region::open(place.join("image"), &OpenOptions::default()) {
+                Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < Duration::from_secs(2) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => break other.unwrap(),
+            }
+        };
+        Mounted::with(mount(region, &options()).unwrap(), place, how)
+    }
+
+    fn with(volume: Volume, place: &Path, how: ServerOptions) -> Mounted {
+        let server =
+            Server::start(&volume, &ServerOptions { socket: Some(place.join("door")), ..how }).unwrap();
+        Mounted { volume: Some(volume), server: Some(server) }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        if let Some(volume) = self.volume.take() {
+            volume.unmount();
+        }
+    }
+}
+
+/// An image in memory with a daemon in this process.
+pub struct House {
+    mounted: Option<Mounted>,
     dir: tempfile::TempDir,
     socket: PathBuf,
 }
@@ -26,23 +64,28 @@ impl House {
     }
 
     pub fn with(len_bytes: u64, how: ServerOptions) -> House {
+        let mut house = House::unmounted(len_bytes);
+        house.mounted = Some(Mounted::of(house.place(), how));
+        house
+    }
+
+    pub fn unmounted(len_bytes: u64) -> House {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let region = Region::create(dir.path().join("image"), len_bytes, &OpenOptions::default()).unwrap();
         format_region(&region, Variant::Heddle).unwrap();
-        drop(region);
-        House::open(dir, how)
+        let socket = dir.path().join("door");
+        House { mounted: None, dir, socket }
     }
 
-    fn open(dir: tempfile::TempDir, how: ServerOptions) -> House {
-        let region = Region::open(dir.path().join("image"), &OpenOptions::default()).unwrap();
-        let volume = mount(region, &options()).unwrap();
-        let socket = dir.path().join("door");
-        let server = Server::start(&volume, &ServerOptions { socket: Some(socket.clone()), ..how }).unwrap();
-        House { volume: Some(volume), server: Some(server), dir, socket }
+    /// Takes over from a daemon that has died.
+    pub fn adopt(&mut self) -> Result<(), AdoptError> {
+        let volume = adopt(&self.dir.path().join("image"))?;
+        self.mounted = Some(Mounted::with(volume, self.dir.path(), ServerOptions::default()));
+        Ok(())
     }
 
     pub fn fs(&self) -> NvmFs {
-        self.volume.as_ref().unwrap().fs()
+        self.mounted.as_ref().unwrap().volume.as_ref().unwrap().fs()
     }
 
     pub fn socket(&self) -> &Path {
@@ -59,25 +102,19 @@ impl House {
         std::thread::sleep(Duration::from_millis(1200));
     }
 
+    pub fn unmount(&mut self) {
+        self.mounted = None;
+    }
+
     /// Unmounts and mounts again; a crash: as if the power had been cut.
     pub fn mount_again(&mut self, crash: bool) {
-        drop(self.server.take());
-        let volume = self.volume.take().unwrap();
-        if crash { volume.abandon() } else { volume.unmount() }
-        let region = Region::open(self.dir.path().join("image"), &OpenOptions::default()).unwrap();
-        let volume = mount(region, &options()).unwrap();
-        let how = ServerOptions { socket: Some(self.socket.clone()), ..ServerOptions::default() };
-        self.server = Some(Server::start(&volume, &how).unwrap());
-        self.volume = Some(volume);
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        drop(self.server.take());
-        if let Some(volume) = self.volume.take() {
-            volume.unmount();
+        let mut mounted = self.mounted.take().unwrap();
+        drop(mounted.server.take());
+        if crash {
+            mounted.volume.take().unwrap().abandon();
         }
+        drop(mounted);
+        self.mounted = Some(Mounted::of(self.dir.path(), ServerOptions::default()));
     }
 }
 

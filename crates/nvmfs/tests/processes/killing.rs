@@ -30,7 +30,7 @@ pub struct Crew<'h> {
 
 /// How far the journal was read, and the largest number in it.
 #[derive(Default)]
-struct Journal {
+pub struct Journal {
     read_bytes: u64,
     last: u64,
 }
@@ -77,7 +77,10 @@ impl<'h> Crew<'h> {
         let began = Instant::now();
         while !sign.exists() {
             let writer = &mut self.writers[thread as usize];
-            assert!(writer.0.try_wait().unwrap().is_none(), "a writer ended by itself: its own output says why");
+            assert!(
+                writer.0.try_wait().unwrap().is_none(),
+                "a writer ended by itself: its own output says why"
+            );
             assert!(began.elapsed() < Duration::from_secs(60), "a writer does nothing");
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -94,8 +97,18 @@ impl<'h> Crew<'h> {
         self.replace(thread);
     }
 
-    /// Stops one writer until it is killed for being in others' way, or for a while.
-    pub fn stop_one(&mut self, random: &mut impl FnMut() -> u64, patience: Duration) {
+    /// Lets go of the writers, who go on.
+    pub fn leave(self) -> (Vec<Role>, Journal) {
+        (self.writers, self.journal)
+    }
+
+    /// Takes over writers.
+    pub fn with(house: &'h House, role: &'static str, (writers, journal): (Vec<Role>, Journal)) -> Crew<'h> {
+        Crew { house, role, writers, journal }
+    }
+
+    /// Stops one writer until it is killed for being in others' way, or for a while; true: it was killed.
+    pub fn stop_one(&mut self, random: &mut impl FnMut() -> u64, patience: Duration) -> bool {
         let thread = random() % THREADS;
         let pid = Pid::from_raw(self.writers[thread as usize].pid() as i32).unwrap();
         kill_process(pid, Signal::STOP).unwrap();
@@ -107,6 +120,7 @@ impl<'h> Crew<'h> {
         } else {
             kill_process(pid, Signal::CONT).unwrap();
         }
+        gone
     }
 
     fn replace(&mut self, thread: u64) {
@@ -115,7 +129,7 @@ impl<'h> Crew<'h> {
         self.until_it_works(thread);
     }
 
-    fn others_go_on(&mut self, but: u64) {
+    pub fn others_go_on(&mut self, but: u64) {
         let (before, began) = (self.lines(), Instant::now());
         while self.lines() < before + 64 * 16 {
             for (_, writer) in self.writers.iter_mut().enumerate().filter(|(n, _)| *n as u64 != but) {
@@ -142,7 +156,8 @@ impl<'h> Crew<'h> {
         self.writers.clear();
         let history = self.history();
         self.house.sweeps();
-        let checked = if names { verify(&self.house.fs(), &history) } else { verify_data(&self.house.fs(), &history) };
+        let checked =
+            if names { verify(&self.house.fs(), &history) } else { verify_data(&self.house.fs(), &history) };
         checked.unwrap_or_else(|finding| panic!("while mounted, after {} calls: {finding}", history.len()));
         self.house.fs().sync().unwrap();
         history

@@ -33,6 +33,15 @@ pub fn play(role: &str) {
         "works-on-data" => {
             works(number(), number(), |op| matches!(op, Operation::Pages { .. } | Operation::Append { .. }))
         }
+        "stamps" => stamps(number(), number(), number()),
+        "checks" => checks(number(), number(), number()),
+        "appends" => appends(number(), number()),
+        "serves" => serves(),
+        "writes-until-unmounted" => writes_until_unmounted(),
+        "executes-something-else" => executes_something_else(),
+        "closes-its-descriptors" => closes_its_descriptors(),
+        "forks" => forks(),
+        "is-nobody" => is_nobody(number() as u32, number() != 0),
         other => panic!("no such role: {other}"),
     }
 }
@@ -79,4 +88,145 @@ fn works(thread: u64, first: u64, wanted: impl Fn(Operation) -> bool) {
 fn note_longest(place: &Path, thread: u64, longest: Duration) {
     let file = place.join(format!("longest-{thread}-{}", std::process::id()));
     std::fs::write(file, (longest.as_micros() as u64).to_le_bytes()).unwrap();
+}
+
+/// Writes one value at a time over a range, `rounds` times.
+fn stamps(offset: u64, len: u64, rounds: u64) {
+    let fs = attached();
+    let file = fs.open_file(Ino::ROOT, "torn");
+    for round in 0..rounds {
+        let value = (round as u8 ^ std::process::id() as u8) | 1;
+        fs.write(&file, offset, &vec![value; len as usize]).unwrap();
+    }
+    fs.release(file);
+}
+
+/// Reads the range: every time it is of one value.
+fn checks(offset: u64, len: u64, rounds: u64) {
+    let fs = attached();
+    let file = fs.open_file(Ino::ROOT, "torn");
+    let mut bytes = vec![0; len as usize];
+    for round in 0..rounds {
+        assert_eq!(fs.read(&file, offset, &mut bytes).unwrap(), bytes.len());
+        let torn = bytes.iter().position(|byte| *byte != bytes[0]);
+        assert_eq!(torn, None, "read {round} of {len} bytes at {offset} is torn");
+    }
+    fs.release(file);
+}
+
+/// Appends `count` records that say whose they are and how long.
+fn appends(who: u64, count: u64) {
+    let fs = attached();
+    let file = fs.open_file(Ino::ROOT, "log");
+    for n in 0..count {
+        let number = n * THREADS + who;
+        let record = crate::kill::operation::record(number, 16 + mixed(number) as usize % 5000);
+        fs.append(&file, &record).unwrap();
+    }
+    fs.release(file);
+}
+
+/// A daemon, until it is killed.
+fn serves() {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let _house = super::children::Mounted::of(socket().parent().unwrap(), Default::default());
+    loop {
+        std::thread::park();
+    }
+}
+
+fn writes_until_unmounted() {
+    let fs = attached();
+    let file = fs.open_file(Ino::ROOT, "f");
+    std::fs::write(socket().with_extension("began"), "").unwrap();
+    loop {
+        match fs.write(&file, 4096, &[1; 9000]) {
+            Ok(_) => {}
+            Err(heddle_vfs::Error::Unmounted) => return,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// One thread executes another program while others write: the kernel ends them wherever they are.
+fn executes_something_else() {
+    let fs = attached();
+    let file = fs.open_file(Ino::ROOT, "f");
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let (fs, file) = (&fs, &file);
+            scope.spawn(move || {
+                loop {
+                    fs.write(file, thread * 100, &[2; 20_000]).unwrap();
+                    fs.append(file, &[3; 100]).unwrap();
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        use std::os::unix::process::CommandExt;
+        panic!("{}", std::process::Command::new("/bin/true").exec());
+    });
+}
+
+fn closes_its_descriptors() {
+    let fs = attached();
+    let file = fs.open_file(Ino::ROOT, "f");
+    // SAFETY: whatever these descriptors were for, nothing in this process needs them any more.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) }, 0);
+    for round in 0..1000u64 {
+        fs.write(&file, round % 16 * 4096, &[4; 4096]).unwrap();
+    }
+    fs.release(file);
+}
+
+/// Children that are forked while other threads write work with lanes of their own.
+fn forks() {
+    let fs = attached();
+    let file = fs.open_file(Ino::ROOT, "f");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (fs, file, stop) = (&fs, &file, &stop);
+        for thread in 0..2u64 {
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    fs.write(file, thread * 4096, &[5; 4096]).unwrap();
+                }
+            });
+        }
+        for child in 0..50u64 {
+            // SAFETY: the child calls the file system alone and leaves by `_exit`.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let whole = (0..20).all(|_| fs.write(file, (child % 4) * 4096, &[5; 8192]).is_ok());
+                // SAFETY: ends this process.
+                unsafe { libc::_exit(i32::from(!whole)) };
+            }
+            let mut status = 0;
+            // SAFETY: room for the answer.
+            unsafe { libc::waitpid(pid, &mut status, 0) };
+            assert_eq!(status, 0, "child {child} failed");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    fs.release(file);
+}
+
+/// Attaches as a user without rights, in this group; `let_in` says what is expected.
+fn is_nobody(group: u32, let_in: bool) {
+    // SAFETY: plain system calls of a process with one thread that matters.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+        assert_eq!(libc::setgid(group), 0);
+        assert_eq!(libc::setuid(65534), 0);
+    }
+    match client::attach(&socket()) {
+        Ok(fs) => {
+            assert!(let_in, "a stranger was let in");
+            fs.sync().unwrap();
+        }
+        Err(error @ (client::AttachError::Permission { .. } | client::AttachError::Refused { .. })) => {
+            assert!(!let_in, "{error}");
+        }
+        Err(error) => panic!("{error}"),
+    }
 }

@@ -1,0 +1,72 @@
+//! What the kernel promises of a futex, for models: the comparison and the falling asleep are one step against a wake.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(loom)]
+use loom::sync::{Condvar, Mutex};
+#[cfg(shuttle)]
+use shuttle::sync::{Condvar, Mutex};
+
+use super::atomic::{AtomicU32, Ordering::SeqCst};
+
+#[derive(Default)]
+struct Sleepers {
+    asleep: u32,
+    /// Wakes that were given and not yet taken.
+    woken: u32,
+    bell: Arc<Condvar>,
+}
+
+type Table = Mutex<HashMap<usize, Sleepers>>;
+
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref TABLE: Table = Mutex::new(HashMap::new());
+}
+#[cfg(shuttle)]
+shuttle::lazy_static! {
+    static ref TABLE: Table = Mutex::new(HashMap::new());
+}
+
+fn key(word: &AtomicU32) -> usize {
+    std::ptr::from_ref(word) as usize
+}
+
+/// Sleeps while `word` is `expected`; time does not pass in a model. True: somebody woke it.
+pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) -> bool {
+    if std::thread::panicking() {
+        return true;
+    }
+    let mut table = TABLE.lock().unwrap();
+    // ORDERING: SeqCst; the table's lock orders it against a wake, as the kernel's does.
+    if word.load(SeqCst) != expected {
+        return false;
+    }
+    let at = table.entry(key(word)).or_default();
+    at.asleep += 1;
+    let bell = at.bell.clone();
+    loop {
+        table = bell.wait(table).unwrap();
+        let Some(at) = table.get_mut(&key(word)) else { return true };
+        if at.woken > 0 {
+            at.woken -= 1;
+            at.asleep -= 1;
+            return true;
+        }
+    }
+}
+
+/// Wakes at most `n` of those that sleep on `word`; returns how many.
+pub fn futex_wake(word: &AtomicU32, n: u32) -> usize {
+    if std::thread::panicking() {
+        return 0;
+    }
+    let mut table = TABLE.lock().unwrap();
+    let Some(at) = table.get_mut(&key(word)) else { return 0 };
+    let now = n.min(at.asleep - at.woken);
+    at.woken += now;
+    at.bell.notify_all();
+    now as usize
+}

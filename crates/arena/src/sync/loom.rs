@@ -1,0 +1,151 @@
+//! Loom's atomics, in which a single access of a single line of source can be made wrong, to show that a model would notice.
+//!
+//! Loom 0.7 looks for races of a store with the last access of its word alone. A load of the same thread before it, as every
+//! compare-and-swap loop has, hides the loads that others made earlier, and with them whole schedules. So each word has a mark beside
+//! it that every access stores to first, loads too: of two accesses of one word by two threads both orders are tried. The store is
+//! relaxed and never read: it orders nothing.
+
+/// `HEDDLE_LOOM_MARKS=0` does without them: fewer schedules, for models that would take too long for a quick run.
+fn marks() -> bool {
+    static MARKS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *MARKS.get_or_init(|| std::env::var_os("HEDDLE_LOOM_MARKS").is_none_or(|value| value != "0"))
+}
+
+/// Atomics as std's, with loom's orderings.
+pub mod atomic {
+    use super::super::plant;
+    pub use std::sync::atomic::Ordering;
+
+    /// A fence.
+    #[track_caller]
+    pub fn fence(order: Ordering) {
+        if !std::thread::panicking() && plant::happens(&plant::here()) {
+            loom::sync::atomic::fence(order);
+        }
+    }
+
+    macro_rules! atomics {
+        ($($name:ident $int:ty;)*) => {$(
+            /// Loom's atomic of this size. While a failed model is torn down its accesses do nothing.
+            #[derive(Debug)]
+            pub struct $name(loom::sync::atomic::$name, loom::sync::atomic::AtomicU8);
+
+            impl $name {
+                /// See the module.
+                fn mark(&self) {
+                    if super::marks() {
+                        self.1.store(0, Ordering::Relaxed); // ORDERING: Relaxed, see the module.
+                    }
+                }
+
+                /// Holds `value`.
+                #[track_caller]
+                pub fn new(value: $int) -> Self {
+                    $name(loom::sync::atomic::$name::new(value), loom::sync::atomic::AtomicU8::new(0))
+                }
+
+                /// Loads.
+                #[track_caller]
+                pub fn load(&self, order: Ordering) -> $int {
+                    if std::thread::panicking() {
+                        return 0;
+                    }
+                    self.mark();
+                    let fault = plant::here();
+                    let order = plant::order(&fault, order);
+                    plant::value(&fault, self.0.load(order).into()) as $int
+                }
+
+                /// Stores.
+                #[track_caller]
+                pub fn store(&self, value: $int, order: Ordering) {
+                    if std::thread::panicking() {
+                        return;
+                    }
+                    self.mark();
+                    let fault = plant::here();
+                    if plant::happens(&fault) {
+                        self.0.store(plant::value(&fault, value.into()) as $int, plant::order(&fault, order));
+                    }
+                }
+
+                /// Stores if `current` is there.
+                #[track_caller]
+                pub fn compare_exchange(
+                    &self,
+                    current: $int,
+                    new: $int,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$int, $int> {
+                    if std::thread::panicking() {
+                        return Ok(current);
+                    }
+                    self.mark();
+                    let fault = plant::here();
+                    let (success, failure) = (plant::order(&fault, success), plant::order(&fault, failure));
+                    self.0.compare_exchange(current, new, success, failure)
+                }
+
+                /// As [`Self::compare_exchange`]; in a model it fails only if it must.
+                #[track_caller]
+                pub fn compare_exchange_weak(
+                    &self,
+                    current: $int,
+                    new: $int,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$int, $int> {
+                    self.compare_exchange(current, new, success, failure)
+                }
+
+                /// As std's.
+                ///
+                /// # Errors
+                /// The value, if `f` refused it.
+                #[track_caller]
+                pub fn fetch_update(
+                    &self,
+                    set: Ordering,
+                    fetch: Ordering,
+                    mut f: impl FnMut($int) -> Option<$int>,
+                ) -> Result<$int, $int> {
+                    let mut seen = self.load(fetch);
+                    while let Some(next) = f(seen) {
+                        match self.compare_exchange(seen, next, set, fetch) {
+                            Ok(was) => return Ok(was),
+                            Err(now) => seen = now,
+                        }
+                    }
+                    Err(seen)
+                }
+            }
+
+            atomics! { @rmw $name $int: swap fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_max fetch_min }
+        )*};
+        (@rmw $name:ident $int:ty: $($op:ident)*) => {$(
+            impl $name {
+                /// As std's.
+                #[track_caller]
+                pub fn $op(&self, value: $int, order: Ordering) -> $int {
+                    if std::thread::panicking() {
+                        return 0;
+                    }
+                    self.mark();
+                    let fault = plant::here();
+                    if !plant::happens(&fault) {
+                        return self.0.load(Ordering::Relaxed); // ORDERING: Relaxed, it is a fault.
+                    }
+                    self.0.$op(value, plant::order(&fault, order))
+                }
+            }
+        )*};
+    }
+
+    atomics! {
+        AtomicU8 u8;
+        AtomicU16 u16;
+        AtomicU32 u32;
+        AtomicU64 u64;
+    }
+}

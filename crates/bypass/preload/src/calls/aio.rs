@@ -1,0 +1,58 @@
+//! Asynchronous interfaces of the kernel are refused, so that programs use the calls that are served (MariaDB, fio and PostgreSQL
+//! fall back by themselves). With `HEDDLE_AIO=pass` they are let through, and go through the mount.
+
+use libc::{c_int, c_void};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Are they refused?
+pub fn refused() -> bool {
+    static SAID: AtomicU8 = AtomicU8::new(0);
+    // ORDERING: Relaxed, whoever finds nothing asks again and finds the same.
+    match SAID.load(Relaxed) {
+        0 => {
+            let pass = std::env::var_os("HEDDLE_AIO").is_some_and(|said| said == "pass");
+            // ORDERING: Relaxed, as above.
+            SAID.store(1 + u8::from(pass), Relaxed);
+            !pass
+        }
+        said => said == 1,
+    }
+}
+
+macro_rules! refusing {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
+        /// As the library's, refused; see the module.
+        ///
+        /// # Safety
+        /// As the library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            if !refused() {
+                static NEXT: std::sync::atomic::AtomicPtr<c_void> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &std::ffi::CStr =
+                    match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => c"",
+                    };
+                let next = crate::real::next(NAME, &NEXT);
+                if !next.is_null() {
+                    // SAFETY: the library's function of this name has this form.
+                    let next: unsafe extern "C" fn($($type),*) -> c_int = unsafe { std::mem::transmute(next) };
+                    // SAFETY: the caller's promise.
+                    return unsafe { next($($arg),*) };
+                }
+            }
+            -libc::ENOSYS
+        }
+    )*};
+}
+
+// Both libraries give the negative error number; io_uring_setup of liburing too.
+refusing! {
+    io_setup(events: c_int, context: *mut c_void);
+    io_queue_init(events: c_int, context: *mut c_void);
+    io_uring_queue_init(entries: u32, ring: *mut c_void, flags: u32);
+    io_uring_queue_init_params(entries: u32, ring: *mut c_void, params: *mut c_void);
+    io_uring_queue_init_mem(entries: u32, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, len: usize);
+    io_uring_setup(entries: u32, params: *mut c_void);
+}

@@ -1,0 +1,187 @@
+//! Sizes, times, places: what belongs to a descriptor besides its data.
+
+use crate::real;
+use crate::report::Count;
+use crate::table::{Used, using};
+use heddle_bypass::{Errno, Passed, RangeOp, Served};
+use libc::{c_int, stat};
+
+/// Serves a call on a file of ours; what cannot be served, or is no file of ours, goes to `call`.
+fn served<T>(
+    fd: c_int,
+    what: Count,
+    serve: impl FnOnce(&Used) -> Served<T>,
+    answer: impl FnOnce(Result<T, Errno>) -> c_int,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let Some(used) = using(fd) else { return call() };
+    match serve(&used) {
+        Ok(done) => {
+            used.served(what, 0);
+            drop(used);
+            answer(done)
+        }
+        Err(why) => {
+            used.passed(why);
+            drop(used);
+            call()
+        }
+    }
+}
+
+fn zero_or_errno<T>(done: Result<T, Errno>) -> c_int {
+    match done {
+        Ok(_) => 0,
+        Err(errno) => {
+            real::set_errno(errno.raw_os_error());
+            -1
+        }
+    }
+}
+
+macro_rules! same {
+    ([$($name:ident)+] $args:tt $body:tt) => {$(
+        same! { one $name $args $body }
+    )+};
+    (one $name:ident ($($arg:ident: $type:ty),*) { $body:expr }) => {
+        /// As the C library's.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            // SAFETY: the caller's promise.
+            let call = || unsafe { real::$name($($arg),*) };
+            #[allow(clippy::redundant_closure_call)]
+            ($body)(call)
+        }
+    };
+}
+
+/// As lseek(2).
+fn seek(fd: c_int, at: i64, whence: c_int, call: impl FnOnce() -> i64) -> i64 {
+    let Some(used) = using(fd) else { return call() };
+    match used.file().seek(at, whence) {
+        Ok(Ok(to)) => {
+            used.served(Count::Seek, 0);
+            to as i64
+        }
+        Ok(Err(errno)) => {
+            drop(used);
+            real::set_errno(errno.raw_os_error());
+            -1
+        }
+        Err(why) => {
+            used.passed(why);
+            // An engine that cannot tell where data is: the kernel can, with our offset.
+            let done = used.file().with_kernel_offset(used.fd(), call);
+            drop(used);
+            done
+        }
+    }
+}
+
+macro_rules! seeking {
+    ($($name:ident),*) => {$(
+        /// As lseek(2).
+        ///
+        /// # Safety
+        /// As lseek(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, at: i64, whence: c_int) -> i64 {
+            // SAFETY: the caller's promise.
+            seek(fd, at, whence, || unsafe { real::$name(fd, at, whence) })
+        }
+    )*};
+}
+seeking!(lseek, lseek64);
+
+// As fsync(2).
+same! {
+    [fsync] (fd: c_int) {
+        |call: _| served(fd, Count::Sync, |used| used.file().sync(false), zero_or_errno, call)
+    }
+}
+// As fdatasync(2).
+same! {
+    [fdatasync] (fd: c_int) {
+        |call: _| served(fd, Count::Sync, |used| used.file().sync(true), zero_or_errno, call)
+    }
+}
+// As sync_file_range(2): everything is durable already.
+same! {
+    [sync_file_range] (fd: c_int, at: i64, len: i64, flags: u32) {
+        |call: _| served(fd, Count::Sync, |used| if at < 0 || len < 0 { Err(Passed::Unserved) } else { used.file().sync(true) },
+            zero_or_errno, call)
+    }
+}
+// As ftruncate(2).
+same! {
+    [ftruncate ftruncate64] (fd: c_int, len: i64) {
+        |call: _| served(fd, Count::Resize, |used| unlimited(len).and_then(|()| used.file().truncate(used.fd(), len)), zero_or_errno, call)
+    }
+}
+// As fallocate(2).
+same! {
+    [fallocate fallocate64] (fd: c_int, mode: c_int, at: i64, len: i64) {
+        |call: _| served(fd, Count::Resize, |used| allocate(used, mode, at, len), zero_or_errno, call)
+    }
+}
+// As posix_fallocate(3), which gives the error and does not set errno.
+same! {
+    [posix_fallocate posix_fallocate64] (fd: c_int, at: i64, len: i64) {
+        |call: _| served(fd, Count::Resize, |used| allocate(used, 0, at, len),
+            |done| done.err().map_or(0, Errno::raw_os_error), call)
+    }
+}
+
+fn allocate(used: &Used, mode: c_int, at: i64, len: i64) -> Served<()> {
+    const PUNCH: c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO_KEEP: c_int = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    let op = match mode {
+        0 => RangeOp::Allocate { keep_size: false },
+        libc::FALLOC_FL_KEEP_SIZE => RangeOp::Allocate { keep_size: true },
+        PUNCH => RangeOp::Punch,
+        libc::FALLOC_FL_ZERO_RANGE => RangeOp::Zero { keep_size: false },
+        ZERO_KEEP => RangeOp::Zero { keep_size: true },
+        _ => return Err(Passed::Unserved),
+    };
+    unlimited(at.saturating_add(len))?;
+    used.file().allocate(used.fd(), op, at, len)
+}
+
+/// Is no limit of the process near? Else the kernel sees to it, and to its signal.
+pub fn unlimited(end: i64) -> Result<(), Passed> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit {
+        Some(limit) if u64::try_from(end).is_ok_and(|end| end > limit) => Err(Passed::Limited),
+        _ => Ok(()),
+    }
+}
+
+// As fstat(2).
+same! {
+    [fstat fstat64] (fd: c_int, into: *mut stat) {
+        |call: _| stat_into(fd, into, call)
+    }
+}
+// As fstat(2), by its name in older C libraries.
+same! {
+    [__fxstat __fxstat64] (version: c_int, fd: c_int, into: *mut stat) {
+        |call: _| stat_into(fd, into, call)
+    }
+}
+
+fn stat_into(fd: c_int, into: *mut stat, call: impl FnOnce() -> c_int) -> c_int {
+    let bad = || Ok(Err(Errno::FAULT));
+    let look = |used: &Used| {
+        if crate::fault::writable(into.cast(), size_of::<stat>()) {
+            used.file().stat(used.fd())
+        } else {
+            bad()
+        }
+    };
+    // SAFETY: it was looked at.
+    let give = |done: Result<stat, Errno>| zero_or_errno(done.map(|told| unsafe { into.write(told) }));
+    served(fd, Count::Stat, look, give, call)
+}

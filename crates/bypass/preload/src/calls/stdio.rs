@@ -1,0 +1,162 @@
+//! stdio and programs that are started: they use descriptors by ways of their own, with the kernel's offset.
+
+use super::numbers::give_away;
+use crate::table::forget;
+use crate::{fork, real};
+use libc::{DIR, FILE, c_char, c_int, c_void};
+
+unsafe extern "C" {
+    fn fileno(stream: *mut FILE) -> c_int;
+    fn dirfd(dir: *mut DIR) -> c_int;
+}
+
+/// As fdopen(3).
+///
+/// # Safety
+/// As fdopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    give_away(fd);
+    // SAFETY: the caller's promise.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+/// As fclose(3), which closes the number where we do not see it.
+///
+/// # Safety
+/// As fclose(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    if !stream.is_null() {
+        let errno = real::errno();
+        // SAFETY: the caller's promise.
+        forget(unsafe { fileno(stream) });
+        real::set_errno(errno);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::fclose(stream) }
+}
+
+/// The number a stream was given means this stream now.
+fn fresh(stream: *mut FILE) -> *mut FILE {
+    if !stream.is_null() {
+        // SAFETY: a stream that the C library has just made.
+        forget(unsafe { fileno(stream) });
+    }
+    stream
+}
+
+/// As fopen(3).
+///
+/// # Safety
+/// As fopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promise.
+    fresh(unsafe { real::fopen(path, mode) })
+}
+
+/// As fopen(3).
+///
+/// # Safety
+/// As fopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promise.
+    fresh(unsafe { real::fopen64(path, mode) })
+}
+
+/// As freopen(3).
+///
+/// # Safety
+/// As freopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    fresh(stream);
+    // SAFETY: the caller's promise.
+    fresh(unsafe { real::freopen(path, mode, stream) })
+}
+
+/// As freopen(3).
+///
+/// # Safety
+/// As freopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    fresh(stream);
+    // SAFETY: the caller's promise.
+    fresh(unsafe { real::freopen64(path, mode, stream) })
+}
+
+/// As opendir(3).
+///
+/// # Safety
+/// As opendir(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
+    // SAFETY: the caller's promise.
+    let dir = unsafe { real::opendir(path) };
+    if !dir.is_null() {
+        // SAFETY: a directory that the C library has just opened.
+        forget(unsafe { dirfd(dir) });
+    }
+    dir
+}
+
+/// As popen(3).
+///
+/// # Safety
+/// As popen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    fork::offsets_to_kernel(false);
+    // SAFETY: the caller's promise.
+    fresh(unsafe { real::popen(command, mode) })
+}
+
+/// As system(3).
+///
+/// # Safety
+/// As system(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    fork::offsets_to_kernel(false);
+    // SAFETY: the caller's promise.
+    unsafe { real::system(command) }
+}
+
+/// As posix_spawn(3): its file actions may hand on any descriptor.
+///
+/// # Safety
+/// As posix_spawn(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut i32,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: *mut c_void,
+    env: *mut c_void,
+) -> c_int {
+    fork::offsets_to_kernel(!actions.is_null());
+    // SAFETY: the caller's promise.
+    unsafe { real::posix_spawn(pid, path, actions, attributes, argv, env) }
+}
+
+/// As posix_spawnp(3).
+///
+/// # Safety
+/// As posix_spawnp(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut i32,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: *mut c_void,
+    env: *mut c_void,
+) -> c_int {
+    fork::offsets_to_kernel(!actions.is_null());
+    // SAFETY: the caller's promise.
+    unsafe { real::posix_spawnp(pid, path, actions, attributes, argv, env) }
+}

@@ -1,0 +1,169 @@
+//! What was served and what was passed on, for `HEDDLE_REPORT=FILE`: a line of JSON a process, when it ends or executes another
+//! program.
+
+use crate::table::MOUNTS;
+use crate::thread::{Here, here, records};
+use heddle_bypass::Passed;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Count {
+    /// Files that were taken up when they were opened.
+    Opened,
+    /// Files of a heddle mount that were not: it could not be attached to, or they have set-id bits.
+    NotTaken,
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Seeks.
+    Seek,
+    /// fsync and the like.
+    Sync,
+    /// fstat.
+    Stat,
+    /// ftruncate, fallocate.
+    Resize,
+}
+
+const COUNTS: [(&str, Count); 8] = [
+    ("opened", Count::Opened),
+    ("not_taken", Count::NotTaken),
+    ("read", Count::Read),
+    ("write", Count::Write),
+    ("seek", Count::Seek),
+    ("sync", Count::Sync),
+    ("stat", Count::Stat),
+    ("resize", Count::Resize),
+];
+
+const REASONS: [(&str, Passed); 6] = [
+    ("mapped", Passed::Mapped),
+    ("kernel_offset", Passed::KernelOffset),
+    ("engine", Passed::Engine),
+    ("unserved", Passed::Unserved),
+    ("in_handler", Passed::InHandler),
+    ("limited", Passed::Limited),
+];
+
+/// Counters of one thread.
+#[derive(Default)]
+pub struct Counts {
+    calls: [AtomicU64; COUNTS.len()],
+    passed: [AtomicU64; REASONS.len()],
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+}
+
+impl Counts {
+    /// One more.
+    pub fn add(&self, what: Count, bytes: usize) {
+        bump(&self.calls[what as usize], 1);
+        match what {
+            Count::Read => bump(&self.bytes_read, bytes as u64),
+            Count::Write => bump(&self.bytes_written, bytes as u64),
+            _ => {}
+        }
+    }
+
+    /// One more that was passed on.
+    pub fn add_passed(&self, why: Passed) {
+        bump(&self.passed[why as usize], 1);
+    }
+
+    /// Back to nothing.
+    pub fn clear(&self) {
+        for counter in self.calls.iter().chain(&self.passed).chain([&self.bytes_read, &self.bytes_written]) {
+            // ORDERING: Relaxed, a count alone.
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// Only its own thread adds: no locked instruction.
+fn bump(counter: &AtomicU64, by: u64) {
+    // ORDERING: Relaxed, a count alone.
+    counter.store(counter.load(Relaxed) + by, Relaxed);
+}
+
+/// A call of ours was passed on where there is no file in hand. Takes nothing that a handler may not take.
+pub fn note_passed(h: &Here, why: Passed) {
+    if let Some(record) = h.known_record() {
+        record.counts.add_passed(why);
+    }
+}
+
+static PATH: OnceLock<OsString> = OnceLock::new();
+
+/// When the library is loaded: is a report wanted?
+pub fn start() {
+    if let Some(path) = std::env::var_os("HEDDLE_REPORT").filter(|path| !path.is_empty()) {
+        let _first = PATH.set(path);
+    }
+}
+
+/// Appends this process's line and starts counting anew. Nothing happens without `HEDDLE_REPORT`.
+pub fn write() {
+    let Some(path) = PATH.get() else { return };
+    // A handler may end the program, but not allocate.
+    if here(|h| h.is_vfork_child() || h.is_in_handler()) {
+        return;
+    }
+    let Some(_busy) = crate::thread::Busy::enter() else { return };
+    let line = line();
+    use std::os::unix::ffi::OsStrExt;
+    let flags = rustix::fs::OFlags::WRONLY
+        | rustix::fs::OFlags::APPEND
+        | rustix::fs::OFlags::CREATE
+        | rustix::fs::OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::open(path.as_bytes(), flags, rustix::fs::Mode::from_raw_mode(0o644)) {
+        // One write: lines of several processes stay whole. Without it there is no report; the program goes on.
+        let _ = rustix::io::write(&file, line.as_bytes());
+    }
+    records().for_each(|r| r.counts.clear());
+}
+
+fn line() -> String {
+    // ORDERING: Relaxed, counts alone; those of running threads may be a moment old.
+    let sum =
+        |of: &dyn Fn(&Counts) -> &AtomicU64| records().map(|r| of(&r.counts).load(Relaxed)).sum::<u64>();
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let mut line =
+        format!("{{\"pid\":{},\"program\":{}", std::process::id(), quoted(&program.to_string_lossy()));
+    for (name, count) in COUNTS {
+        let _ = write!(line, ",\"{name}\":{}", sum(&|c| &c.calls[count as usize]));
+    }
+    let (read, written) = (sum(&|c| &c.bytes_read), sum(&|c| &c.bytes_written));
+    let _ = write!(line, ",\"bytes_read\":{read},\"bytes_written\":{written},\"passed_on\":{{");
+    let mut comma = "";
+    for (name, why) in REASONS {
+        let _ = write!(line, "{comma}\"{name}\":{}", sum(&|c| &c.passed[why as usize]));
+        comma = ",";
+    }
+    line.push_str("},\"refused\":[");
+    comma = "";
+    for why in MOUNTS.refusals() {
+        let _ = write!(line, "{comma}{}", quoted(why));
+        comma = ",";
+    }
+    line.push_str("]}\n");
+    line
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if u32::from(c) < 0x20 => drop(write!(out, "\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

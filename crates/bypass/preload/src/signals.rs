@@ -1,0 +1,285 @@
+//! Handlers of signals wait while their thread is inside the engine.
+//!
+//! State       the program's own action for every signal. What the kernel calls is `arrive`, which calls the program's handler, or
+//!             puts the signal aside if the thread is busy: it is blocked until the thread leaves, then sent to it again.
+//! Invariants  S1  a handler that a program set with sigaction(3) or signal(3) never runs inside the engine (P3).
+//!             S2  a fault of the engine's own touching of a buffer is an answer, not the program's (`fault`).
+//!
+//! Faults of the program are never put aside. Actions set by a system call of the program's own are not seen here.
+
+use crate::thread::here;
+use crate::{fault, real};
+use libc::{c_int, c_void, siginfo_t, sigset_t, ucontext_t};
+use std::cell::UnsafeCell;
+use std::mem::{MaybeUninit, transmute};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
+
+const SIGNALS: usize = 65;
+const WAITING_MAX: usize = 16;
+
+static HANDLER: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS];
+static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
+
+struct Waiting(UnsafeCell<[MaybeUninit<siginfo_t>; WAITING_MAX]>);
+
+thread_local! {
+    static WAITING: Waiting = const { Waiting(UnsafeCell::new([const { MaybeUninit::uninit() }; WAITING_MAX])) };
+}
+
+/// Catches faults from the start, so that a bad buffer is an error; the program's own handlers come after ours.
+pub fn start() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: plain numbers and sets, for which zero is valid.
+        let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointers are null or a live local.
+        if unsafe { real::sigaction(signal, null(), &mut old) } == 0 && old.sa_sigaction == libc::SIG_DFL {
+            install(signal, &old);
+        }
+    }
+}
+
+/// Makes `arrive` what the kernel calls, with the rest as the program wants it.
+fn install(signal: c_int, wanted: &libc::sigaction) -> c_int {
+    let at = signal as usize;
+    let before = (HANDLER[at].swap(wanted.sa_sigaction, SeqCst), FLAGS[at].swap(wanted.sa_flags, SeqCst));
+    let mut ours = *wanted;
+    ours.sa_sigaction = arrive as *const () as usize;
+    // Put aside and sent again, a signal would find its action gone: `arrive` resets it itself.
+    ours.sa_flags = (wanted.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
+    // SAFETY: a live local.
+    let done = unsafe { real::sigaction(signal, &ours, null_mut()) };
+    if done != 0 {
+        HANDLER[at].store(before.0, SeqCst);
+        FLAGS[at].store(before.1, SeqCst);
+    }
+    done
+}
+
+/// As sigaction(3).
+///
+/// # Safety
+/// As sigaction(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let at = signal as usize;
+    if !(1..SIGNALS as c_int).contains(&signal) || signal == libc::SIGKILL || signal == libc::SIGSTOP {
+        // SAFETY: the caller's promise.
+        return unsafe { real::sigaction(signal, new, old) };
+    }
+    let (handler, flags) = (HANDLER[at].load(SeqCst), FLAGS[at].load(SeqCst));
+    // SAFETY: plain numbers and sets, for which zero is valid.
+    let mut kernels: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a live local.
+    if unsafe { real::sigaction(signal, null(), &mut kernels) } != 0 {
+        return -1;
+    }
+    // SAFETY: the caller's promise: null or readable.
+    let done = match unsafe { new.as_ref() } {
+        None => 0,
+        Some(new) if is_handler(new.sa_sigaction) || signal == libc::SIGSEGV || signal == libc::SIGBUS => {
+            install(signal, new)
+        }
+        Some(new) => {
+            HANDLER[at].store(new.sa_sigaction, SeqCst);
+            // SAFETY: the caller's promise.
+            unsafe { real::sigaction(signal, new, null_mut()) }
+        }
+    };
+    if done == 0 && !old.is_null() {
+        if kernels.sa_sigaction == arrive as *const () as usize {
+            kernels.sa_sigaction = handler;
+            kernels.sa_flags = flags;
+        }
+        // SAFETY: the caller's promise: writable.
+        unsafe { *old = kernels };
+    }
+    done
+}
+
+/// As signal(3).
+///
+/// # Safety
+/// As signal(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { set(number, handler, libc::SA_RESTART) }
+}
+
+/// As signal(3).
+///
+/// # Safety
+/// As signal(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { set(number, handler, libc::SA_RESTART) }
+}
+
+/// As signal(3) of System V.
+///
+/// # Safety
+/// As signal(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { set(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
+unsafe fn set(number: c_int, handler: usize, flags: c_int) -> usize {
+    // SAFETY: plain numbers and sets, for which zero is valid.
+    let (mut new, mut old): (libc::sigaction, libc::sigaction) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    new.sa_sigaction = handler;
+    new.sa_flags = flags;
+    // SAFETY: live locals.
+    match unsafe { sigaction(number, &new, &mut old) } {
+        0 => old.sa_sigaction,
+        _ => libc::SIG_ERR,
+    }
+}
+
+fn is_handler(action: usize) -> bool {
+    action != libc::SIG_DFL && action != libc::SIG_IGN
+}
+
+/// Sent for something this thread has just done?
+fn is_fault(signal: c_int, info: &siginfo_t) -> bool {
+    let kinds = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+    kinds.contains(&signal) && info.si_code > 0
+}
+
+/// What the kernel calls.
+unsafe extern "C" fn arrive(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let errno = real::errno();
+    // SAFETY: the kernel gives both to a handler with SA_SIGINFO.
+    let (known, ucontext) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };
+    let fault = is_fault(signal, known);
+    if fault && let Some(next) = fault::after_fault(instruction(ucontext)) {
+        go_on_at(ucontext, next);
+        return;
+    }
+    if !fault && here(|h| h.busy.get()) && put_aside(signal, known, ucontext) {
+        real::set_errno(errno);
+        return;
+    }
+    // SAFETY: what the kernel gave.
+    unsafe { call(signal, info, context) };
+    real::set_errno(errno);
+}
+
+unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let at = signal as usize;
+    let (handler, flags) = (HANDLER[at].load(SeqCst), FLAGS[at].load(SeqCst));
+    if handler == libc::SIG_IGN {
+        return;
+    }
+    if handler == libc::SIG_DFL || flags & libc::SA_RESETHAND != 0 {
+        HANDLER[at].store(libc::SIG_DFL, SeqCst);
+        // SAFETY: plain numbers and sets, for which zero is valid: the default action.
+        let default: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: a live local.
+        unsafe { real::sigaction(signal, &default, null_mut()) };
+    }
+    if handler == libc::SIG_DFL {
+        // A fault happens again, now with the default action; what was sent is sent again.
+        // SAFETY: what the kernel gave.
+        if !is_fault(signal, unsafe { &*info }) {
+            // SAFETY: no pointer is involved.
+            unsafe { libc::raise(signal) };
+        }
+        return;
+    }
+    let frame = 0_u8;
+    let (depth, outer) = here(|h| {
+        let outer = h.handler_frame.replace((&raw const frame).addr());
+        (h.in_handler.replace(h.in_handler.get() + 1), outer)
+    });
+    if flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the program gave it as a handler of this form.
+        let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { transmute(handler) };
+        // SAFETY: what the kernel gave.
+        unsafe { handler(signal, info, context) };
+    } else {
+        // SAFETY: the program gave it as a handler of this form.
+        let handler: unsafe extern "C" fn(c_int) = unsafe { transmute(handler) };
+        // SAFETY: as above.
+        unsafe { handler(signal) };
+    }
+    here(|h| {
+        h.in_handler.set(depth);
+        h.handler_frame.set(outer);
+    });
+}
+
+/// Keeps the signal for later and blocks it until then; false if there is no room.
+fn put_aside(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
+    let at = here(|h| h.waiting.get());
+    if at == WAITING_MAX {
+        return false;
+    }
+    WAITING.with(|waiting| {
+        // SAFETY: the thread's own; `deliver_waiting` runs when it is not busy, so not inside this.
+        unsafe { (*waiting.0.get())[at].write(*info) };
+    });
+    here(|h| h.waiting.set(at + 1));
+    // SAFETY: a set of the interrupted context.
+    unsafe { libc::sigaddset(&mut context.uc_sigmask, signal) };
+    true
+}
+
+/// The thread is not busy any more: what waited is sent again, and not blocked any more.
+#[cold]
+pub fn deliver_waiting() {
+    let errno = real::errno();
+    let count = here(|h| h.waiting.replace(0));
+    let mut blocked = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: a live local.
+    unsafe { libc::sigemptyset(blocked.as_mut_ptr()) };
+    for at in 0..count.min(WAITING_MAX) {
+        // SAFETY: written by `put_aside`, and the thread's own.
+        let info = WAITING.with(|waiting| unsafe { (*waiting.0.get())[at].assume_init() });
+        let (process, thread) = (rustix::process::getpid(), rustix::thread::gettid());
+        // SAFETY: a live local; the signal is still blocked, so it only waits.
+        unsafe {
+            libc::sigaddset(blocked.as_mut_ptr(), info.si_signo);
+            real::syscall(
+                libc::SYS_rt_tgsigqueueinfo,
+                process.as_raw_nonzero().get().into(),
+                thread.as_raw_nonzero().get().into(),
+                info.si_signo.into(),
+                (&raw const info).addr() as i64,
+                0,
+                0,
+            );
+        }
+    }
+    // SAFETY: a live local that was filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, blocked.as_ptr(), null_mut()) };
+    real::set_errno(errno);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instruction(context: &ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+}
+
+#[cfg(target_arch = "x86_64")]
+fn go_on_at(context: &mut ucontext_t, at: usize) {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] = at as i64;
+}
+
+#[cfg(target_arch = "aarch64")]
+fn instruction(context: &ucontext_t) -> usize {
+    context.uc_mcontext.pc as usize
+}
+
+#[cfg(target_arch = "aarch64")]
+fn go_on_at(context: &mut ucontext_t, at: usize) {
+    context.uc_mcontext.pc = at as u64;
+}

@@ -1,0 +1,108 @@
+//! Functions that cannot be written in Rust: those with a variable number of arguments, and vfork, which returns twice. Each
+//! calls a hook and then jumps to the C library's, with all arguments where they were.
+
+use crate::{fork, real};
+use std::ffi::CStr;
+use std::sync::atomic::AtomicPtr;
+
+macro_rules! stub {
+    ($($name:ident, $hook:expr, $target:ident;)*) => {$(
+        /// What to jump to; runs the hook first.
+        unsafe extern "C" fn $target(first: i64) -> *mut libc::c_void {
+            static NEXT: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+            let errno = real::errno();
+            hook($hook, first);
+            real::set_errno(errno);
+            real::next(NAME, &NEXT)
+        }
+
+        /// See the module.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push rbp", "mov rbp, rsp",
+                "sub rsp, 192",
+                "mov [rsp], rdi", "mov [rsp+8], rsi", "mov [rsp+16], rdx", "mov [rsp+24], rcx",
+                "mov [rsp+32], r8", "mov [rsp+40], r9", "mov [rsp+48], rax",
+                "movups [rsp+64], xmm0", "movups [rsp+80], xmm1", "movups [rsp+96], xmm2", "movups [rsp+112], xmm3",
+                "movups [rsp+128], xmm4", "movups [rsp+144], xmm5", "movups [rsp+160], xmm6", "movups [rsp+176], xmm7",
+                "call {target}",
+                "mov r11, rax",
+                "mov rdi, [rsp]", "mov rsi, [rsp+8]", "mov rdx, [rsp+16]", "mov rcx, [rsp+24]",
+                "mov r8, [rsp+32]", "mov r9, [rsp+40]", "mov rax, [rsp+48]",
+                "movups xmm0, [rsp+64]", "movups xmm1, [rsp+80]", "movups xmm2, [rsp+96]", "movups xmm3, [rsp+112]",
+                "movups xmm4, [rsp+128]", "movups xmm5, [rsp+144]", "movups xmm6, [rsp+160]", "movups xmm7, [rsp+176]",
+                "mov rsp, rbp", "pop rbp",
+                "jmp r11",
+                target = sym $target,
+            )
+        }
+
+        /// See the module.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-224]!", "mov x29, sp",
+                "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                "str x8, [sp, #80]",
+                "stp q0, q1, [sp, #96]", "stp q2, q3, [sp, #128]", "stp q4, q5, [sp, #160]", "stp q6, q7, [sp, #192]",
+                "bl {target}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+                "ldr x8, [sp, #80]",
+                "ldp q0, q1, [sp, #96]", "ldp q2, q3, [sp, #128]", "ldp q4, q5, [sp, #160]", "ldp q6, q7, [sp, #192]",
+                "ldp x29, x30, [sp], #224",
+                "br x16",
+                target = sym $target,
+            )
+        }
+    )*};
+}
+
+fn hook(hook: Hook, first: i64) {
+    match hook {
+        Hook::Plain(hook) => hook(),
+        Hook::Fd(hook) => hook(first as libc::c_int),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Hook {
+    Plain(extern "C" fn()),
+    Fd(extern "C" fn(libc::c_int)),
+}
+
+const VFORK: Hook = Hook::Plain(fork::before_vfork);
+const EXEC: Hook = Hook::Plain(fork::before_exec);
+const WRITES: Hook = Hook::Fd(fork::before_inner_write);
+
+stub! {
+    vfork, VFORK, to_vfork;
+    execve, EXEC, to_execve;
+    execv, EXEC, to_execv;
+    execvp, EXEC, to_execvp;
+    execvpe, EXEC, to_execvpe;
+    execl, EXEC, to_execl;
+    execle, EXEC, to_execle;
+    execlp, EXEC, to_execlp;
+    fexecve, EXEC, to_fexecve;
+    execveat, EXEC, to_execveat;
+    dprintf, WRITES, to_dprintf;
+    vdprintf, WRITES, to_vdprintf;
+    __dprintf_chk, WRITES, to_dprintf_chk;
+    __vdprintf_chk, WRITES, to_vdprintf_chk;
+}

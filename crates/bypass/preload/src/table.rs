@@ -1,0 +1,298 @@
+//! Which numbers are ours.
+//!
+//! State       a table by number, in chunks that are made when first needed; files that were closed while a thread used them.
+//! Invariants  D1  entries change under `CHANGES`; they are looked up without it (thread.rs, O1).
+//!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
+//!                 leaves that to a later change if a thread is using it.
+
+use crate::descriptor::Descriptor;
+use crate::report::{Count, note_passed};
+use crate::thread::{Busy, Record, here, records};
+use heddle_bypass::{Attachments, File, Found, Told};
+use rustix::fd::BorrowedFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
+
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 1024;
+
+type Chunk = [AtomicPtr<Descriptor>; CHUNK];
+
+static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
+static CLOSED_IN_USE: AtomicPtr<Vec<usize>> = AtomicPtr::new(null_mut());
+
+/// All mounts that were seen.
+pub static MOUNTS: Attachments = Attachments::new();
+
+/// Who changes the table. A forked child opens it: the forking thread holds it during the fork.
+pub static CHANGES: Changes = Changes(AtomicU32::new(0));
+
+/// A lock that spins and yields: it is held for a few stores.
+pub struct Changes(AtomicU32);
+
+impl Changes {
+    /// Takes it.
+    pub fn take(&self) {
+        while self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+            rustix::thread::sched_yield();
+        }
+    }
+
+    /// Gives it back.
+    pub fn give(&self) {
+        self.0.store(0, SeqCst);
+    }
+
+    fn hold(&self) -> impl Drop {
+        struct Held<'c>(&'c Changes);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.give();
+            }
+        }
+        self.take();
+        Held(self)
+    }
+}
+
+/// A file in use by this thread; handlers wait meanwhile.
+pub struct Used {
+    descriptor: *const Descriptor,
+    record: &'static Record,
+    fd: i32,
+    _busy: Busy,
+}
+
+impl Used {
+    /// The file.
+    pub fn file(&self) -> &File {
+        // SAFETY: T1: it is not given back while the record names it.
+        unsafe { &(*self.descriptor).file }
+    }
+
+    /// Its descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as far as the program's own calls are in order; else the kernel says EBADF.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// Counts a call that was served.
+    pub fn served(&self, what: Count, bytes: usize) {
+        self.record.counts.add(what, bytes);
+    }
+
+    /// Counts a call that was passed on.
+    pub fn passed(&self, why: heddle_bypass::Passed) {
+        self.record.counts.add_passed(why);
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        self.record.uses.store(null_mut(), SeqCst);
+    }
+}
+
+fn entry(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
+    let at = usize::try_from(fd).ok()?;
+    let chunk = TABLE.get(at / CHUNK)?.load(SeqCst);
+    // SAFETY: null, or a chunk that is never freed.
+    unsafe { chunk.as_ref() }.map(|chunk| &chunk[at % CHUNK])
+}
+
+fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
+    let at = usize::try_from(fd).ok()?;
+    let place = TABLE.get(at / CHUNK)?;
+    if place.load(SeqCst).is_null() {
+        let chunk: Box<Chunk> = Box::new([const { AtomicPtr::new(null_mut()) }; CHUNK]);
+        let chunk = Box::into_raw(chunk);
+        if place.compare_exchange(null_mut(), chunk, SeqCst, SeqCst).is_err() {
+            // SAFETY: nobody has seen it.
+            drop(unsafe { Box::from_raw(chunk) });
+        }
+    }
+    entry(fd)
+}
+
+/// Is this number ours? Without using it.
+pub fn is_ours(fd: i32) -> bool {
+    entry(fd).is_some_and(|entry| !entry.load(SeqCst).is_null())
+}
+
+/// The file of a number, for one call; `None` if it is not ours or must be passed on.
+pub fn using(fd: i32) -> Option<Used> {
+    let entry = entry(fd)?;
+    // Most numbers of a program are not ours: they cost no more than this.
+    if entry.load(SeqCst).is_null() {
+        return None;
+    }
+    here(|h| {
+        if !h.may_serve() {
+            if h.is_in_handler() {
+                note_passed(h, heddle_bypass::Passed::InHandler);
+            }
+            return None;
+        }
+        let record = h.record();
+        let busy = Busy::enter()?;
+        loop {
+            let descriptor = entry.load(SeqCst);
+            if descriptor.is_null() {
+                return None;
+            }
+            record.uses.store(descriptor, SeqCst);
+            if entry.load(SeqCst) == descriptor {
+                return Some(Used { descriptor, record, fd, _busy: busy });
+            }
+            record.uses.store(null_mut(), SeqCst);
+        }
+    })
+}
+
+/// A call of the C library gave out this number, for something that was opened with these flags: it means nothing of the past any
+/// more, and is ours if it is a regular file of a heddle mount.
+pub fn opened(fd: i32, posix_flags: i32) -> i32 {
+    if fd < 0 {
+        return fd;
+    }
+    let errno = crate::real::errno();
+    forget(fd);
+    if posix_flags & libc::O_PATH == 0 && here(|h| h.may_serve()) {
+        take_up(fd, posix_flags);
+    }
+    crate::real::set_errno(errno);
+    fd
+}
+
+fn take_up(fd: i32, posix_flags: i32) {
+    let Some(busy) = Busy::enter() else { return };
+    // SAFETY: the number was just handed out.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let Ok(told) = Told::of(borrowed) else { return };
+    if !told.is_regular() {
+        return;
+    }
+    let at = match MOUNTS.find(&told) {
+        Found::Ours(at) => at,
+        Found::Foreign => return,
+        Found::Refused(_) => return here(|h| h.record().counts.add(Count::NotTaken, 0)),
+    };
+    let writes = posix_flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if writes && told.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
+        // A write takes these bits away: the kernel knows when.
+        return here(|h| h.record().counts.add(Count::NotTaken, 0));
+    }
+    let Some(entry) = entry_or_new(fd) else { return };
+    let file = File::new(at, told, posix_flags);
+    if fd <= 2 {
+        file.give_offset_away(borrowed);
+    }
+    let fresh = Box::into_raw(Box::new(Descriptor { file, numbers: AtomicU32::new(1) }));
+    let held = CHANGES.hold();
+    let old = entry.swap(fresh, SeqCst);
+    drop_number(old);
+    drop(held);
+    here(|h| h.record().counts.add(Count::Opened, 0));
+    drop(busy);
+}
+
+/// This number is closed, or about to be.
+pub fn forget(fd: i32) {
+    let Some(entry) = entry(fd) else { return };
+    if entry.load(SeqCst).is_null() || here(|h| h.is_vfork_child()) {
+        return;
+    }
+    let _busy = Busy::enter();
+    let _held = CHANGES.hold();
+    drop_number(entry.swap(null_mut(), SeqCst));
+    sweep();
+}
+
+/// All numbers from `first` to `last` are closed, or about to be.
+pub fn forget_range(first: u32, last: u32) {
+    let end = (CHUNK * CHUNKS) as u32 - 1;
+    let mut fd = first.min(end);
+    while fd <= last.min(end) {
+        if TABLE[fd as usize / CHUNK].load(SeqCst).is_null() {
+            fd = (fd / CHUNK as u32 + 1) * CHUNK as u32;
+            continue;
+        }
+        forget(fd as i32);
+        fd += 1;
+    }
+}
+
+/// `to` means what `fd` means.
+pub fn duplicated(fd: i32, to: i32) {
+    if fd == to || here(|h| h.is_vfork_child()) || !(is_ours(fd) || is_ours(to)) {
+        return;
+    }
+    let Some(_busy) = Busy::enter() else { return };
+    let Some(place) = entry_or_new(to) else { return };
+    let _held = CHANGES.hold();
+    let descriptor = entry(fd).map_or(null_mut(), |from| from.load(SeqCst));
+    // SAFETY: an entry's file is not given back while the table's lock is held.
+    if let Some(descriptor) = unsafe { descriptor.as_ref() } {
+        descriptor.numbers.fetch_add(1, SeqCst);
+        if to <= 2 {
+            // SAFETY: the number was just handed out.
+            descriptor.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
+        }
+    }
+    drop_number(place.swap(descriptor, SeqCst));
+    sweep();
+}
+
+/// Calls `look` with every number of ours and its file. The caller holds the table's lock.
+pub fn each(mut look: impl FnMut(i32, &Descriptor)) {
+    for (chunk, place) in TABLE.iter().enumerate() {
+        // SAFETY: null, or a chunk that is never freed.
+        let Some(entries) = (unsafe { place.load(SeqCst).as_ref() }) else { continue };
+        for (at, entry) in entries.iter().enumerate() {
+            // SAFETY: an entry's file is not given back while the table's lock is held.
+            if let Some(descriptor) = unsafe { entry.load(SeqCst).as_ref() } {
+                look((chunk * CHUNK + at) as i32, descriptor);
+            }
+        }
+    }
+}
+
+/// D2. The caller holds the table's lock.
+fn drop_number(descriptor: *mut Descriptor) {
+    // SAFETY: null, or a file that this entry kept.
+    let Some(known) = (unsafe { descriptor.as_ref() }) else { return };
+    if known.numbers.fetch_sub(1, SeqCst) != 1 {
+        return;
+    }
+    if records().any(|r| r.uses.load(SeqCst) == descriptor) {
+        let mut list = CLOSED_IN_USE.load(SeqCst);
+        if list.is_null() {
+            list = Box::into_raw(Box::default());
+            CLOSED_IN_USE.store(list, SeqCst);
+        }
+        // SAFETY: the table's lock is held; the list is never freed.
+        unsafe { (*list).push(descriptor.expose_provenance()) };
+        return;
+    }
+    give_back(descriptor);
+}
+
+/// Gives back what was in use when it was closed. The caller holds the table's lock.
+fn sweep() {
+    // SAFETY: the table's lock is held; the list is never freed.
+    let Some(list) = (unsafe { CLOSED_IN_USE.load(SeqCst).as_mut() }) else { return };
+    list.retain(|address| {
+        let descriptor = std::ptr::with_exposed_provenance_mut::<Descriptor>(*address);
+        let used = records().any(|r| r.uses.load(SeqCst) == descriptor);
+        if !used {
+            give_back(descriptor);
+        }
+        used
+    });
+}
+
+fn give_back(descriptor: *mut Descriptor) {
+    // SAFETY: no entry and no thread names it: it is ours alone, as `take_up` boxed it.
+    let descriptor = unsafe { Box::from_raw(descriptor) };
+    descriptor.file.close();
+}

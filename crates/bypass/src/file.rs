@@ -1,0 +1,481 @@
+//! An open file: a real descriptor of the mount, and the engine's handle beside it.
+//!
+//! State       the engine's handle, opened at the first use and once more in a forked child; the offset, which is ours until it
+//!             has to be shared with somebody who only knows the kernel's (another program, a forked child, stdio): then it is the
+//!             kernel's for ever.
+//! Invariants  F1  the kernel's descriptor is open for as long as calls are made here: the mount's process keeps the inode for it.
+//!             F2  calls that use the offset hold `lock`, as the kernel's do.
+//!             F3  nothing is changed past the mount before the descriptor has said so (`announced`).
+//! Lock order  `lock` of one file, nothing else.
+
+use crate::attach::Attachment;
+use crate::error::errno_of;
+use crate::tell::Told;
+use heddle_nvmfs::NvmFs;
+use heddle_vfs::{Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SeekTarget, SetAttr, Time};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
+
+/// Why a call went to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Passed {
+    /// The file is mapped through the mount.
+    Mapped,
+    /// The kernel has the offset: it is shared with another process or program, or with stdio.
+    KernelOffset,
+    /// The engine gave no answer: no lane was free, or it panicked before.
+    Engine,
+    /// A call that is always the kernel's.
+    Unserved,
+    /// In a signal's handler.
+    InHandler,
+    /// A limit of the process (`RLIMIT_FSIZE`) is to be checked.
+    Limited,
+}
+
+/// What became of a call.
+pub type Served<T> = Result<Result<T, Errno>, Passed>;
+
+/// After a panic of the engine it is not called again in this process.
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// Longest single call, as the kernel's.
+const CALL_BYTES_MAX: usize = 0x7fff_f000;
+
+/// See the module.
+pub struct File {
+    at: &'static Attachment,
+    told: Told,
+    flags: OpenFlags,
+    append: AtomicBool,
+    handle: AtomicPtr<Handle>,
+    /// The process whose handle that is.
+    opened_by: AtomicU32,
+    announced: AtomicBool,
+    lock: Lock,
+    offset: AtomicU64,
+    kernel_offset: AtomicBool,
+    /// Does `stat` say the same as the engine? Not where the mount shows another owner.
+    stat_is_engines: OnceLock<bool>,
+}
+
+impl File {
+    /// For a descriptor that was just opened with these flags of open(2), at offset 0.
+    pub fn new(at: &'static Attachment, told: Told, posix_flags: i32) -> File {
+        let flags = OpenFlags { truncate: false, ..OpenFlags::from_posix(posix_flags) };
+        File {
+            at,
+            told,
+            flags,
+            append: AtomicBool::new(flags.append),
+            handle: AtomicPtr::new(std::ptr::null_mut()),
+            opened_by: AtomicU32::new(0),
+            announced: AtomicBool::new(false),
+            lock: Lock::new(),
+            offset: AtomicU64::new(0),
+            kernel_offset: AtomicBool::new(false),
+            stat_is_engines: OnceLock::new(),
+        }
+    }
+
+    /// Reads at `offset`.
+    ///
+    /// # Safety
+    /// As for read(2): `buf` is valid for writes of `len` bytes.
+    pub unsafe fn read_at(&self, buf: *mut u8, len: usize, offset: i64) -> Served<usize> {
+        let Ok(from) = u64::try_from(offset) else { return Ok(Err(Errno::INVAL)) };
+        if !self.flags.read {
+            return Ok(Err(Errno::BADF));
+        }
+        if len == 0 {
+            return Ok(Ok(0));
+        }
+        // SAFETY: the caller's promise; `len` is cut below what a slice may have.
+        let buf = unsafe { std::slice::from_raw_parts_mut(buf, len.min(CALL_BYTES_MAX)) };
+        self.engine(|fs, handle| fs.read(handle, from, buf))
+    }
+
+    /// Writes at `offset`, or at the end where the descriptor says so; gives what was written and where it ends.
+    ///
+    /// # Safety
+    /// As for write(2): `buf` is valid for reads of `len` bytes.
+    pub unsafe fn write_at(
+        &self,
+        fd: BorrowedFd<'_>,
+        buf: *const u8,
+        len: usize,
+        offset: i64,
+        at_end: bool,
+    ) -> Served<(usize, u64)> {
+        let Ok(to) = u64::try_from(offset) else { return Ok(Err(Errno::INVAL)) };
+        if !self.flags.write {
+            return Ok(Err(Errno::BADF));
+        }
+        if len == 0 {
+            return Ok(Ok((0, to)));
+        }
+        self.announce(fd)?;
+        // SAFETY: the caller's promise; `len` is cut below what a slice may have.
+        let buf = unsafe { std::slice::from_raw_parts(buf, len.min(CALL_BYTES_MAX)) };
+        let append = at_end || self.append.load(SeqCst);
+        let done = self.engine(|fs, handle| {
+            let at = if append { fs.append(handle, buf)? } else { fs.write(handle, to, buf).map(|_| to)? };
+            Ok((buf.len(), at + buf.len() as u64))
+        })?;
+        if let Ok((_, end)) = done {
+            // Somebody mapped the file meanwhile: his pages may lack this. Made again through the mount, they do not.
+            self.unless_mapped().or_else(|_| self.write_again(fd, buf, end - buf.len() as u64))?;
+        }
+        Ok(done)
+    }
+
+    /// As read(2).
+    ///
+    /// # Safety
+    /// As [`File::read_at`].
+    pub unsafe fn read(&self, buf: *mut u8, len: usize) -> Served<usize> {
+        self.with_offset(|offset| {
+            // SAFETY: the caller's promise.
+            let done = unsafe { self.read_at(buf, len, offset as i64) }?;
+            Ok(done.map(|n| (n, offset + n as u64)))
+        })
+    }
+
+    /// As write(2).
+    ///
+    /// # Safety
+    /// As [`File::write_at`].
+    pub unsafe fn write(&self, fd: BorrowedFd<'_>, buf: *const u8, len: usize) -> Served<usize> {
+        self.with_offset(|offset| {
+            // SAFETY: the caller's promise.
+            let done = unsafe { self.write_at(fd, buf, len, offset as i64, false) }?;
+            Ok(done.map(|(n, end)| (n, if n == 0 { offset } else { end })))
+        })
+    }
+
+    /// As lseek(2).
+    pub fn seek(&self, offset: i64, whence: i32) -> Served<u64> {
+        self.with_offset(|now| {
+            let to = match whence {
+                libc::SEEK_SET => i128::from(offset),
+                libc::SEEK_CUR => i128::from(now) + i128::from(offset),
+                libc::SEEK_END => i128::from(self.size()?) + i128::from(offset),
+                libc::SEEK_DATA | libc::SEEK_HOLE => return self.seek_data(offset, whence),
+                _ => return Ok(Err(Errno::INVAL)),
+            };
+            Ok(match i64::try_from(to) {
+                Ok(to) if to >= 0 => Ok((to as u64, to as u64)),
+                Ok(_) => Err(Errno::INVAL),
+                Err(_) if to < 0 => Err(Errno::INVAL),
+                Err(_) => Err(Errno::OVERFLOW),
+            })
+        })
+    }
+
+    fn seek_data(&self, offset: i64, whence: i32) -> Served<(u64, u64)> {
+        let Ok(from) = u64::try_from(offset) else { return Ok(Err(Errno::NXIO)) };
+        let target = if whence == libc::SEEK_DATA { SeekTarget::Data } else { SeekTarget::Hole };
+        let found = self.engine(|fs, handle| fs.seek(handle, target, from))?;
+        Ok(found.map(|at| (at, at)))
+    }
+
+    fn size(&self) -> Result<u64, Passed> {
+        let attr = self.engine_even_if_mapped(|fs, handle| fs.getattr(handle.ino))?;
+        attr.map(|attr| attr.size_bytes).map_err(|_| Passed::Engine)
+    }
+
+    /// As fsync(2) and fdatasync(2).
+    pub fn sync(&self, data_only: bool) -> Served<()> {
+        self.engine(|fs, handle| fs.fsync(handle, data_only))
+    }
+
+    /// As ftruncate(2).
+    pub fn truncate(&self, fd: BorrowedFd<'_>, len: i64) -> Served<()> {
+        let Ok(size) = u64::try_from(len) else { return Ok(Err(Errno::INVAL)) };
+        if !self.flags.write {
+            return Ok(Err(Errno::INVAL));
+        }
+        self.announce(fd)?;
+        let set = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
+        self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop))
+    }
+
+    /// As fallocate(2), for the modes that allocate, punch and zero.
+    pub fn allocate(&self, fd: BorrowedFd<'_>, op: RangeOp, offset: i64, len: i64) -> Served<()> {
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
+            return Ok(Err(Errno::INVAL));
+        };
+        if len == 0 {
+            return Ok(Err(Errno::INVAL));
+        }
+        if !self.flags.write {
+            return Ok(Err(Errno::BADF));
+        }
+        self.announce(fd)?;
+        self.engine(|fs, handle| fs.fallocate(handle, op, offset, len))
+    }
+
+    /// As fstat(2).
+    pub fn stat(&self, fd: BorrowedFd<'_>) -> Served<libc::stat> {
+        let attr = match self.engine_even_if_mapped(|fs, handle| fs.getattr(handle.ino))? {
+            Ok(attr) => attr,
+            Err(errno) => return Ok(Err(errno)),
+        };
+        let shown = || Told::of(fd).is_ok_and(|told| (told.uid, told.gid) == (attr.uid, attr.gid));
+        if !*self.stat_is_engines.get_or_init(shown) {
+            return Err(Passed::Unserved);
+        }
+        // SAFETY: plain numbers, for which zero is valid.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        stat.st_dev = self.at.dev;
+        stat.st_ino = attr.ino.0;
+        stat.st_mode = attr.kind.mode_bits() | u32::from(attr.perm);
+        stat.st_nlink = attr.nlink.into();
+        stat.st_uid = attr.uid;
+        stat.st_gid = attr.gid;
+        stat.st_size = attr.size_bytes as i64;
+        stat.st_blksize = 4096;
+        stat.st_blocks = attr.blocks_512 as i64;
+        let parts = |time: Time| (time.secs(), time.nanos().into());
+        (stat.st_atime, stat.st_atime_nsec) = parts(attr.atime);
+        (stat.st_mtime, stat.st_mtime_nsec) = parts(attr.mtime);
+        (stat.st_ctime, stat.st_ctime_nsec) = parts(attr.ctime);
+        Ok(Ok(stat))
+    }
+
+    /// `O_APPEND` was set or taken away with fcntl(2).
+    pub fn set_append(&self, append: bool) {
+        self.append.store(append, SeqCst);
+    }
+
+    /// From now on the kernel has the offset (it is to be shared with somebody who knows only that one).
+    pub fn give_offset_away(&self, fd: BorrowedFd<'_>) {
+        let _held = self.lock.hold();
+        if !self.kernel_offset.load(SeqCst) {
+            // A regular file can be sought to any offset that a call has reached.
+            let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
+            self.kernel_offset.store(true, SeqCst);
+        }
+    }
+
+    /// Does a call of the kernel that uses its offset, with ours.
+    pub fn with_kernel_offset<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce() -> T) -> T {
+        let _held = self.lock.hold();
+        if self.kernel_offset.load(SeqCst) {
+            return call();
+        }
+        let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
+        let done = call();
+        if let Ok(now) = rustix::fs::tell(fd) {
+            self.offset.store(now, SeqCst);
+        }
+        done
+    }
+
+    /// In a forked child: its parent's threads do not exist here, nor is its handle ours.
+    ///
+    /// # Safety
+    /// No other thread exists.
+    pub unsafe fn forked(&self) {
+        self.lock.reset();
+    }
+
+    /// The last descriptor of this process is closed.
+    pub fn close(self) {
+        let handle = self.handle.swap(std::ptr::null_mut(), SeqCst);
+        if handle.is_null() || self.opened_by.load(SeqCst) != process() {
+            // A parent's: it gives it back itself.
+            return;
+        }
+        // SAFETY: it came from `Box::into_raw` and was taken out above.
+        let handle = unsafe { Box::from_raw(handle) };
+        if !BROKEN.load(SeqCst) {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.at.fs.release(*handle)));
+        }
+    }
+
+    fn unless_mapped(&self) -> Result<(), Passed> {
+        match self.handle()? {
+            Ok(handle) if self.at.fs.has_kernel_pages(handle) => Err(Passed::Mapped),
+            _ => Ok(()),
+        }
+    }
+
+    fn engine<T>(&self, call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>) -> Served<T> {
+        self.unless_mapped()?;
+        self.engine_even_if_mapped(call)
+    }
+
+    fn engine_even_if_mapped<T>(
+        &self,
+        call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>,
+    ) -> Served<T> {
+        let handle = match self.handle()? {
+            Ok(handle) => handle,
+            Err(errno) => return Ok(Err(errno)),
+        };
+        match guarded(|| call(&self.at.fs, handle))? {
+            Ok(done) => Ok(Ok(done)),
+            // No lane was free, or the handle is not what it was: the kernel's answer counts.
+            Err(Error::NoMemory | Error::Stale | Error::BadHandle) => Err(Passed::Engine),
+            Err(error) => Ok(Err(errno_of(&error))),
+        }
+    }
+
+    /// The engine's handle, of this very process.
+    fn handle(&self) -> Served<&Handle> {
+        let handle = self.handle.load(SeqCst);
+        if !handle.is_null() && self.opened_by.load(SeqCst) == process() {
+            // SAFETY: freed by `close` alone, which takes the file.
+            return Ok(Ok(unsafe { &*handle }));
+        }
+        self.open_handle()
+    }
+
+    #[cold]
+    fn open_handle(&self) -> Served<&Handle> {
+        // The kernel has checked who may; the inode cannot end before its descriptor is closed (F1).
+        let opened = guarded(|| self.at.fs.open(&Cred::root(), Ino(self.told.ino), self.flags))?;
+        let fresh = match opened {
+            Ok(handle) => Box::into_raw(Box::new(handle)),
+            Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
+            Err(_) => return Err(Passed::Engine),
+        };
+        let old = self.handle.load(SeqCst);
+        let mine = self.opened_by.load(SeqCst) == process();
+        // A parent's handle stays in the parent: its box here is a copy that is left alone.
+        if (mine && !old.is_null()) || self.handle.compare_exchange(old, fresh, SeqCst, SeqCst).is_err() {
+            // SAFETY: nobody has seen it.
+            let unused = unsafe { Box::from_raw(fresh) };
+            let _ = guarded(|| {
+                self.at.fs.release(*unused);
+                Ok(())
+            });
+        }
+        self.opened_by.store(process(), SeqCst);
+        // SAFETY: not null, freed by `close` alone, which takes the file.
+        Ok(Ok(unsafe { &*self.handle.load(SeqCst) }))
+    }
+
+    /// F3.
+    fn announce(&self, fd: BorrowedFd<'_>) -> Result<(), Passed> {
+        if self.announced.load(SeqCst) {
+            return Ok(());
+        }
+        // SAFETY: this call takes no argument.
+        let said = unsafe { rustix::ioctl::ioctl(fd, Announce) };
+        said.map_err(|_| Passed::Engine)?;
+        self.announced.store(true, SeqCst);
+        Ok(())
+    }
+
+    fn with_offset<T>(&self, call: impl FnOnce(u64) -> Served<(T, u64)>) -> Served<T> {
+        let _held = self.lock.hold();
+        if self.kernel_offset.load(SeqCst) {
+            return Err(Passed::KernelOffset);
+        }
+        Ok(call(self.offset.load(SeqCst))?.map(|(done, offset)| {
+            self.offset.store(offset, SeqCst);
+            done
+        }))
+    }
+
+    /// What is written already, once more through the mount, so that the kernel drops its pages of it.
+    fn write_again(&self, fd: BorrowedFd<'_>, mut buf: &[u8], mut at: u64) -> Result<(), Passed> {
+        if self.append.load(SeqCst) {
+            // The mount would append it: what appends has no page of its own that could be old, but the last one's rest.
+            return Ok(());
+        }
+        while !buf.is_empty() {
+            match rustix::io::pwrite(fd, buf, at) {
+                Ok(n) if n > 0 => (buf, at) = (&buf[n..], at + n as u64),
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn guarded<T>(call: impl FnOnce() -> heddle_vfs::Result<T>) -> Result<heddle_vfs::Result<T>, Passed> {
+    if BROKEN.load(SeqCst) {
+        return Err(Passed::Engine);
+    }
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
+        BROKEN.store(true, SeqCst);
+        Passed::Engine
+    })
+}
+
+/// Which process this is: a forked child is another one.
+fn process() -> u32 {
+    PROCESS.load(SeqCst)
+}
+
+static PROCESS: AtomicU32 = AtomicU32::new(1);
+
+/// Says, in a forked child, that this is another process now: it opens handles of its own.
+pub fn this_is_a_child() {
+    PROCESS.fetch_add(1, SeqCst);
+}
+
+struct Announce;
+
+// SAFETY: the call takes no argument and gives nothing back.
+unsafe impl rustix::ioctl::Ioctl for Announce {
+    type Output = ();
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> rustix::ioctl::Opcode {
+        heddle_vfs::ioctl::CHANGES_PAST_THE_MOUNT
+    }
+
+    fn as_ptr(&mut self) -> *mut libc::c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(_: rustix::ioctl::IoctlOutput, _: *mut libc::c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A lock that a forked child can open: whoever held it does not exist there.
+struct Lock(AtomicU32);
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const WAITED_FOR: u32 = 2;
+
+impl Lock {
+    const fn new() -> Lock {
+        Lock(AtomicU32::new(FREE))
+    }
+
+    fn hold(&self) -> Held<'_> {
+        if self.0.compare_exchange(FREE, HELD, SeqCst, SeqCst).is_err() {
+            while self.0.swap(WAITED_FOR, SeqCst) != FREE {
+                let flags = rustix::thread::futex::Flags::PRIVATE;
+                // Whatever it says, the word is looked at again.
+                let _ = rustix::thread::futex::wait(&self.0, flags, WAITED_FOR, None);
+            }
+        }
+        Held(self)
+    }
+
+    fn reset(&self) {
+        self.0.store(FREE, SeqCst);
+    }
+}
+
+struct Held<'l>(&'l Lock);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.0.0.swap(FREE, SeqCst) == WAITED_FOR {
+            let _ = rustix::thread::futex::wake(&self.0.0, rustix::thread::futex::Flags::PRIVATE, 1);
+        }
+    }
+}

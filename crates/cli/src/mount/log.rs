@@ -1,0 +1,34 @@
+//! Where a mount in the background says what happens to it.
+
+use crate::output::talk;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Opens the log to append; without one, says so: the mount is none the worse.
+pub fn open(asked: Option<&Path>) -> Option<File> {
+    let path = asked.map(Path::to_path_buf).or_else(usual)?;
+    if asked.is_none()
+        && let Some(above) = path.parent()
+    {
+        // What fails here fails below, with a reason.
+        let _ = std::fs::create_dir_all(above);
+    }
+    let opened = File::options().append(true).create(true).open(&path);
+    opened
+        .map_err(|error| {
+            talk(&format!(
+                "heddle: no log of this mount: cannot write {}: {error}. Choose another with -o log=FILE",
+                path.display()
+            ));
+        })
+        .ok()
+}
+
+fn usual() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/log/heddle.log".into());
+    }
+    let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let state = state.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")))?;
+    Some(state.join("heddle.log"))
+}

@@ -1,0 +1,123 @@
+//! `heddle run`: starts a program with the bypass preloaded.
+//!
+//! Everything else is the preloaded library's: it finds heddle mounts by itself when the program opens a file of one.
+
+use crate::output::talk;
+use anyhow::{Context, Result, anyhow};
+use heddle_nvmfs::{client, place};
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Run a program with the bypass: what it does with files of heddle mounts skips the kernel
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Fail at once if this image is not mounted, or cannot be attached to
+    #[arg(long)]
+    image: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  heddle run -- fio --name=job --filename=/mnt/h/file --rw=randwrite --bs=4k --size=64M
+  heddle run --image /dev/shm/my.img -- python3 program.py
+  HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
+  LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
+
+Environment: HEDDLE_REPORT=FILE as above; HEDDLE_AIO=pass lets libaio and io_uring through (they are refused, so that programs
+use calls that are served); HEDDLE_PRELOAD=FILE names the library. Static and set-id programs go through the mount.";
+
+const LIBRARY: &str = "libheddle_preload.so";
+
+/// Runs the command: on success this process becomes the program.
+pub fn run(args: &Args) -> Result<()> {
+    if let Some(image) = &args.image {
+        let socket = place::socket_for(image)?;
+        client::attach(&socket).map(drop)?;
+    }
+    let library = library()?;
+    let [program, rest @ ..] = args.command.as_slice() else { return Err(anyhow!("no program is given")) };
+    if let Some(why) = unpreloadable(Path::new(program)) {
+        talk(&format!("heddle: {} {why}: it works, through the mount", Path::new(program).display()));
+    }
+    let mut preload = library.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let error = Command::new(program).args(rest).env("LD_PRELOAD", preload).exec();
+    Err(error).with_context(|| format!("cannot run {}", Path::new(program).display()))
+}
+
+/// Where the library is: beside this program, or where a package puts it.
+fn library() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("HEDDLE_PRELOAD").filter(|named| !named.is_empty()) {
+        return PathBuf::from(&named)
+            .canonicalize()
+            .with_context(|| format!("cannot use HEDDLE_PRELOAD={}", Path::new(&named).display()));
+    }
+    let program = std::env::current_exe().context("cannot find where this program is")?;
+    let here = program.parent().unwrap_or(Path::new("/"));
+    let places =
+        [here.join(LIBRARY), here.join("../lib/heddle").join(LIBRARY), here.join("../lib").join(LIBRARY)];
+    let found = places.iter().find(|place| place.is_file());
+    found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
+        anyhow!(
+            "cannot find {LIBRARY} in {} or ../lib/heddle: install it there, name it with HEDDLE_PRELOAD, \
+             or build it with: cargo build -p heddle-preload",
+            here.display()
+        )
+    })
+}
+
+/// Why a program takes no preloaded library, if it does not.
+fn unpreloadable(program: &Path) -> Option<&'static str> {
+    let found = if program.components().count() > 1 {
+        program.to_path_buf()
+    } else {
+        let dirs = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&dirs).map(|dir| dir.join(program)).find(|path| path.is_file())?
+    };
+    if found.metadata().ok()?.permissions().mode() & 0o6000 != 0 {
+        return Some("is set-id and takes no preloaded library");
+    }
+    is_static(&std::fs::read(&found).ok()?).then_some("is linked statically and takes no preloaded library")
+}
+
+/// A 64-bit little-endian ELF executable without an interpreter? Nonsense is not.
+fn is_static(elf: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, len: usize| {
+        let bytes = elf.get(at..at.checked_add(len)?)?;
+        Some(bytes.iter().rev().fold(0_usize, |number, byte| number << 8 | usize::from(*byte)))
+    };
+    let headers = || {
+        let (first, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        let kinds = (0..count).map(|i| number(first.checked_add(i.checked_mul(size)?)?, 4));
+        kinds.collect::<Option<Vec<usize>>>()
+    };
+    elf.starts_with(b"\x7fELF\x02\x01")
+        && headers().is_some_and(|kinds| !kinds.is_empty() && !kinds.contains(&(INTERPRETER as usize)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_is_dynamic_and_nonsense_is_not_static() {
+        assert!(!is_static(&std::fs::read("/proc/self/exe").unwrap()));
+        assert!(!is_static(b"#!/bin/sh\n"));
+        assert!(!is_static(b"\x7fELF\x02\x01\xff\xff\xff\xff"));
+        let mut elf = vec![0; 120];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, 1);
+        assert!(is_static(&elf), "one loaded segment, no interpreter");
+    }
+}

@@ -1,0 +1,215 @@
+//! Programs with the bypass preloaded, and the C API: they do what they do on the kernel's own file systems, and the engine serves
+//! them.
+
+mod common;
+
+use common::{Mounted, Place, command, own_namespace};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// One test at a time: what another one forks holds this one's open files until it executes.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    own_namespace().then_some(guard)
+}
+
+/// The folder of libraries and of this test's programs, built once.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_heddle")).parent().unwrap().to_path_buf();
+        // Built already where all packages are tested: then this only looks.
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "-q", "-p", "heddle-preload", "-p", "heddle-c", "--target-dir"]);
+        cargo.arg(folder.parent().unwrap()).args((!cfg!(debug_assertions)).then_some("--release"));
+        let said = cargo.output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        folder
+    })
+}
+
+fn compiled(place: &Place, source: &str, extra: &[&str]) -> Option<PathBuf> {
+    let program = place.path(Path::new(source).file_stem().unwrap().to_str().unwrap());
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-o"]).arg(&program).arg(source).args(extra);
+    let Ok(said) = cc.output() else {
+        eprintln!("SKIPPED, NOT TESTED: there is no C compiler");
+        return None;
+    };
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    Some(program)
+}
+
+/// `heddle run -- COMMAND…` with a report: what it said, and the report's lines.
+fn run(place: &Place, args: &[&str]) -> (Output, Vec<serde_json::Value>) {
+    built();
+    let report = place.path("report");
+    let _ = fs::remove_file(&report);
+    let mut all = vec!["run", "--"];
+    all.extend(args);
+    let out = command(&all).env("HEDDLE_REPORT", &report).output().unwrap();
+    let lines = fs::read_to_string(report).unwrap_or_default();
+    (out, lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+#[track_caller]
+fn went_well(out: &Output) {
+    let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && !said.contains("panicked"), "{said}");
+}
+
+fn sum(report: &[serde_json::Value], of: &str) -> u64 {
+    report.iter().map(|line| line[of].as_u64().unwrap()).sum()
+}
+
+const TRAPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/traps.c");
+const C_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bypass/c");
+
+/// One trap: on tmpfs, on the mount and under the bypass it ends the same, and there the engine serves what it should.
+#[track_caller]
+fn trap(name: &str, served: &[&str]) {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let Some(program) = compiled(&place, TRAPS, &["-pthread", "-w"]) else { return };
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let (program, other) = (program.to_str().unwrap(), place.text("other"));
+    let plain = |file: &str| Command::new(program).args([name, file, &other]).output().unwrap();
+    went_well(&plain(&place.text("on-tmpfs")));
+    went_well(&plain(mounted.path("through-the-mount").to_str().unwrap()));
+    let (out, report) = run(&place, &[program, name, mounted.path("bypassed").to_str().unwrap(), &other]);
+    went_well(&out);
+    for what in served {
+        assert!(sum(&report, what) > 0, "nothing served of {what}: {report:?}");
+    }
+}
+
+macro_rules! traps {
+    ($($(#[$doc:meta])* $name:ident = $trap:literal, $served:expr;)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            trap($trap, &$served);
+        }
+    )*};
+}
+
+traps! {
+    every_call_that_is_served_gives_what_the_kernel_gives = "plain", ["read", "write", "seek", "sync", "stat", "resize"];
+    wrong_calls_fail_with_the_kernels_numbers = "errors", ["opened", "write"];
+    a_buffer_that_is_not_there_is_an_error_and_not_the_end = "bad_buffers", ["write", "read"];
+    duplicates_share_the_offset = "dup", ["write"];
+    a_forked_child_shares_the_offset = "fork", ["write"];
+    programs_that_are_started_share_the_offset = "exec", ["write"];
+    the_child_of_a_vfork_changes_nothing_of_its_parents = "vfork", ["write", "read"];
+    a_number_means_what_was_opened_last_under_it = "stale", ["write"];
+    stdio_and_descriptors_mix = "stdio", ["write"];
+    appends_of_many_processes_are_all_there = "appends", ["write"];
+    a_mapping_and_writes_beside_it_lose_nothing = "mappings", ["write"];
+    /// A handler that writes while its thread is inside the engine.
+    handlers_of_signals_may_write = "handlers", ["write", "read"];
+    a_file_may_be_closed_under_its_writers = "closed", ["write"];
+    the_kernels_own_copies_see_the_offset_and_the_size = "copies", ["write"];
+    the_limit_of_the_file_size_holds = "limits", [];
+}
+
+#[test]
+fn a_program_of_everyday_is_served_and_finds_the_same_without_the_bypass() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let to = format!("of={}", mounted.path("dd").display());
+    let (out, report) = run(&place, &["dd", "if=/dev/urandom", &to, "bs=4k", "count=256"]);
+    went_well(&out);
+    assert_eq!(
+        (sum(&report, "write"), sum(&report, "bytes_written")),
+        (256 - 256, 0),
+        "dd writes to descriptor 1: stdio's"
+    );
+    let script = "import os\nf=os.open('{dir}/py',os.O_RDWR|os.O_CREAT)\nfor i in range(100): os.pwrite(f,b'%04d'%i,4*i)\n\
+                  print(os.pread(f,8,0), os.fstat(f).st_size)";
+    let script = script.replace("{dir}", &place.mnt());
+    let (out, report) = run(&place, &["python3", "-c", &script]);
+    went_well(&out);
+    assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "b'00000001' 400");
+    assert_eq!(sum(&report, "bytes_written"), 400);
+    assert_eq!(fs::read(mounted.path("py")).unwrap().len(), 400);
+    assert_eq!(fs::metadata(mounted.path("dd")).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn the_python_example_loses_no_record_through_the_mount_and_with_the_bypass() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let example = format!("{C_API}/examples/records.py");
+    let plain =
+        Command::new("python3").args([&example, mounted.path("a").to_str().unwrap()]).output().unwrap();
+    went_well(&plain);
+    let (out, report) = run(&place, &["python3", &example, mounted.path("b").to_str().unwrap()]);
+    went_well(&out);
+    assert_eq!(plain.stdout, out.stdout);
+    assert!(sum(&report, "write") >= 1000, "{report:?}");
+}
+
+#[test]
+fn the_example_in_c_compiles_without_a_warning_and_counts_right() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let libraries = built().to_str().unwrap();
+    let (include, libs) = (format!("-I{C_API}/include"), format!("-L{libraries}"));
+    let strict = [
+        "-std=c99",
+        "-pedantic",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-D_DEFAULT_SOURCE",
+        &include,
+        &libs,
+        "-lheddle",
+    ];
+    let Some(program) = compiled(&place, &format!("{C_API}/examples/counter.c"), &strict) else { return };
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let run =
+        |file: &Path| Command::new(&program).arg(file).env("LD_LIBRARY_PATH", libraries).output().unwrap();
+    let out = run(&mounted.path("counts"));
+    went_well(&out);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "4000 of 4000, 32 bytes, descriptor open\n");
+    let elsewhere = run(&place.path("counts"));
+    let said = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(!elsewhere.status.success() && said.contains("heddle mount IMAGE DIR"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_run_or_attached_to_is_said_in_words() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    built();
+    common::heddle(&["run", "--", "/no/such/program"]).failed(1, &["/no/such/program"]);
+    common::heddle(&["run", "--image", &place.image(), "--", "true"]).failed(1, &["heddle mount IMAGE DIR"]);
+    let mounted = Mounted::new(&place, &["-o", "no_attach,log=/dev/null"]);
+    let file = mounted.path("file");
+    let (out, report) = run(
+        &place,
+        &["python3", "-c", &format!("import os; os.write(os.open('{}', 65), b'x')", file.display())],
+    );
+    went_well(&out);
+    assert_eq!(fs::read(file).unwrap(), b"x", "without an engine to attach to it works through the mount");
+    assert_eq!((sum(&report, "not_taken"), sum(&report, "write")), (1, 0));
+    assert!(report[0]["refused"][0].as_str().unwrap().contains("heddle mount"), "{report:?}");
+}
+
+#[test]
+fn a_program_started_by_another_name_keeps_its_name() {
+    let Some(_alone) = alone() else { return };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heddle"));
+    let out = command
+        .arg0("anything")
+        .args(["run", "--", "sh", "-c", "echo $0"])
+        .env("HEDDLE_PRELOAD", built().join("libheddle_preload.so"));
+    assert_eq!(out.output().unwrap().stdout, b"sh\n");
+}

@@ -1,0 +1,178 @@
+//! Ways to mount: mount(8), fstab, options, the log; and what a mount offers beyond reading and writing.
+
+mod common;
+
+use common::{Mounted, Place, heddle, own_namespace};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: what another one forks holds this one's open files until it executes.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    own_namespace().then_some(guard)
+}
+
+/// Puts mount(8)'s helpers where it looks for them, for this thread alone.
+fn install_helpers() {
+    rustix::mount::mount("helpers", "/usr/sbin", "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    for name in ["mount.heddle", "mount.fuse.heddle", "umount.fuse.heddle"] {
+        symlink(env!("CARGO_BIN_EXE_heddle"), Path::new("/usr/sbin").join(name)).unwrap();
+    }
+}
+
+#[track_caller]
+fn run(command: &str, args: &[&str]) -> String {
+    let out = Command::new(command).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{command} {args:?}: {said}");
+    said
+}
+
+fn is_clean(place: &Place) -> bool {
+    let said = heddle(&["info", "--json", &place.image()]).ok().out;
+    serde_json::from_str::<serde_json::Value>(&said).unwrap()["clean"] == true
+}
+
+#[test]
+fn mount_and_umount_of_the_system_work_by_type_and_from_fstab() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    install_helpers();
+    let log = format!("noatime,nofail,log={}", place.text("log"));
+    run("mount", &["-t", "heddle", "-o", &log, &place.image(), &place.mnt()]);
+    fs::write(place.path("mnt/file"), "by mount(8)").unwrap();
+    run("umount", &[&place.mnt()]);
+    assert!(is_clean(&place), "umount returns when the image is clean");
+    let row = format!("{} {} heddle ro,{log},x-systemd.automount 0 0\n", place.image(), place.mnt());
+    fs::write(place.path("fstab"), row).unwrap();
+    run("mount", &["--fstab", &place.text("fstab"), &place.mnt()]);
+    assert_eq!(fs::read(place.path("mnt/file")).unwrap(), b"by mount(8)");
+    assert!(fs::write(place.path("mnt/new"), "").is_err(), "read-only by fstab");
+    run("umount", &[&place.mnt()]);
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert_eq!(log.matches("mounted at").count(), 2, "{log}");
+    assert_eq!(log.matches("unmounted").count(), 2, "{log}");
+}
+
+#[test]
+fn a_wrong_option_reaches_the_user_of_mount_in_our_words() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    install_helpers();
+    let out = Command::new("mount")
+        .args(["-t", "heddle", "-o", "journal=yes", &place.image(), &place.mnt()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("journal") && said.contains("lock-mode"), "{said}");
+}
+
+#[test]
+fn files_show_and_get_the_owner_that_was_asked_for() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    // The user must reach the place.
+    fs::set_permissions(place.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    {
+        let mounted = Mounted::new(&place, &["-o", "uid=1000,gid=1000"]);
+        fs::write(mounted.path("roots"), "x").unwrap();
+        let script = "echo mine > his; chmod 600 his; cat his; mkdir d; echo x >> roots; ! chown 7 his 2>&1";
+        let out = Command::new("setpriv")
+            .args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-euc", script])
+            .current_dir(mounted.path(""))
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        assert_eq!(fs::metadata(mounted.path("roots")).unwrap().uid(), 1000);
+    }
+    let mounted = Mounted::new(&place, &[]);
+    for name in ["his", "roots", "d"] {
+        let meta = fs::metadata(mounted.path(name)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (1000, 1000), "{name} was stored with another owner");
+    }
+    assert_eq!(fs::metadata(mounted.path("")).unwrap().uid(), 0, "what was there keeps its owner");
+}
+
+#[test]
+fn shutting_down_ends_all_calls_and_the_next_mount_recovers() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    {
+        let mounted = Mounted::new(&place, &[]);
+        fs::write(mounted.path("file"), "returned").unwrap();
+        let root = File::open(mounted.path("")).unwrap();
+        let going_down: u32 = 2;
+        // SAFETY: the argument points to a live word, which is what FS_IOC_SHUTDOWN takes.
+        let done = unsafe { libc::ioctl(root.as_raw_fd(), heddle_vfs::ioctl::SHUTDOWN.into(), &going_down) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        let after = fs::write(mounted.path("file"), "later").unwrap_err();
+        assert_eq!(after.raw_os_error(), Some(libc::EIO));
+        drop(root);
+    }
+    assert!(!is_clean(&place));
+    let again = Mounted::new(&place, &[]);
+    assert_eq!(fs::read(again.path("file")).unwrap(), b"returned");
+}
+
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    data: [u8; 128],
+}
+
+fn handle_of(path: &Path) -> FileHandle {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let mut handle = FileHandle { bytes: 128, kind: 0, data: [0; 128] };
+    let mut mount_id = 0;
+    // SAFETY: the path ends in NUL, the handle has the room it says, the number is a live word.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw mut handle,
+            &raw mut mount_id,
+            0,
+        )
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    handle
+}
+
+fn open_handle(mount: &File, handle: &FileHandle) -> std::io::Result<File> {
+    // SAFETY: the handle is one that the kernel filled.
+    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, libc::O_RDONLY) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else has.
+    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd as i32) })
+}
+
+#[test]
+fn a_file_handle_means_its_file_after_renames_and_mounts_and_nothing_once_it_is_deleted() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let (kept, deleted);
+    {
+        let mounted = Mounted::new(&place, &[]);
+        fs::create_dir(mounted.path("dir")).unwrap();
+        fs::write(mounted.path("dir/kept"), "kept").unwrap();
+        fs::write(mounted.path("deleted"), "deleted").unwrap();
+        (kept, deleted) = (handle_of(&mounted.path("dir/kept")), handle_of(&mounted.path("deleted")));
+        fs::rename(mounted.path("dir/kept"), mounted.path("moved")).unwrap();
+    }
+    let mounted = Mounted::new(&place, &[]);
+    let root = File::open(mounted.path("")).unwrap();
+    assert_eq!(std::io::read_to_string(open_handle(&root, &kept).unwrap()).unwrap(), "kept");
+    fs::remove_file(mounted.path("deleted")).unwrap();
+    fs::write(mounted.path("its-number-again"), "another").unwrap();
+    let error = open_handle(&root, &deleted).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+}

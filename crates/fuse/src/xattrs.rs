@@ -1,0 +1,89 @@
+//! Requests for extended attributes, and for copies between open files.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use fuser::{Errno, FileHandle, INodeNo, ReplyXattr, Request};
+use heddle_vfs::xattr::Namespace;
+use heddle_vfs::{Error, Handle, Ino, Result, SetXattr, XattrName};
+
+use crate::adapter::Adapter;
+use crate::convert::errno;
+
+/// Most bytes of one copy: the answer has 32 bits for it.
+const COPY_MAX_BYTES: u64 = 1 << 30;
+
+/// Gives what was asked for, or with `size` 0 how long it is.
+pub(crate) fn answer_xattr(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match value {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+impl Adapter {
+    pub(crate) fn xattr(&self, request: &Request, ino: INodeNo, name: &OsStr) -> Result<Vec<u8>> {
+        self.guarded(|| {
+            let name = XattrName::new(name.as_bytes())?;
+            self.as_caller(request, false, |cred| self.fs.getxattr(cred, Ino(ino.0), name))
+        })
+    }
+
+    pub(crate) fn xattrs(&self, request: &Request, ino: INodeNo) -> Result<Vec<u8>> {
+        self.guarded(|| self.as_caller(request, false, |cred| self.fs.listxattr(cred, Ino(ino.0))))
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        let how = match flags {
+            0 => SetXattr::Any,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(Error::InvalidArgument("flags of setxattr")),
+        };
+        self.guarded(|| {
+            let name = XattrName::new(name.as_bytes())?;
+            // A stranger to the group takes the set-group-id bit away with a list.
+            let groups_matter = name.namespace() == Namespace::AclAccess;
+            self.as_caller(request, groups_matter, |cred| {
+                self.fs.setxattr(cred, Ino(ino.0), name, value, how)
+            })
+        })
+    }
+
+    pub(crate) fn remove_xattr(&self, request: &Request, ino: INodeNo, name: &OsStr) -> Result<()> {
+        self.guarded(|| {
+            let name = XattrName::new(name.as_bytes())?;
+            self.as_caller(request, false, |cred| self.fs.removexattr(cred, Ino(ino.0), name))
+        })
+    }
+
+    /// How many bytes were copied.
+    pub(crate) fn copy(
+        &self,
+        request: &Request,
+        (fh_from, offset_from): (FileHandle, u64),
+        (fh_to, offset_to): (FileHandle, u64),
+        len_bytes: u64,
+    ) -> Result<u32> {
+        let len = len_bytes.min(COPY_MAX_BYTES);
+        let copy = |from: &Handle, to: &Handle| {
+            if request.uid() != 0 {
+                self.drop_set_id_bits(to.ino)?;
+            }
+            self.fs.copy_range(from, offset_from, to, offset_to, len).map(|copied| copied as u32)
+        };
+        self.with_handle(fh_from, |from| match fh_from.0 == fh_to.0 {
+            true => copy(from, from),
+            false => self.handles.with(fh_to.0, |to| copy(from, &to.handle)),
+        })
+    }
+}

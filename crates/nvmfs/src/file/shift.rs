@@ -1,0 +1,352 @@
+//! Cutting a range out of a file and inserting a hole: every page behind it moves, in one transaction, however many there are.
+//!
+//! A remap record says what all pages from the first on are: a blob lists those that have blocks, the others are holes. So it is
+//! a tombstone and a write in one, at one version, and the state beside it has the new size. No data is copied.
+//!
+//! Invariants  I1  the caller holds the EOF latch, and the gate is up while cells are looked for. Every cell that exists from the
+//!                 first page on is held, and every page that will have a block has a cell that is.
+//!             I2  blocks that move stay allocated; those that were cut out are freed when the record is durable.
+//!             I3  the blob lives as long as the log page that names it, as an extent list does.
+//! Lock order  the papers' range lock, cells in ascending order. Cells that pages move to are made before the first is locked:
+//!             locking one later could wait for a writer who waits for an earlier one.
+//! Crash order C1  blob fenced, records fenced, cells published.
+//! Source      ours; what may be asked, and its errors, as ext4 has it.
+
+use crate::alloc::{Purpose, settle_limbo};
+use crate::blob::{self, Fresh};
+use crate::cell::Map;
+use crate::core::{Core, no_memory};
+use crate::file::heddle::{Change, LockedSparse, add_extent, free_replaced, lock_existing, look, wake};
+use crate::file::paper::{clean_log, lock_range};
+use crate::file::place::Span;
+use crate::file::resize::{NewState, apply, state};
+use crate::file::steps::{Step, step};
+use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, map_of_words, words_of_map};
+use crate::format::record::{Blocks, Record};
+use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
+use crate::inode::InodeRef;
+use crate::lease::LaneGuard;
+use crate::log::clean::Eof;
+use crate::log::{commit, relog};
+use heddle_range_lock::Access;
+use heddle_vfs::{Error, OFFSET_MAX_BYTES, Result};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Slots of the transaction: remap, state.
+const SLOTS: u32 = 3;
+
+/// Where pages go.
+#[derive(Clone, Copy)]
+struct Shift {
+    first: PageNo,
+    pages: u64,
+    down: bool,
+}
+
+impl Shift {
+    /// Where a page at or behind the first goes; `None`: it is cut out.
+    fn target(self, page: PageNo) -> Option<PageNo> {
+        match self.down {
+            true => page.0.checked_sub(self.pages).filter(|to| *to >= self.first.0).map(PageNo),
+            false => Some(PageNo(page.0 + self.pages)),
+        }
+    }
+}
+
+fn whole_pages(span: Span) -> Result<()> {
+    if span.ragged_start() || span.ragged_end() {
+        return Err(Error::InvalidArgument("the range is not of whole blocks of 4096 bytes"));
+    }
+    Ok(())
+}
+
+/// Cuts `span` out. The caller holds the EOF latch.
+pub fn collapse(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
+    whole_pages(span)?;
+    let size = inode.vi.size();
+    if span.end >= size {
+        return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
+    }
+    let shift = Shift { first: span.first(), pages: span.pages(), down: true };
+    shift_pages(core, guard, inode, shift, size - (span.end - span.start))
+}
+
+/// Inserts a hole where `span` is. The caller holds the EOF latch.
+pub fn insert(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
+    whole_pages(span)?;
+    let size = inode.vi.size();
+    if span.start >= size {
+        return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
+    }
+    let grown = size + (span.end - span.start);
+    if grown > OFFSET_MAX_BYTES {
+        return Err(Error::FileTooBig);
+    }
+    shift_pages(core, guard, inode, Shift { first: span.first(), pages: span.pages(), down: false }, grown)
+}
+
+fn shift_pages(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    shift: Shift,
+    size: u64,
+) -> Result<()> {
+    let end = size.max(inode.vi.size());
+    let range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
+    if commit::prepare(core, guard, inode, SLOTS)? {
+        // PERSIST: a fresh log page is empty before it is linked.
+        core.region.fence();
+    }
+    let gate = inode.vi.raise_gate();
+    guard.lane.begin(inode.ino, shift.first, PageNo::END);
+    let done = hold_cells(core, guard, inode, shift).and_then(|locked| {
+        step(Step::Held);
+        let plan = plan(core, inode, shift);
+        let version = locked.version.max(inode.vi.floor()).next();
+        match log(core, guard, inode, shift, size, version, &plan) {
+            Ok(closed) => {
+                publish(core, guard, inode, shift, version, plan, locked);
+                Ok(closed)
+            }
+            Err(error) => {
+                locked.unlock(core, guard.id);
+                Err(error)
+            }
+        }
+    });
+    if done.is_err() {
+        guard.lane.end();
+    }
+    drop(gate);
+    let closed = done?;
+    if closed {
+        clean_log(core, guard, inode, Eof::Held);
+    }
+    drop(range);
+    if closed {
+        relog::paper::step(core, guard, inode, Eof::Held);
+    }
+    Ok(())
+}
+
+/// Pages from the first on that have blocks.
+fn mapped(core: &Core, inode: InodeRef<'_>, first: PageNo, mut each: impl FnMut(PageNo, Map)) {
+    let mut page = first;
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
+        for (cell, at) in run.cells.iter().zip(run.page.0..) {
+            let map = cell.map();
+            if map.block().is_some() {
+                each(PageNo(at), map);
+            }
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+}
+
+/// Locks what I1 says. A writer that was about to publish when the gate went up may give a page a block after its new place was
+/// made: then once more.
+fn hold_cells<'v>(
+    core: &Core,
+    guard: &LaneGuard<'_>,
+    inode: InodeRef<'v>,
+    shift: Shift,
+) -> Result<LockedSparse<'v>> {
+    loop {
+        let mut targets = Vec::new();
+        mapped(core, inode, shift.first, |page, _| targets.extend(shift.target(page)));
+        if targets.last().is_some_and(|last| *last >= PageNo::END) {
+            return Err(Error::FileTooBig);
+        }
+        for target in targets {
+            inode.vi.index().grow(&core.arena, target).map_err(no_memory)?;
+        }
+        let range = Change { first: shift.first, end: PageNo::END };
+        let locked = lock_existing(core, guard, inode, range);
+        let mut whole = true;
+        mapped(core, inode, shift.first, |page, _| {
+            whole &= shift.target(page).is_none_or(|target| locked.holds(core, guard.id, target));
+        });
+        if whole {
+            return Ok(locked);
+        }
+        locked.unlock(core, guard.id);
+    }
+}
+
+/// What becomes of the pages.
+struct Plan {
+    runs: Vec<MapRun>,
+    cut: Vec<Extent>,
+    blocks_cut: u64,
+}
+
+fn plan(core: &Core, inode: InodeRef<'_>, shift: Shift) -> Plan {
+    let mut plan = Plan { runs: Vec::new(), cut: Vec::new(), blocks_cut: 0 };
+    mapped(core, inode, shift.first, |page, map| {
+        let Some(block) = map.block() else { return };
+        match shift.target(page) {
+            Some(target) => plan.add(target, block, map.content().is_none()),
+            None => {
+                add_extent(&mut plan.cut, block);
+                plan.blocks_cut += 1;
+            }
+        }
+    });
+    plan
+}
+
+impl Plan {
+    fn add(&mut self, page: PageNo, block: BlockNo, unwritten: bool) {
+        if let Some(run) = self.runs.last_mut()
+            && run.page.0 + run.blocks.count == page.0
+            && run.blocks.block.0 + run.blocks.count == block.0
+            && run.unwritten == unwritten
+            && run.blocks.count < RUN_PAGES_MAX
+        {
+            run.blocks.count += 1;
+            return;
+        }
+        self.runs.push(MapRun { page, blocks: Extent { block, count: 1 }, unwritten });
+    }
+}
+
+/// What runs map a page to.
+fn map_in(runs: &[MapRun], page: PageNo) -> Map {
+    let behind = runs.partition_point(|run| run.page <= page);
+    let run = behind.checked_sub(1).map(|at| runs[at]);
+    let Some(run) = run.filter(|run| page.0 < run.page.0 + run.blocks.count) else { return Map::HOLE };
+    let block = run.blocks.block.plus(page.0 - run.page.0);
+    if run.unwritten { Map::unwritten(block) } else { Map::data(block) }
+}
+
+/// Makes the shift durable and, with one store, seen; true if a log page was closed.
+fn log(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    shift: Shift,
+    size: u64,
+    version: Version,
+    plan: &Plan,
+) -> Result<bool> {
+    let purpose = if shift.down { Purpose::Vital } else { Purpose::Data };
+    let fresh: Fresh =
+        blob::write_unfenced(core, guard.own, inode.id(), Kind::Map, &words_of_map(&plan.runs), purpose)?;
+    // PERSIST: C1; also D15 for what the last operation freed.
+    core.region.fence();
+    settle_limbo(core.free_map(), guard.own);
+    let now = Some(crate::clock::exact());
+    let state = state(inode, &NewState { size: Some(size), mtime: now, ..NewState::default() });
+    let records = [
+        Record::Remap {
+            page: shift.first,
+            blob: fresh.first(),
+            version,
+            mtime: state.mtime,
+            generation: state.generation,
+        },
+        Record::State(state),
+    ];
+    match commit::commit(core, guard, inode, &records) {
+        Ok(committed) => {
+            step(Step::Durable);
+            guard.lane.commit();
+            step(Step::Happened);
+            apply(inode, &records);
+            Ok(committed.clean)
+        }
+        Err(error) => {
+            fresh.give_up(core);
+            Err(error)
+        }
+    }
+}
+
+fn publish(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    shift: Shift,
+    version: Version,
+    plan: Plan,
+    locked: LockedSparse<'_>,
+) {
+    inode.vi.raise_floor(version);
+    // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
+    inode.vi.tomb_page.store(shift.first.0, Relaxed);
+    inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+    locked.publish_shifted(core, guard.id, version, |page| map_in(&plan.runs, page));
+    step(Step::LetGo);
+    guard.lane.end();
+    inode.vi.count_blocks(-(plan.blocks_cut as i64));
+    free_replaced(core, guard, inode, &plan.cut);
+}
+
+/// The runs of a map, and the blocks that hold it; `None` if it is not whole.
+pub fn read_map(core: &Core, owner: InodeId, first: Option<BlockNo>) -> Option<(Vec<MapRun>, Vec<Extent>)> {
+    let blocks_max = core.layout.blocks_total as usize;
+    let (words, blocks) = blob::read(core, owner, Kind::Map, first, blocks_max)?;
+    Some((map_of_words(&words)?, blocks))
+}
+
+/// Finishes a shift whose holder died behind its durable record: cells that the lane still holds get what the runs say. A block
+/// that no run has was cut out, and is added to `replaced`; one whose cell had been given its hole already comes back at the next
+/// mount.
+pub fn roll_forward(
+    core: &Core,
+    lane: u16,
+    inode: InodeRef<'_>,
+    first: PageNo,
+    version: Version,
+    runs: &[MapRun],
+    replaced: &mut Vec<Extent>,
+) {
+    let mut kept: Vec<Extent> = runs.iter().map(|run| run.blocks).collect();
+    kept.sort_by_key(|extent| extent.block);
+    let is_kept = |block: BlockNo| {
+        let behind = kept.partition_point(|extent| extent.block <= block);
+        behind.checked_sub(1).is_some_and(|at| block.0 < kept[at].block.0 + kept[at].count)
+    };
+    let (mut page, mut cut) = (first, 0);
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
+        for (cell, at) in run.cells.iter().zip(run.page.0..) {
+            let lv = cell.lv();
+            if !lv.locked() || lv.lane() != lane {
+                continue;
+            }
+            if let Some(block) = cell.map().block().filter(|block| !is_kept(*block)) {
+                add_extent(replaced, block);
+                cut += 1;
+            }
+            if cell.publish(map_in(runs, PageNo(at)), version) {
+                wake(core, cell);
+            }
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+    inode.vi.count_blocks(-cut);
+}
+
+/// What a remap record still says of pages, as records of writes; `None` if its map cannot be read.
+pub fn current(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Record>> {
+    let Record::Remap { blob, version, mtime, generation, .. } = *record else { return Some(Vec::new()) };
+    let (runs, _) = read_map(core, inode.id(), blob)?;
+    let still = |run: &MapRun| {
+        (run.page.0..run.page.0 + run.blocks.count).any(|page| look(core, inode, PageNo(page)).1 <= version)
+    };
+    let write = |run: MapRun| Record::Write {
+        page: run.page,
+        pages: run.blocks.count,
+        blocks: if run.unwritten {
+            Blocks::Unwritten(run.blocks.block)
+        } else {
+            Blocks::At(run.blocks.block)
+        },
+        end_in_last_page: 0,
+        version,
+        mtime,
+        generation,
+    };
+    Some(runs.into_iter().filter(still).map(write).collect())
+}

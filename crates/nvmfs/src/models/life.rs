@@ -1,0 +1,95 @@
+//! The end of an inode: the last name and the last handle may go at once, and somebody may be opening it (D23).
+
+use super::rig::{Rig, Seat, model, spawn};
+use crate::names::life;
+use std::sync::atomic::Ordering::Relaxed;
+
+const GENERATION: u64 = 1;
+
+fn unlink(seat: &mut Seat) {
+    seat.with(|core, guard, file| life::drop_name(core, guard, file, 1));
+}
+
+/// Opens the file; if it lives, it does until the handle goes.
+fn visit(seat: &mut Seat) {
+    let opened = seat.with(|core, guard, file| life::open(core, guard, file, GENERATION));
+    if opened.is_ok() {
+        assert_eq!(seat.read(0, 1), [1], "the file was ended under an open handle");
+        seat.with(|core, guard, file| {
+            assert!(file.vi.generation() == GENERATION, "the file was ended under an open handle");
+            life::drop_open(core, guard, file, GENERATION);
+        });
+    }
+}
+
+/// A written file, its writer's lane, and lanes that may open it.
+fn ready() -> (Rig, Seat, Seat, Seat) {
+    let rig = Rig::new();
+    let mut seats = [1, 2, 3].map(|id| rig.seat(id));
+    seats.iter_mut().for_each(Seat::equip);
+    let [mut first, second, third] = seats;
+    first.write(0, 1, 1);
+    (rig, first, second, third)
+}
+
+/// Nothing lives in the slot, and all blocks are free, each once: one that is freed twice panics by itself.
+fn is_ended(rig: &Rig, seats: Vec<Seat>) {
+    assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
+    // ORDERING: Relaxed, the other threads have been joined.
+    assert_eq!(rig.file().vi.opens.load(Relaxed), 0, "handles are counted of nothing");
+    seats.into_iter().for_each(Seat::leave);
+    assert_eq!(rig.free(), rig.total(), "blocks of a dead file");
+}
+
+#[test]
+fn an_opener_gets_a_living_file_or_none() {
+    model(2, || {
+        let (rig, mut first, mut second, third) = ready();
+        let thread = spawn(move || {
+            visit(&mut second);
+            second
+        });
+        unlink(&mut first);
+        let second = thread.join().unwrap();
+        is_ended(&rig, vec![first, second, third]);
+    });
+}
+
+#[test]
+fn of_the_last_name_and_the_last_handles_one_ends_the_file() {
+    model(1, || {
+        let (rig, mut first, mut second, mut third) = ready();
+        for seat in [&mut second, &mut third] {
+            seat.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        }
+        let close = |mut seat: Seat| {
+            move || {
+                seat.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+                seat
+            }
+        };
+        let threads = [spawn(close(second)), spawn(close(third))];
+        unlink(&mut first);
+        let mut seats: Vec<Seat> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        seats.push(first);
+        is_ended(&rig, seats);
+    });
+}
+
+/// A handle may be closed by another lane than the one that opened it: only the sum says how many there are.
+#[test]
+fn a_handle_that_another_lane_closes_is_still_one_handle() {
+    model(2, || {
+        let (rig, mut first, mut second, mut third) = ready();
+        second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        let thread = spawn(move || {
+            third.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+            third
+        });
+        unlink(&mut first);
+        let third = thread.join().unwrap();
+        assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
+        [first, second, third].into_iter().for_each(Seat::leave);
+        assert_eq!(rig.free(), rig.total());
+    });
+}

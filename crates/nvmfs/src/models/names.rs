@@ -1,0 +1,108 @@
+//! A directory's table: look-ups, which take no lock, against the holder of a bucket.
+//!
+//! Entries are not taken out here: their memory may be reused at once, and a late reader's load of it, which the bucket's word makes
+//! harmless, is a race to loom as it is to the language.
+
+use super::rig::{Rig, Seat, model, spawn};
+use crate::core::Core;
+use crate::ids::{InodeId, Version};
+use crate::inode::{Birth, InodeRef};
+use crate::names::bucket::Named;
+use crate::names::table;
+use heddle_vfs::{FileKind, Ino, Time};
+
+const DIR: Ino = Ino(1);
+
+fn dir(core: &Core) -> InodeRef<'_> {
+    core.slot(DIR).unwrap()
+}
+
+/// A directory without names, of one bucket.
+fn ready() -> (Rig, Seat, Seat) {
+    let rig = Rig::new();
+    let mut changer = rig.seat(1);
+    changer.with(|core, guard, _| {
+        let kind = FileKind::Directory;
+        dir(core).vi.be_born(&Birth {
+            generation: 1,
+            kind,
+            perm: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: Time(1),
+        });
+        table::make(core, guard.own, dir(core), 1, Version(0)).unwrap();
+    });
+    let other = rig.seat(2);
+    (rig, changer, other)
+}
+
+/// Makes a name mean number `n`, with the bucket's next version.
+fn put(seat: &mut Seat, name: &str, n: u64) -> Version {
+    seat.with(|core, guard, _| {
+        let key = table::key(core, name.as_bytes());
+        let prepared = table::prepare(core, guard.own, name.as_bytes()).unwrap();
+        let mut locked = table::lock(core, dir(core), key.hash).unwrap();
+        let version = locked.version().next();
+        locked.begin_change(version);
+        // The version says `n` here, so that a reader can tell whether an entry's words belong together.
+        let to = Named {
+            child: InodeId { ino: Ino(n), generation: n },
+            kind: FileKind::Regular,
+            version: Version(n),
+        };
+        locked.put(guard.own, key, &to, prepared).unwrap();
+        version
+    })
+}
+
+/// What a name means; its words agree.
+fn find(seat: &mut Seat, name: &str) -> Option<u64> {
+    seat.with(|core, _, _| {
+        let named = table::find(core, dir(core), table::key(core, name.as_bytes())).unwrap()?;
+        let seen = (named.child.ino.0, named.child.generation, named.version.0);
+        assert!(seen.0 == seen.1 && seen.1 == seen.2, "half of an entry: {seen:?}");
+        Some(seen.0)
+    })
+}
+
+#[test]
+fn an_entry_is_read_whole_while_its_meaning_changes() {
+    model(2, || {
+        let (_rig, mut changer, mut reader) = ready();
+        put(&mut changer, "a", 5);
+        let thread = spawn(move || {
+            put(&mut changer, "a", 6);
+        });
+        let seen = find(&mut reader, "a");
+        assert!(seen == Some(5) || seen == Some(6), "{seen:?}");
+        thread.join().unwrap();
+        assert_eq!(find(&mut reader, "a"), Some(6));
+    });
+}
+
+#[test]
+fn a_new_name_is_found_whole_or_not_at_all() {
+    model(2, || {
+        let (_rig, mut changer, mut reader) = ready();
+        let thread = spawn(move || {
+            put(&mut changer, "a", 5);
+        });
+        let seen = find(&mut reader, "a");
+        assert!(seen.is_none() || seen == Some(5), "{seen:?}");
+        thread.join().unwrap();
+        assert_eq!(find(&mut reader, "a"), Some(5));
+    });
+}
+
+#[test]
+fn two_changers_of_one_bucket_both_leave_their_name_with_versions_of_their_own() {
+    model(2, || {
+        let (_rig, mut first, mut second) = ready();
+        let thread = spawn(move || put(&mut second, "b", 6));
+        let mine = put(&mut first, "a", 5);
+        assert_ne!(mine, thread.join().unwrap());
+        assert_eq!((find(&mut first, "a"), find(&mut first, "b")), (Some(5), Some(6)));
+    });
+}

@@ -1,0 +1,99 @@
+//! Do the models see? Each row makes one access of the engine wrong and names the model that must fail for it.
+//!
+//! An ordering that is not here may be one too many: a fence of the region beside it does the same (`publish`, `give`), or the fence
+//! behind a lock (`try_lock`), or another word that both sides use (`pin`, `state`). They stay: what they say is then true of their own
+//! lines.
+//!
+//! The fault is planted by place (`heddle_arena::sync::plant`): the engine's source carries no switch for it.
+
+use heddle_arena::sync::plant::{Plant, all_are_seen};
+
+/// Faults that one model sees.
+macro_rules! plants {
+    ($model:literal: $($file:literal, $behind:literal, $access:literal => $fault:literal;)*) => {
+        &[$(Plant {
+            test: concat!("models::", $model),
+            file: concat!("nvmfs/src/", $file),
+            source: include_str!(concat!("../", $file)),
+            behind: $behind,
+            access: $access,
+            fault: $fault,
+        }),*]
+    };
+}
+
+const PLANTS: &[&[Plant]] = &[
+    plants! { "pages::a_page_is_read_whole_while_its_block_is_reused":
+        "cell.rs", "pub fn lv(", ".load(Acquire)" => "relaxed";
+        "file/read.rs", "fn read_page(", "fence(Acquire)" => "skip";
+        "models/rig.rs", "pub fn write(", "plant::here()" => "skip";
+    },
+    plants! { "pages::two_pages_are_read_whole_while_their_blocks_are_reused":
+        "file/read.rs", "fn read_once(", "fence(Acquire)" => "skip";
+    },
+    plants! { "pages::two_pages_written_by_one_call_are_never_seen_apart":
+        "lane.rs", "pub fn commit(", ".store(state & " => "skip";
+    },
+    plants! { "pages::overlapping_writers_take_turns_and_both_end":
+        "cell.rs", "pub fn publish(", "self.map.store(map.0, Release)" => "skip";
+    },
+    plants! { "pages::writers_who_grow_the_index_at_once_find_each_others_pages":
+        "index.rs", "fn raise_to(", ".compare_exchange(" => "relaxed";
+    },
+    plants! { "resize::a_truncation_and_a_write_to_a_page_without_a_cell_come_one_after_the_other":
+        "inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
+        "inode.rs", "pub fn gate_up(", "fence_behind_locked()" => "skip";
+        "inode.rs", "pub fn raise_gate(", ".store(1" => "skip";
+    },
+    plants! { "resize::what_a_write_leaves_beside_a_punch_has_the_larger_version":
+        "inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
+    },
+    plants! { "resize::the_bytes_of_an_append_are_there_when_its_size_is":
+        "inode.rs", "pub fn set_size(", ".store(size" => "relaxed";
+    },
+    plants! { "space::a_pinned_reader_copies_in_peace":
+        "inode.rs", "pub fn pin(", ".fetch_add(1" => "skip";
+    },
+    plants! { "space::no_block_has_two_owners_and_none_is_lost":
+        "alloc.rs", "fn take_run(", ".compare_exchange_weak(" => "relaxed";
+    },
+    plants! { "latch::a_latch_has_one_holder_and_wakes_who_sleeps":
+        "latch.rs", "pub fn lock(", ".compare_exchange(0, me, Acquire" => "relaxed";
+        "latch.rs", "fn release(", ".swap(0, Release)" => "relaxed";
+    },
+    plants! { "latch::who_only_tries_a_latch_never_passes_its_holder":
+        "latch.rs", "pub fn try_lock(", ".compare_exchange(" => "relaxed";
+    },
+    plants! { "latch::a_spin_lock_has_one_holder":
+        "latch.rs", "impl Drop for Spun", ".store(0, Release)" => "relaxed";
+    },
+    plants! { "chains::a_chain_that_is_kept_but_not_used_may_be_cleaned_by_another":
+        "log/chain.rs", "fn become_busy(", ".compare_exchange(" => "relaxed";
+        "log/chain.rs", "pub fn rest(", ".store(" => "relaxed";
+        "log/chain.rs", "pub fn unclaim(", ".store(" => "relaxed";
+    },
+    plants! { "chains::a_chain_has_one_owner_who_sees_what_the_last_one_did":
+        "log/chain.rs", "fn let_go(", ".compare_exchange(" => "relaxed";
+    },
+    plants! { "names::an_entry_is_read_whole_while_its_meaning_changes":
+        "names/bucket.rs", "pub fn still(", "fence(Acquire)" => "skip";
+        "names/bucket.rs", "pub fn begin_change(", "fence(Release)" => "skip";
+        "names/bucket.rs", "pub fn begin_change(", "self.word.store(" => "skip";
+    },
+    plants! { "names::two_changers_of_one_bucket_both_leave_their_name_with_versions_of_their_own":
+        "names/bucket.rs", "pub fn lock(", ".compare_exchange(" => "relaxed";
+        "names/bucket.rs", "pub fn unlock(", "self.word.store(" => "relaxed";
+    },
+    plants! { "life::an_opener_gets_a_living_file_or_none":
+        "opens.rs", "pub fn open(", "fence_behind_locked()" => "skip";
+        "opens.rs", "pub fn claim_end(", "fence_behind_locked()" => "skip";
+    },
+    plants! { "life::of_the_last_name_and_the_last_handles_one_ends_the_file":
+        "names/life.rs", "pub fn drop_open(", "fence_behind_locked()" => "skip";
+    },
+];
+
+#[test]
+fn every_planted_fault_is_seen() {
+    all_are_seen(PLANTS.iter().copied().flatten(), &[]);
+}

@@ -1,0 +1,117 @@
+//! EOF, truncation and punching against writers: the gate, the floor, the EOF latch.
+
+use super::rig::{PAGE, Rig, Seat, model, spawn};
+use crate::file::place::Span;
+use crate::file::resize::{NewState, punch, set_state};
+
+fn truncate(seat: &mut Seat, size: u64) {
+    seat.with(|core, guard, file| {
+        let _eof = file.vi.eof.lock();
+        set_state(core, guard, file, &NewState { size: Some(size), ..NewState::default() }).unwrap();
+    });
+}
+
+fn punch_pages(seat: &mut Seat, first: u64, end: u64) {
+    seat.with(|core, guard, file| {
+        let _eof = file.vi.eof.lock();
+        punch(core, guard, file, Span { start: first * PAGE, end: end * PAGE }, None).unwrap();
+    });
+}
+
+/// A file of eight pages, the first two written, by two lanes that have their chains already.
+fn two_seats() -> (Rig, Seat, Seat) {
+    let rig = Rig::new();
+    let (mut first, mut second) = (rig.seat(1), rig.seat(2));
+    first.write(0, 1, 1);
+    second.write(1, 1, 1);
+    rig.file().vi.set_size(8 * PAGE);
+    (rig, first, second)
+}
+
+/// The page has no cell when the truncation looks: the gate alone keeps them apart (D8).
+#[test]
+fn a_truncation_and_a_write_to_a_page_without_a_cell_come_one_after_the_other() {
+    model(2, || {
+        let (rig, mut writer, mut cutter) = two_seats();
+        let thread = spawn(move || writer.write(5, 1, 9));
+        truncate(&mut cutter, PAGE);
+        thread.join().unwrap();
+        let size = rig.file().vi.size();
+        let map = rig.file().vi.index().find(&rig.core().arena, crate::ids::PageNo(5));
+        let mapped = map.is_some_and(|run| run.cells[0].map().block().is_some());
+        assert_eq!(size, if mapped { 6 * PAGE } else { PAGE }, "mapped: {mapped}");
+        if mapped {
+            assert_eq!(rig.seat(3).read(0, 6), [1, 0, 0, 0, 0, 9]);
+        }
+    });
+}
+
+/// As above with a punch, which moves no size: what is left must have the larger version, or a power cut would take it away.
+#[test]
+fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
+    model(2, || {
+        let (rig, mut writer, mut puncher) = two_seats();
+        let thread = spawn(move || writer.write(5, 1, 9));
+        punch_pages(&mut puncher, 1, 8);
+        thread.join().unwrap();
+        let floor = rig.file().vi.floor();
+        if let Some(run) = rig.file().vi.index().find(&rig.core().arena, crate::ids::PageNo(5)) {
+            let (map, version) = (run.cells[0].map(), run.cells[0].lv().version());
+            assert!(!run.cells[0].lv().locked());
+            assert!(map.block().is_none() || version > floor, "version {version:?}, floor {floor:?}");
+        }
+        let seen = rig.seat(3).read(0, 8);
+        assert!(seen == [1, 0, 0, 0, 0, 0, 0, 0] || seen == [1, 0, 0, 0, 0, 9, 0, 0], "read {seen:?}");
+    });
+}
+
+#[test]
+fn appends_never_overlap() {
+    model(3, || {
+        let rig = Rig::new();
+        let (mut first, mut second) = (rig.seat(1), rig.seat(2));
+        first.append(1);
+        second.append(1);
+        let thread = spawn(move || second.append(3));
+        let mine = first.append(2);
+        let other = thread.join().unwrap();
+        assert_eq!(mine + other, 5 * PAGE);
+        let seen = rig.seat(3).read(0, 5);
+        assert!(seen == [1, 1, 2, 3] || seen == [1, 1, 3, 2], "read {seen:?}");
+    });
+}
+
+/// A reader who sees the new size sees the bytes below it.
+#[test]
+fn the_bytes_of_an_append_are_there_when_its_size_is() {
+    model(3, || {
+        let rig = Rig::new();
+        let mut writer = rig.seat(1);
+        writer.append(1);
+        let mut reader = rig.seat(2);
+        let thread = spawn(move || {
+            writer.append(2);
+        });
+        let seen = reader.read(0, 3);
+        assert!(seen == [1] || seen == [1, 2], "read {seen:?}");
+        thread.join().unwrap();
+    });
+}
+
+/// Cut and grown again: what is read below the old end is what was there, or nothing, never a mixture with what was cut.
+#[test]
+fn a_cut_is_seen_whole() {
+    model(2, || {
+        let rig = Rig::new();
+        let mut cutter = rig.seat(1);
+        cutter.write(0, 3, 1);
+        let mut reader = rig.seat(2);
+        let thread = spawn(move || {
+            truncate(&mut cutter, PAGE);
+            truncate(&mut cutter, 3 * PAGE);
+        });
+        let seen = reader.read(0, 3);
+        assert!(seen == [1, 1, 1] || seen == [1] || seen == [1, 0, 0], "read {seen:?}");
+        thread.join().unwrap();
+    });
+}

@@ -1,0 +1,237 @@
+//! One file on a small region, and a lane for each thread of a model.
+
+use crate::alloc::Purpose;
+use crate::core::{Core, Identity, Parts};
+use crate::file::heddle::{At, write};
+use crate::file::read::read;
+use crate::format::layout::Layout;
+use crate::ids::{BlockNo, Extent};
+use crate::inode::{Birth, InodeRef};
+use crate::itable;
+use crate::lease::{LaneGuard, Scratch};
+use crate::region::Region;
+use crate::variant::Variant;
+use heddle_arena::Arena;
+use heddle_pmem::BLOCK_BYTES;
+use heddle_vfs::{Error, FileKind, Ino, Time};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+pub const PAGE: u64 = BLOCK_BYTES as u64;
+/// Blocks of the region; half of them are its reserve.
+const BLOCKS: u64 = 64;
+/// Blocks that are free for data.
+const FREE: u64 = 12;
+/// Blocks of the reserve that are free.
+const RESERVED: u64 = 8;
+/// The file.
+pub const FILE: Ino = Ino(2);
+
+/// Explores a model with at most so many preemptions.
+pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let start = std::time::Instant::now();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    let runs = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = runs.clone();
+    builder.check(move || {
+        // ORDERING: Relaxed here and below, a count for people.
+        count.fetch_add(1, Relaxed);
+        f();
+    });
+    let runs = runs.load(Relaxed);
+    let name = std::thread::current().name().unwrap_or("").to_owned();
+    println!("  {name}: {runs} executions, {:.1} s", start.elapsed().as_secs_f64());
+    assert!(runs > 1, "nothing was explored");
+}
+
+/// A thread of a model, with a stack that the engine's functions fit.
+pub fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> loom::thread::JoinHandle<T> {
+    loom::thread::Builder::new().stack_size(1 << 20).spawn(f).unwrap()
+}
+
+/// What is mounted, and how many blocks were free for data.
+#[derive(Clone)]
+pub struct Rig(Arc<Core>, u64);
+
+/// A thread's lane.
+pub struct Seat {
+    core: Arc<Core>,
+    id: u16,
+    busy: Cell<bool>,
+    scratch: Scratch,
+}
+
+impl Rig {
+    /// An empty file, all space free.
+    pub fn new() -> Rig {
+        Rig::with_free(FREE)
+    }
+
+    /// As above, with so many blocks for data.
+    pub fn with_free(blocks: u64) -> Rig {
+        let region = Region::anonymous(BLOCKS * PAGE);
+        let arena = Arc::new(Arena::private(1 << 20).unwrap());
+        let variant = Variant::Heddle;
+        let parts = Parts { region, arena, variant, locks: None, on_lock: None, read_only: false };
+        let identity = Identity { uuid: [7; 16], boot: [0; 16], epoch: 1 };
+        let core = Core::new(parts, identity, BLOCKS).unwrap();
+        let chunk = Layout::new(BLOCKS).data;
+        let free = Extent { block: chunk.plus(4), count: blocks };
+        core.free_map().give(free);
+        // The reserve, for log pages.
+        let reserve = Extent { block: BlockNo(BLOCKS - 1 - RESERVED), count: RESERVED };
+        core.free_map().give(reserve);
+        for extent in [free, reserve] {
+            (0..extent.count).for_each(|n| core.region.touch(extent.block.plus(n).pos()));
+        }
+        itable::add_chunk(&core, 0, chunk).unwrap();
+        let file = core.slot(FILE).unwrap();
+        let birth = Birth {
+            generation: 1,
+            kind: FileKind::Regular,
+            perm: 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: Time(1),
+        };
+        file.vi.be_born(&birth);
+        file.vi.nlink.store(1, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
+        Rig(Arc::new(core), blocks)
+    }
+
+    pub fn core(&self) -> &Core {
+        &self.0
+    }
+
+    pub fn file(&self) -> InodeRef<'_> {
+        self.0.slot(FILE).unwrap()
+    }
+
+    /// Lane `id`, from 1. Each is dealt out once.
+    pub fn seat(&self, id: u16) -> Seat {
+        Seat { core: self.0.clone(), id, busy: Cell::new(false), scratch: Scratch::default() }
+    }
+
+    /// Blocks that were free at first.
+    pub fn total(&self) -> u64 {
+        self.1 + RESERVED
+    }
+
+    /// Free blocks outside the lanes' hands.
+    pub fn free(&self) -> u64 {
+        self.0.free_map().count(true)
+    }
+}
+
+impl Seat {
+    /// Works with the lane.
+    pub fn with<R>(&mut self, f: impl FnOnce(&Core, &mut LaneGuard<'_>, InodeRef<'_>) -> R) -> R {
+        let mut guard = LaneGuard::dealt(&self.core, self.id, &self.busy, &mut self.scratch);
+        f(&self.core, &mut guard, self.core.slot(FILE).unwrap())
+    }
+
+    /// Writes whole pages of one value.
+    pub fn write(&mut self, page: u64, pages: u64, value: u8) {
+        let data = vec![value; (pages * PAGE) as usize];
+        self.with(|core, guard, file| {
+            match write(core, guard, file, At::Offset(page * PAGE), &data) {
+                // Blocks may wait for a pin; then nothing has happened.
+                Ok(_) | Err(Error::NoSpace) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+            // A fault to plant: what this write replaced may be used at once (D15).
+            if heddle_arena::sync::plant::here().is_some() {
+                crate::alloc::settle_limbo(core.free_map(), guard.own);
+            }
+        });
+    }
+
+    /// Appends a page of one value.
+    pub fn append(&mut self, value: u8) -> u64 {
+        let data = vec![value; PAGE as usize];
+        self.with(|core, guard, file| write(core, guard, file, At::End, &data).unwrap())
+    }
+
+    /// The values of pages, as far as the file goes.
+    pub fn read(&mut self, page: u64, pages: u64) -> Vec<u8> {
+        let mut data = vec![0xee; (pages * PAGE) as usize];
+        let len = self.with(|core, guard, file| read(core, guard, file, page * PAGE, &mut data).unwrap());
+        values(&data[..len])
+    }
+
+    /// What a lease does besides: the lane can count handles.
+    pub fn equip(&mut self) {
+        crate::opens::equip(&self.core, self.id).unwrap();
+    }
+
+    /// Takes blocks.
+    pub fn take(&mut self, count: u64) -> Vec<Extent> {
+        let mut out = Vec::new();
+        self.with(|core, guard, _| {
+            let taken = crate::alloc::take_blocks(
+                core.free_map(),
+                &core.region,
+                guard.own,
+                count,
+                Purpose::Data,
+                &mut out,
+            );
+            assert!(taken, "no space");
+        });
+        out
+    }
+
+    /// Writes this lane's number into blocks and reads it back: an owner beside it would have written its own.
+    pub fn mark(&mut self, extents: &[Extent]) {
+        let mine = [self.id as u8; 8];
+        for block in extents.iter().flat_map(|e| (0..e.count).map(|n| e.block.plus(n))) {
+            self.core.region.nt_write(block.pos(), &mine);
+            let mut seen = [0; 8];
+            self.core.region.read(block.pos(), &mut seen);
+            assert_eq!(seen, mine, "{block:?} has two owners");
+        }
+    }
+
+    /// Gives blocks back, through the limbo.
+    pub fn give(&mut self, extents: Vec<Extent>) {
+        self.with(|core, guard, _| {
+            for extent in extents {
+                crate::alloc::free_later(core.free_map(), &core.region, guard.own, extent);
+            }
+            // PERSIST: D15, what was freed above before its next use.
+            core.region.fence();
+            crate::alloc::settle_limbo(core.free_map(), guard.own);
+        });
+    }
+
+    /// Gives everything back, as a thread that ends does.
+    pub fn leave(mut self) {
+        self.with(|core, guard, _| {
+            crate::log::chain::let_go_all(core, guard.own, guard.id);
+            // PERSIST: D15, as in `Drop for Lease`.
+            core.region.fence();
+            crate::alloc::return_all(core.free_map(), guard.own);
+        });
+    }
+}
+
+/// One value a page.
+///
+/// # Panics
+/// If a page is of two values: half of a write.
+pub fn values(data: &[u8]) -> Vec<u8> {
+    let one = |page: &[u8]| {
+        assert!(
+            page.iter().all(|b| *b == page[0]),
+            "half a page is {}, half {}",
+            page[0],
+            page[page.len() - 1]
+        );
+        page[0]
+    };
+    data.chunks(PAGE as usize).map(one).collect()
+}

@@ -1,0 +1,83 @@
+//! Buckets that a lane held when its holder died.
+
+use super::{Table, hash, key, prepare, unprepare};
+use crate::core::Core;
+use crate::ids::{InodeId, Version};
+use crate::inode::InodeRef;
+use crate::lane::Own;
+use crate::names::bucket::{Bucket, Key, Named, Torn};
+use heddle_vfs::{FileKind, Result};
+use std::collections::HashMap;
+
+/// What the log says of a name: its version, and what it means; `None`: it is gone.
+pub type Logged = (Version, Option<(InodeId, FileKind)>);
+
+/// Buckets of a directory that a dead lane holds are brought in order and unlocked (`settle`). `changes`: names that its transaction
+/// changed.
+/// `log`: reads what the directory's log says of all names; asked only if a bucket was in the middle of a change. Returns inodes that have
+/// lost a name.
+pub fn settle_dead(
+    core: &Core,
+    own: &mut Own,
+    lane: u16,
+    dir: InodeRef<'_>,
+    changes: &[(Vec<u8>, Logged)],
+    log: impl FnOnce() -> Result<HashMap<Vec<u8>, Logged>>,
+) -> Result<Vec<InodeId>> {
+    let Some(table) = Table::of(core, dir) else { return Ok(Vec::new()) };
+    let held: Vec<&Bucket> = table.buckets.iter().filter(|bucket| bucket.word().holder() == lane).collect();
+    let mut logged = HashMap::new();
+    if held.iter().any(|bucket| bucket.word().changing()) {
+        logged = log()?;
+    }
+    let mut nameless = Vec::new();
+    for bucket in held {
+        let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(hash(core, name))]);
+        let broken = bucket.word().changing();
+        let mut version = bucket.word().version();
+        bucket.begin_change();
+        if broken {
+            bucket.clear();
+            // Readers that came before the change must see that there was one.
+            version = version.next();
+        }
+        let old = logged.iter().filter(|_| broken);
+        for (name, (at, what)) in old.chain(changes.iter().map(|(name, what)| (name, what))) {
+            if !here(name) {
+                continue;
+            }
+            version = version.max(*at);
+            let lost = settle_name(core, own, bucket, key(core, name), *at, *what)?;
+            nameless.extend(lost.filter(|_| !broken));
+        }
+        bucket.unlock(core, version);
+    }
+    Ok(nameless)
+}
+
+/// Makes a name mean what a record says, unless it is newer; what it meant before, if that is another inode.
+fn settle_name(
+    core: &Core,
+    own: &mut Own,
+    bucket: &Bucket,
+    key: Key<'_>,
+    version: Version,
+    what: Option<(InodeId, FileKind)>,
+) -> Result<Option<InodeId>> {
+    let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
+    let row = bucket.find(core, key).map_err(torn)?;
+    let was = row.map(|row| row.named()).transpose().map_err(torn)?;
+    if was.is_some_and(|was| was.version >= version) {
+        return Ok(None);
+    }
+    match (what, row) {
+        (Some((child, kind)), Some(row)) => bucket.replace(row, &Named { child, kind, version }),
+        (Some((child, kind)), None) => {
+            let entry = prepare(core, own, key.name)?;
+            bucket.add(core, key, &Named { child, kind, version }, entry);
+        }
+        (None, Some(row)) => unprepare(core, own, bucket.take(core, row)),
+        (None, None) => {}
+    }
+    Ok(was.map(|was| was.child).filter(|was| what.map(|(child, _)| child) != Some(*was)))
+}

@@ -1,0 +1,155 @@
+//! The region the engine works on: `heddle_pmem`'s; under loom a model of one.
+//!
+//! The model keeps what threads race for, the bytes of data, as loom's atomics, two words a block, so that half of a page's bytes may be
+//! older than the other half; stores of data order nothing, and a fence orders stores alone (`sfence`), which is less than what
+//! any real processor does. Records and pointers are read back by cleaning and recovery only, never by another thread's
+//! look-up: they are plain words there.
+
+#[cfg(not(loom))]
+pub use heddle_pmem::Region;
+#[cfg(loom)]
+pub use model::Region;
+
+#[cfg(loom)]
+mod model {
+    use heddle_arena::sync::atomic::Ordering::{Relaxed, Release};
+    use heddle_arena::sync::atomic::{AtomicU64, fence};
+    use heddle_pmem::{BLOCK_BYTES, Error, Pos};
+    use std::collections::HashMap;
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+    /// Bytes that one word of the model stands for.
+    const GRAIN: u64 = BLOCK / 2;
+
+    /// See the module.
+    pub struct Region {
+        len_bytes: u64,
+        /// Data, by grain: each is the value of all its words.
+        data: Mutex<HashMap<u64, Arc<AtomicU64>>>,
+        /// Records and pointers.
+        words: Mutex<HashMap<u64, u64>>,
+    }
+
+    impl Region {
+        /// Zeros.
+        pub fn anonymous(len_bytes: u64) -> Region {
+            Region { len_bytes, data: Mutex::default(), words: Mutex::default() }
+        }
+
+        fn grain(&self, at: u64) -> Arc<AtomicU64> {
+            let mut data = self.data.lock().unwrap();
+            data.entry(at / GRAIN).or_insert_with(|| Arc::new(AtomicU64::new(0))).clone()
+        }
+
+        /// Makes the model of a block's bytes, so that no thread is the first to do so.
+        pub fn touch(&self, at: Pos) {
+            self.grain(at.0);
+            self.grain(at.0 + GRAIN);
+        }
+
+        /// Grains that begin in a range, and how far behind its start they do.
+        fn grains(at: Pos, len: u64) -> impl Iterator<Item = (u64, usize)> {
+            let first = at.0.next_multiple_of(GRAIN);
+            (first..at.0 + len).step_by(GRAIN as usize).map(move |g| (g, (g - at.0) as usize))
+        }
+
+        pub fn base_address(&self) -> usize {
+            0
+        }
+
+        pub fn len_bytes(&self) -> u64 {
+            self.len_bytes
+        }
+
+        pub fn path(&self) -> Option<&Path> {
+            None
+        }
+
+        pub fn is_read_only(&self) -> bool {
+            false
+        }
+
+        pub fn failed(&self) -> Option<Error> {
+            None
+        }
+
+        pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
+            for (grain, behind) in Self::grains(at, bytes.len() as u64) {
+                let mut word = [0; 8];
+                let n = (bytes.len() - behind).min(8);
+                word[..n].copy_from_slice(&bytes[behind..behind + n]);
+                // ORDERING: Relaxed: bytes of data order nothing.
+                self.grain(grain).store(u64::from_le_bytes(word), Relaxed);
+            }
+        }
+
+        pub fn nt_copy(&self, to: Pos, from: Pos, len_bytes: u64) {
+            for (grain, behind) in Self::grains(to, len_bytes) {
+                // ORDERING: Relaxed, as above.
+                let word = self.grain(from.0 + behind as u64).load(Relaxed);
+                self.grain(grain).store(word, Relaxed); // ORDERING: Relaxed, as above.
+            }
+        }
+
+        pub fn nt_zero(&self, at: Pos, len_bytes: u64) {
+            // A block that was never data is a log page, an inode chunk, a list: not raced for.
+            self.words.lock().unwrap().retain(|pos, _| !(at.0..at.0 + len_bytes).contains(pos));
+            for (grain, _) in Self::grains(at, len_bytes) {
+                let known = self.data.lock().unwrap().get(&(grain / GRAIN)).cloned();
+                if let Some(word) = known {
+                    word.store(0, Relaxed); // ORDERING: Relaxed, as above.
+                }
+            }
+        }
+
+        pub fn nt_line(&self, at: Pos, words: &[u64; 8]) {
+            let mut all = self.words.lock().unwrap();
+            words.iter().enumerate().for_each(|(i, word)| {
+                all.insert(at.0 + i as u64 * 8, *word);
+            });
+        }
+
+        pub fn store_line(&self, at: Pos, words: &[u64; 8]) {
+            self.nt_line(at, words);
+        }
+
+        pub fn store_u64(&self, at: Pos, value: u64) {
+            self.words.lock().unwrap().insert(at.0, value);
+        }
+
+        /// What is stored is there: a model has no caches to write back.
+        pub fn flush_unfenced(&self, _at: Pos, _len_bytes: u64) {}
+
+        /// Nobody else has it.
+        pub fn unlock(&self) {}
+
+        pub fn load_u64(&self, at: Pos) -> u64 {
+            self.words.lock().unwrap().get(&at.0).copied().unwrap_or(0)
+        }
+
+        pub fn line(&self, at: Pos) -> [u64; 8] {
+            std::array::from_fn(|i| self.load_u64(at.plus(i as u64 * 8)))
+        }
+
+        #[track_caller]
+        pub fn fence(&self) {
+            // ORDERING: Release: stores before it are seen before stores behind it, no more.
+            fence(Release);
+        }
+
+        pub fn read(&self, at: Pos, into: &mut [u8]) {
+            let end = at.0 + into.len() as u64;
+            let mut from = at.0;
+            while from < end {
+                let to = ((from / GRAIN + 1) * GRAIN).min(end);
+                // ORDERING: Relaxed, as above.
+                let word = self.grain(from).load(Relaxed).to_le_bytes();
+                let part = &mut into[(from - at.0) as usize..(to - at.0) as usize];
+                part.iter_mut().zip(word.iter().cycle()).for_each(|(to, from)| *to = *from);
+                from = to;
+            }
+        }
+    }
+}

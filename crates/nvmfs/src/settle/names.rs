@@ -1,0 +1,224 @@
+//! Names that a dead lane was changing: its buckets say again what the logs say, what it owed a log is paid, inodes that it was making or
+//! ending, or that have lost their last name, end.
+
+use super::living;
+use crate::core::Core;
+use crate::file::steps::{Step, step};
+use crate::format::page::SLOTS;
+use crate::format::pointer::{self, Place, Target};
+use crate::format::record::Record;
+use crate::ids::{BlockNo, InodeId};
+use crate::inode::InodeRef;
+use crate::lane::Ending;
+use crate::lease::LaneGuard;
+use crate::log::{chain, commit};
+use crate::names::life;
+use crate::names::ops::prepare;
+use crate::names::table::{self, Logged};
+use crate::opens;
+use crate::recovery::scan;
+use heddle_vfs::{FileKind, Result};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::time::Duration;
+
+/// Tries at reading a log that others clean meanwhile.
+const TRIES: u32 = 200;
+
+/// A name record of the dead lane's transactions, and the inode in whose log it lies.
+pub struct Changed {
+    /// The log's inode.
+    pub home: u64,
+    /// The record.
+    pub record: Record,
+}
+
+/// Settles the buckets that the lane holds; returns inodes that have lost a name thereby.
+pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Vec<InodeId> {
+    if let Err(error) = pay(core, guard, changed) {
+        let _noted = core.damage(format!("a rename that was cut, and could not be finished: {error}"));
+    }
+    step(Step::Settling);
+    let dirs: Vec<InodeRef<'_>> = guard.lane.intent.dirs().filter_map(|ino| living(core, ino)).collect();
+    let mut nameless = Vec::new();
+    for dir in dirs.into_iter().filter(|dir| dir.vi.is_directory()) {
+        let changes = changes_of(dir, changed);
+        // Not a place of the transaction, and all of it is held: the directory that it took the name from.
+        if !changed.is_empty() && changes.is_empty() && table::kill_dead(core, guard.id, dir) {
+            dir.vi.nlink.store(1, SeqCst);
+            continue;
+        }
+        match table::settle_dead(core, guard.own, guard.id, dir, &changes, || log_of(core, dir)) {
+            Ok(lost) => nameless.extend(lost),
+            Err(error) => {
+                let _noted = core.damage(error.to_string());
+            }
+        }
+        step(Step::Settling);
+    }
+    for change in changed {
+        if let Record::Name { dir, removed: false, child, kind: FileKind::Directory, .. } = change.record
+            && let Some(moved) = living(core, child.ino.0)
+        {
+            moved.vi.parent.store(dir.ino.0, SeqCst);
+        }
+    }
+    // What was only moved has its name elsewhere.
+    let named = |id: &InodeId| {
+        changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == *id))
+    };
+    nameless.retain(|id| !named(id));
+    nameless
+}
+
+/// What the transaction says of names of this directory.
+fn changes_of(dir: InodeRef<'_>, changed: &[Changed]) -> Vec<(Vec<u8>, Logged)> {
+    let of = changed.iter().filter_map(|change| match &change.record {
+        Record::Name { dir: of, removed, child, kind, name, version, .. } if *of == dir.id() => {
+            Some((name.bytes().to_vec(), (*version, (!removed).then_some((*child, *kind)))))
+        }
+        _ => None,
+    });
+    of.collect()
+}
+
+/// A rename across directories owes the old one's log its copy.
+fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()> {
+    for change in changed {
+        let Record::Name { dir, version, name, .. } = &change.record else { continue };
+        let is_copy = |other: &Changed| {
+            other.home == dir.ino.0
+                && matches!(&other.record, Record::Name { dir: d, version: v, name: n, .. } if (d, v, n) == (dir, version, name))
+        };
+        if change.home == dir.ino.0 || changed.iter().any(is_copy) {
+            continue;
+        }
+        let Some(owed) = living(core, dir.ino.0).filter(|inode| inode.id() == *dir) else { continue };
+        prepare(core, guard, owed, change.record.slots_max())?;
+        commit::commit(core, guard, owed, std::slice::from_ref(&change.record))?;
+    }
+    Ok(())
+}
+
+/// What a directory's log says of its names. Others may append to it and clean it meanwhile: not the names of buckets that are held, whose
+/// records stay where they are.
+fn log_of(core: &Core, dir: InodeRef<'_>) -> Result<HashMap<Vec<u8>, Logged>> {
+    for _ in 0..TRIES {
+        if let Some(names) = read_log(core, dir) {
+            return Ok(names);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(core.damage(format!("the log of directory {} cannot be read", dir.ino.0)))
+}
+
+/// `None`: a page went while it was read.
+fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> {
+    let scan = scan(core);
+    let mut names: HashMap<Vec<u8>, Logged> = HashMap::new();
+    for chain in chain::existing(core, dir) {
+        // ORDERING: Acquire, the table exists: the chain is in it.
+        let chains = core.arena.get(dir.vi.chains.load(Acquire));
+        let raw = core.region.load_u64(chain::head_pos(core, dir, chains, chain.number()));
+        let mut next = match pointer::decode(core.seed, dir.id(), Place::Head(chain.number()), raw) {
+            Target::None => None,
+            Target::At(head) if core.layout.holds(head, 1) => Some(head),
+            _ => return None,
+        };
+        while let Some(page) = next {
+            read_page(core, dir, chain.number(), page, &mut names)?;
+            next = scan.next(dir.id(), page).ok()?;
+            // Still of this log: else what was read was another's.
+            scan.header(dir.id(), chain.number(), page).ok()?;
+        }
+    }
+    Some(names)
+}
+
+fn read_page(
+    core: &Core,
+    dir: InodeRef<'_>,
+    number: u32,
+    page: BlockNo,
+    names: &mut HashMap<Vec<u8>, Logged>,
+) -> Option<()> {
+    let scan = scan(core);
+    let header = scan.header(dir.id(), number, page).ok()?;
+    let found = scan.page(dir.id(), &header, page, SLOTS + 1).ok()?;
+    for (_, record) in found.records {
+        if let Record::Name { dir: of, removed, child, kind, name, version, .. } = record
+            && of == dir.id()
+            && names.get(name.bytes()).is_none_or(|known| known.0 < version)
+        {
+            names.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
+        }
+    }
+    Some(())
+}
+
+/// Inodes that the lane was making, or ending, or has left without name and handle. `nameless` have lost a name in [`settle`].
+pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed], nameless: Vec<InodeId>) {
+    end_half_ended(core, guard);
+    let born = guard.lane.intent.born.load(SeqCst);
+    let has_name =
+        |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child.ino.0 == born);
+    match living(core, born) {
+        Some(inode) if !changed.iter().any(has_name) => {
+            // It never got its name. Whatever handle it got was the dead one's.
+            opens::forget_inode(core, guard.id, inode);
+            inode.vi.nlink.store(0, SeqCst);
+            life::end_once(core, guard, inode);
+        }
+        _ => {}
+    }
+    guard.lane.intent.born.store(0, SeqCst);
+    for id in nameless {
+        if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id) {
+            life::drop_name(core, guard, inode, 1);
+        }
+    }
+    if process_is_gone(guard.lane.intent.holder.load(SeqCst)) {
+        for id in opens::forget(core, guard.id) {
+            if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
+                && inode.vi.nlink.load(SeqCst) == 0
+            {
+                life::end_once(core, guard, inode);
+            }
+        }
+    }
+}
+
+fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
+    let Some((ino, how)) = guard.lane.intent.ending() else { return };
+    let Some(inode) = living(core, ino) else { return guard.lane.intent.ends(0, Ending::None) };
+    match how {
+        // Its blocks and its slot come back at the next mount.
+        Ending::Begun => inode.vi.die(),
+        Ending::Claimed => inode.vi.unclaim(),
+        Ending::Asked => {
+            // The claim is this lane's unless another's: that one is over in a moment.
+            let id = inode.id();
+            for _ in 0..100 {
+                if inode.vi.lives() || inode.id() != id {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if !inode.vi.lives() && inode.id() == id {
+                inode.vi.unclaim();
+            }
+        }
+        Ending::None => {}
+    }
+    guard.lane.intent.ends(0, Ending::None);
+    if how != Ending::Begun && inode.vi.nlink.load(SeqCst) == 0 {
+        life::end_once(core, guard, inode);
+    }
+}
+
+/// Has the process that held the lane ended? One thread of many may have died alone: then the handles are the others'.
+fn process_is_gone(holder: u64) -> bool {
+    let process = holder >> 32;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
