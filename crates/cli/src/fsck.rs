@@ -216,8 +216,10 @@ fn findings(verdict: &Verdict) -> String {
             continue;
         }
         if before != Some(issue.code) {
-            let way = if *mended { entry.repair } else { "" };
-            text += &format!("{} {}: {}. {way}\n", issue.code, entry.severity.name(), entry.title);
+            // What cannot be repaired here can be done elsewhere, if the catalogue says so.
+            let way = if *mended || entry.repair.starts_with("None") { entry.repair } else { "" };
+            let line = format!("{} {}: {}. {way}", issue.code, entry.severity.name(), entry.title);
+            text += &format!("{}\n", line.trim_end());
         }
         before = Some(issue.code);
         text += &format!("         {}: {}\n", issue.spot, issue.what);

@@ -46,6 +46,8 @@ fn damage_is_4_when_left_1_when_repaired_and_undone_byte_for_byte() {
     }
     assert_eq!(std::fs::read(place.image()).unwrap(), before);
     place.mount().failed(1, &["cannot mount"]);
+    // A refused mount counts as one.
+    let before = std::fs::read(place.image()).unwrap();
     let undo = place.text("undo");
     let said = heddle(&["fsck", "-y", "--json", "--undo", &undo, &place.image()]);
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);

@@ -1,0 +1,131 @@
+//! A directory: of each name the record with the largest version.
+
+use super::{Attached, attach, attached_record, settle_attached};
+use crate::format::record::{Record, State};
+use crate::fsck::catalogue::Code;
+use crate::fsck::log::Log;
+use crate::fsck::pass::{Pass, Spot};
+use crate::ids::{InodeId, Version};
+use heddle_vfs::{FileKind, Time};
+use std::collections::BTreeMap;
+
+/// What a name means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Named {
+    /// Orders it.
+    pub version: Version,
+    /// The name is gone.
+    pub removed: bool,
+    /// The inode.
+    pub child: InodeId,
+    /// Its kind, as the name says.
+    pub kind: FileKind,
+    /// When.
+    pub mtime: Time,
+    /// Generation of the directory's attributes that it saw.
+    pub generation: u64,
+}
+
+/// A directory.
+#[derive(Clone, Debug)]
+pub struct Dir {
+    /// Which.
+    pub id: InodeId,
+    /// Its names, those that are gone too.
+    pub names: BTreeMap<Vec<u8>, Named>,
+    /// What its log says of other directories.
+    pub foreign: Vec<Record>,
+    state: Option<State>,
+    attached: Attached,
+    /// Its log must be written anew.
+    pub damaged: bool,
+}
+
+impl Dir {
+    /// A directory without names.
+    pub fn empty(id: InodeId) -> Dir {
+        Dir { id, names: BTreeMap::new(), foreign: Vec::new(), state: None, attached: None, damaged: false }
+    }
+
+    /// What the log says.
+    pub fn of(pass: &mut Pass<'_>, id: InodeId, log: &Log) -> Dir {
+        let mut dir = Dir { damaged: log.damaged, ..Dir::empty(id) };
+        for entry in &log.records {
+            match &entry.record {
+                Record::Name { dir: of, .. } if *of == id => {
+                    dir.enter(pass, &entry.record);
+                }
+                Record::Name { .. } => dir.foreign.push(entry.record.clone()),
+                Record::State(state) => {
+                    if dir.state.is_none_or(|s| s.generation < state.generation) {
+                        dir.state = Some(*state);
+                    }
+                }
+                Record::Xattrs { .. } => attach(&mut dir.attached, entry, id.ino),
+                Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
+                    let spot = Spot::of(id.ino, entry.block).slot(entry.slot);
+                    pass.issue(Code::RECORD_MISPLACED, spot, "file data in the log of a directory");
+                    dir.damaged = true;
+                }
+            }
+        }
+        dir.damaged |= !settle_attached(pass, id, &mut dir.attached);
+        dir
+    }
+
+    /// Takes a name record in; false: it was known already, or is older than what is known.
+    pub fn enter(&mut self, pass: &mut Pass<'_>, record: &Record) -> bool {
+        let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
+            return false;
+        };
+        let new = Named { version, removed, child, kind, mtime, generation };
+        match self.names.get(name.bytes()) {
+            Some(old) if old.version > version => return false,
+            Some(old) if old.version == version => {
+                if (old.removed, old.child, old.kind) != (removed, child, kind) {
+                    let shown = String::from_utf8_lossy(name.bytes()).into_owned();
+                    let what = format!("two records of version {} about {shown:?}", version.0);
+                    pass.issue(Code::VERSIONS_CLASH, Spot::ino(self.id.ino), what);
+                    self.damaged = true;
+                }
+                return false;
+            }
+            _ => self.names.insert(name.bytes().to_vec(), new),
+        };
+        true
+    }
+
+    /// A name that is newer than all that it has.
+    pub fn new_name(&self, child: InodeId, kind: FileKind, mtime: Time) -> Named {
+        let version = self.names.values().map(|n| n.version).max().unwrap_or_default().next();
+        Named { version, removed: false, child, kind, mtime, generation: self.generation() }
+    }
+
+    fn generation(&self) -> u64 {
+        let names = self.names.values().map(|n| n.generation).max().unwrap_or(0);
+        names.max(self.state.map_or(0, |s| s.generation)).max(self.attached.map_or(0, |(g, ..)| g))
+    }
+
+    /// Names that are there.
+    pub fn living(&self) -> impl Iterator<Item = (&Vec<u8>, &Named)> {
+        self.names.iter().filter(|(_, named)| !named.removed)
+    }
+
+    /// A log that says the same.
+    pub fn records(&self) -> Vec<Record> {
+        let names = self.names.iter().map(|(name, named)| Record::Name {
+            dir: self.id,
+            removed: named.removed,
+            child: named.child,
+            kind: named.kind,
+            name: crate::format::record::NameBuf::new(name),
+            version: named.version,
+            mtime: named.mtime,
+            generation: named.generation,
+        });
+        let generation = self.state.map_or(0, |s| s.generation);
+        let attached = attached_record(self.attached, generation);
+        let state = self.state.map(Record::State);
+        names.chain(state).chain(attached).chain(self.foreign.iter().cloned()).collect()
+    }
+}

@@ -1,0 +1,275 @@
+//! A file: its pages, painted version over version, and its attributes.
+
+use super::{Attached, attach, attached_record, list, settle_attached};
+use crate::format::inode::InodeBase;
+use crate::format::record::{Blocks, Record, State, WRITE_PAGES_MAX};
+use crate::fsck::catalogue::Code;
+use crate::fsck::claims::Use;
+use crate::fsck::log::{Entry, Log};
+use crate::fsck::pass::{Pass, Spot};
+use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
+use heddle_vfs::{FileKind, OFFSET_MAX_BYTES, Time};
+use std::collections::BTreeMap;
+
+/// Consecutive pages in consecutive blocks, or a hole with the version of what made it one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// One beyond the last page.
+    pub end: u64,
+    /// First block; `None`: a hole.
+    pub block: Option<BlockNo>,
+    /// Allocated, never written.
+    pub unwritten: bool,
+    /// Orders it.
+    pub version: Version,
+    /// When.
+    pub mtime: Time,
+}
+
+/// A file, or anything with attributes and no names.
+pub struct File {
+    /// Which.
+    pub id: InodeId,
+    /// Its pages, by first page.
+    pub runs: BTreeMap<u64, Run>,
+    state: Option<State>,
+    /// Largest end and time of the writes that saw a generation.
+    written: BTreeMap<u64, (u64, Time)>,
+    attached: Attached,
+    /// Its log must be written anew.
+    pub damaged: bool,
+    birth: InodeBase,
+}
+
+/// A change of pages, to be painted in the order of versions.
+struct Stroke {
+    first: u64,
+    run: Run,
+}
+
+impl File {
+    /// What the log of `birth` says. Extent lists are read and claimed; blocks are not claimed yet.
+    pub fn of(pass: &mut Pass<'_>, birth: InodeBase, log: &Log) -> File {
+        let id = birth.id;
+        let mut file = File {
+            id,
+            runs: BTreeMap::new(),
+            state: None,
+            written: BTreeMap::new(),
+            attached: None,
+            damaged: log.damaged,
+            birth,
+        };
+        let has_pages = matches!(birth.kind, FileKind::Regular | FileKind::Symlink);
+        let mut strokes = Vec::new();
+        for entry in &log.records {
+            match entry.record {
+                Record::Write { .. } | Record::Punch { .. } if !has_pages => {
+                    file.misplaced(pass, entry, "file data")
+                }
+                Record::Write { .. } => file.write(pass, entry, &mut strokes),
+                Record::Punch { page, pages, version, mtime, generation } => {
+                    file.note(generation, 0, mtime);
+                    let end = page.0 + pages;
+                    let run = Run { end, block: None, unwritten: false, version, mtime };
+                    strokes.push(Stroke { first: page.0, run });
+                }
+                Record::State(state) => {
+                    if file.state.is_none_or(|s| s.generation < state.generation) {
+                        file.state = Some(state);
+                    }
+                }
+                Record::Xattrs { .. } => attach(&mut file.attached, entry, id.ino),
+                // No engine writes maps yet, and a mount refuses them.
+                Record::Remap { .. } => file.misplaced(pass, entry, "a map"),
+                Record::Name { .. } => file.misplaced(pass, entry, "a name"),
+            }
+        }
+        file.damaged |= !settle_attached(pass, id, &mut file.attached);
+        // Of one version a write comes after a tombstone.
+        strokes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
+        for stroke in strokes {
+            file.paint(pass, stroke);
+        }
+        file
+    }
+
+    fn misplaced(&mut self, pass: &mut Pass<'_>, entry: &Entry, what: &str) {
+        let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
+        pass.issue(Code::RECORD_MISPLACED, spot, format!("{what} in the log of a {:?}", self.birth.kind));
+        self.damaged = true;
+    }
+
+    fn note(&mut self, generation: u64, end: u64, mtime: Time) {
+        let entry = self.written.entry(generation).or_insert((0, Time(i64::MIN)));
+        *entry = (entry.0.max(end), entry.1.max(mtime));
+    }
+
+    fn write(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>) {
+        let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } =
+            entry.record
+        else {
+            return;
+        };
+        let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
+        let last = PageNo(page.0 + pages - 1).offset();
+        let end = if end_in_last_page == 0 { 0 } else { last + u64::from(end_in_last_page) };
+        self.note(generation, end, mtime);
+        let (unwritten, extents) = match blocks {
+            Blocks::At(block) => (false, vec![Extent { block, count: pages }]),
+            Blocks::Unwritten(block) => (true, vec![Extent { block, count: pages }]),
+            Blocks::List(first) => (false, list(pass, self.id, spot, first, pages).unwrap_or_default()),
+        };
+        let mut at = page.0;
+        for extent in extents {
+            let inside = pass.image.layout.holds(extent.block, extent.count);
+            if !inside {
+                pass.issue(Code::EXTENT_OUTSIDE, spot, format!("page {at} is block {}", extent.block.0));
+                self.damaged = true;
+            }
+            let end = (at + extent.count).min(page.0 + pages);
+            let run = Run { end, block: inside.then_some(extent.block), unwritten, version, mtime };
+            if end > at {
+                strokes.push(Stroke { first: at, run });
+            }
+            at = end;
+        }
+        if at < page.0 + pages {
+            self.damaged = true;
+            let run = Run { end: page.0 + pages, block: None, unwritten, version, mtime };
+            strokes.push(Stroke { first: at, run });
+        }
+    }
+
+    /// Lays a run over what is there; versions come in ascending order.
+    fn paint(&mut self, pass: &mut Pass<'_>, stroke: Stroke) {
+        let Stroke { first, run } = stroke;
+        self.split(first);
+        self.split(run.end);
+        let under: Vec<u64> = self.runs.range(first..run.end).map(|(at, _)| *at).collect();
+        for at in under {
+            if let Some(old) = self.runs.remove(&at)
+                && old.version == run.version
+                && let (Some(was), Some(is)) = (old.block, run.block)
+                && (was.0 != is.0 + (at - first) || old.unwritten != run.unwritten)
+            {
+                let what = format!("two records of version {} claim page {at}", run.version.0);
+                pass.issue(Code::VERSIONS_CLASH, Spot::ino(self.id.ino), what);
+                self.damaged = true;
+            }
+        }
+        self.runs.insert(first, run);
+    }
+
+    /// Makes `at` a boundary of runs.
+    pub fn split(&mut self, at: u64) {
+        if let Some((first, run)) = self.runs.range_mut(..at).next_back()
+            && run.end > at
+        {
+            let rest = Run { block: run.block.map(|b| b.plus(at - *first)), ..*run };
+            run.end = at;
+            self.runs.insert(at, rest);
+        }
+    }
+
+    /// Size and attributes as all of it comes to. An inode without a state record has those of its birth.
+    pub fn attributes(&self) -> State {
+        let born = self.birth;
+        let birth = State {
+            size: 0,
+            perm: born.perm,
+            uid: born.uid,
+            gid: born.gid,
+            mtime: born.crtime,
+            ctime: born.crtime,
+            atime: born.crtime,
+            generation: 0,
+        };
+        let mut state = self.state.unwrap_or(birth);
+        let last = self.written.last_key_value().map_or(0, |(g, _)| *g);
+        for (end, time) in self.written.range(state.generation..).map(|(_, w)| *w) {
+            state.size = state.size.max(end);
+            (state.mtime, state.ctime) = (state.mtime.max(time), state.ctime.max(time));
+        }
+        state.generation = state.generation.max(last).max(self.attached.map_or(0, |(g, ..)| g));
+        state
+    }
+
+    /// Claims its blocks and judges its size.
+    pub fn settle(&mut self, pass: &mut Pass<'_>) {
+        for (first, run) in &self.runs {
+            if let Some(block) = run.block {
+                pass.claim(block, run.end - first, Use::Data(self.id, PageNo(*first)));
+            }
+        }
+        let size = self.attributes().size;
+        let spot = Spot::ino(self.id.ino);
+        if size > OFFSET_MAX_BYTES {
+            pass.issue(Code::SIZE, spot, format!("{size} bytes"));
+            self.damaged = true;
+            if let Some(state) = &mut self.state {
+                let end = self.runs.last_key_value().map_or(0, |(_, run)| PageNo(run.end).offset());
+                state.size = end.min(OFFSET_MAX_BYTES);
+            }
+        }
+        if self.birth.kind == FileKind::Symlink && !(1..4096).contains(&size) && !self.damaged {
+            pass.issue(Code::SYMLINK, spot, format!("its target has {size} bytes"));
+        }
+    }
+
+    /// Pieces of consecutive blocks, and blocks.
+    pub fn extents(&self) -> (u64, u64) {
+        let (mut pieces, mut blocks, mut next) = (0, 0, None);
+        for (first, run) in &self.runs {
+            let Some(block) = run.block else { continue };
+            if next != Some((*first, block)) {
+                pieces += 1;
+            }
+            blocks += run.end - first;
+            next = Some((run.end, block.plus(run.end - first)));
+        }
+        (pieces, blocks)
+    }
+
+    /// How many of its records still say what holds: the last state, and writes that a page's mapping or the size comes from.
+    pub fn living(&self, log: &Log) -> u64 {
+        let state = self.state.map(|s| s.generation);
+        let lives = |record: &Record| match *record {
+            Record::Write { page, pages, version, .. } => {
+                let before = self.runs.range(..=page.0).next_back().into_iter();
+                let inside = self.runs.range(page.0 + 1..page.0 + pages);
+                before.chain(inside).any(|(_, run)| run.version == version && run.end > page.0)
+            }
+            Record::State(s) => Some(s.generation) == state,
+            Record::Xattrs { generation, .. } => self.attached.is_some_and(|(g, ..)| g == generation),
+            _ => false,
+        };
+        log.records.iter().filter(|e| lives(&e.record)).count() as u64
+    }
+
+    /// A log that says the same.
+    pub fn records(&self) -> Vec<Record> {
+        let state = self.attributes();
+        let mut records = vec![Record::State(state)];
+        records.extend(attached_record(self.attached, state.generation));
+        for (first, run) in &self.runs {
+            let Some(block) = run.block else { continue };
+            let mut at = *first;
+            while at < run.end {
+                let pages = (run.end - at).min(WRITE_PAGES_MAX);
+                let block = block.plus(at - first);
+                records.push(Record::Write {
+                    page: PageNo(at),
+                    pages,
+                    blocks: if run.unwritten { Blocks::Unwritten(block) } else { Blocks::At(block) },
+                    end_in_last_page: 0,
+                    version: run.version,
+                    mtime: state.mtime.min(run.mtime),
+                    generation: state.generation,
+                });
+                at += pages;
+            }
+        }
+        records
+    }
+}
