@@ -23,8 +23,8 @@
 //! **Permissions** are checked twice: by the kernel (`default_permissions`) and by the engine. A FUSE request carries a
 //! user and a group but no supplementary groups. When the engine refuses a caller who is not root, they are read from
 //! `/proc/PID/status` and the engine is asked again; a caller in another PID namespace has none. The umask is applied by
-//! the engine, unless a default access list stands in its place. `POSIX` and `flock` locks are the kernel's own. Set-user-id programs
-//! and device files have no effect on
+//! the engine, unless a default access list stands in its place. `POSIX` and `flock` locks are the kernel's own.
+//! Set-user-id programs and device files have no effect on
 //! such a mount (`nosuid`, `nodev`).
 //!
 //! **Caches**: names and attributes are kept by the kernel for [`MountOptions::ttl`]. A program that changes a file past the

@@ -143,7 +143,7 @@ fn the_umask_takes_bits_from_what_is_made_and_from_nothing_else() {
 #[test]
 fn times_are_kept_to_the_nanosecond_before_1970_too() {
     let given = |time| Some(SetTime::At(time));
-    let (early, late) = (Time::from_parts(-600_000_000, 123_456_789), Time::from_parts(4_000_000_000 - 1, 1));
+    let (early, late) = (Time::from_parts(-600_000_000, 123_456_789), Time::from_parts(3_900_000_000, 1));
     before_and_after_a_remount(
         |fs| {
             let ino = make(fs, &root(), Ino::ROOT, "f", FileKind::Regular, 0o666).unwrap().ino;
@@ -156,6 +156,10 @@ fn times_are_kept_to_the_nanosecond_before_1970_too() {
                 "the other is left as it is"
             );
             fs.setattr(&root(), ino, None, &both).unwrap();
+            let far = make(fs, &root(), Ino::ROOT, "far", FileKind::Regular, 0o666).unwrap().ino;
+            let beyond =
+                SetAttr { atime: given(Time(i64::MIN)), mtime: given(Time(i64::MAX)), ..SetAttr::default() };
+            fs.setattr(&root(), far, None, &beyond).unwrap();
             let now = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
             assert_eq!(fs.setattr(&user(5), ino, None, &one).map(|_| ()), Err(Error::NotPermitted));
             let touched = make(fs, &root(), Ino::ROOT, "g", FileKind::Regular, 0o666).unwrap();
@@ -165,6 +169,8 @@ fn times_are_kept_to_the_nanosecond_before_1970_too() {
         |fs| {
             let attr = fs.find(Ino::ROOT, "f").unwrap();
             assert_eq!((attr.atime, attr.mtime), (late, early));
+            let far = fs.find(Ino::ROOT, "far").unwrap();
+            assert_eq!((far.atime.secs(), far.mtime.secs()), (-630_720_000, 3_980_966_018), "1950 to 2096");
             assert_eq!((attr.mtime.secs(), attr.mtime.nanos()), (-600_000_000, 123_456_789));
         },
     );

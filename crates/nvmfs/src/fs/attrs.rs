@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::file::resize::NewState;
+use crate::format::word::{time_of, time_payload};
 use crate::inode::InodeRef;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Handle, Permission, Result, SetAttr, SetTime, Time};
@@ -15,7 +16,8 @@ pub fn without_set_ids(perm: u16) -> u16 {
 fn time(set: SetTime) -> Time {
     match set {
         SetTime::Now => crate::clock::exact(),
-        SetTime::At(at) => at,
+        // What the media can say is what `stat` says at once, not only after the next mount.
+        SetTime::At(at) => time_of(time_payload(at)),
     }
 }
 

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Size, times and extended attributes, merged from records in any order: the state with the largest generation, raised by what was
-/// written since.
+/// Size, times and extended attributes, merged from records in any order: the state with the largest generation, raised by what
+/// was written since.
 #[derive(Default)]
 pub struct Attributes {
     state: Option<State>,
