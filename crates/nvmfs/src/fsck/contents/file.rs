@@ -62,6 +62,7 @@ impl File {
         };
         let has_pages = matches!(birth.kind, FileKind::Regular | FileKind::Symlink);
         let mut strokes = Vec::new();
+        let mut remapped = false;
         for entry in &log.records {
             match entry.record {
                 Record::Write { .. } | Record::Punch { .. } if !has_pages => {
@@ -80,7 +81,10 @@ impl File {
                     }
                 }
                 Record::Xattrs { .. } => attach(&mut file.attached, entry, id.ino),
-                // No engine writes maps yet, and a mount refuses them.
+                Record::Remap { mtime, generation, .. } if has_pages => {
+                    file.note(generation, 0, mtime);
+                    remapped = true;
+                }
                 Record::Remap { .. } => file.misplaced(pass, entry, "a map"),
                 Record::Name { .. } => file.misplaced(pass, entry, "a name"),
             }
@@ -88,7 +92,8 @@ impl File {
         file.damaged |= !settle_attached(pass, id, &mut file.attached);
         // Of one version a write comes after a tombstone.
         strokes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
-        for stroke in strokes {
+        // What maps say of pages is not judged here (SHORTCOMINGS.md): such a file's pages are nobody's.
+        for stroke in strokes.into_iter().filter(|_| !remapped) {
             file.paint(pass, stroke);
         }
         file
