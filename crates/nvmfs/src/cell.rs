@@ -145,9 +145,10 @@ impl Cell {
         self.lv.swap(version.0 << VERSION_SHIFT, SeqCst) & WAITER != 0
     }
 
-    /// Is the lock word still this? For who parks on the cell.
+    /// Is the lock word still this, with the wish to be woken in it? For who parks on the cell. Without the wish it is the next hold
+    /// of the same lane at the same version (a pinned reader, a writer who had to let go once more), whose unlock would wake nobody.
     pub fn still(&self, held: Lv) -> bool {
-        Lv(self.lv.load(SeqCst)).settled() == held
+        self.lv.load(SeqCst) == held.0 | WAITER
     }
 
     /// Asks to be woken; false if the lock word is no longer `held`.

@@ -1,6 +1,7 @@
 //! Cells, the lane's state word, and the reader's double collect.
 
 use super::rig::{Rig, model, spawn};
+use crate::file::heddle::{lock_cell, wake};
 
 /// Three writes: the third goes to the block that the first replaced (D15), which is what the reader may be copying from.
 #[test]
@@ -122,6 +123,29 @@ fn two_writers_and_a_reader_of_one_page_all_end() {
         ];
         first.write(0, 1, 3);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// The same lane, at the same version: the word is what it was, but for the wish to be woken, which the first unlock took. Found by
+/// shuttle as a deadlock; a sleeper only looked again when its time was over.
+#[test]
+fn who_waits_for_a_cell_is_woken_though_its_holder_took_it_again() {
+    model(3, || {
+        let rig = Rig::new();
+        let visit = |seat: &mut super::rig::Seat| {
+            seat.with(|core, guard, file| {
+                let cell = &file.vi.index().inline[0];
+                let version = lock_cell(core, cell, guard.id);
+                if cell.unlock(version) {
+                    wake(core, cell);
+                }
+            });
+        };
+        let (mut holder, mut waiter) = (rig.seat(1), rig.seat(2));
+        let thread = spawn(move || visit(&mut waiter));
+        visit(&mut holder);
+        visit(&mut holder);
+        thread.join().unwrap();
     });
 }
 
