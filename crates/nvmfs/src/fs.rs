@@ -16,6 +16,7 @@ use crate::names::rename::End;
 use crate::names::{life, ops, rename, table};
 use crate::xattr::{self, check};
 use attrs::{checked, without_set_ids};
+use heddle_arena::sync::spin_hint;
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags,
     Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
@@ -25,6 +26,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Longest write, in bytes.
 const WRITE_MAX_BYTES: usize = 1 << 31;
+/// Times that a look-up follows a name whose inode has just ended.
+const LOOKS_MAX: u32 = 10_000;
 /// Entries that are taken out of a directory at once.
 const LIST_BATCH: usize = 128;
 
@@ -116,11 +119,17 @@ impl FileSystem for NvmFs {
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
         let key = table::key(&self.core, name.bytes());
-        let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
-        // The name may be gone by now; then so is the lookup's luck.
-        let child = ops::child_of(&self.core, &named).map_err(|_| Error::NotFound)?;
-        // A path walk goes through a directory; it does not look at its times.
-        self.attr_if(child, named.kind != FileKind::Directory)
+        for _ in 0..LOOKS_MAX {
+            let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
+            // A path walk goes through a directory; it does not look at its times.
+            let look = |child| self.attr_if(child, named.kind != FileKind::Directory);
+            match ops::child_of(&self.core, &named).and_then(look) {
+                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
+                Err(Error::Stale) => spin_hint(),
+                found => return found,
+            }
+        }
+        Err(Error::Stale)
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
