@@ -13,6 +13,7 @@ use crate::lease::{LaneGuard, enter};
 use crate::log::chain;
 use crate::names::ops::Remove;
 use crate::names::rename::End;
+use crate::names::table::Named;
 use crate::names::{life, ops, rename, table};
 use crate::xattr::{self, check};
 use attrs::{checked, without_set_ids};
@@ -68,6 +69,27 @@ impl NvmFs {
         Ok(attr)
     }
 
+    /// What `look` tells of the inode that a name means.
+    fn found<T>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        look: impl Fn(&Named, InodeRef<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
+        let key = table::key(&self.core, name.bytes());
+        for _ in 0..LOOKS_MAX {
+            let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
+            match ops::child_of(&self.core, &named).and_then(|child| look(&named, child)) {
+                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
+                Err(Error::Stale) => spin_hint(),
+                found => return found,
+            }
+        }
+        Err(Error::Stale)
+    }
+
     /// Counts a handle of a living inode.
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         let generation = inode.vi.generation();
@@ -117,19 +139,12 @@ impl FileSystem for NvmFs {
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
-        let key = table::key(&self.core, name.bytes());
-        for _ in 0..LOOKS_MAX {
-            let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
-            // A path walk goes through a directory; it does not look at its times.
-            let look = |child| self.attr_if(child, named.kind != FileKind::Directory);
-            match ops::child_of(&self.core, &named).and_then(look) {
-                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
-                Err(Error::Stale) => spin_hint(),
-                found => return found,
-            }
-        }
-        Err(Error::Stale)
+        // A path walk goes through a directory; it does not look at its times.
+        self.found(cred, parent, name, |named, child| self.attr_if(child, named.kind != FileKind::Directory))
+    }
+
+    fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
+        self.found(cred, parent, name, |named, child| Ok((child.ino, named.kind)))
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
