@@ -8,6 +8,7 @@ mod coherence;
 mod crash;
 mod docs;
 mod floors;
+mod kill_loop;
 mod loom;
 mod process;
 mod setup;
@@ -68,6 +69,12 @@ const CHORES: &[Chore] = &[
         usage: "[--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
         run: torn::chore,
+    },
+    Chore {
+        name: "kill-loop",
+        usage: "[--rounds N] [--who client|daemon|stop]",
+        about: "attached processes, or the daemon, killed at random, or stopped: 500 times each",
+        run: kill_loop::chore,
     },
     Chore {
         name: "crash",

@@ -10,6 +10,7 @@ mod blob;
 mod cell;
 mod clock;
 mod core;
+mod damage;
 mod file;
 pub mod format;
 mod fs;
