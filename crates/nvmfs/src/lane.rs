@@ -372,8 +372,15 @@ impl Intent {
 
     /// An inode is being ended, as far as `how`.
     pub fn ends(&self, ino: u64, how: Ending) {
-        // ORDERING: SeqCst, as the claim that follows or came before.
-        self.ending.store(ino << 2 | how as u64, SeqCst);
+        // ORDERING: Release, after what came before; the claim that follows is a locked SeqCst operation, which it cannot pass. No more:
+        // a locked store here would wait for the slot that was just zeroed on the media.
+        self.ending.store(ino << 2 | how as u64, Release);
+    }
+
+    /// Says which inode it makes (0: none) that has no name yet.
+    pub fn bears(&self, ino: u64) {
+        // ORDERING: Release, after what came before; what follows (`be_born`, the name) is stored with Release at least.
+        self.born.store(ino, Release);
     }
 
     /// The inode that is being ended.
@@ -417,13 +424,14 @@ impl Intent {
 
     /// A pin is going to be counted or taken back (`sure`: that is over).
     pub fn pinning(&self, ino: u64, sure: bool) {
-        // ORDERING: SeqCst, as the count that follows or came before.
-        self.pin.store(ino << 1 | u64::from(sure), SeqCst);
+        // ORDERING: Release, after what came before; the count that follows is a locked SeqCst operation, which it cannot pass.
+        self.pin.store(ino << 1 | u64::from(sure), Release);
     }
 
     /// No pin any more.
     pub fn unpinned(&self) {
-        self.pin.store(0, SeqCst);
+        // ORDERING: Release, after the pin was given back.
+        self.pin.store(0, Release);
     }
 
     /// The pin.
