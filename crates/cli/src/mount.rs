@@ -66,6 +66,8 @@ Options for -o:
                          [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
   noatime, rw, defaults, nofail, x-...
                          taken and without effect: reading never changes the access time, the rest is for mount(8)
+                         (with any x- option umount(8) waits until the image is clean, where umount.fuse.heddle is
+                         a link to this program)
 
 Examples:
   heddle mount /dev/shm/my.img /mnt/h

@@ -16,6 +16,7 @@ mod kill {
 mod processes {
     pub mod children;
     mod deaths;
+    mod doors;
     pub mod killing;
     pub mod roles;
     pub mod rubbish;
@@ -23,12 +24,10 @@ mod processes {
 
 use common::{Short, env, fresh};
 use heddle_nvmfs::adopt::AdoptError;
-use heddle_nvmfs::client::AttachError;
 use heddle_nvmfs::server::{Server, ServerError, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
 use processes::children::{House, ROLE, start};
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -161,54 +160,4 @@ fn clients_may_execute_fork_and_close_what_they_like() {
         assert_eq!(fs.read_vec(&file, 0, 30_000), [6; 30_000]);
     }
     fs.release(file);
-}
-
-#[test]
-fn who_may_attach_is_decided_by_the_kernels_word() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become others");
-        return;
-    }
-    let house = House::with(16 << 20, ServerOptions { group: Some(54321), ..ServerOptions::default() });
-    std::fs::set_permissions(house.place(), PermissionsExt::from_mode(0o755)).unwrap();
-    start(&house, "is-nobody 54321 1").succeeds();
-    start(&house, "is-nobody 54322 0").succeeds();
-    // Whoever gets as far as the socket is asked for all that.
-    std::fs::set_permissions(house.socket(), PermissionsExt::from_mode(0o777)).unwrap();
-    start(&house, "is-nobody 54322 0").succeeds();
-}
-
-#[test]
-fn a_missing_daemon_is_said_so() {
-    let dir = tempfile::tempdir().unwrap();
-    let missing = client::attach(&dir.path().join("none")).err().unwrap();
-    assert!(
-        matches!(missing, AttachError::NoDaemon { .. }) && missing.to_string().contains("heddle mount"),
-        "{missing}"
-    );
-    drop(std::os::unix::net::UnixListener::bind(dir.path().join("stale")).unwrap());
-    let stale = client::attach(&dir.path().join("stale")).err().unwrap();
-    assert!(matches!(stale, AttachError::NoDaemon { .. }), "{stale}");
-    let long = client::attach(&dir.path().join("x".repeat(200))).err().unwrap();
-    assert!(matches!(long, AttachError::NoDaemon { .. }), "{long}");
-}
-
-#[test]
-fn rubbish_on_the_socket_harms_nobody() {
-    let house = House::new(16 << 20);
-    let silent = processes::rubbish::connections(house.socket(), 200);
-    for packet in processes::rubbish::packets() {
-        processes::rubbish::say(house.socket(), &packet);
-    }
-    let began = Instant::now();
-    let fs = client::attach(house.socket()).unwrap();
-    assert!(
-        began.elapsed() < Duration::from_secs(10),
-        "silent clients hold others up: {:?}",
-        began.elapsed()
-    );
-    let file = fs.new_file(Ino::ROOT, "f");
-    fs.release(file);
-    drop(silent);
-    house.fs().find(Ino::ROOT, "f").unwrap();
 }

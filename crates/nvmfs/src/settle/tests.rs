@@ -11,6 +11,7 @@ use heddle_pmem::Region;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags, RangeOp, SetAttr};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
@@ -231,17 +232,17 @@ fn crash_a_chain_that_a_dead_lane_kept_was_settled_while_another_cleaned_it() {
     assert!(before.is_some(), "the dead one has made no chain of its own");
     // The other one comes at the worst moment.
     let other = crate::core::LANES;
-    let taken = Arc::new(Cell::new(false));
+    let taken = Arc::new(AtomicBool::new(false));
     let (at, took) = (Arc::clone(&core), Arc::clone(&taken));
     hook::set(Some(Arc::new(move |step| {
         if step == crate::file::steps::Step::Repairing {
             let chain = chain::existing(&at, at.inode(ino).unwrap()).nth(1).unwrap();
-            took.set(took.get() || chain.claim_quiet(other));
+            took.fetch_or(chain.claim_quiet(other), SeqCst);
         }
     })));
     super::sweep(&core);
     hook::set(None);
-    assert!(taken.get(), "nobody has settled the lane");
+    assert!(taken.load(SeqCst), "nobody has settled the lane");
     let chain = chain::existing(&core, core.inode(ino).unwrap()).nth(1).unwrap();
     assert!(chain.was_used_by(other), "the settler has taken the chain away");
     assert_eq!(kept(&core), before, "the settler has changed the other one's chain");
@@ -265,7 +266,7 @@ fn a_reader_that_dies_with_a_pin_gives_it_back() {
         });
         assert!(died);
         super::sweep(core);
-        assert_eq!(inode.vi.pins.load(std::sync::atomic::Ordering::SeqCst), 0, "step {nth}");
+        assert_eq!(inode.vi.pins.load(SeqCst), 0, "step {nth}");
         let states = [state(&fs, &bench.file)];
         drop(fs);
         verify(bench, &states, &format!("a pinned read, step {nth}"));

@@ -6,6 +6,8 @@
 //! marks like any other.
 //!
 //! Invariants  I1  of two that take over at once one wins: the mark is exchanged, from the dead one's to the winner's.
+//!             I2  whoever maps through the new daemon's descriptor keeps others from opening the image, as those of the old one do:
+//!                 it is joined to the holders of the region first.
 
 use super::boot_id;
 use crate::core::{Core, Identity, Parts, Root};
@@ -66,6 +68,9 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
         return Err(served());
     }
     let file = File::options().read(true).write(true).open(image).map_err(fail)?;
+    if !heddle_pmem::join_holders(&file) {
+        return Err(served());
+    }
     let len_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| fail(e.into()))?;
     let len_bytes = len_bytes & !(heddle_pmem::BLOCK_BYTES as u64 - 1);
     let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false)?;

@@ -5,6 +5,7 @@ use crate::common::Short;
 use crate::kill::child::{Files, carry_out};
 use crate::kill::history::Event;
 use crate::kill::operation::{Operation, THREADS, mixed, operation};
+use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{NvmFs, client};
 use heddle_vfs::{FileSystem, Ino};
 use std::fs::File;
@@ -43,6 +44,7 @@ pub fn play(role: &str) {
         "executes-something-else" => executes_something_else(),
         "closes-its-descriptors" => closes_its_descriptors(),
         "forks" => forks(),
+        "listens-where-it-may-not" => listens_where_it_may_not(),
         "is-nobody" => is_nobody(number() as u32, number() != 0),
         other => panic!("no such role: {other}"),
     }
@@ -228,6 +230,21 @@ fn forks() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     fs.release(file);
+}
+
+/// A daemon of a user who may not write to the socket's directory.
+fn listens_where_it_may_not() {
+    let here = tempfile::tempdir().unwrap();
+    let image = here.path().join("image");
+    let region = heddle_pmem::Region::create(&image, 16 << 20, &Default::default()).unwrap();
+    heddle_nvmfs::format_region(&region, heddle_nvmfs::Variant::Heddle).unwrap();
+    let volume = heddle_nvmfs::mount(region, &crate::common::options()).unwrap();
+    // SAFETY: a plain system call; all threads of this process become that user.
+    assert_eq!(unsafe { libc::setuid(65534) }, 0);
+    let options = ServerOptions { socket: Some(socket().with_extension("new")), ..ServerOptions::default() };
+    let error = Server::start(&volume, &options).err().unwrap().to_string();
+    assert!(error.contains("ermission denied") && error.contains("HEDDLE_RUNTIME_DIR"), "{error}");
+    volume.unmount();
 }
 
 /// Attaches as a user without rights, in this group; `let_in` says what is expected.
