@@ -98,6 +98,8 @@ pub struct Root {
     keeper: Ptr<LaneTable>,
     /// How many processes have attached.
     pub attached: AtomicU32,
+    /// How many lanes of the dead were settled.
+    pub settled: AtomicU64,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
@@ -349,6 +351,7 @@ impl Root {
             damaged: AtomicU32::new(0),
             keeper: LaneTable::create(arena, 1)?,
             attached: AtomicU32::new(0),
+            settled: AtomicU64::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),
