@@ -9,6 +9,7 @@ mod coherence;
 mod crash;
 mod docs;
 mod floors;
+mod kill_loop;
 mod loom;
 mod pjdfstest;
 mod private;
@@ -83,6 +84,12 @@ const CHORES: &[Chore] = &[
         usage: "[PATTERN…]",
         about: "the POSIX tests of pjdfstest on tmpfs, mount and bypass (root)",
         run: pjdfstest::chore,
+    },
+    Chore {
+        name: "kill-loop",
+        usage: "[--rounds N] [--who client|daemon|stop]",
+        about: "attached processes, or the daemon, killed at random, or stopped: 500 times each",
+        run: kill_loop::chore,
     },
     Chore {
         name: "crash",

@@ -150,6 +150,9 @@ fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metr
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
     drop(others);
+    if let Some(damage) = volume.damage_found() {
+        talk(&format!("heddle: {damage}"));
+    }
     if was_shut_down() {
         talk(
             "heddle: shut down by FS_IOC_SHUTDOWN: the image is left as a power cut would leave it; the next mount recovers",
@@ -190,12 +193,6 @@ fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
 
 /// The image is in use: by a living mount, or by attached processes whose daemon has died. Then their state is taken over.
 fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
-    // A living mount that lets nobody attach (another variant, no_attach) holds no sign in its arena: its lock names it.
-    if let heddle_pmem::Error::InUse { pid: Some(pid), .. } = &in_use
-        && lives(*pid)
-    {
-        return Err(crate::image::explain(&args.image, in_use));
-    }
     match heddle_nvmfs::adopt::adopt(&args.image) {
         Ok(volume) => {
             talk(&format!("{}: taken over from processes whose mount had died; nothing to recover", args.image.display()));
@@ -205,12 +202,6 @@ fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
             .context("the processes that use the image hold no state that this user may look at: end them, then mount again")),
         Err(_) => Err(crate::image::explain(&args.image, in_use)),
     }
-}
-
-/// Is there such a process, and has it not ended?
-fn lives(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
 }
 
 /// Opens the image and brings it into order.

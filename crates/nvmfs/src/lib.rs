@@ -12,6 +12,7 @@ mod clock;
 mod core;
 pub mod counters;
 mod counts;
+mod damage;
 mod file;
 pub mod format;
 mod fs;

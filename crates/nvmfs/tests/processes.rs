@@ -15,6 +15,7 @@ mod kill {
 #[path = "processes"]
 mod processes {
     pub mod children;
+    mod deaths;
     pub mod killing;
     pub mod roles;
     pub mod rubbish;
@@ -28,7 +29,6 @@ use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
 use processes::children::{House, ROLE, Role, start};
-use processes::killing::{Crew, random_numbers};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -135,56 +135,6 @@ fn two_attachments_of_one_process_are_one_file_system() {
 }
 
 #[test]
-fn a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged() {
-    kill_writers("works-on-data", env("HEDDLE_PROCESS_KILLS", 60));
-}
-
-#[test]
-fn a_process_that_is_killed_among_names_holds_nobody_up_and_loses_nothing_acknowledged() {
-    kill_writers("works", env("HEDDLE_PROCESS_KILLS", 60));
-}
-
-fn kill_writers(role: &'static str, kills: u64) {
-    let names = role == "works";
-    let verify = if names { kill::verify::verify } else { kill::verify::verify_data };
-    let mut random = random_numbers();
-    let mut house = House::new(64 << 20);
-    let free_before = house.fs().statfs().unwrap().blocks_free;
-    let mut crew = Crew::start(&house, role);
-    let began = Instant::now();
-    for _ in 0..kills {
-        std::thread::sleep(Duration::from_micros(random() % 10_000));
-        crew.kill_one(&mut random);
-    }
-    let longest = crew.longest_call();
-    let history = crew.end(names);
-    println!("{kills} kills, {} calls, longest call {longest:?}, in {:?}", history.len(), began.elapsed());
-    assert!(longest < Duration::from_secs(1), "a call took {longest:?}");
-    let free = house.fs().statfs().unwrap().blocks_free;
-    for crash in [true, false] {
-        house.mount_again(crash);
-        verify(&house.fs(), &history).unwrap_or_else(|finding| panic!("mounted again: {finding}"));
-    }
-    let recovered = house.fs().statfs().unwrap().blocks_free;
-    println!("blocks free: {free_before} at first, {free} at last, {recovered} when mounted again");
-    assert!(recovered - free.min(recovered) <= 16 * kills, "{free} of {recovered} blocks came back");
-}
-
-#[test]
-fn a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience() {
-    let mut random = random_numbers();
-    let patience = Duration::from_millis(250);
-    let house = House::with(64 << 20, ServerOptions { patience: Some(patience), ..ServerOptions::default() });
-    let mut crew = Crew::start(&house, "works-on-data");
-    let rounds = env("HEDDLE_PROCESS_STOPS", 10);
-    let killed = (0..rounds).filter(|_| crew.stop_one(&mut random, patience)).count();
-    let longest = crew.longest_call();
-    let history = crew.end(false);
-    println!("{rounds} stops, {killed} killed, {} calls, longest call {longest:?}", history.len());
-    assert!(longest < patience + Duration::from_secs(1), "a call took {longest:?}");
-}
-
-#[test]
 fn reads_of_one_process_see_writes_of_others_whole_or_not_at_all() {
     let rounds = env("HEDDLE_TORN_READS", 3000);
     for (offset, len) in [(0, 4096), (100, 16 << 10), (1000, 256 << 10)] {
@@ -219,34 +169,20 @@ fn appends_of_several_processes_neither_overlap_nor_get_lost() {
 }
 
 #[test]
-fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
-    let mut house = House::unmounted(64 << 20);
-    let mut daemon = processes::children::start_at(house.socket(), "serves");
-    while !house.socket().exists() {
-        assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon did not start");
+fn an_image_that_a_living_process_has_for_itself_is_not_taken_over() {
+    let house = House::unmounted(16 << 20);
+    let mut owner = processes::children::start_at(house.socket(), "mounts-for-itself");
+    while !house.place().join("mounted").exists() {
+        assert!(owner.0.try_wait().unwrap().is_none(), "it did not mount");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let refused = house.adopt().unwrap_err();
-    assert!(matches!(refused, AdoptError::Served { .. } | AdoptError::NotFound { .. }), "{refused}");
-    let mut crew = Crew::start(&house, "works-on-data");
-    daemon.0.kill().unwrap();
-    daemon.0.wait().unwrap();
-    let mut random = random_numbers();
-    let image = house.place().join("image");
-    let locked = heddle_pmem::Region::open(&image, &heddle_pmem::OpenOptions::default()).unwrap_err();
-    assert!(
-        matches!(locked, heddle_pmem::Error::InUse { .. }),
-        "the clients' image could be mounted: {locked}"
-    );
-    crew.others_go_on(u64::MAX);
-    let writers = crew.leave();
-    house.adopt().unwrap();
-    let mut crew = Crew::with(&house, "works-on-data", writers);
-    (0..5).for_each(|_| crew.kill_one(&mut random));
-    let history = crew.end(false);
-    house.mount_again(false);
-    kill::verify::verify_data(&house.fs(), &history)
-        .unwrap_or_else(|finding| panic!("mounted again: {finding}"));
+    let refused = heddle_nvmfs::adopt::adopt(&house.place().join("image")).err().unwrap();
+    assert!(matches!(refused, AdoptError::Served { .. }), "{refused}");
+    drop(owner);
+    // Nor one that this very process has.
+    let house = House::new(16 << 20);
+    let refused = heddle_nvmfs::adopt::adopt(&house.place().join("image")).err().unwrap();
+    assert!(matches!(refused, AdoptError::Served { .. }), "{refused}");
 }
 
 #[test]

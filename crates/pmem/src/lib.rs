@@ -32,6 +32,7 @@ mod region;
 mod simulator;
 
 pub use error::{Error, Result};
+pub use holder::lock_holder;
 pub use open::OpenOptions;
 pub use probe::Probe;
 pub use region::{Backend, Region};

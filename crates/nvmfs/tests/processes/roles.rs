@@ -1,6 +1,6 @@
 //! What the clients do.
 
-use super::children::SOCKET;
+use super::children::{Mounted, SOCKET};
 use crate::common::Short;
 use crate::kill::child::{Files, carry_out};
 use crate::kill::history::Event;
@@ -36,7 +36,9 @@ pub fn play(role: &str) {
         "stamps" => stamps(number(), number(), number()),
         "checks" => checks(number(), number(), number()),
         "appends" => appends(number(), number()),
-        "serves" => serves(),
+        "serves" => serves(false),
+        "takes-over" => serves(true),
+        "mounts-for-itself" => mounts_for_itself(),
         "writes-until-unmounted" => writes_until_unmounted(),
         "executes-something-else" => executes_something_else(),
         "closes-its-descriptors" => closes_its_descriptors(),
@@ -126,10 +128,27 @@ fn appends(who: u64, count: u64) {
     fs.release(file);
 }
 
-/// A daemon, until it is killed.
-fn serves() {
+/// A daemon, until it is killed. `take_over`: of what the clients of a dead one hold.
+fn serves(take_over: bool) {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let _house = super::children::Mounted::of(socket().parent().unwrap(), Default::default());
+    let place = socket().parent().unwrap().to_path_buf();
+    let _house = match take_over {
+        false => Mounted::of(&place, Default::default()),
+        true => Mounted::taken_over(&place).unwrap_or_else(|e| panic!("{e}")),
+    };
+    std::fs::write(place.join(format!("serves-{}", std::process::id())), "").unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Mounts, and lets nobody attach, until it is killed.
+fn mounts_for_itself() {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let place = socket().parent().unwrap().to_path_buf();
+    let region = heddle_pmem::Region::open(place.join("image"), &Default::default()).unwrap();
+    let _volume = heddle_nvmfs::mount(region, &crate::common::options()).unwrap();
+    std::fs::write(place.join("mounted"), "").unwrap();
     loop {
         std::thread::park();
     }
