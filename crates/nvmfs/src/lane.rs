@@ -11,6 +11,7 @@
 //!                 the unlock; who sees ACTIVE and, after its copy, the same word again, read before the commit.
 //! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
 
+use crate::counts::Counts;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -457,6 +458,8 @@ pub struct Lane {
     /// What it is about to take: for who settles it if its holder dies.
     pub intent: Intent,
     own: UnsafeCell<Own>,
+    /// What it has done.
+    pub counts: Counts,
 }
 
 // SAFETY: no pointers, no Drop; `own` is reached through the lease alone (I2).
@@ -490,6 +493,7 @@ unsafe impl Zeroed for Lane {
                 chains_busy: 0,
                 canary: 0,
             }),
+            counts: Counts::new(),
         }
     }
 }

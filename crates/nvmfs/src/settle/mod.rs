@@ -119,6 +119,7 @@ pub fn settle(core: &Core, lane: u16) {
     if core.locks.is_some() {
         return;
     }
+    core.root().settled.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
     // What the dead one has left may be anything; this process must live on.
     let settled = catch_unwind(AssertUnwindSafe(|| settle_lane(core, lane)));
     if settled.is_err() {
