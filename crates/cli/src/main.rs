@@ -18,6 +18,7 @@ mod info;
 mod locks;
 mod mkfs;
 mod mount;
+mod mount_times;
 mod namespace;
 mod output;
 mod progress;
@@ -65,6 +66,7 @@ enum Command {
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    MountTimes(mount_times::Args),
     Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::MountTimes(args) => mount_times::run(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
