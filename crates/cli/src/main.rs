@@ -19,6 +19,7 @@ mod locks;
 mod look;
 mod mkfs;
 mod mount;
+mod mount_times;
 mod namespace;
 mod output;
 mod progress;
@@ -69,6 +70,7 @@ enum Command {
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    MountTimes(mount_times::Args),
     Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::MountTimes(args) => mount_times::run(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),

@@ -78,7 +78,6 @@ impl NvmFs {
         name: Name<'_>,
         look: impl Fn(&Named, InodeRef<'_>) -> Result<T>,
     ) -> Result<T> {
-        let _counted = counted(&self.core, Kind::Look);
         let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
         let key = table::key(&self.core, name.bytes());
         for _ in 0..LOOKS_MAX {
@@ -165,6 +164,7 @@ impl FileSystem for NvmFs {
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        let _counted = counted(&self.core, Kind::Look);
         // A path walk goes through a directory; it does not look at its times.
         self.found(cred, parent, name, |named, child| self.attr_if(child, named.kind != FileKind::Directory))
     }
