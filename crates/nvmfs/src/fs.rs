@@ -169,6 +169,7 @@ impl FileSystem for NvmFs {
         self.found(cred, parent, name, |named, child| self.attr_if(child, named.kind != FileKind::Directory))
     }
 
+    // Not counted: a walk belongs to the call that comes after it.
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
         self.found(cred, parent, name, |named, child| Ok((child.ino, named.kind)))
     }
