@@ -191,8 +191,10 @@ pub(crate) fn in_parallel<T: Sync>(
     work: impl Fn(&T) -> Result<u64> + Sync,
 ) -> Result<u64> {
     let next = std::sync::atomic::AtomicUsize::new(0);
+    let useful = items.len().div_ceil(64).max(1);
+    // Asking for the processors reads files: not for a handful of items.
     let threads =
-        std::thread::available_parallelism().map_or(1, |n| n.get()).min(items.len().div_ceil(64).max(1));
+        if useful == 1 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(useful) };
     let worker = || -> Result<u64> {
         let mut sum = 0;
         loop {
