@@ -3,13 +3,17 @@
 //! A chore is a row of [`CHORES`]; the steps of the test command are rows of a table in `test.rs`, the floors rows of
 //! one in `floors/table.rs`, the style rules functions in `tidy/`.
 
+mod apps;
 mod bench;
 mod coherence;
 mod crash;
 mod docs;
 mod floors;
 mod fsck_lies;
+mod kill_loop;
 mod loom;
+mod pjdfstest;
+mod private;
 mod process;
 mod setup;
 mod shuttle;
@@ -75,6 +79,24 @@ const CHORES: &[Chore] = &[
         usage: "[--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
         run: torn::chore,
+    },
+    Chore {
+        name: "apps",
+        usage: "[NAME…] [--short] …",
+        about: "real programs on mount and bypass, beside tmpfs and ext4, their content checked (root)",
+        run: apps::chore,
+    },
+    Chore {
+        name: "pjdfstest",
+        usage: "[PATTERN…]",
+        about: "the POSIX tests of pjdfstest on tmpfs, mount and bypass (root)",
+        run: pjdfstest::chore,
+    },
+    Chore {
+        name: "kill-loop",
+        usage: "[--rounds N] [--who client|daemon|stop]",
+        about: "attached processes, or the daemon, killed at random, or stopped: 500 times each",
+        run: kill_loop::chore,
     },
     Chore {
         name: "crash",

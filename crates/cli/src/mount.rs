@@ -6,6 +6,7 @@
 mod background;
 pub mod helper;
 mod log;
+mod metrics;
 mod options;
 mod ready;
 
@@ -17,6 +18,7 @@ use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, Volume};
 use heddle_pmem::OpenOptions;
+use metrics::Metrics;
 use options::Options;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -59,6 +61,7 @@ Options for -o:
   segment=SIZE           segment of the papers' range locks (4K)
   attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
   no_attach              let no other process attach
+  metrics=PORT|PATH      answer Prometheus at a port of this machine alone (9100, [::1]:9100) or a Unix socket (a path)
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
@@ -66,6 +69,8 @@ Options for -o:
                          [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
   noatime, rw, defaults, nofail, x-...
                          taken and without effect: reading never changes the access time, the rest is for mount(8)
+                         (with any x- option umount(8) waits until the image is clean, where umount.fuse.heddle is
+                         a link to this program)
 
 Examples:
   heddle mount /dev/shm/my.img /mnt/h
@@ -97,12 +102,16 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         dev: options.dev,
         ..heddle_fuse::MountOptions::default()
     };
-    let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how);
-    let mounted = match mounted {
+    let answers = options.metrics.as_ref().map(|place| metrics::start(volume.fs(), place)).transpose();
+    let mounted = answers.and_then(|answers| {
+        let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how)?;
+        Ok((mounted, answers))
+    });
+    let (mounted, answers) = match mounted {
         Ok(mounted) => mounted,
         Err(error) => {
             volume.unmount();
-            return Err(error.into());
+            return Err(error);
         }
     };
     talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
@@ -114,7 +123,7 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     ready::tell_service_manager();
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
-    let served = finish(mounted, volume, door);
+    let served = finish(mounted, volume, (door, answers));
     if args.tell_ready {
         match &served {
             Ok(()) => talk(&format!("{}: unmounted", args.image.display())),
@@ -124,22 +133,28 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     served
 }
 
-/// Lets other processes attach. A mount without that is a mount all the same.
+/// Lets other processes attach and look on. A mount without that is a mount all the same.
 fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
-    if !options.attach || volume.variant() != Variant::Heddle {
-        return None;
-    }
-    let how =
-        ServerOptions { group: options.attach_group, patience: options.patience, ..ServerOptions::default() };
+    let how = ServerOptions {
+        no_attach: !options.attach,
+        group: options.attach_group,
+        patience: options.patience,
+        ..ServerOptions::default()
+    };
     let server = Server::start(volume, &how);
-    server.map_err(|error| talk(&format!("heddle: no process can attach to this mount: {error}"))).ok()
+    server
+        .map_err(|error| talk(&format!("heddle: no process can attach to this mount, or look on: {error}")))
+        .ok()
 }
 
 /// Serves until it is unmounted, then marks the image clean.
-fn finish(mounted: Mounted, volume: Volume, door: Option<Server>) -> Result<()> {
+fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metrics>)) -> Result<()> {
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
-    drop(door);
+    drop(others);
+    if let Some(damage) = volume.damage_found() {
+        talk(&format!("heddle: {damage}"));
+    }
     if was_shut_down() {
         talk(
             "heddle: shut down by FS_IOC_SHUTDOWN: the image is left as a power cut would leave it; the next mount recovers",
@@ -180,12 +195,6 @@ fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
 
 /// The image is in use: by a living mount, or by attached processes whose daemon has died. Then their state is taken over.
 fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
-    // A living mount that lets nobody attach (another variant, no_attach) holds no sign in its arena: its lock names it.
-    if let heddle_pmem::Error::InUse { pid: Some(pid), .. } = &in_use
-        && lives(*pid)
-    {
-        return Err(crate::image::explain(&args.image, in_use));
-    }
     match heddle_nvmfs::adopt::adopt(&args.image) {
         Ok(volume) => {
             talk(&format!("{}: taken over from processes whose mount had died; nothing to recover", args.image.display()));
@@ -195,12 +204,6 @@ fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
             .context("the processes that use the image hold no state that this user may look at: end them, then mount again")),
         Err(_) => Err(crate::image::explain(&args.image, in_use)),
     }
-}
-
-/// Is there such a process, and has it not ended?
-fn lives(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
 }
 
 /// Opens the image and brings it into order.

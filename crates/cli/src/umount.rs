@@ -1,6 +1,7 @@
 //! `heddle umount`: unmounts, and waits until the process behind the mount has let go of the image.
 
 use crate::image::{mounted_at, mounted_image};
+use crate::info::of_file;
 use crate::output::talk;
 use anyhow::Result;
 use rustix::fs::{FlockOperation, flock};
@@ -23,6 +24,8 @@ Examples:
 It works as well when the process behind the mount has died, and only on heddle's own mounts.";
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// An image that is marked clean is waited for no longer than this.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -36,21 +39,25 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the image's lock; true if nobody has it. An image that cannot be looked at is nobody's business here, nor is
-/// one that is still mounted elsewhere (read-only).
+/// Waits until nobody has the image; false: somebody keeps it, and it is not marked clean. An image that cannot be looked at is nobody's business here,
+/// nor is one that is still mounted elsewhere (read-only).
 fn let_go(image: &Path) -> bool {
     if mounted_at(image).is_some() {
         return true;
     }
-    let Ok(file) = File::open(image) else { return true };
+    let (Ok(file), Ok(meta)) = (File::open(image), image.metadata()) else { return true };
+    let taken = || {
+        flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+            || heddle_pmem::has_holders(&file)
+    };
+    // Processes that attached through an earlier mount's door may keep the locks of one that has ended.
+    let clean = || of_file(image, meta.len()).is_ok_and(|found| found.clean);
     let began = Instant::now();
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => return false,
-            _ => return true,
+    while taken() {
+        if began.elapsed() > PATIENCE || (began.elapsed() > LINGER && clean()) {
+            return clean();
         }
+        std::thread::sleep(Duration::from_millis(2));
     }
+    true
 }

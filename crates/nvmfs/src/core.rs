@@ -4,6 +4,7 @@
 //! the same arena mapped at another address) sees the same file system.
 
 use crate::alloc::{self, FreeMap};
+use crate::damage::DamageNote;
 use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::{Layout, chunk_of};
 use crate::ids::BlockNo;
@@ -18,7 +19,7 @@ use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Lanes of a mount: as many threads can be inside at once.
 pub const LANES: u16 = if cfg!(loom) {
@@ -92,18 +93,22 @@ pub struct Root {
     pub buckets: Apart<BucketPool>,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
-    /// Set when the media was found to contradict itself: no more changes.
-    pub damaged: AtomicU32,
     /// One lane, held by the daemon's door thread as long as it lives.
     keeper: Ptr<LaneTable>,
+    /// Mark of the process that mounted the image, or took it over (`process::mark`).
+    pub daemon: AtomicU64,
     /// How many processes have attached.
     pub attached: AtomicU32,
+    /// How many lanes of the dead were settled.
+    pub settled: AtomicU64,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
     /// How long a stopped process may hold up others before it is killed, in ms; 0: for ever.
     pub patience_ms: AtomicU32,
     blocks_total: u64,
+    /// Set when the media was found to contradict itself: no more changes.
+    damage: DamageNote,
     identity: Identity,
 }
 
@@ -302,9 +307,8 @@ impl Core {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
-        // ORDERING: Relaxed, a flag that is set once; who misses it for a moment changes what was sound before.
-        if self.root().damaged.load(Relaxed) != 0 {
-            return Err(Error::Corrupt("damage was found while mounted; nothing is changed any more".into()));
+        if self.root().damage.is_noted() {
+            return Err(Error::Corrupt(self.root().damage.text()));
         }
         if let Some(error) = self.region.failed() {
             return Err(Error::Io(error.to_string()));
@@ -312,10 +316,15 @@ impl Core {
         Ok(())
     }
 
-    /// Notes that the media contradicts itself, and says so.
+    /// Notes that the media contradicts itself, and what says so: no more changes from here on, in any process.
     pub fn damage(&self, what: String) -> Error {
-        self.root().damaged.store(1, SeqCst);
+        self.root().damage.note(&what);
         Error::Corrupt(what)
+    }
+
+    /// What damage was found since it was mounted, if any.
+    pub fn damage_found(&self) -> Option<String> {
+        self.root().damage.is_noted().then(|| self.root().damage.text())
     }
 }
 
@@ -346,9 +355,11 @@ impl Root {
                 heads: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
             lanes_used: AtomicU64::new(0),
-            damaged: AtomicU32::new(0),
+            damage: DamageNote::new(),
             keeper: LaneTable::create(arena, 1)?,
+            daemon: AtomicU64::new(if cfg!(any(loom, shuttle)) { 0 } else { crate::process::mark() }),
             attached: AtomicU32::new(0),
+            settled: AtomicU64::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),

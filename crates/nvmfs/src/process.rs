@@ -1,4 +1,5 @@
-//! Which process this is, asked at every call: a forked child must not use what its parent's threads have leased.
+//! Which process this is, asked at every call: a forked child must not use what its parent's threads have leased. And whether another one
+//! lives that left its mark.
 //!
 //! State       one page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), with the number of the process in it. Where
 //!             there is no such page, the kernel is asked each time.
@@ -48,4 +49,29 @@ fn make() -> Option<Page> {
 /// The calling thread, as the kernel numbers it.
 pub fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// Bits of a process number (`PID_MAX_LIMIT` is 2^22).
+const PID_BITS: u32 = 24;
+
+/// A mark of this process that no other one of this boot has or had: its number, and when it was started.
+pub fn mark() -> u64 {
+    let id = std::process::id();
+    started(id).unwrap_or(0) << PID_BITS | u64::from(id)
+}
+
+/// Is the process that left this mark alive? (Of a process that this one numbers differently nothing can be said: false.)
+pub fn lives(mark: u64) -> bool {
+    let id = (mark & ((1 << PID_BITS) - 1)) as u32;
+    id != 0 && started(id) == Some(mark >> PID_BITS)
+}
+
+/// When a process was started, in ticks since boot; `None` if there is none, or it has ended and nobody has asked how.
+fn started(id: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // Behind a name that may hold blanks and brackets: state, then the 19th field after it.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let ended = fields.next()?.starts_with(['Z', 'X']);
+    let ticks = fields.nth(18)?.parse().ok()?;
+    (!ended).then_some(ticks)
 }

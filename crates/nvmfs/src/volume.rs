@@ -435,6 +435,11 @@ impl Volume {
         self.was_clean
     }
 
+    /// What damage was found since it was mounted, if any: nothing is changed since.
+    pub fn damage_found(&self) -> Option<String> {
+        self.fs.core.damage_found()
+    }
+
     /// Unmounts: inodes without a name end, whoever has them open, and the image is marked clean.
     pub fn unmount(self) {
         let core = &self.fs.core;

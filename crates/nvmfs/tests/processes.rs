@@ -15,6 +15,8 @@ mod kill {
 #[path = "processes"]
 mod processes {
     pub mod children;
+    mod deaths;
+    mod doors;
     pub mod killing;
     pub mod roles;
     pub mod rubbish;
@@ -23,11 +25,11 @@ mod processes {
 use common::{Short, env, fresh};
 use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::client::AttachError;
+use heddle_nvmfs::counters::{Kind, SAMPLED_EVERY};
 use heddle_nvmfs::server::{Server, ServerError, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
-use processes::children::{House, ROLE, start};
-use processes::killing::{Crew, random_numbers};
+use processes::children::{House, ROLE, Role, start};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -56,11 +58,67 @@ fn the_papers_variants_stay_in_one_process_and_say_so() {
         let volume = fresh(variant, 16 << 20);
         let dir = tempfile::tempdir().unwrap();
         let options = ServerOptions { socket: Some(dir.path().join("s")), ..ServerOptions::default() };
-        let refused = Server::start(&volume, &options).err().unwrap();
-        assert!(matches!(refused, ServerError::OneProcess { .. }), "{refused}");
-        assert!(refused.to_string().contains(variant.name()), "{refused}");
+        let server = Server::start(&volume, &options).unwrap();
+        let refused = client::attach(server.socket()).err().unwrap().to_string();
+        assert!(refused.contains(variant.name()) && refused.contains("one process"), "{refused}");
+        drop(server);
         volume.unmount();
     }
+}
+
+#[test]
+fn who_looks_on_sees_what_every_variant_has_done_and_by_whom() {
+    for variant in Variant::ALL {
+        let volume = fresh(variant, 16 << 20);
+        let dir = tempfile::tempdir().unwrap();
+        let options = ServerOptions { socket: Some(dir.path().join("s")), ..ServerOptions::default() };
+        let server = Server::start(&volume, &options).unwrap();
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        for page in 0..130 {
+            fs.write(&file, page * 4096, &[1; 4096]).unwrap();
+        }
+        fs.read_vec(&file, 0, 5000);
+        std::thread::scope(|scope| {
+            // Joined, not only waited for: it has given its lane back by then.
+            scope.spawn(|| fs.write(&file, 0, &[2; 10]).unwrap()).join().unwrap();
+        });
+        let seen = client::counters(server.socket()).unwrap();
+        let (write, read) = (seen.totals.of(Kind::Write), seen.totals.of(Kind::Read));
+        assert_eq!(
+            (write.calls, write.bytes),
+            (131, 130 * 4096 + 10),
+            "{variant:?}: threads that have ended count"
+        );
+        assert_eq!((read.calls, read.bytes), (1, 5000), "{variant:?}");
+        assert_eq!(write.timed, seen.spans[Kind::Write as usize].iter().sum::<u64>());
+        assert!(write.timed >= 3 && write.timed_ns > 0, "{variant:?}: one call in {SAMPLED_EVERY} is timed");
+        assert_eq!(seen.totals.of(Kind::Create).calls, 1, "{variant:?}");
+        let me = seen.clients.iter().find(|client| client.pid == std::process::id()).unwrap();
+        assert_eq!(me.totals.of(Kind::Write).calls, 130, "{variant:?}: a client is who is there now");
+        assert!(
+            seen.gauges.blocks_free < seen.gauges.blocks_total && seen.gauges.damaged == 0,
+            "{variant:?}"
+        );
+        fs.release(file);
+        drop((fs, server));
+        volume.unmount();
+    }
+}
+
+#[test]
+fn a_mount_that_lets_nobody_attach_can_be_looked_at() {
+    let volume = fresh(Variant::Heddle, 16 << 20);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = Some(dir.path().join("s"));
+    let server =
+        Server::start(&volume, &ServerOptions { socket, no_attach: true, ..ServerOptions::default() })
+            .unwrap();
+    let refused = client::attach(server.socket()).err().unwrap().to_string();
+    assert!(refused.contains("no_attach"), "{refused}");
+    assert!(client::counters(server.socket()).unwrap().gauges.blocks_free > 0);
+    drop(server);
+    volume.unmount();
 }
 
 #[test]
@@ -78,56 +136,6 @@ fn two_attachments_of_one_process_are_one_file_system() {
 }
 
 #[test]
-fn a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged() {
-    kill_writers("works-on-data", env("HEDDLE_PROCESS_KILLS", 60));
-}
-
-#[test]
-fn a_process_that_is_killed_among_names_holds_nobody_up_and_loses_nothing_acknowledged() {
-    kill_writers("works", env("HEDDLE_PROCESS_KILLS", 60));
-}
-
-fn kill_writers(role: &'static str, kills: u64) {
-    let names = role == "works";
-    let verify = if names { kill::verify::verify } else { kill::verify::verify_data };
-    let mut random = random_numbers();
-    let mut house = House::new(64 << 20);
-    let free_before = house.fs().statfs().unwrap().blocks_free;
-    let mut crew = Crew::start(&house, role);
-    let began = Instant::now();
-    for _ in 0..kills {
-        std::thread::sleep(Duration::from_micros(random() % 10_000));
-        crew.kill_one(&mut random);
-    }
-    let longest = crew.longest_call();
-    let history = crew.end(names);
-    println!("{kills} kills, {} calls, longest call {longest:?}, in {:?}", history.len(), began.elapsed());
-    assert!(longest < Duration::from_secs(1), "a call took {longest:?}");
-    let free = house.fs().statfs().unwrap().blocks_free;
-    for crash in [true, false] {
-        house.mount_again(crash);
-        verify(&house.fs(), &history).unwrap_or_else(|finding| panic!("mounted again: {finding}"));
-    }
-    let recovered = house.fs().statfs().unwrap().blocks_free;
-    println!("blocks free: {free_before} at first, {free} at last, {recovered} when mounted again");
-    assert!(recovered - free.min(recovered) <= 16 * kills, "{free} of {recovered} blocks came back");
-}
-
-#[test]
-fn a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience() {
-    let mut random = random_numbers();
-    let patience = Duration::from_millis(250);
-    let house = House::with(64 << 20, ServerOptions { patience: Some(patience), ..ServerOptions::default() });
-    let mut crew = Crew::start(&house, "works-on-data");
-    let rounds = env("HEDDLE_PROCESS_STOPS", 10);
-    let killed = (0..rounds).filter(|_| crew.stop_one(&mut random, patience)).count();
-    let longest = crew.longest_call();
-    let history = crew.end(false);
-    println!("{rounds} stops, {killed} killed, {} calls, longest call {longest:?}", history.len());
-    assert!(longest < patience + Duration::from_secs(1), "a call took {longest:?}");
-}
-
-#[test]
 fn reads_of_one_process_see_writes_of_others_whole_or_not_at_all() {
     let rounds = env("HEDDLE_TORN_READS", 3000);
     for (offset, len) in [(0, 4096), (100, 16 << 10), (1000, 256 << 10)] {
@@ -139,7 +147,7 @@ fn reads_of_one_process_see_writes_of_others_whole_or_not_at_all() {
             (0..2).map(|_| start(&house, &format!("stamps {offset} {len} {rounds}"))).collect();
         let readers: Vec<_> =
             (0..2).map(|_| start(&house, &format!("checks {offset} {len} {rounds}"))).collect();
-        writers.into_iter().chain(readers).for_each(processes::children::Role::succeeds);
+        writers.into_iter().chain(readers).for_each(Role::succeeds);
     }
 }
 
@@ -148,7 +156,7 @@ fn appends_of_several_processes_neither_overlap_nor_get_lost() {
     let house = House::new(128 << 20);
     let file = house.fs().new_file(Ino::ROOT, "log");
     let appenders: Vec<_> = (0..4).map(|who| start(&house, &format!("appends {who} 500"))).collect();
-    appenders.into_iter().for_each(processes::children::Role::succeeds);
+    appenders.into_iter().for_each(Role::succeeds);
     let bytes = house.fs().read_vec(&file, 0, house.fs().size(&file) as usize);
     let (mut at, mut seen) = (0, std::collections::BTreeSet::new());
     while at < bytes.len() {
@@ -162,34 +170,20 @@ fn appends_of_several_processes_neither_overlap_nor_get_lost() {
 }
 
 #[test]
-fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
-    let mut house = House::unmounted(64 << 20);
-    let mut daemon = processes::children::start_at(house.socket(), "serves");
-    while !house.socket().exists() {
-        assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon did not start");
+fn an_image_that_a_living_process_has_for_itself_is_not_taken_over() {
+    let house = House::unmounted(16 << 20);
+    let mut owner = processes::children::start_at(house.socket(), "mounts-for-itself");
+    while !house.place().join("mounted").exists() {
+        assert!(owner.0.try_wait().unwrap().is_none(), "it did not mount");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let refused = house.adopt().unwrap_err();
-    assert!(matches!(refused, AdoptError::Served { .. } | AdoptError::NotFound { .. }), "{refused}");
-    let mut crew = Crew::start(&house, "works-on-data");
-    daemon.0.kill().unwrap();
-    daemon.0.wait().unwrap();
-    let mut random = random_numbers();
-    let image = house.place().join("image");
-    let locked = heddle_pmem::Region::open(&image, &heddle_pmem::OpenOptions::default()).unwrap_err();
-    assert!(
-        matches!(locked, heddle_pmem::Error::InUse { .. }),
-        "the clients' image could be mounted: {locked}"
-    );
-    crew.others_go_on(u64::MAX);
-    let writers = crew.leave();
-    house.adopt().unwrap();
-    let mut crew = Crew::with(&house, "works-on-data", writers);
-    (0..5).for_each(|_| crew.kill_one(&mut random));
-    let history = crew.end(false);
-    house.mount_again(false);
-    kill::verify::verify_data(&house.fs(), &history)
-        .unwrap_or_else(|finding| panic!("mounted again: {finding}"));
+    let refused = heddle_nvmfs::adopt::adopt(&house.place().join("image")).err().unwrap();
+    assert!(matches!(refused, AdoptError::Served { .. }), "{refused}");
+    drop(owner);
+    // Nor one that this very process has.
+    let house = House::new(16 << 20);
+    let refused = heddle_nvmfs::adopt::adopt(&house.place().join("image")).err().unwrap();
+    assert!(matches!(refused, AdoptError::Served { .. }), "{refused}");
 }
 
 #[test]
@@ -198,7 +192,8 @@ fn unmounting_under_clients_ends_their_calls_with_an_error_and_leaves_a_clean_im
     let file = house.fs().new_file(Ino::ROOT, "f");
     house.fs().release(file);
     let clients: Vec<_> = (0..2).map(|_| start(&house, "writes-until-unmounted")).collect();
-    while !house.socket().with_extension("began").exists() {
+    let began = |client: &Role| house.socket().with_extension(format!("began-{}", client.pid())).exists();
+    while !clients.iter().all(began) {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(20));
@@ -207,7 +202,7 @@ fn unmounting_under_clients_ends_their_calls_with_an_error_and_leaves_a_clean_im
     let info =
         heddle_nvmfs::inspect(house.place(), region.len_bytes(), &|at, into| region.read(at, into)).unwrap();
     assert!(info.clean, "the image was not marked clean");
-    clients.into_iter().for_each(processes::children::Role::succeeds);
+    clients.into_iter().for_each(Role::succeeds);
 }
 
 #[test]
@@ -225,54 +220,4 @@ fn clients_may_execute_fork_and_close_what_they_like() {
         assert_eq!(fs.read_vec(&file, 0, 30_000), [6; 30_000]);
     }
     fs.release(file);
-}
-
-#[test]
-fn who_may_attach_is_decided_by_the_kernels_word() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become others");
-        return;
-    }
-    let house = House::with(16 << 20, ServerOptions { group: Some(54321), ..ServerOptions::default() });
-    std::fs::set_permissions(house.place(), PermissionsExt::from_mode(0o755)).unwrap();
-    start(&house, "is-nobody 54321 1").succeeds();
-    start(&house, "is-nobody 54322 0").succeeds();
-    // Whoever gets as far as the socket is asked for all that.
-    std::fs::set_permissions(house.socket(), PermissionsExt::from_mode(0o777)).unwrap();
-    start(&house, "is-nobody 54322 0").succeeds();
-}
-
-#[test]
-fn a_missing_daemon_is_said_so() {
-    let dir = tempfile::tempdir().unwrap();
-    let missing = client::attach(&dir.path().join("none")).err().unwrap();
-    assert!(
-        matches!(missing, AttachError::NoDaemon { .. }) && missing.to_string().contains("heddle mount"),
-        "{missing}"
-    );
-    drop(std::os::unix::net::UnixListener::bind(dir.path().join("stale")).unwrap());
-    let stale = client::attach(&dir.path().join("stale")).err().unwrap();
-    assert!(matches!(stale, AttachError::NoDaemon { .. }), "{stale}");
-    let long = client::attach(&dir.path().join("x".repeat(200))).err().unwrap();
-    assert!(matches!(long, AttachError::NoDaemon { .. }), "{long}");
-}
-
-#[test]
-fn rubbish_on_the_socket_harms_nobody() {
-    let house = House::new(16 << 20);
-    let silent = processes::rubbish::connections(house.socket(), 200);
-    for packet in processes::rubbish::packets() {
-        processes::rubbish::say(house.socket(), &packet);
-    }
-    let began = Instant::now();
-    let fs = client::attach(house.socket()).unwrap();
-    assert!(
-        began.elapsed() < Duration::from_secs(10),
-        "silent clients hold others up: {:?}",
-        began.elapsed()
-    );
-    let file = fs.new_file(Ino::ROOT, "f");
-    fs.release(file);
-    drop(silent);
-    house.fs().find(Ino::ROOT, "f").unwrap();
 }

@@ -1,9 +1,16 @@
 //! Who holds the lock of a file, from the kernel's own list.
 
-use rustix::fs::{Stat, major, minor};
+use rustix::fs::{Stat, major, minor, stat};
 use rustix::param::clock_ticks_per_second;
 use std::fs::read_to_string;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The process that took the lock of this file, as this process numbers it. It may have ended since: a lock lives as long as anybody
+/// has the file open, or mapped, through the descriptor that was locked. `None`: nobody, or the kernel does not tell.
+pub fn lock_holder(path: &Path) -> Option<u32> {
+    holder(&stat(path).ok()?).map(|(pid, _)| pid)
+}
 
 /// The process that holds a `flock` on this file, and when it was started. None where the kernel does not tell, as
 /// for a holder in another pid namespace.

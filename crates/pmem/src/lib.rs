@@ -27,12 +27,15 @@ mod mapping;
 mod open;
 #[cfg(feature = "planted")]
 pub mod planted;
+mod presence;
 mod probe;
 mod region;
 mod simulator;
 
 pub use error::{Error, Result};
+pub use holder::lock_holder;
 pub use open::OpenOptions;
+pub use presence::{has_holders, join_holders};
 pub use probe::Probe;
 pub use region::{Backend, Region};
 pub use simulator::{CrashPoint, Model, Pending, Simulator};

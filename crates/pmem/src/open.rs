@@ -1,13 +1,13 @@
 //! Making and opening regions: lock, size, reserve, map, find out what makes a store durable.
 //!
-//! Invariants  I1  a region is locked before a byte of it is changed, and while any mapping of it made here lives.
+//! Invariants  I1  a region is locked before a byte of it is changed, and while any mapping of it made here lives (see `presence`).
 //!             I2  whatever `create` made, it removes again when it fails.
 //! Lock order  the file's lock is taken without waiting.
 
 use crate::dirty::Failure;
 use crate::mapping::{Mapping, reserve};
 use crate::region::{Backend, Region, Source};
-use crate::{BLOCK_BYTES, Error, Result, holder::holder};
+use crate::{BLOCK_BYTES, Error, Result, holder::holder, presence};
 use rustix::fs::{
     self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs,
     ftruncate,
@@ -150,6 +150,7 @@ impl Region {
         if let Some(file) = self.source().file.as_ref() {
             // What cannot be unlocked stays locked until the last of them has gone.
             let _ = flock(file, FlockOperation::Unlock);
+            presence::leave(file);
         }
     }
 
@@ -174,9 +175,13 @@ fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
 
 fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<Stat> {
     let stat = fstat(file).map_err(system("examine", path))?;
+    let free = || match how {
+        FlockOperation::NonBlockingLockExclusive => presence::claim(file),
+        _ => !presence::has_holders(file),
+    };
     match flock(file, how) {
-        Ok(()) => Ok(stat),
-        Err(Errno::WOULDBLOCK) => {
+        Ok(()) if free() => Ok(stat),
+        Ok(()) | Err(Errno::WOULDBLOCK) => {
             let (pid, since) = holder(&stat).map_or((None, None), |(pid, since)| (Some(pid), since));
             Err(Error::InUse { path: path.into(), pid, since })
         }

@@ -223,6 +223,27 @@ fn a_region_in_use_is_refused_naming_the_process_that_holds_it() {
 }
 
 #[test]
+fn a_region_that_was_taken_over_stays_locked_when_all_earlier_holders_have_gone() {
+    let scratch = Scratch::on_tmpfs("taken-over");
+    let first = create(&scratch.image());
+    let file = fs::File::options().read(true).write(true).open(scratch.image()).unwrap();
+    assert!(crate::join_holders(&file));
+    let second = Region::attach(file.into(), None, first.len_bytes(), false).unwrap();
+    drop(first);
+    for read_only in [false, true] {
+        let refused = Region::open(scratch.image(), &OpenOptions { read_only, ..OpenOptions::default() });
+        assert!(matches!(refused, Err(Error::InUse { .. })), "read only: {read_only}");
+    }
+    drop(second);
+    let readers = [(); 2].map(|()| {
+        Region::open(scratch.image(), &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap()
+    });
+    assert!(matches!(Region::open(scratch.image(), &OpenOptions::default()), Err(Error::InUse { .. })));
+    drop(readers);
+    Region::open(scratch.image(), &OpenOptions::default()).unwrap();
+}
+
+#[test]
 fn a_region_stays_locked_until_its_last_mapping_is_gone() {
     let scratch = Scratch::on_tmpfs("last");
     let first = create(&scratch.image());

@@ -36,6 +36,8 @@ pub enum Step {
     Pinned,
     /// Somebody settles a dead lane.
     Settling,
+    /// A settler looks at a chain.
+    Repairing,
 }
 
 /// Passes a step.

@@ -172,10 +172,17 @@ impl Chain {
         self.owner.compare_exchange(from, u32::from(lane) | BUSY, Acquire, Relaxed).is_ok()
     }
 
-    /// Does this lane keep or use it?
-    pub fn belongs_to(&self, lane: u16) -> bool {
+    /// Is this lane, which is dead, in a call that uses it? Then the chain is its settler's, and stays so.
+    pub fn was_used_by(&self, dead: u16) -> bool {
         // ORDERING: Acquire, pairs with the Release of whoever used the chain last.
-        self.owner.load(Acquire) & !BUSY == u32::from(lane)
+        self.owner.load(Acquire) == u32::from(dead) | BUSY
+    }
+
+    /// Gives a chain that a dead lane only kept to nobody. It is in order, and another lane's cleaning may take it over at this very
+    /// moment (I1): nothing else of it is the settler's to touch.
+    pub fn forget_keeper(&self, dead: u16) {
+        // ORDERING: AcqRel, passes on what the dead lane did; Relaxed if it is another's already.
+        let _gone = self.owner.compare_exchange(u32::from(dead), 0, AcqRel, Relaxed);
     }
 
     /// A chain as the media has it after its user died: the next record goes to a new page. Behind a fence.

@@ -1,34 +1,44 @@
 //! Chains that a dead lane was using: read from the media anew, which decides what was linked and what was not.
 
 use crate::core::Core;
+use crate::file::steps::{Step, step};
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_INLINE};
 use crate::format::page::{SLOTS, slot_pos};
 use crate::format::pointer::{self, Place, Target};
 use crate::ids::{BlockNo, Extent};
 use crate::inode::InodeRef;
 use crate::log::chain::{self, Chain};
+use crate::log::scan::Damage;
 use crate::recovery::scan;
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES};
-use heddle_vfs::Result;
 use std::sync::atomic::Ordering::Acquire;
 
-/// Brings the chains of an inode that this lane owns in order: what was stored is flushed, slots of a torn transaction are zeroed, the
-/// next record will go to a new page. The caller fences. A page that was prepared and never linked is added to `garbage`.
-pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Extent>) -> Result<()> {
-    for chain in chain::existing(core, inode).filter(|chain| chain.belongs_to(lane)) {
-        repair_one(core, inode, chain, garbage)?;
+/// Brings the chains of an inode that this lane was using in order: what was stored is flushed, slots of a torn transaction are zeroed,
+/// the next record will go to a new page. The caller fences. A page that was prepared and never linked is added to `garbage`. Chains that
+/// the lane only kept are let go of at once: between its calls they are as any call leaves them, and others may be cleaning them.
+pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Extent>) -> Result<(), Damage> {
+    let mut repaired = Ok(());
+    for chain in chain::existing(core, inode) {
+        step(Step::Repairing);
+        chain.forget_keeper(lane);
+        if chain.was_used_by(lane) {
+            repaired = repaired.and(repair_one(core, inode, chain, garbage));
+        }
     }
-    Ok(())
+    repaired
 }
 
-/// Gives the chains of these inodes that the lane owns to nobody.
-pub fn let_go(core: &Core, lane: u16, inodes: &[InodeRef<'_>]) {
-    for inode in inodes {
-        chain::existing(core, *inode).filter(|chain| chain.belongs_to(lane)).for_each(Chain::unclaim);
-    }
+/// Gives the chains of this inode that the lane was using to nobody.
+pub fn let_go(core: &Core, lane: u16, inode: InodeRef<'_>) {
+    chain::existing(core, inode).filter(|chain| chain.was_used_by(lane)).for_each(Chain::unclaim);
 }
 
-fn repair_one(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec<Extent>) -> Result<()> {
+fn repair_one(
+    core: &Core,
+    inode: InodeRef<'_>,
+    chain: &Chain,
+    garbage: &mut Vec<Extent>,
+) -> Result<(), Damage> {
     let head = head_on_media(core, inode, chain)?;
     let (mut last, mut next, mut seen) = (None, head, 0);
     let spare = chain.spare();
@@ -38,10 +48,10 @@ fn repair_one(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec
         spare_is_linked |= spare.is_some_and(|spare| spare.block == page);
         seen += 1;
         if seen > core.layout.blocks_total {
-            return Err(core.damage(format!("the log of inode {} leads in a circle", inode.ino.0)));
+            return Err(Damage(format!("the log of inode {} leads in a circle", inode.ino.0)));
         }
         last = Some(page);
-        next = chain::next_page(core, inode, page)?;
+        next = scan(core).next(inode.id(), page)?;
     }
     if let Some(last) = last {
         close(core, inode, chain, last)?;
@@ -53,7 +63,7 @@ fn repair_one(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec
     Ok(())
 }
 
-fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Option<BlockNo>> {
+fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Option<BlockNo>, Damage> {
     let number = chain.number();
     // ORDERING: Acquire, the table exists: the chain is in it.
     let chains = core.arena.get(inode.vi.chains.load(Acquire));
@@ -65,17 +75,15 @@ fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Opti
     match pointer::decode(core.seed, inode.id(), Place::Head(number), core.region.load_u64(at)) {
         Target::None => Ok(None),
         Target::At(head) if core.layout.holds(head, 1) => Ok(Some(head)),
-        _ => Err(core.damage(format!("inode {}: the pointer to chain {number}", inode.ino.0))),
+        _ => Err(Damage(format!("inode {}: the pointer to chain {number} is wrong", inode.ino.0))),
     }
 }
 
 /// The last page: all of it flushed, what is torn zeroed (D4b).
-fn close(core: &Core, inode: InodeRef<'_>, chain: &Chain, page: BlockNo) -> Result<()> {
+fn close(core: &Core, inode: InodeRef<'_>, chain: &Chain, page: BlockNo) -> Result<(), Damage> {
     let scan = scan(core);
-    let found = scan
-        .header(inode.id(), chain.number(), page)
-        .and_then(|header| scan.page(inode.id(), &header, page, SLOTS + 1))
-        .map_err(|damage| core.damage(damage.0))?;
+    let header = scan.header(inode.id(), chain.number(), page)?;
+    let found = scan.page(inode.id(), &header, page, SLOTS + 1)?;
     core.region.flush_unfenced(page.pos(), BLOCK_BYTES as u64);
     for slot in found.dropped {
         core.region.nt_zero(slot_pos(page, slot), LINE_BYTES as u64);

@@ -12,6 +12,7 @@
 //! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks free last, behind the fence.
 
 mod chains;
+mod keep;
 mod names;
 mod records;
 mod stopped;
@@ -29,6 +30,7 @@ use crate::latch::Latch;
 use crate::lease::{LaneGuard, Scratch, give_back, of_the_dead};
 use heddle_arena::{LaneId, Ptr};
 use heddle_vfs::Ino;
+use keep::Kept;
 use names::Changed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -117,6 +119,7 @@ pub fn settle(core: &Core, lane: u16) {
     if core.locks.is_some() {
         return;
     }
+    core.root().settled.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
     // What the dead one has left may be anything; this process must live on.
     let settled = catch_unwind(AssertUnwindSafe(|| settle_lane(core, lane)));
     if settled.is_err() {
@@ -139,11 +142,13 @@ fn settle_lane(core: &Core, number: u16) {
     unsafe { guard.own.heap.distrust(&core.arena) };
     guard.own.bucket = 0;
     let mut garbage = Vec::new();
-    repair_chains(core, &mut guard, &mut garbage);
+    let kept = repair_chains(core, &mut guard, &mut garbage);
     step(Step::Settling);
     // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
     core.region.fence();
     let (counts, changed) = transactions(core, guard.own, lane, number, &mut garbage);
+    // Not before: what nobody uses may be cleaned, and a page that went is soon another's.
+    kept.iter().for_each(|owner| chains::let_go(core, number, owner.inode));
     step(Step::Settling);
     unlock_cells(core, lane, number);
     step(Step::Settling);
@@ -160,6 +165,8 @@ fn settle_lane(core: &Core, number: u16) {
         inode.vi.unpin();
     }
     lane.intent.unpinned();
+    names::end_half_ended(core, &mut guard);
+    keep::let_go(core, &mut guard, kept);
     names::end_inodes(core, &mut guard, &changed, nameless);
     step(Step::Settling);
     give_blocks(core, guard.own, lane, garbage, number);
@@ -173,23 +180,33 @@ fn settle_lane(core: &Core, number: u16) {
     lane.intent.holder.store(0, Release); // ORDERING: Release, as above.
 }
 
-/// Brings the chains that the lane was using in order, and gives them to nobody.
-fn repair_chains(core: &Core, guard: &mut LaneGuard<'_>, garbage: &mut Vec<Extent>) {
+/// Brings the chains that the lane was using in order. Their inodes are kept until all is settled.
+fn repair_chains<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, garbage: &mut Vec<Extent>) -> Vec<Kept<'c>> {
     let intent = &guard.lane.intent;
     let logs = [intent.log_before(), intent.log()];
     let owners = guard.own.chains.iter().map(|held| held.ino).chain([intent.cells().0]);
     let mut owners: Vec<u64> = owners.chain(logs.into_iter().flatten().map(|(ino, ..)| ino)).collect();
     owners.sort_unstable();
     owners.dedup();
-    let owners: Vec<InodeRef<'_>> = owners.into_iter().filter_map(|ino| living(core, ino)).collect();
-    for inode in &owners {
-        if let Err(error) = chains::repair(core, guard.id, *inode, garbage) {
-            let _noted = core.damage(error.to_string());
+    let owners: Vec<Kept<'c>> =
+        owners.into_iter().filter_map(|ino| keep::keep(core, guard.id, ino)).collect();
+    for owner in &owners {
+        if let Err(damage) = chains::repair(core, guard.id, owner.inode, garbage)
+            && owner.lives()
+        {
+            let _noted = core.damage(left_by(guard.lane, guard.id, &damage.0));
         }
     }
-    chains::let_go(core, guard.id, &owners);
     guard.own.chains = Default::default();
     guard.own.chains_busy = 0;
+    owners
+}
+
+/// Says who has left the damage that a settler found.
+fn left_by(lane: &Lane, number: u16, what: &str) -> String {
+    // ORDERING: Relaxed, it is only said.
+    let process = lane.intent.holder.load(Relaxed) >> 32;
+    format!("{what} (found while settling lane {number}, which process {process} left)")
 }
 
 /// The inode of this number, if one lives there.

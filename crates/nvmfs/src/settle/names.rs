@@ -158,7 +158,6 @@ fn read_page(
 
 /// Inodes that the lane was making, or ending, or has left without name and handle. `nameless` have lost a name in [`settle`].
 pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed], nameless: Vec<InodeId>) {
-    end_half_ended(core, guard);
     let born = guard.lane.intent.born.load(SeqCst);
     let has_name =
         |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child.ino.0 == born);
@@ -188,7 +187,8 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed], n
     }
 }
 
-fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
+/// The inode that the lane was ending.
+pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     let Some((ino, how)) = guard.lane.intent.ending() else { return };
     let Some(inode) = living(core, ino) else { return guard.lane.intent.ends(0, Ending::None) };
     match how {

@@ -1,18 +1,25 @@
 //! A daemon that starts while clients of a dead one live: it takes their arena over, and recovers nothing.
 //!
-//! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. Whether its daemon is dead: the
-//! daemon's door thread holds a lane of its own (`Root::keeper`), which the kernel marks like any other.
+//! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. A daemon is dead if none of three
+//! says that it lives: the lock of the image, whose owner still has it open (a daemon of another PID namespace too); the mark in the
+//! arena of who mounted it, or took it over (one without a door too); the lane of its door thread (`Root::keeper`), which the kernel
+//! marks like any other.
+//!
+//! Invariants  I1  of two that take over at once one wins: the mark is exchanged, from the dead one's to the winner's.
+//!             I2  whoever maps through the new daemon's descriptor keeps others from opening the image, as those of the old one do:
+//!                 it is joined to the holders of the region first.
 
 use super::boot_id;
 use crate::core::{Core, Identity, Parts, Root};
-use crate::settle;
 use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
+use crate::{process, settle};
 use heddle_arena::{Arena, LaneId};
 use heddle_pmem::Region;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -52,10 +59,18 @@ pub enum AdoptError {
 /// Takes over what the clients of a dead daemon hold. Lanes of the dead are settled.
 ///
 /// # Errors
-/// One variant of [`AdoptError`] a cause; nothing has changed then.
+/// One variant of [`AdoptError`] a cause; nothing has changed then. [`AdoptError::Served`] also where a living process has it mounted for
+/// itself alone.
 pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     let fail = |source: io::Error| AdoptError::Image { path: image.to_path_buf(), source };
+    let served = || AdoptError::Served { path: image.to_path_buf() };
+    if heddle_pmem::lock_holder(image).is_some_and(|owner| has_open(owner, image)) {
+        return Err(served());
+    }
     let file = File::options().read(true).write(true).open(image).map_err(fail)?;
+    if !heddle_pmem::join_holders(&file) {
+        return Err(served());
+    }
     let len_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| fail(e.into()))?;
     let len_bytes = len_bytes & !(heddle_pmem::BLOCK_BYTES as u64 - 1);
     let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false)?;
@@ -72,14 +87,29 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     };
     let core =
         Core::join(parts, &identity).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
-    match core.keeper().lease_lane(&core.arena, LaneId(1)) {
-        None => return Err(AdoptError::Served { path: image.to_path_buf() }),
-        Some(lease) => {
-            let _ours = core.keeper().release(&core.arena, lease.lane);
-        }
+    let last = core.root().daemon.load(SeqCst);
+    if process::lives(last) {
+        return Err(served());
+    }
+    let lease = core.keeper().lease_lane(&core.arena, LaneId(1)).ok_or_else(served)?;
+    let _ours = core.keeper().release(&core.arena, lease.lane);
+    // I1.
+    if core.root().daemon.compare_exchange(last, process::mark(), SeqCst, SeqCst).is_err() {
+        return Err(served());
     }
     settle::sweep(&core);
     Ok(Volume::adopted(core, superblock))
+}
+
+/// Has this process the image open? Clients have closed it. One whose descriptors may not be looked at may have.
+fn has_open(process: u32, image: &Path) -> bool {
+    let Ok(image) = fs::metadata(image) else { return false };
+    match fs::read_dir(format!("/proc/{process}/fd")) {
+        Err(e) => e.kind() == io::ErrorKind::PermissionDenied,
+        Ok(fds) => fds.flatten().any(|fd| {
+            fs::metadata(fd.path()).is_ok_and(|file| (file.dev(), file.ino()) == (image.dev(), image.ino()))
+        }),
+    }
 }
 
 /// The arena of this mount, in whichever process has it.

@@ -35,6 +35,11 @@ impl Mounted {
         Mounted::with(mount(region, &options()).unwrap(), place, how)
     }
 
+    /// The image at this place, from its clients, whose daemon has died.
+    pub fn taken_over(place: &Path) -> Result<Mounted, AdoptError> {
+        Ok(Mounted::with(adopt(&place.join("image"))?, place, ServerOptions::default()))
+    }
+
     fn with(volume: Volume, place: &Path, how: ServerOptions) -> Mounted {
         let server =
             Server::start(&volume, &ServerOptions { socket: Some(place.join("door")), ..how }).unwrap();
@@ -79,8 +84,7 @@ impl House {
 
     /// Takes over from a daemon that has died.
     pub fn adopt(&mut self) -> Result<(), AdoptError> {
-        let volume = adopt(&self.dir.path().join("image"))?;
-        self.mounted = Some(Mounted::with(volume, self.dir.path(), ServerOptions::default()));
+        self.mounted = Some(Mounted::taken_over(self.dir.path())?);
         Ok(())
     }
 
@@ -106,14 +110,16 @@ impl House {
         self.mounted = None;
     }
 
-    /// Unmounts and mounts again; a crash: as if the power had been cut.
-    pub fn mount_again(&mut self, crash: bool) {
+    /// Unmounts; a crash: as if the power had been cut.
+    pub fn unmount_as(&mut self, crash: bool) {
         let mut mounted = self.mounted.take().unwrap();
         drop(mounted.server.take());
         if crash {
             mounted.volume.take().unwrap().abandon();
         }
-        drop(mounted);
+    }
+
+    pub fn mount(&mut self) {
         self.mounted = Some(Mounted::of(self.dir.path(), ServerOptions::default()));
     }
 }
@@ -151,6 +157,17 @@ impl Role {
             }
             assert!(began.elapsed() < within, "{} has not ended within {within:?}", self.1);
             std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until it says that it serves.
+    pub fn is_ready(&mut self, place: &Path) {
+        let sign = place.join(format!("serves-{}", self.pid()));
+        let began = Instant::now();
+        while !sign.exists() {
+            assert!(self.0.try_wait().unwrap().is_none(), "{} ended: its own output says why", self.1);
+            assert!(began.elapsed() < Duration::from_secs(60), "{} is not ready", self.1);
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

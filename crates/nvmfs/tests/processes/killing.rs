@@ -88,13 +88,19 @@ impl<'h> Crew<'h> {
 
     /// Kills one writer, sees the others go on, starts it anew.
     pub fn kill_one(&mut self, random: &mut impl FnMut() -> u64) {
+        let thread = self.kill_quietly(random);
+        self.others_go_on(thread);
+        self.replace(thread);
+    }
+
+    /// Kills one writer: whose thread it was.
+    pub fn kill_quietly(&mut self, random: &mut impl FnMut() -> u64) -> u64 {
         let thread = random() % THREADS;
         let writer = &mut self.writers[thread as usize];
         assert!(writer.0.try_wait().unwrap().is_none(), "a writer ended by itself: its own output says why");
         writer.0.kill().unwrap();
         writer.0.wait().unwrap();
-        self.others_go_on(thread);
-        self.replace(thread);
+        thread
     }
 
     /// Lets go of the writers, who go on.
@@ -107,11 +113,26 @@ impl<'h> Crew<'h> {
         Crew { house, role, writers, journal }
     }
 
-    /// Stops one writer until it is killed for being in others' way, or for a while; true: it was killed.
+    /// Stops one writer while others need what it holds, as far as can be seen: they make no calls any more.
+    fn catch_one(&mut self, random: &mut impl FnMut() -> u64) -> (u64, Pid) {
+        loop {
+            let thread = random() % THREADS;
+            let pid = Pid::from_raw(self.writers[thread as usize].pid() as i32).unwrap();
+            kill_process(pid, Signal::STOP).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            let before = self.lines();
+            std::thread::sleep(Duration::from_millis(2));
+            if self.lines() == before {
+                return (thread, pid);
+            }
+            kill_process(pid, Signal::CONT).unwrap();
+            std::thread::sleep(Duration::from_micros(random() % 200));
+        }
+    }
+
+    /// Stops one writer in others' way, until it is killed or for a while; true: it was killed.
     pub fn stop_one(&mut self, random: &mut impl FnMut() -> u64, patience: Duration) -> bool {
-        let thread = random() % THREADS;
-        let pid = Pid::from_raw(self.writers[thread as usize].pid() as i32).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
+        let (thread, pid) = self.catch_one(random);
         std::thread::sleep(patience + patience / 2);
         let gone = self.writers[thread as usize].0.try_wait().unwrap().is_some();
         self.others_go_on(thread);
@@ -123,7 +144,16 @@ impl<'h> Crew<'h> {
         gone
     }
 
-    fn replace(&mut self, thread: u64) {
+    /// Stops one writer in others' way, for less than the mount's patience: it goes on as if nothing had been.
+    pub fn stop_one_for_a_while(&mut self, random: &mut impl FnMut() -> u64, how_long: Duration) {
+        let (_, pid) = self.catch_one(random);
+        std::thread::sleep(how_long);
+        kill_process(pid, Signal::CONT).unwrap();
+        self.others_go_on(u64::MAX);
+    }
+
+    /// Starts the writer of this thread anew.
+    pub fn replace(&mut self, thread: u64) {
         let first = self.journal.next_number(self.house.place());
         self.writers[thread as usize] = start(self.house, &format!("{} {thread} {first}", self.role));
         self.until_it_works(thread);

@@ -1,10 +1,11 @@
 //! What the clients do.
 
-use super::children::SOCKET;
+use super::children::{Mounted, SOCKET};
 use crate::common::Short;
 use crate::kill::child::{Files, carry_out};
 use crate::kill::history::Event;
 use crate::kill::operation::{Operation, THREADS, mixed, operation};
+use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{NvmFs, client};
 use heddle_vfs::{FileSystem, Ino};
 use std::fs::File;
@@ -36,11 +37,14 @@ pub fn play(role: &str) {
         "stamps" => stamps(number(), number(), number()),
         "checks" => checks(number(), number(), number()),
         "appends" => appends(number(), number()),
-        "serves" => serves(),
+        "serves" => serves(false),
+        "takes-over" => serves(true),
+        "mounts-for-itself" => mounts_for_itself(),
         "writes-until-unmounted" => writes_until_unmounted(),
         "executes-something-else" => executes_something_else(),
         "closes-its-descriptors" => closes_its_descriptors(),
         "forks" => forks(),
+        "listens-where-it-may-not" => listens_where_it_may_not(),
         "is-nobody" => is_nobody(number() as u32, number() != 0),
         other => panic!("no such role: {other}"),
     }
@@ -126,10 +130,27 @@ fn appends(who: u64, count: u64) {
     fs.release(file);
 }
 
-/// A daemon, until it is killed.
-fn serves() {
+/// A daemon, until it is killed. `take_over`: of what the clients of a dead one hold.
+fn serves(take_over: bool) {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let _house = super::children::Mounted::of(socket().parent().unwrap(), Default::default());
+    let place = socket().parent().unwrap().to_path_buf();
+    let _house = match take_over {
+        false => Mounted::of(&place, Default::default()),
+        true => Mounted::taken_over(&place).unwrap_or_else(|e| panic!("{e}")),
+    };
+    std::fs::write(place.join(format!("serves-{}", std::process::id())), "").unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Mounts, and lets nobody attach, until it is killed.
+fn mounts_for_itself() {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let place = socket().parent().unwrap().to_path_buf();
+    let region = heddle_pmem::Region::open(place.join("image"), &Default::default()).unwrap();
+    let _volume = heddle_nvmfs::mount(region, &crate::common::options()).unwrap();
+    std::fs::write(place.join("mounted"), "").unwrap();
     loop {
         std::thread::park();
     }
@@ -138,7 +159,7 @@ fn serves() {
 fn writes_until_unmounted() {
     let fs = attached();
     let file = fs.open_file(Ino::ROOT, "f");
-    std::fs::write(socket().with_extension("began"), "").unwrap();
+    std::fs::write(socket().with_extension(format!("began-{}", std::process::id())), "").unwrap();
     loop {
         match fs.write(&file, 4096, &[1; 9000]) {
             Ok(_) => {}
@@ -209,6 +230,21 @@ fn forks() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     fs.release(file);
+}
+
+/// A daemon of a user who may not write to the socket's directory.
+fn listens_where_it_may_not() {
+    let here = tempfile::tempdir().unwrap();
+    let image = here.path().join("image");
+    let region = heddle_pmem::Region::create(&image, 16 << 20, &Default::default()).unwrap();
+    heddle_nvmfs::format_region(&region, heddle_nvmfs::Variant::Heddle).unwrap();
+    let volume = heddle_nvmfs::mount(region, &crate::common::options()).unwrap();
+    // SAFETY: a plain system call; all threads of this process become that user.
+    assert_eq!(unsafe { libc::setuid(65534) }, 0);
+    let options = ServerOptions { socket: Some(socket().with_extension("new")), ..ServerOptions::default() };
+    let error = Server::start(&volume, &options).err().unwrap().to_string();
+    assert!(error.contains("ermission denied") && error.contains("HEDDLE_RUNTIME_DIR"), "{error}");
+    volume.unmount();
 }
 
 /// Attaches as a user without rights, in this group; `let_in` says what is expected.

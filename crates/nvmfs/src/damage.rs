@@ -1,0 +1,65 @@
+//! The first damage that was found while a file system is mounted: it ends all changes, in every process, and every refusal names it.
+//!
+//! State       in the arena's root: a flag, and the text that says what is damaged and where. Whoever may attach can scribble over it: the
+//!             text is read with care.
+
+use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// See the module.
+#[repr(C)]
+pub struct DamageNote {
+    /// 0: none; 1: some, of which nothing is said yet; 2: it is said.
+    state: AtomicU32,
+    len: AtomicU32,
+    text: [AtomicU64; DAMAGE_WORDS],
+}
+
+/// Longest text of a [`DamageNote`], in words.
+const DAMAGE_WORDS: usize = 40;
+
+impl DamageNote {
+    /// No damage.
+    pub fn new() -> DamageNote {
+        DamageNote {
+            state: AtomicU32::new(0),
+            len: AtomicU32::new(0),
+            text: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Was any?
+    pub fn is_noted(&self) -> bool {
+        // ORDERING: Relaxed, a flag that is set once; who misses it for a moment changes what was sound before.
+        self.state.load(Relaxed) != 0
+    }
+
+    /// Notes damage; what was noted first stays, for it explains what follows.
+    pub fn note(&self, what: &str) {
+        if self.state.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+            return;
+        }
+        for (word, bytes) in self.text.iter().zip(what.as_bytes().chunks(8)) {
+            let mut raw = [0; 8];
+            raw[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(raw), Relaxed); // ORDERING: Relaxed, published by `state`.
+        }
+        let len = what.len().min(DAMAGE_WORDS * 8) as u32;
+        self.len.store(len, Relaxed); // ORDERING: Relaxed, as above.
+        // ORDERING: Release, pairs with the Acquire in `text`.
+        self.state.store(2, Release);
+    }
+
+    /// What was noted, as a sentence for users.
+    pub fn text(&self) -> String {
+        // ORDERING: Acquire, pairs with the Release in `note`.
+        let said = self.state.load(Acquire) == 2;
+        // ORDERING: Relaxed throughout, published by `state`.
+        let bytes: Vec<u8> = self.text.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
+        let len = (self.len.load(Relaxed) as usize).min(bytes.len()); // ORDERING: Relaxed, as above.
+        let what = if said { String::from_utf8_lossy(&bytes[..len]) } else { "being looked at".into() };
+        format!(
+            "damage was found while mounted: {what}. Nothing is changed any more: unmount, then run heddle fsck"
+        )
+    }
+}

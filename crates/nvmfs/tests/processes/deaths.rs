@@ -1,0 +1,139 @@
+//! Writers, daemons and the stopped: killed again and again while others work.
+//!
+//! What is measured, and must hold: no call of a survivor takes a second (what `PAUSE_MAX` says); nothing that was acknowledged is
+//! lost, and nothing is there by half, while mounted and after two more mounts, the first of them as after a power cut; fsck has nothing
+//! to say.
+//! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. `cargo xtask kill-loop` sets them.
+
+use super::children::{House, start_at};
+use super::killing::{Crew, random_numbers};
+use crate::common::{env, sound};
+use crate::kill;
+use crate::kill::history::History;
+use heddle_nvmfs::adopt::AdoptError;
+use heddle_nvmfs::server::ServerOptions;
+use heddle_pmem::{OpenOptions, Region};
+use heddle_vfs::FileSystem;
+use std::time::{Duration, Instant};
+
+/// A call of a survivor never takes longer.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged() {
+    kill_writers("works-on-data", env("HEDDLE_PROCESS_KILLS", 60));
+}
+
+#[test]
+fn a_process_that_is_killed_among_names_holds_nobody_up_and_loses_nothing_acknowledged() {
+    kill_writers("works", env("HEDDLE_PROCESS_KILLS", 60));
+}
+
+/// The writers leave some files and appends behind: an image that lasts for so many rounds.
+fn room(rounds: u64) -> u64 {
+    (64 + rounds / 2) << 20
+}
+
+fn kill_writers(role: &'static str, kills: u64) {
+    let mut random = random_numbers();
+    let mut house = House::new(room(kills));
+    let free_before = house.fs().statfs().unwrap().blocks_free;
+    let mut crew = Crew::start(&house, role);
+    let began = Instant::now();
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_micros(random() % 10_000));
+        crew.kill_one(&mut random);
+    }
+    let longest = crew.longest_call();
+    let history = crew.end(role == "works");
+    println!("{kills} kills, {} calls, longest call {longest:?}, in {:?}", history.len(), began.elapsed());
+    assert!(longest < PAUSE_MAX, "a call took {longest:?}");
+    let free = house.fs().statfs().unwrap().blocks_free;
+    holds_afterwards(&mut house, &history, role == "works");
+    let recovered = house.fs().statfs().unwrap().blocks_free;
+    println!("blocks free: {free_before} at first, {free} at last, {recovered} when mounted again");
+    assert!(recovered - free.min(recovered) <= 16 * kills, "{free} of {recovered} blocks came back");
+}
+
+/// Mounted again as after a power cut, and after a clean unmount: all is there, and fsck finds nothing.
+fn holds_afterwards(house: &mut House, history: &History, names: bool) {
+    let verify = if names { kill::verify::verify } else { kill::verify::verify_data };
+    for crash in [true, false] {
+        house.unmount_as(crash);
+        let image = Region::open(house.place().join("image"), &OpenOptions::default()).unwrap();
+        sound(&image).unwrap_or_else(|finding| panic!("crash: {crash}: {finding}"));
+        drop(image);
+        house.mount();
+        verify(&house.fs(), history).unwrap_or_else(|finding| panic!("mounted again: {finding}"));
+    }
+}
+
+#[test]
+fn a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience() {
+    let mut random = random_numbers();
+    let patience = Duration::from_millis(250);
+    let mut house =
+        House::with(64 << 20, ServerOptions { patience: Some(patience), ..ServerOptions::default() });
+    let mut crew = Crew::start(&house, "works-on-data");
+    let rounds = env("HEDDLE_PROCESS_STOPS", 10);
+    let (mut killed, mut continued) = (0, 0);
+    for round in 0..rounds {
+        // Every third one goes on in time: nobody touches it.
+        if round % 3 == 2 {
+            crew.stop_one_for_a_while(&mut random, patience / 2);
+            continued += 1;
+        } else {
+            killed += u64::from(crew.stop_one(&mut random, patience));
+        }
+    }
+    let longest = crew.longest_call();
+    let history = crew.end(false);
+    println!(
+        "{rounds} stops, {continued} continued in time, {killed} of the others killed, {} calls, longest call {longest:?}",
+        history.len()
+    );
+    assert!(killed > 0, "nobody who was in others' way was killed");
+    assert!(longest < patience + PAUSE_MAX, "a call took {longest:?}");
+    holds_afterwards(&mut house, &history, false);
+}
+
+#[test]
+fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
+    let rounds = env("HEDDLE_DAEMON_KILLS", 3);
+    let mut random = random_numbers();
+    let mut house = House::unmounted(room(rounds));
+    let mut daemon = start_at(house.socket(), "serves");
+    daemon.is_ready(house.place());
+    let refused = house.adopt().unwrap_err();
+    assert!(matches!(refused, AdoptError::Served { .. } | AdoptError::NotFound { .. }), "{refused}");
+    let mut crew = Crew::start(&house, "works");
+    for _ in 0..rounds {
+        std::thread::sleep(Duration::from_micros(random() % 30_000));
+        drop(daemon);
+        let locked = Region::open(house.place().join("image"), &OpenOptions::default()).unwrap_err();
+        let in_use = matches!(locked, heddle_pmem::Error::InUse { .. });
+        assert!(in_use, "the clients' image could be mounted: {locked}");
+        crew.others_go_on(u64::MAX);
+        // One that dies while nobody looks is settled by those whose way it is in, or by the next daemon.
+        let orphan = crew.kill_quietly(&mut random);
+        daemon = start_at(house.socket(), "takes-over");
+        if random().is_multiple_of(4) {
+            // One that dies in the midst of taking over is followed by another.
+            std::thread::sleep(Duration::from_micros(random() % 8_000));
+            drop(daemon);
+            daemon = start_at(house.socket(), "takes-over");
+        }
+        daemon.is_ready(house.place());
+        crew.replace(orphan);
+    }
+    let longest = crew.longest_call();
+    let writers = crew.leave();
+    drop(daemon);
+    house.adopt().unwrap();
+    let mut crew = Crew::with(&house, "works", writers);
+    (0..5).for_each(|_| crew.kill_one(&mut random));
+    let history = crew.end(true);
+    println!("{rounds} daemons killed, {} calls, longest call {longest:?}", history.len());
+    assert!(longest < PAUSE_MAX, "a call took {longest:?}");
+    holds_afterwards(&mut house, &history, true);
+}

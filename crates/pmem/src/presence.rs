@@ -1,0 +1,50 @@
+//! Who works on a file's region: a lock that each of them keeps, beside the one that only the first has.
+//!
+//! The exclusive `flock` belongs to the descriptor that was opened first, and lives as long as anybody maps through it. A process that
+//! takes over from a dead one opens the file anew and cannot have that lock; those who map through its descriptor would hold none when the
+//! last of the old ones has gone, and another program could open the region under them. So everybody who opens a region for writing also
+//! keeps a shared lock of its first byte, which belongs to the descriptor too (`F_OFD_SETLK`), and who opens it first must have had that
+//! byte for itself.
+//!
+//! Where the file system knows no such locks (they fail with other errors than "taken") the `flock` stands alone.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+fn byte(kind: libc::c_int) -> libc::flock {
+    // SAFETY: all zeros is a lock description: of the first byte, once its length is set.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence, lock.l_len) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short, 1);
+    lock
+}
+
+/// False: somebody has it.
+fn set(file: impl AsFd, kind: libc::c_int) -> bool {
+    let lock = byte(kind);
+    // SAFETY: an open descriptor, and a lock description that the kernel only reads.
+    let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    done == 0 || !matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
+}
+
+/// Joins those who work on it, if there is nobody else yet.
+pub(crate) fn claim(file: impl AsFd) -> bool {
+    set(&file, libc::F_WRLCK) && set(&file, libc::F_RDLCK)
+}
+
+/// Joins those who work on the region in this file, before it takes over from one who has died: true, unless somebody is just about to have
+/// it for itself. Lasts as long as the descriptor, and all that is mapped through it.
+pub fn join_holders(file: impl AsFd) -> bool {
+    set(file, libc::F_RDLCK)
+}
+
+/// Leaves them, with all who share the descriptor.
+pub(crate) fn leave(file: impl AsFd) {
+    set(file, libc::F_UNLCK);
+}
+
+/// Does anybody work on the region in this file, through another descriptor?
+pub fn has_holders(file: impl AsFd) -> bool {
+    let mut lock = byte(libc::F_WRLCK);
+    // SAFETY: as in `set`; the kernel says in it who is in the way.
+    let asked = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+    asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
+}

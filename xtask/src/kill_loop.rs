@@ -1,0 +1,60 @@
+//! Processes that share an image are killed at random, again and again: writers, the daemon, and those that are stopped too long.
+//!
+//! The rigs are tests of the NVM engine (`crates/nvmfs/tests/processes/deaths.rs`), which the test command runs for a few rounds; here
+//! is only how many rounds each makes.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+const USAGE: &str = "usage: cargo xtask kill-loop [--rounds N] [--who client|daemon|stop]";
+const ROUNDS: u64 = 500;
+
+/// Whom a rig kills, the variable that says how often, and its tests.
+const RIGS: &[(&str, &str, &[&str])] = &[
+    (
+        "client",
+        "HEDDLE_PROCESS_KILLS",
+        &[
+            "a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged",
+            "a_process_that_is_killed_among_names_holds_nobody_up_and_loses_nothing_acknowledged",
+        ],
+    ),
+    ("daemon", "HEDDLE_DAEMON_KILLS", &["a_daemon_that_starts_again_takes_over_what_the_clients_hold"]),
+    (
+        "stop",
+        "HEDDLE_PROCESS_STOPS",
+        &["a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience"],
+    ),
+];
+
+/// `cargo xtask kill-loop [--rounds N] [--who client|daemon|stop]`
+pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    let (mut rounds, mut who) = (ROUNDS, None);
+    for pair in args.chunks(2) {
+        let [option, value] = pair else { bail!(USAGE) };
+        match option.as_str() {
+            "--rounds" => {
+                rounds = value.parse().with_context(|| format!("--rounds {value}: not a number"))?;
+            }
+            "--who" if RIGS.iter().any(|rig| rig.0 == value) => who = Some(value.as_str()),
+            _ => bail!(USAGE),
+        }
+    }
+    for rig in RIGS.iter().filter(|rig| who.is_none_or(|who| who == rig.0)) {
+        process::run(&mut command(root, rig.1, rig.2, rounds), Duration::from_secs(3600 + rounds * 20))?;
+    }
+    Ok(true)
+}
+
+fn command(root: &Path, variable: &str, tests: &[&str], rounds: u64) -> Command {
+    let mut command =
+        process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--test", "processes"]);
+    command.args(["--", "--nocapture", "--test-threads=1"]).args(tests);
+    command.env(variable, rounds.to_string());
+    command
+}
