@@ -9,6 +9,7 @@ mod coherence;
 mod crash;
 mod docs;
 mod floors;
+mod fsck_lies;
 mod kill_loop;
 mod loom;
 mod pjdfstest;
@@ -63,9 +64,15 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "soak",
-        usage: "[--minutes N] [--threads N] [--variant V]",
+        usage: "[--minutes N] [--threads N] [--variant V|all]",
         about: "mixed work on a nearly full image, remounted and checked every minute (20 minutes, 8 threads)",
         run: soak::chore,
+    },
+    Chore {
+        name: "fsck-lies",
+        usage: "[--values N]",
+        about: "planted damage in every field of every structure: fsck finds it, or it harms nobody else",
+        run: fsck_lies::chore,
     },
     Chore {
         name: "torn",
