@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Where the library is: beside this program, or where a package puts it.
-fn library() -> Result<PathBuf> {
+pub fn library() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("HEDDLE_PRELOAD").filter(|named| !named.is_empty()) {
         return PathBuf::from(&named)
             .canonicalize()
