@@ -76,8 +76,8 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "torn",
-        usage: "[--reads N]",
-        about: "no overlapping read is ever torn: 1e6 reads a shape and variant",
+        usage: "[--processes] [--reads N]",
+        about: "no overlapping read is ever torn: 1e6 reads a shape and variant; --processes: mount and bypass too",
         run: torn::chore,
     },
     Chore {
