@@ -24,13 +24,11 @@ mod processes {
 
 use common::{Short, env, fresh};
 use heddle_nvmfs::adopt::AdoptError;
-use heddle_nvmfs::client::AttachError;
 use heddle_nvmfs::counters::{Kind, SAMPLED_EVERY};
-use heddle_nvmfs::server::{Server, ServerError, ServerOptions};
+use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
 use processes::children::{House, ROLE, Role, start};
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 #[test]
