@@ -179,7 +179,7 @@ fn members_of_the_attach_group_are_served_though_they_may_not_read_the_image() {
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null,attach-group=54321"]);
     fs::set_permissions(place.mnt(), Permissions::from_mode(0o777)).unwrap();
     let (heddle, report) = (env!("CARGO_BIN_EXE_heddle"), place.path("report"));
-    built();
+    build_preload();
     fs::File::create(&report).unwrap().set_permissions(Permissions::from_mode(0o666)).unwrap();
     let write = format!("import os; os.write(os.open('{}', 65), b'x')", mounted.path("file").display());
     let mut member = Command::new("setpriv");
