@@ -9,6 +9,7 @@ mod coherence;
 mod crash;
 mod docs;
 mod floors;
+mod fuzz;
 mod kill_loop;
 mod loom;
 mod pjdfstest;
@@ -96,6 +97,12 @@ const CHORES: &[Chore] = &[
         usage: "[--planted] [--length N] …",
         about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
         run: crash::chore,
+    },
+    Chore {
+        name: "fuzz",
+        usage: "[TARGET…] [--seconds N] [--seed N] [--replay FILE…]",
+        about: "hostile images, texts and requests, guided by what they reach (a minute of processor time a target)",
+        run: fuzz::chore,
     },
     Chore {
         name: "floors",
