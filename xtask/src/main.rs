@@ -3,6 +3,7 @@
 //! A chore is a row of [`CHORES`]; the steps of the test command are rows of a table in `test.rs`, the floors rows of
 //! one in `floors/table.rs`, the style rules functions in `tidy/`.
 
+mod apps;
 mod bench;
 mod coherence;
 mod crash;
@@ -10,6 +11,8 @@ mod docs;
 mod floors;
 mod kill_loop;
 mod loom;
+mod pjdfstest;
+mod private;
 mod process;
 mod setup;
 mod shuttle;
@@ -69,6 +72,18 @@ const CHORES: &[Chore] = &[
         usage: "[--processes] [--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant; --processes: mount and bypass too",
         run: torn::chore,
+    },
+    Chore {
+        name: "apps",
+        usage: "[NAME…] [--short] …",
+        about: "real programs on mount and bypass, beside tmpfs and ext4, their content checked (root)",
+        run: apps::chore,
+    },
+    Chore {
+        name: "pjdfstest",
+        usage: "[PATTERN…]",
+        about: "the POSIX tests of pjdfstest on tmpfs, mount and bypass (root)",
+        run: pjdfstest::chore,
     },
     Chore {
         name: "kill-loop",

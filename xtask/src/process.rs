@@ -56,13 +56,32 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// A program that cannot be started, fails, or is still running at the limit; the text names it.
 pub fn run(command: &mut Command, limit: Duration) -> Result<()> {
-    let shown = show(command);
-    let mut child = command.spawn().with_context(|| format!("cannot start {shown}"))?;
-    let status = wait(&mut child, limit).with_context(|| format!("waiting for {shown}"))?;
+    let status = status(command, limit)?;
     if !status.success() {
-        bail!("{shown}: {status}");
+        bail!("{}: {status}", show(command));
     }
     Ok(())
+}
+
+/// Runs to the end or to the limit; how it ended.
+///
+/// # Errors
+/// A program that cannot be started, or is still running at the limit.
+pub fn status(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
+    let shown = show(command);
+    let mut child = command.spawn().with_context(|| format!("cannot start {shown}"))?;
+    wait(&mut child, limit).with_context(|| format!("waiting for {shown}"))
+}
+
+/// Is this the superuser?
+pub fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| is_roots(&status))
+}
+
+/// The second number of the line `Uid:` is the effective user.
+pub fn is_roots(status: &str) -> bool {
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
@@ -90,7 +109,8 @@ fn kill_tree(child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-fn descendants(ancestor: u32) -> Vec<u32> {
+/// All processes below one.
+pub fn descendants(ancestor: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -115,7 +135,8 @@ fn parent_of(pid: u32) -> Option<u32> {
     after_name.split_whitespace().nth(1)?.parse().ok()
 }
 
-fn show(command: &Command) -> String {
+/// A command as a line.
+pub fn show(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
     let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
     format!("{program} {}", args.join(" "))

@@ -2,9 +2,6 @@
 //!
 //! Never asks a question, never fails for want of a network: a machine that cannot install skips what it lacks.
 
-#[cfg(test)]
-mod tests;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -25,6 +22,9 @@ const QEMU: &str = if cfg!(target_arch = "aarch64") { "qemu-aarch64" } else { "q
 const TOOLS: &[Tool] = &[
     Tool { program: "fusermount3", package: "fuse3", skipped_without: "mounts by other users than root" },
     Tool { program: QEMU, package: "qemu-user", skipped_without: "cache-line transfers (coherence)" },
+    Tool { program: "fio", package: "fio", skipped_without: "fio on mount and bypass" },
+    Tool { program: "sqlite3", package: "sqlite3", skipped_without: "SQLite on mount and bypass" },
+    Tool { program: "dbench", package: "dbench", skipped_without: "dbench on mount and bypass" },
     Tool { program: "mkfs.ext4", package: "e2fsprogs", skipped_without: "ext4 in benchmarks" },
     Tool { program: "mkfs.xfs", package: "xfsprogs", skipped_without: "xfs in benchmarks" },
     Tool { program: "mkfs.btrfs", package: "btrfs-progs", skipped_without: "btrfs in benchmarks" },
@@ -48,15 +48,8 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
 /// Installs what is missing where it can; what stays missing makes the outcome `Skipped`.
 pub fn install(_root: &Path) -> Result<Outcome> {
     let missing = missing_tools();
-    if !missing.is_empty() && can_install() {
-        let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
-        println!("installing {}", packages.join(", "));
-        let failed = |error: anyhow::Error| println!("{error:#}");
-        // One at a time: a package that this Debian lacks must not keep the others out.
-        apt_get(&["update"]).unwrap_or_else(failed);
-        for package in packages {
-            apt_get(&["install", "--no-install-recommends", package]).unwrap_or_else(failed);
-        }
+    if !missing.is_empty() {
+        install_packages(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>());
     }
     let mut lacks: Vec<String> = missing_tools().iter().map(|tool| explain(tool)).collect();
     if !Path::new("/dev/fuse").exists() {
@@ -74,15 +67,22 @@ fn explain(tool: &Tool) -> String {
     format!("no {program} (install {package}): skipped without it: {skipped_without}")
 }
 
-fn can_install() -> bool {
-    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| is_root(&status));
-    root && process::find_program("apt-get").is_some()
+/// Installs packages where that is possible: root, apt-get, a network.
+pub fn install_packages(packages: &[&str]) {
+    if !can_install() {
+        return;
+    }
+    println!("installing {}", packages.join(", "));
+    let failed = |error: anyhow::Error| println!("{error:#}");
+    // One at a time: a package that this Debian lacks must not keep the others out.
+    apt_get(&["update"]).unwrap_or_else(failed);
+    for package in packages {
+        apt_get(&["install", "--no-install-recommends", package]).unwrap_or_else(failed);
+    }
 }
 
-/// The second number of the line `Uid:` is the effective user.
-fn is_root(status: &str) -> bool {
-    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    ids.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
+fn can_install() -> bool {
+    process::is_root() && process::find_program("apt-get").is_some()
 }
 
 fn apt_get(args: &[&str]) -> Result<()> {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::process;
 
 const SEEDS: u64 = 50_000;
-const SEEDS_IN_TEST: u64 = 1000;
+const SEEDS_IN_TEST: u64 = 500;
 
 /// `cargo xtask shuttle [--seeds N]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
@@ -32,7 +32,8 @@ pub fn short(root: &Path) -> Result<Command> {
 }
 
 fn command(root: &Path, seeds: u64) -> Command {
-    let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--test", "shuttle"]);
+    let mut command =
+        process::cargo(root, &["test", "--profile", "models", "-p", "heddle-nvmfs", "--test", "shuttle"]);
     command.env("RUSTFLAGS", "--cfg shuttle");
     command.env("CARGO_TARGET_DIR", process::target_dir(root).join("shuttle"));
     command.env("HEDDLE_SHUTTLE_SEEDS", seeds.to_string());

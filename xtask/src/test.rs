@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{coherence, crash, docs, loom, process, setup, shuttle, soak, tidy, torn};
+use crate::{apps, coherence, crash, docs, loom, private, process, setup, shuttle, soak, tidy, torn};
 
 const KILL_RIG: &str = "crates/nvmfs/tests/kill.rs";
 const KILL_ROUNDS: &str = "200";
@@ -106,6 +106,13 @@ const STEPS: &[Step] = &[
         action: Action::Cargo(&["run", "--quiet", "--release", "--", "demo"]),
         skip: always,
         limit: minutes(3),
+    },
+    Step {
+        name: "apps",
+        proves: "fio, SQLite and dbench find their content right on mount and bypass (all: cargo xtask apps)",
+        action: Action::Call(apps::short),
+        skip: |_| private::lacking(),
+        limit: minutes(5),
     },
     Step {
         name: "kill",

@@ -22,6 +22,7 @@ use crate::free_list::{CAPACITY_MAX, FreeList, LINK_BYTES, Links};
 use crate::map::Mapping;
 use crate::park::ParkingTable;
 use crate::ptr::Ptr;
+use crate::reserve::HUGE_PAGE_BYTES;
 use crate::shared::{Shared, Zeroed};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -245,13 +246,35 @@ impl Arena {
     /// If `ptr` is null or misaligned, or the last of them lies outside the arena.
     #[inline]
     pub fn slice<T: Shared>(&self, ptr: Ptr<T>, n: usize) -> &[T] {
+        match self.try_slice(ptr, n) {
+            Some(things) => things,
+            None => bad_ptr(ptr.raw()),
+        }
+    }
+
+    /// The `n` things from `ptr` on, or none if it is null or misaligned, or the last of them lies outside: as [`Arena::try_get`].
+    #[inline]
+    pub fn try_slice<T: Shared>(&self, ptr: Ptr<T>, n: usize) -> Option<&[T]> {
         if !self.holds(ptr, n) {
-            bad_ptr(ptr.raw());
+            return None;
         }
         // SAFETY: as in `try_get`, for n elements.
-        unsafe {
+        Some(unsafe {
             std::slice::from_raw_parts(self.mapping.base().add(ptr.raw() as usize).cast::<T>().as_ptr(), n)
-        }
+        })
+    }
+
+    /// Has the processor fetch the line at `offset`, wherever that is: nothing happens if it is outside.
+    #[inline]
+    pub fn prefetch(&self, offset: u64) {
+        let at = self.mapping.base().as_ptr().wrapping_add(offset as usize);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which faults at no address.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
     }
 
     #[inline]
@@ -348,6 +371,7 @@ impl Arena {
                 Err(other) => now = other,
             }
         };
+        self.enlarge_pages(class, now, start + stride * count);
         let first = start + LINK_BYTES;
         for i in 0..count {
             let block = first + i * stride;
@@ -363,6 +387,15 @@ impl Arena {
             }
         }
         Ok((first, count))
+    }
+
+    /// A stretch of small blocks begins at the top, which moved from `from` to `to`: it gets a huge page. Small arenas, and large
+    /// blocks that may stay empty, do not pay for that.
+    fn enlarge_pages(&self, class: Class, from: u64, to: u64) {
+        let stretch = |at: u64| (at - 1) / HUGE_PAGE_BYTES as u64;
+        if cfg!(not(loom)) && class.is_small() && to > SMALL_ARENA_BYTES && stretch(to) > stretch(from) {
+            self.mapping.collapse_at(to - 1);
+        }
     }
 
     /// May `first` head a chain of `count` free blocks of this class? Sure is only a no.
@@ -452,6 +485,8 @@ impl Arena {
     }
 }
 
+/// The first bytes of an arena stay on small pages.
+const SMALL_ARENA_BYTES: u64 = 8 << 20;
 /// From this size on a used block is made zero by giving its pages back: most of a large table is never touched.
 const PUNCH_BYTES_MIN: u64 = 1 << 20;
 

@@ -36,6 +36,7 @@ pub mod lanes;
 mod map;
 pub mod park;
 mod ptr;
+mod reserve;
 mod shared;
 pub mod sync;
 pub mod watch;

@@ -8,6 +8,8 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::reserve::{HUGE_PAGE_BYTES, Reserved};
+
 /// A readable and writable mapping of whole pages, unmapped when dropped.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -82,18 +84,13 @@ impl Mapping {
         }
         let file = File::from(fd);
         let len_bytes = rustix::fs::fstat(&file)?.st_size as usize;
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        let at = Reserved::new(len_bytes)?;
+        // SAFETY: replaces a part of the reservation just made, which nobody knows of.
         let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-                &file,
-                0,
-            )?
+            rustix::mm::mmap(at.aligned(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)?
         };
+        at.keep(len_bytes);
         Ok(Mapping::new(base, len_bytes, Some(Kept::of(file.into())?)))
     }
 
@@ -113,6 +110,21 @@ impl Mapping {
 
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().and_then(Kept::get)
+    }
+
+    /// Puts a huge page under the part of the mapping around `offset`, if the kernel will: advice does not reach shared memory where
+    /// the system's setting for it is "never", as it is by default.
+    pub(crate) fn collapse_at(&self, offset: u64) {
+        let start = offset as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        if start + HUGE_PAGE_BYTES > self.len_bytes {
+            return;
+        }
+        // SAFETY: inside the mapping. The kernel wants a page that is there.
+        unsafe { self.base.as_ptr().add(start).read_volatile() };
+        // SAFETY: inside the mapping; no byte changes, and what fails (kernels before 6.1, no memory in one piece) changes nothing.
+        let _ = unsafe {
+            libc::madvise(self.base.as_ptr().add(start).cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE)
+        };
     }
 
     /// Makes `[offset, offset + len)`, whole pages, zero by giving the pages back; false if the kernel would not.

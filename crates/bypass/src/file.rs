@@ -193,6 +193,11 @@ impl File {
         self.engine(|fs, handle| fs.fsync(handle, data_only))
     }
 
+    /// Succeeds where the kernel keeps no pages of the file: for advice about such pages.
+    pub fn unmapped(&self) -> Served<()> {
+        self.unless_mapped().map(Ok)
+    }
+
     /// As ftruncate(2).
     pub fn truncate(&self, fd: BorrowedFd<'_>, len: i64) -> Served<()> {
         let Ok(size) = u64::try_from(len) else { return Ok(Err(Errno::INVAL)) };
@@ -204,7 +209,7 @@ impl File {
         self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop))
     }
 
-    /// As fallocate(2), for the modes that allocate, punch and zero.
+    /// As fallocate(2).
     pub fn allocate(&self, fd: BorrowedFd<'_>, op: RangeOp, offset: i64, len: i64) -> Served<()> {
         let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
             return Ok(Err(Errno::INVAL));

@@ -1,9 +1,10 @@
 //! `heddle demo`: the whole main job on a throw-away image, in under a minute.
 //!
-//! Parts  `programs` (a mount, used by programs that know nothing of heddle), `race` (shared-file writes and reads in
+//! Parts  `programs` (a mount, used by programs that know nothing of heddle, `copies` with the bypass too), `race` (shared-file writes and reads in
 //!        process, all variants beside tmpfs), `kill` (a writer process killed in mid-run, the image recovered).
 //! Ends   with success only if every part that ran found everything right; a part that cannot run here says why.
 
+mod copies;
 mod kill;
 mod programs;
 mod race;
@@ -45,7 +46,7 @@ pub enum Outcome {
 type Part = fn(&Scratch) -> Result<Outcome>;
 
 const PARTS: [(&str, Part); 3] = [
-    ("Unmodified programs on a mounted image", programs::run),
+    ("Unmodified programs on a mounted image, and past the kernel", programs::run),
     ("One shared file, in process: who waits for whom", race::run),
     ("A writer killed in mid-run, its image recovered", kill::run),
 ];

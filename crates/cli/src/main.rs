@@ -16,8 +16,10 @@ mod fxmark;
 mod image;
 mod info;
 mod locks;
+mod look;
 mod mkfs;
 mod mount;
+mod mount_times;
 mod namespace;
 mod output;
 mod progress;
@@ -45,6 +47,7 @@ Examples:
   heddle demo                              see all of it on a throw-away image, in under a minute
   heddle mkfs --size 1G /dev/shm/my.img    make an image
   heddle mount /dev/shm/my.img /mnt/h      mount it for any program
+  heddle top /mnt/h                        watch it
   heddle umount /mnt/h
   heddle fsck -n /dev/shm/my.img           check it; repair with -y
   heddle fxmark DWOM --target heddle,tmpfs --cores 1,2
@@ -58,6 +61,8 @@ enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     Run(run::Args),
+    Stat(look::stat::Args),
+    Top(look::top::Args),
     Info(info::Args),
     Fsck(fsck::Args),
     Explain(explain::Args),
@@ -65,6 +70,7 @@ enum Command {
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    MountTimes(mount_times::Args),
     Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
@@ -92,6 +98,8 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Stat(args) => look::stat::run(&args),
+        Command::Top(args) => look::top::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -99,6 +107,7 @@ fn main() -> ExitCode {
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::MountTimes(args) => mount_times::run(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),

@@ -6,17 +6,19 @@
 mod background;
 pub mod helper;
 mod log;
+mod metrics;
 mod options;
 mod ready;
 
 use crate::output::talk;
-use crate::progress::Bar;
+use crate::progress::{Bar, Patient};
 use anyhow::{Context, Result};
 use heddle_fuse::{Mounted, Unmounter};
 use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, Volume};
 use heddle_pmem::OpenOptions;
+use metrics::Metrics;
 use options::Options;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -59,6 +61,7 @@ Options for -o:
   segment=SIZE           segment of the papers' range locks (4K)
   attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
   no_attach              let no other process attach
+  metrics=PORT|PATH      answer Prometheus at a port of this machine alone (9100, [::1]:9100) or a Unix socket (a path)
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
@@ -99,12 +102,16 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         dev: options.dev,
         ..heddle_fuse::MountOptions::default()
     };
-    let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how);
-    let mounted = match mounted {
+    let answers = options.metrics.as_ref().map(|place| metrics::start(volume.fs(), place)).transpose();
+    let mounted = answers.and_then(|answers| {
+        let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how)?;
+        Ok((mounted, answers))
+    });
+    let (mounted, answers) = match mounted {
         Ok(mounted) => mounted,
         Err(error) => {
             volume.unmount();
-            return Err(error.into());
+            return Err(error);
         }
     };
     talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
@@ -116,7 +123,7 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     ready::tell_service_manager();
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
-    let served = finish(mounted, volume, door);
+    let served = finish(mounted, volume, (door, answers));
     if args.tell_ready {
         match &served {
             Ok(()) => talk(&format!("{}: unmounted", args.image.display())),
@@ -126,22 +133,25 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     served
 }
 
-/// Lets other processes attach. A mount without that is a mount all the same.
+/// Lets other processes attach and look on. A mount without that is a mount all the same.
 fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
-    if !options.attach || volume.variant() != Variant::Heddle {
-        return None;
-    }
-    let how =
-        ServerOptions { group: options.attach_group, patience: options.patience, ..ServerOptions::default() };
+    let how = ServerOptions {
+        no_attach: !options.attach,
+        group: options.attach_group,
+        patience: options.patience,
+        ..ServerOptions::default()
+    };
     let server = Server::start(volume, &how);
-    server.map_err(|error| talk(&format!("heddle: no process can attach to this mount: {error}"))).ok()
+    server
+        .map_err(|error| talk(&format!("heddle: no process can attach to this mount, or look on: {error}")))
+        .ok()
 }
 
 /// Serves until it is unmounted, then marks the image clean.
-fn finish(mounted: Mounted, volume: Volume, door: Option<Server>) -> Result<()> {
+fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metrics>)) -> Result<()> {
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
-    drop(door);
+    drop(others);
     if let Some(damage) = volume.damage_found() {
         talk(&format!("heddle: {damage}"));
     }
@@ -213,8 +223,8 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
         Err(error) => return Err(crate::image::explain(&args.image, error)),
     };
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
-    let bar = Bar::of_things("recovering");
-    let progress = |done, total| bar.at(done, total);
+    let shown = Patient::new("reading");
+    let progress = |what: &'static str, done, total| shown.at(what, done, total);
     let how = heddle_nvmfs::MountOptions {
         variant: options.variant,
         read_only: options.read_only,
@@ -225,7 +235,7 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
     };
     let began = Instant::now();
     let volume = heddle_nvmfs::mount(region, &how)?;
-    drop(bar);
+    drop(shown);
     let report = &volume.report;
     talk(&format!(
         "{}: variant {}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}",

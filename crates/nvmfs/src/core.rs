@@ -99,6 +99,8 @@ pub struct Root {
     pub daemon: AtomicU64,
     /// How many processes have attached.
     pub attached: AtomicU32,
+    /// How many lanes of the dead were settled.
+    pub settled: AtomicU64,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
@@ -357,6 +359,7 @@ impl Root {
             keeper: LaneTable::create(arena, 1)?,
             daemon: AtomicU64::new(if cfg!(any(loom, shuttle)) { 0 } else { crate::process::mark() }),
             attached: AtomicU32::new(0),
+            settled: AtomicU64::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),

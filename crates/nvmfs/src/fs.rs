@@ -4,15 +4,17 @@ mod attrs;
 mod xattrs;
 
 use crate::core::Core;
+use crate::counts::Kind;
 use crate::file::heddle::At;
 use crate::file::resize::NewState;
 use crate::file::{heddle, paper, range, read, resize};
 use crate::ids::PageNo;
 use crate::inode::InodeRef;
-use crate::lease::{LaneGuard, enter};
+use crate::lease::{LaneGuard, counted, enter};
 use crate::log::chain;
 use crate::names::ops::Remove;
 use crate::names::rename::End;
+use crate::names::table::Named;
 use crate::names::{life, ops, rename, table};
 use crate::xattr::{self, check};
 use attrs::{checked, without_set_ids};
@@ -68,6 +70,27 @@ impl NvmFs {
         Ok(attr)
     }
 
+    /// What `look` tells of the inode that a name means.
+    fn found<T>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        look: impl Fn(&Named, InodeRef<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
+        let key = table::key(&self.core, name.bytes());
+        for _ in 0..LOOKS_MAX {
+            let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
+            match ops::child_of(&self.core, &named).and_then(|child| look(&named, child)) {
+                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
+                Err(Error::Stale) => spin_hint(),
+                found => return found,
+            }
+        }
+        Err(Error::Stale)
+    }
+
     /// Counts a handle of a living inode.
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         let generation = inode.vi.generation();
@@ -83,6 +106,28 @@ impl NvmFs {
         self.core.slot(handle.ino).is_none_or(|inode| inode.vi.has_kernel_pages())
     }
 
+    /// Closes a handle that no caller has. Without a lane (more threads than lanes) it stays counted, as one that is released does; the
+    /// inode is ended at the next mount.
+    fn let_go(&self, handle: &Handle) {
+        if let Ok(guard) = enter(&self.core) {
+            self.close(guard, handle);
+        }
+    }
+
+    fn close(&self, mut guard: LaneGuard<'_>, handle: &Handle) {
+        let Some(inode) = self.core.slot(handle.ino) else { return };
+        chain::let_go_of(&self.core, guard.own, guard.id, inode);
+        paper::last_close(&self.core, inode);
+        life::drop_open(&self.core, &mut guard, inode, handle.token);
+    }
+
+    /// A lane, for a call that is counted.
+    fn lane(&self, kind: Kind) -> Result<LaneGuard<'_>> {
+        let mut guard = enter(&self.core)?;
+        guard.counts(kind);
+        Ok(guard)
+    }
+
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
         let inode = self.changeable(handle)?;
         if buf.len() > WRITE_MAX_BYTES {
@@ -91,11 +136,13 @@ impl NvmFs {
         if buf.is_empty() {
             return Ok(if let At::Offset(offset) = at { offset } else { inode.vi.size() });
         }
-        let mut guard = enter(&self.core)?;
-        match self.core.locks {
+        let mut guard = self.lane(Kind::Write)?;
+        let done = match self.core.locks {
             None => heddle::write(&self.core, &mut guard, inode, at, buf),
             Some(_) => paper::write(&self.core, &mut guard, inode, at, buf),
-        }
+        };
+        guard.moved(if done.is_ok() { buf.len() } else { 0 });
+        done
     }
 }
 
@@ -117,19 +164,13 @@ impl FileSystem for NvmFs {
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
-        let key = table::key(&self.core, name.bytes());
-        for _ in 0..LOOKS_MAX {
-            let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
-            // A path walk goes through a directory; it does not look at its times.
-            let look = |child| self.attr_if(child, named.kind != FileKind::Directory);
-            match ops::child_of(&self.core, &named).and_then(look) {
-                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
-                Err(Error::Stale) => spin_hint(),
-                found => return found,
-            }
-        }
-        Err(Error::Stale)
+        let _counted = counted(&self.core, Kind::Look);
+        // A path walk goes through a directory; it does not look at its times.
+        self.found(cred, parent, name, |named, child| self.attr_if(child, named.kind != FileKind::Directory))
+    }
+
+    fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
+        self.found(cred, parent, name, |named, child| Ok((child.ino, named.kind)))
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
@@ -141,10 +182,12 @@ impl FileSystem for NvmFs {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let _counted = counted(&self.core, Kind::Look);
         self.attr(self.core.inode(ino)?)
     }
 
     fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
+        let _counted = counted(&self.core, Kind::Look);
         check(&self.core, self.core.inode(ino)?, cred, want)
     }
 
@@ -166,7 +209,7 @@ impl FileSystem for NvmFs {
             return Err(Error::NotFound);
         }
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Create)?;
         let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, false)?;
         self.attr(inode)
     }
@@ -180,7 +223,7 @@ impl FileSystem for NvmFs {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Create)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
         let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, true)?;
         let handle = Handle { ino: inode.ino, flags, token: inode.vi.generation() };
@@ -200,7 +243,7 @@ impl FileSystem for NvmFs {
         }
         let dir = self.changing_directory(cred, dir)?;
         check(&self.core, dir, cred, Permission::WRITE_EXECUTE)?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Create)?;
         let inode = life::make_unnamed(&self.core, &mut guard, cred, dir, perm, linkable)?;
         let handle = match self.handle(&mut guard, inode, flags) {
             Ok(handle) => handle,
@@ -215,6 +258,7 @@ impl FileSystem for NvmFs {
     }
 
     fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        let _counted = counted(&self.core, Kind::Look);
         xattrs::get(&self.core, self.core.inode(ino)?, cred, name)
     }
 
@@ -232,6 +276,7 @@ impl FileSystem for NvmFs {
     }
 
     fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
+        let _counted = counted(&self.core, Kind::Look);
         Ok(xattr::of(&self.core, self.core.inode(ino)?)?.list(cred))
     }
 
@@ -248,7 +293,7 @@ impl FileSystem for NvmFs {
             _ => return Err(Error::InvalidArgument("not a symbolic link")),
         }
         let mut target = vec![0; inode.vi.size() as usize];
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Read)?;
         let n = self.get(&mut guard, inode, 0, &mut target)?;
         target.truncate(n);
         Ok(target)
@@ -257,7 +302,7 @@ impl FileSystem for NvmFs {
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let dir = self.changing_directory(cred, parent)?;
         let inode = self.core.inode(ino)?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Create)?;
         // A file that never had a name must not end between two looks at its count.
         let held = match inode.vi.linkable() {
             true => Some(self.handle(&mut guard, inode, OpenFlags::default())?),
@@ -268,19 +313,19 @@ impl FileSystem for NvmFs {
             inode.vi.set_linkable(true);
         }
         drop(guard);
-        held.into_iter().for_each(|held| self.release(held));
+        held.into_iter().for_each(|held| self.let_go(&held));
         done
     }
 
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Remove)?;
         ops::remove(&self.core, &mut guard, cred, dir, name, Remove::File)
     }
 
     fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Remove)?;
         ops::remove(&self.core, &mut guard, cred, dir, name, Remove::Directory)
     }
 
@@ -295,7 +340,7 @@ impl FileSystem for NvmFs {
     ) -> Result<()> {
         let from = End { dir: self.changing_directory(cred, parent)?, name };
         let to = End { dir: self.changing_directory(cred, new_parent)?, name: new_name };
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Rename)?;
         rename::rename(&self.core, &mut guard, cred, from, to, mode)
     }
 
@@ -316,7 +361,7 @@ impl FileSystem for NvmFs {
         want |= if flags.read { Permission::READ.0 } else { 0 };
         want |= if flags.write || flags.truncate { Permission::WRITE.0 } else { 0 };
         check(&self.core, inode, cred, Permission(want))?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Open)?;
         if kind == FileKind::Regular {
             paper::make_locks(&self.core, guard.own, inode)?;
         }
@@ -332,7 +377,7 @@ impl FileSystem for NvmFs {
             };
             if let Err(error) = cut {
                 drop(guard);
-                self.release(handle);
+                self.let_go(&handle);
                 return Err(error);
             }
         }
@@ -340,12 +385,9 @@ impl FileSystem for NvmFs {
     }
 
     fn release(&self, handle: Handle) {
-        let Some(inode) = self.core.slot(handle.ino) else { return };
-        // Without a lane (more threads than lanes) the handle stays counted; the inode is ended at the next mount.
-        let Ok(mut guard) = enter(&self.core) else { return };
-        chain::let_go_of(&self.core, guard.own, guard.id, inode);
-        paper::last_close(&self.core, inode);
-        life::drop_open(&self.core, &mut guard, inode, handle.token);
+        if let Ok(guard) = self.lane(Kind::Close) {
+            self.close(guard, &handle);
+        }
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -354,7 +396,7 @@ impl FileSystem for NvmFs {
             let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
             return if directory { Err(Error::IsDirectory) } else { Ok(0) };
         }
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Read)?;
         self.get(&mut guard, inode, offset, buf)
     }
 
@@ -367,6 +409,7 @@ impl FileSystem for NvmFs {
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
+        let _counted = counted(&self.core, Kind::Sync);
         self.open_inode(handle)?;
         self.core.region.failed().map_or(Ok(()), |e| Err(Error::Io(e.to_string())))
     }
@@ -386,7 +429,7 @@ impl FileSystem for NvmFs {
             return Err(Error::InvalidArgument("a length of 0"));
         }
         let inode = self.changeable(handle)?;
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Allocate)?;
         range::fallocate(&self.core, &mut guard, inode, op, offset, len_bytes)
     }
 
@@ -404,6 +447,7 @@ impl FileSystem for NvmFs {
         from: Cookie,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
+        let _counted = counted(&self.core, Kind::List);
         let dir = self.open_inode(handle)?;
         if !matches!(dir.vi.kind_perm(), Some((FileKind::Directory, _))) {
             return Err(Error::NotDirectory);
@@ -444,14 +488,14 @@ impl NvmFs {
         inode: InodeRef<'_>,
         work: impl FnOnce(&mut LaneGuard<'_>) -> Result<()>,
     ) -> Result<()> {
-        let mut guard = enter(&self.core)?;
+        let mut guard = self.lane(Kind::Change)?;
         let held = self.handle(&mut guard, inode, OpenFlags::default())?;
         let done = {
             let _eof = inode.vi.eof.lock();
             work(&mut guard)
         };
         drop(guard);
-        self.release(held);
+        self.let_go(&held);
         done
     }
 
@@ -473,9 +517,11 @@ impl NvmFs {
             None => return Err(Error::Stale),
             _ => {}
         }
-        match self.core.locks {
+        let done = match self.core.locks {
             None => read::read(&self.core, guard, inode, offset, buf),
             Some(_) => paper::read(&self.core, guard, inode, offset, buf),
-        }
+        };
+        guard.moved(*done.as_ref().unwrap_or(&0));
+        done
     }
 }

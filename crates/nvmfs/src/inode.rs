@@ -1,9 +1,10 @@
 //! The volatile inode: 256 bytes, four lines, each written by another kind of event.
 //!
-//! State       line 0  who it is, and where its structures are: changes when it is made or its attributes change
+//! State       line 0  who it is, and where its structures are: all that a path walk, an open and a close read. Changes when it is
+//!                     made, when its attributes or links change, and once for every 64th part of the lanes that open it
 //!             line 1  size, times, the change counter: written by who moves EOF, and once a clock tick by writers
 //!             line 2  cells of the first four pages
-//!             line 3  counts: links, opens, blocks; read pins
+//!             line 3  counts: blocks, opens that no lane counts, read pins; what is seldom asked for
 //! Invariants  I1  `generation` is 0 while no inode lives here; it is set last when one is made.
 //!             I2  who moves EOF, or covers pages that may have no cells, holds the EOF latch; the latter also raises
 //!                 `gate` before it looks for cells and lowers it after `floor` is raised.
@@ -64,38 +65,38 @@ pub struct VInode {
     generation: AtomicU64,
     mode: AtomicU64,
     owner: AtomicU64,
-    crtime: AtomicU64,
     /// Its log chains.
     pub chains: AtomicPtr<Chains>,
     /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
-    root: AtomicU64,
     /// A directory's parent; of anything else its extended attributes (see [`VInode::xattrs`]).
     pub parent: AtomicU64,
+    /// Lanes that ever counted handles of it (see `opens`).
+    pub open_lanes: AtomicU64,
+    /// Names.
+    pub nlink: AtomicU32,
+    kernel_pages: AtomicU32,
 
+    root: AtomicU64,
     size: AtomicU64,
     change: AtomicU64,
     floor: AtomicU64,
     mtime: AtomicU64,
     ctime: AtomicU64,
-    atime: AtomicU64,
     gate: AtomicU32,
     queried: AtomicU32,
     /// Held by who moves EOF or changes attributes; of a directory also by who makes its table grow, and in the papers' variants by
     /// who changes names.
     pub eof: Latch,
-    kernel_pages: AtomicU32,
+    /// Held while the block of further heads is made.
+    pub heads: Latch,
 
     inline: [Cell; INLINE_CELLS],
 
-    /// Names.
-    pub nlink: AtomicU32,
     /// Open handles that no lane counts; signed (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: AtomicU32,
-    /// Held while the block of further heads is made.
-    pub heads: Latch,
     /// Allocated blocks.
     pub blocks: AtomicU64,
     /// Blocks whose freeing waits for the last pin.
@@ -106,8 +107,8 @@ pub struct VInode {
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
-    /// Lanes that ever counted handles of it (see `opens`).
-    pub open_lanes: AtomicU64,
+    crtime: AtomicU64,
+    atime: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -122,32 +123,32 @@ unsafe impl Zeroed for VInode {
             generation: AtomicU64::new(0),
             mode: AtomicU64::new(0),
             owner: AtomicU64::new(0),
-            crtime: AtomicU64::new(0),
             chains: AtomicPtr::new(heddle_arena::Ptr::NULL),
             aux: AtomicU64::new(0),
-            root: AtomicU64::new(0),
             parent: AtomicU64::new(0),
+            open_lanes: AtomicU64::new(0),
+            nlink: AtomicU32::new(0),
+            kernel_pages: AtomicU32::new(0),
+            root: AtomicU64::new(0),
             size: AtomicU64::new(0),
             change: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             mtime: AtomicU64::new(0),
             ctime: AtomicU64::new(0),
-            atime: AtomicU64::new(0),
             gate: AtomicU32::new(0),
             queried: AtomicU32::new(0),
             eof: Latch::new(),
-            kernel_pages: AtomicU32::new(0),
+            heads: Latch::new(),
             inline: std::array::from_fn(|_| Cell::zeroed()),
-            nlink: AtomicU32::new(0),
             opens: AtomicU32::new(0),
             pins: AtomicU32::new(0),
-            heads: Latch::new(),
             blocks: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
             tomb_page: AtomicU64::new(0),
             tomb_version: AtomicU64::new(0),
             state_change: AtomicU64::new(0),
-            open_lanes: AtomicU64::new(0),
+            crtime: AtomicU64::new(0),
+            atime: AtomicU64::new(0),
         }
     }
 }

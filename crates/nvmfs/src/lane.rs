@@ -11,6 +11,7 @@
 //!                 the unlock; who sees ACTIVE and, after its copy, the same word again, read before the commit.
 //! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
 
+use crate::counts::Counts;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -372,8 +373,15 @@ impl Intent {
 
     /// An inode is being ended, as far as `how`.
     pub fn ends(&self, ino: u64, how: Ending) {
-        // ORDERING: SeqCst, as the claim that follows or came before.
-        self.ending.store(ino << 2 | how as u64, SeqCst);
+        // ORDERING: Release, after what came before; the claim that follows is a locked SeqCst operation, which it cannot pass. No more:
+        // a locked store here would wait for the slot that was just zeroed on the media.
+        self.ending.store(ino << 2 | how as u64, Release);
+    }
+
+    /// Says which inode it makes (0: none) that has no name yet.
+    pub fn bears(&self, ino: u64) {
+        // ORDERING: Release, after what came before; what follows (`be_born`, the name) is stored with Release at least.
+        self.born.store(ino, Release);
     }
 
     /// The inode that is being ended.
@@ -417,13 +425,14 @@ impl Intent {
 
     /// A pin is going to be counted or taken back (`sure`: that is over).
     pub fn pinning(&self, ino: u64, sure: bool) {
-        // ORDERING: SeqCst, as the count that follows or came before.
-        self.pin.store(ino << 1 | u64::from(sure), SeqCst);
+        // ORDERING: Release, after what came before; the count that follows is a locked SeqCst operation, which it cannot pass.
+        self.pin.store(ino << 1 | u64::from(sure), Release);
     }
 
     /// No pin any more.
     pub fn unpinned(&self) {
-        self.pin.store(0, SeqCst);
+        // ORDERING: Release, after the pin was given back.
+        self.pin.store(0, Release);
     }
 
     /// The pin.
@@ -449,6 +458,8 @@ pub struct Lane {
     /// What it is about to take: for who settles it if its holder dies.
     pub intent: Intent,
     own: UnsafeCell<Own>,
+    /// What it has done.
+    pub counts: Counts,
 }
 
 // SAFETY: no pointers, no Drop; `own` is reached through the lease alone (I2).
@@ -482,6 +493,7 @@ unsafe impl Zeroed for Lane {
                 chains_busy: 0,
                 canary: 0,
             }),
+            counts: Counts::new(),
         }
     }
 }

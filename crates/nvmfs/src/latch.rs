@@ -74,7 +74,12 @@ impl Latch {
 
     #[cold]
     fn sleep_until_free(&self, me: u32) {
-        let mut began = Instant::now();
+        let asked = Instant::now();
+        self.sleep(me, asked);
+        lease::with_current(|core, lane| core.lane(lane).counts.waited(1, asked.elapsed()));
+    }
+
+    fn sleep(&self, me: u32, mut began: Instant) {
         let mut held_since = 0;
         loop {
             // ORDERING: Relaxed, a guess that the exchanges below check.

@@ -13,6 +13,7 @@
 
 use crate::alloc::return_all;
 use crate::core::{Core, LANES};
+use crate::counts::Kind;
 use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::lane::{Lane, Own};
@@ -25,6 +26,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// Memory of the process that a lane's operations reuse.
 #[derive(Default)]
@@ -72,10 +74,38 @@ pub struct LaneGuard<'c> {
     arena: &'c Arena,
     busy: *const Cell<bool>,
     outer: (*const Core, u16),
+    /// The call that is counted, and the bytes it has moved.
+    call: Option<Call>,
+}
+
+#[derive(Clone, Copy)]
+struct Call {
+    kind: Kind,
+    bytes: u64,
+    began: Option<Instant>,
+}
+
+impl LaneGuard<'_> {
+    /// Counts what is done until the guard is dropped as one call of this kind.
+    #[inline]
+    pub fn counts(&mut self, kind: Kind) {
+        self.call = Some(Call { kind, bytes: 0, began: self.lane.counts.begins(kind) });
+    }
+
+    /// That call has moved so many bytes.
+    #[inline]
+    pub fn moved(&mut self, bytes: usize) {
+        if let Some(call) = &mut self.call {
+            call.bytes = bytes as u64;
+        }
+    }
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
+        if let Some(Call { kind, bytes, began }) = self.call {
+            self.lane.counts.ends(kind, bytes, began);
+        }
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
         self.lane.intent.logged();
         self.lane.intent.forget_dirs();
@@ -100,7 +130,16 @@ impl<'c> LaneGuard<'c> {
         // SAFETY: the model deals each number once.
         let own = unsafe { lane.own() };
         own.place(0, 0);
-        LaneGuard { id, lane, own, scratch, arena: &core.arena, busy, outer: (std::ptr::null(), 0) }
+        LaneGuard {
+            id,
+            lane,
+            own,
+            scratch,
+            arena: &core.arena,
+            busy,
+            outer: (std::ptr::null(), 0),
+            call: None,
+        }
     }
 }
 
@@ -152,8 +191,50 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             arena: &core.arena,
             busy: &lease.busy,
             outer,
+            call: None,
         })
     })
+}
+
+/// A call that takes no lane, counted in the one that the thread has.
+pub struct Counted<'c> {
+    lane: &'c Lane,
+    kind: Kind,
+    began: Option<Instant>,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.lane.counts.ends(self.kind, 0, self.began);
+    }
+}
+
+/// Counts a call that takes no lane, until what comes back is dropped. Where the thread can have none (too many threads, an interrupted
+/// call), the call goes uncounted.
+#[inline]
+pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
+    let lane = match leased(core) {
+        Some(lane) => lane,
+        None => first_lane(core)?,
+    };
+    let lane = core.lane(lane);
+    Some(Counted { lane, kind, began: lane.counts.begins(kind) })
+}
+
+/// The lane that this thread has leased.
+#[inline]
+fn leased(core: &Core) -> Option<u16> {
+    LEASES.with(|leases| {
+        let process = process::id();
+        let leases = leases.try_borrow().ok()?;
+        leases.iter().find(|l| l.mount == core.id && l.process == process).map(|l| l.lane.0)
+    })
+}
+
+/// Leases one.
+#[cold]
+fn first_lane(core: &Arc<Core>) -> Option<u16> {
+    enter(core).ok().map(|guard| guard.id)
 }
 
 /// The lane of a dead holder, for what only the holder of a lane can do. The caller holds its lease, and settles it.
@@ -162,7 +243,16 @@ pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> L
     let record = core.lane(lane);
     // SAFETY: the caller holds the lease, and no guard of it exists.
     let own = unsafe { record.own() };
-    LaneGuard { id: lane, lane: record, own, scratch, arena: &core.arena, busy: std::ptr::null(), outer }
+    LaneGuard {
+        id: lane,
+        lane: record,
+        own,
+        scratch,
+        arena: &core.arena,
+        busy: std::ptr::null(),
+        outer,
+        call: None,
+    }
 }
 
 /// Does a call that this thread is in hold what another call might wait for?
@@ -188,6 +278,7 @@ fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     let own = unsafe { core.lane(leased.lane.0).own() };
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
     core.lane(leased.lane.0).mark(own);
+    core.lane(leased.lane.0).counts.comes();
     let holder = u64::from(process) << 32 | u64::from(process::thread_id());
     // ORDERING: Release, others only look at it.
     core.lane(leased.lane.0).intent.holder.store(holder, Release);

@@ -10,6 +10,8 @@ mod blob;
 mod cell;
 mod clock;
 mod core;
+pub mod counters;
+mod counts;
 mod damage;
 mod file;
 pub mod format;

@@ -162,6 +162,7 @@ fn name_of(which: List) -> XattrName<'static> {
 }
 
 /// Checks that the caller may do `want` to an inode: by its mode, and its access list if it has one.
+#[inline]
 pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
     let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
     let owner = inode.vi.owner();

@@ -12,6 +12,7 @@ mod fsck {
     pub mod flips;
     pub mod garbage;
     pub mod sample;
+    pub mod shifts;
 }
 
 use common::{Disk, Short, each_variant};

@@ -24,10 +24,11 @@ mod processes {
 
 use common::{Short, env, fresh};
 use heddle_nvmfs::adopt::AdoptError;
-use heddle_nvmfs::server::{Server, ServerError, ServerOptions};
+use heddle_nvmfs::counters::{Kind, SAMPLED_EVERY};
+use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
-use processes::children::{House, ROLE, start};
+use processes::children::{House, ROLE, Role, start};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -55,11 +56,67 @@ fn the_papers_variants_stay_in_one_process_and_say_so() {
         let volume = fresh(variant, 16 << 20);
         let dir = tempfile::tempdir().unwrap();
         let options = ServerOptions { socket: Some(dir.path().join("s")), ..ServerOptions::default() };
-        let refused = Server::start(&volume, &options).err().unwrap();
-        assert!(matches!(refused, ServerError::OneProcess { .. }), "{refused}");
-        assert!(refused.to_string().contains(variant.name()), "{refused}");
+        let server = Server::start(&volume, &options).unwrap();
+        let refused = client::attach(server.socket()).err().unwrap().to_string();
+        assert!(refused.contains(variant.name()) && refused.contains("one process"), "{refused}");
+        drop(server);
         volume.unmount();
     }
+}
+
+#[test]
+fn who_looks_on_sees_what_every_variant_has_done_and_by_whom() {
+    for variant in Variant::ALL {
+        let volume = fresh(variant, 16 << 20);
+        let dir = tempfile::tempdir().unwrap();
+        let options = ServerOptions { socket: Some(dir.path().join("s")), ..ServerOptions::default() };
+        let server = Server::start(&volume, &options).unwrap();
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        for page in 0..130 {
+            fs.write(&file, page * 4096, &[1; 4096]).unwrap();
+        }
+        fs.read_vec(&file, 0, 5000);
+        std::thread::scope(|scope| {
+            // Joined, not only waited for: it has given its lane back by then.
+            scope.spawn(|| fs.write(&file, 0, &[2; 10]).unwrap()).join().unwrap();
+        });
+        let seen = client::counters(server.socket()).unwrap();
+        let (write, read) = (seen.totals.of(Kind::Write), seen.totals.of(Kind::Read));
+        assert_eq!(
+            (write.calls, write.bytes),
+            (131, 130 * 4096 + 10),
+            "{variant:?}: threads that have ended count"
+        );
+        assert_eq!((read.calls, read.bytes), (1, 5000), "{variant:?}");
+        assert_eq!(write.timed, seen.spans[Kind::Write as usize].iter().sum::<u64>());
+        assert!(write.timed >= 3 && write.timed_ns > 0, "{variant:?}: one call in {SAMPLED_EVERY} is timed");
+        assert_eq!(seen.totals.of(Kind::Create).calls, 1, "{variant:?}");
+        let me = seen.clients.iter().find(|client| client.pid == std::process::id()).unwrap();
+        assert_eq!(me.totals.of(Kind::Write).calls, 130, "{variant:?}: a client is who is there now");
+        assert!(
+            seen.gauges.blocks_free < seen.gauges.blocks_total && seen.gauges.damaged == 0,
+            "{variant:?}"
+        );
+        fs.release(file);
+        drop((fs, server));
+        volume.unmount();
+    }
+}
+
+#[test]
+fn a_mount_that_lets_nobody_attach_can_be_looked_at() {
+    let volume = fresh(Variant::Heddle, 16 << 20);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = Some(dir.path().join("s"));
+    let server =
+        Server::start(&volume, &ServerOptions { socket, no_attach: true, ..ServerOptions::default() })
+            .unwrap();
+    let refused = client::attach(server.socket()).err().unwrap().to_string();
+    assert!(refused.contains("no_attach"), "{refused}");
+    assert!(client::counters(server.socket()).unwrap().gauges.blocks_free > 0);
+    drop(server);
+    volume.unmount();
 }
 
 #[test]
@@ -99,7 +156,7 @@ fn appends_of_several_processes_neither_overlap_nor_get_lost() {
     let house = House::new(128 << 20);
     let file = house.fs().new_file(Ino::ROOT, "log");
     let appenders: Vec<_> = (0..4).map(|who| start(&house, &format!("appends {who} 500"))).collect();
-    appenders.into_iter().for_each(processes::children::Role::succeeds);
+    appenders.into_iter().for_each(Role::succeeds);
     let bytes = house.fs().read_vec(&file, 0, house.fs().size(&file) as usize);
     let (mut at, mut seen) = (0, std::collections::BTreeSet::new());
     while at < bytes.len() {
@@ -135,7 +192,8 @@ fn unmounting_under_clients_ends_their_calls_with_an_error_and_leaves_a_clean_im
     let file = house.fs().new_file(Ino::ROOT, "f");
     house.fs().release(file);
     let clients: Vec<_> = (0..2).map(|_| start(&house, "writes-until-unmounted")).collect();
-    while !house.socket().with_extension("began").exists() {
+    let began = |client: &Role| house.socket().with_extension(format!("began-{}", client.pid())).exists();
+    while !clients.iter().all(began) {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(20));
@@ -144,7 +202,7 @@ fn unmounting_under_clients_ends_their_calls_with_an_error_and_leaves_a_clean_im
     let info =
         heddle_nvmfs::inspect(house.place(), region.len_bytes(), &|at, into| region.read(at, into)).unwrap();
     assert!(info.clean, "the image was not marked clean");
-    clients.into_iter().for_each(processes::children::Role::succeeds);
+    clients.into_iter().for_each(Role::succeeds);
 }
 
 #[test]

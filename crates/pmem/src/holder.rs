@@ -6,8 +6,8 @@ use std::fs::read_to_string;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The process that took the lock of this file, as this process numbers it. It may have ended since: a lock lives as long as anybody has the
-/// file open, or mapped, through the descriptor that was locked. `None`: nobody, or the kernel does not tell.
+/// The process that took the lock of this file, as this process numbers it. It may have ended since: a lock lives as long as anybody
+/// has the file open, or mapped, through the descriptor that was locked. `None`: nobody, or the kernel does not tell.
 pub fn lock_holder(path: &Path) -> Option<u32> {
     holder(&stat(path).ok()?).map(|(pid, _)| pid)
 }

@@ -58,6 +58,7 @@ impl Cred {
     ///
     /// # Errors
     /// [`Error::AccessDenied`].
+    #[inline]
     pub fn check_mode(&self, kind: FileKind, perm: u16, uid: u32, gid: u32, want: Permission) -> Result<()> {
         if self.is_root() {
             let executable = kind == FileKind::Directory || perm & 0o111 != 0;

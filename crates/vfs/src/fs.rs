@@ -75,6 +75,11 @@ pub trait FileSystem: Send + Sync {
     /// Finds a name in a directory.
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr>;
 
+    /// One step of a path walk: what a name means, without its attributes, which a walk does not ask for.
+    fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
+        self.lookup(cred, parent, name).map(|attr| (attr.ino, attr.kind))
+    }
+
     /// The directory above this one; the root's is itself.
     fn parent(&self, dir: Ino) -> Result<Ino>;
 

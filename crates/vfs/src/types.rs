@@ -47,6 +47,7 @@ impl<'a> Name<'a> {
     ///
     /// # Errors
     /// [`Error::NameTooLong`] beyond 255 bytes, [`Error::InvalidName`] if empty, `.`, `..`, or with NUL or '/'.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Name<'a>> {
         if bytes.len() > NAME_MAX_BYTES {
             return Err(Error::NameTooLong);
@@ -99,11 +100,19 @@ impl FileKind {
     }
 
     /// The kind whose discriminant is `raw`, as media and directory entries store it.
+    #[inline]
     pub fn from_raw(raw: u8) -> Option<FileKind> {
         use FileKind::*;
-        [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]
-            .into_iter()
-            .find(|k| *k as u8 == raw)
+        Some(match raw {
+            _ if raw == Regular as u8 => Regular,
+            _ if raw == Directory as u8 => Directory,
+            _ if raw == Symlink as u8 => Symlink,
+            _ if raw == Fifo as u8 => Fifo,
+            _ if raw == Socket as u8 => Socket,
+            _ if raw == CharDevice as u8 => CharDevice,
+            _ if raw == BlockDevice as u8 => BlockDevice,
+            _ => return None,
+        })
     }
 }
 

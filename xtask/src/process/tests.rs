@@ -1,4 +1,4 @@
-//! Limits and failures of children.
+//! Limits and failures of children; who counts as root.
 
 use super::*;
 
@@ -24,4 +24,11 @@ fn a_hanging_child_is_killed_at_its_limit_with_its_children() {
 fn a_failing_program_is_an_error_that_names_it() {
     let error = run(&mut Command::new("false"), Duration::from_secs(10)).unwrap_err();
     assert!(error.to_string().contains("false"), "{error}");
+}
+
+#[test]
+fn only_the_effective_user_counts() {
+    assert!(is_roots("Name:\tx\nUid:\t1000\t0\t0\t0\n"));
+    assert!(!is_roots("Name:\tx\nUid:\t0\t1000\t0\t0\n"));
+    assert!(!is_roots(""));
 }

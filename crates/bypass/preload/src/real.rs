@@ -100,6 +100,9 @@ real! {
 
     fsync(fd: Fd) -> c_int = -1;
     fdatasync(fd: Fd) -> c_int = -1;
+    readahead(fd: Fd, at: i64, len: usize) -> isize = -1;
+    posix_fadvise(fd: Fd, at: i64, len: i64, advice: c_int) -> c_int = libc::ENOSYS;
+    posix_fadvise64(fd: Fd, at: i64, len: i64, advice: c_int) -> c_int = libc::ENOSYS;
     sync_file_range(fd: Fd, at: i64, len: i64, flags: u32) -> c_int = -1;
     ftruncate(fd: Fd, len: i64) -> c_int = -1;
     ftruncate64(fd: Fd, len: i64) -> c_int = -1;

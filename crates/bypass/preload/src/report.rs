@@ -29,9 +29,11 @@ pub enum Count {
     Stat,
     /// ftruncate, fallocate.
     Resize,
+    /// readahead, posix_fadvise.
+    Advise,
 }
 
-const COUNTS: [(&str, Count); 8] = [
+const COUNTS: [(&str, Count); 9] = [
     ("opened", Count::Opened),
     ("not_taken", Count::NotTaken),
     ("read", Count::Read),
@@ -40,6 +42,7 @@ const COUNTS: [(&str, Count); 8] = [
     ("sync", Count::Sync),
     ("stat", Count::Stat),
     ("resize", Count::Resize),
+    ("advise", Count::Advise),
 ];
 
 const REASONS: [(&str, Passed); 6] = [

@@ -3,11 +3,11 @@
 //! Where the user is root the mount lives in a mount namespace of the demo's own thread: nobody else sees it, and it goes
 //! with the process. Elsewhere fusermount3 mounts it for all to see.
 
-use super::{Outcome, stamp};
+use super::{Outcome, copies, stamp};
 use crate::namespace;
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
-use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
+use heddle_nvmfs::{MountOptions, Variant, Volume, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,13 +47,20 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
         Err(error) => return Err(error.into()),
     };
     scratch.has_mount(mounted.unmounter());
-    let found = copy_a_tree(&dir).and_then(|tree| Ok(format!("{tree}\n{}", two_writers(scratch, &dir)?)));
+    let found = use_it(scratch, &volume, &image, &dir);
     let unmounted = mounted.unmount();
     volume.unmount();
-    fs::remove_file(&image)?;
     let found = found?;
     unmounted?;
-    Ok(Outcome::Passed(found))
+    let mut fsck = Command::new(std::env::current_exe().context("cannot find this program")?);
+    succeed(fsck.args(["fsck", "-n"]).arg(&image)).context("the image is not sound afterwards")?;
+    fs::remove_file(&image)?;
+    Ok(Outcome::Passed(format!("{found}\n   unmounted; fsck finds nothing")))
+}
+
+fn use_it(scratch: &Scratch, volume: &Volume, image: &Path, dir: &Path) -> Result<String> {
+    let (tree, writers) = (copy_a_tree(dir)?, two_writers(scratch, dir)?);
+    Ok(format!("{tree}\n{writers}\n{}", copies::run(scratch, volume, image, dir)?))
 }
 
 fn copy_a_tree(dir: &Path) -> Result<String> {
@@ -130,13 +137,15 @@ fn two_writers(scratch: &Scratch, dir: &Path) -> Result<String> {
     ))
 }
 
-fn succeed(command: &mut Command) -> Result<()> {
+/// Runs it; an error says what it said.
+pub fn succeed(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {name}"))?;
     check(&name, output)
 }
 
-fn check(name: &str, output: Output) -> Result<()> {
+/// Did it end well?
+pub fn check(name: &str, output: Output) -> Result<()> {
     let said = [output.stdout, output.stderr].concat();
     let first: String = String::from_utf8_lossy(&said).lines().take(3).collect::<Vec<_>>().join("; ");
     ensure!(output.status.success(), "{name} failed: {first}");

@@ -1,5 +1,6 @@
 //! What `-o` says.
 
+use super::metrics::Place;
 use crate::failure::usage;
 use crate::size::Size;
 use crate::variant;
@@ -37,7 +38,7 @@ const WITHOUT_EFFECT: [&str; 22] = [
 
 const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
                        suid, nosuid, dev, nodev, log=FILE, variant=V, lock-mode=paper|default, segment=SIZE, no_attach, \
-                       attach-group=GROUP, patience=SECONDS, and what fstab(5) has for everyone";
+                       attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, and what fstab(5) has for everyone";
 
 /// All options of a mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub struct Options {
     /// Members of this group too.
     pub attach_group: Option<u32>,
     pub patience: Option<Duration>,
+    /// Where Prometheus is answered.
+    pub metrics: Option<Place>,
 }
 
 impl Options {
@@ -81,6 +84,7 @@ impl Options {
             attach: true,
             attach_group: None,
             patience: None,
+            metrics: None,
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             match options.take(option) {
@@ -120,6 +124,7 @@ impl Options {
                     seconds.parse::<u32>().map_err(|_| "a number of seconds is wanted".to_owned())?;
                 self.patience = Some(Duration::from_secs(seconds.into()));
             }
+            ("metrics", Some(place)) => self.metrics = Some(Place::parse(place)?),
             ("segment", Some(size)) => self.segment_bytes = size.parse::<Size>()?.0,
             _ => {
                 return Err(NO_SUCH.to_owned());

@@ -45,7 +45,7 @@ impl Engine {
         let mut parent = Ino::ROOT;
         let mut rest = path.bytes();
         while let Some(slash) = rest.iter().position(|b| *b == b'/') {
-            parent = self.fs.lookup(&self.cred, parent, Name::new(&rest[..slash])?)?.ino;
+            parent = self.fs.step(&self.cred, parent, Name::new(&rest[..slash])?)?.0;
             rest = &rest[slash + 1..];
         }
         Ok((parent, Name::new(rest)?))
@@ -53,7 +53,7 @@ impl Engine {
 
     fn find(&self, path: &RelPath) -> heddle_vfs::Result<Ino> {
         let (parent, name) = self.walk(path)?;
-        Ok(self.fs.lookup(&self.cred, parent, name)?.ino)
+        Ok(self.fs.step(&self.cred, parent, name)?.0)
     }
 
     fn fill(&self, dir: &mut Listing) -> heddle_vfs::Result<()> {

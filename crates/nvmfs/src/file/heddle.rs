@@ -353,16 +353,22 @@ pub fn lock_pages<'v>(
 
 /// Locks a cell; returns its version.
 pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
-    let (mut spins, mut began) = (0, None);
+    let (mut spins, mut began, mut asked) = (0, None, None::<Instant>);
     loop {
         let held = match cell.try_lock(lane) {
-            Ok(version) => return version,
+            Ok(version) => {
+                if let Some(asked) = asked {
+                    core.lane(lane).counts.waited(1, asked.elapsed());
+                }
+                return version;
+            }
             Err(held) => held,
         };
         spins += 1;
         if spins < SPINS || !held.locked() {
             spin_hint();
         } else if cell.set_waiter(held) {
+            asked = asked.or_else(|| Some(Instant::now()));
             let (by, since) = *began.get_or_insert_with(|| (held, Instant::now()));
             if by != held {
                 began = None;

@@ -13,6 +13,7 @@
 use crate::alloc::{free_later, settle_limbo, untake};
 use crate::cell::Map;
 use crate::core::{Core, no_memory};
+use crate::counts::SAMPLED_EVERY;
 use crate::file::heddle::{At, add_extent};
 use crate::file::place::{self, Span, WriteRecords, block_at};
 use crate::file::read;
@@ -21,7 +22,7 @@ use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::{InodeRef, PaperLocks};
 use crate::lane::Own;
 use crate::latch::{Latched, Spin};
-use crate::lease::LaneGuard;
+use crate::lease::{self, LaneGuard};
 use crate::log::clean::Eof;
 use crate::log::{clean, commit, relog};
 use crate::planted::{Bug, fence_unless, planted};
@@ -31,6 +32,7 @@ use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::{Access, Held, LockHead, RangeLock};
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+use std::time::{Duration, Instant};
 
 /// Makes the locks of a file, if it has none.
 pub fn make_locks(core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()> {
@@ -107,6 +109,9 @@ impl Drop for RangeGuard<'_> {
     }
 }
 
+/// No free lock takes as long.
+const FREE_LOCK_MAX: Duration = Duration::from_micros(2);
+
 /// Locks bytes `[start, end)` the way this variant does.
 pub fn lock_range<'c>(
     core: &'c Core,
@@ -119,11 +124,18 @@ pub fn lock_range<'c>(
     let Some(lock) = &core.locks else { return Ok(RangeGuard { core, held: None }) };
     make_locks(core, own, inode)?;
     let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
-    let asked = core.on_lock.map(|tell| (tell, std::time::Instant::now()));
+    let timed = lease::with_current(|core, lane| core.lane(lane).counts.is_timing()) == Some(true);
+    let asked = (timed || core.on_lock.is_some()).then(Instant::now);
     let held =
         lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
-    if let Some((tell, asked)) = asked {
-        tell(asked.elapsed());
+    if let Some(took) = asked.map(|asked| asked.elapsed()) {
+        if let Some(tell) = core.on_lock {
+            tell(took);
+        }
+        // These locks do not say whether somebody waited: what took longer than any free one takes is a wait.
+        if timed && took > FREE_LOCK_MAX {
+            lease::with_current(|core, lane| core.lane(lane).counts.waited(SAMPLED_EVERY, took));
+        }
     }
     Ok(RangeGuard { core, held: Some((&locks.range, Some(held))) })
 }

@@ -18,7 +18,7 @@ use crate::file::steps::{Step, step};
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::OpState;
-use crate::lease::LaneGuard;
+use crate::lease::{self, LaneGuard};
 use heddle_arena::sync::atomic::{AtomicU64, fence};
 use heddle_arena::sync::{spin_hint, spins};
 use heddle_arena::{Ptr, Shared};
@@ -138,10 +138,12 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
     loop {
         let lv = cell.lv();
         if !lv.locked() {
+            note_wait(core, began);
             return Seen { lv: Some(lv), owner: None, map: cell.map() };
         }
         let owner = core.lane(lv.lane()).state();
         if owner.active() {
+            note_wait(core, began);
             return Seen { lv: Some(lv), owner: Some(owner), map: cell.map() };
         }
         tries += 1;
@@ -150,6 +152,14 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
             wait_unlocked(core, cell, lv, began);
         }
         spin_hint();
+    }
+}
+
+/// A reader that slept since then goes on.
+#[inline]
+fn note_wait(core: &Core, since: Option<Instant>) {
+    if let Some(since) = since {
+        lease::with_current(|_, lane| core.lane(lane).counts.waited(1, since.elapsed()));
     }
 }
 

@@ -25,7 +25,8 @@
 //! The mark is the last word to be written where marks decide (`LogKind::CommitMark`), and is written with the rest
 //! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
 
-use super::word::{Line, MARK, Shape, crc, field, marked, payload, shape, time_of, time_payload, word};
+use super::fields::{Field, entry, foreign, later, punch, record as f, remap, state, write, xattrs};
+use super::word::{Line, MARK, Shape, crc, marked, payload, shape, time_of, time_payload, word};
 use crate::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
 
@@ -42,8 +43,16 @@ const FLAG_UNWRITTEN: u64 = 1;
 const FLAG_LIST: u64 = 2;
 const FLAG_FOREIGN: u64 = 4;
 const NAME_BYTES_A_WORD: usize = 7;
-/// Bits of word 4 that say where the transaction lies.
-const TXN_BITS: u32 = 12;
+/// Further words before the name in a record of another directory.
+const FOREIGN_WORDS: usize = 2;
+
+const WRITE: u64 = 1;
+const PUNCH: u64 = 2;
+const STATE: u64 = 3;
+const ENTRY: u64 = 4;
+const REMOVAL: u64 = 5;
+const XATTRS: u64 = 6;
+const REMAP: u64 = 7;
 
 /// What a write record maps its pages to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -246,59 +255,95 @@ impl Record {
                     Blocks::Unwritten(b) => (b, FLAG_UNWRITTEN),
                     Blocks::List(b) => (b, FLAG_LIST),
                 };
-                draft.head(
-                    page.0 | u64::from(end_in_last_page) << 36,
-                    block.0 | pages << 40,
-                    version.0,
-                    mtime,
-                );
-                draft.extra(0, generation);
-                (1, flags)
+                draft.set(write::PAGE, page.0);
+                draft.set(write::END, u64::from(end_in_last_page));
+                draft.set(write::BLOCK, block.0);
+                draft.set(write::PAGES, pages);
+                draft.set(write::VERSION, version.0);
+                draft.set(write::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (WRITE, flags)
             }
             Record::Punch { page, pages, version, mtime, generation } => {
-                draft.head(page.0, pages, version.0, mtime);
-                draft.extra(0, generation);
-                (2, 0)
+                draft.set(punch::PAGE, page.0);
+                draft.set(punch::PAGES, pages);
+                draft.set(punch::VERSION, version.0);
+                draft.set(punch::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (PUNCH, 0)
             }
             Record::State(s) => {
-                draft.head(s.size | u64::from(s.perm) << 49, u64::from(s.uid), 0, s.mtime);
-                let extra = [s.generation, u64::from(s.gid), time_payload(s.ctime), time_payload(s.atime)];
-                extra.into_iter().enumerate().for_each(|(i, w)| draft.extra(i, w));
-                (3, 0)
+                draft.set(state::SIZE, s.size);
+                draft.set(state::PERM, u64::from(s.perm));
+                draft.set(state::UID, u64::from(s.uid));
+                draft.set(state::GENERATION, s.generation);
+                draft.set(state::GID, u64::from(s.gid));
+                draft.set(state::CTIME, time_payload(s.ctime));
+                draft.set(state::ATIME, time_payload(s.atime));
+                draft.set(f::MTIME, time_payload(s.mtime));
+                (STATE, 0)
             }
             Record::Xattrs { blob, generation, mtime } => {
-                draft.head(blob.map_or(0, |b| b.0), 0, 0, mtime);
-                draft.extra(0, generation);
-                (6, 0)
+                draft.set(xattrs::BLOB, blob.map_or(0, |b| b.0));
+                draft.set(xattrs::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (XATTRS, 0)
             }
             Record::Remap { page, blob, version, mtime, generation } => {
-                draft.head(page.0, blob.map_or(0, |b| b.0), version.0, mtime);
-                draft.extra(0, generation);
-                (7, 0)
+                draft.set(remap::PAGE, page.0);
+                draft.set(remap::BLOB, blob.map_or(0, |b| b.0));
+                draft.set(remap::VERSION, version.0);
+                draft.set(remap::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (REMAP, 0)
             }
             Record::Name { dir, removed, child, kind, ref name, version, mtime, generation } => {
-                let packed = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
-                draft.head(packed, child.generation, version.0, mtime);
-                draft.lines[0][4] = word(generation << TXN_BITS);
-                let foreign = dir != home;
-                let name_at = if foreign { 2 } else { 0 };
-                if foreign {
-                    draft.extra(0, dir.ino.0);
-                    draft.extra(1, dir.generation);
+                draft.set(entry::CHILD, child.ino.0);
+                draft.set(entry::KIND, kind as u64);
+                draft.set(entry::BYTES, name.bytes().len() as u64);
+                draft.set(entry::CHILD_GENERATION, child.generation);
+                draft.set(entry::VERSION, version.0);
+                draft.set(entry::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                let other = dir != home;
+                if other {
+                    draft.set(foreign::DIR, dir.ino.0);
+                    draft.set(foreign::DIR_GENERATION, dir.generation);
                 }
                 for (i, chunk) in name.bytes().chunks(NAME_BYTES_A_WORD).enumerate() {
                     let mut le = [0; 8];
                     le[..chunk.len()].copy_from_slice(chunk);
-                    draft.extra(name_at + i, u64::from_le_bytes(le));
+                    draft.set(name_field(other, i), u64::from_le_bytes(le));
                 }
-                (if removed { 5 } else { 4 }, if foreign { FLAG_FOREIGN } else { 0 })
+                (if removed { REMOVAL } else { ENTRY }, if other { FLAG_FOREIGN } else { 0 })
             }
         };
-        draft.lines[0][0] =
-            word(kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(draft.slots) << 58);
+        draft.set(f::KIND, kind);
+        draft.set(f::FLAGS, flags);
+        draft.set(f::LANE, u64::from(lane));
+        draft.set(f::SLOTS, u64::from(draft.slots));
         draft
     }
 }
+
+/// Place of the `i`th word of a name.
+fn name_field(of_other: bool, i: usize) -> Field {
+    let first = if of_other { foreign::NAME } else { entry::NAME };
+    let further = if of_other { FOREIGN_WORDS + i } else { i };
+    Field { word: further_word(further), ..first }
+}
+
+/// Which word of its lines the `i`th further word of a record is: word 6, then the lines behind the first.
+const fn further_word(i: usize) -> usize {
+    match i {
+        0 => 6,
+        _ => 8 + (i - 1) / LATER_WORDS * 8 + (i - 1) % LATER_WORDS,
+    }
+}
+
+// The list of fields and the rule agree.
+const _: () =
+    assert!(entry::NAME.word == further_word(0) && foreign::NAME.word == further_word(FOREIGN_WORDS));
 
 fn slots_of_extra(words: usize) -> u32 {
     1 + words.saturating_sub(1).div_ceil(LATER_WORDS) as u32
@@ -310,25 +355,16 @@ pub fn mark(seed: u32, slot: u32) -> u64 {
 }
 
 impl Draft {
-    /// Words 1, 2, 3 and 5.
-    fn head(&mut self, one: u64, two: u64, version: u64, mtime: Time) {
-        let line = &mut self.lines[0];
-        (line[1], line[2], line[3], line[5]) =
-            (word(one), word(two), word(version), word(time_payload(mtime)));
-    }
-
-    /// The `i`th further word: word 6, then the lines behind the first.
-    fn extra(&mut self, i: usize, payload: u64) {
-        match i {
-            0 => self.lines[0][6] = word(payload),
-            _ => self.lines[1 + (i - 1) / LATER_WORDS][(i - 1) % LATER_WORDS] = word(payload),
-        }
+    /// Sets a field, which is zero.
+    fn set(&mut self, field: Field, value: u64) {
+        self.lines[field.word / 8][field.word % 8] |= word(field.put(value));
     }
 
     /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
     pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
-        self.lines[0][4] = word(payload(self.lines[0][4]) | u64::from(txn.first) | u64::from(txn.slots) << 6);
-        self.lines[0][0] |= u64::from(checksum(seed, slot, &self.lines[0]));
+        self.set(f::TXN_FIRST, u64::from(txn.first));
+        self.set(f::TXN_SLOTS, u64::from(txn.slots));
+        self.lines[0][0] |= f::CRC.put(u64::from(checksum(seed, slot, &self.lines[0])));
         self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
         for i in 1..self.slots {
             let line = &mut self.lines[i as usize];
@@ -340,21 +376,21 @@ impl Draft {
 
 /// Checksum of a first line.
 fn checksum(seed: u32, slot: u32, line: &Line) -> u32 {
-    let head = word(payload(line[0]) >> 32 << 32);
+    let head = word(payload(line[0]) & !f::CRC.mask());
     crc(seed, &[u64::from(slot), head, line[1], line[2], line[3], line[4], line[5], line[6]])
 }
 
 /// Word 7 of the `i`th line of a record, which lies in `slot`.
 fn later_word(seed: u32, slot: u32, i: u32, line: &Line) -> u64 {
-    let head = LATER << 32 | u64::from(i) << 38;
+    let head = later::KIND.put(LATER) | later::LINE.put(u64::from(i));
     let sum =
         crc(seed, &[u64::from(slot), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]]);
-    word(head | u64::from(sum))
+    word(head | later::CRC.put(u64::from(sum)))
 }
 
 /// Is this a whole later line of some record?
 pub fn is_later_line(seed: u32, slot: u32, line: &Line) -> bool {
-    let i = field(line[7], 38, 4) as u32;
+    let i = later::LINE.get(line) as u32;
     i != 0 && marked(line) && line[7] == later_word(seed, slot, i, line)
 }
 
@@ -366,11 +402,11 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
         (Shape::Full, _) => {}
         _ => return Found::Torn,
     }
-    if !marked(&first[..7]) || field(first[0], 0, 32) != u64::from(checksum(seed, slot, &first)) {
+    if !marked(&first[..7]) || f::CRC.get(&first) != u64::from(checksum(seed, slot, &first)) {
         // A later line that lacks its word 7 looks like this, and no damage makes a word zero.
         return if first[7] == 0 { Found::Torn } else { Found::Damaged };
     }
-    let slots = field(first[0], 58, 4) as u32;
+    let slots = f::SLOTS.get(&first) as u32;
     if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > super::page::SLOTS + 1 {
         return Found::Damaged;
     }
@@ -385,9 +421,9 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
         }
         lines[i as usize] = line;
     }
-    let txn = Txn { first: field(first[4], 0, 6) as u32, slots: field(first[4], 6, 6) as u32 };
+    let txn = Txn { first: f::TXN_FIRST.get(&first) as u32, slots: f::TXN_SLOTS.get(&first) as u32 };
     let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
-    match interpret(home, &lines[..slots as usize]) {
+    match interpret(home, lines[..slots as usize].as_flattened()) {
         Some(record) => Found::Whole { record, slots, txn, mark },
         None => Found::Damaged,
     }
@@ -398,15 +434,16 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
 #[inline]
 pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
     // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
-    let plain = line[0] >> 32 & 0xfff == 1 && field(line[0], 58, 4) == 1;
-    let whole = plain && marked(line) && field(line[0], 0, 32) == u64::from(checksum(seed, slot, line));
-    let pages = field(line[2], 40, 20);
+    let shape = f::KIND.mask() | f::FLAGS.mask() | f::SLOTS.mask();
+    let plain = line[0] & shape == f::KIND.put(WRITE) | f::SLOTS.put(1);
+    let whole = plain && marked(line) && f::CRC.get(line) == u64::from(checksum(seed, slot, line));
+    let pages = write::PAGES.get(line);
     (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
-        page: PageNo(field(line[1], 0, 36)),
+        page: PageNo(write::PAGE.get(line)),
         pages,
-        end_in_last_page: field(line[1], 36, 13) as u32,
-        version: Version(payload(line[3])),
-        generation: payload(line[6]),
+        end_in_last_page: write::END.get(line) as u32,
+        version: Version(write::VERSION.get(line)),
+        generation: write::GENERATION.get(line),
     })
 }
 
@@ -415,17 +452,17 @@ pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
 #[inline]
 pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: BlockNo, mtime: Time) -> Line {
     let mut line = [
-        1 << 32 | u64::from(lane) << 44 | 1 << 58,
-        write.page.0 | u64::from(write.end_in_last_page) << 36,
-        block.0 | write.pages << 40,
-        write.version.0,
-        u64::from(slot) | 1 << 6,
-        time_payload(mtime),
-        write.generation,
+        f::KIND.put(WRITE) | f::LANE.put(u64::from(lane)) | f::SLOTS.put(1),
+        write::PAGE.put(write.page.0) | write::END.put(u64::from(write.end_in_last_page)),
+        write::BLOCK.put(block.0) | write::PAGES.put(write.pages),
+        write::VERSION.put(write.version.0),
+        f::TXN_FIRST.put(u64::from(slot)) | f::TXN_SLOTS.put(1),
+        f::MTIME.put(time_payload(mtime)),
+        write::GENERATION.put(write.generation),
         0,
     ]
     .map(word);
-    line[0] |= u64::from(checksum(seed, slot, &line));
+    line[0] |= f::CRC.put(u64::from(checksum(seed, slot, &line)));
     line[7] = mark(seed, slot);
     line
 }
@@ -445,28 +482,23 @@ pub struct WriteLine {
     pub generation: u64,
 }
 
-fn some_block(word: u64) -> Option<BlockNo> {
-    Some(BlockNo(field(word, 0, 40))).filter(|block| block.0 != 0)
+fn some_block(block: u64) -> Option<BlockNo> {
+    Some(BlockNo(block)).filter(|block| block.0 != 0)
 }
 
-/// Fields of a record whose checksum is right; `None` if they make no sense all the same.
-fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
-    let w = |i: usize| payload(lines[0][i]);
-    let extra = |i: usize| match i {
-        0 => Some(w(6)),
-        _ => lines.get(1 + (i - 1) / LATER_WORDS).map(|line| payload(line[(i - 1) % LATER_WORDS])),
-    };
-    let flags = field(lines[0][0], 38, 6);
-    let version = Version(w(3));
-    let mtime = time_of(w(5));
-    if version.0 >= Version::LIMIT {
-        return None;
-    }
-    match field(lines[0][0], 32, 6) {
-        1 => {
-            let block = BlockNo(field(w(2), 0, 40));
-            let (page, pages) = (PageNo(field(w(1), 0, 36)), field(w(2), 40, 20));
-            let end_in_last_page = field(w(1), 36, 13) as u32;
+/// Fields of a record whose checksums are right, its lines one after the other; `None` if they make no sense all the same.
+fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
+    let get = |field: Field| words.get(field.word).map(|word| field.of(*word));
+    let time = |field: Field| get(field).map(time_of);
+    let flags = get(f::FLAGS)?;
+    let mtime = time(f::MTIME)?;
+    let version = |field: Field| get(field).map(Version).filter(|version| version.0 < Version::LIMIT);
+    let kind = get(f::KIND)?;
+    match kind {
+        WRITE => {
+            let (page, pages) = (PageNo(get(write::PAGE)?), get(write::PAGES)?);
+            let block = BlockNo(get(write::BLOCK)?);
+            let end_in_last_page = get(write::END)? as u32;
             let blocks = match flags {
                 0 => Blocks::At(block),
                 FLAG_UNWRITTEN => Blocks::Unwritten(block),
@@ -474,6 +506,7 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
                 _ => return None,
             };
             let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
+            let (version, generation) = (version(write::VERSION)?, get(write::GENERATION)?);
             sane.then_some(Record::Write {
                 page,
                 pages,
@@ -481,51 +514,61 @@ fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
                 end_in_last_page,
                 version,
                 mtime,
-                generation: w(6),
+                generation,
             })
         }
-        2 => {
-            let (page, pages) = (PageNo(field(w(1), 0, 36)), field(w(2), 0, 37));
+        PUNCH => {
+            let (page, pages) = (PageNo(get(punch::PAGE)?), get(punch::PAGES)?);
             let sane = pages > 0 && page.0 + pages <= PageNo::END.0;
-            sane.then_some(Record::Punch { page, pages, version, mtime, generation: w(6) })
+            let (version, generation) = (version(punch::VERSION)?, get(punch::GENERATION)?);
+            sane.then_some(Record::Punch { page, pages, version, mtime, generation })
         }
-        3 => Some(Record::State(State {
-            size: field(w(1), 0, 49),
-            perm: field(w(1), 49, 12) as u16,
-            uid: field(w(2), 0, 32) as u32,
-            gid: extra(1)? as u32,
+        STATE => Some(Record::State(State {
+            size: get(state::SIZE)?,
+            perm: get(state::PERM)? as u16,
+            uid: get(state::UID)? as u32,
+            gid: get(state::GID)? as u32,
             mtime,
-            ctime: time_of(extra(2)?),
-            atime: time_of(extra(3)?),
-            generation: w(6),
+            ctime: time(state::CTIME)?,
+            atime: time(state::ATIME)?,
+            generation: get(state::GENERATION)?,
         })),
-        6 => Some(Record::Xattrs { blob: some_block(w(1)), generation: w(6), mtime }),
-        7 => {
-            let page = PageNo(field(w(1), 0, 36));
-            Some(Record::Remap { page, blob: some_block(w(2)), version, mtime, generation: w(6) })
+        XATTRS => {
+            let blob = some_block(get(xattrs::BLOB)?);
+            Some(Record::Xattrs { blob, generation: get(xattrs::GENERATION)?, mtime })
         }
-        kind @ (4 | 5) => {
-            let child = InodeId { ino: Ino(field(w(1), 0, 40)), generation: w(2) };
-            let foreign = flags == FLAG_FOREIGN;
-            let dir = if foreign { InodeId { ino: Ino(extra(0)?), generation: extra(1)? } } else { home };
-            let len = field(w(1), 44, 8) as usize;
+        REMAP => Some(Record::Remap {
+            page: PageNo(get(remap::PAGE)?),
+            blob: some_block(get(remap::BLOB)?),
+            version: version(remap::VERSION)?,
+            mtime,
+            generation: get(remap::GENERATION)?,
+        }),
+        ENTRY | REMOVAL => {
+            let child = InodeId { ino: Ino(get(entry::CHILD)?), generation: get(entry::CHILD_GENERATION)? };
+            let other = flags == FLAG_FOREIGN;
+            let dir = match other {
+                true => InodeId { ino: Ino(get(foreign::DIR)?), generation: get(foreign::DIR_GENERATION)? },
+                false => home,
+            };
+            let len = get(entry::BYTES)? as usize;
             let mut bytes = [0; NAME_MAX_BYTES + NAME_BYTES_A_WORD];
             for (i, chunk) in
                 bytes.chunks_mut(NAME_BYTES_A_WORD).enumerate().take(len.div_ceil(NAME_BYTES_A_WORD))
             {
-                let le = extra(i + if foreign { 2 } else { 0 })?.to_le_bytes();
+                let le = get(name_field(other, i))?.to_le_bytes();
                 let n = chunk.len();
                 chunk.copy_from_slice(&le[..n]);
             }
             Some(Record::Name {
                 dir,
-                removed: kind == 5,
+                removed: kind == REMOVAL,
                 child,
-                kind: FileKind::from_raw(field(w(1), 40, 4) as u8)?,
+                kind: FileKind::from_raw(get(entry::KIND)? as u8)?,
                 name: NameBuf::new(bytes.get(..len)?),
-                version,
+                version: version(entry::VERSION)?,
                 mtime,
-                generation: w(4) >> TXN_BITS,
+                generation: get(entry::GENERATION)?,
             })
         }
         _ => None,

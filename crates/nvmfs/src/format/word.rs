@@ -74,10 +74,10 @@ pub fn field(word: u64, shift: u32, bits: u32) -> u64 {
     word >> shift & ((1 << bits) - 1)
 }
 
-/// Times on media count from 1950: 62 bits of nanoseconds reach to 2096.
-const TIME_BASE_NS: i64 = -20 * 365 * 86_400 * 1_000_000_000;
+/// Times on media count from 1960: 62 bits of nanoseconds reach into 2106, beyond the second 2^32 that test suites ask for.
+const TIME_BASE_NS: i64 = -10 * 365 * 86_400 * 1_000_000_000;
 
-/// A time as a payload; times outside 1950 to 2096 are moved to the nearest end.
+/// A time as a payload; times outside 1960 to 2106 are moved to the nearest end.
 pub fn time_payload(time: Time) -> u64 {
     let ns = i128::from(time.0) - i128::from(TIME_BASE_NS);
     ns.clamp(0, i128::from(PAYLOAD_MAX)) as u64

@@ -45,8 +45,15 @@ const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 pub const HASH_BITS: u32 = 63;
 const UNIT: u64 = 16;
 
-pub const HEADER_WORDS: usize = 5;
+const HEADER_WORDS: usize = 5;
+/// An entry has at least a line, so that a name of 24 bytes is found in one, and checked in one step.
+const ENTRY_WORDS_MIN: usize = 8;
 pub const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
+
+/// Words of the entry of a name of so many bytes.
+pub fn entry_words(name_bytes: usize) -> usize {
+    (HEADER_WORDS + name_bytes.div_ceil(8)).max(ENTRY_WORDS_MIN)
+}
 
 /// Tries to lock before sleeping.
 const SPINS: u32 = heddle_arena::sync::spins(200);
@@ -150,10 +157,8 @@ pub struct Row<'c> {
 impl<'c> Row<'c> {
     /// The entry at an offset that may be nonsense (I3).
     fn at(core: &'c Core, at: u64) -> Result<Row<'c>, Torn> {
-        let last = at.saturating_add(8 * (HEADER_WORDS as u64 - 1));
-        core.arena.try_get(Ptr::<AtomicU64>::from_raw(at)).ok_or(Torn)?;
-        core.arena.try_get(Ptr::<AtomicU64>::from_raw(last)).ok_or(Torn)?;
-        Ok(Row { words: core.arena.slice(Ptr::from_raw(at), HEADER_WORDS), at })
+        let words = core.arena.try_slice(Ptr::from_raw(at), ENTRY_WORDS_MIN).ok_or(Torn)?;
+        Ok(Row { words, at })
     }
 
     fn word(&self, i: usize) -> u64 {
@@ -187,11 +192,14 @@ impl<'c> Row<'c> {
 
     fn name_words(&self, core: &'c Core) -> Result<&'c [AtomicU64], Torn> {
         let n = self.len().div_ceil(8);
-        let last = self.at + 8 * (HEADER_WORDS + n.max(1) - 1) as u64;
-        core.arena.try_get(Ptr::<AtomicU64>::from_raw(last)).ok_or(Torn)?;
-        Ok(&core.arena.slice(Ptr::<AtomicU64>::from_raw(self.at), HEADER_WORDS + n)[HEADER_WORDS..])
+        if HEADER_WORDS + n <= ENTRY_WORDS_MIN {
+            return Ok(&self.words[HEADER_WORDS..HEADER_WORDS + n]);
+        }
+        let words = core.arena.try_slice(Ptr::from_raw(self.at), HEADER_WORDS + n).ok_or(Torn)?;
+        Ok(&words[HEADER_WORDS..])
     }
 
+    #[inline]
     fn is(&self, core: &'c Core, key: Key<'_>) -> Result<bool, Torn> {
         if self.hash() != key.hash || self.len() != key.name.len() {
             return Ok(false);
@@ -357,6 +365,7 @@ impl Bucket {
     }
 
     /// The entry of a name. Without the lock, [`Bucket::still`] decides what it was worth.
+    #[inline]
     pub fn find<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
         for slot in &self.slots {
             // ORDERING: Acquire, the entry's words are behind it.
@@ -369,9 +378,11 @@ impl Bucket {
             }
         }
         // ORDERING: Acquire, as above.
-        if self.chain.load(Acquire) == 0 {
-            return Ok(None);
-        }
+        if self.chain.load(Acquire) == 0 { Ok(None) } else { self.find_in_chain(core, key) }
+    }
+
+    #[cold]
+    fn find_in_chain<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
         let mut found = None;
         self.each(core, |row| {
             if found.is_none() && row.is(core, key)? {
@@ -380,6 +391,18 @@ impl Bucket {
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// Has the entries in the line fetched, for who will read them soon. What the slots hold need not be sound.
+    #[inline]
+    pub fn prefetch(&self, core: &Core) {
+        for slot in &self.slots {
+            // ORDERING: Relaxed, a hint.
+            let slot = slot.load(Relaxed);
+            if slot != 0 {
+                core.arena.prefetch((slot >> TAG_BITS) * UNIT);
+            }
+        }
     }
 
     /// Makes a name that is there mean something else. Locked and changing.
@@ -422,7 +445,7 @@ impl Bucket {
 
     /// Takes a name out; its memory. Locked and changing.
     pub fn take(&self, core: &Core, row: Row<'_>) -> Prepared {
-        let memory = Prepared(Ptr::from_raw(row.at), HEADER_WORDS + row.len().div_ceil(8));
+        let memory = Prepared(Ptr::from_raw(row.at), entry_words(row.len()));
         let next = row.next();
         match self.link_to(core, row.at) {
             // ORDERING: Release, as the entries behind it were linked.

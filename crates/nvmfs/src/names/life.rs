@@ -25,7 +25,7 @@ use heddle_arena::Ptr;
 use heddle_arena::sync::{fence_behind_locked, spin_hint};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 /// Takes a slot and writes the inode into it, not fenced (C1); its volatile form is ready but has no name.
 pub fn make<'c>(
@@ -61,8 +61,9 @@ pub fn make<'c>(
     }
     let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
     // The name it is about to get: one that comes to end it now must find that it is in use.
-    inode.vi.nlink.store(1, SeqCst);
-    guard.lane.intent.born.store(id.ino.0, SeqCst);
+    // ORDERING: Release, published by `be_born`: who ends an inode claims its generation first, then looks at the links.
+    inode.vi.nlink.store(1, Release);
+    guard.lane.intent.bears(id.ino.0);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
         && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
@@ -108,7 +109,7 @@ pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 /// Ends an inode that has neither name nor handle. Damage met on the way stops further changes; nothing is freed twice.
 pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     guard.lane.intent.ends(inode.ino.0, Ending::Begun);
-    guard.lane.intent.born.store(0, SeqCst);
+    guard.lane.intent.bears(0);
     end_begun(core, guard, inode);
     guard.lane.intent.ends(0, Ending::None);
 }

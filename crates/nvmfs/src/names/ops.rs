@@ -154,7 +154,7 @@ pub fn make<'c>(
     }
     match named_in(core, guard, dir, key, node, inode) {
         Ok(rest) => {
-            guard.lane.intent.born.store(0, SeqCst);
+            guard.lane.intent.bears(0);
             tidy_up(core, guard, dir, rest, latched.is_some());
         }
         Err(error) => {

@@ -27,7 +27,7 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease;
 use crate::names::bucket::{
-    Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, HEADER_WORDS, Row, SLOTS, Torn, word_of,
+    Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn, entry_words, word_of,
 };
 use crate::settle;
 use heddle_arena::Ptr;
@@ -50,6 +50,8 @@ const GROWTH_BITS: u32 = 2;
 const SAMPLE: usize = 32;
 /// Names a bucket, in a table that is made for a known number.
 const NAMES_A_BUCKET: usize = 3;
+/// How many buckets ahead of a listing entries are fetched.
+const AHEAD: usize = 4;
 /// Tries without the lock.
 const TRIES: u32 = 16;
 
@@ -123,13 +125,29 @@ impl<'c> Table<'c> {
 type Seen<T> = std::result::Result<T, Torn>;
 
 /// Runs `f` on the bucket of a hash until it saw it at rest; after some tries, under its lock. `None`: the directory is dead.
+#[inline]
 fn read<'c, T>(
     core: &'c Core,
     dir: InodeRef<'c>,
     hash: u64,
     mut f: impl FnMut(&Table<'c>, &'c Bucket) -> Seen<T>,
 ) -> Result<Option<T>> {
-    for _ in 0..TRIES {
+    let table = Table::of(core, dir).ok_or(Error::Stale)?;
+    match table.read(&table.buckets[table.index(hash)], |bucket| f(&table, bucket)) {
+        Some(result) => Ok(result),
+        None => read_again(core, dir, hash, f),
+    }
+}
+
+/// The further tries.
+#[cold]
+fn read_again<'c, T>(
+    core: &'c Core,
+    dir: InodeRef<'c>,
+    hash: u64,
+    mut f: impl FnMut(&Table<'c>, &'c Bucket) -> Seen<T>,
+) -> Result<Option<T>> {
+    for _ in 1..TRIES {
         let table = Table::of(core, dir).ok_or(Error::Stale)?;
         if let Some(result) = table.read(&table.buckets[table.index(hash)], |bucket| f(&table, bucket)) {
             return Ok(result);
@@ -240,6 +258,9 @@ pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, max: usize, batch: &mut B
         let end = read(core, dir, at, |table, bucket| {
             batch.entries.truncate(first);
             batch.names.truncate(first_name);
+            if let Some(soon) = table.buckets.get(table.index(at) + AHEAD) {
+                soon.prefetch(core);
+            }
             bucket.each(core, |row| if row.hash() < at { Ok(()) } else { batch.push(core, row) })?;
             Ok((table.index(at) as u64 + 1) << (HASH_BITS - table.bits()))
         })?;
@@ -416,7 +437,7 @@ pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
 
 /// Takes the memory of an entry of this name.
 pub fn prepare(core: &Core, own: &mut Own, name: &[u8]) -> Result<Prepared> {
-    let n = HEADER_WORDS + name.len().div_ceil(8);
+    let n = entry_words(name.len());
     debug_assert!(n <= ENTRY_WORDS_MAX);
     // SAFETY: `own` is this thread's.
     let at = unsafe { own.heap.alloc_slice(&core.arena, n, |_| AtomicU64::new(0)) }.map_err(no_memory)?;

@@ -1,9 +1,9 @@
 //! A daemon that starts while clients of a dead one live: it takes their arena over, and recovers nothing.
 //!
 //! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. A daemon is dead if none of three
-//! says that it lives: the lock of the image, whose owner still has it open (a daemon of another PID namespace too); the mark in the arena of
-//! who mounted it, or took it over (one without a door too); the lane of its door thread (`Root::keeper`), which the kernel marks like
-//! any other.
+//! says that it lives: the lock of the image, whose owner still has it open (a daemon of another PID namespace too); the mark in the
+//! arena of who mounted it, or took it over (one without a door too); the lane of its door thread (`Root::keeper`), which the kernel
+//! marks like any other.
 //!
 //! Invariants  I1  of two that take over at once one wins: the mark is exchanged, from the dead one's to the winner's.
 //!             I2  whoever maps through the new daemon's descriptor keeps others from opening the image, as those of the old one do:

@@ -1,8 +1,9 @@
 //! Joining a file system that another process has mounted.
 
-use super::wire::{self, Answer, Hello, PACKET_BYTES};
+use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
 use super::{boot_id, place::PlaceError};
 use crate::core::{Core, Identity, Parts};
+use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::fs::NvmFs;
 use crate::variant::Variant;
@@ -12,7 +13,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,8 @@ use zerocopy::IntoBytes;
 
 /// How long the daemon may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// No reading is longer.
+const READING_BYTES_MAX: u64 = 16 << 20;
 
 /// Why a process cannot attach.
 #[derive(thiserror::Error, Debug)]
@@ -76,7 +80,7 @@ pub enum AttachError {
 /// # Errors
 /// One variant of [`AttachError`] a cause.
 pub fn attach(socket: &Path) -> Result<NvmFs, AttachError> {
-    let (answer, [region, arena]) = ask(socket)?;
+    let (answer, [region, arena]) = ask(socket, Want::Attach)?;
     let rubbish = |what: &str| AttachError::Rubbish { socket: socket.to_path_buf(), what: what.to_owned() };
     let map = |why: String| AttachError::Map { socket: socket.to_path_buf(), why };
     if answer.boot != boot_id() {
@@ -102,8 +106,24 @@ pub fn attach(socket: &Path) -> Result<NvmFs, AttachError> {
     Ok(NvmFs { core: Arc::new(core) })
 }
 
+/// Takes a reading of what the file system behind `socket` has done. It works on a mount of any variant.
+///
+/// # Errors
+/// As [`attach`].
+pub fn counters(socket: &Path) -> Result<Counters, AttachError> {
+    let (_, [file]) = ask(socket, Want::Counters)?;
+    let rubbish = |what: String| AttachError::Rubbish { socket: socket.to_path_buf(), what };
+    let mut bytes = Vec::new();
+    // The daemon's descriptor is at the end of what it has written.
+    let mut file = File::from(file);
+    let read = file.rewind().and_then(|()| file.take(READING_BYTES_MAX).read_to_end(&mut bytes));
+    read.map_err(|e| rubbish(e.to_string()))?;
+    let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    Counters::from_words(&words).ok_or_else(|| rubbish("a reading of another layout".to_owned()))
+}
+
 /// Connects, greets, and takes the answer.
-fn ask(path: &Path) -> Result<(Answer, [OwnedFd; 2]), AttachError> {
+fn ask<const FDS: usize>(path: &Path, want: Want) -> Result<(Answer, [OwnedFd; FDS]), AttachError> {
     let rubbish = |what: String| AttachError::Rubbish { socket: path.to_path_buf(), what };
     let no_daemon = |e: Errno| match e {
         Errno::ACCESS | Errno::PERM => AttachError::Permission { socket: path.to_path_buf() },
@@ -118,7 +138,7 @@ fn ask(path: &Path) -> Result<(Answer, [OwnedFd; 2]), AttachError> {
     connect(&socket, &address).map_err(no_daemon)?;
     let mut packet = [0; PACKET_BYTES];
     // A refusal may come before the greeting has gone; it says more than the error of sending.
-    let sent = wire::send(&socket, Hello::new().as_bytes(), &[]);
+    let sent = wire::send(&socket, Hello::new(want).as_bytes(), &[]);
     let (len, fds) = wire::receive(&socket, &mut packet, RecvFlags::empty())
         .map_err(|e| rubbish(sent.err().unwrap_or(e).to_string()))?;
     match Answer::parse(&packet[..len]) {

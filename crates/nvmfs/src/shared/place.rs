@@ -3,6 +3,8 @@
 //! `DIR/UUID.sock`: UUID are the 32 hexadecimal digits of the image's identity, so that a client finds it without asking anybody.
 //! DIR is `$HEDDLE_RUNTIME_DIR` if that is set; else, for root, `/run/heddle`, for others `$XDG_RUNTIME_DIR/heddle`, or
 //! `/tmp/heddle-UID` where that is not set. A client looks in its own DIR first, then in `/run/heddle`.
+//!
+//! Who may attach but not read the image goes by its path: `DIR/UUID.image` is a symbolic link to it.
 
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::volume::inspect;
@@ -68,10 +70,31 @@ pub(crate) fn hex(uuid: [u8; 16]) -> String {
 /// # Errors
 /// [`PlaceError::Image`], [`PlaceError::NotAnImage`].
 pub fn socket_for(image: &Path) -> Result<PathBuf, PlaceError> {
-    let name = socket_name(uuid_of(image)?);
+    let uuid = match uuid_of(image) {
+        Err(PlaceError::Image { path, source }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            let signed = [runtime_dir(), OF_ROOT.into()].iter().find_map(|dir| signed_in(dir, image));
+            return signed.ok_or(PlaceError::Image { path, source });
+        }
+        uuid => uuid?,
+    };
+    let name = socket_name(uuid);
     let own = runtime_dir().join(&name);
     let roots = Path::new(OF_ROOT).join(&name);
     Ok(if !own.exists() && roots.exists() { roots } else { own })
+}
+
+/// The link beside a socket that names the image.
+pub(crate) fn sign_of(socket: &Path) -> PathBuf {
+    socket.with_extension("image")
+}
+
+/// The socket in `dir` whose sign names this image.
+fn signed_in(dir: &Path, image: &Path) -> Option<PathBuf> {
+    let image = image.canonicalize().unwrap_or_else(|_| image.to_path_buf());
+    let signs = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+    let mut signs = signs.filter(|path| path.extension().is_some_and(|extension| extension == "image"));
+    let sign = signs.find(|sign| fs::read_link(sign).is_ok_and(|named| named == image))?;
+    Some(sign.with_extension("sock"))
 }
 
 /// The socket of the image that is mounted at `dir` (or above it).
@@ -137,6 +160,16 @@ fn unescaped(field: &[u8]) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_cannot_read_an_image_finds_its_socket_by_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("0123.sock");
+        std::os::unix::fs::symlink("/no/such/image", sign_of(&socket)).unwrap();
+        assert_eq!(signed_in(dir.path(), Path::new("/no/such/image")), Some(socket));
+        assert_eq!(signed_in(dir.path(), Path::new("/no/such/other")), None);
+        assert_eq!(signed_in(Path::new("/no/such/dir"), Path::new("/no/such/image")), None);
+    }
 
     #[test]
     fn the_mount_that_holds_a_directory_names_its_image() {

@@ -5,24 +5,25 @@
 //!             I2  whoever says nothing, or rubbish, is let go after a moment and costs nobody else anything.
 //!             I3  the socket's name is bound by one daemon at a time: a lock beside it says so.
 
-use super::place::{hex, runtime_dir, socket_name};
-use super::wire::{self, Answer, Hello, PACKET_BYTES};
+use super::place::{hex, runtime_dir, sign_of, socket_name};
+use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::settle;
 use crate::volume::Volume;
 use heddle_arena::LaneId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, MemfdFlags, flock};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 use std::fs::{DirBuilder, File, Permissions};
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -38,21 +39,9 @@ const TALKS_MAX: usize = 64;
 /// How often the daemon looks for the dead when nobody tells it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Why a file system cannot be handed out.
+/// Why nobody can be let in.
 #[derive(thiserror::Error, Debug)]
 pub enum ServerError {
-    /// The papers' variants: nobody could say whose their readers' counts are.
-    #[error(
-        "{variant} works in one process only: its locks cannot be taken from the dead. Other processes use the mount; \
-             many processes need an image of variant heddle"
-    )]
-    OneProcess {
-        /// Its name.
-        variant: &'static str,
-    },
-    /// Region or arena cannot be handed over.
-    #[error("this region cannot be handed to other processes: it is a simulated one")]
-    NotShared,
     /// Another daemon has the name.
     #[error("cannot listen at {}: another daemon does, for an image of the same identity. Is a copy of this image mounted?", socket.display())]
     Taken {
@@ -69,9 +58,28 @@ pub enum ServerError {
     },
 }
 
+/// Why a file system cannot be handed out, though it can be looked at.
+fn refusal(core: &Core, options: &ServerOptions) -> Option<String> {
+    if options.no_attach {
+        return Some("it is mounted with -o no_attach. Use the mount".to_owned());
+    }
+    if core.locks.is_some() {
+        // Nobody could say whose their readers' counts are.
+        return Some(format!(
+            "{} works in one process only: its locks cannot be taken from the dead. Other processes use the mount; \
+             many processes need an image of variant heddle",
+            core.variant.name()
+        ));
+    }
+    let shared = core.region.fd().is_some() && core.arena.fd().is_some();
+    (!shared).then(|| "this region cannot be handed to other processes: it is a simulated one".to_owned())
+}
+
 /// How to hand out.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
+    /// Let nobody attach, only look on.
+    pub no_attach: bool,
     /// Members of this group may attach too.
     pub group: Option<u32>,
     /// Where to listen, if not at the usual place (see [`super::place`]).
@@ -95,12 +103,7 @@ impl Server {
     /// One variant of [`ServerError`] a cause.
     pub fn start(volume: &Volume, options: &ServerOptions) -> Result<Server, ServerError> {
         let core = volume.fs().core;
-        if core.locks.is_some() {
-            return Err(ServerError::OneProcess { variant: core.variant.name() });
-        }
-        if core.region.fd().is_none() || core.arena.fd().is_none() {
-            return Err(ServerError::NotShared);
-        }
+        let no_attach = refusal(&core, options);
         if let Some(patience) = options.patience {
             let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
             // ORDERING: Relaxed, a setting.
@@ -111,9 +114,17 @@ impl Server {
         let fail = |source: io::Error| ServerError::System { socket: socket.clone(), source };
         let lock = lock_beside(&socket, &hex(uuid), options.group)?;
         let listener = open(&socket, options.group).map_err(fail)?;
+        sign(&socket, core.region.path()).map_err(fail)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?);
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let door = Door { core, listener, stop: Arc::clone(&stop), group: options.group, talks: Vec::new() };
+        let door = Door {
+            core,
+            no_attach,
+            listener,
+            stop: Arc::clone(&stop),
+            group: options.group,
+            talks: Vec::new(),
+        };
         let thread = std::thread::Builder::new()
             .name("heddle-door".into())
             .spawn(move || door.serve(&ready))
@@ -138,6 +149,7 @@ impl Drop for Server {
             let _ = thread.join();
         }
         // Ours, by I3.
+        let _ = std::fs::remove_file(sign_of(&self.socket));
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -155,6 +167,17 @@ fn lock_beside(socket: &Path, name: &str, group: Option<u32>) -> Result<File, Se
         Err(Errno::WOULDBLOCK) => Err(ServerError::Taken { socket: socket.to_path_buf() }),
         Err(e) => Err(fail(e.into())),
     }
+}
+
+/// Says whose socket it is, in the place of what a dead daemon has said.
+fn sign(socket: &Path, image: Option<&Path>) -> io::Result<()> {
+    let Some(image) = image else { return Ok(()) };
+    let sign = sign_of(socket);
+    match std::fs::remove_file(&sign) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    symlink(image.canonicalize().unwrap_or_else(|_| image.to_path_buf()), sign)
 }
 
 /// Binds the name, in the place of one that a dead daemon left.
@@ -192,6 +215,8 @@ struct Talk {
 
 struct Door {
     core: Arc<Core>,
+    /// Why nobody may attach, if so.
+    no_attach: Option<String>,
     listener: OwnedFd,
     stop: Arc<OwnedFd>,
     group: Option<u32>,
@@ -215,7 +240,7 @@ impl Door {
         let mut looked = Instant::now();
         loop {
             let (stopped, called, spoken) = self.wait();
-            if looked.elapsed() >= LOOK_EVERY {
+            if looked.elapsed() >= LOOK_EVERY && self.no_attach.is_none() {
                 settle::sweep(&self.core);
                 // One that took over from a dead daemon has no lock of its own until the last client of that one has gone.
                 locked = locked || self.core.region.lock_again();
@@ -296,7 +321,15 @@ impl Door {
                 "this process and the daemon number processes differently (another PID namespace): it could not be told dead",
             );
         }
+        match hello.want() {
+            Some(Want::Attach) => {}
+            Some(Want::Counters) => return self.tell_counters(&talk.socket),
+            None => return refuse(&talk.socket, "it asks for something that this build does not have"),
+        }
         let core = &self.core;
+        if let Some(why) = &self.no_attach {
+            return refuse(&talk.socket, why);
+        }
         let (Some(region), Some(arena)) = (core.region.fd(), core.arena.fd()) else { return };
         let path = core.region.path().map(|path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
         let mut answer = Answer::welcome(path.as_deref().map_or(&[], |path| path.as_os_str().as_bytes()));
@@ -308,6 +341,23 @@ impl Door {
         // A client that has gone meanwhile misses nothing.
         let _gone = wire::send(&talk.socket, answer.as_bytes(), &[region, arena]);
     }
+
+    fn tell_counters(&self, socket: &OwnedFd) {
+        match write_down(&Counters::read(&self.core)) {
+            Ok(file) => {
+                // A client that has gone meanwhile misses nothing.
+                let _gone = wire::send(socket, Answer::welcome(&[]).as_bytes(), &[file.as_fd()]);
+            }
+            Err(error) => refuse(socket, &format!("the reading cannot be handed over: {error}")),
+        }
+    }
+}
+
+/// A reading, in a file of memory that the reader gets.
+fn write_down(counters: &Counters) -> io::Result<OwnedFd> {
+    let mut file = File::from(rustix::fs::memfd_create("heddle-counters", MemfdFlags::CLOEXEC)?);
+    file.write_all(counters.to_words().as_bytes())?;
+    Ok(file.into())
 }
 
 fn refuse(socket: &OwnedFd, why: &str) {

@@ -29,13 +29,27 @@ pub struct Hello {
     layout: u64,
     /// The client as it sees itself: of another number space, it could not be told dead.
     pub pid: u32,
-    unused: u32,
+    want: u32,
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// To work on the file system: region and arena.
+    Attach = 0,
+    /// To look on: a reading of the counters, in a file of memory.
+    Counters = 1,
 }
 
 impl Hello {
     /// Of this process.
-    pub fn new() -> Hello {
-        Hello { magic: MAGIC, layout: LAYOUT, pid: std::process::id(), unused: 0 }
+    pub fn new(want: Want) -> Hello {
+        Hello { magic: MAGIC, layout: LAYOUT, pid: std::process::id(), want: want as u32 }
+    }
+
+    /// What is asked for; `None` if there is no such thing.
+    pub fn want(&self) -> Option<Want> {
+        [Want::Attach, Want::Counters].into_iter().find(|want| *want as u32 == self.want)
     }
 
     /// Reads one; what is wrong with it otherwise.

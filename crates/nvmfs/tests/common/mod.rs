@@ -1,8 +1,11 @@
 //! One-line set-ups for the tests of the whole engine.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-use heddle_nvmfs::{MountOptions, NvmFs, Variant, Volume, VolumeError, format_region, mount};
+#[cfg(not(shuttle))]
+use heddle_nvmfs::NvmFs;
+use heddle_nvmfs::{MountOptions, Variant, Volume, VolumeError, format_region, mount};
 use heddle_pmem::Region;
+#[cfg(not(shuttle))]
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
     Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr,
@@ -140,6 +143,7 @@ pub fn sound(region: &Region) -> Result<(), String> {
 }
 
 /// Removes every name below the root.
+#[cfg(not(shuttle))]
 pub fn remove_everything(fs: &NvmFs) -> Result<(), Error> {
     let tree = Tree::of(fs)?;
     for (path, node) in tree.nodes.iter().rev() {

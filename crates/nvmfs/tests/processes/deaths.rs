@@ -1,7 +1,8 @@
 //! Writers, daemons and the stopped: killed again and again while others work.
 //!
-//! What is measured, and must hold: no call of a survivor takes a second (what `PAUSE_MAX` says); nothing that was acknowledged is lost, and
-//! nothing is there by half, while mounted and after two more mounts, the first of them as after a power cut; fsck has nothing to say.
+//! What is measured, and must hold: no call of a survivor takes a second (what `PAUSE_MAX` says); nothing that was acknowledged is
+//! lost, and nothing is there by half, while mounted and after two more mounts, the first of them as after a power cut; fsck has nothing
+//! to say.
 //! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. `cargo xtask kill-loop` sets them.
 
 use super::children::{House, start_at};

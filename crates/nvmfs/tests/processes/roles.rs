@@ -161,7 +161,7 @@ fn mounts_for_itself() {
 fn writes_until_unmounted() {
     let fs = attached();
     let file = fs.open_file(Ino::ROOT, "f");
-    std::fs::write(socket().with_extension("began"), "").unwrap();
+    std::fs::write(socket().with_extension(format!("began-{}", std::process::id())), "").unwrap();
     loop {
         match fs.write(&file, 4096, &[1; 9000]) {
             Ok(_) => {}

@@ -3,14 +3,14 @@
 use crate::common::Short;
 use crate::linear::{Machine, has_order};
 use crate::rig::{Dice, Event, History, disk, together, told};
-use heddle_nvmfs::NvmFs;
+use heddle_nvmfs::{NvmFs, Variant};
 use heddle_vfs::{FileSystem, Handle, Ino, RangeOp};
 use std::sync::Arc;
 
 /// Bytes that move together: an eighth of a page.
 const UNIT: u64 = 512;
-/// Units of the file at most, appends aside.
-const UNITS: u64 = 5 * 8;
+/// Units of the file at most, appends aside: four pages whose cells lie in the inode, and one whose cell is made when it is written.
+const UNITS: u64 = 5 * PAGE;
 /// Units of a page.
 const PAGE: u64 = 8;
 
@@ -21,6 +21,14 @@ pub enum Mix {
     All,
     /// Writes and reads of whole pages, few of which meet EOF: the paths without a lock.
     Pages,
+    /// One thread reads the file, two overwrite its pages, one at a time: a block that is replaced under the reader's eyes is soon
+    /// written again.
+    Reuse,
+    /// One thread reads the file, two overwrite several pages at a time, which change at once.
+    Wide,
+    /// Page 4 is written and cleared, and has no cell at first: who clears it cannot hold it. The clearing has a larger version than
+    /// a first write would, because of page 3.
+    NoCell,
 }
 
 /// A call; places and lengths in units.
@@ -90,14 +98,22 @@ impl Machine for Content {
     }
 }
 
-fn op(dice: &mut Dice, mix: Mix, value: u8) -> Op {
+fn op(dice: &mut Dice, mix: Mix, thread: usize, value: u8) -> Op {
     let (at, len) = match mix {
         Mix::All => (dice.below(UNITS - 1), 1 + dice.below(2 * PAGE)),
         Mix::Pages => (dice.below(4) * PAGE, PAGE * (1 + dice.below(3) / 2)),
+        Mix::Reuse => (dice.below(5) * PAGE, PAGE),
+        Mix::Wide => (dice.below(3) * PAGE, 3 * PAGE),
+        Mix::NoCell => (4 * PAGE, PAGE),
     };
     let len = len.min(UNITS - at);
     match (mix, dice.below(12)) {
-        (Mix::Pages, 0..6) | (Mix::All, 0..4) => Op::Write { at, len, value },
+        (Mix::Reuse | Mix::Wide, _) if thread == 0 => Op::Read { at: 0, len: UNITS },
+        (Mix::NoCell, 0..6) if thread == 0 => Op::Truncate { len: dice.below(3 * PAGE) },
+        (Mix::NoCell, _) if thread == 0 => Op::Punch { at: dice.below(3 * PAGE), len: UNITS },
+        (Mix::Pages, 0..6) | (Mix::All, 0..4) | (Mix::Reuse | Mix::Wide | Mix::NoCell, _) => {
+            Op::Write { at, len, value }
+        }
         (Mix::Pages, _) => Op::Read { at, len: len.max(dice.below(UNITS)) },
         (_, 4) => Op::Append { len: 1 + dice.below(PAGE + 2), value },
         (_, 5) => Op::Truncate { len: dice.below(UNITS) },
@@ -105,6 +121,39 @@ fn op(dice: &mut Dice, mix: Mix, value: u8) -> Op {
         (_, 7) => Op::Size,
         _ => Op::Read { at, len: 1 + dice.below(UNITS) },
     }
+}
+
+/// How many calls a thread makes; who writes beside a reader must come round to a block that it has freed.
+fn calls(mix: Mix, thread: usize) -> usize {
+    match (mix, thread) {
+        (Mix::All | Mix::Pages, _) => 4,
+        (Mix::Reuse | Mix::Wide, 0) => 3,
+        (Mix::Reuse, _) => 5,
+        (Mix::Wide, _) => 3,
+        (Mix::NoCell, _) => 2,
+    }
+}
+
+/// What is in the file at first, a value a unit.
+fn prepare(fs: &NvmFs, handle: &Handle, dice: &mut Dice, mix: Mix) -> Vec<u8> {
+    let write = |page: u64, pages: u64| {
+        let bytes = vec![1; (pages * PAGE * UNIT) as usize];
+        fs.write(handle, page * PAGE * UNIT, &bytes).unwrap();
+    };
+    match mix {
+        Mix::All => match dice.below(UNITS) / PAGE {
+            0 => {}
+            pages => write(0, pages),
+        },
+        Mix::Pages => write(0, UNITS / PAGE),
+        // Page by page: neighbours in the file are none on the media, so each is a copy of its own.
+        Mix::Reuse | Mix::Wide => [4, 1, 3, 0, 2].into_iter().for_each(|page| write(page, 1)),
+        Mix::NoCell => {
+            (0..3).for_each(|_| write(3, 1));
+            fs.resize(handle, UNITS * UNIT).unwrap();
+        }
+    }
+    whole(fs)
 }
 
 fn make(fs: &NvmFs, handle: &Handle, op: &Op) -> Outcome {
@@ -150,25 +199,24 @@ fn whole(fs: &NvmFs) -> Vec<u8> {
     values(&bytes)
 }
 
-/// One program: three threads, four calls each; what they say must have an order that ends in what is there afterwards, and after
-/// a power cut.
+/// One program of three threads: what their calls say must have an order that ends in what is there afterwards, and after a power
+/// cut. Then the file grows: nothing that was cut off may come back.
 pub fn run(mut dice: Dice, mix: Mix) {
-    let variant = dice.variant();
+    let variant = match mix {
+        Mix::All | Mix::Pages => dice.variant(),
+        Mix::Reuse | Mix::Wide | Mix::NoCell => Variant::Heddle,
+    };
     let (disk, volume) = disk(variant);
     let fs = volume.fs();
     let handle = Arc::new(fs.new_file(Ino::ROOT, "f"));
-    let before = dice.below(UNITS) / PAGE * PAGE;
-    let before = if matches!(mix, Mix::Pages) { UNITS } else { before };
-    if before > 0 {
-        fs.write(&handle, 0, &vec![1; (before * UNIT) as usize]).unwrap();
-    }
+    let start = Content(prepare(&fs, &handle, &mut dice, mix));
     let mut value = 1;
     let programs: Vec<Vec<Op>> = (0..3)
-        .map(|_| {
-            (0..4)
+        .map(|thread| {
+            (0..calls(mix, thread))
                 .map(|_| {
                     value += 1;
-                    op(&mut dice, mix, value)
+                    op(&mut dice, mix, thread, value)
                 })
                 .collect()
         })
@@ -178,10 +226,11 @@ pub fn run(mut dice: Dice, mix: Mix) {
     together(programs, move |thread, program| {
         program.iter().for_each(|op| calls.record(thread, op, || make(&of, &opened, op)));
     });
-    let last = Op::Read { at: 0, len: 1000 };
-    history.record(0, &last, || make(&fs, &handle, &last));
+    let all = Op::Read { at: 0, len: 1000 };
+    for last in [&all, &Op::Truncate { len: UNITS }, &all] {
+        history.record(0, last, || make(&fs, &handle, last));
+    }
     let events = history.events();
-    let start = Content(vec![1; before as usize]);
     assert!(
         has_order(start, &events),
         "{variant:?}: no order of these calls explains them:\n{}",

@@ -9,6 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
+/// Which calls.
+#[derive(Clone, Copy)]
+pub enum Mix {
+    /// All of them, on six names.
+    All,
+    /// One thread moves a file to and fro between two names, two look both up: it is never at both, and never gone.
+    Moves,
+}
+
 /// A directory (0 or 1) and a name.
 type Place = (usize, &'static str);
 
@@ -71,15 +80,31 @@ impl Machine for Tree {
     }
 }
 
-fn op(dice: &mut Dice) -> Op {
-    let mut place = || (dice.below(2) as usize, NAMES[dice.below(3) as usize]);
-    let (one, other) = (place(), place());
+fn place(dice: &mut Dice) -> Place {
+    (dice.below(2) as usize, NAMES[dice.below(3) as usize])
+}
+
+fn any(dice: &mut Dice) -> Op {
+    let (one, other) = (place(dice), place(dice));
     match dice.below(10) {
         0..3 => Op::Create(one),
         3..5 => Op::Unlink(one),
         5..7 => Op::Rename(one, other),
         7..9 => Op::Lookup(one),
         _ => Op::List(one.0),
+    }
+}
+
+/// Where a file is at first, if there is one, and what each thread does.
+fn programs(dice: &mut Dice, mix: Mix) -> (Option<Place>, [Vec<Op>; 3]) {
+    match mix {
+        Mix::All => (None, std::array::from_fn(|_| (0..5).map(|_| any(dice)).collect())),
+        Mix::Moves => {
+            let ends = [(0, "a"), (1 - dice.below(2) as usize, "b")];
+            let moves = (0..3).map(|n| Op::Rename(ends[n % 2], ends[1 - n % 2])).collect();
+            let mut looks = || (0..4).map(|_| Op::Lookup(ends[dice.below(2) as usize])).collect();
+            (Some(ends[0]), [moves, looks(), looks()])
+        }
     }
 }
 
@@ -96,6 +121,14 @@ fn listed(fs: &NvmFs, dir: Ino) -> BTreeSet<String> {
     names
 }
 
+/// Makes a file; its number.
+fn made(fs: &NvmFs, dir: Ino, text: &str) -> Result<u64, Error> {
+    let handle = fs.try_file(dir, text)?;
+    let ino = handle.ino.0;
+    fs.release(handle);
+    Ok(ino)
+}
+
 fn make(fs: &NvmFs, dirs: [Ino; 2], op: &Op) -> Outcome {
     let done = |result: Result<(), Error>| match result {
         Ok(()) => Outcome::Done,
@@ -103,12 +136,8 @@ fn make(fs: &NvmFs, dirs: [Ino; 2], op: &Op) -> Outcome {
         Err(error) => panic!("{op:?}: {error:?}"),
     };
     match *op {
-        Op::Create(place) => match fs.try_file(dirs[place.0], place.1) {
-            Ok(handle) => {
-                let ino = handle.ino.0;
-                fs.release(handle);
-                Outcome::Inode(ino)
-            }
+        Op::Create(place) => match made(fs, dirs[place.0], place.1) {
+            Ok(ino) => Outcome::Inode(ino),
             Err(Error::Exists) => Outcome::Exists,
             Err(error) => panic!("{op:?}: {error:?}"),
         },
@@ -138,16 +167,17 @@ fn name_by_name(events: Vec<Event<Op, Outcome>>) -> Vec<Event<Op, Outcome>> {
     events.into_iter().flat_map(one).collect()
 }
 
-/// One program: three threads, five calls each.
-pub fn run(mut dice: Dice) {
+/// One program of three threads.
+pub fn run(mut dice: Dice, mix: Mix) {
     let variant = dice.variant();
     let (disk, volume) = disk(variant);
     let fs = volume.fs();
     let dirs = ["d", "e"].map(|text| fs.new_dir(Ino::ROOT, text));
-    let programs: Vec<Vec<Op>> = (0..3).map(|_| (0..5).map(|_| op(&mut dice)).collect()).collect();
+    let (file, programs) = programs(&mut dice, mix);
+    let start = Tree(file.into_iter().map(|at| (at, made(&fs, dirs[at.0], at.1).unwrap())).collect());
     let history = History::new();
     let (calls, of) = (history.clone(), fs.clone());
-    together(programs, move |thread, program| {
+    together(programs.into(), move |thread, program| {
         program.iter().for_each(|op| calls.record(thread, op, || make(&of, dirs, op)));
     });
     let looks = || (0..2).flat_map(|dir| NAMES.map(|text| Op::Lookup((dir, text))));
@@ -156,7 +186,7 @@ pub fn run(mut dice: Dice) {
     }
     let events = name_by_name(history.events());
     assert!(
-        has_order(Tree::default(), &events),
+        has_order(start, &events),
         "{variant:?}: no order of these calls explains them:\n{}",
         told(&events)
     );

@@ -2,7 +2,7 @@
 
 use crate::common::{Disk, env};
 use heddle_nvmfs::{Variant, Volume};
-use shuttle::scheduler::{RandomScheduler, Schedule, Scheduler, Task, TaskId};
+use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use shuttle::{Config, Runner};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,10 @@ pub fn under_shuttle(program: fn(Dice)) {
             let seed = env("HEDDLE_SHUTTLE_SEED", 0);
             seed..seed + 1
         }
-        Err(_) => 0..env("HEDDLE_SHUTTLE_SEEDS", 300),
+        Err(_) => {
+            let from = env("HEDDLE_SHUTTLE_FROM", 0);
+            from..from + env("HEDDLE_SHUTTLE_SEEDS", 300)
+        }
     };
     for seed in seeds {
         struct Tell(u64);
@@ -59,23 +62,45 @@ pub fn under_shuttle(program: fn(Dice)) {
         let run = |scheduler: Box<dyn Scheduler + Send>| {
             Runner::new(scheduler, config.clone()).run(move || program(Dice::new(seed)));
         };
-        match seed % 4 {
-            0 => run(Box::new(RandomScheduler::new_from_seed(seed, 1))),
-            n => run(Box::new(Bursts {
-                dice: Dice::new(seed),
-                burst: [0, 10, 50, 250][n as usize],
-                begun: false,
-            })),
-        }
+        let burst = match seed % 5 {
+            0 => Burst::Steps(1),
+            1 => Burst::Steps(10),
+            2 => Burst::Steps(50),
+            3 => Burst::Steps(250),
+            _ => Burst::Any,
+        };
+        run(Box::new(Bursts { dice: Dice::new(seed), burst, left: 0, begun: false }));
     }
 }
 
-/// A thread goes on for a while before another does: what goes wrong often needs one to get far while another stands still.
+/// How long a thread goes on before another does.
+enum Burst {
+    /// So many steps on average.
+    Steps(u64),
+    /// Now 1, now 1024, or a power of two between: what goes wrong often needs a thread that stands still in the wrong place while
+    /// others get far, and a quick change before that.
+    Any,
+}
+
 struct Bursts {
     dice: Dice,
-    /// Steps of a thread at a time, on average.
-    burst: u64,
+    burst: Burst,
+    /// Steps that the thread goes on.
+    left: u64,
     begun: bool,
+}
+
+impl Bursts {
+    fn ends(&mut self) -> bool {
+        match self.burst {
+            Burst::Steps(steps) => self.dice.below(steps) == 0,
+            Burst::Any => {
+                let ends = self.left == 0;
+                self.left = if ends { 1 << self.dice.below(11) } else { self.left - 1 };
+                ends
+            }
+        }
+    }
 }
 
 impl Scheduler for Bursts {
@@ -86,7 +111,7 @@ impl Scheduler for Bursts {
     fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Option<TaskId> {
         let goes_on = runnable.iter().map(|task| task.id()).find(|id| Some(*id) == current);
         match goes_on {
-            Some(id) if !yields && self.dice.below(self.burst) > 0 => Some(id),
+            Some(id) if !yields && !self.ends() => Some(id),
             _ => Some(runnable[self.dice.below(runnable.len() as u64) as usize].id()),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Every path starts at the root, with or without a leading '/'. `.` and `..` are resolved here, symbolic links are
 //! followed up to [`LINKS_MAX`] of them in one walk, a trailing '/' asks for a directory. The right to pass through a
-//! directory is checked by the engine's `lookup`, and here where no look-up is made (`.` and `..`). A walk that meets
+//! directory is checked by the engine's `step`, and here where none is made (`.` and `..`). A walk that meets
 //! no symbolic link allocates nothing.
 
 #[cfg(test)]
@@ -103,6 +103,14 @@ fn split_last(path: &[u8]) -> (&[u8], &[u8], bool) {
     (&path[..start], &path[start..end], end < path.len())
 }
 
+/// Walks of a path whose end is gone when its attributes are asked for, before that is the answer.
+const ENDED_MAX: u32 = 100;
+
+/// What a walk finds.
+type Found = (Ino, FileKind);
+
+const ROOT: Found = (Ino::ROOT, FileKind::Directory);
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LastLink {
     Follow,
@@ -121,61 +129,61 @@ impl<'a> Walk<'a> {
     }
 
     fn whole(&mut self, path: &[u8], last: LastLink) -> Result<Attr> {
-        match self.walk(Ino::ROOT, path, last)? {
-            Some(attr) => Ok(attr),
-            None => self.fs.getattr(Ino::ROOT),
+        for _ in 0..ENDED_MAX {
+            let ino = self.walk(Ino::ROOT, path, last)?.map_or(Ino::ROOT, |found| found.0);
+            match self.fs.getattr(ino) {
+                // It ended behind the walk; the path may name another by now.
+                Err(Error::Stale) => self.links = 0,
+                answer => return answer,
+            }
         }
+        Err(Error::Stale)
     }
 
     /// The directory at the end of a path; of an empty one, `start`.
     fn directory(&mut self, start: Ino, path: &[u8]) -> Result<Ino> {
         match self.walk(start, path, LastLink::Follow)? {
-            Some(attr) if attr.kind == FileKind::Directory => Ok(attr.ino),
+            Some((ino, FileKind::Directory)) => Ok(ino),
             Some(_) => Err(Error::NotDirectory),
             None => Ok(if path.starts_with(b"/") { Ino::ROOT } else { start }),
         }
     }
 
     /// Walks `path` from `start` (or from the root if it begins with '/'); `None` if it has no component.
-    fn walk(&mut self, start: Ino, path: &[u8], last: LastLink) -> Result<Option<Attr>> {
+    fn walk(&mut self, start: Ino, path: &[u8], last: LastLink) -> Result<Option<Found>> {
         let mut dir = if path.starts_with(b"/") { Ino::ROOT } else { start };
-        let mut at: Option<Attr> = None;
+        let mut at: Option<Found> = None;
         let mut rest = path;
         while let Some((component, after)) = next_component(rest) {
-            if let Some(attr) = at {
-                if attr.kind != FileKind::Directory {
-                    return Err(Error::NotDirectory);
-                }
-                dir = attr.ino;
+            match at {
+                Some((ino, FileKind::Directory)) => dir = ino,
+                Some(_) => return Err(Error::NotDirectory),
+                None => {}
             }
-            let attr = self.step(dir, component)?;
+            let found = self.step(dir, component)?;
             // What follows may be a mere '/': then the link is followed, whatever `last` says.
             let keep = after.is_empty() && last == LastLink::Keep;
-            at = Some(if attr.kind == FileKind::Symlink && !keep {
-                self.follow(dir, attr.ino)?
-            } else {
-                attr
-            });
+            at = Some(if found.1 == FileKind::Symlink && !keep { self.follow(dir, found.0)? } else { found });
             rest = after;
         }
         match at {
-            Some(attr) if path.ends_with(b"/") && attr.kind != FileKind::Directory => {
+            Some((_, kind)) if path.ends_with(b"/") && kind != FileKind::Directory => {
                 Err(Error::NotDirectory)
             }
             at => Ok(at),
         }
     }
 
-    fn step(&self, dir: Ino, component: &[u8]) -> Result<Attr> {
+    fn step(&self, dir: Ino, component: &[u8]) -> Result<Found> {
         if component != b"." && component != b".." {
-            return self.fs.lookup(self.cred, dir, Name::new(component)?);
+            return self.fs.step(self.cred, dir, Name::new(component)?);
         }
-        let here = self.fs.getattr(dir)?;
-        if here.kind != FileKind::Directory {
+        if self.fs.getattr(dir)?.kind != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
         self.fs.access(self.cred, dir, Permission::EXECUTE)?;
-        if component == b"." { Ok(here) } else { self.fs.getattr(self.fs.parent(dir)?) }
+        let ino = if component == b"." { dir } else { self.fs.parent(dir)? };
+        Ok((ino, FileKind::Directory))
     }
 
     fn link_target(&mut self, link: Ino) -> Result<Vec<u8>> {
@@ -186,22 +194,16 @@ impl<'a> Walk<'a> {
         self.fs.readlink(link)
     }
 
-    fn follow(&mut self, dir: Ino, link: Ino) -> Result<Attr> {
+    fn follow(&mut self, dir: Ino, link: Ino) -> Result<Found> {
         let target = self.link_target(link)?;
-        match self.walk(dir, &target, LastLink::Follow)? {
-            Some(attr) => Ok(attr),
-            None => self.fs.getattr(Ino::ROOT),
-        }
+        Ok(self.walk(dir, &target, LastLink::Follow)?.unwrap_or(ROOT))
     }
 
     fn open(&mut self, start: Ino, path: &[u8], flags: i32, perm: u16) -> Result<Handle> {
         if flags & libc::O_CREAT == 0 {
             let last = if flags & libc::O_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-            let attr = match self.walk(start, path, last)? {
-                Some(attr) => attr,
-                None => self.fs.getattr(Ino::ROOT)?,
-            };
-            return self.open_found(&attr, flags);
+            let found = self.walk(start, path, last)?.unwrap_or(ROOT);
+            return self.open_found(found, flags);
         }
         let (above, last, slash) = split_last(path);
         if last.is_empty() || last == b"." || last == b".." || slash {
@@ -214,13 +216,13 @@ impl<'a> Walk<'a> {
     fn open_or_create(&mut self, dir: Ino, name: Name<'_>, flags: i32, perm: u16) -> Result<Handle> {
         let exclusive = flags & libc::O_EXCL != 0;
         loop {
-            let found = if exclusive { Err(Error::NotFound) } else { self.fs.lookup(self.cred, dir, name) };
+            let found = if exclusive { Err(Error::NotFound) } else { self.fs.step(self.cred, dir, name) };
             match found {
-                Ok(attr) if attr.kind == FileKind::Symlink && flags & libc::O_NOFOLLOW == 0 => {
-                    let target = self.link_target(attr.ino)?;
+                Ok((ino, FileKind::Symlink)) if flags & libc::O_NOFOLLOW == 0 => {
+                    let target = self.link_target(ino)?;
                     return self.open(dir, &target, flags, perm);
                 }
-                Ok(attr) => return self.open_found(&attr, flags),
+                Ok(found) => return self.open_found(found, flags),
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -233,15 +235,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn open_found(&self, attr: &Attr, flags: i32) -> Result<Handle> {
-        match attr.kind {
+    fn open_found(&self, (ino, kind): Found, flags: i32) -> Result<Handle> {
+        match kind {
             FileKind::Symlink => return Err(Error::Loop),
             FileKind::Directory if flags & libc::O_CREAT != 0 => return Err(Error::IsDirectory),
             FileKind::Directory => {}
             _ if flags & libc::O_DIRECTORY != 0 => return Err(Error::NotDirectory),
             _ => {}
         }
-        self.fs.open(self.cred, attr.ino, OpenFlags::from_posix(flags))
+        self.fs.open(self.cred, ino, OpenFlags::from_posix(flags))
     }
 }
 

@@ -115,6 +115,31 @@ same! {
             zero_or_errno, call)
     }
 }
+/// As readahead(2): there is no page cache to fill. The kernel would fill its own, and pages of it take a file away from us.
+///
+/// # Safety
+/// As readahead(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readahead(fd: c_int, at: i64, len: usize) -> isize {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::readahead(fd, at, len) as c_int };
+    served(fd, Count::Advise, |used| used.file().unmapped(), zero_or_errno, call) as isize
+}
+
+// As posix_fadvise(2), which gives the error and does not set errno; for the same reason.
+same! {
+    [posix_fadvise posix_fadvise64] (fd: c_int, at: i64, len: i64, advice: c_int) {
+        |call: _| served(fd, Count::Advise, |used| advise(used, len, advice), |done| done.err().map_or(0, Errno::raw_os_error), call)
+    }
+}
+
+fn advise(used: &Used, len: i64, advice: c_int) -> Served<()> {
+    if len < 0 || !(libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) {
+        return Ok(Err(Errno::INVAL));
+    }
+    used.file().unmapped()
+}
+
 // As ftruncate(2).
 same! {
     [ftruncate ftruncate64] (fd: c_int, len: i64) {
@@ -144,6 +169,9 @@ fn allocate(used: &Used, mode: c_int, at: i64, len: i64) -> Served<()> {
         PUNCH => RangeOp::Punch,
         libc::FALLOC_FL_ZERO_RANGE => RangeOp::Zero { keep_size: false },
         ZERO_KEEP => RangeOp::Zero { keep_size: true },
+        // The kernel's FUSE refuses these two before it asks anybody.
+        libc::FALLOC_FL_COLLAPSE_RANGE => RangeOp::Collapse,
+        libc::FALLOC_FL_INSERT_RANGE => RangeOp::Insert,
         _ => return Err(Passed::Unserved),
     };
     unlimited(at.saturating_add(len))?;

@@ -1,0 +1,107 @@
+//! The same two copies at once on tmpfs, on the mount and on the mount with the bypass: who needs how long, and is every byte right.
+
+use super::programs::{check, succeed};
+use super::stamp;
+use crate::run;
+use crate::scratch::Scratch;
+use crate::size::Size;
+use anyhow::{Context, Result, ensure};
+use heddle_nvmfs::server::{Server, ServerOptions};
+use heddle_nvmfs::{Volume, inspect, place};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const FILE_BYTES: usize = 32 << 20;
+const COPIES: u64 = 2;
+
+/// Runs it; what it found.
+pub fn run(scratch: &Scratch, volume: &Volume, image: &Path, mnt: &Path) -> Result<String> {
+    let originals = scratch.dir().join("originals");
+    fs::create_dir(&originals)?;
+    for n in 0..COPIES {
+        fs::write(originals.join(n.to_string()), stamp::noise(10 + n, FILE_BYTES))?;
+    }
+    let (plain, name): (&dyn Fn(&mut Command), _) =
+        (&|_| (), if scratch.is_on_tmpfs() { "tmpfs" } else { "its directory" });
+    let there = copy(&originals, &scratch.dir().join("copies"), plain)?;
+    let mounted = copy(&originals, &mnt.join("copies"), plain)?;
+    let both = format!(
+        "   two cp processes, {} each: {} ms on {name}, {} ms on the mount",
+        Size(FILE_BYTES as u64),
+        there.as_millis(),
+        mounted.as_millis()
+    );
+    let right = "cmp finds every copy right";
+    let library = match run::library() {
+        Ok(library) => library,
+        Err(error) => return Ok(format!("{both}; {right}\n   the bypass: SKIPPED, {error}")),
+    };
+    let _door = open_door(scratch, volume, image)?;
+    let report = scratch.dir().join("report");
+    let bypassed = copy(&originals, &mnt.join("copies"), &|command| {
+        command.env("LD_PRELOAD", library.as_os_str()).env("HEDDLE_REPORT", &report);
+        command.env("HEDDLE_RUNTIME_DIR", doors(scratch));
+    })?;
+    let served = served(&report)?;
+    ensure!(served > 0, "the bypass served no call of cp and cmp: {}", fs::read_to_string(&report)?);
+    Ok(format!(
+        "{both}, {} ms with the bypass\n   ({served} calls skipped the kernel); {right}",
+        bypassed.as_millis()
+    ))
+}
+
+/// Copies all originals at once, then compares them; how long the copying took. Nothing stays.
+fn copy(originals: &Path, to: &Path, how: &dyn Fn(&mut Command)) -> Result<Duration> {
+    fs::create_dir(to)?;
+    let began = Instant::now();
+    let start = |n: u64| {
+        let mut cp = Command::new("cp");
+        cp.arg(originals.join(n.to_string())).arg(to.join(n.to_string()));
+        how(cp.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+        cp.spawn().context("cannot run cp")
+    };
+    for cp in (0..COPIES).map(start).collect::<Vec<_>>() {
+        check("cp", cp?.wait_with_output()?)?;
+    }
+    let took = began.elapsed();
+    for n in 0..COPIES {
+        let mut cmp = Command::new("cmp");
+        how(cmp.arg(originals.join(n.to_string())).arg(to.join(n.to_string())));
+        succeed(&mut cmp).context("a copy differs")?;
+    }
+    fs::remove_dir_all(to)?;
+    Ok(took)
+}
+
+fn doors(scratch: &Scratch) -> impl AsRef<OsStr> {
+    scratch.dir().join("doors")
+}
+
+/// Where the preloaded library looks for it.
+fn open_door(scratch: &Scratch, volume: &Volume, image: &Path) -> Result<Server> {
+    let file = File::open(image)?;
+    let found = inspect(image, file.metadata()?.len(), &|at, into| {
+        // What cannot be read is not a superblock: the buffer stays zero.
+        let _ = file.read_exact_at(into, at.0);
+    })?;
+    let socket = Path::new(doors(scratch).as_ref()).join(place::socket_name(found.uuid));
+    Ok(Server::start(volume, &ServerOptions { socket: Some(socket), ..ServerOptions::default() })?)
+}
+
+/// Calls that a report says were served.
+fn served(report: &Path) -> Result<u64> {
+    let text = fs::read_to_string(report).context("the bypass wrote no report")?;
+    let mut served = 0;
+    for line in text.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).context("the bypass' report")?;
+        served += ["read", "write", "seek", "sync", "stat", "resize"]
+            .iter()
+            .filter_map(|call| line[*call].as_u64())
+            .sum::<u64>();
+    }
+    Ok(served)
+}

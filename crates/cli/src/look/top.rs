@@ -1,0 +1,98 @@
+//! `heddle top`: what a mounted file system is doing, second by second.
+
+use super::figures::Stretch;
+use crate::output::{self, talk};
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Watch a mounted file system: calls, bytes, times, waits for locks, by process; until Ctrl-C
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Seconds between two looks
+    #[arg(long, short, default_value_t = 1.0, value_parser = seconds)]
+    interval: f64,
+    /// Show so many and end
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    count: Option<u64>,
+    /// As JSON, a line a look
+    #[arg(long)]
+    json: bool,
+    /// Where it is mounted (any directory in it), or its image
+    path: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  heddle top /mnt/h
+  heddle top --interval 0.5 /mnt/h
+  heddle top --json -n 10 /mnt/h > ten-seconds.jsonl
+
+What the figures mean: heddle stat --help.";
+
+/// The cursor goes home, and what was on the screen goes.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(secs) if (0.05..=86_400.0).contains(&secs) => Ok(secs),
+        _ => Err("a number of seconds is wanted, from 0.05 to 86400".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let socket = super::socket_of(&args.path)?;
+    let enough = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&enough)).context("cannot catch signals")?;
+    }
+    let on_screen = std::io::stdout().is_terminal() && !args.json;
+    let mut then = super::reading(&socket)?;
+    let mut shown = 0;
+    while args.count.is_none_or(|count| shown < count) {
+        if !wait(Duration::from_secs_f64(args.interval), &enough) {
+            return Ok(());
+        }
+        let now = match super::reading(&socket) {
+            Ok(now) => now,
+            Err(error) if shown > 0 && !socket.exists() => {
+                talk(&format!("heddle: {} was unmounted", args.path.display()));
+                drop(error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let stretch = Stretch::between(&then, &now);
+        if args.json {
+            output::data(&serde_json::to_string(&stretch.json()).context("no JSON form")?)?;
+        } else {
+            let clear = if on_screen { CLEAR } else { "" };
+            output::data(&format!("{clear}{}\n{}\n", super::name_of(&args.path), stretch.text()))?;
+        }
+        (then, shown) = (now, shown + 1);
+    }
+    Ok(())
+}
+
+/// Sleeps; false if it was interrupted.
+fn wait(long: Duration, enough: &AtomicBool) -> bool {
+    const STEP: Duration = Duration::from_millis(50);
+    let until = Instant::now() + long;
+    loop {
+        // ORDERING: Relaxed, a flag alone.
+        if enough.load(Relaxed) {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(STEP));
+    }
+}

@@ -1,0 +1,129 @@
+//! Looking on: `heddle stat`, `top`, and what Prometheus is told.
+
+mod common;
+
+use common::{Mounted, Place, command, heddle, own_namespace};
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: what another one forks holds this one's open files until it executes.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    own_namespace().then_some(guard)
+}
+
+/// 130 writes of a page and one read of two.
+fn work(mounted: &Mounted<'_>) {
+    let file =
+        fs::File::options().read(true).write(true).create_new(true).open(mounted.path("file")).unwrap();
+    for page in 0..130 {
+        file.write_all_at(&[1; 4096], page * 4096).unwrap();
+    }
+    file.read_exact_at(&mut [0; 8192], 0).unwrap();
+}
+
+fn stat(path: &str) -> Value {
+    serde_json::from_str(&heddle(&["stat", "--json", path]).ok().out).unwrap()
+}
+
+#[test]
+fn stat_tells_what_was_done_since_the_mount_in_every_variant() {
+    let Some(_alone) = alone() else { return };
+    for variant in ["heddle", "nova", "nova-tree"] {
+        let place = Place::with_image(variant);
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        work(&mounted);
+        let told = stat(&place.mnt());
+        let (write, read) = (&told["calls"]["write"], &told["calls"]["read"]);
+        assert_eq!((&write["count"], &write["bytes"]), (&130.into(), &(130 * 4096).into()), "{variant}");
+        assert_eq!((&read["count"], &read["bytes"]), (&1.into(), &8192.into()), "{variant}");
+        assert!(
+            write["timed"].as_u64() >= Some(3) && write["p99_ns"].as_u64() > Some(0),
+            "{variant}: {write}"
+        );
+        assert_eq!((&told["clients"][0]["is_mount"], &told["damaged"]), (&true.into(), &false.into()));
+        assert_eq!(stat(&place.image())["calls"]["write"], *write, "{variant}: by the image's path too");
+        let text = heddle(&["stat", &place.mnt()]).ok().out;
+        assert!(text.contains("write") && text.contains("(the mount)") && text.contains("half in"), "{text}");
+    }
+}
+
+#[test]
+fn top_shows_what_came_between_two_looks() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    work(&mounted);
+    let mut top = command(&["top", "--json", "--interval", "0.3", "-n", "3", &place.mnt()]);
+    let top = top.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    fs::write(mounted.path("later"), [3; 5000]).unwrap();
+    let out = String::from_utf8(top.wait_with_output().unwrap().stdout).unwrap();
+    let looks: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(looks.len(), 3, "{out}");
+    let bytes: u64 = looks.iter().map(|look| look["calls"]["write"]["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(bytes, 5000, "what was written before the first look is not shown");
+    assert!(looks.iter().all(|look| look["seconds"].as_f64() > Some(0.2)), "{out}");
+}
+
+#[test]
+fn prometheus_is_told_at_a_socket_and_at_a_port_of_this_machine() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let socket = place.text("metrics.sock");
+    let mounted = Mounted::new(&place, &["-o", &format!("log=/dev/null,metrics={socket}")]);
+    work(&mounted);
+    let ask = |question: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(question.as_bytes()).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    };
+    let said = ask("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    let (head, page) = said.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200 OK") && head.contains("version=0.0.4"), "{head}");
+    let value = |name: &str| {
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {page}")).parse::<f64>().unwrap()
+    };
+    assert_eq!(value("heddle_calls_total{call=\"write\"}"), 130.0);
+    assert_eq!(value("heddle_bytes_total{call=\"write\"}"), 130.0 * 4096.0);
+    assert_eq!(
+        value("heddle_call_seconds_count{call=\"write\"}"),
+        value("heddle_call_seconds_bucket{call=\"write\",le=\"+Inf\"}")
+    );
+    assert!(value("heddle_call_seconds_count{call=\"write\"}") >= 3.0 && value("heddle_free_bytes") > 0.0);
+    // Each line is a comment or a name and a number; each family is announced.
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, number) = line.rsplit_once(' ').unwrap();
+        assert!(number.parse::<f64>().is_ok() && name.starts_with("heddle_"), "{line}");
+    }
+    assert!(ask("GET /other HTTP/1.1\r\n\r\n").contains(" 404 "));
+    assert!(ask("rubbish\r\n\r\n").contains(" 400 "));
+    drop(UnixStream::connect(&socket).unwrap());
+    assert!(ask("GET / HTTP/1.0\r\n\r\n").contains(" 200 "), "who says nothing holds nobody up");
+    drop(mounted);
+    assert!(!std::path::Path::new(&socket).exists(), "the socket goes with the mount");
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_said_in_words() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    heddle(&["stat", "/no/such/place"]).failed(1, &["/no/such/place"]);
+    heddle(&["stat", &place.mnt()]).failed(1, &["no heddle file system is mounted there", "heddle mount"]);
+    heddle(&["top", &place.image()]).failed(1, &["no daemon listens there", "heddle mount"]);
+    heddle(&["top", "--interval", "0", &place.mnt()]).failed(2, &["seconds"]);
+    let options =
+        |metrics: &str| heddle(&["mount", "-o", &format!("metrics={metrics}"), &place.image(), &place.mnt()]);
+    options("0.0.0.0:9100").failed(2, &["0.0.0.0", "127.0.0.1:9100"]);
+    fs::write(place.path("file"), "kept").unwrap();
+    options(&place.text("file")).failed(1, &["is no socket"]);
+    assert_eq!(fs::read(place.path("file")).unwrap(), b"kept");
+}

@@ -1,0 +1,313 @@
+//! What a lane has done, counted by its holder and read by whoever looks on.
+//!
+//! State       words of the lane alone: a [`Tally`] a kind of call, waits for locks, and spans of sampled calls. `before` is what the
+//!             words said when the present holder came, so that one client's share can be told.
+//! Invariants  I1  only the lease holder writes, with plain stores to lines of its own: counting shares nothing. Readers see each word
+//!                 whole, several words at about the same time.
+//!             I2  words only grow, whoever holds the lane: sums over all lanes never go back.
+//! Cost        two loads, two adds and two stores a call, in one line; a clock is read in one call of [`SAMPLED_EVERY`] of a kind.
+//!             A signal's handler that counts in the middle of a count may lose one.
+//!
+//! The words are the standard library's in a model too: they decide nothing, and would only multiply what there is to explore.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// One call of so many of a kind is timed, the first included.
+pub const SAMPLED_EVERY: u64 = 64;
+
+/// Kinds of calls that are told apart.
+pub const KINDS: usize = 12;
+
+/// What a call does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Kind {
+    /// Read of a file or a symbolic link.
+    Read,
+    /// Write or append.
+    Write,
+    /// Open of what exists.
+    Open,
+    /// Last close of a handle.
+    Close,
+    /// Look-up of a name, or attributes asked for.
+    Look,
+    /// Reading a directory.
+    List,
+    /// A new file, directory, link or node.
+    Create,
+    /// Unlink or rmdir.
+    Remove,
+    /// Rename.
+    Rename,
+    /// Change of attributes, size or extended attributes.
+    Change,
+    /// Allocating, punching, zeroing, shifting.
+    Allocate,
+    /// Fsync.
+    Sync,
+}
+
+impl Kind {
+    /// All, in the order of their numbers.
+    pub const ALL: [Kind; KINDS] = [
+        Kind::Read,
+        Kind::Write,
+        Kind::Open,
+        Kind::Close,
+        Kind::Look,
+        Kind::List,
+        Kind::Create,
+        Kind::Remove,
+        Kind::Rename,
+        Kind::Change,
+        Kind::Allocate,
+        Kind::Sync,
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Open => "open",
+            Kind::Close => "close",
+            Kind::Look => "look",
+            Kind::List => "list",
+            Kind::Create => "create",
+            Kind::Remove => "remove",
+            Kind::Rename => "rename",
+            Kind::Change => "change",
+            Kind::Allocate => "allocate",
+            Kind::Sync => "sync",
+        }
+    }
+}
+
+/// Calls of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Calls, failed ones included.
+    pub calls: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+    /// Calls that were timed.
+    pub timed: u64,
+    /// Their times together, in ns.
+    pub timed_ns: u64,
+}
+
+const TALLY_WORDS: usize = 4;
+/// Words of all tallies, and of the waits behind them.
+pub const WORDS: usize = KINDS * TALLY_WORDS + 2;
+
+/// Everything that is counted of a lane, a client, a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Totals(pub [u64; WORDS]);
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals([0; WORDS])
+    }
+}
+
+impl Totals {
+    /// Of one kind.
+    pub fn of(&self, kind: Kind) -> Tally {
+        let at = kind as usize * TALLY_WORDS;
+        let [calls, bytes, timed, timed_ns] = [0, 1, 2, 3].map(|i| self.0[at + i]);
+        Tally { calls, bytes, timed, timed_ns }
+    }
+
+    /// Calls of all kinds.
+    pub fn calls(&self) -> u64 {
+        Kind::ALL.iter().map(|kind| self.of(*kind).calls).sum()
+    }
+
+    /// Times that a call slept for a lock that another lane held.
+    pub fn waits(&self) -> u64 {
+        self.0[WORDS - 2]
+    }
+
+    /// How long, together, in ns.
+    pub fn wait_ns(&self) -> u64 {
+        self.0[WORDS - 1]
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, other: &Totals) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
+    }
+
+    /// What came since `earlier`; nothing where that says more (another mount, a lane that was reset).
+    pub fn since(&self, earlier: &Totals) -> Totals {
+        let mut since = *self;
+        since.0.iter_mut().zip(earlier.0).for_each(|(now, then)| *now = now.saturating_sub(then));
+        since
+    }
+}
+
+/// Widths of time that timed calls are sorted into: four to each doubling, from [`SPAN_FIRST_NS`] on.
+pub const SPANS: usize = 96;
+const SPANS_A_DOUBLING: u32 = 4;
+/// End of the first one, in ns.
+pub const SPAN_FIRST_NS: u64 = 64;
+
+/// Which span a time belongs to.
+pub fn span_of(ns: u64) -> usize {
+    let Some(octave) = ns.max(1).ilog2().checked_sub(SPAN_FIRST_NS.ilog2()) else { return 0 };
+    let quarter = (ns >> (octave + SPAN_FIRST_NS.ilog2() - 2)) & 3;
+    ((octave * SPANS_A_DOUBLING) as usize + quarter as usize + 1).min(SPANS - 1)
+}
+
+/// Where a span ends, in ns; the last one has no end.
+pub fn span_end_ns(span: usize) -> u64 {
+    let (octave, quarter) = (span as u64 / 4, span as u64 % 4);
+    (SPAN_FIRST_NS * (4 + quarter) / 4) << octave
+}
+
+/// How many timed calls of each kind fell into each span.
+pub type Spans = [[u64; SPANS]; KINDS];
+
+/// See the module.
+#[repr(C, align(64))]
+pub struct Counts {
+    words: [AtomicU64; WORDS],
+    before: [AtomicU64; WORDS],
+    spans: [[AtomicU64; SPANS]; KINDS],
+    /// 1: the call under way is timed.
+    timing: AtomicU64,
+}
+
+impl Counts {
+    /// Nothing counted.
+    pub fn new() -> Counts {
+        let words = || std::array::from_fn(|_| AtomicU64::new(0));
+        Counts {
+            words: words(),
+            before: words(),
+            spans: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            timing: AtomicU64::new(0),
+        }
+    }
+
+    /// A call of this kind begins; a time if it is one that is timed.
+    #[inline]
+    pub fn begins(&self, kind: Kind) -> Option<Instant> {
+        // ORDERING: Relaxed here and below, I1.
+        let calls = self.words[kind as usize * TALLY_WORDS].load(Relaxed);
+        calls.is_multiple_of(SAMPLED_EVERY).then(|| self.times())
+    }
+
+    #[cold]
+    fn times(&self) -> Instant {
+        self.timing.store(1, Relaxed); // ORDERING: Relaxed, I1.
+        Instant::now()
+    }
+
+    /// Is the call under way one that is timed?
+    pub fn is_timing(&self) -> bool {
+        // ORDERING: Relaxed, I1.
+        self.timing.load(Relaxed) != 0
+    }
+
+    /// It is over.
+    #[inline]
+    pub fn ends(&self, kind: Kind, bytes: u64, began: Option<Instant>) {
+        let at = kind as usize * TALLY_WORDS;
+        grow(&self.words[at], 1);
+        if bytes != 0 {
+            grow(&self.words[at + 1], bytes);
+        }
+        if let Some(began) = began {
+            self.timed(kind, began.elapsed());
+        }
+    }
+
+    #[cold]
+    fn timed(&self, kind: Kind, took: Duration) {
+        self.timing.store(0, Relaxed); // ORDERING: Relaxed, I1.
+        let (at, ns) = (kind as usize * TALLY_WORDS, in_ns(took));
+        grow(&self.words[at + 2], 1);
+        grow(&self.words[at + 3], ns);
+        grow(&self.spans[kind as usize][span_of(ns)], 1);
+    }
+
+    /// A call slept for a lock; `calls` that it stands for.
+    #[cold]
+    pub fn waited(&self, calls: u64, took: Duration) {
+        grow(&self.words[WORDS - 2], calls);
+        grow(&self.words[WORDS - 1], in_ns(took).saturating_mul(calls));
+    }
+
+    /// A new holder comes.
+    pub fn comes(&self) {
+        for (before, now) in self.before.iter().zip(&self.words) {
+            // ORDERING: Relaxed, I1.
+            before.store(now.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// All that was ever counted here, and what was when the present holder came.
+    pub fn totals(&self) -> (Totals, Totals) {
+        // ORDERING: Relaxed, I1.
+        let read = |words: &[AtomicU64; WORDS]| Totals(std::array::from_fn(|i| words[i].load(Relaxed)));
+        let before = read(&self.before);
+        (read(&self.words), before)
+    }
+
+    /// Adds what was timed here to `sum`.
+    pub fn add_spans(&self, sum: &mut Spans) {
+        for (sums, spans) in sum.iter_mut().zip(&self.spans) {
+            for (sum, span) in sums.iter_mut().zip(spans) {
+                // ORDERING: Relaxed, I1.
+                *sum += span.load(Relaxed);
+            }
+        }
+    }
+}
+
+fn in_ns(took: Duration) -> u64 {
+    u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[inline]
+fn grow(word: &AtomicU64, by: u64) {
+    // ORDERING: Relaxed, I1: nobody else writes it.
+    word.store(word.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_lies_in_its_span() {
+        for ns in (0..5000).chain([1 << 20, 12_345_678, u64::MAX]) {
+            let span = span_of(ns);
+            assert!(span == SPANS - 1 || ns < span_end_ns(span), "{ns} ns in span {span}");
+            assert!(span == 0 || ns >= span_end_ns(span - 1), "{ns} ns in span {span}");
+        }
+        assert!(span_end_ns(SPANS - 2) > 500_000_000, "half a second is still told apart");
+    }
+
+    #[test]
+    fn a_client_is_shown_what_came_with_it_and_the_mount_all() {
+        let counts = Counts::new();
+        counts.ends(Kind::Write, 4096, counts.begins(Kind::Write));
+        counts.comes();
+        for _ in 0..SAMPLED_EVERY {
+            counts.ends(Kind::Write, 10, counts.begins(Kind::Write));
+        }
+        let (all, before) = counts.totals();
+        let own = all.since(&before).of(Kind::Write);
+        assert_eq!((own.calls, own.bytes, own.timed), (SAMPLED_EVERY, 10 * SAMPLED_EVERY, 1));
+        assert_eq!(all.of(Kind::Write).calls, SAMPLED_EVERY + 1);
+        assert_eq!(all.of(Kind::Write).timed, 2, "the first call is timed, and the 65th");
+        let mut spans = [[0; SPANS]; KINDS];
+        counts.add_spans(&mut spans);
+        assert_eq!(spans[Kind::Write as usize].iter().sum::<u64>(), 2);
+    }
+}

@@ -1,0 +1,108 @@
+//! Programs that copy trees: tar, rsync, cp. What they leave is what they were given, to the nanosecond and the hole.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::place::{Place, said};
+use super::{App, Figure, Length, figure, tree};
+
+pub const TAR: App = App {
+    name: "tar",
+    packages: &[("tar", "tar")],
+    about: "packs a tree into an archive on the place, unpacks it there; the tree is what it was",
+    group: None,
+    run: tar,
+};
+
+pub const RSYNC: App = App {
+    name: "rsync",
+    packages: &[("rsync", "rsync")],
+    about: "-aHAXS of a tree, twice, then changed files; the tree is what it was, by rsync's checksums too",
+    group: None,
+    run: rsync,
+};
+
+pub const CP: App = App {
+    name: "cp",
+    packages: &[("coreutils", "cp")],
+    about: "-a of a tree onto the place and within it; both are what it was",
+    group: None,
+    run: cp,
+};
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The tree that is copied, beside the place.
+fn source(place: &Place, length: Length) -> Result<PathBuf> {
+    let source = place.aside("source");
+    tree::make(&source, length.pick(200, 3_000))?;
+    Ok(source)
+}
+
+fn rate(names: usize, began: Instant) -> Figure {
+    figure("names copied", "names/s", names as f64 / began.elapsed().as_secs_f64())
+}
+
+fn tar(place: &Place, length: Length) -> Result<Vec<Figure>> {
+    let source = source(place, length)?;
+    let began = Instant::now();
+    said(
+        place
+            .command("tar")
+            .args(["--format=posix", "--sparse", "-cf", "archive.tar", "-C"])
+            .arg(&source)
+            .arg("."),
+        LIMIT,
+    )?;
+    std::fs::create_dir(place.dir.join("out"))?;
+    said(place.command("tar").args(["--same-owner", "-xpf", "archive.tar", "-C", "out"]), LIMIT)?;
+    let names = tree::compare(&place.dir.join("out"), &source)?;
+    let figures = vec![rate(names, began)];
+    // The archive itself, past the bypass.
+    said(place.plain("tar").args(["-df", "archive.tar", "-C"]).arg(&source), LIMIT)?;
+    Ok(figures)
+}
+
+fn rsync(place: &Place, length: Length) -> Result<Vec<Figure>> {
+    let source = source(place, length)?;
+    let from = format!("{}/", source.display());
+    // Without the last one it takes times of one second for the same.
+    let args = ["-aHAXS", "--no-inc-recursive", "--modify-window=-1"];
+    let began = Instant::now();
+    said(place.command("rsync").args(args).args([from.as_str(), "out/"]), LIMIT)?;
+    let out = place.dir.join("out");
+    let figures = vec![rate(tree::compare(&out, &source)?, began)];
+    // Some files change in the middle, and are mended in place.
+    for n in (0..200).step_by(3) {
+        let file = source.join(format!("d{}/e{}/file {n}", n % 17, n % 5));
+        if let Ok(mut bytes) = std::fs::read(&file) {
+            bytes.splice(bytes.len() / 2..bytes.len() / 2, b"changed".iter().copied());
+            std::fs::write(&file, bytes)?;
+        }
+    }
+    said(
+        place.command("rsync").args(args).args(["--inplace", "--no-whole-file", "--no-S", &from, "out/"]),
+        LIMIT,
+    )?;
+    tree::compare(&out, &source)?;
+    let differences = said(place.plain("rsync").args(args).args(["-nic", "--delete", &from, "out/"]), LIMIT)?;
+    ensure!(differences.is_empty(), "rsync -c finds differences: {differences}");
+    Ok(figures)
+}
+
+fn cp(place: &Place, length: Length) -> Result<Vec<Figure>> {
+    let source = source(place, length)?;
+    let copy = |command: &mut Command, from: &std::path::Path, to: &str| {
+        said(command.arg("-a").arg(from).arg(to), LIMIT)
+    };
+    let began = Instant::now();
+    copy(&mut place.command("cp"), &source, "first")?;
+    copy(&mut place.command("cp"), &place.dir.join("first"), "second")?;
+    let took = rate(2 * tree::compare(&place.dir.join("second"), &source)?, began);
+    tree::compare(&place.dir.join("first"), &source)?;
+    said(place.plain("diff").arg("-r").arg(&source).arg("second"), LIMIT)?;
+    Ok(vec![took])
+}

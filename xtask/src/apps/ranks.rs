@@ -1,0 +1,77 @@
+//! A program of ours for MPI (`xtask/c/ranks.c`): N ranks write one file, as plain MPI-IO and as a data set of parallel HDF5; every
+//! byte is read back by another rank than wrote it, and once more by a run without the bypass.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::place::{Place, said};
+use super::{App, Figure, Length, figure};
+
+pub const MPI: App = App {
+    name: "mpi",
+    packages: &[("openmpi-bin", "mpirun"), ("libopenmpi-dev", "mpicc")],
+    about: "4 ranks write stripes of one file; every byte is read by another rank, and again past the bypass",
+    group: None,
+    run: mpi,
+};
+
+pub const HDF5: App = App {
+    name: "hdf5",
+    packages: &[("openmpi-bin", "mpirun"), ("libhdf5-openmpi-dev", "h5pcc"), ("hdf5-tools", "h5dump")],
+    about: "4 ranks write one data set of a parallel HDF5 file; every byte is read by another rank, the file's structure by h5dump",
+    group: None,
+    run: hdf5,
+};
+
+const LIMIT: Duration = Duration::from_secs(300);
+const RANKS: &str = "4";
+
+fn mpi(place: &Place, length: Length) -> Result<Vec<Figure>> {
+    // An odd length: neighbours share pages.
+    run_ranks(place, "mpicc", &[], "file", [length.pick("64", "2000"), "50001"], "MPI-IO, 4 ranks")
+}
+
+fn hdf5(place: &Place, length: Length) -> Result<Vec<Figure>> {
+    let stripes = length.pick("64", "2000");
+    let figures =
+        run_ranks(place, "h5pcc", &["-DWITH_HDF5"], "file.h5", [stripes, "50001"], "HDF5, 4 ranks")?;
+    let shape = said(place.plain("h5dump").args(["-H", "file.h5"]), LIMIT)?;
+    anyhow::ensure!(shape.contains(&format!("( {stripes}, 50001 )")), "h5dump says: {shape}");
+    Ok(figures)
+}
+
+fn run_ranks(
+    place: &Place,
+    cc: &str,
+    flags: &[&str],
+    file: &str,
+    shape: [&str; 2],
+    what: &'static str,
+) -> Result<Vec<Figure>> {
+    let (program, source) = (place.aside("ranks"), place.aside("ranks.c"));
+    std::fs::write(&source, include_str!("../../c/ranks.c"))?;
+    said(place.plain(cc).args(["-O2", "-Wall", "-o"]).arg(&program).args(flags).arg(&source), LIMIT)?;
+    let ranks = |mut command: Command, does: &str| {
+        // Ranks are more than the machine's cores, and may be root's; shared memory alone joins them.
+        command.args([
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "-n",
+            RANKS,
+            "--mca",
+            "btl",
+            "self,vader",
+            "--mca",
+            "plm",
+            "isolated",
+        ]);
+        said(command.arg(&program).arg(file).args(shape).arg(does), LIMIT)
+    };
+    let out = ranks(place.command("mpirun"), "write")?;
+    ranks(place.plain("mpirun"), "check").context("past the bypass")?;
+    let word = |n: usize| out.split_whitespace().nth(n)?.parse::<f64>().ok();
+    let (seconds, bytes) = word(1).zip(word(3)).with_context(|| format!("the ranks said: {out}"))?;
+    Ok(vec![figure(what, "MB/s written", bytes / seconds / 1e6)])
+}
