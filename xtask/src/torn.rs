@@ -1,6 +1,7 @@
 //! Overlapping I/O is never torn: writers and readers on one file, every read checked, every variant.
 //!
-//! The checker is an ignored test of the NVM engine; here is only how many reads it makes of each shape.
+//! The checkers are tests: of threads an ignored one of the NVM engine, of processes one that attaches to the arena and one that goes
+//! through the mount, the bypass, and both at once. Here is only how many reads they make of each shape.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,17 +17,38 @@ pub const RIG: &str = "crates/nvmfs/tests/torn.rs";
 const READS: u64 = 1_000_000;
 const READS_IN_TEST: u64 = 10_000;
 
-/// `cargo xtask torn [--reads N]`
+/// `cargo xtask torn [--processes] [--reads N]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    let reads = match args {
+    let (processes, rest) = match args {
+        [first, rest @ ..] if first == "--processes" => (true, rest),
+        all => (false, all),
+    };
+    let reads = match rest {
         [] => READS,
         [option, count] if option == "--reads" => {
             count.parse().with_context(|| format!("--reads {count}: not a number"))?
         }
-        _ => bail!("usage: cargo xtask torn [--reads N]"),
+        _ => bail!("usage: cargo xtask torn [--processes] [--reads N]"),
     };
-    process::run(&mut command(root, reads), Duration::from_secs(6 * 3600))?;
+    let commands = if processes { of_processes(root, reads) } else { vec![command(root, reads)] };
+    for mut command in commands {
+        process::run(&mut command, Duration::from_secs(6 * 3600))?;
+    }
     Ok(true)
+}
+
+/// Attached to the arena; then through the mount, the bypass, and both.
+fn of_processes(root: &Path, reads: u64) -> Vec<Command> {
+    let attached = ["reads_of_one_process", "appends_of_several"];
+    let rigs: [(&str, &str, &[&str]); 2] =
+        [("heddle-nvmfs", "processes", &attached), ("heddle-cli", "together", &[])];
+    let commands = rigs.map(|(package, test, filters)| {
+        let mut command = process::cargo(root, &["test", "--release", "-p", package, "--test", test]);
+        command.args(["--", "--nocapture", "--test-threads=1"]).args(filters);
+        command.env("HEDDLE_TORN_READS", reads.to_string());
+        command
+    });
+    commands.into()
 }
 
 /// The short run of the test command.

@@ -12,7 +12,8 @@ use heddle_fxmark::{
     Access, Config, ConfigError, Progress, Run, Stride, Target, Workload, list, run as measure,
 };
 use heddle_nvmfs::{LockMode, Variant};
-use mounted::Mounts;
+use mounted::{Mounts, Way};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Run the FxMark workloads on engines and on the kernel's file systems, side by side
@@ -23,7 +24,8 @@ pub struct Args {
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
     /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (in process); NAME+mount (the same through
-    /// FUSE); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
+    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel
+    /// (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
     /// Numbers of workers, each on a CPU of its own
@@ -79,7 +81,7 @@ Examples:
   heddle fxmark DWOM DRBM --target nova,nova-interval,nova-array,nova-tree,heddle,tmpfs --cores 1,2
   heddle fxmark DWOM --access random --file-size 120M --segment 4K,16K,64K,256K --target nova-array,nova-tree
   heddle fxmark --target heddle,disk=/var/tmp --secs 5 --json results.json --html results.html
-  heddle fxmark DWOM --target heddle,heddle+mount,tmpfs --cores 2";
+  heddle fxmark DWOM --target heddle,heddle+mount,heddle+bypass,tmpfs --cores 1,2";
 
 fn stride(text: &str) -> Result<Stride, String> {
     match text.parse::<Size>() {
@@ -151,15 +153,40 @@ fn mount(args: &Args, config: &mut Config) -> Result<Option<Mounts>> {
     let locks = Locks { mode: args.lock_mode, segment_bytes: args.segment[0].0 };
     let mut mounts = None;
     for target in &mut config.targets {
-        if let Some(variant) = mounted::variant_of(target.name()) {
+        if let Some(way) = mounted::way_of(target.name()) {
             let on = match mounts.take() {
                 Some(on) => on,
                 None => Mounts::new()?,
             };
-            *target = mounts.insert(on).add(variant, locks, &need)?;
+            let on = mounts.insert(on);
+            *target = match way {
+                Way::Mount(variant) => on.add(variant, locks, &need)?,
+                Way::Bypass => on.add_bypass(options_of_a_run(args), &need)?,
+            };
         }
     }
     Ok(mounts)
+}
+
+/// What a run that another process makes must be told.
+fn options_of_a_run(args: &Args) -> Vec<OsString> {
+    let mut options: Vec<OsString> = vec!["--secs".into(), args.secs.to_string().into()];
+    let stride = if args.stride == Stride::Page { "4K" } else { "8M" };
+    let access = if args.access == Access::Fixed { "fixed" } else { "random" };
+    for (option, value) in [
+        ("--stride", stride.to_owned()),
+        ("--access", access.to_owned()),
+        ("--files", args.files.to_string()),
+    ] {
+        options.extend([option.into(), value.into()]);
+    }
+    if let Some(size) = args.file_size {
+        options.extend(["--file-size".into(), size.0.to_string().into()]);
+    }
+    for (option, given) in [("--faithful", args.faithful), ("--direct", args.direct)] {
+        options.extend(given.then(|| option.into()));
+    }
+    options
 }
 
 /// A target for each name, and for each size of segment where a name has segments and several sizes are asked for.
@@ -173,7 +200,7 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
     let plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
     let mut targets = Vec::new();
     for name in &args.targets {
-        if mounted::variant_of(name).is_some() {
+        if mounted::way_of(name).is_some() {
             // Mounted later, when all else is known to be right.
             targets.push(Target::Directory { label: name.clone(), path: PathBuf::new() });
             continue;

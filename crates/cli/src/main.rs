@@ -19,6 +19,7 @@ mod locks;
 mod look;
 mod mkfs;
 mod mount;
+mod mount_times;
 mod namespace;
 mod output;
 mod progress;
@@ -69,6 +70,7 @@ enum Command {
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
+    MountTimes(mount_times::Args),
     Crash(crash::Args),
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
@@ -81,6 +83,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // An image that is cut short, or media that fails, is an error of the calls that need it, and not the end of this process.
+    heddle_pmem::survive_faults();
     let args = match mount::helper::from_name(std::env::args_os().collect()) {
         Ok(Some(args)) => args,
         Ok(None) => std::env::args_os().collect(),
@@ -105,6 +109,7 @@ fn main() -> ExitCode {
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Bandwidth(args) => bandwidth::run(&args),
+        Command::MountTimes(args) => mount_times::run(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),

@@ -11,7 +11,7 @@ mod options;
 mod ready;
 
 use crate::output::talk;
-use crate::progress::Bar;
+use crate::progress::{Bar, Patient};
 use anyhow::{Context, Result};
 use heddle_fuse::{Mounted, Unmounter};
 use heddle_nvmfs::adopt::AdoptError;
@@ -223,8 +223,8 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
         Err(error) => return Err(crate::image::explain(&args.image, error)),
     };
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
-    let bar = Bar::of_things("recovering");
-    let progress = |done, total| bar.at(done, total);
+    let shown = Patient::new("reading");
+    let progress = |what: &'static str, done, total| shown.at(what, done, total);
     let how = heddle_nvmfs::MountOptions {
         variant: options.variant,
         read_only: options.read_only,
@@ -235,7 +235,7 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
     };
     let began = Instant::now();
     let volume = heddle_nvmfs::mount(region, &how)?;
-    drop(bar);
+    drop(shown);
     let report = &volume.report;
     talk(&format!(
         "{}: variant {}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}",

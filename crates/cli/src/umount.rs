@@ -39,8 +39,8 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Waits until nobody has the image; false: somebody keeps it, and it is not marked clean. An image that cannot be looked at is nobody's
-/// business here, nor is one that is still mounted elsewhere (read-only).
+/// Waits until nobody has the image; false: somebody keeps it, and it is not marked clean. An image that cannot be looked at is
+/// nobody's business here, nor is one that is still mounted elsewhere (read-only).
 fn let_go(image: &Path) -> bool {
     if mounted_at(image).is_some() {
         return true;

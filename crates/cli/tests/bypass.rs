@@ -3,34 +3,19 @@
 
 mod common;
 
-use common::{Mounted, Place, command, own_namespace};
+use common::{Mounted, Place, build_preload, command, own_namespace};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One test at a time: what another one forks holds this one's open files until it executes.
 fn alone() -> Option<MutexGuard<'static, ()>> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     own_namespace().then_some(guard)
-}
-
-/// The folder of libraries and of this test's programs, built once.
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_heddle")).parent().unwrap().to_path_buf();
-        // Built already where all packages are tested: then this only looks.
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "-q", "-p", "heddle-preload", "-p", "heddle-c", "--target-dir"]);
-        cargo.arg(folder.parent().unwrap()).args((!cfg!(debug_assertions)).then_some("--release"));
-        let said = cargo.output().unwrap();
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-        folder
-    })
 }
 
 fn compiled(place: &Place, source: &str, extra: &[&str]) -> Option<PathBuf> {
@@ -47,7 +32,7 @@ fn compiled(place: &Place, source: &str, extra: &[&str]) -> Option<PathBuf> {
 
 /// `heddle run -- COMMAND…` with a report: what it said, and the report's lines.
 fn run(place: &Place, args: &[&str]) -> (Output, Vec<serde_json::Value>) {
-    built();
+    build_preload();
     let report = place.path("report");
     let _ = fs::remove_file(&report);
     let mut all = vec!["run", "--"];
@@ -160,7 +145,7 @@ fn the_python_example_loses_no_record_through_the_mount_and_with_the_bypass() {
 fn the_example_in_c_compiles_without_a_warning_and_counts_right() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
-    let libraries = built().to_str().unwrap();
+    let libraries = build_preload().to_str().unwrap();
     let (include, libs) = (format!("-I{C_API}/include"), format!("-L{libraries}"));
     let strict = [
         "-std=c99",
@@ -194,7 +179,7 @@ fn members_of_the_attach_group_are_served_though_they_may_not_read_the_image() {
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null,attach-group=54321"]);
     fs::set_permissions(place.mnt(), Permissions::from_mode(0o777)).unwrap();
     let (heddle, report) = (env!("CARGO_BIN_EXE_heddle"), place.path("report"));
-    built();
+    build_preload();
     fs::File::create(&report).unwrap().set_permissions(Permissions::from_mode(0o666)).unwrap();
     let write = format!("import os; os.write(os.open('{}', 65), b'x')", mounted.path("file").display());
     let mut member = Command::new("setpriv");
@@ -289,7 +274,7 @@ fn ranges_are_cut_out_and_inserted_though_the_kernels_fuse_refuses_to() {
 fn what_cannot_be_run_or_attached_to_is_said_in_words() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
-    built();
+    build_preload();
     common::heddle(&["run", "--", "/no/such/program"]).failed(1, &["/no/such/program"]);
     common::heddle(&["run", "--image", &place.image(), "--", "true"]).failed(1, &["heddle mount IMAGE DIR"]);
     let mounted = Mounted::new(&place, &["-o", "no_attach,log=/dev/null"]);
@@ -312,6 +297,34 @@ fn a_program_started_by_another_name_keeps_its_name() {
     let out = command
         .arg0("anything")
         .args(["run", "--", "sh", "-c", "echo $0"])
-        .env("HEDDLE_PRELOAD", built().join("libheddle_preload.so"));
+        .env("HEDDLE_PRELOAD", build_preload().join("libheddle_preload.so"));
     assert_eq!(out.output().unwrap().stdout, b"sh\n");
+}
+
+#[test]
+fn fxmark_measures_a_program_under_the_bypass_and_sees_that_it_was_served() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let run = [
+        "fxmark",
+        "DWOM",
+        "DRBL",
+        "DWTL",
+        "MWCL",
+        "--target",
+        "heddle+bypass",
+        "--secs",
+        "0.05",
+        "--repeat",
+        "1",
+    ];
+    let rest = ["--files", "64", "--file-size", "1M", "--cores", "1,2", "--json", "-"];
+    let said = common::heddle(&[&run[..], &rest[..]].concat()).ok();
+    let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 8);
+    assert!(
+        runs.iter().all(|run| run["target"] == "heddle+bypass" && run["ops"].as_u64() > Some(0)),
+        "{report}"
+    );
 }

@@ -35,6 +35,6 @@ pub use config::{Access, Config, ConfigError, Stride};
 pub use machine::{Machine, memory_available_bytes};
 pub use report::{Cell, Options, Report, Run};
 pub use runner::{Lines, Progress, run};
-pub use target::{Kernel, Need, Opener, Session, Target};
+pub use target::{Elsewhere, Kernel, Need, Opener, Session, Target};
 pub use turns::{Rounds, Watch, run_in_turns};
 pub use workload::{Workload, list};

@@ -14,7 +14,7 @@ pub use summary::Cell;
 use crate::board::Board;
 use crate::config::{Access, Config, Job, Stride};
 use crate::{Machine, Workload};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Version of the JSON form; changes when a key changes its meaning or goes.
@@ -50,7 +50,7 @@ pub struct Options {
 }
 
 /// One run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// What the workers did.
     pub workload: Workload,

@@ -73,6 +73,12 @@ fn one(target: &Target, job: &Job, cpus: &[usize], repeat: u32) -> Run {
             Ground::ram_disk(*kernel, &need).and_then(|on| processes::run(&on, job, cpus))
         }
         Target::Directory { path, .. } => processes::run(&Ground::Inside { path: path.clone() }, job, cpus),
+        Target::Elsewhere { name, run } => {
+            return match run(job.workload, job.workers) {
+                Ok(run) => Run { target: name.clone(), repeat, ..run },
+                Err(error) => Run::failed(name, job, repeat, error),
+            };
+        }
     };
     match board {
         Ok(board) => Run::measured(target.name(), job, repeat, &board),

@@ -3,7 +3,7 @@
 use crate::bench::lookup;
 use crate::config::Job;
 use crate::page::PAGE_BYTES;
-use crate::{ConfigError, Workload};
+use crate::{ConfigError, Run, Workload};
 use heddle_vfs::FileSystem;
 use std::fmt;
 use std::path::PathBuf;
@@ -33,6 +33,9 @@ pub struct Session {
 /// Makes a throw-away image big enough and mounts it.
 pub type Opener = Arc<dyn Fn(&Need) -> anyhow::Result<Session> + Send + Sync>;
 
+/// Makes a run of a workload with so many workers, in a program of its own; an error is why there is no result.
+pub type Elsewhere = Arc<dyn Fn(Workload, usize) -> Result<Run, String> + Send + Sync>;
+
 /// Something to measure.
 #[derive(Clone)]
 pub enum Target {
@@ -51,6 +54,13 @@ pub enum Target {
         label: String,
         /// Each run works in a new directory inside, and removes it.
         path: PathBuf,
+    },
+    /// What only a program that is started for it can measure.
+    Elsewhere {
+        /// Its name in reports.
+        name: String,
+        /// Makes a run.
+        run: Elsewhere,
     },
 }
 
@@ -88,7 +98,7 @@ impl Target {
     /// Its name in reports.
     pub fn name(&self) -> &str {
         match self {
-            Target::InProcess { name, .. } => name,
+            Target::InProcess { name, .. } | Target::Elsewhere { name, .. } => name,
             Target::Kernel(kernel) => kernel.name(),
             Target::Directory { label, .. } => label,
         }

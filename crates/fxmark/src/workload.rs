@@ -4,11 +4,11 @@
 //!         write, operation, sharing level); the mixes are those of SRL's Fig. 12 (c, d).
 
 use crate::ConfigError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What the workers of a run do.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "SPECS below says what each one is, in one place for people and program")]
 #[rustfmt::skip]
 pub enum Workload {

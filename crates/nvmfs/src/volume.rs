@@ -362,7 +362,8 @@ fn arena(bytes: usize) -> std::result::Result<Arena, heddle_arena::MapError> {
 /// Mounts a region: reads what it holds, recovers, and takes it into use.
 ///
 /// # Errors
-/// One variant of [`VolumeError`] a cause; the region is unchanged then.
+/// One variant of [`VolumeError`] a cause; the region is unchanged then, but where the last step finds the image too full to give a
+/// directory the record that a rename owed it.
 pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let path = place(&region);
     let mut superblock = read_superblock(&region)?;
@@ -399,11 +400,12 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let parts = Parts { region, arena: Arc::new(arena), variant, locks, on_lock: options.on_lock, read_only };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
     let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
+    let judged = recovery::judge(&core, options.progress.unwrap_or(&|_, _, _| {})).map_err(recovery)?;
     if !read_only {
-        // The epoch is durable before anything is written under it (protocol review D4c).
+        // PERSIST: the epoch is durable before anything is written under it (protocol review D4c).
         write_superblock(&core.region, &core.layout, superblock);
     }
-    let report = recovery::recover(&core, options.progress.unwrap_or(&|_, _| {})).map_err(recovery)?;
+    let report = judged.settle(&core).map_err(recovery)?;
     Ok(Volume { fs: NvmFs { core }, superblock, was_clean, report })
 }
 
@@ -421,6 +423,11 @@ impl Volume {
     /// Which system it is mounted as.
     pub fn variant(&self) -> Variant {
         self.fs.core.variant
+    }
+
+    /// Bytes of memory that its volatile state takes: indexes, tables of names, free map.
+    pub fn memory_bytes(&self) -> u64 {
+        self.fs.core.arena.used_bytes()
     }
 
     /// Was it unmounted cleanly before?

@@ -4,6 +4,9 @@
 //! `HEDDLE_FLIP_STRIDE`: every so many bits of the metadata is flipped (1: all of them; a prime reaches all kinds of fields).
 
 mod common;
+mod images {
+    mod mounts;
+}
 
 use common::{Short, each_variant, env, options, root};
 use heddle_nvmfs::{Variant, Volume, VolumeError, format_region, mount};
@@ -69,8 +72,15 @@ fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
+/// Mounts a copy.
+///
+/// # Panics
+/// If the mount is refused, and has written something all the same.
 fn mounted(image: &[u8]) -> Result<Volume, VolumeError> {
-    mount(Region::simulated_from(image).0, &options())
+    let (region, simulator) = Region::simulated_from(image);
+    let mounted = mount(region, &options());
+    assert!(mounted.is_ok() || simulator.stores() == 0, "a mount that was refused has written");
+    mounted
 }
 
 fn refused(image: &[u8]) -> VolumeError {

@@ -135,17 +135,19 @@ fn two_attachments_of_one_process_are_one_file_system() {
 
 #[test]
 fn reads_of_one_process_see_writes_of_others_whole_or_not_at_all() {
-    let rounds = env("HEDDLE_TORN_READS", 3000);
+    let reads = env("HEDDLE_TORN_READS", 3000);
     for (offset, len) in [(0, 4096), (100, 16 << 10), (1000, 256 << 10)] {
         let house = House::new(64 << 20);
         let file = house.fs().new_file(Ino::ROOT, "torn");
         house.fs().write(&file, 0, &vec![1; 300 << 10]).unwrap();
-        let rounds = rounds * 4096 / len.clamp(4096, 65536);
-        let writers: Vec<_> =
-            (0..2).map(|_| start(&house, &format!("stamps {offset} {len} {rounds}"))).collect();
+        // Of two readers; the largest costs some fifty times the smallest.
+        let each = (if len > 64 << 10 { reads / 10 } else { reads }).div_ceil(2);
+        let writers: Vec<_> = (0..2).map(|_| start(&house, &format!("stamps {offset} {len}"))).collect();
         let readers: Vec<_> =
-            (0..2).map(|_| start(&house, &format!("checks {offset} {len} {rounds}"))).collect();
-        writers.into_iter().chain(readers).for_each(Role::succeeds);
+            (0..2).map(|_| start(&house, &format!("checks {offset} {len} {each}"))).collect();
+        readers.into_iter().for_each(|reader| reader.succeeds_within(Duration::from_secs(3600)));
+        println!("{len} bytes at {offset}: {} reads, none torn", 2 * each);
+        drop(writers);
     }
 }
 

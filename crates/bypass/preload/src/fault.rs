@@ -41,7 +41,7 @@ unsafe extern "C" {
     static heddle_touch_write_bad: u8;
 }
 
-// Touches `first`, then every page's first byte up to `last`, then `last`.
+// Touches `first`, then every further page's first byte up to `last`: a byte of each page.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".hidden heddle_touch_read", ".hidden heddle_touch_read_bad",
@@ -50,8 +50,7 @@ std::arch::global_asm!(
     "2: movzx eax, byte ptr [rdi]",
     "and rdi, -{page}", "add rdi, {page}", "jc 3f",
     "cmp rdi, rsi", "jbe 2b",
-    "3: movzx eax, byte ptr [rsi]",
-    "xor eax, eax", "ret",
+    "3: xor eax, eax", "ret",
     "heddle_touch_read_bad:", "mov eax, 1", "ret",
     ".hidden heddle_touch_write", ".hidden heddle_touch_write_bad",
     ".globl heddle_touch_write", ".globl heddle_touch_write_bad",
@@ -59,8 +58,7 @@ std::arch::global_asm!(
     "2: lock add byte ptr [rdi], 0",
     "and rdi, -{page}", "add rdi, {page}", "jc 3f",
     "cmp rdi, rsi", "jbe 2b",
-    "3: lock add byte ptr [rsi], 0",
-    "xor eax, eax", "ret",
+    "3: xor eax, eax", "ret",
     "heddle_touch_write_bad:", "mov eax, 1", "ret",
     page = const PAGE,
 );
@@ -73,8 +71,7 @@ std::arch::global_asm!(
     "2: ldrb w2, [x0]",
     "and x0, x0, #-{page}", "adds x0, x0, #{page}", "b.cs 3f",
     "cmp x0, x1", "b.ls 2b",
-    "3: ldrb w2, [x1]",
-    "mov x0, #0", "ret",
+    "3: mov x0, #0", "ret",
     "heddle_touch_read_bad:", "mov x0, #1", "ret",
     ".hidden heddle_touch_write", ".hidden heddle_touch_write_bad",
     ".globl heddle_touch_write", ".globl heddle_touch_write_bad",
@@ -82,8 +79,7 @@ std::arch::global_asm!(
     "2: ldxrb w2, [x0]", "stxrb w3, w2, [x0]", "cbnz w3, 2b",
     "and x0, x0, #-{page}", "adds x0, x0, #{page}", "b.cs 3f",
     "cmp x0, x1", "b.ls 2b",
-    "3: ldxrb w2, [x1]", "stxrb w3, w2, [x1]", "cbnz w3, 3b",
-    "mov x0, #0", "ret",
+    "3: mov x0, #0", "ret",
     "heddle_touch_write_bad:", "mov x0, #1", "ret",
     page = const PAGE,
 );

@@ -11,7 +11,8 @@ use crate::thread::{Busy, Record, here, records};
 use heddle_bypass::{Attachments, File, Found, Told};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
@@ -89,7 +90,8 @@ impl Used {
 
 impl Drop for Used {
     fn drop(&mut self) {
-        self.record.uses.store(null_mut(), SeqCst);
+        // ORDERING: Release, after all that was done with it: who finds it gone may give the file back (T1).
+        self.record.uses.store(null_mut(), Release);
     }
 }
 

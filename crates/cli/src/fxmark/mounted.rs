@@ -1,53 +1,155 @@
-//! Targets `NAME+mount`: an image in memory, served through FUSE, used by forked processes as any directory is.
+//! Targets `NAME+mount`: an image in memory, served through FUSE, used by forked processes as any directory is. `heddle+bypass`: the same
+//! with the bypass preloaded, so that each run is made by this program started anew; it must say that it was served.
 //!
 //! One image serves all runs of its target, sized for the largest of them; each run works in a directory of its own.
 
 use crate::engines::{self, Locks};
 use crate::namespace;
+use crate::run::library;
 use crate::scratch::Scratch;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use heddle_fuse::{MountOptions, Mounted};
-use heddle_fxmark::{Need, Target};
-use heddle_nvmfs::{Variant, Volume};
+use heddle_fxmark::{Need, Run, Target, Workload};
+use heddle_nvmfs::server::{Server, ServerOptions};
+use heddle_nvmfs::{Variant, Volume, format_region, inspect, mount, place};
+use heddle_pmem::{OpenOptions, Region};
+use std::ffi::OsString;
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
-/// The variant behind `NAME+mount`.
-pub fn variant_of(target: &str) -> Option<Variant> {
-    Variant::from_name(target.strip_suffix("+mount")?)
+/// What a target that needs a mount measures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// `NAME+mount`.
+    Mount(Variant),
+    /// `heddle+bypass`.
+    Bypass,
+}
+
+/// How a target of this name is mounted, if it is.
+pub fn way_of(target: &str) -> Option<Way> {
+    match target.split_once('+')? {
+        (name, "mount") => Variant::from_name(name).map(Way::Mount),
+        (name, "bypass") => Variant::from_name(name).filter(|v| *v == Variant::Heddle).map(|_| Way::Bypass),
+        _ => None,
+    }
 }
 
 /// Every mount of a benchmark; unmounted when dropped, the directory last.
 pub struct Mounts {
-    mounts: Vec<(Mounted, Volume)>,
+    mounts: Vec<(Mounted, Volume, Option<Server>)>,
     scratch: Scratch,
 }
 
 impl Mounts {
     /// Must be called by the thread that runs the benchmark: the mounts are that thread's alone.
     pub fn new() -> Result<Mounts> {
-        namespace::enter().map_err(|why| anyhow!("targets NAME+mount cannot be mounted: {why}"))?;
+        namespace::enter()
+            .map_err(|why| anyhow!("targets NAME+mount and heddle+bypass cannot be mounted: {why}"))?;
         Ok(Mounts { mounts: Vec::new(), scratch: Scratch::new()? })
     }
 
     /// A fresh image, mounted.
     pub fn add(&mut self, variant: Variant, locks: Locks, need: &Need) -> Result<Target> {
         let label = format!("{}+mount", variant.name());
-        let path = self.scratch.dir().join(&label);
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let volume = engines::fresh(variant, locks, engines::image_bytes(need))?;
-        let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &path, &MountOptions::default())?;
-        self.scratch.has_mount(mounted.unmounter());
-        self.mounts.push((mounted, volume));
+        let path = self.serve(&label, volume, None, MountOptions::default())?;
         Ok(Target::Directory { label, path })
     }
+
+    /// A fresh image, mounted, to which programs with the bypass attach. `args`: the options of each run.
+    pub fn add_bypass(&mut self, args: Vec<OsString>, need: &Need) -> Result<Target> {
+        let name = "heddle+bypass".to_owned();
+        let library = library()?;
+        let image = self.scratch.dir().join("bypass.img");
+        let region = Region::create(&image, engines::image_bytes(need), &OpenOptions::default())?;
+        format_region(&region, Variant::Heddle)?;
+        let uuid = inspect(&image, region.len_bytes(), &|at, into| region.read(at, into))?.uuid;
+        let volume = mount(region, &heddle_nvmfs::MountOptions::default())?;
+        // Where the library looks for the door.
+        let doors = self.scratch.dir().join("doors");
+        let options =
+            ServerOptions { socket: Some(doors.join(place::socket_name(uuid))), ..ServerOptions::default() };
+        let server = Server::start(&volume, &options)?;
+        let how = MountOptions { source: image.display().to_string(), ..MountOptions::default() };
+        let path = self.serve(&name, volume, Some(server), how)?;
+        let program = Bypassed { library, doors, path, report: self.scratch.dir().join("report"), args };
+        let run = move |workload, workers| program.run(workload, workers).map_err(|e| format!("{e:#}"));
+        Ok(Target::Elsewhere { name, run: Arc::new(run) })
+    }
+
+    fn serve(
+        &mut self,
+        label: &str,
+        volume: Volume,
+        server: Option<Server>,
+        how: MountOptions,
+    ) -> Result<PathBuf> {
+        let path = self.scratch.dir().join(label);
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &path, &how)?;
+        self.scratch.has_mount(mounted.unmounter());
+        self.mounts.push((mounted, volume, server));
+        Ok(path)
+    }
+}
+
+/// How a run under the bypass is made.
+struct Bypassed {
+    library: PathBuf,
+    doors: PathBuf,
+    path: PathBuf,
+    report: PathBuf,
+    args: Vec<OsString>,
+}
+
+impl Bypassed {
+    fn run(&self, workload: Workload, workers: usize) -> Result<Run> {
+        let _gone = fs::remove_file(&self.report);
+        let mut target = OsString::from("bypassed=");
+        target.push(&self.path);
+        let mut program = Command::new("/proc/self/exe");
+        program.args(["fxmark", &workload.to_string(), "--cores", &workers.to_string(), "--repeat", "1"]);
+        program.args(["--json", "-", "--target"]).arg(target).args(&self.args);
+        program.env("LD_PRELOAD", &self.library).env("HEDDLE_RUNTIME_DIR", &self.doors);
+        let said = program.env("HEDDLE_REPORT", &self.report).output().context("cannot start it")?;
+        let Ok(mut report) = serde_json::from_slice::<serde_json::Value>(&said.stdout) else {
+            bail!("it gave no result: {}", String::from_utf8_lossy(&said.stderr).trim());
+        };
+        let run: Run = serde_json::from_value(report["runs"][0].take()).context("it gave no result")?;
+        if run.error.is_none() && is_of_data(workload) {
+            let served = served(&self.report)?;
+            ensure!(served >= run.ops, "the bypass served {served} of {} calls", run.ops);
+        }
+        Ok(run)
+    }
+}
+
+/// Are its operations reads and writes of open files?
+fn is_of_data(workload: Workload) -> bool {
+    let name = workload.to_string();
+    name.starts_with('D') || name.starts_with("MIX")
+}
+
+/// Data calls that the engine served, of all processes.
+fn served(report: &Path) -> Result<u64> {
+    let lines = fs::read_to_string(report).context("the bypass gave no report: it was not loaded")?;
+    let mut served = 0;
+    for line in lines.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).context("the report of the bypass")?;
+        served += ["read", "write", "resize"].iter().filter_map(|what| line[what].as_u64()).sum::<u64>();
+    }
+    Ok(served)
 }
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        for (mounted, volume) in self.mounts.drain(..) {
+        for (mounted, volume, server) in self.mounts.drain(..) {
             // Unmounts, and returns when the engine is not in use any more.
             drop(mounted);
+            drop(server);
             volume.unmount();
         }
     }

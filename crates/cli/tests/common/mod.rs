@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 /// What the command said.
 pub struct Said {
@@ -61,8 +62,12 @@ impl Place {
     }
 
     pub fn with_image(variant: &str) -> Place {
+        Place::with_image_of(variant, "8M")
+    }
+
+    pub fn with_image_of(variant: &str, size: &str) -> Place {
         let place = Place::new();
-        heddle(&["mkfs", "--size", "8M", "--variant", variant, &place.image()]).ok();
+        heddle(&["mkfs", "--size", size, "--variant", variant, &place.image()]).ok();
         place
     }
 
@@ -93,6 +98,21 @@ impl Place {
     pub fn mount(&self) -> Said {
         heddle(&["mount", "--foreground", &self.image(), &self.mnt()])
     }
+}
+
+/// Builds the libraries that programs preload or link, once; where they are.
+pub fn build_preload() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_heddle")).parent().unwrap().to_path_buf();
+        // Built already where all packages are tested: then this only looks.
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "-q", "-p", "heddle-preload", "-p", "heddle-c", "--target-dir"]);
+        cargo.arg(folder.parent().unwrap()).args((!cfg!(debug_assertions)).then_some("--release"));
+        let said = cargo.output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        folder
+    })
 }
 
 /// Gives the calling thread mounts of its own, or says loudly that nothing is tested.

@@ -13,8 +13,9 @@
 //!
 //! A blob is durable before its record is written, so that it is never torn.
 
+use super::fields::{attribute, blob as f, run};
 use super::pointer::{self, Place, Target};
-use super::word::{crc, field, word};
+use super::word::{crc, word};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo};
 use heddle_vfs::XattrName;
 use heddle_vfs::xattr::{XATTR_TOTAL_MAX_BYTES, Xattrs};
@@ -28,10 +29,8 @@ const HEAD_BYTES: usize = 4;
 /// Most blocks of the attributes of an inode: each has a name of a byte at least.
 pub const XATTR_BLOCKS_MAX: usize = (XATTR_TOTAL_MAX_BYTES * (1 + HEAD_BYTES)).div_ceil(WORDS_A_BLOCK * 8);
 
-const UNWRITTEN: u64 = 1 << PageNo::BITS;
-
 /// What a blob holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// Extended attributes.
     Xattrs,
@@ -66,7 +65,7 @@ pub fn encode(
     words.push(next.map_or(0, |n| pointer::encode(seed, owner, kind.next_of(at), n)));
     words.extend(body);
     let sum = crc(seed_of(seed, owner, kind, at), &words[1..]);
-    words[0] = word(u64::from(sum) | (body.len() as u64) << 32);
+    words[0] = word(f::CRC.put(u64::from(sum)) | f::COUNT.put(body.len() as u64));
     words
 }
 
@@ -79,13 +78,13 @@ pub fn decode(
     word_at: impl Fn(usize) -> u64,
 ) -> Option<(Vec<u64>, Option<BlockNo>)> {
     let head = word_at(0);
-    let count = field(head, 32, 10) as usize;
+    let count = f::COUNT.of(head) as usize;
     if count > WORDS_A_BLOCK {
         return None;
     }
     let mut body: Vec<u64> = (1..2 + count).map(word_at).collect();
     let sum = crc(seed_of(seed, owner, kind, at), &body);
-    if head != word(u64::from(sum) | (count as u64) << 32) {
+    if head != word(f::CRC.put(u64::from(sum)) | f::COUNT.put(count as u64)) {
         return None;
     }
     let next = match pointer::decode(seed, owner, kind.next_of(at), body[0]) {
@@ -101,7 +100,9 @@ pub fn decode(
 pub fn words_of_xattrs(xattrs: &Xattrs) -> Vec<u64> {
     let mut bytes = Vec::new();
     for (name, value) in xattrs.iter() {
-        bytes.extend((name.len() as u32 | (value.len() as u32) << 8).to_le_bytes());
+        let head =
+            attribute::NAME_BYTES.put(name.len() as u64) | attribute::VALUE_BYTES.put(value.len() as u64);
+        bytes.extend((head as u32).to_le_bytes());
         bytes.extend(name);
         bytes.extend(value);
     }
@@ -115,12 +116,12 @@ pub fn xattrs_of_words(words: &[u64]) -> Option<Xattrs> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (mut xattrs, mut rest) = (Xattrs::default(), &bytes[..]);
     while let Some((head, behind)) = rest.split_first_chunk::<HEAD_BYTES>() {
-        let head = u32::from_le_bytes(*head);
+        let head = u64::from(u32::from_le_bytes(*head));
         if head == 0 {
             break;
         }
-        let (name, behind) = behind.split_at_checked(head as usize & 0xff)?;
-        let (value, behind) = behind.split_at_checked(head as usize >> 8)?;
+        let (name, behind) = behind.split_at_checked(attribute::NAME_BYTES.of(head) as usize)?;
+        let (value, behind) = behind.split_at_checked(attribute::VALUE_BYTES.of(head) as usize)?;
         xattrs.put(XattrName::new(name).ok()?, value.to_vec()).ok()?;
         rest = behind;
     }
@@ -140,9 +141,11 @@ pub struct MapRun {
 
 /// The words of a map.
 pub fn words_of_map(runs: &[MapRun]) -> Vec<u64> {
-    let words = |run: &MapRun| {
-        let flag = if run.unwritten { UNWRITTEN } else { 0 };
-        [run.page.0 | flag, run.blocks.block.0 | run.blocks.count << BlockNo::BITS]
+    let words = |of: &MapRun| {
+        [
+            run::PAGE.put(of.page.0) | run::UNWRITTEN.put(u64::from(of.unwritten)),
+            run::BLOCK.put(of.blocks.block.0) | run::PAGES.put(of.blocks.count),
+        ]
     };
     runs.iter().flat_map(words).collect()
 }
@@ -153,16 +156,13 @@ pub fn map_of_words(words: &[u64]) -> Option<Vec<MapRun>> {
     let mut from = 0;
     for pair in words.chunks(2) {
         let [first, second] = *pair else { return None };
-        let page = PageNo(field(first, 0, PageNo::BITS));
-        let blocks = Extent {
-            block: BlockNo(field(second, 0, BlockNo::BITS)),
-            count: field(second, BlockNo::BITS, 22),
-        };
+        let page = PageNo(run::PAGE.of(first));
+        let blocks = Extent { block: BlockNo(run::BLOCK.of(second)), count: run::PAGES.of(second) };
         let end = page.0 + blocks.count;
         if page.0 < from || blocks.count == 0 || end > PageNo::END.0 {
             return None;
         }
-        runs.push(MapRun { page, blocks, unwritten: first & UNWRITTEN != 0 });
+        runs.push(MapRun { page, blocks, unwritten: run::UNWRITTEN.of(first) != 0 });
         from = end;
     }
     Some(runs)

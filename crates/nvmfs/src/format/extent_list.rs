@@ -6,8 +6,9 @@
 //! | 1 | pointer to the next block of the list (see `pointer`) | |
 //! | 2… | block:40 · count:22, payload of a marked word | |
 
+use super::fields::list as f;
 use super::pointer::{self, Place, Target};
-use super::word::{crc, field, payload, word};
+use super::word::{crc, word};
 use crate::ids::{BlockNo, Extent, InodeId};
 
 /// Extents in one block.
@@ -22,9 +23,9 @@ pub fn encode(seed: u32, owner: InodeId, at: BlockNo, extents: &[Extent], next: 
     let mut words = Vec::with_capacity(2 + extents.len());
     words.push(0);
     words.push(next.map_or(0, |n| pointer::encode(seed, owner, Place::ExtentList(at), n)));
-    words.extend(extents.iter().map(|e| word(e.block.0 | e.count << 40)));
+    words.extend(extents.iter().map(|e| word(f::BLOCK.put(e.block.0) | f::BLOCKS.put(e.count))));
     let sum = crc(crc(seed, &[at.0, owner.ino.0, owner.generation]), &words[1..]);
-    words[0] = word(u64::from(sum) | (extents.len() as u64) << 32);
+    words[0] = word(f::CRC.put(u64::from(sum)) | f::COUNT.put(extents.len() as u64));
     words
 }
 
@@ -36,13 +37,13 @@ pub fn decode(
     word_at: impl Fn(usize) -> u64,
 ) -> Option<(Vec<Extent>, Option<BlockNo>)> {
     let head = word_at(0);
-    let count = field(head, 32, 10) as usize;
+    let count = f::COUNT.of(head) as usize;
     if count > EXTENTS_A_BLOCK {
         return None;
     }
     let body: Vec<u64> = (1..2 + count).map(word_at).collect();
     let sum = crc(crc(seed, &[at.0, owner.ino.0, owner.generation]), &body);
-    if head != word(u64::from(sum) | (count as u64) << 32) {
+    if head != word(f::CRC.put(u64::from(sum)) | f::COUNT.put(count as u64)) {
         return None;
     }
     let next = match pointer::decode(seed, owner, Place::ExtentList(at), body[0]) {
@@ -50,8 +51,7 @@ pub fn decode(
         Target::At(block) => Some(block),
         Target::Bad => return None,
     };
-    let extents = body[1..]
-        .iter()
-        .map(|w| Extent { block: BlockNo(field(payload(*w), 0, 40)), count: field(payload(*w), 40, 22) });
+    let extents =
+        body[1..].iter().map(|w| Extent { block: BlockNo(f::BLOCK.of(*w)), count: f::BLOCKS.of(*w) });
     Some((extents.collect(), next))
 }

@@ -11,12 +11,13 @@
 //! | 4 | gid:32 | |
 //! | 5 | rdev:32 | |
 //! | 6 | creation time in ns | |
-//! | 7 | generation of size and attributes it starts with | |
+//! | 7 | 0 | |
 //!
 //! Line 1 holds pointers (see `pointer`), each stored in place when its target is durable: words 0 to 5 heads of chains,
 //! word 6 the block with further heads, word 7 the tail (variant `nova`).
 
-use super::word::{Line, Shape, crc, field, marked, payload, shape, time_of, time_payload, word};
+use super::fields::inode as f;
+use super::word::{Line, Shape, crc, marked, payload, shape, time_of, time_payload, word};
 use crate::ids::InodeId;
 use heddle_vfs::{FileKind, Ino, Time};
 
@@ -71,13 +72,13 @@ impl InodeBase {
     /// Line 0.
     pub fn encode(&self, volume_seed: u32) -> Line {
         let mut line = [
-            (self.kind as u64) << 32 | u64::from(self.perm) << 36,
-            self.id.ino.0,
-            self.id.generation,
-            u64::from(self.uid),
-            u64::from(self.gid),
-            u64::from(self.rdev),
-            time_payload(self.crtime),
+            f::KIND.put(self.kind as u64) | f::PERM.put(u64::from(self.perm)),
+            f::INO.put(self.id.ino.0),
+            f::GENERATION.put(self.id.generation),
+            f::UID.put(u64::from(self.uid)),
+            f::GID.put(u64::from(self.gid)),
+            f::RDEV.put(u64::from(self.rdev)),
+            f::CRTIME.put(time_payload(self.crtime)),
             0,
         ]
         .map(word);
@@ -93,22 +94,22 @@ impl InodeBase {
             Shape::Full => {}
         }
         let mut body = *line;
-        body[0] = word(payload(line[0]) >> 32 << 32);
-        let kind = FileKind::from_raw(field(line[0], 32, 4) as u8);
-        let (Some(kind), true) = (kind, field(line[0], 0, 32) == u64::from(crc(volume_seed, &body))) else {
+        body[0] = word(payload(line[0]) & !f::CRC.mask());
+        let kind = FileKind::from_raw(f::KIND.get(line) as u8);
+        let (Some(kind), true) = (kind, f::CRC.get(line) == u64::from(crc(volume_seed, &body))) else {
             return FoundInode::Damaged;
         };
-        if payload(line[1]) != ino.0 || !marked(line) {
+        if f::INO.get(line) != ino.0 || !marked(line) {
             return FoundInode::Damaged;
         }
         FoundInode::Whole(InodeBase {
-            id: InodeId { ino, generation: payload(line[2]) },
+            id: InodeId { ino, generation: f::GENERATION.get(line) },
             kind,
-            perm: field(line[0], 36, 12) as u16,
-            uid: payload(line[3]) as u32,
-            gid: payload(line[4]) as u32,
-            rdev: payload(line[5]) as u32,
-            crtime: time_of(line[6]),
+            perm: f::PERM.get(line) as u16,
+            uid: f::UID.get(line) as u32,
+            gid: f::GID.get(line) as u32,
+            rdev: f::RDEV.get(line) as u32,
+            crtime: time_of(f::CRTIME.get(line)),
         })
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod blob;
 pub mod extent_list;
+pub mod fields;
 pub mod inode;
 pub mod layout;
 pub mod page;

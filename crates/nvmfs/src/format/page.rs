@@ -5,13 +5,14 @@
 //! | 0    | crc:32 (words 0 without it, 1 to 6) · kind:6 | a torn or foreign header |
 //! | 1    | ino | a page of another file |
 //! | 2    | generation of the inode | a page of an earlier file of that number |
-//! | 3    | mount epoch:30 · lane:14 | records of an earlier use of the block: with word 4 it seeds every record's checksum |
+//! | 3    | mount epoch:48 · lane:14 | records of an earlier use of the block: with word 4 it seeds every record's checksum |
 //! | 4    | serial of the page among those of its lane and epoch | the same |
 //! | 5    | chain number | a page linked into the wrong chain |
 //! | 6    | era: which of the inode's log pages, over all its chains, in the order of their making | dropping a tombstone too early: see `log::clean` |
 //! | 7    | pointer to the next page (see `pointer`), stored later, in place, not under the checksum | |
 
-use super::word::{Line, Shape, crc, field, marked, owner_seed, payload, shape, word};
+use super::fields::page as f;
+use super::word::{Line, Shape, crc, marked, owner_seed, payload, shape, word};
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, planted};
 use heddle_pmem::{LINE_BYTES, Pos};
@@ -62,13 +63,13 @@ impl PageHeader {
     /// The header line, its next pointer empty.
     pub fn encode(&self, volume_seed: u32) -> Line {
         let mut line = [
-            KIND << 32,
-            self.owner.ino.0,
-            self.owner.generation,
-            self.epoch << 14 | u64::from(self.lane),
-            self.serial,
-            u64::from(self.chain),
-            self.era,
+            f::KIND.put(KIND),
+            f::INO.put(self.owner.ino.0),
+            f::GENERATION.put(self.owner.generation),
+            f::EPOCH.put(self.epoch) | f::LANE.put(u64::from(self.lane)),
+            f::SERIAL.put(self.serial),
+            f::CHAIN.put(u64::from(self.chain)),
+            f::ERA.put(self.era),
             0,
         ]
         .map(word);
@@ -81,22 +82,22 @@ impl PageHeader {
     pub fn decode(volume_seed: u32, line: &Line) -> Option<PageHeader> {
         let mut body = [0; 7];
         body.copy_from_slice(&line[..7]);
-        let stored = field(body[0], 0, 32);
-        body[0] = word(payload(body[0]) >> 32 << 32);
+        let stored = f::CRC.get(line);
+        body[0] = word(payload(body[0]) & !f::CRC.mask());
         if shape(&line[..7]) != Shape::Full
             || !marked(&line[..7])
             || stored != u64::from(crc(volume_seed, &body))
-            || field(body[0], 32, 6) != KIND
+            || f::KIND.get(line) != KIND
         {
             return None;
         }
         Some(PageHeader {
-            owner: InodeId { ino: heddle_vfs::Ino(payload(body[1])), generation: payload(body[2]) },
-            epoch: payload(body[3]) >> 14,
-            lane: field(body[3], 0, 14) as u16,
-            serial: payload(body[4]),
-            chain: payload(body[5]) as u32,
-            era: payload(body[6]),
+            owner: InodeId { ino: heddle_vfs::Ino(f::INO.get(line)), generation: f::GENERATION.get(line) },
+            epoch: f::EPOCH.get(line),
+            lane: f::LANE.get(line) as u16,
+            serial: f::SERIAL.get(line),
+            chain: f::CHAIN.get(line) as u32,
+            era: f::ERA.get(line),
         })
     }
 }

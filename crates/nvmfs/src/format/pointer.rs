@@ -7,7 +7,8 @@
 //!
 //! A tail pointer (variant `nova`) spends six of the check's bits on the slot it points to.
 
-use super::word::{crc, field};
+use super::fields::{pointer as f, tail};
+use super::word::crc;
 use crate::ids::{BlockNo, InodeId};
 
 /// Where a pointer is stored, so that one cannot stand for another.
@@ -64,15 +65,15 @@ fn check(seed: u32, owner: InodeId, place: Place, target: u64, bits: u32) -> u64
 
 /// A pointer to `block`.
 pub fn encode(seed: u32, owner: InodeId, place: Place, block: BlockNo) -> u64 {
-    block.0 | check(seed, owner, place, block.0, 24) << BlockNo::BITS
+    f::BLOCK.put(block.0) | f::CHECK.put(check(seed, owner, place, block.0, f::CHECK.bits))
 }
 
 /// Reads a pointer back.
 pub fn decode(seed: u32, owner: InodeId, place: Place, raw: u64) -> Target<BlockNo> {
-    let block = field(raw, 0, BlockNo::BITS);
+    let block = f::BLOCK.of(raw);
     match raw {
         0 => Target::None,
-        _ if raw >> BlockNo::BITS == check(seed, owner, place, block, 24) && block != 0 => {
+        _ if f::CHECK.of(raw) == check(seed, owner, place, block, f::CHECK.bits) && block != 0 => {
             Target::At(BlockNo(block))
         }
         _ => Target::Bad,
@@ -81,17 +82,19 @@ pub fn decode(seed: u32, owner: InodeId, place: Place, raw: u64) -> Target<Block
 
 /// A tail: records before slot `slot` (1 to 64) of log page `block`, and in all pages before it, count.
 pub fn encode_tail(seed: u32, owner: InodeId, block: BlockNo, slot: u32) -> u64 {
-    let target = block.0 | u64::from(slot - 1) << BlockNo::BITS;
-    target | check(seed, owner, Place::Tail, target, 18) << 46
+    let target = tail::BLOCK.put(block.0) | tail::SLOT.put(u64::from(slot - 1));
+    target | tail::CHECK.put(check(seed, owner, Place::Tail, target, tail::CHECK.bits))
 }
 
 /// Reads a tail back.
 pub fn decode_tail(seed: u32, owner: InodeId, raw: u64) -> Target<(BlockNo, u32)> {
-    let target = field(raw, 0, 46);
+    let (block, target) = (tail::BLOCK.of(raw), raw & !tail::CHECK.mask());
     match raw {
         0 => Target::None,
-        _ if raw >> 46 == check(seed, owner, Place::Tail, target, 18) && field(target, 0, 40) != 0 => {
-            Target::At((BlockNo(field(target, 0, 40)), field(target, 40, 6) as u32 + 1))
+        _ if tail::CHECK.of(raw) == check(seed, owner, Place::Tail, target, tail::CHECK.bits)
+            && block != 0 =>
+        {
+            Target::At((BlockNo(block), tail::SLOT.of(raw) as u32 + 1))
         }
         _ => Target::Bad,
     }

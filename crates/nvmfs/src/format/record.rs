@@ -22,10 +22,17 @@
 //!
 //! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · which line of the record:4.
 //!
+//! Bits that no field has are zero, or it is no record of ours; so are versions of 0.
+//!
 //! The mark is the last word to be written where marks decide (`LogKind::CommitMark`), and is written with the rest
 //! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
 
-use super::word::{Line, MARK, Shape, crc, field, marked, payload, shape, time_of, time_payload, word};
+mod parse;
+
+pub use parse::{Found, is_later_line, parse, write_in};
+
+use super::fields::{Field, entry, foreign, later, punch, record as f, remap, state, write, xattrs};
+use super::word::{Line, MARK, crc, payload, time_payload, word};
 use crate::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
 
@@ -42,8 +49,16 @@ const FLAG_UNWRITTEN: u64 = 1;
 const FLAG_LIST: u64 = 2;
 const FLAG_FOREIGN: u64 = 4;
 const NAME_BYTES_A_WORD: usize = 7;
-/// Bits of word 4 that say where the transaction lies.
-const TXN_BITS: u32 = 12;
+/// Further words before the name in a record of another directory.
+const FOREIGN_WORDS: usize = 2;
+
+const WRITE: u64 = 1;
+const PUNCH: u64 = 2;
+const STATE: u64 = 3;
+const ENTRY: u64 = 4;
+const REMOVAL: u64 = 5;
+const XATTRS: u64 = 6;
+const REMAP: u64 = 7;
 
 /// What a write record maps its pages to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,28 +208,6 @@ pub struct Draft {
     slots: u32,
 }
 
-/// What was found in a slot.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// Never written.
-    Blank,
-    /// Part of it never arrived.
-    Torn,
-    /// Written, then damaged.
-    Damaged,
-    /// A whole record.
-    Whole {
-        /// What it says.
-        record: Record,
-        /// How many slots it takes.
-        slots: u32,
-        /// Its transaction.
-        txn: Txn,
-        /// The mark: `None` if not there, else whether it is right.
-        mark: Option<bool>,
-    },
-}
-
 impl Record {
     /// Slots it takes at most: a name takes less in its own directory's log than in another's.
     pub fn slots_max(&self) -> u32 {
@@ -246,59 +239,95 @@ impl Record {
                     Blocks::Unwritten(b) => (b, FLAG_UNWRITTEN),
                     Blocks::List(b) => (b, FLAG_LIST),
                 };
-                draft.head(
-                    page.0 | u64::from(end_in_last_page) << 36,
-                    block.0 | pages << 40,
-                    version.0,
-                    mtime,
-                );
-                draft.extra(0, generation);
-                (1, flags)
+                draft.set(write::PAGE, page.0);
+                draft.set(write::END, u64::from(end_in_last_page));
+                draft.set(write::BLOCK, block.0);
+                draft.set(write::PAGES, pages);
+                draft.set(write::VERSION, version.0);
+                draft.set(write::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (WRITE, flags)
             }
             Record::Punch { page, pages, version, mtime, generation } => {
-                draft.head(page.0, pages, version.0, mtime);
-                draft.extra(0, generation);
-                (2, 0)
+                draft.set(punch::PAGE, page.0);
+                draft.set(punch::PAGES, pages);
+                draft.set(punch::VERSION, version.0);
+                draft.set(punch::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (PUNCH, 0)
             }
             Record::State(s) => {
-                draft.head(s.size | u64::from(s.perm) << 49, u64::from(s.uid), 0, s.mtime);
-                let extra = [s.generation, u64::from(s.gid), time_payload(s.ctime), time_payload(s.atime)];
-                extra.into_iter().enumerate().for_each(|(i, w)| draft.extra(i, w));
-                (3, 0)
+                draft.set(state::SIZE, s.size);
+                draft.set(state::PERM, u64::from(s.perm));
+                draft.set(state::UID, u64::from(s.uid));
+                draft.set(state::GENERATION, s.generation);
+                draft.set(state::GID, u64::from(s.gid));
+                draft.set(state::CTIME, time_payload(s.ctime));
+                draft.set(state::ATIME, time_payload(s.atime));
+                draft.set(f::MTIME, time_payload(s.mtime));
+                (STATE, 0)
             }
             Record::Xattrs { blob, generation, mtime } => {
-                draft.head(blob.map_or(0, |b| b.0), 0, 0, mtime);
-                draft.extra(0, generation);
-                (6, 0)
+                draft.set(xattrs::BLOB, blob.map_or(0, |b| b.0));
+                draft.set(xattrs::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (XATTRS, 0)
             }
             Record::Remap { page, blob, version, mtime, generation } => {
-                draft.head(page.0, blob.map_or(0, |b| b.0), version.0, mtime);
-                draft.extra(0, generation);
-                (7, 0)
+                draft.set(remap::PAGE, page.0);
+                draft.set(remap::BLOB, blob.map_or(0, |b| b.0));
+                draft.set(remap::VERSION, version.0);
+                draft.set(remap::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                (REMAP, 0)
             }
             Record::Name { dir, removed, child, kind, ref name, version, mtime, generation } => {
-                let packed = child.ino.0 | (kind as u64) << 40 | (name.bytes().len() as u64) << 44;
-                draft.head(packed, child.generation, version.0, mtime);
-                draft.lines[0][4] = word(generation << TXN_BITS);
-                let foreign = dir != home;
-                let name_at = if foreign { 2 } else { 0 };
-                if foreign {
-                    draft.extra(0, dir.ino.0);
-                    draft.extra(1, dir.generation);
+                draft.set(entry::CHILD, child.ino.0);
+                draft.set(entry::KIND, kind as u64);
+                draft.set(entry::BYTES, name.bytes().len() as u64);
+                draft.set(entry::CHILD_GENERATION, child.generation);
+                draft.set(entry::VERSION, version.0);
+                draft.set(entry::GENERATION, generation);
+                draft.set(f::MTIME, time_payload(mtime));
+                let other = dir != home;
+                if other {
+                    draft.set(foreign::DIR, dir.ino.0);
+                    draft.set(foreign::DIR_GENERATION, dir.generation);
                 }
                 for (i, chunk) in name.bytes().chunks(NAME_BYTES_A_WORD).enumerate() {
                     let mut le = [0; 8];
                     le[..chunk.len()].copy_from_slice(chunk);
-                    draft.extra(name_at + i, u64::from_le_bytes(le));
+                    draft.set(name_field(other, i), u64::from_le_bytes(le));
                 }
-                (if removed { 5 } else { 4 }, if foreign { FLAG_FOREIGN } else { 0 })
+                (if removed { REMOVAL } else { ENTRY }, if other { FLAG_FOREIGN } else { 0 })
             }
         };
-        draft.lines[0][0] =
-            word(kind << 32 | flags << 38 | u64::from(lane) << 44 | u64::from(draft.slots) << 58);
+        draft.set(f::KIND, kind);
+        draft.set(f::FLAGS, flags);
+        draft.set(f::LANE, u64::from(lane));
+        draft.set(f::SLOTS, u64::from(draft.slots));
         draft
     }
 }
+
+/// Place of the `i`th word of a name.
+fn name_field(of_other: bool, i: usize) -> Field {
+    let first = if of_other { foreign::NAME } else { entry::NAME };
+    let further = if of_other { FOREIGN_WORDS + i } else { i };
+    Field { word: further_word(further), ..first }
+}
+
+/// Which word of its lines the `i`th further word of a record is: word 6, then the lines behind the first.
+const fn further_word(i: usize) -> usize {
+    match i {
+        0 => 6,
+        _ => 8 + (i - 1) / LATER_WORDS * 8 + (i - 1) % LATER_WORDS,
+    }
+}
+
+// The list of fields and the rule agree.
+const _: () =
+    assert!(entry::NAME.word == further_word(0) && foreign::NAME.word == further_word(FOREIGN_WORDS));
 
 fn slots_of_extra(words: usize) -> u32 {
     1 + words.saturating_sub(1).div_ceil(LATER_WORDS) as u32
@@ -310,25 +339,16 @@ pub fn mark(seed: u32, slot: u32) -> u64 {
 }
 
 impl Draft {
-    /// Words 1, 2, 3 and 5.
-    fn head(&mut self, one: u64, two: u64, version: u64, mtime: Time) {
-        let line = &mut self.lines[0];
-        (line[1], line[2], line[3], line[5]) =
-            (word(one), word(two), word(version), word(time_payload(mtime)));
-    }
-
-    /// The `i`th further word: word 6, then the lines behind the first.
-    fn extra(&mut self, i: usize, payload: u64) {
-        match i {
-            0 => self.lines[0][6] = word(payload),
-            _ => self.lines[1 + (i - 1) / LATER_WORDS][(i - 1) % LATER_WORDS] = word(payload),
-        }
+    /// Sets a field, which is zero.
+    fn set(&mut self, field: Field, value: u64) {
+        self.lines[field.word / 8][field.word % 8] |= word(field.put(value));
     }
 
     /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
     pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
-        self.lines[0][4] = word(payload(self.lines[0][4]) | u64::from(txn.first) | u64::from(txn.slots) << 6);
-        self.lines[0][0] |= u64::from(checksum(seed, slot, &self.lines[0]));
+        self.set(f::TXN_FIRST, u64::from(txn.first));
+        self.set(f::TXN_SLOTS, u64::from(txn.slots));
+        self.lines[0][0] |= f::CRC.put(u64::from(checksum(seed, slot, &self.lines[0])));
         self.lines[0][7] = if marked { mark(seed, slot) } else { 0 };
         for i in 1..self.slots {
             let line = &mut self.lines[i as usize];
@@ -340,74 +360,16 @@ impl Draft {
 
 /// Checksum of a first line.
 fn checksum(seed: u32, slot: u32, line: &Line) -> u32 {
-    let head = word(payload(line[0]) >> 32 << 32);
+    let head = word(payload(line[0]) & !f::CRC.mask());
     crc(seed, &[u64::from(slot), head, line[1], line[2], line[3], line[4], line[5], line[6]])
 }
 
 /// Word 7 of the `i`th line of a record, which lies in `slot`.
 fn later_word(seed: u32, slot: u32, i: u32, line: &Line) -> u64 {
-    let head = LATER << 32 | u64::from(i) << 38;
+    let head = later::KIND.put(LATER) | later::LINE.put(u64::from(i));
     let sum =
         crc(seed, &[u64::from(slot), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]]);
-    word(head | u64::from(sum))
-}
-
-/// Is this a whole later line of some record?
-pub fn is_later_line(seed: u32, slot: u32, line: &Line) -> bool {
-    let i = field(line[7], 38, 4) as u32;
-    i != 0 && marked(line) && line[7] == later_word(seed, slot, i, line)
-}
-
-/// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
-pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
-    let first = line_at(slot);
-    match (shape(&first[..7]), first[7]) {
-        (Shape::Blank, 0) => return Found::Blank,
-        (Shape::Full, _) => {}
-        _ => return Found::Torn,
-    }
-    if !marked(&first[..7]) || field(first[0], 0, 32) != u64::from(checksum(seed, slot, &first)) {
-        // A later line that lacks its word 7 looks like this, and no damage makes a word zero.
-        return if first[7] == 0 { Found::Torn } else { Found::Damaged };
-    }
-    let slots = field(first[0], 58, 4) as u32;
-    if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > super::page::SLOTS + 1 {
-        return Found::Damaged;
-    }
-    let mut lines = [first; RECORD_SLOTS_MAX];
-    for i in 1..slots {
-        let line = line_at(slot + i);
-        if shape(&line) != Shape::Full {
-            return Found::Torn;
-        }
-        if !marked(&line) || line[7] != later_word(seed, slot + i, i, &line) {
-            return Found::Damaged;
-        }
-        lines[i as usize] = line;
-    }
-    let txn = Txn { first: field(first[4], 0, 6) as u32, slots: field(first[4], 6, 6) as u32 };
-    let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
-    match interpret(home, &lines[..slots as usize]) {
-        Some(record) => Found::Whole { record, slots, txn, mark },
-        None => Found::Damaged,
-    }
-}
-
-/// A write record of one line, if that is what stands in `slot`, whole and marked: what cleaning meets most, without the rest of
-/// [`parse`].
-#[inline]
-pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
-    // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
-    let plain = line[0] >> 32 & 0xfff == 1 && field(line[0], 58, 4) == 1;
-    let whole = plain && marked(line) && field(line[0], 0, 32) == u64::from(checksum(seed, slot, line));
-    let pages = field(line[2], 40, 20);
-    (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
-        page: PageNo(field(line[1], 0, 36)),
-        pages,
-        end_in_last_page: field(line[1], 36, 13) as u32,
-        version: Version(payload(line[3])),
-        generation: payload(line[6]),
-    })
+    word(head | later::CRC.put(u64::from(sum)))
 }
 
 /// The line of a marked write record that is a transaction of its own: what the shortest way of a write builds while its data is on
@@ -415,17 +377,17 @@ pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
 #[inline]
 pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: BlockNo, mtime: Time) -> Line {
     let mut line = [
-        1 << 32 | u64::from(lane) << 44 | 1 << 58,
-        write.page.0 | u64::from(write.end_in_last_page) << 36,
-        block.0 | write.pages << 40,
-        write.version.0,
-        u64::from(slot) | 1 << 6,
-        time_payload(mtime),
-        write.generation,
+        f::KIND.put(WRITE) | f::LANE.put(u64::from(lane)) | f::SLOTS.put(1),
+        write::PAGE.put(write.page.0) | write::END.put(u64::from(write.end_in_last_page)),
+        write::BLOCK.put(block.0) | write::PAGES.put(write.pages),
+        write::VERSION.put(write.version.0),
+        f::TXN_FIRST.put(u64::from(slot)) | f::TXN_SLOTS.put(1),
+        f::MTIME.put(time_payload(mtime)),
+        write::GENERATION.put(write.generation),
         0,
     ]
     .map(word);
-    line[0] |= u64::from(checksum(seed, slot, &line));
+    line[0] |= f::CRC.put(u64::from(checksum(seed, slot, &line)));
     line[7] = mark(seed, slot);
     line
 }
@@ -443,91 +405,4 @@ pub struct WriteLine {
     pub version: Version,
     /// Generation of the size it saw.
     pub generation: u64,
-}
-
-fn some_block(word: u64) -> Option<BlockNo> {
-    Some(BlockNo(field(word, 0, 40))).filter(|block| block.0 != 0)
-}
-
-/// Fields of a record whose checksum is right; `None` if they make no sense all the same.
-fn interpret(home: InodeId, lines: &[Line]) -> Option<Record> {
-    let w = |i: usize| payload(lines[0][i]);
-    let extra = |i: usize| match i {
-        0 => Some(w(6)),
-        _ => lines.get(1 + (i - 1) / LATER_WORDS).map(|line| payload(line[(i - 1) % LATER_WORDS])),
-    };
-    let flags = field(lines[0][0], 38, 6);
-    let version = Version(w(3));
-    let mtime = time_of(w(5));
-    if version.0 >= Version::LIMIT {
-        return None;
-    }
-    match field(lines[0][0], 32, 6) {
-        1 => {
-            let block = BlockNo(field(w(2), 0, 40));
-            let (page, pages) = (PageNo(field(w(1), 0, 36)), field(w(2), 40, 20));
-            let end_in_last_page = field(w(1), 36, 13) as u32;
-            let blocks = match flags {
-                0 => Blocks::At(block),
-                FLAG_UNWRITTEN => Blocks::Unwritten(block),
-                FLAG_LIST => Blocks::List(block),
-                _ => return None,
-            };
-            let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
-            sane.then_some(Record::Write {
-                page,
-                pages,
-                blocks,
-                end_in_last_page,
-                version,
-                mtime,
-                generation: w(6),
-            })
-        }
-        2 => {
-            let (page, pages) = (PageNo(field(w(1), 0, 36)), field(w(2), 0, 37));
-            let sane = pages > 0 && page.0 + pages <= PageNo::END.0;
-            sane.then_some(Record::Punch { page, pages, version, mtime, generation: w(6) })
-        }
-        3 => Some(Record::State(State {
-            size: field(w(1), 0, 49),
-            perm: field(w(1), 49, 12) as u16,
-            uid: field(w(2), 0, 32) as u32,
-            gid: extra(1)? as u32,
-            mtime,
-            ctime: time_of(extra(2)?),
-            atime: time_of(extra(3)?),
-            generation: w(6),
-        })),
-        6 => Some(Record::Xattrs { blob: some_block(w(1)), generation: w(6), mtime }),
-        7 => {
-            let page = PageNo(field(w(1), 0, 36));
-            Some(Record::Remap { page, blob: some_block(w(2)), version, mtime, generation: w(6) })
-        }
-        kind @ (4 | 5) => {
-            let child = InodeId { ino: Ino(field(w(1), 0, 40)), generation: w(2) };
-            let foreign = flags == FLAG_FOREIGN;
-            let dir = if foreign { InodeId { ino: Ino(extra(0)?), generation: extra(1)? } } else { home };
-            let len = field(w(1), 44, 8) as usize;
-            let mut bytes = [0; NAME_MAX_BYTES + NAME_BYTES_A_WORD];
-            for (i, chunk) in
-                bytes.chunks_mut(NAME_BYTES_A_WORD).enumerate().take(len.div_ceil(NAME_BYTES_A_WORD))
-            {
-                let le = extra(i + if foreign { 2 } else { 0 })?.to_le_bytes();
-                let n = chunk.len();
-                chunk.copy_from_slice(&le[..n]);
-            }
-            Some(Record::Name {
-                dir,
-                removed: kind == 5,
-                child,
-                kind: FileKind::from_raw(field(w(1), 40, 4) as u8)?,
-                name: NameBuf::new(bytes.get(..len)?),
-                version,
-                mtime,
-                generation: w(4) >> TXN_BITS,
-            })
-        }
-        _ => None,
-    }
 }

@@ -28,26 +28,51 @@ pub const VERSION: u32 = 1;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: usize = 128;
 
-/// See the module.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Superblock {
-    pub magic: [u8; 8],
-    pub version: U32,
-    pub crc: U32,
-    pub uuid: [u8; 16],
-    pub sequence: U64,
-    pub blocks_total: U64,
-    pub epoch: U64,
-    pub inode_dir_block: U64,
-    pub inode_dir_pointers: U64,
-    pub data_block: U64,
-    pub created_ns: U64,
-    pub variant: U32,
-    pub clean: U32,
-    pub mounted_ns: U64,
-    pub unused: [u8; 24],
+/// A field of the superblock.
+#[derive(Clone, Copy, Debug)]
+pub struct ByteField {
+    /// As in [`Superblock`].
+    pub name: &'static str,
+    /// Where it begins.
+    pub offset: usize,
+    /// How long it is.
+    pub bytes: usize,
+}
+
+macro_rules! superblock {
+    ($($field:ident: $type:ty,)*) => {
+        /// See the module.
+        #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+        #[repr(C)]
+        #[allow(missing_docs)]
+        pub struct Superblock {
+            $(pub $field: $type,)*
+        }
+        /// All its fields.
+        pub const FIELDS: &[ByteField] = &[$(ByteField {
+            name: stringify!($field),
+            offset: std::mem::offset_of!(Superblock, $field),
+            bytes: size_of::<$type>(),
+        }),*];
+    };
+}
+
+superblock! {
+    magic: [u8; 8],
+    version: U32,
+    crc: U32,
+    uuid: [u8; 16],
+    sequence: U64,
+    blocks_total: U64,
+    epoch: U64,
+    inode_dir_block: U64,
+    inode_dir_pointers: U64,
+    data_block: U64,
+    created_ns: U64,
+    variant: U32,
+    clean: U32,
+    mounted_ns: U64,
+    unused: [u8; 24],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);

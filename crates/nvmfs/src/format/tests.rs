@@ -237,3 +237,65 @@ fn a_blob_is_read_back_and_any_flipped_bit_of_it_is_noticed() {
     let twice = [runs[1], runs[0]];
     assert_eq!(blob::map_of_words(&blob::words_of_map(&twice)), None, "out of order");
 }
+
+/// Fields are the whole list: what an encoder sets, some field covers.
+#[test]
+fn no_bit_is_written_outside_a_field() {
+    use super::fields::{self, Field};
+    let outside = |words: &[u64], fields: &[&[Field]]| {
+        let covered = |word: usize| {
+            let here = fields.iter().copied().flatten().filter(|field| field.word == word);
+            here.fold(super::word::MARK, |mask, field| mask | field.mask())
+        };
+        words.iter().enumerate().find(|(i, word)| **word & !covered(*i) != 0).map(|(i, _)| i)
+    };
+    for record in samples() {
+        let kind = match &record {
+            Record::Write { .. } => fields::write::ALL,
+            Record::Punch { .. } => fields::punch::ALL,
+            Record::State(_) => fields::state::ALL,
+            Record::Xattrs { .. } => fields::xattrs::ALL,
+            Record::Remap { .. } => fields::remap::ALL,
+            Record::Name { .. } => fields::entry::ALL,
+        };
+        let mut words = sealed(&record, 1).concat();
+        let words_in_all = words.len();
+        // Word 7 of each line but the first; the rest of a name lies behind its first word.
+        (15..words_in_all).step_by(8).for_each(|at| words[at] &= !((1 << 42) - 1));
+        if let Record::Name { dir, .. } = &record {
+            words.truncate(if *dir == HOME { 7 } else { 10 });
+        }
+        let foreign: &[Field] = match &record {
+            Record::Name { dir, .. } if *dir != HOME => fields::foreign::ALL,
+            _ => &[],
+        };
+        assert_eq!(outside(&words, &[fields::record::ALL, kind, foreign]), None, "{record:?}");
+    }
+    let id = InodeId { ino: Ino(u64::MAX >> 2), generation: u64::MAX >> 2 };
+    let base = inode::InodeBase {
+        id,
+        kind: FileKind::Symlink,
+        perm: 0o7777,
+        uid: u32::MAX,
+        gid: u32::MAX,
+        rdev: u32::MAX,
+        crtime: Time(i64::MAX),
+    };
+    assert_eq!(outside(&base.encode(SEED), &[fields::inode::ALL]), None);
+    let header = PageHeader {
+        owner: id,
+        epoch: u64::MAX >> 16,
+        lane: (1 << 14) - 1,
+        serial: u64::MAX >> 2,
+        chain: u32::MAX,
+        era: u64::MAX >> 2,
+    };
+    assert_eq!(outside(&header.encode(SEED), &[fields::page::ALL]), None);
+    // Where one stands on another, both would change.
+    for structure in fields::STRUCTURES {
+        for (i, one) in structure.fields.iter().enumerate() {
+            let apart = |other: &Field| one.word != other.word || one.mask() & other.mask() == 0;
+            assert!(structure.fields[i + 1..].iter().all(apart), "{}: {}", structure.name, one.name);
+        }
+    }
+}

@@ -229,6 +229,12 @@ catalogue! {
     56 XATTRS Error "attributes" "the extended attributes of an inode are damaged"
         "Their block is not whole, or says nothing that makes sense; a mount is refused."
         "Drops them, access lists among them: permission bits hold then. The log is written anew; the content stays.";
+    57 MAP_BIT Error "map" "a flipped bit in a map of pages"
+        "Cutting a range out of a file, or inserting one, writes a map of where its pages went. The checksum tells which bit."
+        "Turns the bit back.";
+    58 MAP Error "map" "a map of pages is damaged"
+        "Where the pages of a file lie, from a page on where a range was cut out or inserted, is lost; a mount is refused."
+        "Those pages become a hole, but for what was written since; the file's log is written anew.";
     60 NAME Error "name" "a name that no name can be"
         "Empty, '.', '..', or with a slash or a NUL in it."
         "The inode gets a name made of its number instead.";
@@ -261,7 +267,7 @@ catalogue! {
         "Cuts the size to the end of the last page.";
     81 SYMLINK Error "file" "a symbolic link without a target, or with one that is too long"
         "Targets have 1 to 4095 bytes."
-        "None: remove the link after mounting.";
+        "Cuts it where its text ends; a link of which nothing is left loses its name.";
     90 CLAIMED_TWICE Error "block" "a block belongs to two"
         "Two files, or a file and a log: the content of one of them is wrong. A log or inode chunk proves its block its own."
         "Each file gets a copy of its own; against a log or chunk, the file's page becomes a hole.";

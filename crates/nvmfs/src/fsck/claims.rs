@@ -2,6 +2,7 @@
 
 use super::catalogue::Code;
 use super::pass::{Pass, Spot};
+use crate::format::blob;
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, InodeId, PageNo};
 use heddle_vfs::Ino;
@@ -17,8 +18,8 @@ pub enum Use {
     Heads(InodeId),
     /// Extent list.
     List(InodeId),
-    /// Blob of attributes.
-    Blob(InodeId),
+    /// Blob of attributes, or map of pages.
+    Blob(InodeId, blob::Kind),
     /// Pages of a file from this one on.
     Data(InodeId, PageNo),
 }
@@ -32,7 +33,9 @@ impl Use {
     pub fn ino(self) -> Option<Ino> {
         match self {
             Use::Chunk(_) => None,
-            Use::Log(id) | Use::Heads(id) | Use::List(id) | Use::Blob(id) | Use::Data(id, _) => Some(id.ino),
+            Use::Log(id) | Use::Heads(id) | Use::List(id) | Use::Blob(id, _) | Use::Data(id, _) => {
+                Some(id.ino)
+            }
         }
     }
 
@@ -43,7 +46,8 @@ impl Use {
             Use::Log(id) => format!("the log of inode {}", id.ino.0),
             Use::Heads(id) => format!("the heads of inode {}'s log", id.ino.0),
             Use::List(id) => format!("an extent list of inode {}", id.ino.0),
-            Use::Blob(id) => format!("attributes of inode {}", id.ino.0),
+            Use::Blob(id, blob::Kind::Xattrs) => format!("attributes of inode {}", id.ino.0),
+            Use::Blob(id, blob::Kind::Map) => format!("a map of inode {}", id.ino.0),
             Use::Data(id, page) => format!("page {} of inode {}", page.0, id.ino.0),
         }
     }

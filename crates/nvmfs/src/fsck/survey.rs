@@ -81,7 +81,8 @@ pub fn survey(name: &str, region: &Region) -> Result<Option<Survey>, FsckError> 
     let layout = image.layout;
     let fixed = layout.data.0 + 1;
     let inodes_blocks = pass.claims.blocks(|u| matches!(u, Use::Chunk(_)));
-    let logs = pass.claims.blocks(|u| matches!(u, Use::Log(_) | Use::Heads(_) | Use::List(_) | Use::Blob(_)));
+    let logs =
+        pass.claims.blocks(|u| matches!(u, Use::Log(_) | Use::Heads(_) | Use::List(_) | Use::Blob(..)));
     let data = pass.claims.blocks(|u| matches!(u, Use::Data(..)));
     let inodes = pass.tree.links.iter().filter_map(|(ino, links)| {
         let base = pass.slots.bases.get(ino)?;

@@ -98,7 +98,7 @@ fn pay(pass: &mut Pass<'_>, foreign: &mut Vec<Record>) -> Vec<Record> {
             foreign.push(record);
             continue;
         };
-        if dir.id == of && dir.enter(pass, &record) {
+        if dir.id == of && dir.believes(&record) && dir.enter(pass, &record) {
             let what = format!("{:?}: the new directory knows it", String::from_utf8_lossy(name.bytes()));
             pass.issue(Code::RENAME_DEBT, Spot::ino(of.ino), what);
             news.push(record);
@@ -195,8 +195,9 @@ fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
         return;
     }
     let made_in = id.generation >> 40;
-    if clean && made_in == pass.image.epoch && !pass.slots.bases.contains_key(&id.ino) && id.generation != 1 {
-        let what = format!("directory {} calls it {shown:?}; its slot is empty", dir.0);
+    if clean && made_in == pass.image.epoch && id.generation != 1 {
+        let there = if pass.slots.bases.contains_key(&id.ino) { "of another inode" } else { "empty" };
+        let what = format!("directory {} calls it {shown:?}; its slot is {there}", dir.0);
         pass.issue(Code::DANGLING_CLEAN, spot, what);
         pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
     } else {
@@ -264,7 +265,11 @@ fn orphans(pass: &mut Pass<'_>) {
                 dirs.insert(base.id.ino, dir);
                 damaged
             }
-            _ => file(pass, *base).damaged,
+            _ => {
+                let file = file(pass, *base);
+                // A link that says nothing is no loss.
+                file.damaged || file.is_empty_link()
+            }
         };
         pass.quiet = false;
         if !damaged {

@@ -10,9 +10,11 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease::enter;
 use crate::planted::{Bug, planted};
-use crate::recovery::{Names, Progress, has_pages, in_parallel, read_chain};
+use crate::recovery::later::Later;
+use crate::recovery::side_by_side::side_by_side;
+use crate::recovery::{Names, Progress, read_chain};
 use crate::xattr;
-use heddle_vfs::{Error, Ino, Result, Time};
+use heddle_vfs::{Error, FileKind, Ino, Result, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -86,40 +88,28 @@ impl Attributes {
     }
 }
 
-/// Recovers every file that has a name; how many slots were dropped.
-pub fn recover_all(core: &Arc<Core>, names: &Names, progress: Progress<'_>) -> Result<u64> {
-    let files: Vec<(Ino, u32)> = names
-        .links
-        .iter()
-        .filter(|(ino, _)| core.slot(**ino).and_then(|i| i.vi.kind_perm()).is_some_and(|(k, _)| has_pages(k)))
-        .map(|(ino, links)| (*ino, *links))
-        .collect();
-    progress(0, files.len() as u64);
-    let dropped = in_parallel(&files, progress, |(ino, links)| recover_file(core, *ino, *links))?;
-    progress(files.len() as u64, files.len() as u64);
-    for (ino, links) in &names.links {
-        // Device files, pipes and sockets have no pages but links and attributes.
-        if let Some(inode) = core.slot(*ino)
-            && let Some((kind, _)) = inode.vi.kind_perm()
-            && !has_pages(kind)
-            && kind != heddle_vfs::FileKind::Directory
-        {
-            recover_file(core, *ino, *links)?;
-        }
-    }
-    Ok(dropped)
+/// Recovers everything that has a name and is no directory.
+pub fn recover_all(core: &Arc<Core>, names: &Names, later: &Later, progress: Progress<'_>) -> Result<()> {
+    let kind = |ino: Ino| core.slot(ino).and_then(|inode| inode.vi.kind_perm()).map(|(kind, _)| kind);
+    let files = names.links.iter().map(|(ino, links)| (*ino, *links));
+    let mut files: Vec<(Ino, u32)> =
+        files.filter(|(ino, _)| kind(*ino).is_some_and(|kind| kind != FileKind::Directory)).collect();
+    // Neighbours on media one after the other.
+    files.sort_unstable();
+    let recover = |(ino, links): &(Ino, u32)| recover_file(core, *ino, *links, later);
+    side_by_side(core, "files", &files, progress, recover).map(|_| ())
 }
 
-fn recover_file(core: &Arc<Core>, ino: Ino, links: u32) -> Result<u64> {
+fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &Later) -> Result<()> {
     let inode = core.inode(ino)?;
     inode.vi.nlink.store(links, SeqCst);
     if crate::recovery::pointer_line(core, ino).iter().all(|w| *w == 0) {
-        return Ok(0);
+        return Ok(());
     }
     let guard = enter(core)?;
     let mut attributes = Attributes::default();
     let mut punches = Vec::new();
-    let dropped = read_chain::read(core, guard.own, inode, &mut |record| match *record {
+    read_chain::read(core, guard.own, inode, later, &mut |record| match *record {
         Record::Write { page, pages, end_in_last_page, mtime, generation, .. } => {
             let last = PageNo(page.0 + pages - 1).offset();
             let end = if end_in_last_page == 0 { 0 } else { last + u64::from(end_in_last_page) };
@@ -151,8 +141,7 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32) -> Result<u64> {
         punch(core, inode, first, end, version);
     }
     attributes.apply(core, guard.own, inode)?;
-    claim_blocks(core, inode)?;
-    Ok(dropped)
+    claim_blocks(core, inode)
 }
 
 fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {

@@ -1,16 +1,20 @@
 //! Mounting after anything: what the media says, turned into volatile state.
 //!
 //! Order       1 inode chunks and slots; 2 names, from the root on: each directory's records merged, the largest version of a name
-//!             wins; 3 the files that have a name, in parallel: the largest version of a page wins; 4 what nobody names is free.
-//!             Names come first because an inode without one is dead: its log pages may belong to others by now, and are
-//!             neither counted nor looked at (protocol review D19).
+//!             wins; 3 the files that have a name: the largest version of a page wins; 4 what nobody names is free. Names come
+//!             first because an inode without one is dead: its log pages may belong to others by now, and are neither counted nor
+//!             looked at (protocol review D19). In each step chunks, directories and files are read side by side (`side_by_side`).
+//! Judge first [`judge`] only reads: a mount that is refused because of damage has changed nothing. What is to be written is kept in
+//!             `Later`, and written by [`Judged::settle`] when the superblocks count this mount.
 //! Idempotent  Merging does not depend on order, what is dropped is zeroed, nothing else is written but copies of records that a
 //!             rename owed its old directory. A crash during recovery is a crash before it.
 //! Errors      Torn is normal, damage is not: it is reported, and the mount refused, for fsck to look at.
 
 mod files;
+mod later;
 mod names;
 mod read_chain;
+mod side_by_side;
 
 use crate::core::Core;
 use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
@@ -22,7 +26,9 @@ use crate::itable;
 use crate::log::scan::Scan;
 use crate::planted::{Bug, planted};
 use crate::variant::LogKind;
-use heddle_vfs::{Error, FileKind, Ino, Result};
+use heddle_vfs::{Error, Ino, Result};
+use later::Later;
+use side_by_side::side_by_side;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
@@ -38,8 +44,8 @@ pub struct Report {
     pub orphans: u64,
 }
 
-/// Called with what is done and what there is to do.
-pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+/// Called with what is being read, how many of them are done, and how many there are.
+pub type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 
 /// The slots of all chunks.
 pub(crate) struct Slots {
@@ -71,22 +77,41 @@ pub(crate) fn scan(core: &Core) -> Scan<'_> {
     Scan { region: &core.region, layout: &core.layout, seed: core.seed, kind }
 }
 
-/// Builds the volatile state of a freshly laid out [`Core`] from its media.
-pub fn recover(core: &Arc<Core>, progress: Progress<'_>) -> Result<Report> {
-    let data = Extent { block: core.layout.data, count: core.layout.last().0 - core.layout.data.0 };
-    core.free_map().give(data);
-    let slots = read_slots(core)?;
-    give_birth(core, &slots)?;
-    let names = names::merge(core, &slots)?;
-    let mut report = names::install(core, &slots, &names)?;
-    report.torn_slots += files::recover_all(core, &names, progress)?;
-    report.orphans = free_the_rest(core, &slots, &names)?;
-    report.inodes = names.links.len() as u64;
-    names::settle_debts(core, &names)?;
-    Ok(report)
+/// An image that is sound, and what is to be written before it is used.
+pub struct Judged {
+    report: Report,
+    later: Later,
+    names: Names,
 }
 
-fn read_slots(core: &Core) -> Result<Slots> {
+/// Builds the volatile state of a freshly laid out [`Core`] from its media. Nothing is written.
+pub fn judge(core: &Arc<Core>, progress: Progress<'_>) -> Result<Judged> {
+    let data = Extent { block: core.layout.data, count: core.layout.last().0 - core.layout.data.0 };
+    core.free_map().give(data);
+    let later = Later::default();
+    let slots = read_slots(core, progress)?;
+    give_birth(core, &slots)?;
+    let names = names::merge(core, &slots, &later, progress)?;
+    names::install(core, &slots, &names, progress)?;
+    files::recover_all(core, &names, &later, progress)?;
+    let torn_slots = later.lines();
+    let orphans = free_the_rest(core, &slots, &names, &later);
+    let report = Report { inodes: names.links.len() as u64, torn_slots, orphans };
+    Ok(Judged { report, later, names })
+}
+
+impl Judged {
+    /// Writes what recovery has to write; the superblocks count this mount already (protocol review D4c).
+    pub fn settle(self, core: &Arc<Core>) -> Result<Report> {
+        if !core.read_only {
+            self.later.write(core);
+            names::settle_debts(core, &self.names)?;
+        }
+        Ok(self.report)
+    }
+}
+
+fn read_slots(core: &Core, progress: Progress<'_>) -> Result<Slots> {
     let mut slots = Slots { chunks: Vec::new(), bases: HashMap::new(), broken: HashMap::new() };
     for n in 0..core.layout.chunks_max {
         let raw = core.region.load_u64(core.layout.chunk_pointer(n));
@@ -102,23 +127,33 @@ fn read_slots(core: &Core) -> Result<Slots> {
             )));
         }
         slots.chunks.push((n, block));
-        for index in 0..CHUNK_INODES {
-            let ino = Ino(n * CHUNK_INODES + index);
-            match InodeBase::decode(core.seed, ino, &core.region.line(inode_pos(block, index))) {
-                FoundInode::Blank => {}
-                FoundInode::Whole(base) => {
-                    slots.bases.insert(ino, base);
-                }
-                FoundInode::Torn => {
-                    slots.broken.insert(ino, false);
-                }
-                FoundInode::Damaged => {
-                    slots.broken.insert(ino, true);
-                }
+    }
+    let found =
+        side_by_side(core, "inode chunks", &slots.chunks, progress, |chunk| Ok(read_chunk(core, *chunk)))?;
+    for (ino, found) in found.into_iter().flatten() {
+        match found {
+            FoundInode::Blank => {}
+            FoundInode::Whole(base) => {
+                slots.bases.insert(ino, base);
+            }
+            FoundInode::Torn => {
+                slots.broken.insert(ino, false);
+            }
+            FoundInode::Damaged => {
+                slots.broken.insert(ino, true);
             }
         }
     }
     Ok(slots)
+}
+
+/// What stands in the slots of a chunk that are not blank.
+fn read_chunk(core: &Core, (n, block): (u64, BlockNo)) -> Vec<(Ino, FoundInode)> {
+    let slot = |index| {
+        let ino = Ino(n * CHUNK_INODES + index);
+        (ino, InodeBase::decode(core.seed, ino, &core.region.line(inode_pos(block, index))))
+    };
+    (0..CHUNK_INODES).map(slot).filter(|(_, found)| *found != FoundInode::Blank).collect()
 }
 
 /// Makes the volatile inodes; whether they have names is not known yet.
@@ -142,8 +177,8 @@ fn give_birth(core: &Core, slots: &Slots) -> Result<()> {
     Ok(())
 }
 
-/// Slots without a name are zeroed and free.
-fn free_the_rest(core: &Arc<Core>, slots: &Slots, names: &names::Names) -> Result<u64> {
+/// Slots without a name are free, and to be zeroed before they are handed out; how many held an inode.
+fn free_the_rest(core: &Core, slots: &Slots, names: &Names, later: &Later) -> u64 {
     let mut orphans = 0;
     for (n, block) in &slots.chunks {
         let mut free = [0u64; 2];
@@ -156,9 +191,7 @@ fn free_the_rest(core: &Arc<Core>, slots: &Slots, names: &names::Names) -> Resul
             let dead = slots.bases.contains_key(&ino);
             if dead || slots.broken.contains_key(&ino) || has_pointers(core, *block, index) {
                 orphans += u64::from(dead);
-                if !core.read_only {
-                    core.region.nt_zero(inode_pos(*block, index), INODE_BYTES);
-                }
+                later.zero(inode_pos(*block, index), INODE_BYTES);
             }
             if dead && let Some(inode) = core.slot(ino) {
                 inode.vi.die();
@@ -169,9 +202,7 @@ fn free_the_rest(core: &Arc<Core>, slots: &Slots, names: &names::Names) -> Resul
             word.store(*mask, Release);
         }
     }
-    // PERSIST: slots are zero before they are handed out.
-    core.region.fence();
-    Ok(orphans)
+    orphans
 }
 
 /// A slot whose first line never arrived may have a second line all the same.
@@ -184,44 +215,4 @@ pub(crate) fn pointer_line(core: &Core, ino: Ino) -> [u64; 8] {
     core.region.line(inode_pos(core.chunk_block(ino), chunk_of(ino).1).plus(64))
 }
 
-/// Runs `work` on all items with as many threads as there are processors.
-pub(crate) fn in_parallel<T: Sync>(
-    items: &[T],
-    progress: Progress<'_>,
-    work: impl Fn(&T) -> Result<u64> + Sync,
-) -> Result<u64> {
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let threads =
-        std::thread::available_parallelism().map_or(1, |n| n.get()).min(items.len().div_ceil(64).max(1));
-    let worker = || -> Result<u64> {
-        let mut sum = 0;
-        loop {
-            let i = next.fetch_add(1, SeqCst);
-            let Some(item) = items.get(i) else { break };
-            sum += work(item)?;
-            if i.is_multiple_of(1024) {
-                progress(i as u64, items.len() as u64);
-            }
-        }
-        Ok(sum)
-    };
-    // Shuttle knows its own threads alone.
-    if threads == 1 || cfg!(shuttle) {
-        return worker();
-    }
-    std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-        let mut sum = 0;
-        for handle in handles {
-            sum += handle.join().unwrap_or_else(|_| Err(Error::Io("a recovery thread failed".into())))?;
-        }
-        Ok(sum)
-    })
-}
-
 pub(crate) use names::Names;
-
-/// Is this the kind of inode that has pages?
-pub(crate) fn has_pages(kind: FileKind) -> bool {
-    matches!(kind, FileKind::Regular | FileKind::Symlink)
-}

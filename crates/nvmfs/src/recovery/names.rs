@@ -11,7 +11,9 @@ use crate::names::ops::prepare;
 use crate::names::table::{self, Named};
 use crate::planted::{Bug, planted};
 use crate::recovery::files::Attributes;
-use crate::recovery::{Report, Slots, read_chain};
+use crate::recovery::later::Later;
+use crate::recovery::side_by_side::side_by_side;
+use crate::recovery::{Progress, Slots, read_chain};
 use heddle_vfs::{Error, FileKind, Ino, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,24 +40,27 @@ pub struct Names {
     pub links: HashMap<Ino, u32>,
     /// Records that a rename owed to its old directory when it was cut.
     debts: Vec<Record>,
-    torn: u64,
 }
 
-/// Reads the directories that can be reached.
-pub fn merge(core: &Arc<Core>, slots: &Slots) -> Result<Names> {
+/// Reads the directories that can be reached, those of one depth side by side.
+pub fn merge(core: &Arc<Core>, slots: &Slots, later: &Later, progress: Progress<'_>) -> Result<Names> {
     let root = slots
         .bases
         .get(&Ino::ROOT)
         .filter(|b| b.kind == FileKind::Directory)
         .ok_or_else(|| Error::Corrupt("inode 1: the root directory is missing".into()))?;
-    let mut names = Names { dirs: HashMap::new(), links: HashMap::new(), debts: Vec::new(), torn: 0 };
+    let mut names = Names { dirs: HashMap::new(), links: HashMap::new(), debts: Vec::new() };
     let mut foreign = Vec::new();
-    let mut queue = VecDeque::from([root.id]);
-    let guard = enter(core)?;
+    let mut queue = vec![root.id];
     loop {
-        while let Some(id) = queue.pop_front() {
-            if !names.dirs.contains_key(&id.ino) {
-                let dir = read_dir(core, guard.own, id, &mut foreign, &mut names.torn)?;
+        while !queue.is_empty() {
+            queue.retain(|id| !names.dirs.contains_key(&id.ino));
+            queue.sort_unstable();
+            queue.dedup_by_key(|id| id.ino);
+            let level = std::mem::take(&mut queue);
+            let read = side_by_side(core, "directories", &level, progress, |id| read_dir(core, *id, later))?;
+            for (id, (dir, of_others)) in level.into_iter().zip(read) {
+                foreign.extend(of_others);
                 queue.extend(subdirectories(slots, &dir));
                 names.dirs.insert(id.ino, (id, dir));
             }
@@ -66,7 +71,7 @@ pub fn merge(core: &Arc<Core>, slots: &Slots) -> Result<Names> {
             if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
                 && slots.get(*child).is_some()
             {
-                queue.push_back(*child);
+                queue.push(*child);
             }
         }
         names.debts.extend(owed);
@@ -74,21 +79,16 @@ pub fn merge(core: &Arc<Core>, slots: &Slots) -> Result<Names> {
             break;
         }
     }
-    drop(guard);
     count_links(slots, &mut names)?;
     Ok(names)
 }
 
-fn read_dir(
-    core: &Core,
-    own: &mut Own,
-    id: InodeId,
-    foreign: &mut Vec<Record>,
-    torn: &mut u64,
-) -> Result<Dir> {
+/// A directory, and what its log says of others.
+fn read_dir(core: &Arc<Core>, id: InodeId, later: &Later) -> Result<(Dir, Vec<Record>)> {
     let inode = core.inode(id.ino)?;
-    let mut dir = Dir::default();
-    *torn += read_chain::read(core, own, inode, &mut |record| {
+    let guard = enter(core)?;
+    let (mut dir, mut foreign) = (Dir::default(), Vec::new());
+    read_chain::read(core, guard.own, inode, later, &mut |record| {
         match record {
             Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
@@ -103,7 +103,7 @@ fn read_dir(
         }
         Ok(())
     })?;
-    Ok(dir)
+    Ok((dir, foreign))
 }
 
 fn enter_name(dir: &mut Dir, record: &Record) {
@@ -197,29 +197,33 @@ fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
     Ok(())
 }
 
-/// Fills the volatile tables.
-pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names) -> Result<Report> {
+/// Fills the volatile tables, those of several directories side by side.
+pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names, progress: Progress<'_>) -> Result<()> {
+    let dirs: Vec<(Ino, &Dir)> = names.dirs.iter().map(|(ino, (_, dir))| (*ino, dir)).collect();
+    side_by_side(core, "tables of directories", &dirs, progress, |(ino, dir)| fill(core, slots, *ino, dir))
+        .map(|_| ())
+}
+
+fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
+    let inode = core.inode(ino)?;
     let guard = enter(core)?;
-    for (ino, (_, dir)) in &names.dirs {
-        let inode = core.inode(*ino)?;
-        table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
-        dir.attributes.apply(core, guard.own, inode)?;
-        if let Some(generation) = dir.owed {
-            inode.vi.owe(generation);
-        }
-        inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
-        let mut subdirs = 0;
-        for (name, (version, what)) in &dir.entries {
-            let Some((child, kind)) = what else { continue };
-            if slots.get(*child).is_none() {
-                continue;
-            }
-            subdirs += u32::from(*kind == FileKind::Directory);
-            put(core, guard.own, inode, name, &Named { child: *child, kind: *kind, version: *version })?;
-        }
-        inode.vi.nlink.store(2 + subdirs, SeqCst);
+    table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
+    dir.attributes.apply(core, guard.own, inode)?;
+    if let Some(generation) = dir.owed {
+        inode.vi.owe(generation);
     }
-    Ok(Report { torn_slots: names.torn, ..Report::default() })
+    inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
+    let mut subdirs = 0;
+    for (name, (version, what)) in &dir.entries {
+        let Some((child, kind)) = what else { continue };
+        if slots.get(*child).is_none() {
+            continue;
+        }
+        subdirs += u32::from(*kind == FileKind::Directory);
+        put(core, guard.own, inode, name, &Named { child: *child, kind: *kind, version: *version })?;
+    }
+    inode.vi.nlink.store(2 + subdirs, SeqCst);
+    Ok(())
 }
 
 fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
@@ -232,9 +236,6 @@ fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -
 
 /// Gives old directories the copies that renames owed them, so that their logs stand alone again.
 pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
-    if core.read_only {
-        return Ok(());
-    }
     let mut guard = enter(core)?;
     for record in &names.debts {
         let Record::Name { dir, .. } = record else { continue };

@@ -11,6 +11,7 @@ use crate::lane::Own;
 use crate::log::chain::{self, Chain};
 use crate::log::scan::{Damage, PageScan};
 use crate::planted::{Bug, planted};
+use crate::recovery::later::Later;
 use crate::recovery::{pointer_line, scan};
 use crate::variant::LogKind;
 use heddle_pmem::LINE_BYTES;
@@ -28,14 +29,15 @@ fn corrupt(damage: Damage) -> Error {
     Error::Corrupt(damage.0)
 }
 
-/// Reads every chain of an inode, calls `each` with its records, claims the blocks of its log, zeroes what was dropped, and makes
-/// the volatile chains. Returns how many slots were dropped.
+/// Reads every chain of an inode, calls `each` with its records, claims the blocks of its log, and makes the volatile chains. Slots
+/// that do not count are left to `later`.
 pub fn read(
     core: &Core,
     own: &mut Own,
     inode: InodeRef<'_>,
+    later: &Later,
     each: &mut dyn FnMut(&Record) -> Result<()>,
-) -> Result<u64> {
+) -> Result<()> {
     let id = inode.id();
     let line = pointer_line(core, inode.ino);
     let head_block = match pointer::decode(core.seed, id, Place::HeadBlock, line[HEAD_BLOCK_WORD as usize]) {
@@ -44,7 +46,6 @@ pub fn read(
         Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
     };
     let further = head_block.filter(|_| !planted(Bug::OnlyInlineChainsRead)).map_or(0, |_| HEADS_IN_BLOCK);
-    let mut dropped = 0;
     for number in 0..HEADS_INLINE + further {
         let raw = match (number.checked_sub(HEADS_INLINE), head_block) {
             (Some(n), Some(block)) => core.region.load_u64(block.pos().plus(u64::from(n) * 8)),
@@ -55,8 +56,7 @@ pub fn read(
             Target::At(head) => head,
             Target::Bad => return Err(bad(id, &format!("the pointer to chain {number}"))),
         };
-        let (found, n) = read_one(core, id, number, head, line[TAIL_WORD as usize], each)?;
-        dropped += n;
+        let found = read_one(core, id, (number, head), line[TAIL_WORD as usize], later, each)?;
         chain::adopt(
             core,
             own,
@@ -66,7 +66,7 @@ pub fn read(
             head_block,
         )?;
     }
-    Ok(dropped)
+    Ok(())
 }
 
 fn bad(id: InodeId, what: &str) -> Error {
@@ -89,11 +89,11 @@ fn claim(core: &Core, id: InodeId, block: BlockNo) -> Result<BlockNo> {
 fn read_one(
     core: &Core,
     id: InodeId,
-    number: u32,
-    head: BlockNo,
+    (number, head): (u32, BlockNo),
     tail_word: u64,
+    later: &Later,
     each: &mut dyn FnMut(&Record) -> Result<()>,
-) -> Result<(Found, u64)> {
+) -> Result<Found> {
     let scan = scan(core);
     let mut tail = match (scan.kind, pointer::decode_tail(core.seed, id, tail_word)) {
         (LogKind::Tail, Target::At(tail)) => Some(tail),
@@ -103,7 +103,6 @@ fn read_one(
     // Without a tail nothing in a tail log counts; other logs have none.
     let mut ends = scan.kind != LogKind::Tail || tail.is_some();
     let mut found = Found { head, last: head, pages: 0, era: 0 };
-    let mut dropped = 0;
     let mut next = Some(head);
     while let Some(page) = next {
         claim(core, id, page)?;
@@ -120,28 +119,20 @@ fn read_one(
         for (_, record) in &records.records {
             each(record)?;
         }
-        dropped += zero_dropped(core, page, end, &records);
+        drop_slots(core, page, end, &records, later);
         (found.last, found.pages, found.era) = (page, found.pages + 1, found.era.max(header.era));
         next = scan.next(id, page).map_err(corrupt)?.filter(|_| !planted(Bug::OnlyFirstPageRead));
     }
     if tail.is_some() {
         return Err(bad(id, "the tail pointer (it leads out of the log)"));
     }
-    Ok((found, dropped))
+    Ok(found)
 }
 
-/// Zeroes what does not count, so that it can never count again (protocol review D4b).
-fn zero_dropped(core: &Core, page: BlockNo, end: u32, scan: &PageScan) -> u64 {
-    let behind = (end..=SLOTS).filter(|slot| core.region.line(slot_pos(page, *slot)).iter().any(|w| *w != 0));
-    let all: Vec<u32> = scan.dropped.iter().copied().chain(behind).collect();
-    for slot in &all {
-        if !core.read_only {
-            core.region.nt_zero(slot_pos(page, *slot), LINE_BYTES as u64);
-        }
+/// What does not count is to be zeroed, so that it can never count again (protocol review D4b).
+fn drop_slots(core: &Core, page: BlockNo, end: u32, scan: &PageScan, later: &Later) {
+    let used = |slot: &u32| core.region.line(slot_pos(page, *slot)).iter().any(|w| *w != 0);
+    for slot in scan.dropped.iter().copied().chain((end..=SLOTS).filter(used)) {
+        later.zero(slot_pos(page, slot), LINE_BYTES as u64);
     }
-    if !all.is_empty() {
-        // PERSIST: gone before anything new is appended behind it.
-        core.region.fence();
-    }
-    all.len() as u64
 }

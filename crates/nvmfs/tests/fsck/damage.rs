@@ -69,7 +69,7 @@ fn dirs_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Everything that was not hit is where it was; below a directory that was hit, files may have moved to lost+found.
-fn undamaged_is_whole(sample: &Sample, hit: &BTreeSet<Ino>, after: &Tree) -> Result<(), String> {
+pub fn undamaged_is_whole(sample: &Sample, hit: &BTreeSet<Ino>, after: &Tree) -> Result<(), String> {
     for (path, node) in &sample.tree.nodes {
         if hit.contains(&sample.inos[path]) {
             continue;

@@ -110,7 +110,7 @@ fn flips_are_found_and_put_right(variant: Variant, stride: u64) {
     assert!(found > 500, "only {found} were found");
     // What is not found lies in extent lists and blobs behind their last word, or makes a superblock's count differ by one, as a power
     // cut does.
-    let unread = |what: &String| what.starts_with("an extent list") || what == "attributes";
+    let unread = |what: &String| ["an extent list", "attributes", "a map"].contains(&what.as_str());
     assert!(
         harmless.iter().all(|(what, count)| unread(what) || (what == "fixed" && *count <= 8)),
         "{harmless:?}"
@@ -120,7 +120,7 @@ fn flips_are_found_and_put_right(variant: Variant, stride: u64) {
 
 #[test]
 fn a_flipped_bit_of_any_structure_is_found_and_turned_back() {
-    each_variant(|variant| flips_are_found_and_put_right(variant, env("HEDDLE_FLIP_STRIDE", 331)));
+    each_variant(|variant| flips_are_found_and_put_right(variant, env("HEDDLE_FLIP_STRIDE", 419)));
 }
 
 #[test]

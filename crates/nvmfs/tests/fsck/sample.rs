@@ -1,12 +1,14 @@
 //! A small file system with every structure the format has.
 
 use crate::common::{Short, name, options, root};
-use heddle_nvmfs::fsck::{Survey, survey};
+use heddle_nvmfs::fsck::{Survey, Verdict, examine, survey};
 use heddle_nvmfs::ids::BlockNo;
 use heddle_nvmfs::{Variant, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Error, FileKind, FileSystem, Ino, NewNode, RangeOp, SetAttr, SetXattr, XattrName};
+use heddle_vfs::{
+    Error, FileKind, FileSystem, Ino, NewNode, RangeOp, RenameMode, SetAttr, SetXattr, XattrName,
+};
 use std::sync::Barrier;
 
 pub const IMAGE_BYTES: u64 = 4 << 20;
@@ -32,6 +34,26 @@ pub fn region_of(bytes: &[u8]) -> Region {
     region.nt_write(Pos(0), bytes);
     region.fence();
     region
+}
+
+/// A copy of the image with the repair done; nothing is left to find on it.
+pub fn repaired(region: &Region, verdict: &Verdict) -> Region {
+    assert_eq!(verdict.left(), 0, "not all of it is repaired: {:#?}", verdict.issues);
+    let copy = region_of(&image_bytes(region));
+    for (block, words) in verdict.changes() {
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        copy.nt_write(block.pos(), &bytes);
+    }
+    copy.fence();
+    let again = examine("repaired", &copy).unwrap();
+    assert_eq!(
+        (again.found(), again.changes().count()),
+        (0, 0),
+        "{:#?} after {:#?}",
+        again.issues,
+        verdict.issues
+    );
+    copy
 }
 
 impl Sample {
@@ -82,9 +104,14 @@ impl Sample {
         let pipe = NewNode { kind: FileKind::Fifo, perm: 0o600, rdev: 0, target: &[] };
         fs.make(&root(), below, name("pipe"), pipe).unwrap();
         fs.replace((dir, "other"), (Ino::ROOT, "moved")).unwrap();
+        fs.release(fs.new_file(Ino::ROOT, "here"));
+        fs.release(fs.new_file(dir, "there"));
+        let (here, there) = (name("here"), name("there"));
+        fs.rename(&root(), Ino::ROOT, here, dir, there, RenameMode::Exchange).unwrap();
         let gone = fs.new_file(dir, "gone");
         fs.release(gone);
         fs.remove(dir, "gone").unwrap();
+        shifted(&fs);
         let tree = Tree::of(&fs).unwrap();
         let ino = |path: &Vec<u8>| {
             let path = std::str::from_utf8(path).unwrap();
@@ -113,6 +140,28 @@ impl Sample {
         let what = format!("the log of inode {}", ino.0);
         self.survey().owners.iter().find(|o| o.what == what).unwrap().block
     }
+}
+
+/// Pages that lie apart from each other in "shifted".
+const ODDS: u64 = 260;
+
+/// Files out of which ranges were cut, and into which they were inserted: one with a map of two blocks, one without any.
+fn shifted(fs: &heddle_nvmfs::NvmFs) {
+    let page = |n: u64| n * PAGE as u64;
+    let file = fs.new_file(Ino::ROOT, "shifted");
+    fs.fallocate(&file, RangeOp::Allocate { keep_size: false }, 0, page(ODDS)).unwrap();
+    for n in (0..ODDS).step_by(2) {
+        fs.write(&file, page(n), &[n as u8 + 1; PAGE]).unwrap();
+    }
+    fs.fallocate(&file, RangeOp::Insert, page(2), page(3)).unwrap();
+    fs.fallocate(&file, RangeOp::Collapse, page(1), page(1)).unwrap();
+    fs.write(&file, page(7) + 5, b"written since").unwrap();
+    fs.release(file);
+    let file = fs.new_file(Ino::ROOT, "sparse");
+    fs.write(&file, 0, b"the only page").unwrap();
+    fs.resize(&file, page(9)).unwrap();
+    fs.fallocate(&file, RangeOp::Insert, page(4), page(2)).unwrap();
+    fs.release(file);
 }
 
 /// A file whose one write went to so many pieces that it needed an extent list.

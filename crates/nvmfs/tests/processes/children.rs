@@ -171,8 +171,12 @@ impl Role {
         }
     }
 
-    pub fn succeeds(mut self) {
-        let status = self.ends(Duration::from_secs(120));
+    pub fn succeeds(self) {
+        self.succeeds_within(Duration::from_secs(120));
+    }
+
+    pub fn succeeds_within(mut self, time: Duration) {
+        let status = self.ends(time);
         assert!(status.success(), "{} failed: its own output says why", self.1);
     }
 }

@@ -34,7 +34,7 @@ pub fn play(role: &str) {
         "works-on-data" => {
             works(number(), number(), |op| matches!(op, Operation::Pages { .. } | Operation::Append { .. }))
         }
-        "stamps" => stamps(number(), number(), number()),
+        "stamps" => stamps(number(), number()),
         "checks" => checks(number(), number(), number()),
         "appends" => appends(number(), number()),
         "serves" => serves(false),
@@ -94,27 +94,29 @@ fn note_longest(place: &Path, thread: u64, longest: Duration) {
     std::fs::write(file, (longest.as_micros() as u64).to_le_bytes()).unwrap();
 }
 
-/// Writes one value at a time over a range, `rounds` times.
-fn stamps(offset: u64, len: u64, rounds: u64) {
+/// Writes one value at a time over a range, until it is killed.
+fn stamps(offset: u64, len: u64) {
     let fs = attached();
     let file = fs.open_file(Ino::ROOT, "torn");
-    for round in 0..rounds {
+    for round in 0u64.. {
         let value = (round as u8 ^ std::process::id() as u8) | 1;
         fs.write(&file, offset, &vec![value; len as usize]).unwrap();
     }
-    fs.release(file);
 }
 
-/// Reads the range: every time it is of one value.
-fn checks(offset: u64, len: u64, rounds: u64) {
+/// Reads the range: every time it is of one value, and not always of the same.
+fn checks(offset: u64, len: u64, reads: u64) {
     let fs = attached();
     let file = fs.open_file(Ino::ROOT, "torn");
     let mut bytes = vec![0; len as usize];
-    for round in 0..rounds {
+    let mut values = [false; 256];
+    for read in 0..reads {
         assert_eq!(fs.read(&file, offset, &mut bytes).unwrap(), bytes.len());
         let torn = bytes.iter().position(|byte| *byte != bytes[0]);
-        assert_eq!(torn, None, "read {round} of {len} bytes at {offset} is torn");
+        assert_eq!(torn, None, "read {read} of {len} bytes at {offset} is torn");
+        values[usize::from(bytes[0])] = true;
     }
+    assert!(values.iter().filter(|seen| **seen).count() > 1, "nobody wrote meanwhile");
     fs.release(file);
 }
 

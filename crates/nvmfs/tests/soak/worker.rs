@@ -14,6 +14,8 @@ const FILE_BYTES: u64 = 700 << 10;
 /// Blocks that threads try to leave free: below, they remove more than they make.
 const SCARCE_BLOCKS: u64 = 100;
 
+const BLOCK_BYTES: u64 = 4096;
+
 /// See the module.
 pub struct Worker {
     me: u64,
@@ -50,7 +52,7 @@ impl Worker {
         while Instant::now() < until {
             self.calls += 1;
             let scarce = self.calls.is_multiple_of(16) && fs.statfs().unwrap().blocks_free < SCARCE_BLOCKS;
-            let done = match self.below(20) {
+            let done = match self.below(21) {
                 _ if scarce => self.remove(fs),
                 0..2 => self.create(fs),
                 2 => self.rename(fs),
@@ -136,7 +138,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes, appends, cuts, punches, allocates or reads.
+    /// Writes, appends, cuts, punches, allocates, shifts or reads.
     fn change(&mut self, fs: &NvmFs, kind: u64) -> Result<(), Error> {
         let Some(key) = self.pick() else { return Ok(()) };
         let mut content = self.files.remove(&key).unwrap_or_default();
@@ -180,6 +182,7 @@ impl Worker {
                 content[(at as usize).min(end)..end].fill(0);
             }
             16 => fs.fallocate(handle, RangeOp::Allocate { keep_size: true }, at, len.min(20_000))?,
+            17 => self.shift(fs, handle, content)?,
             _ => {
                 let seen = fs.read_vec(handle, at, len as usize);
                 let end = ((at + len) as usize).min(content.len());
@@ -192,6 +195,25 @@ impl Worker {
                 );
                 assert_eq!(fs.size(handle), content.len() as u64);
             }
+        }
+        Ok(())
+    }
+
+    /// Cuts whole blocks out, or inserts a hole of some.
+    fn shift(&mut self, fs: &NvmFs, handle: &Handle, content: &mut Vec<u8>) -> Result<(), Error> {
+        let blocks = content.len() as u64 / BLOCK_BYTES;
+        if blocks < 2 {
+            return Ok(());
+        }
+        let first = self.below(blocks - 1) * BLOCK_BYTES;
+        let len = (1 + self.below(8)) * BLOCK_BYTES;
+        let (from, until) = (first as usize, (first + len) as usize);
+        if self.below(2) == 0 && until < content.len() {
+            fs.fallocate(handle, RangeOp::Collapse, first, len)?;
+            content.drain(from..until);
+        } else if content.len() as u64 + len < FILE_BYTES {
+            fs.fallocate(handle, RangeOp::Insert, first, len)?;
+            content.splice(from..from, vec![0; len as usize]);
         }
         Ok(())
     }

@@ -73,6 +73,13 @@ impl Dir {
         dir
     }
 
+    /// Does a record in another directory's log still count? One that saw older attributes than this log knows was copied here, and
+    /// may be older than what was dropped since.
+    pub fn believes(&self, foreign: &Record) -> bool {
+        let known = self.state.map_or(0, |state| state.generation);
+        matches!(foreign, Record::Name { generation, .. } if *generation >= known)
+    }
+
     /// Takes a name record in; false: it was known already, or is older than what is known.
     pub fn enter(&mut self, pass: &mut Pass<'_>, record: &Record) -> bool {
         let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {

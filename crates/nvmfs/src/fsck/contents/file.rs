@@ -1,15 +1,19 @@
 //! A file: its pages, painted version over version, and its attributes.
 
-use super::{Attached, attach, attached_record, list, settle_attached};
+use super::{Attached, Named, Told, attach, attached_record, list, map, settle_attached};
+use crate::format::blob::MapRun;
 use crate::format::inode::InodeBase;
 use crate::format::record::{Blocks, Record, State, WRITE_PAGES_MAX};
 use crate::fsck::catalogue::Code;
 use crate::fsck::claims::Use;
 use crate::fsck::log::{Entry, Log};
-use crate::fsck::pass::{Pass, Spot};
+use crate::fsck::pass::{Edit, Pass, Spot};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, OFFSET_MAX_BYTES, Time};
 use std::collections::BTreeMap;
+
+/// How long the target of a symbolic link may be.
+const TARGET_BYTES: std::ops::Range<u64> = 1..4096;
 
 /// Consecutive pages in consecutive blocks, or a hole with the version of what made it one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,14 +65,13 @@ impl File {
             birth,
         };
         let has_pages = matches!(birth.kind, FileKind::Regular | FileKind::Symlink);
-        let mut strokes = Vec::new();
-        let mut remapped = false;
+        let (mut strokes, mut told) = (Vec::new(), Told::default());
         for entry in &log.records {
             match entry.record {
                 Record::Write { .. } | Record::Punch { .. } if !has_pages => {
                     file.misplaced(pass, entry, "file data")
                 }
-                Record::Write { .. } => file.write(pass, entry, &mut strokes),
+                Record::Write { .. } => file.write(pass, entry, &mut strokes, &mut told),
                 Record::Punch { page, pages, version, mtime, generation } => {
                     file.note(generation, 0, mtime);
                     let end = page.0 + pages;
@@ -81,19 +84,15 @@ impl File {
                     }
                 }
                 Record::Xattrs { .. } => attach(&mut file.attached, entry, id.ino),
-                Record::Remap { mtime, generation, .. } if has_pages => {
-                    file.note(generation, 0, mtime);
-                    remapped = true;
-                }
+                Record::Remap { .. } if has_pages => file.remap(pass, entry, &mut strokes, &mut told),
                 Record::Remap { .. } => file.misplaced(pass, entry, "a map"),
                 Record::Name { .. } => file.misplaced(pass, entry, "a name"),
             }
         }
-        file.damaged |= !settle_attached(pass, id, &mut file.attached);
+        file.damaged |= told.again | !settle_attached(pass, id, &mut file.attached);
         // Of one version a write comes after a tombstone.
         strokes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
-        // What maps say of pages is not judged here (SHORTCOMINGS.md): such a file's pages are nobody's.
-        for stroke in strokes.into_iter().filter(|_| !remapped) {
+        for stroke in strokes {
             file.paint(pass, stroke);
         }
         file
@@ -110,7 +109,7 @@ impl File {
         *entry = (entry.0.max(end), entry.1.max(mtime));
     }
 
-    fn write(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>) {
+    fn write(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>, told: &mut Told) {
         let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } =
             entry.record
         else {
@@ -123,7 +122,9 @@ impl File {
         let (unwritten, extents) = match blocks {
             Blocks::At(block) => (false, vec![Extent { block, count: pages }]),
             Blocks::Unwritten(block) => (true, vec![Extent { block, count: pages }]),
-            Blocks::List(first) => (false, list(pass, self.id, spot, first, pages).unwrap_or_default()),
+            Blocks::List(first) => {
+                (false, list(pass, self.id, spot, (first, pages), told).unwrap_or_default())
+            }
         };
         let mut at = page.0;
         for extent in extents {
@@ -143,6 +144,31 @@ impl File {
             self.damaged = true;
             let run = Run { end: page.0 + pages, block: None, unwritten, version, mtime };
             strokes.push(Stroke { first: at, run });
+        }
+    }
+
+    /// A remap is a hole from its page on, and over it, at the same version, what its map gives blocks to.
+    fn remap(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>, told: &mut Told) {
+        let Record::Remap { page, blob, version, mtime, generation } = entry.record else { return };
+        let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
+        self.note(generation, 0, mtime);
+        let hole = Run { end: PageNo::END.0, block: None, unwritten: false, version, mtime };
+        strokes.push(Stroke { first: page.0, run: hole });
+        let runs = map(pass, self.id, spot, (page, blob), told);
+        self.damaged |= runs.is_none();
+        for MapRun { page, blocks, unwritten } in runs.unwrap_or_default() {
+            if !pass.image.layout.holds(blocks.block, blocks.count) {
+                pass.issue(
+                    Code::EXTENT_OUTSIDE,
+                    spot,
+                    format!("page {} is block {}", page.0, blocks.block.0),
+                );
+                self.damaged = true;
+                continue;
+            }
+            let run =
+                Run { end: page.0 + blocks.count, block: Some(blocks.block), unwritten, version, mtime };
+            strokes.push(Stroke { first: page.0, run });
         }
     }
 
@@ -213,12 +239,40 @@ impl File {
             pass.issue(Code::SIZE, spot, format!("{size} bytes"));
             self.damaged = true;
             if let Some(state) = &mut self.state {
-                let end = self.runs.last_key_value().map_or(0, |(_, run)| PageNo(run.end).offset());
+                let last = self.runs.values().rev().find(|run| run.block.is_some());
+                let end = last.map_or(0, |run| PageNo(run.end).offset());
                 state.size = end.min(OFFSET_MAX_BYTES);
             }
         }
-        if self.birth.kind == FileKind::Symlink && !(1..4096).contains(&size) && !self.damaged {
+        if self.birth.kind == FileKind::Symlink && !TARGET_BYTES.contains(&size) && !self.damaged {
             pass.issue(Code::SYMLINK, spot, format!("its target has {size} bytes"));
+            self.mend_target(pass);
+        }
+    }
+
+    /// Is it a symbolic link that says nothing?
+    pub fn is_empty_link(&self) -> bool {
+        self.birth.kind == FileKind::Symlink && self.attributes().size == 0
+    }
+
+    /// A link's target ends where its text does; a link without any loses its names.
+    fn mend_target(&mut self, pass: &mut Pass<'_>) {
+        let block = self.runs.get(&0).and_then(|run| run.block);
+        let text = block.map_or(0, |block| {
+            let words = pass.media.block(block);
+            let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+            bytes.take_while(|byte| *byte != 0).count() as u64
+        });
+        if TARGET_BYTES.contains(&text) {
+            self.state = Some(State { size: text, ..self.attributes() });
+            self.written.clear();
+            self.damaged = true;
+        } else if !pass.quiet {
+            let named = |(_, named): &(&Vec<u8>, &Named)| named.child == self.id;
+            let drops = pass.tree.dirs.iter().flat_map(|(dir, names)| {
+                names.living().filter(named).map(|(name, _)| (*dir, Edit::Drop(name.clone())))
+            });
+            pass.fixes.edits.extend(drops);
         }
     }
 
@@ -245,6 +299,7 @@ impl File {
                 let inside = self.runs.range(page.0 + 1..page.0 + pages);
                 before.chain(inside).any(|(_, run)| run.version == version && run.end > page.0)
             }
+            Record::Remap { version, .. } => self.runs.values().any(|run| run.version == version),
             Record::State(s) => Some(s.generation) == state,
             Record::Xattrs { generation, .. } => self.attached.is_some_and(|(g, ..)| g == generation),
             _ => false,
