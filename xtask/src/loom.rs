@@ -13,11 +13,15 @@ use anyhow::{Result, bail};
 use crate::process;
 
 const MODELS: &str = "tests/loom.rs";
+/// Of each model of the locks with the marks.
+const MARKED_EXECUTIONS: &str = "200000";
+/// Of each of the engine's models, in the test command.
+const EXECUTIONS_IN_TEST: &str = "3000";
 
 /// `cargo xtask loom [-- FILTER]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let filter = crate::after_dashes(args)?;
-    for mut command in [command(root)?, engine(root)?] {
+    for mut command in [short(root)?, marked(root)?, engine(root)?] {
         command.args(filter);
         process::run(&mut command, Duration::from_secs(3600))?;
     }
@@ -30,21 +34,37 @@ pub fn command(root: &Path) -> Result<Command> {
     if crates.is_empty() {
         bail!("no crate has {MODELS}");
     }
-    let mut command = process::cargo(root, &["test", "--release", "--test", "loom"]);
+    let mut command = process::cargo(root, &["test", "--profile", "models", "--test", "loom"]);
     command.args(process::packages(&crates)).arg("--");
     Ok(under(root, command))
 }
 
-/// The short run of the test command: the locks' models without the marks (see `heddle_arena::sync`), which take too long with them.
+/// The models with the marks (see `heddle_arena::sync`). Those of the tree of locks do not end in ten minutes: of each model the first
+/// executions, so that the run ends.
+fn marked(root: &Path) -> Result<Command> {
+    let mut command = command(root)?;
+    command.env("LOOM_MAX_PERMUTATIONS", MARKED_EXECUTIONS);
+    Ok(command)
+}
+
+/// The models without the marks, all of them: also the short run of the test command.
 pub fn short(root: &Path) -> Result<Command> {
     let mut command = command(root)?;
     command.env("HEDDLE_LOOM_MARKS", "0");
     Ok(command)
 }
 
+/// The same of the engine: of each model the first executions, of each planted fault as many as it takes to see it.
+pub fn short_engine(root: &Path) -> Result<Command> {
+    let mut command = engine(root)?;
+    command.env("HEDDLE_LOOM_EXECUTIONS", EXECUTIONS_IN_TEST);
+    Ok(command)
+}
+
 /// The models of the engine, and the faults that they must see.
 pub fn engine(root: &Path) -> Result<Command> {
-    let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--lib", "--"]);
+    let mut command =
+        process::cargo(root, &["test", "--profile", "models", "-p", "heddle-nvmfs", "--lib", "--"]);
     command.arg("models::");
     Ok(under(root, command))
 }

@@ -9,6 +9,8 @@ mod coherence;
 mod crash;
 mod docs;
 mod floors;
+mod fsck_lies;
+mod fuzz;
 mod kill_loop;
 mod loom;
 mod pjdfstest;
@@ -63,9 +65,15 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "soak",
-        usage: "[--minutes N] [--threads N] [--variant V]",
+        usage: "[--minutes N] [--threads N] [--variant V|all]",
         about: "mixed work on a nearly full image, remounted and checked every minute (20 minutes, 8 threads)",
         run: soak::chore,
+    },
+    Chore {
+        name: "fsck-lies",
+        usage: "[--values N]",
+        about: "planted damage in every field of every structure: fsck finds it, or it harms nobody else",
+        run: fsck_lies::chore,
     },
     Chore {
         name: "torn",
@@ -96,6 +104,12 @@ const CHORES: &[Chore] = &[
         usage: "[--planted] [--length N] …",
         about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
         run: crash::chore,
+    },
+    Chore {
+        name: "fuzz",
+        usage: "[TARGET…] [--seconds N] [--seed N] [--replay FILE…]",
+        about: "hostile images, texts and requests, guided by what they reach (a minute of processor time a target)",
+        run: fuzz::chore,
     },
     Chore {
         name: "floors",

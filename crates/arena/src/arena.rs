@@ -331,6 +331,10 @@ impl Arena {
 
     /// A block for one owner. The rest of the batch it came with goes back.
     fn take(&self, class: Class) -> Result<Block, Full> {
+        #[cfg(feature = "planted")]
+        if crate::planted::is_refused() {
+            return Err(Full { wanted_bytes: class.bytes(), capacity_bytes: self.capacity_bytes() });
+        }
         let (first, count, fresh) = self.take_batch(class)?;
         if count > 1 {
             // ORDERING: Relaxed, the batch is ours (F2 of `free_list`).

@@ -128,6 +128,10 @@ impl Heap {
 
     #[inline]
     fn take(&self, arena: &Arena, class: Class) -> Result<Block, Full> {
+        #[cfg(feature = "planted")]
+        if crate::planted::is_refused() {
+            return Err(Full { wanted_bytes: class.bytes(), capacity_bytes: arena.capacity_bytes() });
+        }
         let magazine = &self.magazines[class.index()];
         let (mut first, mut count) = magazine.loaded();
         if first == 0 {

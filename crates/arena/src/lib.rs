@@ -35,6 +35,8 @@ mod heap;
 pub mod lanes;
 mod map;
 pub mod park;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod ptr;
 mod reserve;
 mod shared;

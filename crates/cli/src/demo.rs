@@ -1,7 +1,7 @@
 //! `heddle demo`: the whole main job on a throw-away image, in under a minute.
 //!
-//! Parts  `programs` (a mount, used by programs that know nothing of heddle, `copies` with the bypass too), `race` (shared-file writes and reads in
-//!        process, all variants beside tmpfs), `kill` (a writer process killed in mid-run, the image recovered).
+//! Parts  `programs` (a mount, used by programs that know nothing of heddle; `copies`: with the bypass too), `race` (shared-file writes and
+//!        reads in process, all variants beside tmpfs), `kill` (a writer process killed in mid-run, the image recovered).
 //! Ends   with success only if every part that ran found everything right; a part that cannot run here says why.
 
 mod copies;

@@ -24,8 +24,8 @@ pub struct Args {
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
     /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (in process); NAME+mount (the same through
-    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs,
-    /// f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
+    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel
+    /// (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
     /// Numbers of workers, each on a CPU of its own

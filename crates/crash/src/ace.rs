@@ -99,6 +99,11 @@ sync
 remount
 ";
 
+/// What is there before the first operation.
+pub fn tree() -> Vec<Step> {
+    part(TREE)
+}
+
 /// The operations, in their order.
 pub fn operations() -> Vec<Step> {
     part(OPERATIONS)

@@ -91,7 +91,7 @@ impl Search<'_> {
         if self.ended {
             return;
         }
-        let (choice, words) = self.cut.point.words(arrived);
+        let choice = self.cut.point.choose(arrived);
         if !self.seen.insert(choice.clone()) {
             return;
         }
@@ -104,7 +104,7 @@ impl Search<'_> {
             return;
         }
         self.explored.images += 1;
-        let Some(looked) = (self.check)(&choice, &words) else {
+        let Some(looked) = (self.check)(&choice, &self.cut.point.words(&choice)) else {
             self.ended = true;
             return;
         };

@@ -1,21 +1,23 @@
 //! Is an image what was promised?
 //!
-//! Passes      1 mount (recover), walk all of it, compare with what is allowed; 2 use it: make, write, append, truncate, move and
-//!             remove, rewrite every file; unmount, recover again, and it is the same; 3 delete all, unmount, recover, and no more
-//!             is taken than the root needs. 4 if recovery changed the image: cut the power at every fence of it, recover
-//!             that: the same again.
+//! Passes      1  mount (recover), walk all of it, compare with what is allowed;
+//!             2  use it: make, write, append, truncate, move and remove, rewrite every file; unmount, fsck finds nothing, recover
+//!                again, and it is the same;
+//!             3  delete all, unmount, and fsck finds no more taken than the root needs;
+//!             4  if recovery changed the image: cut the power at every fence of it, recover that: the same again.
 //! Pruning     passes 2 to 4 see the image as recovery left it. Images that recovery made equal take them once.
 
+mod using;
+
+pub(crate) use using::{remove_everything, use_it};
+
 use crate::cut::{Choice, Cut, Looked};
-use heddle_nvmfs::{MountOptions, NvmFs, mount};
+use heddle_nvmfs::{MountOptions, fsck, mount};
 use heddle_pmem::{BLOCK_BYTES, CrashPoint, Model, Pos, Probe, Region};
 use heddle_vfs::tree::Tree;
-use heddle_vfs::{
-    Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr, path,
-};
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Blocks that may stay taken when all is deleted: inode chunks and the logs of the root.
 const BLOCKS_LEFT_MAX: u64 = 40;
@@ -51,6 +53,9 @@ pub struct Judge {
     used: HashMap<(u64, u64), Vec<u64>>,
     /// Images (all of their words) that were judged for a state.
     judged: HashSet<(u64, u64)>,
+    /// The same for images of recoveries that were cut, in memory of their own: see [`Judge::cut_recovery`].
+    again: Probe,
+    judged_again: HashSet<(u64, u64)>,
     /// Recoveries that were cut themselves.
     pub nested: u64,
 }
@@ -71,6 +76,13 @@ pub struct Verdict {
     pub looked: Looked,
     /// An image with the same content was judged before, for the same.
     pub known: bool,
+}
+
+/// Words of an image that differ from another's.
+type Words = Vec<(Pos, u64)>;
+
+fn word_at(image: &[u8], at: Pos) -> u64 {
+    u64::from_le_bytes(image[at.0 as usize..][..8].try_into().unwrap_or_default())
 }
 
 fn mixed(at: u64, word: u64) -> u64 {
@@ -94,8 +106,11 @@ impl Judge {
     /// For images of so many bytes.
     pub fn new(len_bytes: u64, model: Model) -> Judge {
         let (_, probe) = Region::probed(len_bytes);
+        let (_, again) = Region::probed(len_bytes);
         Judge {
             probe,
+            again,
+            judged_again: HashSet::new(),
             model,
             loaded: None,
             base: Vec::new(),
@@ -127,8 +142,7 @@ impl Judge {
         }
         let mut hash = self.sum;
         for (at, word) in words {
-            let was = u64::from_le_bytes(memory[at.0 as usize..][..8].try_into().unwrap_or_default());
-            hash ^= mixed(at.0 / 8, was) ^ mixed(at.0 / 8, *word);
+            hash ^= mixed(at.0 / 8, word_at(memory, *at)) ^ mixed(at.0 / 8, *word);
         }
         self.probe.load(memory, words, same);
         if !self.judged.insert((allowed.id, hash)) {
@@ -139,7 +153,7 @@ impl Judge {
             };
         }
         let mut later = Vec::new();
-        let failure = without_panic(|| self.passes(cut, words, allowed, &mut later)).err();
+        let failure = without_panic(|| self.passes(cut, words, hash, allowed, &mut later)).err();
         let block_of = |pos: Pos| pos.0 / BLOCK_BYTES as u64;
         let looked = |pos: Pos| self.probe.was_read(pos) || later.binary_search(&block_of(pos)).is_ok();
         let units =
@@ -147,11 +161,12 @@ impl Judge {
         Verdict { failure, looked: Looked { units }, known: false }
     }
 
-    /// `later`: blocks that an equal image was looked at in, in passes that are not taken again.
+    /// `hash`: of the image. `later`: blocks that an equal image was looked at in, in passes that are not taken again.
     fn passes(
         &mut self,
         cut: &Cut,
         words: &[(Pos, u64)],
+        hash: u64,
         allowed: &Allowed<'_>,
         later: &mut Vec<u64>,
     ) -> Result<(), String> {
@@ -170,6 +185,12 @@ impl Judge {
         let wanted = &allowed.trees[state];
         use_it(&fs, wanted).map_err(|e| format!("it cannot be used: {e}"))?;
         volume.unmount();
+        // A second opinion, which must not count as a look at the image.
+        let verdict =
+            fsck::examine("image", &self.probe.silent_region()).map_err(|e| format!("fsck: {e}"))?;
+        if verdict.found() > 0 {
+            return Err(format!("after use and an unmount fsck finds: {:?}", verdict.issues[0].0));
+        }
         let volume = mount(self.probe.region(), &options())
             .map_err(|e| format!("it cannot be mounted a second time: {e}"))?;
         let fs = volume.fs();
@@ -178,19 +199,64 @@ impl Judge {
             .map_err(|e| format!("after use and a second mount: {e}"))?;
         remove_everything(&fs, &tree).map_err(|e| format!("it cannot be emptied: {e}"))?;
         volume.unmount();
-        let volume = mount(self.probe.region(), &options())
-            .map_err(|e| format!("it cannot be mounted when empty: {e}"))?;
-        let free = volume.fs().statfs().map_err(|e| e.to_string())?.blocks_free;
-        volume.unmount();
-        let left = (cut.point.memory().len() / BLOCK_BYTES) as u64 - free;
-        if left > BLOCKS_LEFT_MAX {
-            return Err(format!("{left} blocks stay taken when all is deleted"));
-        }
+        is_empty(&self.probe.silent_region())?;
         if changed {
             self.nested += 1;
-            cut_recovery(self.model, &cut.point, words, wanted)?;
+            self.cut_recovery(&cut.point, words, (key.0, hash), wanted)?;
         }
         self.used.insert(key, self.probe.read_blocks());
+        Ok(())
+    }
+
+    /// Power cuts during the recovery of an image: recovering again comes to the same. Of images that differ in the time that the
+    /// mount wrote into its superblocks one is judged; which words of those had arrived tells others apart. `key`: what is wanted, and
+    /// the hash of the image.
+    fn cut_recovery(
+        &mut self,
+        point: &CrashPoint<'_>,
+        words: &[(Pos, u64)],
+        key: (u64, u64),
+        wanted: &Arc<Tree>,
+    ) -> Result<(), String> {
+        let mut image = point.memory().to_vec();
+        for (at, word) in words {
+            image[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        let image = Arc::new(image);
+        let (region, simulator) = Region::simulated_from(&image);
+        simulator.set_model(self.model);
+        let cuts: Arc<Mutex<Vec<(u64, Words)>>> = Arc::default();
+        let (found, start, mut fence) = (cuts.clone(), image.clone(), 0);
+        simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
+            fence += 1;
+            let cuts = point.differences(&start, NESTED_IMAGES, fence).map(|words| (fence, words));
+            found.lock().unwrap_or_else(PoisonError::into_inner).extend(cuts);
+        }));
+        let volume = mount(region, &options()).map_err(|e| format!("it cannot be mounted: {e}"))?;
+        simulator.stop_watching();
+        volume.abandon();
+        let cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
+        let superblocks = [0, (image.len() / BLOCK_BYTES) as u64 - 1];
+        let mut same = false;
+        for (fence, words) in &cuts {
+            let hash = words.iter().fold(key.1, |hash, (at, word)| {
+                if superblocks.contains(&(at.0 / BLOCK_BYTES as u64)) {
+                    return hash ^ mixed(!at.0, 1);
+                }
+                hash ^ mixed(at.0 / 8, word_at(&image, *at)) ^ mixed(at.0 / 8, *word)
+            });
+            if !self.judged_again.insert((key.0, hash)) {
+                continue;
+            }
+            let fails = |e: String| format!("a second power cut, at fence {fence} of its recovery: {e}");
+            self.again.load(&image, words, same);
+            same = true;
+            let volume = mount(self.again.region(), &options())
+                .map_err(|e| fails(format!("it cannot be mounted: {e}")))?;
+            let tree = Tree::of(&volume.fs()).map_err(|e| fails(format!("it cannot be read: {e}")))?;
+            state_of(&tree, std::slice::from_ref(wanted)).map_err(fails)?;
+            volume.abandon();
+        }
         Ok(())
     }
 
@@ -217,6 +283,21 @@ fn patched(memory: &[u8], block: u64, words: &[(Pos, u64)]) -> Vec<u8> {
     bytes
 }
 
+/// An image that was emptied and unmounted: sound, and no more blocks are taken than the root needs.
+pub(crate) fn is_empty(region: &Region) -> Result<(), String> {
+    let survey = fsck::survey("image", region).map_err(|e| format!("fsck: {e}"))?;
+    let survey = survey.ok_or("the superblock is lost when all is deleted")?;
+    if survey.issues > 0 {
+        return Err(format!("fsck finds {} issues when all is deleted", survey.issues));
+    }
+    let left: u64 = survey.owners.iter().map(|owner| owner.count).sum();
+    if left > BLOCKS_LEFT_MAX || survey.inodes.len() != 1 {
+        let inodes = survey.inodes.len();
+        return Err(format!("{left} blocks and {inodes} inodes stay taken when all is deleted"));
+    }
+    Ok(())
+}
+
 /// The number of the allowed state that a tree is.
 fn state_of(tree: &Tree, allowed: &[Arc<Tree>]) -> Result<usize, String> {
     if let Some(state) = allowed.iter().position(|wanted| **wanted == *tree) {
@@ -231,135 +312,6 @@ fn state_of(tree: &Tree, allowed: &[Arc<Tree>]) -> Result<usize, String> {
         text += &format!("\n  against {name}: {}", tree.difference(wanted).unwrap_or_default());
     }
     Err(text)
-}
-
-/// Power cuts during the recovery of an image: recovering again comes to the same.
-fn cut_recovery(
-    model: Model,
-    point: &CrashPoint<'_>,
-    words: &[(Pos, u64)],
-    wanted: &Arc<Tree>,
-) -> Result<(), String> {
-    let mut image = point.memory().to_vec();
-    for (at, word) in words {
-        image[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());
-    }
-    let (region, simulator) = Region::simulated_from(&image);
-    simulator.set_model(model);
-    let images = Arc::new(Mutex::new(Vec::new()));
-    let (found, mut fence) = (images.clone(), 0);
-    simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
-        fence += 1;
-        let images = point.images(NESTED_IMAGES, fence).map(|image| (fence, image));
-        found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(images);
-    }));
-    let volume = mount(region, &options()).map_err(|e| format!("it cannot be mounted: {e}"))?;
-    simulator.stop_watching();
-    volume.abandon();
-    let images = std::mem::take(&mut *images.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
-    let (_, probe) = Region::probed(image.len() as u64);
-    for (fence, image) in &images {
-        let fails = |e: String| format!("a second power cut, at fence {fence} of its recovery: {e}");
-        probe.load(image, &[], false);
-        let volume =
-            mount(probe.region(), &options()).map_err(|e| fails(format!("it cannot be mounted: {e}")))?;
-        let tree = Tree::of(&volume.fs()).map_err(|e| fails(format!("it cannot be read: {e}")))?;
-        state_of(&tree, std::slice::from_ref(wanted)).map_err(fails)?;
-        volume.abandon();
-    }
-    Ok(())
-}
-
-fn name(text: &str) -> heddle_vfs::Result<Name<'_>> {
-    Name::new(text.as_bytes())
-}
-
-fn read_all(fs: &NvmFs, handle: &Handle, len: usize) -> heddle_vfs::Result<Vec<u8>> {
-    let mut bytes = vec![0xee; len];
-    let n = fs.read(handle, 0, &mut bytes)?;
-    bytes.truncate(n);
-    Ok(bytes)
-}
-
-/// New names and data, taken away again; every old file is rewritten in place.
-fn use_it(fs: &NvmFs, tree: &Tree) -> Result<(), String> {
-    let say = |e: heddle_vfs::Error| e.to_string();
-    let cred = Cred::root();
-    match made_and_removed(fs, &cred) {
-        // A full image cannot take new data; what is there must still be removable (pass 3).
-        Err(heddle_vfs::Error::NoSpace | heddle_vfs::Error::NoInodes) => tidy_up(fs, &cred).map_err(say),
-        Err(other) => Err(say(other)),
-        Ok(true) => rewrite_all(fs, &cred, tree),
-        Ok(false) => Err("a file that was written after recovery reads as something else".into()),
-    }
-}
-
-fn made_and_removed(fs: &NvmFs, cred: &Cred) -> heddle_vfs::Result<bool> {
-    let (_, handle) = fs.create(cred, Ino::ROOT, name("used")?, 0o644, OpenFlags::READ_WRITE)?;
-    let data: Vec<u8> = (0..9000u32).map(|i| (i % 251) as u8 | 1).collect();
-    let written = (|| {
-        fs.write(&handle, 3000, &data)?;
-        fs.append(&handle, &data)?;
-        let size = SetAttr { size_bytes: Some(12_500), ..SetAttr::default() };
-        fs.setattr(cred, handle.ino, Some(&handle), &size)?;
-        let wanted = [vec![0; 3000], data.clone(), data[..500].to_vec()].concat();
-        Ok(read_all(fs, &handle, 20_000)? == wanted)
-    })();
-    fs.release(handle);
-    let right = written?;
-    let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
-    let dir = fs.make(cred, Ino::ROOT, name("used dir")?, node)?.ino;
-    fs.rename(cred, Ino::ROOT, name("used")?, dir, name("moved")?, RenameMode::Replace)?;
-    fs.unlink(cred, dir, name("moved")?)?;
-    fs.rmdir(cred, Ino::ROOT, name("used dir")?)?;
-    Ok(right)
-}
-
-fn tidy_up(fs: &NvmFs, cred: &Cred) -> heddle_vfs::Result<()> {
-    if let Ok(dir) = fs.lookup(cred, Ino::ROOT, name("used dir")?) {
-        let _absent = fs.unlink(cred, dir.ino, name("moved")?);
-        fs.rmdir(cred, Ino::ROOT, name("used dir")?)?;
-    }
-    match fs.unlink(cred, Ino::ROOT, name("used")?) {
-        Err(heddle_vfs::Error::NotFound) => Ok(()),
-        other => other,
-    }
-}
-
-/// Writes the first byte of every file anew, where that changes nothing a tree shows: what recovery left can be written.
-fn rewrite_all(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
-    for (path, node) in &tree.nodes {
-        let plain = node.kind == FileKind::Regular && node.size_bytes > 0;
-        if !plain || node.mtime.is_some() || node.perm & 0o6000 != 0 {
-            continue;
-        }
-        let path = String::from_utf8_lossy(path);
-        let rewritten = (|| {
-            let handle = fs.open(cred, path::resolve(fs, cred, &*path)?.ino, OpenFlags::READ_WRITE)?;
-            let done = read_all(fs, &handle, 1).and_then(|first| fs.write(&handle, 0, &first));
-            fs.release(handle);
-            done
-        })();
-        match rewritten {
-            Ok(_) | Err(heddle_vfs::Error::NoSpace) => {}
-            Err(error) => return Err(format!("{path} cannot be written: {error}")),
-        }
-    }
-    Ok(())
-}
-
-/// Removes every name below the root.
-fn remove_everything(fs: &NvmFs, tree: &Tree) -> Result<(), String> {
-    for (path, node) in tree.nodes.iter().rev().filter(|(path, _)| path.as_slice() != b"/") {
-        let path = String::from_utf8_lossy(path);
-        let removed =
-            path::resolve_parent(fs, &Cred::root(), &*path).and_then(|(dir, last)| match node.kind {
-                FileKind::Directory => fs.rmdir(&Cred::root(), dir, last),
-                _ => fs.unlink(&Cred::root(), dir, last),
-            });
-        removed.map_err(|e| format!("{path}: {e}"))?;
-    }
-    Ok(())
 }
 
 /// A panic is a finding like any other.

@@ -4,6 +4,8 @@
 //! - [`rig`]: runs a workload on a simulated region and on the model, cuts, has every image judged.
 //! - [`cut`]: which images of a cut are looked at; [`judge`]: whether one is what was promised.
 //! - [`ace`]: all short sequences of operations; [`shelf`]: workloads at the edges, by name.
+//! - [`mix`]: all of it at random; [`mixed`]: long lists of mixed operations; [`shrink`]: of a list that fails, what it takes to fail.
+//! - `faults`: requests that find nothing, lines that cannot be loaded.
 //! - [`scenes`]: what needs several threads in certain places at once.
 //! - [`threads`]: power cuts while several threads are inside.
 //! - [`emit`]: crash images with a manifest, for a judge of one's own.
@@ -12,7 +14,11 @@
 pub mod ace;
 pub mod cut;
 pub mod emit;
+#[cfg(feature = "planted")]
+pub mod faults;
 pub mod judge;
+pub mod mix;
+pub mod mixed;
 pub mod op;
 #[cfg(feature = "planted")]
 pub mod planted;
@@ -20,6 +26,7 @@ pub mod play;
 pub mod rig;
 pub mod scenes;
 pub mod shelf;
+pub mod shrink;
 pub mod tasks;
 pub mod text;
 pub mod threads;

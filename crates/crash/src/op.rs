@@ -86,6 +86,9 @@ impl fmt::Display for File {
 
 /// A word as it is written: bytes that end or change a word are escaped.
 fn word(text: &str) -> String {
+    if text.is_empty() {
+        return "{x*0}".into();
+    }
     let mut out = String::new();
     for c in text.chars() {
         match c {

@@ -56,7 +56,7 @@ const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::OldDirectoryNotTold, Variant::Heddle, "renames-cleaned"),
     (Bug::OldNameGoesFirst, Variant::Heddle, "renames"),
     (Bug::LinksNotCounted, Variant::Heddle, "names"),
-    (Bug::TombstoneDroppedEarly, Variant::Heddle, "log-cleaning-names"),
+    (Bug::TombstoneDroppedEarly, Variant::Heddle, "remounts"),
     (Bug::PunchDroppedEarly, Variant::Heddle, "data-in-pieces"),
     (Bug::SizeRecordDropped, Variant::Heddle, "sizes-cleaned"),
     (Bug::PageReusedBeforeUnlink, Variant::Heddle, "tombstones"),
@@ -68,7 +68,7 @@ const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::HalfTransactionCounts, Variant::Heddle, "sizes"),
     (Bug::UnmarkedEntryCounts, Variant::NovaTree, "sizes"),
     (Bug::OnlyFirstPageRead, Variant::Heddle, "log-page"),
-    (Bug::LaterNameWins, Variant::Heddle, "log-cleaning-names"),
+    (Bug::LaterNameWins, Variant::Heddle, "names-in-chains"),
     (Bug::RenameReplayedTwice, Variant::Heddle, "renames"),
     (Bug::SlotNotZeroed, Variant::Heddle, "names"),
     (Bug::UnwrittenIsData, Variant::Heddle, "ranges"),
@@ -110,12 +110,13 @@ fn search(bug: Bug, seed: u64) -> Option<Caught> {
         .find_map(|workload| variants.iter().find_map(|variant| attempt(bug, *variant, workload, seed)))
 }
 
-/// Prints the table; success if every bug was caught. `fast`: bugs that need a long workload are left out, and nothing is searched.
+/// Prints the table; success if every bug was caught. `fast`: what is not caught where it should be is not searched for elsewhere.
 pub fn table(seed: u64, fast: bool) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let (mut tried, mut missed) = (0, Vec::new());
+    let kept = commit_marks_keep_what_returned();
     println!("| bug | caught by | at | images until then | seconds |\n|---|---|---|---|---|");
-    for bug in Bug::ALL.iter().filter(|bug| !fast || !SLOW.contains(bug)) {
+    for bug in Bug::ALL {
         let start = Instant::now();
         tried += 1;
         let found = soonest(*bug, seed).or_else(|| if fast { None } else { search(*bug, seed) });
@@ -140,15 +141,24 @@ pub fn table(seed: u64, fast: bool) -> ExitCode {
         }
     }
     println!("{tried} bugs planted, {} caught", tried - missed.len());
-    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    if kept && missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// Their workloads are long: not in the test command.
-const SLOW: &[Bug] = &[
-    Bug::OldDirectoryNotTold,
-    Bug::ListNotFlushed,
-    Bug::TombstoneDroppedEarly,
-    Bug::LaterNameWins,
-    Bug::PageReusedBeforeUnlink,
-    Bug::PunchDroppedEarly,
-];
+/// The SRL paper's argument, its other half: with commit marks what returned beside a stalled writer is there. (With a tail it is not:
+/// `tail-over-a-hole`.)
+fn commit_marks_keep_what_returned() -> bool {
+    let mut all = true;
+    for variant in [Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree] {
+        for stall in [Step::DataWrite, Step::Logged] {
+            let played = scenes::stalled_writer(variant, stall);
+            if !matches!(played, Ok(None)) {
+                println!(
+                    "FAILED, nothing planted: {}, a writer stalled in {stall:?}: {played:?}",
+                    variant.name()
+                );
+                all = false;
+            }
+        }
+    }
+    all
+}

@@ -360,7 +360,8 @@ impl Run<'_> {
             bounds = Bounds { ordered: 0, random: 0, ..bounds };
         }
         if let Some(choice) = wanted {
-            let (choice, words) = cut.point.words(|unit| choice[unit]);
+            let choice = cut.point.choose(|unit| choice[unit]);
+            let words = cut.point.words(&choice);
             self.report.states += 1;
             self.report.images += 1;
             self.judge_one(cut, step, allowed, &choice, &words);

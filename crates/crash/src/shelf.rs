@@ -20,6 +20,7 @@ shelf![
     "names",
     "long-names",
     "renames",
+    "names-in-chains",
     "renames-cleaned",
     "attributes",
     "attributes-cleaned",

@@ -9,6 +9,10 @@ const STEPS_MAX: usize = 100_000;
 const LENGTH_MAX: u64 = 1 << 30;
 /// Largest image a workload may ask for.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of a word, repetitions undone: more than the longest attribute.
+const WORD_BYTES_MAX: usize = 1 << 17;
+/// Bytes that one `repeat` may come to.
+const REPEAT_BYTES_MAX: usize = 1 << 26;
 /// Threads a workload may name.
 const THREADS_MAX: u32 = 64;
 
@@ -114,8 +118,15 @@ fn steps(words: &[&str], line: usize, out: &mut Vec<Step>) -> Result<(), String>
         ["repeat", ..] => return Err("write: repeat COUNT OPERATION…".into()),
         words => (None, words),
     };
+    let mut bytes = 0;
     for i in 0..times.unwrap_or(1) {
         let words = words.iter().map(|word| expand(word, times.map(|_| i))).collect::<Result<Vec<_>, _>>()?;
+        bytes += words.iter().map(String::len).sum::<usize>();
+        if bytes > REPEAT_BYTES_MAX {
+            return Err(format!(
+                "a repeat of more than {REPEAT_BYTES_MAX} bytes: take shorter words or fewer rounds"
+            ));
+        }
         out.push(step(&words, line)?);
     }
     Ok(())
@@ -127,6 +138,7 @@ fn expand(word: &str, round: Option<u64>) -> Result<String, String> {
     let mut rest = word;
     while let Some(at) = rest.find(['{', '\\']) {
         out += &rest[..at];
+        refuse_long(&out)?;
         if rest[at..].starts_with('\\') {
             let code = rest.get(at + 2..at + 4).filter(|_| rest[at..].starts_with("\\x"));
             let code = code.and_then(|hex| u8::from_str_radix(hex, 16).ok());
@@ -155,7 +167,16 @@ fn expand(word: &str, round: Option<u64>) -> Result<String, String> {
         rest = &rest[end + 1..];
     }
     out += rest;
+    refuse_long(&out)?;
     Ok(out)
+}
+
+fn refuse_long(word: &str) -> Result<(), String> {
+    if word.len() <= WORD_BYTES_MAX {
+        Ok(())
+    } else {
+        Err(format!("a word of more than {WORD_BYTES_MAX} bytes"))
+    }
 }
 
 fn step(words: &[String], line: usize) -> Result<Step, String> {
@@ -302,6 +323,7 @@ rename /a /d/b
 link /d/b /c
 symlink some/target /s
 setxattr /c user.x value
+setxattr /c user.y {n*0}
 removexattr /c user.x
 unlink /c
 rmdir /d
@@ -324,7 +346,7 @@ sync
     #[test]
     fn every_operation_is_read_and_its_text_reads_as_the_same() {
         let first = parse("w", ALL).unwrap();
-        assert_eq!(first.watched.len(), 29);
+        assert_eq!(first.watched.len(), 30);
         assert!(first.watched.iter().any(|s| s.op == Op::Create { path: "/n2".into() }));
         assert!(first.watched.iter().any(|s| s.op == Op::Create { path: format!("/{}", "n".repeat(255)) }));
         assert!(first.watched.iter().any(|s| s.op == Op::Create { path: "/with blank".into() }));
@@ -338,6 +360,14 @@ sync
         let workload = parse("w", "image 8M\ncreate /a\nwatch\nunlink /a\n").unwrap();
         assert_eq!((workload.setup.len(), workload.watched.len(), workload.image_bytes), (1, 1, 8 << 20));
         assert_eq!(parse("w", &workload.to_string()).unwrap().setup.len(), 1);
+    }
+
+    #[test]
+    fn a_small_text_does_not_become_a_huge_workload() {
+        let word = "{n*8192}".repeat(1000);
+        for text in [format!("create /{word}"), format!("repeat 100000 create /{}", &word[..80])] {
+            assert!(parse("w", &text).is_err_and(|error| error.text.contains("more than")), "{text}");
+        }
     }
 
     #[test]

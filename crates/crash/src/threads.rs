@@ -83,6 +83,17 @@ fn calls(random: &mut Random, count: usize) -> Vec<Op> {
         .collect()
 }
 
+/// One run of a round: two threads, or three with fewer calls.
+pub fn one(variant: Variant, model: Model, bounds: Bounds, round: u64) -> Report {
+    let threads = 2 + (round % 2) as usize;
+    let calls = if threads == 2 { 6 } else { 4 };
+    let config = Config { variant, model, threads, calls, seed: bounds.seed, cuts: 12, bounds };
+    run(&config).unwrap_or_else(|text| {
+        println!("cannot run: {text}");
+        Report::default()
+    })
+}
+
 /// One run.
 ///
 /// # Errors

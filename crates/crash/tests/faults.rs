@@ -168,3 +168,34 @@ fn a_call_that_finds_no_memory_has_done_nothing_whichever_request_was_the_last()
         assert!(failed > 20, "{}: only {failed} calls found no memory", variant.name());
     }
 }
+
+/// The file behind a mounted image is cut short: what lay there is lost, calls say so, and nobody ends.
+#[test]
+fn an_image_that_is_cut_short_while_mounted_fails_the_calls_that_need_the_rest() {
+    heddle_pmem::survive_faults();
+    for variant in Variant::ALL {
+        let path = std::env::temp_dir().join(format!("heddle-cut-{}-{}", variant.name(), std::process::id()));
+        let region = Region::create(&path, 4 << 20, &heddle_pmem::OpenOptions::default()).unwrap();
+        format_region(&region, variant).unwrap();
+        let volume = mount(region, &options(64 * MIB)).unwrap();
+        let fs = volume.fs();
+        let mut player = Player::new(&fs);
+        let ops: Vec<Op> = ballast();
+        ops.iter().enumerate().for_each(|(i, op)| player.play(i + 1, op).unwrap());
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(512 << 10).unwrap();
+        let read = Tree::of(&fs);
+        assert!(
+            matches!(read, Err(Error::Io(_) | Error::Corrupt(_))),
+            "{}: {:?}",
+            variant.name(),
+            read.err()
+        );
+        let append = Op::Append { file: File::Path("/ballast".into()), len: 4096 };
+        let appended = (0..50).find_map(|i| player.play(100 + i, &append).err());
+        assert!(matches!(appended, Some(Error::Io(_))), "{}: {appended:?}", variant.name());
+        player.close_all();
+        volume.unmount();
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -12,6 +12,7 @@
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
 use crate::lane::{MAGAZINE_BLOCKS, Own};
+use crate::planted::block_refused;
 use crate::region::Region;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, Full, Ptr, watch};
@@ -218,6 +219,9 @@ pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Pur
 const DATA_BLOCK: &str = "data block";
 
 fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
+    if block_refused() {
+        return None;
+    }
     if let Some(block) = own.magazine.pop() {
         return Some(block);
     }
@@ -248,7 +252,7 @@ pub fn take_blocks(
             .map(|block| out.push(Extent { block, count: 1 }))
             .is_some();
     }
-    take_last(map, region, own, count, purpose, out)
+    !block_refused() && take_last(map, region, own, count, purpose, out)
 }
 
 /// From the map; if it has too few, what the lane itself has freed or holds is added first.

@@ -5,14 +5,16 @@
 //! Invariants  I1  only the lease holder writes, with plain stores to lines of its own: counting shares nothing. Readers see each word
 //!                 whole, several words at about the same time.
 //!             I2  words only grow, whoever holds the lane: sums over all lanes never go back.
-//! Cost        two loads, two adds and two stores a call, in one line; a clock is read in one call of [`SAMPLED_EVERY`] of a kind.
+//! Cost        three loads, two adds and two stores a call, in one or two lines; a clock is read in one call of [`SAMPLED_EVERY`] of a
+//!             kind.
 //!             A signal's handler that counts in the middle of a count may lose one.
 //!
 //! The words are the standard library's in a model too: they decide nothing, and would only multiply what there is to explore.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One call of so many of a kind is timed, the first included.
 pub const SAMPLED_EVERY: u64 = 64;
@@ -149,7 +151,7 @@ impl Totals {
     }
 }
 
-/// Widths of time that timed calls are sorted into: four to each doubling, from [`SPAN_FIRST_NS`] on.
+/// Widths of time that timed calls are sorted into: four to each doubling, from `SPAN_FIRST_NS` on.
 pub const SPANS: usize = 96;
 const SPANS_A_DOUBLING: u32 = 4;
 /// End of the first one, in ns.
@@ -176,9 +178,9 @@ pub type Spans = [[u64; SPANS]; KINDS];
 pub struct Counts {
     words: [AtomicU64; WORDS],
     before: [AtomicU64; WORDS],
-    spans: [[AtomicU64; SPANS]; KINDS],
-    /// 1: the call under way is timed.
+    /// When the call under way began, in ns, and its kind in the low bits; 0: it is not timed.
     timing: AtomicU64,
+    spans: [[AtomicU64; SPANS]; KINDS],
 }
 
 impl Counts {
@@ -193,46 +195,56 @@ impl Counts {
         }
     }
 
-    /// A call of this kind begins; a time if it is one that is timed.
+    /// A call of this kind begins, and counts. Nothing of it is kept but here: what a call carries about slows it down.
     #[inline]
-    pub fn begins(&self, kind: Kind) -> Option<Instant> {
+    pub fn begins(&self, kind: Kind) {
+        let calls = &self.words[kind as usize * TALLY_WORDS];
         // ORDERING: Relaxed here and below, I1.
-        let calls = self.words[kind as usize * TALLY_WORDS].load(Relaxed);
-        calls.is_multiple_of(SAMPLED_EVERY).then(|| self.times())
+        let before = calls.load(Relaxed);
+        calls.store(before.wrapping_add(1), Relaxed); // ORDERING: as above.
+        if before.is_multiple_of(SAMPLED_EVERY) {
+            self.times(kind);
+        }
     }
 
     #[cold]
-    fn times(&self) -> Instant {
-        self.timing.store(1, Relaxed); // ORDERING: Relaxed, I1.
-        Instant::now()
+    #[inline(never)]
+    fn times(&self, kind: Kind) {
+        self.timing.store(now_ns() << KIND_BITS | kind as u64, Relaxed); // ORDERING: Relaxed, I1.
     }
 
     /// Is the call under way one that is timed?
+    #[inline]
     pub fn is_timing(&self) -> bool {
         // ORDERING: Relaxed, I1.
         self.timing.load(Relaxed) != 0
     }
 
-    /// It is over.
+    /// A call of this kind has moved bytes.
     #[inline]
-    pub fn ends(&self, kind: Kind, bytes: u64, began: Option<Instant>) {
-        let at = kind as usize * TALLY_WORDS;
-        grow(&self.words[at], 1);
-        if bytes != 0 {
-            grow(&self.words[at + 1], bytes);
-        }
-        if let Some(began) = began {
-            self.timed(kind, began.elapsed());
+    pub fn moved(&self, kind: Kind, bytes: u64) {
+        grow(&self.words[kind as usize * TALLY_WORDS + 1], bytes);
+    }
+
+    /// The call under way is over.
+    #[inline]
+    pub fn ends(&self) {
+        if self.is_timing() {
+            self.timed();
         }
     }
 
     #[cold]
-    fn timed(&self, kind: Kind, took: Duration) {
-        self.timing.store(0, Relaxed); // ORDERING: Relaxed, I1.
-        let (at, ns) = (kind as usize * TALLY_WORDS, in_ns(took));
-        grow(&self.words[at + 2], 1);
-        grow(&self.words[at + 3], ns);
-        grow(&self.spans[kind as usize][span_of(ns)], 1);
+    #[inline(never)]
+    fn timed(&self) {
+        // ORDERING: Relaxed, I1.
+        let timing = self.timing.load(Relaxed);
+        self.timing.store(0, Relaxed); // ORDERING: as above.
+        let kind = (timing & ((1 << KIND_BITS) - 1)) as usize % KINDS;
+        let ns = now_ns().saturating_sub(timing >> KIND_BITS);
+        grow(&self.words[kind * TALLY_WORDS + 2], 1);
+        grow(&self.words[kind * TALLY_WORDS + 3], ns);
+        grow(&self.spans[kind][span_of(ns)], 1);
     }
 
     /// A call slept for a lock; `calls` that it stands for.
@@ -269,6 +281,15 @@ impl Counts {
     }
 }
 
+const KIND_BITS: u32 = 4;
+const _: () = assert!(KINDS <= 1 << KIND_BITS);
+
+/// Of a clock that never goes back: 60 bits are 36 years of it.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn in_ns(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -296,11 +317,14 @@ mod tests {
     #[test]
     fn a_client_is_shown_what_came_with_it_and_the_mount_all() {
         let counts = Counts::new();
-        counts.ends(Kind::Write, 4096, counts.begins(Kind::Write));
+        let write = |bytes| {
+            counts.begins(Kind::Write);
+            counts.moved(Kind::Write, bytes);
+            counts.ends();
+        };
+        write(4096);
         counts.comes();
-        for _ in 0..SAMPLED_EVERY {
-            counts.ends(Kind::Write, 10, counts.begins(Kind::Write));
-        }
+        (0..SAMPLED_EVERY).for_each(|_| write(10));
         let (all, before) = counts.totals();
         let own = all.since(&before).of(Kind::Write);
         assert_eq!((own.calls, own.bytes, own.timed), (SAMPLED_EVERY, 10 * SAMPLED_EVERY, 1));

@@ -10,7 +10,7 @@ use crate::file::resize::NewState;
 use crate::file::{heddle, paper, range, read, resize};
 use crate::ids::PageNo;
 use crate::inode::InodeRef;
-use crate::lease::{LaneGuard, counted, enter};
+use crate::lease::{LaneGuard, counted, enter, enter_for};
 use crate::log::chain;
 use crate::names::ops::Remove;
 use crate::names::rename::End;
@@ -121,13 +121,6 @@ impl NvmFs {
         life::drop_open(&self.core, &mut guard, inode, handle.token);
     }
 
-    /// A lane, for a call that is counted.
-    fn lane(&self, kind: Kind) -> Result<LaneGuard<'_>> {
-        let mut guard = enter(&self.core)?;
-        guard.counts(kind);
-        Ok(guard)
-    }
-
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
         let inode = self.changeable(handle)?;
         if buf.len() > WRITE_MAX_BYTES {
@@ -136,13 +129,13 @@ impl NvmFs {
         if buf.is_empty() {
             return Ok(if let At::Offset(offset) = at { offset } else { inode.vi.size() });
         }
-        let mut guard = self.lane(Kind::Write)?;
-        let done = match self.core.locks {
-            None => heddle::write(&self.core, &mut guard, inode, at, buf),
-            Some(_) => paper::write(&self.core, &mut guard, inode, at, buf),
+        let mut guard = enter_for(&self.core, Kind::Write)?;
+        let offset = match self.core.locks {
+            None => heddle::write(&self.core, &mut guard, inode, at, buf)?,
+            Some(_) => paper::write(&self.core, &mut guard, inode, at, buf)?,
         };
-        guard.moved(if done.is_ok() { buf.len() } else { 0 });
-        done
+        guard.lane.counts.moved(Kind::Write, buf.len() as u64);
+        Ok(offset)
     }
 }
 
@@ -169,6 +162,7 @@ impl FileSystem for NvmFs {
         self.found(cred, parent, name, |named, child| self.attr_if(child, named.kind != FileKind::Directory))
     }
 
+    // Not counted: a walk belongs to the call that comes after it.
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
         self.found(cred, parent, name, |named, child| Ok((child.ino, named.kind)))
     }
@@ -209,7 +203,7 @@ impl FileSystem for NvmFs {
             return Err(Error::NotFound);
         }
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = self.lane(Kind::Create)?;
+        let mut guard = enter_for(&self.core, Kind::Create)?;
         let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, false)?;
         self.attr(inode)
     }
@@ -223,7 +217,7 @@ impl FileSystem for NvmFs {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = self.lane(Kind::Create)?;
+        let mut guard = enter_for(&self.core, Kind::Create)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
         let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, true)?;
         let handle = Handle { ino: inode.ino, flags, token: inode.vi.generation() };
@@ -243,7 +237,7 @@ impl FileSystem for NvmFs {
         }
         let dir = self.changing_directory(cred, dir)?;
         check(&self.core, dir, cred, Permission::WRITE_EXECUTE)?;
-        let mut guard = self.lane(Kind::Create)?;
+        let mut guard = enter_for(&self.core, Kind::Create)?;
         let inode = life::make_unnamed(&self.core, &mut guard, cred, dir, perm, linkable)?;
         let handle = match self.handle(&mut guard, inode, flags) {
             Ok(handle) => handle,
@@ -293,7 +287,7 @@ impl FileSystem for NvmFs {
             _ => return Err(Error::InvalidArgument("not a symbolic link")),
         }
         let mut target = vec![0; inode.vi.size() as usize];
-        let mut guard = self.lane(Kind::Read)?;
+        let mut guard = enter_for(&self.core, Kind::Read)?;
         let n = self.get(&mut guard, inode, 0, &mut target)?;
         target.truncate(n);
         Ok(target)
@@ -302,7 +296,7 @@ impl FileSystem for NvmFs {
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let dir = self.changing_directory(cred, parent)?;
         let inode = self.core.inode(ino)?;
-        let mut guard = self.lane(Kind::Create)?;
+        let mut guard = enter_for(&self.core, Kind::Create)?;
         // A file that never had a name must not end between two looks at its count.
         let held = match inode.vi.linkable() {
             true => Some(self.handle(&mut guard, inode, OpenFlags::default())?),
@@ -319,13 +313,13 @@ impl FileSystem for NvmFs {
 
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = self.lane(Kind::Remove)?;
+        let mut guard = enter_for(&self.core, Kind::Remove)?;
         ops::remove(&self.core, &mut guard, cred, dir, name, Remove::File)
     }
 
     fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         let dir = self.changing_directory(cred, parent)?;
-        let mut guard = self.lane(Kind::Remove)?;
+        let mut guard = enter_for(&self.core, Kind::Remove)?;
         ops::remove(&self.core, &mut guard, cred, dir, name, Remove::Directory)
     }
 
@@ -340,7 +334,7 @@ impl FileSystem for NvmFs {
     ) -> Result<()> {
         let from = End { dir: self.changing_directory(cred, parent)?, name };
         let to = End { dir: self.changing_directory(cred, new_parent)?, name: new_name };
-        let mut guard = self.lane(Kind::Rename)?;
+        let mut guard = enter_for(&self.core, Kind::Rename)?;
         rename::rename(&self.core, &mut guard, cred, from, to, mode)
     }
 
@@ -361,7 +355,7 @@ impl FileSystem for NvmFs {
         want |= if flags.read { Permission::READ.0 } else { 0 };
         want |= if flags.write || flags.truncate { Permission::WRITE.0 } else { 0 };
         check(&self.core, inode, cred, Permission(want))?;
-        let mut guard = self.lane(Kind::Open)?;
+        let mut guard = enter_for(&self.core, Kind::Open)?;
         if kind == FileKind::Regular {
             paper::make_locks(&self.core, guard.own, inode)?;
         }
@@ -385,7 +379,7 @@ impl FileSystem for NvmFs {
     }
 
     fn release(&self, handle: Handle) {
-        if let Ok(guard) = self.lane(Kind::Close) {
+        if let Ok(guard) = enter_for(&self.core, Kind::Close) {
             self.close(guard, &handle);
         }
     }
@@ -396,7 +390,7 @@ impl FileSystem for NvmFs {
             let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
             return if directory { Err(Error::IsDirectory) } else { Ok(0) };
         }
-        let mut guard = self.lane(Kind::Read)?;
+        let mut guard = enter_for(&self.core, Kind::Read)?;
         self.get(&mut guard, inode, offset, buf)
     }
 
@@ -429,7 +423,7 @@ impl FileSystem for NvmFs {
             return Err(Error::InvalidArgument("a length of 0"));
         }
         let inode = self.changeable(handle)?;
-        let mut guard = self.lane(Kind::Allocate)?;
+        let mut guard = enter_for(&self.core, Kind::Allocate)?;
         range::fallocate(&self.core, &mut guard, inode, op, offset, len_bytes)
     }
 
@@ -488,7 +482,7 @@ impl NvmFs {
         inode: InodeRef<'_>,
         work: impl FnOnce(&mut LaneGuard<'_>) -> Result<()>,
     ) -> Result<()> {
-        let mut guard = self.lane(Kind::Change)?;
+        let mut guard = enter_for(&self.core, Kind::Change)?;
         let held = self.handle(&mut guard, inode, OpenFlags::default())?;
         let done = {
             let _eof = inode.vi.eof.lock();
@@ -517,11 +511,11 @@ impl NvmFs {
             None => return Err(Error::Stale),
             _ => {}
         }
-        let done = match self.core.locks {
-            None => read::read(&self.core, guard, inode, offset, buf),
-            Some(_) => paper::read(&self.core, guard, inode, offset, buf),
+        let bytes = match self.core.locks {
+            None => read::read(&self.core, guard, inode, offset, buf)?,
+            Some(_) => paper::read(&self.core, guard, inode, offset, buf)?,
         };
-        guard.moved(*done.as_ref().unwrap_or(&0));
-        done
+        guard.lane.counts.moved(Kind::Read, bytes as u64);
+        Ok(bytes)
     }
 }

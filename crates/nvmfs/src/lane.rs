@@ -11,14 +11,17 @@
 //!                 the unlock; who sees ACTIVE and, after its copy, the same word again, read before the commit.
 //! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
 
+mod stock;
+
 use crate::counts::Counts;
-use crate::ids::{BlockNo, Extent, PageNo};
+use crate::ids::{BlockNo, PageNo};
 use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{AtomicPtr, Heap, Shared, Zeroed};
 use heddle_vfs::Ino;
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+pub use stock::{Extents, Magazine};
 
 const IDLE: u64 = 0;
 const ACTIVE: u64 = 1;
@@ -51,114 +54,6 @@ impl OpState {
     /// Has one happened that is not all visible yet?
     pub fn committed(self) -> bool {
         self.0 & STATE_MASK == COMMITTED
-    }
-}
-
-/// Blocks that may be handed out, last in first out. Whoever settles a dead lane finds no block in it that was not put there, and
-/// none that was taken (I3).
-#[repr(C)]
-#[derive(Debug)]
-pub struct Magazine {
-    len: AtomicU64,
-    blocks: [AtomicU64; MAGAZINE_BLOCKS],
-}
-
-impl Magazine {
-    fn new() -> Magazine {
-        Magazine { len: AtomicU64::new(0), blocks: std::array::from_fn(|_| AtomicU64::new(0)) }
-    }
-
-    /// Takes one.
-    pub fn pop(&mut self) -> Option<BlockNo> {
-        let at = self.len().checked_sub(1)?;
-        // ORDERING: Release, I3: out of here before it is anywhere else.
-        self.len.store(at as u64, Release);
-        // ORDERING: Relaxed, I2.
-        Some(BlockNo(self.blocks[at].load(Relaxed)))
-    }
-
-    /// Adds one; false if full.
-    pub fn push(&mut self, block: BlockNo) -> bool {
-        let len = self.len();
-        if len < MAGAZINE_BLOCKS {
-            // ORDERING: Relaxed, I2.
-            self.blocks[len].store(block.0, Relaxed);
-            // ORDERING: Release, I3: what is counted is there.
-            self.len.store(len as u64 + 1, Release);
-        }
-        len < MAGAZINE_BLOCKS
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        // ORDERING: Relaxed, I2. Never more than fit, whatever the memory says.
-        (self.len.load(Relaxed) as usize).min(MAGAZINE_BLOCKS)
-    }
-}
-
-/// A few extents of which the same holds as of a [`Magazine`]: those that were freed but may be read or named by an unfenced
-/// record until the next fence (D15); those of an operation under way.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Extents<const N: usize> {
-    len: AtomicU64,
-    extents: [[AtomicU64; 2]; N],
-}
-
-impl<const N: usize> Extents<N> {
-    fn new() -> Self {
-        Extents {
-            len: AtomicU64::new(0),
-            extents: std::array::from_fn(|_| [AtomicU64::new(0), AtomicU64::new(0)]),
-        }
-    }
-
-    fn len(&self) -> usize {
-        // ORDERING: Relaxed, I2. Never more than fit, whatever the memory says.
-        (self.len.load(Relaxed) as usize).min(N)
-    }
-
-    fn get(&self, at: usize) -> Extent {
-        // ORDERING: Relaxed, I2.
-        let [block, count] = [0, 1].map(|i| self.extents[at][i].load(Relaxed));
-        Extent { block: BlockNo(block), count }
-    }
-
-    /// Adds an extent; false if full.
-    pub fn push(&self, extent: Extent) -> bool {
-        let len = self.len();
-        if len < N {
-            // ORDERING: Relaxed, I2.
-            self.extents[len][0].store(extent.block.0, Relaxed);
-            // ORDERING: Relaxed, I2.
-            self.extents[len][1].store(extent.count, Relaxed);
-            // ORDERING: Release, I3: what is counted is there.
-            self.len.store(len as u64 + 1, Release);
-        }
-        len < N
-    }
-
-    /// Takes one out.
-    pub fn pop(&self) -> Option<Extent> {
-        let at = self.len().checked_sub(1)?;
-        let extent = self.get(at);
-        // ORDERING: Release, I3: out of here before it is anywhere else.
-        self.len.store(at as u64, Release);
-        Some(extent)
-    }
-
-    /// Forgets them all.
-    #[inline]
-    pub fn clear(&self) {
-        // ORDERING: Relaxed load, I2; Release, I3.
-        if self.len.load(Relaxed) != 0 {
-            self.len.store(0, Release); // ORDERING: Release, as above.
-        }
-    }
-
-    /// Blocks in it.
-    pub fn blocks(&self) -> u64 {
-        (0..self.len()).map(|at| self.get(at).count).sum()
     }
 }
 

@@ -26,7 +26,6 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 /// Memory of the process that a lane's operations reuse.
 #[derive(Default)]
@@ -74,37 +73,14 @@ pub struct LaneGuard<'c> {
     arena: &'c Arena,
     busy: *const Cell<bool>,
     outer: (*const Core, u16),
-    /// The call that is counted, and the bytes it has moved.
-    call: Option<Call>,
-}
-
-#[derive(Clone, Copy)]
-struct Call {
-    kind: Kind,
-    bytes: u64,
-    began: Option<Instant>,
-}
-
-impl LaneGuard<'_> {
-    /// Counts what is done until the guard is dropped as one call of this kind.
-    #[inline]
-    pub fn counts(&mut self, kind: Kind) {
-        self.call = Some(Call { kind, bytes: 0, began: self.lane.counts.begins(kind) });
-    }
-
-    /// That call has moved so many bytes.
-    #[inline]
-    pub fn moved(&mut self, bytes: usize) {
-        if let Some(call) = &mut self.call {
-            call.bytes = bytes as u64;
-        }
-    }
+    /// It is counted as a call.
+    counted: bool,
 }
 
 impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
-        if let Some(Call { kind, bytes, began }) = self.call {
-            self.lane.counts.ends(kind, bytes, began);
+        if self.counted {
+            self.lane.counts.ends();
         }
         self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
         self.lane.intent.logged();
@@ -138,7 +114,7 @@ impl<'c> LaneGuard<'c> {
             arena: &core.arena,
             busy,
             outer: (std::ptr::null(), 0),
-            call: None,
+            counted: false,
         }
     }
 }
@@ -149,6 +125,17 @@ impl<'c> LaneGuard<'c> {
 /// [`Error::NoMemory`] if more threads than lanes are inside, [`Error::Unmounted`] after the mount has ended, [`Error::WouldDeadlock`] in
 /// a signal handler that interrupted a call which holds locks.
 pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
+    enter_as(core, None)
+}
+
+/// As [`enter`], for what counts as one call of this kind until the guard is dropped. The kind is known from the start, so that the
+/// guard is moved once: a second move of so many words costs as much as a small read.
+pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
+    enter_as(core, Some(kind))
+}
+
+#[inline]
+fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
     LEASES.with(|leases| {
         // Borrowed already: a signal came in the very middle of this function.
         let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
@@ -180,6 +167,9 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             return Err(Error::Unmounted);
         }
         lease.busy.set(true);
+        if let Some(kind) = kind {
+            lane.counts.begins(kind);
+        }
         let outer = CURRENT.with(|current| current.replace((Arc::as_ptr(core), lease.lane.0)));
         Ok(LaneGuard {
             id: lease.lane.0,
@@ -191,7 +181,7 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
             arena: &core.arena,
             busy: &lease.busy,
             outer,
-            call: None,
+            counted: kind.is_some(),
         })
     })
 }
@@ -199,13 +189,12 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
 /// A call that takes no lane, counted in the one that the thread has.
 pub struct Counted<'c> {
     lane: &'c Lane,
-    kind: Kind,
-    began: Option<Instant>,
 }
 
 impl Drop for Counted<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.lane.counts.ends(self.kind, 0, self.began);
+        self.lane.counts.ends();
     }
 }
 
@@ -218,7 +207,8 @@ pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
         None => first_lane(core)?,
     };
     let lane = core.lane(lane);
-    Some(Counted { lane, kind, began: lane.counts.begins(kind) })
+    lane.counts.begins(kind);
+    Some(Counted { lane })
 }
 
 /// The lane that this thread has leased.
@@ -251,7 +241,7 @@ pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> L
         arena: &core.arena,
         busy: std::ptr::null(),
         outer,
-        call: None,
+        counted: false,
     }
 }
 

@@ -47,6 +47,6 @@ pub use fs::NvmFs;
 pub use heddle_range_lock::Mode as LockMode;
 pub use recovery::{Progress, Report};
 #[cfg(not(loom))]
-pub use shared::{adopt, client, place, server};
+pub use shared::{adopt, client, place, server, wire};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

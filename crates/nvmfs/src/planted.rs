@@ -171,3 +171,37 @@ pub(crate) fn flushed_unless(bug: Bug, store: impl FnOnce()) {
     let _ = bug;
     store();
 }
+
+/// The same for volatile memory.
+#[cfg(feature = "planted")]
+pub use heddle_arena::planted as memory;
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static BLOCK_REQUESTS: std::cell::Cell<(u64, u64)> = const { std::cell::Cell::new((0, 0)) };
+}
+
+/// The calling thread's `n`-th request for blocks from now on finds none, from 1; with 0 none is refused.
+#[cfg(feature = "planted")]
+pub fn refuse_blocks(n: u64) {
+    BLOCK_REQUESTS.set((0, n));
+}
+
+/// Requests of the calling thread for blocks since [`refuse_blocks`].
+#[cfg(feature = "planted")]
+pub fn block_requests() -> u64 {
+    BLOCK_REQUESTS.get().0
+}
+
+/// Blocks are asked for: are there to be none?
+#[inline(always)]
+pub(crate) fn block_refused() -> bool {
+    #[cfg(feature = "planted")]
+    {
+        let (before, refused) = BLOCK_REQUESTS.get();
+        BLOCK_REQUESTS.set((before + 1, refused));
+        before + 1 == refused
+    }
+    #[cfg(not(feature = "planted"))]
+    false
+}

@@ -9,10 +9,13 @@ mod fsck {
     pub mod crafted;
     pub mod cuts;
     pub mod damage;
+    pub mod fields;
     pub mod flips;
     pub mod garbage;
     pub mod sample;
     pub mod shifts;
+    pub mod sites;
+    pub mod verdicts;
 }
 
 use common::{Disk, Short, each_variant};

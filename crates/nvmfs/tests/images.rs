@@ -4,17 +4,16 @@
 //! `HEDDLE_FLIP_STRIDE`: every so many bits of the metadata is flipped (1: all of them; a prime reaches all kinds of fields).
 
 mod common;
+mod images {
+    mod mounts;
+}
 
 use common::{Short, each_variant, env, options, root};
-use heddle_nvmfs::format::page::{SLOTS, slot_pos};
-use heddle_nvmfs::fsck::survey;
-use heddle_nvmfs::{LogKind, MountOptions, Variant, Volume, VolumeError, format_region, mount};
+use heddle_nvmfs::{Variant, Volume, VolumeError, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Error, FileKind, FileSystem, Handle, Ino, NewNode, RangeOp, SetAttr, SetXattr, XattrName};
-use std::collections::BTreeMap;
+use heddle_vfs::{Error, FileKind, FileSystem, Ino, NewNode, RangeOp, SetAttr, SetXattr, XattrName};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 
 const IMAGE_BYTES: u64 = 4 << 20;
 const PAGE: usize = 4096;
@@ -250,82 +249,6 @@ fn one_damaged_superblock_is_replaced_by_the_other_and_two_are_reported() {
             flip(&mut image, bit);
             flip(&mut image, second * 8 + (bit + 1) % (SUPERBLOCK_BYTES * 8));
         }
-    });
-}
-
-/// A power cut left an inode without a name and half a record, which a mount zeroes; then a file is damaged.
-#[test]
-fn a_mount_that_is_refused_because_of_damage_has_written_nothing() {
-    each_variant(|variant| {
-        let region = Region::anonymous(IMAGE_BYTES).unwrap();
-        format_region(&region, variant).unwrap();
-        let volume = mount(region.map_again().unwrap(), &options()).unwrap();
-        let fs = volume.fs();
-        let make = |name| {
-            let file = fs.new_file(Ino::ROOT, name);
-            fs.write(&file, 0, &[DATA; PAGE]).unwrap();
-            file
-        };
-        let [cut, damaged, nameless] = ["cut", "damaged", "nameless"].map(make);
-        fs.remove(Ino::ROOT, "nameless").unwrap();
-        let survey = survey("image", &region).unwrap().unwrap();
-        let record = |file: &Handle| {
-            let what = format!("the log of inode {}", file.ino.0);
-            let page = survey.owners.iter().find(|owner| owner.what == what).unwrap().block;
-            (1..=SLOTS).rev().map(|slot| slot_pos(page, slot)).find(|at| region.line(*at) != [0; 8]).unwrap()
-        };
-        let (torn, garbage) = (record(&cut), record(&damaged));
-        [cut, damaged, nameless].into_iter().for_each(|file| fs.release(file));
-        volume.abandon();
-        region.store_u64(torn.plus(16), 0);
-        region.store_u64(torn.plus(56), 0);
-        let sound = bytes_of(&region);
-        region.store_u64(garbage.plus(8), region.load_u64(garbage.plus(8)) ^ 0b101);
-        assert!(matches!(refused(&bytes_of(&region)), VolumeError::Recovery { .. }));
-        // Without the damage there is something to write.
-        let (simulated, simulator) = Region::simulated_from(&sound);
-        match mount(simulated, &options()) {
-            Ok(volume) => {
-                assert!(simulator.stores() > 0 && volume.report.torn_slots > 0, "{:?}", volume.report);
-                volume.abandon();
-            }
-            // What lies before the tail is whole, or it is damage.
-            Err(error) => assert!(variant.log() == LogKind::Tail, "{error}"),
-        }
-    });
-}
-
-#[test]
-fn directories_and_files_are_read_side_by_side_and_the_mount_tells_how_far_it_is() {
-    each_variant(|variant| {
-        let region = Region::anonymous(48 << 20).unwrap();
-        format_region(&region, variant).unwrap();
-        let volume = mount(region.map_again().unwrap(), &options()).unwrap();
-        let fs = volume.fs();
-        for d in 0..150 {
-            let dir = fs.new_dir(Ino::ROOT, &format!("d{d}"));
-            let below = fs.new_dir(dir, "below");
-            for f in 0..3u8 {
-                let file = fs.new_file(below, &format!("f{f}"));
-                fs.write(&file, u64::from(f) * 5000, &[f + 1; 3000]).unwrap();
-                fs.release(file);
-            }
-            fs.replace((below, "f0"), (dir, "moved")).unwrap();
-        }
-        let tree = Tree::of(&fs).unwrap();
-        volume.abandon();
-        let told = Mutex::new(BTreeMap::new());
-        let progress = |what: &'static str, done: u64, total: u64| {
-            assert!(done <= total, "{done} {what} of {total}");
-            if done == total {
-                *told.lock().unwrap().entry(what).or_insert(0) += total;
-            }
-        };
-        let volume = mount(region, &MountOptions { progress: Some(&progress), ..options() }).unwrap();
-        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None);
-        volume.unmount();
-        let told = told.lock().unwrap();
-        assert_eq!((told["directories"], told["files"]), (301, 450), "{told:?}");
     });
 }
 

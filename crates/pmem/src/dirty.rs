@@ -5,6 +5,7 @@
 //! Invariants  I1  a range is noted before its store, so that a fence of the same thread covers it.
 //!             I2  the first error of `msync` stays: the kernel reports it once and drops the pages.
 
+use crate::lost::Lost;
 use crate::{BLOCK_BYTES, Error};
 use rustix::io::Errno;
 use rustix::mm::{MsyncFlags, msync};
@@ -14,19 +15,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// Set once durability is lost; shared by all mappings of one open file, since the kernel tells only one of them.
+/// What went wrong: the error is set once durability is lost. Shared by all mappings of one open file, since the kernel tells only one
+/// of them.
 pub(crate) type Failure = Arc<FirstError>;
 
 /// Every operation looks at it: alone on its line, whatever else lies in the heap.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct FirstError(OnceLock<Error>);
+pub(crate) struct FirstError {
+    first: OnceLock<Error>,
+    /// Lines that cannot be loaded.
+    pub(crate) lost: Lost,
+}
 
 impl std::ops::Deref for FirstError {
     type Target = OnceLock<Error>;
 
     fn deref(&self) -> &OnceLock<Error> {
-        &self.0
+        &self.first
     }
 }
 

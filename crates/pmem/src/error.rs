@@ -75,6 +75,13 @@ pub enum Error {
         /// What the kernel said.
         errno: Errno,
     },
+    /// A part of the file is not there any more, or its media cannot be read.
+    #[error("a part of {} cannot be read any more: it was cut short, or its media is damaged. Nothing is changed from here on. \
+             Unmount, look at the file and the device below, then run: heddle fsck", path.display())]
+    Lost {
+        /// The file.
+        path: PathBuf,
+    },
     /// Any other refusal of the kernel.
     #[error("cannot {action} {}: {errno}", path.display())]
     System {

@@ -23,6 +23,7 @@ mod cpu;
 mod dirty;
 mod error;
 mod holder;
+mod lost;
 mod mapping;
 mod open;
 #[cfg(feature = "planted")]
@@ -31,14 +32,17 @@ mod presence;
 mod probe;
 mod region;
 mod simulator;
+mod survive;
 
 pub use error::{Error, Result};
 pub use holder::lock_holder;
+pub use lost::LOST_WORD;
 pub use open::OpenOptions;
 pub use presence::{has_holders, join_holders};
 pub use probe::Probe;
 pub use region::{Backend, Region};
 pub use simulator::{CrashPoint, Model, Pending, Simulator};
+pub use survive::survive_faults;
 
 /// Bytes of a block: the unit of a region's length, and of what the media formats address.
 pub const BLOCK_BYTES: usize = 4096;

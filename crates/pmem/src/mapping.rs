@@ -12,9 +12,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Reserving and pre-faulting go in steps of this, so that their progress can be told.
 const STEP_BYTES: u64 = 64 << 20;
+/// More threads do not fault faster: they meet in the kernel.
+const PREFAULT_THREADS_MAX: u64 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -62,18 +66,53 @@ impl Mapping {
         self.len_bytes
     }
 
-    /// Takes the faults of every page now: on tmpfs a first touch costs about ten times a 4 KiB copy.
+    /// Takes the faults of every page now, with as many threads as there are processors: on tmpfs a first touch costs about ten times
+    /// a 4 KiB copy, and mounting a large image is mostly this.
     pub(crate) fn prefault(&self, read_only: bool, progress: Progress<'_>) -> Result<(), Errno> {
         let advice = if read_only { Advice::LinuxPopulateRead } else { Advice::LinuxPopulateWrite };
-        in_steps(self.len_bytes, progress, |at, bytes| {
-            let from = self.base.wrapping_add(at as usize);
+        let steps = self.len_bytes.div_ceil(STEP_BYTES);
+        let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+        let worker = || {
+            loop {
+                // ORDERING: Relaxed, each number is drawn once; joining the threads orders the rest.
+                let at = next.fetch_add(1, Relaxed) * STEP_BYTES;
+                let Some(bytes) = self.len_bytes.checked_sub(at).filter(|left| *left > 0) else {
+                    return Ok(());
+                };
+                let bytes = bytes.min(STEP_BYTES);
+                if let Err(errno) = self.populate(at, bytes, advice) {
+                    // ORDERING: Relaxed, who misses it populates a step for nothing.
+                    next.store(steps, Relaxed);
+                    return Err(errno);
+                }
+                // ORDERING: Relaxed, a count for people.
+                let so_far = done.fetch_add(bytes, Relaxed) + bytes;
+                if let Some(tell) = progress {
+                    tell(so_far, self.len_bytes);
+                }
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        let threads = cores.min(steps).clamp(1, PREFAULT_THREADS_MAX);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+            let mine = worker();
+            // A thread that failed leaves its faults to the first touch.
+            others.into_iter().fold(mine, |all, thread| all.and(thread.join().unwrap_or(Ok(()))))
+        })
+    }
+
+    fn populate(&self, at: u64, bytes: u64, advice: Advice) -> Result<(), Errno> {
+        let from = self.base.wrapping_add(at as usize);
+        loop {
             // SAFETY: within the mapping; populating changes no byte.
             match unsafe { madvise(from.cast::<c_void>(), bytes as usize, advice) } {
+                Err(Errno::INTR | Errno::AGAIN) => {}
                 // Kernels before 5.14 do not know it: faults are then taken one by one at the first touch.
-                Err(Errno::INVAL) => Ok(()),
-                done => done,
+                Ok(()) | Err(Errno::INVAL) => return Ok(()),
+                Err(errno) => return Err(errno),
             }
-        })
+        }
     }
 }
 

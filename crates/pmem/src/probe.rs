@@ -8,9 +8,11 @@
 //!             I2  memory differs from the image that was loaded last in blocks of `changed` alone.
 //! Source      Vinter's rule (only lines that recovery reads matter), by words instead of lines.
 
+use crate::dirty::Failure;
+use crate::lost::LOST_WORD;
 use crate::mapping::Mapping;
 use crate::region::Region;
-use crate::{BLOCK_BYTES, Pos};
+use crate::{BLOCK_BYTES, LINE_BYTES, Pos};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,6 +28,8 @@ pub(crate) struct ProbeLog {
     read: Box<[AtomicU64]>,
     stored: Box<[AtomicU64]>,
     changed: Box<[AtomicBool]>,
+    /// For lines that cannot be loaded.
+    pub(crate) failure: Failure,
 }
 
 impl Region {
@@ -64,6 +68,7 @@ impl Probe {
                 }
             }
         }
+        self.log.failure.lost.clear();
         for bits in self.log.read.iter().chain(&self.log.stored) {
             bits.store(0, Ordering::Relaxed); // ORDERING: Relaxed, as above.
         }
@@ -74,6 +79,27 @@ impl Probe {
             // ORDERING: Relaxed, as above.
             self.log.changed[at.0 as usize / BLOCK_BYTES].store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The media loses a line: loads of it give [`LOST_WORD`]s until it is stored to whole, or an image is loaded. `at` is a multiple
+    /// of 64. Nobody may use the region meanwhile.
+    ///
+    /// Panics outside the region.
+    pub fn lose(&self, at: Pos) {
+        assert!(at.0 + LINE_BYTES as u64 <= self.memory.len_bytes() && at.is_aligned(64), "no line: {at:?}");
+        self.log.failure.lost.note(at.0, LINE_BYTES.trailing_zeros());
+        // ORDERING: Relaxed, nobody else uses the region.
+        self.log.changed[at.0 as usize / BLOCK_BYTES].store(true, Ordering::Relaxed);
+        for word in 0..LINE_BYTES / 8 {
+            let to = self.memory.base().wrapping_add(at.0 as usize).cast::<u64>().wrapping_add(word);
+            // SAFETY: within the mapping, which nobody uses meanwhile, and aligned.
+            unsafe { to.write(LOST_WORD.to_le()) };
+        }
+    }
+
+    /// A handle on the probed memory that notes nothing: for a second opinion that must not count.
+    pub fn silent_region(&self) -> Region {
+        Region::unwatched(self.memory.clone(), &self.log)
     }
 
     /// Did somebody load this word since [`Probe::load`], before anybody stored to all of it?
@@ -122,6 +148,7 @@ impl ProbeLog {
             read: (0..words).map(|_| AtomicU64::new(0)).collect(),
             stored: (0..words).map(|_| AtomicU64::new(0)).collect(),
             changed: (0..len_bytes as usize / BLOCK_BYTES).map(|_| AtomicBool::new(false)).collect(),
+            failure: Failure::default(),
         }
     }
 
@@ -137,6 +164,7 @@ impl ProbeLog {
 
     /// A word that is stored to in part still says something of what it was: it counts as read.
     pub(crate) fn note_store(&self, at: u64, len_bytes: u64) {
+        self.failure.lost.heal(at, len_bytes);
         for block in at / BLOCK_BYTES as u64..=(at + len_bytes - 1) / BLOCK_BYTES as u64 {
             self.changed[block as usize].store(true, Ordering::Relaxed); // ORDERING: Relaxed, as above.
         }

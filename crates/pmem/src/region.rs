@@ -13,6 +13,7 @@ use crate::dirty::{DirtyPages, Failure};
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
+use crate::survive::Guarded;
 use crate::{Error, LINE_BYTES, Pos};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,8 @@ pub struct Region {
     readable_bytes: u64,
     cpu: Cpu,
     watcher: Option<Box<Watcher>>,
+    /// Before the mapping: it must not outlive that.
+    _guarded: Option<Guarded>,
     mapping: Arc<Mapping>,
     source: Source,
 }
@@ -89,7 +92,8 @@ impl Region {
             let path = source.path.clone().unwrap_or_default();
             Watcher::Dirty(DirtyPages::new(path, source.failure.clone()))
         });
-        Region::watched(Arc::new(mapping), source, watcher)
+        let guarded = Guarded::new(mapping.base() as usize, mapping.len_bytes(), &source.failure);
+        Region { _guarded: guarded, ..Region::watched(Arc::new(mapping), source, watcher) }
     }
 
     pub(crate) fn recorded(mapping: Arc<Mapping>, recorder: Arc<Recorder>) -> Region {
@@ -97,7 +101,12 @@ impl Region {
     }
 
     pub(crate) fn noted(mapping: Arc<Mapping>, log: Arc<ProbeLog>) -> Region {
-        Region::watched(mapping, Source::simulated(), Some(Watcher::Probe(log)))
+        let source = Source { failure: log.failure.clone(), ..Source::simulated() };
+        Region::watched(mapping, source, Some(Watcher::Probe(log)))
+    }
+
+    pub(crate) fn unwatched(mapping: Arc<Mapping>, log: &ProbeLog) -> Region {
+        Region::watched(mapping, Source { failure: log.failure.clone(), ..Source::simulated() }, None)
     }
 
     fn watched(mapping: Arc<Mapping>, source: Source, watcher: Option<Watcher>) -> Region {
@@ -109,6 +118,7 @@ impl Region {
             readable_bytes: if matches!(watcher, Some(Watcher::Probe(_))) { 0 } else { len_bytes },
             cpu: Cpu::detect(),
             watcher: watcher.map(Box::new),
+            _guarded: None,
             mapping,
             source,
         }
@@ -165,9 +175,21 @@ impl Region {
         self.source.read_only
     }
 
-    /// Whether a fence could not do its work (only [`Backend::File`] can fail). Once set it stays.
+    /// Whether a fence could not do its work (only [`Backend::File`] can fail), or what is stored does not reach the media for another
+    /// reason ([`survive_faults`](crate::survive_faults)). Once set it stays.
     pub fn failed(&self) -> Option<Error> {
-        self.source.failure.get().cloned()
+        if let Some(error) = self.source.failure.get() {
+            return Some(error.clone());
+        }
+        let path = || self.path().map_or_else(|| PathBuf::from("(memory)"), Path::to_path_buf);
+        self.source.failure.lost.any_replaced().then(|| Error::Lost { path: path() })
+    }
+
+    /// Is some byte of a range lost: could a load of it not be served by the media, and gave [`LOST_WORD`](crate::LOST_WORD)s? Asked
+    /// after the load.
+    #[inline]
+    pub fn lost(&self, at: Pos, len_bytes: u64) -> bool {
+        self.source.failure.lost.hits(at.0, len_bytes)
     }
 
     /// Stores bytes past the cache, at any alignment and length. Not durable, nor seen in order by others, before

@@ -68,7 +68,10 @@ impl Entry {
     pub fn from_word(word: u64) -> Option<Entry> {
         let perm = (word >> 16) as u16;
         (perm <= 7).then_some(())?;
-        Some(Entry { tag: Tag::from_raw(word as u16)?, perm: perm as u8, id: (word >> 32) as u32 })
+        let tag = Tag::from_raw(word as u16)?;
+        // Whoever made the word may have left anything where nobody is named.
+        let id = if tag.names_someone() { (word >> 32) as u32 } else { NO_ID };
+        Some(Entry { tag, perm: perm as u8, id })
     }
 }
 

@@ -34,8 +34,11 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
     ]);
     said(install.arg(format!("--datadir={}", place.dir.join("data").display())), LIMIT)?;
     let mut server = Server::start(place, &socket)?;
-    server.sql("CREATE DATABASE sbtest; CREATE DATABASE books; CREATE TABLE books.account(id INT PRIMARY KEY, amount BIGINT) ENGINE=InnoDB; \
-        USE books; INSERT INTO account SELECT seq, 1000 FROM seq_1_to_100;")?;
+    server.sql("CREATE DATABASE sbtest; CREATE DATABASE books")?;
+    server.sql(
+        "USE books; CREATE TABLE account(id INT PRIMARY KEY, amount BIGINT) ENGINE=InnoDB; \
+         INSERT INTO account SELECT seq, 1000 FROM seq_1_to_100",
+    )?;
     let rows = length.pick("2000", "20000");
     said(server.sysbench("2").args(["--threads=2", &format!("--table-size={rows}"), "prepare"]), LIMIT)?;
     let size = format!("--table-size={rows}");

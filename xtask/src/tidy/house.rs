@@ -27,6 +27,7 @@ const ROOMS: &[Room] = &[
     Room { name: "heddle-fxmark", uses: &["heddle-vfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-bypass", uses: &["heddle-vfs", "heddle-nvmfs"], tests_use: BELOW_FRONT },
     Room { name: "heddle-crash", uses: RIG, tests_use: &[] },
+    Room { name: "heddle-fuzz", uses: FUZZ, tests_use: &[] },
     Room { name: "heddle-preload", uses: &["heddle-bypass"], tests_use: &[] },
     Room { name: "heddle-c", uses: &["heddle-bypass"], tests_use: &[] },
     Room { name: "heddle-coherence", uses: &[], tests_use: &[] },
@@ -36,6 +37,7 @@ const ROOMS: &[Room] = &[
 
 const ENGINE: &[&str] = &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena"];
 const RIG: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem"];
+const FUZZ: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem", "heddle-crash"];
 const BELOW_FRONT: &[&str] = &["heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-arena"];
 const EVERYTHING: &[&str] = &[
     "heddle-vfs",

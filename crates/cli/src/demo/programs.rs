@@ -37,8 +37,12 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
     let region = Region::create(&image, IMAGE_BYTES, &OpenOptions::default())?;
     format_region(&region, Variant::Heddle)?;
     let volume = mount(region, &MountOptions::default())?;
-    let mounted = match heddle_fuse::mount(Arc::new(volume.fs()), &dir, &heddle_fuse::MountOptions::default())
-    {
+    // By its source the preloaded library finds the image.
+    let how = heddle_fuse::MountOptions {
+        source: image.display().to_string(),
+        ..heddle_fuse::MountOptions::default()
+    };
+    let mounted = match heddle_fuse::mount(Arc::new(volume.fs()), &dir, &how) {
         Ok(mounted) => mounted,
         Err(error @ (heddle_fuse::Error::NoDevice { .. } | heddle_fuse::Error::Refused { .. })) => {
             volume.unmount();

@@ -1,10 +1,13 @@
 //! Runs the rig's own workloads: `cargo xtask crash` calls it.
 
 use heddle_crash::cut::Bounds;
+#[cfg(feature = "planted")]
+use heddle_crash::faults;
+use heddle_crash::mix::Mix;
 use heddle_crash::op::Workload;
 use heddle_crash::rig::{Config, Report};
 use heddle_crash::tasks::{Task, run_all};
-use heddle_crash::{ace, shelf, threads};
+use heddle_crash::{ace, mixed, shelf, threads};
 use heddle_nvmfs::Variant;
 use heddle_pmem::Model;
 use std::process::ExitCode;
@@ -12,18 +15,31 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: crash-rig [--length 0|1|2|3] [--workload NAME] [--variant V] [--model ordered|pessimistic|eadr] [--sample N] [--images N]
-                 [--random N] [--seed N] [--seconds N] [--jobs N] [--threads] [--planted [--fast]]
-  --length     0: the shelf of workloads at the edges; 1, 2: all sequences of operations; 3: a sample of them [default: 0, 1 and 2]
-  --images     images a cut that are chosen in order [64; sequences of 2 and 3: 16]     --random  and at random [16; 4]
-  --threads    power cuts while several threads are inside, for --seconds (60)
-  --planted    plant each bug of the list and show that it is caught (needs the feature `planted`)";
+usage: cargo xtask crash [MODE] [OPTION…]
+What is run (without any of these: --length 0, then 1, then 2):
+  --length N       0: the shelf of workloads at the edges; 1, 2: all sequences of operations; 3: a sample of them
+  --workload NAME  one of the shelf alone
+  --mixed          all of it at random, until --states or --seconds: long lists of mixed operations, sequences of three, threads, the shelf
+  --threads        power cuts while several threads are inside, for --seconds [60]
+  --faults         every request for memory and blocks refused once, every line of the media lost once
+  --planted        plants each bug of the list and shows which image gives it away; --fast: those of short workloads
+  --print NAME     prints a workload for `heddle crash`: one of the shelf, or mixed:SEED
+How:
+  --variant V      nova, nova-interval, nova-array, nova-tree, heddle [all]
+  --model M        what a cut may do: ordered, pessimistic, eadr [ordered; --mixed: all]
+  --images N       images a cut that are chosen in order [64; sequences of 2 and 3: 16; mixed: 24; threads: 12]
+  --random N       and at random [16; 4; 24; 4]
+  --sample N       sequences of three [2000]
+  --seed N         which sample, lists, schedules and random images [1]
+  --seconds N      ends after so many seconds [without: when all is done]
+  --states N       --mixed ends when so many states were formed [1000000]
+  --jobs N         workloads at once [processors]";
 
 struct Args {
     lengths: Vec<usize>,
     workload: Option<String>,
     variants: Vec<Variant>,
-    model: Model,
+    model: Option<Model>,
     sample: usize,
     images: Option<usize>,
     random: Option<usize>,
@@ -33,26 +49,43 @@ struct Args {
     threads: bool,
     planted: bool,
     fast: bool,
+    mixed: bool,
+    faults: bool,
+    states: u64,
+    print: Option<String>,
 }
 
 fn main() -> ExitCode {
     let args = match parse(std::env::args().skip(1)) {
         Ok(args) => args,
+        Err(text) if text.is_empty() => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
         Err(text) => {
-            eprintln!("crash-rig: {text}\n{USAGE}");
+            eprintln!("crash: {text}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
     heddle_crash::judge::keep_memory();
+    if let Some(name) = &args.print {
+        return print(name);
+    }
     if args.planted {
         return planted(&args);
+    }
+    if args.faults {
+        return faults(&args);
     }
     let start = Instant::now();
     let mut all = Report::default();
     if args.threads {
         all.add(in_threads(&args, start));
     }
-    let lengths = if args.threads { &[][..] } else { &args.lengths };
+    if args.mixed {
+        all.add(in_a_mix(&args, start));
+    }
+    let lengths = if args.threads || args.mixed { &[][..] } else { &args.lengths };
     for length in lengths {
         let tasks = tasks(&args, *length);
         let report = go(&args, &tasks, *length, start);
@@ -77,7 +110,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
         lengths: vec![0, 1, 2],
         workload: None,
         variants: Variant::ALL.to_vec(),
-        model: Model::Ordered,
+        model: None,
         sample: 2000,
         images: None,
         random: None,
@@ -87,10 +120,17 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
         threads: false,
         planted: false,
         fast: false,
+        mixed: false,
+        faults: false,
+        states: 1_000_000,
+        print: None,
     };
     while let Some(option) = words.next() {
         match option.as_str() {
+            "-h" | "--help" => return Err(String::new()),
             "--planted" => args.planted = true,
+            "--mixed" => args.mixed = true,
+            "--faults" => args.faults = true,
             "--threads" => args.threads = true,
             "--fast" => args.fast = true,
             _ => {
@@ -106,12 +146,25 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
 fn set(args: &mut Args, option: &str, value: &str) -> Result<(), String> {
     let number = || value.parse::<u64>().map_err(|_| format!("{option} {value}: not a number"));
     match option {
-        "--length" => args.lengths = vec![number()?.min(3) as usize],
-        "--workload" => (args.workload, args.lengths) = (Some(value.to_string()), vec![0]),
+        "--length" => {
+            let length = number()? as usize;
+            if length > 3 {
+                return Err(format!("--length {length}: 0 to 3; for longer lists: --mixed"));
+            }
+            args.lengths = vec![length];
+        }
+        "--workload" => {
+            if shelf::workload(value).is_none() {
+                return Err(format!("--workload {value}: not on the shelf, which has: {}", names_of_shelf()));
+            }
+            (args.workload, args.lengths) = (Some(value.to_string()), vec![0]);
+        }
+        "--states" => args.states = number()?,
+        "--print" => args.print = Some(value.to_string()),
         "--variant" => {
             args.variants = vec![Variant::from_name(value).ok_or_else(|| format!("{value}: no variant"))?];
         }
-        "--model" => args.model = model(value)?,
+        "--model" => args.model = Some(model(value)?),
         "--sample" => args.sample = number()? as usize,
         "--images" => args.images = Some(number()? as usize),
         "--random" => args.random = Some(number()? as usize),
@@ -121,6 +174,29 @@ fn set(args: &mut Args, option: &str, value: &str) -> Result<(), String> {
         _ => return Err(format!("{option}: unknown")),
     }
     Ok(())
+}
+
+fn names_of_shelf() -> String {
+    shelf::workloads().into_iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ")
+}
+
+/// A workload as a file for `heddle crash`.
+fn print(name: &str) -> ExitCode {
+    let workload = match name.strip_prefix("mixed:").map(str::parse) {
+        Some(Ok(seed)) => Some(mixed::list(seed)),
+        Some(Err(_)) => None,
+        None => shelf::workload(name),
+    };
+    match workload {
+        Some(workload) => {
+            print!("{workload}");
+            ExitCode::SUCCESS
+        }
+        None => {
+            eprintln!("crash: --print {name}: a workload is mixed:SEED or one of: {}", names_of_shelf());
+            ExitCode::from(2)
+        }
+    }
 }
 
 fn model(text: &str) -> Result<Model, String> {
@@ -147,7 +223,12 @@ fn tasks(args: &Args, length: usize) -> Vec<Task> {
         random: args.random.unwrap_or(random),
         seed: args.seed,
     };
-    let config = |variant: &Variant| Config { variant: *variant, model: args.model, bounds, only: None };
+    let config = |variant: &Variant| Config {
+        variant: *variant,
+        model: args.model.unwrap_or_default(),
+        bounds,
+        only: None,
+    };
     let with = |workload: &Workload| {
         let tasks = args.variants.iter().map(|v| Task { workload: workload.clone(), config: config(v) });
         tasks.collect::<Vec<_>>()
@@ -182,6 +263,28 @@ fn go(args: &Args, tasks: &[Task], length: usize, start: Instant) -> Report {
     outcome.report
 }
 
+/// All of it at random, until there are states enough.
+fn in_a_mix(args: &Args, start: Instant) -> Report {
+    let mix = Mix {
+        variants: args.variants.clone(),
+        model: args.model,
+        images: args.images,
+        random: args.random,
+        seed: args.seed,
+        states: args.states,
+        limit: args.seconds.map(Duration::from_secs),
+        jobs: args.jobs,
+    };
+    let (runs, sum) = mix.run();
+    let Report { cuts, states, images, nested, .. } = &sum;
+    println!(
+        "mixed, seed {}: {runs} runs, {cuts} cuts, {states} states, {images} images, {nested} recoveries cut, {:.0} s",
+        args.seed,
+        start.elapsed().as_secs_f64()
+    );
+    sum
+}
+
 /// Several threads inside, until the time is up.
 fn in_threads(args: &Args, start: Instant) -> Report {
     let mut sum = Report::default();
@@ -195,21 +298,7 @@ fn in_threads(args: &Args, start: Instant) -> Report {
             let seed = args.seed.wrapping_mul(1_000_003).wrapping_add(round);
             let bounds =
                 Bounds { ordered: args.images.unwrap_or(12), random: args.random.unwrap_or(4), seed };
-            let threads = 2 + (round % 2) as usize;
-            let calls = if threads == 2 { 6 } else { 4 };
-            let config = threads::Config {
-                variant: *variant,
-                model: args.model,
-                threads,
-                calls,
-                seed,
-                cuts: 12,
-                bounds,
-            };
-            match threads::run(&config) {
-                Ok(report) => sum.add(report),
-                Err(text) => println!("cannot run: {text}"),
-            }
+            sum.add(threads::one(*variant, args.model.unwrap_or_default(), bounds, round));
             runs += 1;
             if told.elapsed() > Duration::from_secs(5) {
                 told = Instant::now();
@@ -227,8 +316,43 @@ fn in_threads(args: &Args, start: Instant) -> Report {
 }
 
 #[cfg(not(feature = "planted"))]
+fn faults(_: &Args) -> ExitCode {
+    eprintln!("crash: this build cannot refuse requests; use: cargo xtask crash --faults");
+    ExitCode::from(2)
+}
+
+/// What fails beside the power.
+#[cfg(feature = "planted")]
+fn faults(args: &Args) -> ExitCode {
+    let start = Instant::now();
+    let mut found = 0;
+    let mut told = |what: &str, variant: Variant, run: Result<faults::Figures, String>| {
+        let seconds = start.elapsed().as_secs_f64();
+        match run {
+            Ok(faults::Figures { faults, failed }) => println!(
+                "{}: {what}: {faults} faults, {failed} calls and mounts failed and said so, {seconds:.0} s",
+                variant.name()
+            ),
+            Err(text) => {
+                found += 1;
+                println!("{}: {what}: FAILED {text}", variant.name());
+            }
+        }
+    };
+    for variant in &args.variants {
+        for resource in [faults::Resource::Memory, faults::Resource::Blocks] {
+            told(&format!("{resource:?}, the N-th request"), *variant, faults::refused(*variant, resource));
+        }
+        let step = if args.fast { 23 } else { 1 };
+        told("lines lost", *variant, faults::lost(*variant, (args.seed % step) as usize, step as usize));
+    }
+    println!("in all: {found} findings, {:.0} s", start.elapsed().as_secs_f64());
+    if found == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+#[cfg(not(feature = "planted"))]
 fn planted(_: &Args) -> ExitCode {
-    eprintln!("crash-rig: this build has no planted bugs; use: cargo xtask crash --planted");
+    eprintln!("crash: this build has no planted bugs; use: cargo xtask crash --planted");
     ExitCode::from(2)
 }
 

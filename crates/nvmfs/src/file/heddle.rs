@@ -11,7 +11,7 @@
 use crate::alloc::{free_later, settle_limbo, untake};
 use crate::cell::{Cell, Lv, Map};
 use crate::core::{Core, no_memory};
-use crate::file::place::{self, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
+use crate::file::place::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
 use crate::file::steps::{Step, step};
 use crate::format::record::{WriteLine, write_line};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
@@ -65,14 +65,14 @@ pub fn write(
     }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
-        let result = publish(core, guard, inode, span, &extents, prepared, eof);
+        let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {
             place::copy_in(core, span, &extents, data);
             // PERSIST: too late, which is the bug.
             core.region.fence();
         }
         if result.is_err() {
-            give_back(core, guard, &extents);
+            give_back(core, guard, &extents, prepared.list.as_ref());
         }
         result
     });
@@ -163,7 +163,7 @@ fn write_page(
 
 /// What was learnt before the cells are locked.
 struct Prepared {
-    list: Option<BlockNo>,
+    list: Option<List>,
     /// Content of the edge pages as they were copied.
     edges: [Option<(PageNo, Map, Version)>; 2],
 }
@@ -190,28 +190,29 @@ fn prepare(
     for extent in extents.iter() {
         guard.lane.intent.taken.push(*extent);
     }
+    let mut list = None;
     let filled = (|| {
-        let list = place::write_list(core, guard.own, inode.id(), extents)?;
+        list = place::write_list(core, guard.own, inode.id(), extents)?;
         commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32))?;
-        Ok(list)
+        if !planted(Bug::EntryBeforeData) {
+            place::copy_in(core, span, extents, data);
+        }
+        let mut edges = [None; 2];
+        for (edge, to) in span.edges().into_iter().zip(&mut edges) {
+            let Some(page) = edge else { continue };
+            let (map, version) = look(core, inode, page);
+            place::fill_edge(core, span, extents, page, map)?;
+            *to = Some((page, map, version));
+        }
+        Ok(edges)
     })();
-    let list = match filled {
-        Ok(list) => list,
+    let edges = match filled {
+        Ok(edges) => edges,
         Err(error) => {
-            give_back(core, guard, extents);
+            give_back(core, guard, extents, list.as_ref());
             return Err(error);
         }
     };
-    if !planted(Bug::EntryBeforeData) {
-        place::copy_in(core, span, extents, data);
-    }
-    let edges = span.edges().map(|edge| {
-        edge.map(|page| {
-            let (map, version) = look(core, inode, page);
-            place::fill_edge(core, span, extents, page, map);
-            (page, map, version)
-        })
-    });
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
     fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
@@ -220,11 +221,12 @@ fn prepare(
 }
 
 /// Blocks that were filled for nothing go back.
-fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent]) {
+fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent], list: Option<&List>) {
     guard.lane.intent.taken.clear();
     // PERSIST: D15, this lane's stores into them come before another lane's.
     core.region.fence();
     untake(core.free_map(), extents);
+    untake(core.free_map(), list.map_or(&[][..], |list| &list.blocks));
 }
 
 /// Steps 4 to 9; true if a log page was closed.
@@ -234,22 +236,16 @@ fn publish<'v>(
     inode: InodeRef<'v>,
     span: Span,
     extents: &[Extent],
-    prepared: Prepared,
-    eof: Option<Latched<'v>>,
+    prepared: &Prepared,
+    mut eof: Option<Latched<'v>>,
 ) -> Result<bool> {
-    let mut eof = eof;
     if eof.is_none() && span.end > inode.vi.size() {
         eof = Some(inode.vi.eof.lock());
     }
     guard.lane.begin(inode.ino, span.first(), span.page_end());
     let locked = loop {
-        let locked = match lock_pages(core, guard, inode, span.first(), span.page_end()) {
-            Ok(locked) => locked,
-            Err(error) => {
-                guard.lane.end();
-                return Err(error);
-            }
-        };
+        let locked = lock_pages(core, guard, inode, span.first(), span.page_end())
+            .inspect_err(|_| guard.lane.end())?;
         // I2, I3: a truncation may have come between; the EOF latch keeps the next one out.
         if eof.is_some() || (!inode.vi.gate_up() && span.end <= inode.vi.size()) {
             break locked;
@@ -258,7 +254,7 @@ fn publish<'v>(
         eof = Some(inode.vi.eof.lock());
     };
     step(Step::Held);
-    recopy_edges(core, inode, span, extents, &prepared);
+    let recopied = recopy_edges(core, inode, span, extents, prepared);
     let mtime = inode.vi.write_time();
     let version = locked.version.max(inode.vi.floor()).next();
     let size = inode.vi.size();
@@ -272,8 +268,8 @@ fn publish<'v>(
         generation: inode.vi.change(),
         unwritten: false,
     }
-    .make(extents, prepared.list, &mut records);
-    let committed = commit::commit(core, guard, inode, &records);
+    .make(extents, prepared.list.as_ref().map(|list| list.first), &mut records);
+    let committed = recopied.and_then(|()| commit::commit(core, guard, inode, &records));
     guard.scratch.records = records;
     let committed = match committed {
         Ok(committed) => committed,
@@ -302,12 +298,18 @@ fn publish<'v>(
 }
 
 /// An edge page that changed between the copy and the lock is copied anew: from old blocks alone (I1).
-fn recopy_edges(core: &Core, inode: InodeRef<'_>, span: Span, extents: &[Extent], prepared: &Prepared) {
+fn recopy_edges(
+    core: &Core,
+    inode: InodeRef<'_>,
+    span: Span,
+    extents: &[Extent],
+    prepared: &Prepared,
+) -> Result<()> {
     let mut stale = false;
     for (page, map, version) in prepared.edges.iter().flatten() {
         let now = look(core, inode, *page);
         if now != (*map, *version) {
-            place::fill_edge(core, span, extents, *page, now.0);
+            place::fill_edge(core, span, extents, *page, now.0)?;
             stale = true;
         }
     }
@@ -315,6 +317,7 @@ fn recopy_edges(core: &Core, inode: InodeRef<'_>, span: Span, extents: &[Extent]
         // PERSIST: data before the records that name it.
         core.region.fence();
     }
+    Ok(())
 }
 
 /// Cells `[first, end)` of an inode, locked by one lane.

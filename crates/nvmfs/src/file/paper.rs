@@ -15,7 +15,7 @@ use crate::cell::Map;
 use crate::core::{Core, no_memory};
 use crate::counts::SAMPLED_EVERY;
 use crate::file::heddle::{At, add_extent};
-use crate::file::place::{self, Span, WriteRecords, block_at};
+use crate::file::place::{self, List, Span, WriteRecords, block_at};
 use crate::file::read;
 use crate::file::steps::{Step, step};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
@@ -222,12 +222,17 @@ fn write_locked(
                 guard.own.magazine.push(block);
             }
         }
-        let done = data_write(core, guard, inode, span, data, extents, |n| old[n as usize].map())
-            .and_then(|list| log_and_publish(core, guard, inode, span, extents, list, version));
+        let mut list = None;
+        let done = data_write(core, guard, inode, span, data, extents, &mut list, |n| old[n as usize].map())
+            .and_then(|()| {
+                let list = list.as_ref().map(|list| list.first);
+                log_and_publish(core, guard, inode, span, extents, list, version)
+            });
         if done.is_err() {
             // PERSIST: D15, this lane's stores into them come before another lane's.
             core.region.fence();
             untake(core.free_map(), extents);
+            untake(core.free_map(), list.as_ref().map_or(&[][..], |list| &list.blocks));
         }
         done
     });
@@ -260,6 +265,7 @@ fn grow_cells(core: &Core, inode: InodeRef<'_>, span: Span) -> Result<Version> {
     Ok(version.next())
 }
 
+#[allow(clippy::too_many_arguments)]
 fn data_write(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -267,12 +273,13 @@ fn data_write(
     span: Span,
     data: &[u8],
     extents: &[Extent],
+    list: &mut Option<List>,
     old: impl Fn(u64) -> Map,
-) -> Result<Option<BlockNo>> {
-    let list = place::write_list(core, guard.own, inode.id(), extents)?;
+) -> Result<()> {
+    *list = place::write_list(core, guard.own, inode.id(), extents)?;
     place::copy_in(core, span, extents, data);
     for page in span.edges().into_iter().flatten() {
-        place::fill_edge(core, span, extents, page, old(page.0 - span.first().0));
+        place::fill_edge(core, span, extents, page, old(page.0 - span.first().0))?;
     }
     if let (true, Some(block)) = (planted(Bug::WriteInPlace) && data.len() == BLOCK_BYTES, old(0).block()) {
         core.region.nt_write(block.pos(), data);
@@ -281,7 +288,7 @@ fn data_write(
     // PERSIST: data before the records that name it; also D15 for what the last operation freed.
     fence_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
-    Ok(list)
+    Ok(())
 }
 
 fn log_and_publish(
@@ -356,8 +363,8 @@ pub fn read(
         }
         let mut maps = std::mem::take(&mut guard.scratch.collected);
         read::maps_of(core, inode, span, &mut maps);
-        read::copy_span(core, span, &mut into[..len], |n| maps[n as usize].map());
+        let copied = read::copy_span(core, span, &mut into[..len], |n| maps[n as usize].map());
         guard.scratch.collected = maps;
-        return Ok(len);
+        return copied.map(|()| len);
     }
 }

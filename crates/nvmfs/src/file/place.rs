@@ -6,6 +6,7 @@
 use crate::alloc::{Purpose, take_blocks};
 use crate::cell::Map;
 use crate::core::Core;
+use crate::file::read::readable_still;
 use crate::format::extent_list::{EXTENT_BLOCKS_MAX, EXTENTS_A_BLOCK, encode};
 use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
@@ -122,7 +123,10 @@ pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) {
 }
 
 /// Fills the rest of an edge page from its present content. Not fenced.
-pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map: Map) {
+///
+/// # Errors
+/// [`Error::Io`]: that content cannot be read.
+pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map: Map) -> Result<()> {
     let block = block_at(extents, page.0 - span.first().0);
     let from = span.start.saturating_sub(page.offset()).min(BLOCK);
     let to = (span.end - page.offset()).min(BLOCK);
@@ -136,6 +140,9 @@ pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map:
             core.region.nt_zero(block.pos().plus(to), BLOCK - to);
         }
     });
+    let Some(old) = map.content() else { return Ok(()) };
+    readable_still(core, old.pos(), from)?;
+    readable_still(core, old.pos().plus(to), BLOCK - to)
 }
 
 /// Blocks of the extent list that so many extents need; 0 if records name them directly.
@@ -147,8 +154,16 @@ fn list_blocks(extents: &[Extent]) -> u64 {
     pieces.div_ceil(EXTENTS_A_BLOCK as u64)
 }
 
+/// An extent list that no record names yet.
+pub struct List {
+    /// Where it begins.
+    pub first: BlockNo,
+    /// All its blocks: to give back if the write fails.
+    pub blocks: Vec<Extent>,
+}
+
 /// Writes the extent list of a write that needs one. Not fenced. The list's blocks live as long as the log page that names it.
-pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]) -> Result<Option<BlockNo>> {
+pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]) -> Result<Option<List>> {
     let count = list_blocks(extents);
     if count == 0 {
         return Ok(None);
@@ -181,7 +196,7 @@ pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]
             core.region.nt_write(at.pos(), &bytes);
         }
     }
-    Ok(Some(block_at(&places, 0)))
+    Ok(Some(List { first: block_at(&places, 0), blocks: places }))
 }
 
 /// The records of a write.

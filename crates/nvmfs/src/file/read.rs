@@ -22,8 +22,8 @@ use crate::lease::{self, LaneGuard};
 use heddle_arena::sync::atomic::{AtomicU64, fence};
 use heddle_arena::sync::{spin_hint, spins};
 use heddle_arena::{Ptr, Shared};
-use heddle_pmem::BLOCK_BYTES;
-use heddle_vfs::Result;
+use heddle_pmem::{BLOCK_BYTES, Pos};
+use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::time::Instant;
 
@@ -55,14 +55,14 @@ pub fn read(
         return Ok(0);
     }
     let span = Span::new(offset, len as u64);
-    if let Some(n) = read_page(core, inode, span, size, &mut into[..len]) {
-        return Ok(n);
+    if let Some(read) = read_page(core, inode, span, size, &mut into[..len]) {
+        return read;
     }
     let mut collected = std::mem::take(&mut guard.scratch.collected);
     let tried = read_once(core, inode, span, size, &mut into[..len], &mut collected);
     guard.scratch.collected = collected;
-    if tried {
-        return Ok(len);
+    if let Some(read) = tried {
+        return read.map(|()| len);
     }
     read_pinned(core, guard, inode, offset, into)
 }
@@ -72,7 +72,13 @@ fn readable(size: u64, offset: u64, want: usize) -> usize {
 }
 
 /// The common case: one page, first try. `None`: not that case, or something changed.
-fn read_page(core: &Core, inode: InodeRef<'_>, span: Span, size: u64, into: &mut [u8]) -> Option<usize> {
+fn read_page(
+    core: &Core,
+    inode: InodeRef<'_>,
+    span: Span,
+    size: u64,
+    into: &mut [u8],
+) -> Option<Result<usize>> {
     if span.pages() != 1 {
         return None;
     }
@@ -81,20 +87,36 @@ fn read_page(core: &Core, inode: InodeRef<'_>, span: Span, size: u64, into: &mut
     if before.locked() {
         return None;
     }
-    copy_page(core, cell.map(), span.start % BLOCK, into);
+    let copied = copy_page(core, cell.map(), span.start % BLOCK, into);
     // ORDERING: Acquire, O1.
     fence(Acquire);
-    (cell.lv() == before && inode.vi.size() == size).then_some(into.len())
+    (cell.lv() == before && inode.vi.size() == size).then(|| copied.map(|()| into.len()))
 }
 
 /// Copies part of a page.
-pub fn copy_page(core: &Core, map: Map, within: u64, into: &mut [u8]) {
-    match map.content() {
-        Some(block) => core.region.read(block.pos().plus(within), into),
-        None => into.fill(0),
-    }
+pub fn copy_page(core: &Core, map: Map, within: u64, into: &mut [u8]) -> Result<()> {
+    let Some(block) = map.content() else {
+        into.fill(0);
+        return Ok(());
+    };
+    let from = block.pos().plus(within);
+    core.region.read(from, into);
+    readable_still(core, from, into.len() as u64)
 }
 
+/// What was just loaded from there, was it what the media holds?
+///
+/// # Errors
+/// [`Error::Io`]: the media could not give it.
+pub fn readable_still(core: &Core, from: Pos, len_bytes: u64) -> Result<()> {
+    if core.region.lost(from, len_bytes) {
+        let block = from.0 / BLOCK;
+        return Err(Error::Io(format!("block {block} of the image cannot be read: its media has failed")));
+    }
+    Ok(())
+}
+
+/// `None`: something changed.
 fn read_once(
     core: &Core,
     inode: InodeRef<'_>,
@@ -102,15 +124,15 @@ fn read_once(
     size: u64,
     into: &mut [u8],
     collected: &mut Vec<Seen>,
-) -> bool {
+) -> Option<Result<()>> {
     collected.clear();
     for_pages(core, inode, span, |_, cell| collected.push(cell.map_or(ABSENT, |c| collect(core, c))));
-    copy_span(core, span, into, |n| collected[n as usize].map);
+    let copied = copy_span(core, span, into, |n| collected[n as usize].map);
     // ORDERING: Acquire, O1.
     fence(Acquire);
     let mut same = inode.vi.size() == size;
     for_pages(core, inode, span, |n, cell| same &= unchanged(core, cell, &collected[n as usize]));
-    same
+    same.then_some(copied)
 }
 
 /// Calls `f(n, cell)` for the `n`th page of a span, for each in order.
@@ -181,7 +203,7 @@ fn unchanged(core: &Core, cell: Option<&Cell>, seen: &Seen) -> bool {
 }
 
 /// Copies a span, page by page where it must, run by run where blocks are neighbours.
-pub fn copy_span(core: &Core, span: Span, into: &mut [u8], map: impl Fn(u64) -> Map) {
+pub fn copy_span(core: &Core, span: Span, into: &mut [u8], map: impl Fn(u64) -> Map) -> Result<()> {
     let (mut at, mut done) = (span.start, 0usize);
     while at < span.end {
         let n = PageNo::of(at).0 - span.first().0;
@@ -193,10 +215,11 @@ pub fn copy_span(core: &Core, span: Span, into: &mut [u8], map: impl Fn(u64) -> 
             i += 1;
         }
         let len = (end - at) as usize;
-        copy_page(core, first, at % BLOCK, &mut into[done..done + len]);
+        copy_page(core, first, at % BLOCK, &mut into[done..done + len])?;
         done += len;
         at = end;
     }
+    Ok(())
 }
 
 fn follows(first: Map, later: Map, by: u64) -> bool {
@@ -207,7 +230,7 @@ fn follows(first: Map, later: Map, by: u64) -> bool {
     }
 }
 
-/// The read that cannot fail: maps are taken under the cells, blocks are kept by a pin (I2).
+/// The read that comes to an end: maps are taken under the cells, blocks are kept by a pin (I2).
 pub fn read_pinned(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -223,7 +246,7 @@ pub fn read_pinned(
         let size = inode.vi.size();
         let len = readable(size, offset, into.len());
         if len == 0 {
-            break 0;
+            break Ok(0);
         }
         let span = Span::new(offset, len as u64);
         collected.clear();
@@ -251,13 +274,12 @@ pub fn read_pinned(
         guard.lane.end();
         step(Step::Pinned);
         if same {
-            copy_span(core, span, &mut into[..len], |n| collected[n as usize].map);
-            break len;
+            break copy_span(core, span, &mut into[..len], |n| collected[n as usize].map).map(|()| len);
         }
     };
     guard.scratch.collected = collected;
     unpin(core, guard, inode);
-    Ok(len)
+    len
 }
 
 /// Blocks that wait for the pins of an inode.

@@ -254,6 +254,14 @@ fn clear_range(
     Ok(closed)
 }
 
+/// Copies that nothing names go back.
+fn give_back(core: &Core, edges: &[Edge]) {
+    // PERSIST: D15, this lane's stores into them come before another lane's.
+    core.region.fence();
+    let blocks: Vec<Extent> = edges.iter().map(|e| Extent { block: e.block, count: 1 }).collect();
+    crate::alloc::untake(core.free_map(), &blocks);
+}
+
 fn log_clear(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -277,10 +285,7 @@ fn log_clear(
             Ok((committed.clean, edges))
         }
         Err(error) => {
-            // PERSIST: D15, this lane's stores into them come before another lane's.
-            core.region.fence();
-            let blocks: Vec<Extent> = edges.iter().map(|e| Extent { block: e.block, count: 1 }).collect();
-            crate::alloc::untake(core.free_map(), &blocks);
+            give_back(core, &edges);
             Err(error)
         }
     }
@@ -326,23 +331,21 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
             continue;
         }
         let Some(block) = take_block(core.free_map(), &core.region, guard.own, Purpose::Vital) else {
-            let taken: Vec<Extent> =
-                edges.iter().map(|e: &Edge| Extent { block: e.block, count: 1 }).collect();
-            crate::alloc::untake(core.free_map(), &taken);
+            give_back(core, &edges);
             return Err(Error::NoSpace);
         };
         let one = Span {
             start: span.start.max(page.offset()),
             end: span.end.min(page.offset() + BLOCK_BYTES as u64),
         };
-        let extent = [Extent { block, count: 1 }];
         if planted(Bug::StaleBytesBeyondEnd) {
             core.region.nt_copy(block.pos(), map.content().map_or(block, |b| b).pos(), BLOCK_BYTES as u64);
         } else {
             core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);
         }
-        fill_edge(core, one, &extent, page, map);
         edges.push(Edge { page, block });
+        fill_edge(core, one, &[Extent { block, count: 1 }], page, map)
+            .inspect_err(|_| give_back(core, &edges))?;
     }
     // PERSIST: data before the records that name it; also D15 for what the last operation freed.
     core.region.fence();

@@ -21,7 +21,7 @@ use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::Span;
 use crate::file::resize::{NewState, apply, state};
 use crate::file::steps::{Step, step};
-use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, map_of_words, words_of_map};
+use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, map_of_words, words_of_map};
 use crate::format::record::{Blocks, Record};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use crate::inode::InodeRef;
@@ -230,9 +230,11 @@ fn log(
     version: Version,
     plan: &Plan,
 ) -> Result<bool> {
-    let purpose = if shift.down { Purpose::Vital } else { Purpose::Data };
-    let fresh: Fresh =
-        blob::write_unfenced(core, guard.own, inode.id(), Kind::Map, &words_of_map(&plan.runs), purpose)?;
+    let words = words_of_map(&plan.runs);
+    // The map stays for long: only a shift that frees more than it takes may use the reserve, or a full disk could not be emptied.
+    let frees = plan.blocks_cut > words.len().div_ceil(WORDS_A_BLOCK) as u64;
+    let purpose = if frees { Purpose::Vital } else { Purpose::Data };
+    let fresh: Fresh = blob::write_unfenced(core, guard.own, inode.id(), Kind::Map, &words, purpose)?;
     // PERSIST: C1; also D15 for what the last operation freed.
     core.region.fence();
     settle_limbo(core.free_map(), guard.own);

@@ -22,11 +22,17 @@
 //!
 //! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · which line of the record:4.
 //!
+//! Bits that no field has are zero, or it is no record of ours; so are versions of 0.
+//!
 //! The mark is the last word to be written where marks decide (`LogKind::CommitMark`), and is written with the rest
 //! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
 
+mod parse;
+
+pub use parse::{Found, is_later_line, parse, write_in};
+
 use super::fields::{Field, entry, foreign, later, punch, record as f, remap, state, write, xattrs};
-use super::word::{Line, MARK, Shape, crc, marked, payload, shape, time_of, time_payload, word};
+use super::word::{Line, MARK, crc, payload, time_payload, word};
 use crate::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, Time};
 
@@ -202,28 +208,6 @@ pub struct Draft {
     slots: u32,
 }
 
-/// What was found in a slot.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// Never written.
-    Blank,
-    /// Part of it never arrived.
-    Torn,
-    /// Written, then damaged.
-    Damaged,
-    /// A whole record.
-    Whole {
-        /// What it says.
-        record: Record,
-        /// How many slots it takes.
-        slots: u32,
-        /// Its transaction.
-        txn: Txn,
-        /// The mark: `None` if not there, else whether it is right.
-        mark: Option<bool>,
-    },
-}
-
 impl Record {
     /// Slots it takes at most: a name takes less in its own directory's log than in another's.
     pub fn slots_max(&self) -> u32 {
@@ -388,65 +372,6 @@ fn later_word(seed: u32, slot: u32, i: u32, line: &Line) -> u64 {
     word(head | later::CRC.put(u64::from(sum)))
 }
 
-/// Is this a whole later line of some record?
-pub fn is_later_line(seed: u32, slot: u32, line: &Line) -> bool {
-    let i = later::LINE.get(line) as u32;
-    i != 0 && marked(line) && line[7] == later_word(seed, slot, i, line)
-}
-
-/// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
-pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
-    let first = line_at(slot);
-    match (shape(&first[..7]), first[7]) {
-        (Shape::Blank, 0) => return Found::Blank,
-        (Shape::Full, _) => {}
-        _ => return Found::Torn,
-    }
-    if !marked(&first[..7]) || f::CRC.get(&first) != u64::from(checksum(seed, slot, &first)) {
-        // A later line that lacks its word 7 looks like this, and no damage makes a word zero.
-        return if first[7] == 0 { Found::Torn } else { Found::Damaged };
-    }
-    let slots = f::SLOTS.get(&first) as u32;
-    if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > super::page::SLOTS + 1 {
-        return Found::Damaged;
-    }
-    let mut lines = [first; RECORD_SLOTS_MAX];
-    for i in 1..slots {
-        let line = line_at(slot + i);
-        if shape(&line) != Shape::Full {
-            return Found::Torn;
-        }
-        if !marked(&line) || line[7] != later_word(seed, slot + i, i, &line) {
-            return Found::Damaged;
-        }
-        lines[i as usize] = line;
-    }
-    let txn = Txn { first: f::TXN_FIRST.get(&first) as u32, slots: f::TXN_SLOTS.get(&first) as u32 };
-    let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
-    match interpret(home, lines[..slots as usize].as_flattened()) {
-        Some(record) => Found::Whole { record, slots, txn, mark },
-        None => Found::Damaged,
-    }
-}
-
-/// A write record of one line, if that is what stands in `slot`, whole and marked: what cleaning meets most, without the rest of
-/// [`parse`].
-#[inline]
-pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
-    // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
-    let shape = f::KIND.mask() | f::FLAGS.mask() | f::SLOTS.mask();
-    let plain = line[0] & shape == f::KIND.put(WRITE) | f::SLOTS.put(1);
-    let whole = plain && marked(line) && f::CRC.get(line) == u64::from(checksum(seed, slot, line));
-    let pages = write::PAGES.get(line);
-    (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
-        page: PageNo(write::PAGE.get(line)),
-        pages,
-        end_in_last_page: write::END.get(line) as u32,
-        version: Version(write::VERSION.get(line)),
-        generation: write::GENERATION.get(line),
-    })
-}
-
 /// The line of a marked write record that is a transaction of its own: what the shortest way of a write builds while its data is on
 /// the way to the media.
 #[inline]
@@ -480,97 +405,4 @@ pub struct WriteLine {
     pub version: Version,
     /// Generation of the size it saw.
     pub generation: u64,
-}
-
-fn some_block(block: u64) -> Option<BlockNo> {
-    Some(BlockNo(block)).filter(|block| block.0 != 0)
-}
-
-/// Fields of a record whose checksums are right, its lines one after the other; `None` if they make no sense all the same.
-fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
-    let get = |field: Field| words.get(field.word).map(|word| field.of(*word));
-    let time = |field: Field| get(field).map(time_of);
-    let flags = get(f::FLAGS)?;
-    let mtime = time(f::MTIME)?;
-    let version = |field: Field| get(field).map(Version).filter(|version| version.0 < Version::LIMIT);
-    let kind = get(f::KIND)?;
-    match kind {
-        WRITE => {
-            let (page, pages) = (PageNo(get(write::PAGE)?), get(write::PAGES)?);
-            let block = BlockNo(get(write::BLOCK)?);
-            let end_in_last_page = get(write::END)? as u32;
-            let blocks = match flags {
-                0 => Blocks::At(block),
-                FLAG_UNWRITTEN => Blocks::Unwritten(block),
-                FLAG_LIST => Blocks::List(block),
-                _ => return None,
-            };
-            let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
-            let (version, generation) = (version(write::VERSION)?, get(write::GENERATION)?);
-            sane.then_some(Record::Write {
-                page,
-                pages,
-                blocks,
-                end_in_last_page,
-                version,
-                mtime,
-                generation,
-            })
-        }
-        PUNCH => {
-            let (page, pages) = (PageNo(get(punch::PAGE)?), get(punch::PAGES)?);
-            let sane = pages > 0 && page.0 + pages <= PageNo::END.0;
-            let (version, generation) = (version(punch::VERSION)?, get(punch::GENERATION)?);
-            sane.then_some(Record::Punch { page, pages, version, mtime, generation })
-        }
-        STATE => Some(Record::State(State {
-            size: get(state::SIZE)?,
-            perm: get(state::PERM)? as u16,
-            uid: get(state::UID)? as u32,
-            gid: get(state::GID)? as u32,
-            mtime,
-            ctime: time(state::CTIME)?,
-            atime: time(state::ATIME)?,
-            generation: get(state::GENERATION)?,
-        })),
-        XATTRS => {
-            let blob = some_block(get(xattrs::BLOB)?);
-            Some(Record::Xattrs { blob, generation: get(xattrs::GENERATION)?, mtime })
-        }
-        REMAP => Some(Record::Remap {
-            page: PageNo(get(remap::PAGE)?),
-            blob: some_block(get(remap::BLOB)?),
-            version: version(remap::VERSION)?,
-            mtime,
-            generation: get(remap::GENERATION)?,
-        }),
-        ENTRY | REMOVAL => {
-            let child = InodeId { ino: Ino(get(entry::CHILD)?), generation: get(entry::CHILD_GENERATION)? };
-            let other = flags == FLAG_FOREIGN;
-            let dir = match other {
-                true => InodeId { ino: Ino(get(foreign::DIR)?), generation: get(foreign::DIR_GENERATION)? },
-                false => home,
-            };
-            let len = get(entry::BYTES)? as usize;
-            let mut bytes = [0; NAME_MAX_BYTES + NAME_BYTES_A_WORD];
-            for (i, chunk) in
-                bytes.chunks_mut(NAME_BYTES_A_WORD).enumerate().take(len.div_ceil(NAME_BYTES_A_WORD))
-            {
-                let le = get(name_field(other, i))?.to_le_bytes();
-                let n = chunk.len();
-                chunk.copy_from_slice(&le[..n]);
-            }
-            Some(Record::Name {
-                dir,
-                removed: kind == REMOVAL,
-                child,
-                kind: FileKind::from_raw(get(entry::KIND)? as u8)?,
-                name: NameBuf::new(bytes.get(..len)?),
-                version: version(entry::VERSION)?,
-                mtime,
-                generation: get(entry::GENERATION)?,
-            })
-        }
-        _ => None,
-    }
 }

@@ -32,10 +32,31 @@ fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {
     }
 }
 
+/// Blocks of lists and maps that records of one inode have named so far. Of two records that name the same one, one lies: it is claimed
+/// once, and the log is written anew.
+#[derive(Default)]
+struct Told {
+    blocks: BTreeSet<BlockNo>,
+    again: bool,
+}
+
+impl Told {
+    fn claim(&mut self, pass: &mut Pass<'_>, at: BlockNo, what: Use, (code, spot): (Code, Spot)) {
+        if self.blocks.insert(at) {
+            pass.claim(at, 1, what);
+        } else {
+            self.again = true;
+            pass.issue(code, spot, format!("another record names block {} too", at.0));
+        }
+    }
+}
+
 /// Reads and claims the blob of the attributes that count; false: they are lost, and forgotten. Older sets' blocks are free.
 fn settle_attached(pass: &mut Pass<'_>, id: InodeId, attached: &mut Attached) -> bool {
     let Some((_, Some(first), _, spot)) = *attached else { return true };
-    if words(pass, id, spot, Kind::Xattrs, first).is_some_and(|words| xattrs_of_words(&words).is_some()) {
+    if words(pass, id, spot, Kind::Xattrs, first, &mut Told::default())
+        .is_some_and(|words| xattrs_of_words(&words).is_some())
+    {
         return true;
     }
     pass.issue(Code::XATTRS, spot, "the blob of its attributes is not whole");
@@ -67,11 +88,18 @@ fn certified<T>(
 }
 
 /// The words of a blob, its blocks claimed; `None`: it is not whole.
-fn words(pass: &mut Pass<'_>, owner: InodeId, spot: Spot, kind: Kind, first: BlockNo) -> Option<Vec<u64>> {
+fn words(
+    pass: &mut Pass<'_>,
+    owner: InodeId,
+    spot: Spot,
+    kind: Kind,
+    first: BlockNo,
+    told: &mut Told,
+) -> Option<Vec<u64>> {
     let seed = pass.image.seed;
-    let (blocks_max, bit) = match kind {
-        Kind::Xattrs => (XATTR_BLOCKS_MAX, Code::XATTRS_BIT),
-        Kind::Map => (pass.image.layout.blocks_total as usize, Code::MAP_BIT),
+    let (blocks_max, code, bit) = match kind {
+        Kind::Xattrs => (XATTR_BLOCKS_MAX, Code::XATTRS, Code::XATTRS_BIT),
+        Kind::Map => (pass.image.layout.blocks_total as usize, Code::MAP, Code::MAP_BIT),
     };
     let (mut all, mut next) = (Vec::new(), Some(first));
     let mut met = BTreeSet::new();
@@ -82,7 +110,7 @@ fn words(pass: &mut Pass<'_>, owner: InodeId, spot: Spot, kind: Kind, first: Blo
         let here = Spot { block: Some(at), slot: None, ..spot };
         let decode = |word_at: &dyn Fn(usize) -> u64| blob::decode(seed, owner, kind, at, word_at);
         let (part, following) = certified(pass, at, bit, here, &decode)?;
-        pass.claim(at, 1, Use::Blob(owner, kind));
+        told.claim(pass, at, Use::Blob(owner, kind), (code, here));
         all.extend(part);
         next = following;
     }
@@ -94,11 +122,11 @@ fn map(
     pass: &mut Pass<'_>,
     owner: InodeId,
     spot: Spot,
-    page: PageNo,
-    blob: Option<BlockNo>,
+    (page, blob): (PageNo, Option<BlockNo>),
+    told: &mut Told,
 ) -> Option<Vec<MapRun>> {
     let Some(first) = blob else { return Some(Vec::new()) };
-    let runs = words(pass, owner, spot, Kind::Map, first).and_then(|words| map_of_words(&words));
+    let runs = words(pass, owner, spot, Kind::Map, first, told).and_then(|words| map_of_words(&words));
     let runs = runs.filter(|runs| runs.first().is_none_or(|run| run.page >= page));
     if runs.is_none() {
         pass.issue(Code::MAP, spot, format!("the map of its pages from {} on is not whole", page.0));
@@ -107,7 +135,13 @@ fn map(
 }
 
 /// The extents of a list; `None`: lost. Its blocks live as long as the record that names them.
-fn list(pass: &mut Pass<'_>, owner: InodeId, spot: Spot, first: BlockNo, pages: u64) -> Option<Vec<Extent>> {
+fn list(
+    pass: &mut Pass<'_>,
+    owner: InodeId,
+    spot: Spot,
+    (first, pages): (BlockNo, u64),
+    told: &mut Told,
+) -> Option<Vec<Extent>> {
     let seed = pass.image.seed;
     let (mut extents, mut next, mut count) = (Vec::new(), Some(first), 0u64);
     let mut met = BTreeSet::new();
@@ -122,7 +156,7 @@ fn list(pass: &mut Pass<'_>, owner: InodeId, spot: Spot, first: BlockNo, pages: 
             pass.issue(Code::LIST, here, "its checksum is wrong");
             return None;
         };
-        pass.claim(at, 1, Use::List(owner));
+        told.claim(pass, at, Use::List(owner), (Code::LIST, here));
         count = part.iter().fold(count, |sum, e| sum.saturating_add(e.count));
         if count > pages {
             break;

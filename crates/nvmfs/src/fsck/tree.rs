@@ -195,8 +195,9 @@ fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
         return;
     }
     let made_in = id.generation >> 40;
-    if clean && made_in == pass.image.epoch && !pass.slots.bases.contains_key(&id.ino) && id.generation != 1 {
-        let what = format!("directory {} calls it {shown:?}; its slot is empty", dir.0);
+    if clean && made_in == pass.image.epoch && id.generation != 1 {
+        let there = if pass.slots.bases.contains_key(&id.ino) { "of another inode" } else { "empty" };
+        let what = format!("directory {} calls it {shown:?}; its slot is {there}", dir.0);
         pass.issue(Code::DANGLING_CLEAN, spot, what);
         pass.fixes.edits.push((dir, Edit::Drop(name.to_vec())));
     } else {

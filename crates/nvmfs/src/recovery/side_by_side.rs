@@ -64,7 +64,10 @@ fn threads(core: &Core, items: usize) -> usize {
     if cfg!(any(shuttle, loom)) {
         return 1;
     }
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let worth = if core.layout.blocks_total < SMALL_BLOCKS { items.div_ceil(MANY) } else { items };
-    cores.min(worth).max(1)
+    // Asking for the processors reads files: not for a handful of items.
+    if worth <= 1 {
+        return 1;
+    }
+    std::thread::available_parallelism().map_or(1, |n| n.get()).min(worth)
 }

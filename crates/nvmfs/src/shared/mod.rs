@@ -14,7 +14,7 @@ pub mod adopt;
 pub mod client;
 pub mod place;
 pub mod server;
-mod wire;
+pub mod wire;
 
 use std::fs;
 

@@ -6,7 +6,9 @@ use heddle_nvmfs::ids::BlockNo;
 use heddle_nvmfs::{Variant, format_region, mount};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Error, FileKind, FileSystem, Ino, NewNode, RangeOp, SetAttr, SetXattr, XattrName};
+use heddle_vfs::{
+    Error, FileKind, FileSystem, Ino, NewNode, RangeOp, RenameMode, SetAttr, SetXattr, XattrName,
+};
 use std::sync::Barrier;
 
 pub const IMAGE_BYTES: u64 = 4 << 20;
@@ -102,6 +104,10 @@ impl Sample {
         let pipe = NewNode { kind: FileKind::Fifo, perm: 0o600, rdev: 0, target: &[] };
         fs.make(&root(), below, name("pipe"), pipe).unwrap();
         fs.replace((dir, "other"), (Ino::ROOT, "moved")).unwrap();
+        fs.release(fs.new_file(Ino::ROOT, "here"));
+        fs.release(fs.new_file(dir, "there"));
+        let (here, there) = (name("here"), name("there"));
+        fs.rename(&root(), Ino::ROOT, here, dir, there, RenameMode::Exchange).unwrap();
         let gone = fs.new_file(dir, "gone");
         fs.release(gone);
         fs.remove(dir, "gone").unwrap();

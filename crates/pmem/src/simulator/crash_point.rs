@@ -3,7 +3,7 @@
 use super::choices::{Choice, choices};
 use super::log::{StoreKind, Unit, Words};
 use super::{Model, line_of};
-use crate::Pos;
+use crate::{BLOCK_BYTES, Pos};
 use std::borrow::Cow;
 use std::collections::HashSet;
 
@@ -25,6 +25,7 @@ pub struct CrashPoint<'a> {
     memory: Cow<'a, [u8]>,
     pending: Cow<'a, [Unit]>,
     durable: Cow<'a, Words>,
+    touched: Cow<'a, [bool]>,
 }
 
 impl<'a> CrashPoint<'a> {
@@ -33,8 +34,9 @@ impl<'a> CrashPoint<'a> {
         memory: Cow<'a, [u8]>,
         pending: Cow<'a, [Unit]>,
         durable: Cow<'a, Words>,
+        touched: Cow<'a, [bool]>,
     ) -> CrashPoint<'a> {
-        CrashPoint { model, memory, pending, durable }
+        CrashPoint { model, memory, pending, durable, touched }
     }
 
     /// A copy that outlives the hook.
@@ -44,6 +46,7 @@ impl<'a> CrashPoint<'a> {
             memory: Cow::Owned(self.memory.into_owned()),
             pending: Cow::Owned(self.pending.into_owned()),
             durable: Cow::Owned(self.durable.into_owned()),
+            touched: Cow::Owned(self.touched.into_owned()),
         }
     }
 
@@ -62,15 +65,20 @@ impl<'a> CrashPoint<'a> {
         &self.memory
     }
 
-    /// What the power cut leaves if the pending stores for which `arrived` says so arrived, and with them those that the model says
-    /// must have come before: which did, and the words in which the image then differs from [`CrashPoint::memory`].
-    pub fn words(&self, arrived: impl FnMut(usize) -> bool) -> (Vec<bool>, Vec<(Pos, u64)>) {
+    /// Which of the pending stores arrived, if those did for which `arrived` says so, and with them those that the model says must
+    /// have come before.
+    pub fn choose(&self, arrived: impl FnMut(usize) -> bool) -> Vec<bool> {
         let mut choice: Choice = (0..self.pending.len()).map(arrived).collect();
         self.close(&mut choice);
-        let mut words: Vec<(Pos, u64)> = self.words_of(&choice).into_iter().collect();
+        choice
+    }
+
+    /// The words in which the image of a choice that [`CrashPoint::choose`] made differs from [`CrashPoint::memory`], in their order.
+    pub fn words(&self, choice: &[bool]) -> Vec<(Pos, u64)> {
+        let mut words: Vec<(Pos, u64)> = self.words_of(choice).into_iter().collect();
         words.retain(|(at, word)| self.memory[at.0 as usize..][..8] != word.to_le_bytes());
         words.sort_unstable();
-        (choice, words)
+        words
     }
 
     /// The region if none of the pending stores arrived.
@@ -85,10 +93,8 @@ impl<'a> CrashPoint<'a> {
 
     /// The region if the pending stores for which `arrived` says so arrived, in the order of their stores, and with
     /// them those that the model says must have come before.
-    pub fn image(&self, mut arrived: impl FnMut(usize) -> bool) -> Vec<u8> {
-        let mut choice: Choice = (0..self.pending.len()).map(&mut arrived).collect();
-        self.close(&mut choice);
-        self.image_of(&choice)
+    pub fn image(&self, arrived: impl FnMut(usize) -> bool) -> Vec<u8> {
+        self.image_of(&self.choose(arrived))
     }
 
     /// The images of many choices, all different ones: every choice if they are at most `limit`; else none, all, and
@@ -101,8 +107,35 @@ impl<'a> CrashPoint<'a> {
             .map(|choice| self.image_of(&choice))
     }
 
+    /// As [`CrashPoint::images`], each as the words in which it differs from `start`: what the region held when it began.
+    ///
+    /// Panics if `start` has another length.
+    pub fn differences<'b>(
+        &'b self,
+        start: &'b [u8],
+        limit: usize,
+        seed: u64,
+    ) -> impl Iterator<Item = Vec<(Pos, u64)>> + 'b {
+        assert_eq!(start.len(), self.memory.len(), "an image of another length");
+        let word =
+            |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let touched = self.touched.iter().enumerate().filter(|(_, touched)| **touched);
+        let words =
+            touched.flat_map(|(block, _)| (block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES).step_by(8));
+        let stored: Vec<(Pos, u64)> = words
+            .map(|at| (Pos(at as u64), word(&self.memory, at)))
+            .filter(|(at, now)| *now != word(start, at.0 as usize) || self.durable.contains_key(at))
+            .collect();
+        let stores: Vec<u64> = self.pending.iter().map(|unit| unit.store).collect();
+        choices(&stores, limit, seed, |choice| self.close(choice)).into_iter().map(move |choice| {
+            let pending = self.words_of(&choice);
+            let then = |(at, now): &(Pos, u64)| (*at, pending.get(at).copied().unwrap_or(*now));
+            stored.iter().map(then).filter(|(at, then)| *then != word(start, at.0 as usize)).collect()
+        })
+    }
+
     /// Adds to a choice what the model says must have arrived before.
-    fn close(&self, choice: &mut Choice) {
+    fn close(&self, choice: &mut [bool]) {
         let mut reached = HashSet::new();
         let mut any = false;
         for (unit, chosen) in self.pending.iter().zip(choice).rev() {
@@ -124,7 +157,7 @@ impl<'a> CrashPoint<'a> {
     }
 
     /// Each word with a pending store, as it is then.
-    fn words_of(&self, choice: &Choice) -> Words {
+    fn words_of(&self, choice: &[bool]) -> Words {
         let mut words = self.durable.clone().into_owned();
         for (unit, _) in self.pending.iter().zip(choice).filter(|(_, chosen)| **chosen) {
             let word = words.get_mut(&unit.word).expect("a pending word has a durable value");
@@ -133,7 +166,7 @@ impl<'a> CrashPoint<'a> {
         words
     }
 
-    fn image_of(&self, choice: &Choice) -> Vec<u8> {
+    fn image_of(&self, choice: &[bool]) -> Vec<u8> {
         let mut image = self.memory.to_vec();
         for (at, word) in self.words_of(choice) {
             image[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());

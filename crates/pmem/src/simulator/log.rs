@@ -56,11 +56,15 @@ pub(super) struct Log {
     flushed: HashMap<ThreadId, HashMap<u64, u64>>,
     stores: u64,
     fences: u64,
+    /// By block: was it stored to since the region began, or its image was loaded?
+    touched: Vec<bool>,
 }
 
 impl Log {
     pub(super) fn new(memory: Arc<Mapping>) -> Log {
+        let blocks = memory.len_bytes() as usize / BLOCK_BYTES;
         Log {
+            touched: vec![false; blocks],
             memory,
             model: Model::default(),
             pending: Vec::new(),
@@ -101,6 +105,10 @@ impl Log {
         let before: Vec<u64> = words().map(|word| self.word(word)).collect();
         store();
         self.stores += 1;
+        if len_bytes > 0 {
+            let last = (at as usize + len_bytes - 1) / BLOCK_BYTES;
+            self.touched[at as usize / BLOCK_BYTES..=last].fill(true);
+        }
         for (offset, bytes) in cpu::pieces(at, len_bytes) {
             let piece = at + offset as u64;
             let word = Pos(piece & !7);
@@ -168,6 +176,7 @@ impl Log {
             Cow::Borrowed(memory),
             Cow::Borrowed(&self.pending),
             Cow::Borrowed(&self.durable),
+            Cow::Borrowed(&self.touched),
         )
     }
 

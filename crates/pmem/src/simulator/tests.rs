@@ -288,3 +288,27 @@ fn many_threads_store_and_fence_and_every_fenced_word_is_durable() {
     let point = simulator.crash_point();
     assert_eq!((point.pending_units(), word(&point.durable_image(), 24)), (0, rounds));
 }
+
+#[test]
+fn images_as_differences_from_the_start_are_the_same_images() {
+    let mut start = vec![0; LEN as usize];
+    start[100..300].fill(7);
+    let (region, simulator) = Region::simulated_from(&start);
+    region.nt_write(Pos(90), &[1; 5000]);
+    region.fence();
+    region.nt_line(Pos(128), &[3; 8]);
+    region.store_u64(Pos(8192), 5);
+    region.nt_write(Pos(200), &[7; 50]);
+    let point = simulator.crash_point();
+    let images: Vec<Vec<u8>> = point.images(40, 2).collect();
+    let differences: Vec<_> = point.differences(&start, 40, 2).collect();
+    assert_eq!(images.len(), differences.len());
+    for (image, words) in images.iter().zip(&differences) {
+        let mut made = start.clone();
+        for (at, word) in words {
+            assert_ne!(start[at.0 as usize..][..8], word.to_le_bytes(), "a word that does not differ");
+            made[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        assert!(made == *image);
+    }
+}

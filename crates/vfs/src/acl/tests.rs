@@ -98,3 +98,11 @@ fn mode_and_list_follow_each_other() {
     let (access, mode) = acl(6).for_new(0o2640);
     assert_eq!((access.mode_bits().0, mode), (0o640, 0o2640));
 }
+
+#[test]
+fn an_id_where_nobody_is_named_means_nothing() {
+    let bytes = acl(6).to_xattr();
+    let mut odd = bytes.clone();
+    odd[8..12].copy_from_slice(&[1, 2, 3, 4]);
+    assert_eq!(Acl::from_xattr(&odd), Acl::from_xattr(&bytes));
+}

@@ -1,6 +1,6 @@
 //! A file: its pages, painted version over version, and its attributes.
 
-use super::{Attached, Named, attach, attached_record, list, map, settle_attached};
+use super::{Attached, Named, Told, attach, attached_record, list, map, settle_attached};
 use crate::format::blob::MapRun;
 use crate::format::inode::InodeBase;
 use crate::format::record::{Blocks, Record, State, WRITE_PAGES_MAX};
@@ -65,13 +65,13 @@ impl File {
             birth,
         };
         let has_pages = matches!(birth.kind, FileKind::Regular | FileKind::Symlink);
-        let mut strokes = Vec::new();
+        let (mut strokes, mut told) = (Vec::new(), Told::default());
         for entry in &log.records {
             match entry.record {
                 Record::Write { .. } | Record::Punch { .. } if !has_pages => {
                     file.misplaced(pass, entry, "file data")
                 }
-                Record::Write { .. } => file.write(pass, entry, &mut strokes),
+                Record::Write { .. } => file.write(pass, entry, &mut strokes, &mut told),
                 Record::Punch { page, pages, version, mtime, generation } => {
                     file.note(generation, 0, mtime);
                     let end = page.0 + pages;
@@ -84,12 +84,12 @@ impl File {
                     }
                 }
                 Record::Xattrs { .. } => attach(&mut file.attached, entry, id.ino),
-                Record::Remap { .. } if has_pages => file.remap(pass, entry, &mut strokes),
+                Record::Remap { .. } if has_pages => file.remap(pass, entry, &mut strokes, &mut told),
                 Record::Remap { .. } => file.misplaced(pass, entry, "a map"),
                 Record::Name { .. } => file.misplaced(pass, entry, "a name"),
             }
         }
-        file.damaged |= !settle_attached(pass, id, &mut file.attached);
+        file.damaged |= told.again | !settle_attached(pass, id, &mut file.attached);
         // Of one version a write comes after a tombstone.
         strokes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
         for stroke in strokes {
@@ -109,7 +109,7 @@ impl File {
         *entry = (entry.0.max(end), entry.1.max(mtime));
     }
 
-    fn write(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>) {
+    fn write(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>, told: &mut Told) {
         let Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } =
             entry.record
         else {
@@ -122,7 +122,9 @@ impl File {
         let (unwritten, extents) = match blocks {
             Blocks::At(block) => (false, vec![Extent { block, count: pages }]),
             Blocks::Unwritten(block) => (true, vec![Extent { block, count: pages }]),
-            Blocks::List(first) => (false, list(pass, self.id, spot, first, pages).unwrap_or_default()),
+            Blocks::List(first) => {
+                (false, list(pass, self.id, spot, (first, pages), told).unwrap_or_default())
+            }
         };
         let mut at = page.0;
         for extent in extents {
@@ -146,13 +148,13 @@ impl File {
     }
 
     /// A remap is a hole from its page on, and over it, at the same version, what its map gives blocks to.
-    fn remap(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>) {
+    fn remap(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>, told: &mut Told) {
         let Record::Remap { page, blob, version, mtime, generation } = entry.record else { return };
         let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
         self.note(generation, 0, mtime);
         let hole = Run { end: PageNo::END.0, block: None, unwritten: false, version, mtime };
         strokes.push(Stroke { first: page.0, run: hole });
-        let runs = map(pass, self.id, spot, page, blob);
+        let runs = map(pass, self.id, spot, (page, blob), told);
         self.damaged |= runs.is_none();
         for MapRun { page, blocks, unwritten } in runs.unwrap_or_default() {
             if !pass.image.layout.holds(blocks.block, blocks.count) {

@@ -1,0 +1,225 @@
+//! Reading records back.
+
+use super::super::page::SLOTS;
+use super::super::word::{Line, MARK, Shape, marked, shape, time_of};
+use super::*;
+
+/// What was found in a slot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// Never written.
+    Blank,
+    /// Part of it never arrived.
+    Torn,
+    /// Written, then damaged.
+    Damaged,
+    /// A whole record.
+    Whole {
+        /// What it says.
+        record: Record,
+        /// How many slots it takes.
+        slots: u32,
+        /// Its transaction.
+        txn: Txn,
+        /// The mark: `None` if not there, else whether it is right.
+        mark: Option<bool>,
+    },
+}
+
+/// Is this a whole later line of some record?
+pub fn is_later_line(seed: u32, slot: u32, line: &Line) -> bool {
+    let i = later::LINE.get(line) as u32;
+    i != 0 && marked(line) && line[7] == later_word(seed, slot, i, line)
+}
+
+/// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
+pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
+    let first = line_at(slot);
+    match (shape(&first[..7]), first[7]) {
+        (Shape::Blank, 0) => return Found::Blank,
+        (Shape::Full, _) => {}
+        _ => return Found::Torn,
+    }
+    if !marked(&first[..7]) || f::CRC.get(&first) != u64::from(checksum(seed, slot, &first)) {
+        // A later line that lacks its word 7 looks like this, and no damage makes a word zero.
+        return if first[7] == 0 { Found::Torn } else { Found::Damaged };
+    }
+    let slots = f::SLOTS.get(&first) as u32;
+    if slots == 0 || slots as usize > RECORD_SLOTS_MAX || slot + slots > SLOTS + 1 {
+        return Found::Damaged;
+    }
+    let mut lines = [first; RECORD_SLOTS_MAX];
+    for i in 1..slots {
+        let line = line_at(slot + i);
+        if shape(&line) != Shape::Full {
+            return Found::Torn;
+        }
+        if !marked(&line) || line[7] != later_word(seed, slot + i, i, &line) {
+            return Found::Damaged;
+        }
+        lines[i as usize] = line;
+    }
+    let txn = Txn { first: f::TXN_FIRST.get(&first) as u32, slots: f::TXN_SLOTS.get(&first) as u32 };
+    let mark = (first[7] != 0).then(|| first[7] == mark(seed, slot));
+    match interpret(home, lines[..slots as usize].as_flattened()) {
+        Some(record) => Found::Whole { record, slots, txn, mark },
+        None => Found::Damaged,
+    }
+}
+
+/// A write record of one line, if that is what stands in `slot`, whole and marked: what cleaning meets most, without the rest of
+/// [`parse`].
+#[inline]
+pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
+    // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
+    let shape = f::KIND.mask() | f::FLAGS.mask() | f::SLOTS.mask();
+    let plain = line[0] & shape == f::KIND.put(WRITE) | f::SLOTS.put(1);
+    let whole = plain && marked(line) && f::CRC.get(line) == u64::from(checksum(seed, slot, line));
+    let pages = write::PAGES.get(line);
+    (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
+        page: PageNo(write::PAGE.get(line)),
+        pages,
+        end_in_last_page: write::END.get(line) as u32,
+        version: Version(write::VERSION.get(line)),
+        generation: write::GENERATION.get(line),
+    })
+}
+
+/// Bits of the first seven words.
+type Bits = [u64; 7];
+
+/// The bits that these fields cover.
+const fn bits_of(lists: [&[Field]; 3]) -> Bits {
+    let (mut bits, mut list) = ([0; 7], 0);
+    while list < lists.len() {
+        let mut i = 0;
+        while i < lists[list].len() {
+            let field = lists[list][i];
+            if field.word < bits.len() {
+                bits[field.word] |= field.mask();
+            }
+            i += 1;
+        }
+        list += 1;
+    }
+    bits
+}
+
+const WRITE_BITS: Bits = bits_of([f::ALL, write::ALL, &[]]);
+const PUNCH_BITS: Bits = bits_of([f::ALL, punch::ALL, &[]]);
+const STATE_BITS: Bits = bits_of([f::ALL, state::ALL, &[]]);
+const XATTRS_BITS: Bits = bits_of([f::ALL, xattrs::ALL, &[]]);
+const REMAP_BITS: Bits = bits_of([f::ALL, remap::ALL, &[]]);
+const NAME_BITS: Bits = bits_of([f::ALL, entry::ALL, &[]]);
+const FOREIGN_BITS: Bits = bits_of([f::ALL, entry::ALL, foreign::ALL]);
+
+/// Bits that a record of this kind may have, and flags; `None`: there is no such kind.
+fn known(kind: u64, flags: u64) -> Option<(&'static Bits, u64)> {
+    Some(match kind {
+        WRITE => (&WRITE_BITS, FLAG_UNWRITTEN | FLAG_LIST),
+        PUNCH => (&PUNCH_BITS, 0),
+        STATE => (&STATE_BITS, 0),
+        XATTRS => (&XATTRS_BITS, 0),
+        REMAP => (&REMAP_BITS, 0),
+        ENTRY | REMOVAL if flags == FLAG_FOREIGN => (&FOREIGN_BITS, FLAG_FOREIGN),
+        ENTRY | REMOVAL => (&NAME_BITS, 0),
+        _ => return None,
+    })
+}
+
+fn some_block(block: u64) -> Option<BlockNo> {
+    Some(BlockNo(block)).filter(|block| block.0 != 0)
+}
+
+/// Fields of a record whose checksums are right, its lines one after the other; `None` if they make no sense all the same.
+fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
+    let get = |field: Field| words.get(field.word).map(|word| field.of(*word));
+    let time = |field: Field| get(field).map(time_of);
+    let flags = get(f::FLAGS)?;
+    let mtime = time(f::MTIME)?;
+    let version = |field: Field| get(field).map(Version).filter(|v| (1..Version::LIMIT).contains(&v.0));
+    let kind = get(f::KIND)?;
+    let (bits, flags_known) = known(kind, flags)?;
+    if words.iter().zip(bits).any(|(word, bits)| word & !(bits | MARK) != 0) || flags & !flags_known != 0 {
+        return None;
+    }
+    match kind {
+        WRITE => {
+            let (page, pages) = (PageNo(get(write::PAGE)?), get(write::PAGES)?);
+            let block = BlockNo(get(write::BLOCK)?);
+            let end_in_last_page = get(write::END)? as u32;
+            let blocks = match flags {
+                0 => Blocks::At(block),
+                FLAG_UNWRITTEN => Blocks::Unwritten(block),
+                FLAG_LIST => Blocks::List(block),
+                _ => return None,
+            };
+            let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
+            let (version, generation) = (version(write::VERSION)?, get(write::GENERATION)?);
+            sane.then_some(Record::Write {
+                page,
+                pages,
+                blocks,
+                end_in_last_page,
+                version,
+                mtime,
+                generation,
+            })
+        }
+        PUNCH => {
+            let (page, pages) = (PageNo(get(punch::PAGE)?), get(punch::PAGES)?);
+            let sane = pages > 0 && page.0 + pages <= PageNo::END.0;
+            let (version, generation) = (version(punch::VERSION)?, get(punch::GENERATION)?);
+            sane.then_some(Record::Punch { page, pages, version, mtime, generation })
+        }
+        STATE => Some(Record::State(State {
+            size: get(state::SIZE)?,
+            perm: get(state::PERM)? as u16,
+            uid: get(state::UID)? as u32,
+            gid: get(state::GID)? as u32,
+            mtime,
+            ctime: time(state::CTIME)?,
+            atime: time(state::ATIME)?,
+            generation: get(state::GENERATION)?,
+        })),
+        XATTRS => {
+            let blob = some_block(get(xattrs::BLOB)?);
+            Some(Record::Xattrs { blob, generation: get(xattrs::GENERATION)?, mtime })
+        }
+        REMAP => Some(Record::Remap {
+            page: PageNo(get(remap::PAGE)?),
+            blob: some_block(get(remap::BLOB)?),
+            version: version(remap::VERSION)?,
+            mtime,
+            generation: get(remap::GENERATION)?,
+        }),
+        ENTRY | REMOVAL => {
+            let child = InodeId { ino: Ino(get(entry::CHILD)?), generation: get(entry::CHILD_GENERATION)? };
+            let other = flags == FLAG_FOREIGN;
+            let dir = match other {
+                true => InodeId { ino: Ino(get(foreign::DIR)?), generation: get(foreign::DIR_GENERATION)? },
+                false => home,
+            };
+            let len = get(entry::BYTES)? as usize;
+            let mut bytes = [0; NAME_MAX_BYTES + NAME_BYTES_A_WORD];
+            for (i, chunk) in
+                bytes.chunks_mut(NAME_BYTES_A_WORD).enumerate().take(len.div_ceil(NAME_BYTES_A_WORD))
+            {
+                let le = get(name_field(other, i))?.to_le_bytes();
+                let n = chunk.len();
+                chunk.copy_from_slice(&le[..n]);
+            }
+            Some(Record::Name {
+                dir,
+                removed: kind == REMOVAL,
+                child,
+                kind: FileKind::from_raw(get(entry::KIND)? as u8)?,
+                name: NameBuf::new(bytes.get(..len)?),
+                version: version(entry::VERSION)?,
+                mtime,
+                generation: get(entry::GENERATION)?,
+            })
+        }
+        _ => None,
+    }
+}
