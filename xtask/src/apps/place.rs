@@ -228,6 +228,14 @@ impl Place {
     /// # Errors
     /// It is still in use, or fsck found something.
     pub fn finish(self) -> Result<()> {
+        if let Err(error) = self.end() {
+            self.give_up();
+            return Err(error);
+        }
+        fs::remove_dir_all(&self.home).with_context(|| format!("cannot remove {}", self.home.display()))
+    }
+
+    fn end(&self) -> Result<()> {
         match self.kind {
             Kind::Tmpfs => {}
             Kind::Ext4 => run(Command::new("umount").arg(self.home.join("mnt")))?,
@@ -236,7 +244,7 @@ impl Place {
                 self.check_image().context("the image is not sound afterwards")?;
             }
         }
-        fs::remove_dir_all(&self.home).with_context(|| format!("cannot remove {}", self.home.display()))
+        Ok(())
     }
 
     /// A mount's process may need a moment more to let go of an image that is clean already.
