@@ -11,3 +11,171 @@ mod docs;
 mod floors;
 mod fsck_lies;
 mod fuzz;
+mod kill_loop;
+mod loom;
+mod pjdfstest;
+mod private;
+mod process;
+mod setup;
+mod shuttle;
+mod soak;
+mod step;
+mod test;
+mod tidy;
+mod torn;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+/// One word after `cargo xtask`. `run` gets the workspace's root and the arguments; true is success.
+struct Chore {
+    name: &'static str,
+    usage: &'static str,
+    about: &'static str,
+    run: fn(&Path, &[String]) -> Result<bool>,
+}
+
+const CHORES: &[Chore] = &[
+    Chore {
+        name: "test",
+        usage: "",
+        about: "set up, then check everything (under 15 minutes)",
+        run: test::chore,
+    },
+    Chore { name: "tidy", usage: "", about: "the style rules, as a test", run: tidy::chore },
+    Chore {
+        name: "setup",
+        usage: "",
+        about: "install what the tests need (Debian, as root)",
+        run: setup::chore,
+    },
+    Chore {
+        name: "loom",
+        usage: "[-- FILTER]",
+        about: "the lock and cell models under loom",
+        run: loom::chore,
+    },
+    Chore {
+        name: "shuttle",
+        usage: "[--seeds N]",
+        about: "several threads over the whole engine; what the calls return has an order",
+        run: shuttle::chore,
+    },
+    Chore {
+        name: "soak",
+        usage: "[--minutes N] [--threads N] [--variant V|all]",
+        about: "mixed work on a nearly full image, remounted and checked every minute (20 minutes, 8 threads)",
+        run: soak::chore,
+    },
+    Chore {
+        name: "fsck-lies",
+        usage: "[--values N]",
+        about: "planted damage in every field of every structure: fsck finds it, or it harms nobody else",
+        run: fsck_lies::chore,
+    },
+    Chore {
+        name: "torn",
+        usage: "[--processes] [--reads N]",
+        about: "no overlapping read is ever torn: 1e6 reads a shape and variant; --processes: mount and bypass too",
+        run: torn::chore,
+    },
+    Chore {
+        name: "apps",
+        usage: "[NAME…] [--short] …",
+        about: "real programs on mount and bypass, beside tmpfs and ext4, their content checked (root)",
+        run: apps::chore,
+    },
+    Chore {
+        name: "pjdfstest",
+        usage: "[PATTERN…]",
+        about: "the POSIX tests of pjdfstest on tmpfs, mount and bypass (root)",
+        run: pjdfstest::chore,
+    },
+    Chore {
+        name: "kill-loop",
+        usage: "[--rounds N] [--who client|daemon|stop]",
+        about: "attached processes, or the daemon, killed at random, or stopped: 500 times each",
+        run: kill_loop::chore,
+    },
+    Chore {
+        name: "crash",
+        usage: "[--planted] [--length N] …",
+        about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
+        run: crash::chore,
+    },
+    Chore {
+        name: "fuzz",
+        usage: "[TARGET…] [--seconds N] [--seed N] [--replay FILE…]",
+        about: "hostile images, texts and requests, guided by what they reach (a minute of processor time a target)",
+        run: fuzz::chore,
+    },
+    Chore {
+        name: "floors",
+        usage: "[--json FILE]",
+        about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
+        run: floors::chore,
+    },
+    Chore {
+        name: "coherence",
+        usage: "[WORKLOAD…] [--target T,…] [--workers N,…] [--json FILE|-] [--svg FILE]",
+        about: "cache-line transfers an operation, with 2 to 64 workers, under QEMU (needs qemu-user)",
+        run: coherence::chore,
+    },
+    Chore { name: "bench", usage: "[-- FILTER]", about: "the micro-benchmarks", run: bench::chore },
+    Chore {
+        name: "docs",
+        usage: "",
+        about: "the API documentation; a broken link is an error",
+        run: docs::chore,
+    },
+    Chore { name: "help", usage: "", about: "this list", run: help },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<bool> {
+    let (name, rest) = match args.split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => ("help", args),
+    };
+    let Some(chore) = CHORES.iter().find(|chore| chore.name == name) else {
+        bail!("no chore is called {name}; the list: cargo xtask help");
+    };
+    (chore.run)(&workspace_root()?, rest)
+}
+
+fn help(_root: &Path, _args: &[String]) -> Result<bool> {
+    println!("cargo xtask CHORE");
+    for chore in CHORES {
+        println!("  {:<22} {}", format!("{} {}", chore.name, chore.usage), chore.about);
+    }
+    Ok(true)
+}
+
+/// Cargo tells a running package where its manifest is; the root is the folder above.
+fn workspace_root() -> Result<PathBuf> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").context("run it as: cargo xtask CHORE")?;
+    let root = Path::new(&manifest).parent().context("xtask has no parent folder")?;
+    Ok(root.to_path_buf())
+}
+
+/// The arguments of a chore that takes no option of its own, only what follows `--`.
+fn after_dashes(args: &[String]) -> Result<&[String]> {
+    match args.split_first() {
+        None => Ok(args),
+        Some((dashes, rest)) if dashes == "--" => Ok(rest),
+        Some((other, _)) => bail!("{other}: unknown argument; a filter goes after --"),
+    }
+}

@@ -8,13 +8,17 @@
 //!             L3  Whoever gets `died` must bring the lane's record in order before it uses or releases the lane. If it dies too,
 //!                 the next one gets `died` again.
 //!             L4  A forked child holds none of its parent's lanes: its thread is another one.
+//!             L5  The kernel looks for a dead thread's mutexes by its number. A thread that is not its process's first and executes
+//!                 another program has its process's number by then, and its lanes stay unmarked: who knows that it is gone marks
+//!                 them in the kernel's place (`mark_dead`).
 //! Why so      A closed socket comes falsely and too late, a pidfd misses threads and exec; the robust list is walked by the
 //!             kernel itself whenever a thread ends.
 //! Search      A thread starts where it found its last lane, at first at a place of its own, so leases seldom meet.
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::arena::{Arena, Full};
 use crate::ptr::Ptr;
@@ -70,8 +74,12 @@ pub struct NotOwner {
 pub struct LaneTable {
     slots: Ptr<Slot>,
     len: u32,
-    padding: u32,
+    /// Which word of a mutex has the number of its holder; [`NO_WORD`]: none that could be found.
+    word: u32,
 }
+
+/// The C library keeps the holder's number where this one does not find it.
+const NO_WORD: u32 = u32::MAX;
 
 // SAFETY: plain numbers, written before the table is published.
 unsafe impl Shared for LaneTable {}
@@ -115,7 +123,9 @@ impl LaneTable {
             // SAFETY: in its final place, and nobody else knows it yet.
             unsafe { init_robust(slot.mutex.get()) };
         }
-        arena.alloc(LaneTable { slots, len: n as u32, padding: 0 })
+        // SAFETY: initialised above, and nobody else knows it yet.
+        let word = unsafe { word_of_holder(arena.slice(slots, n as usize)[0].mutex.get()) };
+        arena.alloc(LaneTable { slots, len: n as u32, word })
     }
 
     /// Number of lanes.
@@ -160,6 +170,26 @@ impl LaneTable {
         }
     }
 
+    /// Marks the lane of a thread that is gone without the kernel having marked it (L5): the next lease of it says `died`. False:
+    /// somebody else holds it, or it is marked already, or the C library hides who holds a mutex.
+    ///
+    /// The caller must know that no thread of this number runs that could have leased it.
+    ///
+    /// # Panics
+    /// If there is no such lane.
+    pub fn mark_dead(&self, arena: &Arena, lane: LaneId, thread: u32) -> bool {
+        if self.word == NO_WORD || thread & TID_MASK == 0 {
+            return false;
+        }
+        let words = self.mutex(arena, lane).cast::<AtomicU32>();
+        // SAFETY: `word` is one of the mutex's, which lives as long as the table; the C library, too, changes it atomically alone.
+        let word = unsafe { &*words.add(self.word as usize) };
+        let held = word.load(SeqCst);
+        held & TID_MASK == thread
+            && held & OWNER_DIED == 0
+            && word.compare_exchange(held, held & WAITERS | OWNER_DIED, SeqCst, SeqCst).is_ok()
+    }
+
     /// Gives the lane back. Only the thread that leased it can.
     ///
     /// # Panics
@@ -175,6 +205,33 @@ impl LaneTable {
     fn mutex(&self, arena: &Arena, lane: LaneId) -> *mut libc::pthread_mutex_t {
         arena.slice(self.slots, self.len as usize)[lane.index()].mutex.get()
     }
+}
+
+/// The parts of a robust mutex's word, as the kernel has them (`FUTEX_TID_MASK` and its kin).
+const TID_MASK: u32 = 0x3fff_ffff;
+const OWNER_DIED: u32 = 0x4000_0000;
+const WAITERS: u32 = 0x8000_0000;
+
+/// Which word of a mutex has the number of its holder. Found by holding it: C libraries differ.
+///
+/// # Safety
+/// The mutex is initialised, and nobody else knows it.
+unsafe fn word_of_holder(mutex: *mut libc::pthread_mutex_t) -> u32 {
+    let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let words = (size_of::<libc::pthread_mutex_t>() / size_of::<u32>()) as u32;
+    let read = |at: u32| {
+        // SAFETY: within the mutex.
+        unsafe { mutex.cast::<u32>().add(at as usize).read_volatile() }
+    };
+    // glibc keeps the number a second time, for itself: the one that a lock is taken by comes first in both libraries.
+    // SAFETY: the caller's promise.
+    let held = unsafe { libc::pthread_mutex_trylock(mutex) } == 0;
+    let found = (0..words).find(|at| held && read(*at) == me);
+    if held {
+        // SAFETY: held by this thread.
+        unsafe { libc::pthread_mutex_unlock(mutex) };
+    }
+    found.unwrap_or(NO_WORD)
 }
 
 fn blank() -> libc::pthread_mutex_t {

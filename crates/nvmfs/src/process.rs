@@ -51,6 +51,16 @@ pub fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
+/// Is there no such thread in that process? Of none that could be asked about: false.
+pub fn thread_is_gone(process: u32, thread: u32) -> bool {
+    if process == 0 || thread == 0 {
+        return false;
+    }
+    // SAFETY: signal 0 is sent to nobody: the kernel says whether it could be. Not /proc: that may be hidden from this user.
+    let there = unsafe { libc::syscall(libc::SYS_tgkill, process as i32, thread as i32, 0) };
+    there != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Bits of a process number (`PID_MAX_LIMIT` is 2^22).
 const PID_BITS: u32 = 24;
 

@@ -9,6 +9,7 @@ use heddle_nvmfs::{NvmFs, Variant};
 use heddle_vfs::testkit::torn::{SHAPES, Shape, TornConfig, TornReport, check};
 use heddle_vfs::testkit::{FsFile, PositionalIo};
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 fn config(shape: Shape) -> TornConfig {
@@ -91,8 +92,26 @@ fn a_write_made_in_two_calls_is_caught() {
 }
 
 #[test]
-fn what_tmpfs_does_is_printed_beside_it() {
-    let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+fn what_the_kernels_file_systems_do_is_printed_beside_it() {
+    let mut seen = Vec::new();
+    for folder in [Path::new("/dev/shm"), &std::env::temp_dir(), Path::new(env!("CARGO_TARGET_TMPDIR"))] {
+        let Ok(kind) = rustix::fs::statfs(folder).map(|stat| stat.f_type as u64) else { continue };
+        if seen.contains(&kind) {
+            continue;
+        }
+        seen.push(kind);
+        let name = FILE_SYSTEMS.iter().find(|known| known.0 == kind).map_or("another", |known| known.1);
+        compare(name, folder);
+    }
+    assert!(!seen.is_empty(), "no folder to compare with");
+}
+
+/// Numbers that statfs(2) gives, and what they mean.
+const FILE_SYSTEMS: [(u64, &str); 4] =
+    [(0x0102_1994, "tmpfs"), (0xef53, "ext4"), (0x5846_5342, "xfs"), (0x9123_683e, "btrfs")];
+
+fn compare(name: &str, folder: &Path) {
+    let place = tempfile::tempdir_in(folder).unwrap();
     let path = place.path().join("shared");
     for shape in SHAPES {
         let open = || {
@@ -101,7 +120,7 @@ fn what_tmpfs_does_is_printed_beside_it() {
             Ok(Box::new(file) as Box<dyn PositionalIo>)
         };
         let report: TornReport = check(&config(shape), &open).unwrap();
-        println!("tmpfs {shape:?}: {report:?}");
+        println!("{name} {shape:?}: {report:?}");
         assert!(report.reads > 0);
     }
 }

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -228,16 +228,36 @@ impl Place {
     /// # Errors
     /// It is still in use, or fsck found something.
     pub fn finish(self) -> Result<()> {
+        if let Err(error) = self.end() {
+            self.give_up();
+            return Err(error);
+        }
+        fs::remove_dir_all(&self.home).with_context(|| format!("cannot remove {}", self.home.display()))
+    }
+
+    fn end(&self) -> Result<()> {
         match self.kind {
             Kind::Tmpfs => {}
             Kind::Ext4 => run(Command::new("umount").arg(self.home.join("mnt")))?,
             Kind::Mount | Kind::Bypass => {
                 run(self.heddle().arg("umount").arg(self.home.join("mnt")))?;
-                let sound = said(self.heddle().args(["fsck", "-n"]).arg(&self.image), MOUNT_MAX);
-                sound.context("the image is not sound afterwards")?;
+                self.check_image().context("the image is not sound afterwards")?;
             }
         }
-        fs::remove_dir_all(&self.home).with_context(|| format!("cannot remove {}", self.home.display()))
+        Ok(())
+    }
+
+    /// A mount's process may need a moment more to let go of an image that is clean already.
+    fn check_image(&self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            match said(self.heddle().args(["fsck", "-n"]).arg(&self.image), MOUNT_MAX) {
+                Err(error) if began.elapsed() < MOUNT_MAX && error.to_string().contains("is in use by") => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                found => return found.map(drop),
+            }
+        }
     }
 
     /// Unmounts, as far as it goes: after a failure, which is said already.

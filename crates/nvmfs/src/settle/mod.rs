@@ -28,6 +28,7 @@ use crate::inode::InodeRef;
 use crate::lane::{Lane, Own, Pinning};
 use crate::latch::Latch;
 use crate::lease::{LaneGuard, Scratch, give_back, of_the_dead};
+use crate::process;
 use heddle_arena::{LaneId, Ptr};
 use heddle_vfs::Ino;
 use keep::Kept;
@@ -60,7 +61,16 @@ pub fn held_up(core: &Core, lane: u16, waited: Duration) {
 /// Settles a lane whose holder is dead; false if it lives.
 fn settle_if_dead(core: &Core, lane: u16) -> bool {
     let table = core.lane_table();
-    let Some(lease) = table.lease_lane(&core.arena, LaneId(lane)) else { return false };
+    let leased = table.lease_lane(&core.arena, LaneId(lane)).or_else(|| {
+        // ORDERING: Relaxed, what it says is looked at.
+        let holder = core.lane(lane).intent.holder.load(Relaxed);
+        let (process, thread) = ((holder >> 32) as u32, holder as u32);
+        // One way of dying the kernel does not mark (L5 of the arena's `lanes`).
+        let lost =
+            process::thread_is_gone(process, thread) && table.mark_dead(&core.arena, LaneId(lane), thread);
+        lost.then(|| table.lease_lane(&core.arena, LaneId(lane))).flatten()
+    });
+    let Some(lease) = leased else { return false };
     // A lane that is free, and yet in somebody's way, was left behind by a process that let go of its mapping.
     settle(core, lease.lane.0);
     let _ours = table.release(&core.arena, lease.lane);

@@ -1,17 +1,17 @@
 //! Processes that end in each step of each call, and settlers that end in each step of settling: what is left is before or after.
 
-use crate::core::Core;
+mod lanes;
+
 use crate::file::steps::hook;
 use crate::fs::NvmFs;
 use crate::lease;
-use crate::log::chain;
 use crate::variant::Variant;
 use crate::volume::{MountOptions, Volume, format, mount};
 use heddle_pmem::Region;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags, RangeOp, SetAttr};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
@@ -126,11 +126,17 @@ fn dies(nth: u32, work: impl FnOnce()) -> bool {
         // SAFETY: ends this process.
         unsafe { libc::_exit(0) };
     }
-    let mut status = 0;
-    // SAFETY: room for the answer.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    let status = ended(pid, 0);
     assert!(libc::WIFSIGNALED(status) || libc::WEXITSTATUS(status) == 0, "the child failed: {status}");
     libc::WIFSIGNALED(status)
+}
+
+/// Waits for a child: how it ended.
+fn ended(pid: libc::pid_t, flags: libc::c_int) -> libc::c_int {
+    let mut status = 0;
+    // SAFETY: room for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, flags) }, pid);
+    status
 }
 
 /// The states that may be found: before and after the call (of two calls also between).
@@ -219,39 +225,6 @@ fn a_settler_that_dies_is_followed_by_another() {
     }
 }
 
-/// Among clients that came and went beside others who wrote, settlers read logs whose pages others were freeing: "damage was found".
-#[test]
-fn crash_a_chain_that_a_dead_lane_kept_was_settled_while_another_cleaned_it() {
-    let bench = bench();
-    let fs = bench.volume.fs();
-    let core = Arc::clone(&fs.core);
-    assert!(!dies(u32::MAX, || drop(fs.write(&bench.file, 0, &[1; PAGE as usize]))));
-    let ino = bench.file.ino;
-    let kept = move |core: &Core| chain::existing(core, core.inode(ino).unwrap()).nth(1).map(|c| c.tail());
-    let before = kept(&core);
-    assert!(before.is_some(), "the dead one has made no chain of its own");
-    // The other one comes at the worst moment.
-    let other = crate::core::LANES;
-    let taken = Arc::new(AtomicBool::new(false));
-    let (at, took) = (Arc::clone(&core), Arc::clone(&taken));
-    hook::set(Some(Arc::new(move |step| {
-        if step == crate::file::steps::Step::Repairing {
-            let chain = chain::existing(&at, at.inode(ino).unwrap()).nth(1).unwrap();
-            took.fetch_or(chain.claim_quiet(other), SeqCst);
-        }
-    })));
-    super::sweep(&core);
-    hook::set(None);
-    assert!(taken.load(SeqCst), "nobody has settled the lane");
-    let chain = chain::existing(&core, core.inode(ino).unwrap()).nth(1).unwrap();
-    assert!(chain.was_used_by(other), "the settler has taken the chain away");
-    assert_eq!(kept(&core), before, "the settler has changed the other one's chain");
-    chain.unclaim();
-    let states = [state(&fs, &bench.file)];
-    drop((fs, core));
-    verify(bench, &states, "a chain that was kept");
-}
-
 #[test]
 fn a_reader_that_dies_with_a_pin_gives_it_back() {
     for nth in 1..3 {
@@ -312,16 +285,12 @@ fn a_holder_that_is_stopped_is_killed_after_the_mounts_patience() {
         // SAFETY: ends this process.
         unsafe { libc::_exit(0) };
     }
-    let mut status = 0;
-    // SAFETY: room for the answer.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
-    assert!(libc::WIFSTOPPED(status));
+    assert!(libc::WIFSTOPPED(ended(pid, libc::WUNTRACED)));
     let began = Instant::now();
     fs.write(&bench.file, 0, &[2; PAGE as usize]).unwrap();
     let waited = began.elapsed();
     assert!(waited >= Duration::from_millis(200) && waited < Duration::from_secs(2), "waited {waited:?}");
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    let status = ended(pid, 0);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL);
     let states = [state(&fs, &bench.file)];
     drop(fs);

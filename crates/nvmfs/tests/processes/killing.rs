@@ -121,8 +121,12 @@ impl<'h> Crew<'h> {
             kill_process(pid, Signal::STOP).unwrap();
             std::thread::sleep(Duration::from_millis(1));
             let before = self.lines();
-            std::thread::sleep(Duration::from_millis(2));
-            if self.lines() == before {
+            // Long enough that on a busy machine, too, others who can go on do.
+            let stand_still = (0..25).all(|_| {
+                std::thread::sleep(Duration::from_millis(2));
+                self.lines() == before
+            });
+            if stand_still {
                 return (thread, pid);
             }
             kill_process(pid, Signal::CONT).unwrap();

@@ -1,0 +1,72 @@
+//! Lanes whose chains others clean meanwhile, and lanes that the kernel does not mark.
+
+use super::super::{lanes, sweep};
+use super::{PAGE, bench, dies, ended, state, verify};
+use crate::core::Core;
+use crate::file::steps::hook;
+use crate::log::chain;
+use heddle_vfs::FileSystem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Among clients that came and went beside others who wrote, settlers read logs whose pages others were freeing: "damage was found".
+#[test]
+fn crash_a_chain_that_a_dead_lane_kept_was_settled_while_another_cleaned_it() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = Arc::clone(&fs.core);
+    assert!(!dies(u32::MAX, || drop(fs.write(&bench.file, 0, &[1; PAGE as usize]))));
+    let ino = bench.file.ino;
+    let kept = move |core: &Core| chain::existing(core, core.inode(ino).unwrap()).nth(1).map(|c| c.tail());
+    let before = Some(kept(&core).expect("the dead one has made no chain of its own"));
+    // The other one comes at the worst moment.
+    let (other, taken) = (crate::core::LANES, Arc::new(AtomicBool::new(false)));
+    let (at, took) = (Arc::clone(&core), Arc::clone(&taken));
+    hook::set(Some(Arc::new(move |step| {
+        if step == crate::file::steps::Step::Repairing {
+            let chain = chain::existing(&at, at.inode(ino).unwrap()).nth(1).unwrap();
+            took.fetch_or(chain.claim_quiet(other), SeqCst);
+        }
+    })));
+    sweep(&core);
+    hook::set(None);
+    assert!(taken.load(SeqCst), "nobody has settled the lane");
+    let chain = chain::existing(&core, core.inode(ino).unwrap()).nth(1).unwrap();
+    assert!(chain.was_used_by(other), "the settler has taken the chain away");
+    assert_eq!(kept(&core), before, "the settler has changed the other one's chain");
+    chain.unclaim();
+    let states = [state(&fs, &bench.file)];
+    drop((fs, core));
+    verify(bench, &states, "a chain that was kept");
+}
+
+#[test]
+fn a_thread_that_executes_another_program_leaves_a_lane_that_is_found_dead() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    // SAFETY: the child starts one thread, which calls the file system and becomes another program.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fs.write(&bench.file, 0, &[9; PAGE as usize]).unwrap();
+                // SAFETY: strings that end, and a list that does.
+                unsafe { libc::execl(c"/bin/true".as_ptr(), c"true".as_ptr(), std::ptr::null::<u8>()) };
+            });
+        });
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(1) };
+    }
+    let status = ended(pid, 0);
+    assert_eq!(status, 0, "/bin/true was not executed");
+    let holders = || {
+        let of_child = |lane: &u16| fs.core.lane(*lane).intent.holder.load(SeqCst) >> 32 == pid as u64;
+        lanes(&fs.core).filter(of_child).count()
+    };
+    assert_eq!(holders(), 1);
+    sweep(&fs.core);
+    assert_eq!(holders(), 0, "its lane is lost");
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a thread that executed something else");
+}
