@@ -28,8 +28,10 @@
 //! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
 
 mod parse;
+mod short;
 
-pub use parse::{Found, is_later_line, parse, write_in};
+pub use parse::{Found, is_later_line, parse};
+pub use short::{WriteLine, write_in, write_line};
 
 use super::fields::{Field, entry, foreign, later, punch, record as f, remap, state, write, xattrs};
 use super::word::{Line, MARK, crc, payload, time_payload, word};
@@ -370,39 +372,4 @@ fn later_word(seed: u32, slot: u32, i: u32, line: &Line) -> u64 {
     let sum =
         crc(seed, &[u64::from(slot), head, line[0], line[1], line[2], line[3], line[4], line[5], line[6]]);
     word(head | later::CRC.put(u64::from(sum)))
-}
-
-/// The line of a marked write record that is a transaction of its own: what the shortest way of a write builds while its data is on
-/// the way to the media.
-#[inline]
-pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: BlockNo, mtime: Time) -> Line {
-    let mut line = [
-        f::KIND.put(WRITE) | f::LANE.put(u64::from(lane)) | f::SLOTS.put(1),
-        write::PAGE.put(write.page.0) | write::END.put(u64::from(write.end_in_last_page)),
-        write::BLOCK.put(block.0) | write::PAGES.put(write.pages),
-        write::VERSION.put(write.version.0),
-        f::TXN_FIRST.put(u64::from(slot)) | f::TXN_SLOTS.put(1),
-        f::MTIME.put(time_payload(mtime)),
-        write::GENERATION.put(write.generation),
-        0,
-    ]
-    .map(word);
-    line[0] |= f::CRC.put(u64::from(checksum(seed, slot, &line)));
-    line[7] = mark(seed, slot);
-    line
-}
-
-/// A write record of one line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WriteLine {
-    /// First page.
-    pub page: PageNo,
-    /// How many.
-    pub pages: u64,
-    /// Valid bytes of the last page.
-    pub end_in_last_page: u32,
-    /// Orders it among the records of its pages.
-    pub version: Version,
-    /// Generation of the size it saw.
-    pub generation: u64,
 }

@@ -1,5 +1,9 @@
 //! Any structure of an image in words, whole or damaged.
 
+mod value;
+
+pub use value::Value;
+
 use super::FsckError;
 use super::image::{self, Image};
 use super::log;
@@ -12,7 +16,7 @@ use crate::format::record::{Blocks, Found, Record, parse};
 use crate::format::superblock::{FoundSuperblock, Superblock};
 use crate::ids::{BlockNo, InodeId};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Region};
-use heddle_vfs::{FileKind, Ino, Time};
+use heddle_vfs::{FileKind, Ino};
 
 /// What to show.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,53 +35,6 @@ pub enum What {
     Tree,
     /// The inode that a path leads to.
     Path(Vec<u8>),
-}
-
-/// Something to show, as text or as JSON.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Value {
-    /// Words.
-    Text(String),
-    /// A number.
-    Number(u64),
-    /// A number that may be negative.
-    Signed(i64),
-    /// Yes or no.
-    Flag(bool),
-    /// Several.
-    List(Vec<Value>),
-    /// Named ones.
-    Fields(Vec<(&'static str, Value)>),
-}
-
-impl From<u64> for Value {
-    fn from(n: u64) -> Value {
-        Value::Number(n)
-    }
-}
-
-impl From<u32> for Value {
-    fn from(n: u32) -> Value {
-        Value::Number(u64::from(n))
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Value {
-        Value::Text(text)
-    }
-}
-
-impl From<Time> for Value {
-    fn from(time: Time) -> Value {
-        Value::Signed(time.0)
-    }
 }
 
 /// Why something cannot be shown.

@@ -3,23 +3,22 @@
 //! Order  [`examine`] reads and mends a view until nothing is left to do; [`Verdict::apply`] saves the old bytes in the undo file,
 //!        durably, and only then stores the new ones, superblocks last.
 
+mod steps;
+
 use super::FsckError;
 use super::catalogue::{Code, Severity};
-use super::contents::Dir;
 use super::image::{self, Image, words_of};
 use super::media::{BLOCK_WORDS, Media, Words};
-use super::pass::{Edit, Issue, Pass, Relog, Spot};
-use super::relog::{self, Supply};
-use super::tree::file_again;
+use super::pass::{Issue, Pass};
+use super::relog::Supply;
 use super::undo;
-use crate::format::inode::InodeBase;
 use crate::format::superblock::Superblock;
-use crate::ids::{BlockNo, InodeId};
+use crate::ids::BlockNo;
 use crate::variant::Variant;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
-use heddle_vfs::{FileKind, Ino, Time};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
+use steps::{Overlay, edits, lost, relogs, shares};
 
 /// Passes at most. Each one but the last mends something, and what a pass mends stays mended; more would be a fault of this program.
 const PASSES_MAX: usize = 32;
@@ -182,7 +181,7 @@ impl Session {
         if !pass.fixes.anew.is_empty() {
             return std::mem::take(&mut pass.fixes.anew);
         }
-        let mut view = Overlay { media: Media::over(pass.media), stores: Vec::new() };
+        let mut view = Overlay::over(pass.media);
         let mut supply = Supply::new(pass.claims.free(&image.layout), self.serial);
         let steps = [relogs, edits, shares, lost];
         for step in steps {
@@ -239,166 +238,6 @@ fn has_work(pass: &Pass<'_>) -> bool {
 
 fn superblocks(image: &Image, superblock: &Superblock) -> Stores {
     [BlockNo(0), image.layout.last()].map(|block| (block.pos(), words_of(superblock))).to_vec()
-}
-
-/// A view that the steps of a level change, and what they stored.
-struct Overlay<'a> {
-    media: Media<'a>,
-    stores: Stores,
-}
-
-impl Overlay<'_> {
-    fn relog(&mut self, pass: &Pass<'_>, supply: &mut Supply, relog: &Relog) -> Result<(), Issue> {
-        let Some(slot) = pass.slots.pos(relog.id.ino) else { return Ok(()) };
-        if relog::write(&mut self.media, &pass.image, supply, slot, relog) {
-            return Ok(());
-        }
-        let what = "its log cannot be written anew".to_owned();
-        Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(relog.id.ino), what })
-    }
-
-    fn settle(&mut self) {
-        let stored = self.media.take_stored();
-        self.stores.extend(stored.into_iter().map(|(block, words)| (block.pos(), words.to_vec())));
-    }
-}
-
-type Done = Result<(), Issue>;
-
-fn relogs(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
-    let mut done = Ok(());
-    for relog in std::mem::take(&mut pass.fixes.relogs) {
-        done = done.and(view.relog(pass, supply, &relog));
-    }
-    view.settle();
-    done
-}
-
-/// Directories with names dropped or changed.
-fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
-    let mut dirs: BTreeMap<Ino, Dir> = BTreeMap::new();
-    for (ino, edit) in std::mem::take(&mut pass.fixes.edits) {
-        let Some(dir) = pass.tree.dirs.get(&ino) else { continue };
-        let dir = dirs.entry(ino).or_insert_with(|| dir.clone());
-        let version = dir.names.values().map(|n| n.version).max().unwrap_or_default().next();
-        match edit {
-            Edit::Drop(name) => {
-                if let Some(named) = dir.names.get_mut(&name) {
-                    (named.removed, named.version) = (true, version);
-                }
-            }
-            Edit::Rekind(name) => {
-                let kinds = &pass.slots;
-                if let Some(named) = dir.names.get_mut(&name)
-                    && let Some(base) = kinds.get(named.child)
-                {
-                    (named.kind, named.version) = (base.kind, version);
-                }
-            }
-            Edit::Rename(name) => {
-                if let Some(named) = dir.names.remove(&name) {
-                    let free = free_name(dir, named.child);
-                    dir.names.insert(free, super::contents::Named { version, ..named });
-                }
-            }
-        }
-    }
-    let mut done = Ok(());
-    for dir in dirs.values() {
-        done = done.and(view.relog(pass, supply, &Relog { id: dir.id, records: dir.records() }));
-    }
-    view.settle();
-    done
-}
-
-/// `#17`, or `#17.1` and so on.
-fn free_name(dir: &Dir, id: InodeId) -> Vec<u8> {
-    let names = (0u64..).map(|n| match n {
-        0 => format!("#{}", id.ino.0).into_bytes(),
-        n => format!("#{}.{n}", id.ino.0).into_bytes(),
-    });
-    names.into_iter().find(|name| dir.names.get(name).is_none_or(|n| n.removed)).unwrap_or_default()
-}
-
-/// Pages whose block another needs too get a block of their own, or become a hole.
-fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
-    let mut files = BTreeMap::new();
-    let mut done = Ok(());
-    for share in std::mem::take(&mut pass.fixes.shares) {
-        if let std::collections::btree_map::Entry::Vacant(entry) = files.entry(share.id)
-            && let Some(file) = file_again(pass, share.id)
-        {
-            entry.insert(file);
-        }
-        let Some(file) = files.get_mut(&share.id) else { continue };
-        for page in share.page.0..share.page.0 + share.pages {
-            file.split(page);
-            file.split(page + 1);
-            let Some(run) = file.runs.get_mut(&page) else { continue };
-            let Some(old) = run.block else { continue };
-            run.block = if share.copy { supply.block() } else { None };
-            match run.block {
-                Some(new) => view.media.store(new.pos(), &pass.media.block(old)[..]),
-                None if share.copy => {
-                    let what = format!("no block for a copy of page {page}");
-                    done = Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(share.id.ino), what });
-                }
-                None => {}
-            }
-        }
-    }
-    for file in files.values() {
-        done = done.and(view.relog(pass, supply, &Relog { id: file.id, records: file.records() }));
-    }
-    view.settle();
-    done
-}
-
-/// Inodes without a name get one in `lost+found`, which is made if need be.
-fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
-    let found = std::mem::take(&mut pass.fixes.lost);
-    let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else {
-        return Ok(());
-    };
-    let (mut shelf, root) = shelf(pass, view, root)?;
-    for id in found {
-        let Some(base) = pass.slots.get(id) else { continue };
-        let (name, named) = (free_name(&shelf, id), shelf.new_name(id, base.kind, base.crtime));
-        shelf.names.insert(name, named);
-    }
-    let mut done = view.relog(pass, supply, &Relog { id: shelf.id, records: shelf.records() });
-    if let Some(root) = root {
-        done = done.and(view.relog(pass, supply, &Relog { id: root.id, records: root.records() }));
-    }
-    view.settle();
-    done
-}
-
-const LOST_AND_FOUND: &[u8] = b"lost+found";
-
-/// The directory for what was found, and the root if it had to be changed.
-fn shelf(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir, Option<Dir>), Issue> {
-    if let Some(named) = root.names.get(LOST_AND_FOUND).filter(|n| !n.removed)
-        && let Some(dir) = pass.tree.dirs.get(&named.child.ino)
-    {
-        return Ok((dir.clone(), None));
-    }
-    let no_slot =
-        Issue { code: Code::NO_SPACE, spot: Spot::default(), what: "no free inode for lost+found".into() };
-    let ino = pass.slots.blank(pass).ok_or(no_slot)?;
-    // The mount that this repair counts as made no other inode.
-    let id = InodeId { ino, generation: pass.image.superblock.epoch.get() << 40 };
-    let mtime = Time(pass.image.superblock.mounted_ns.get() as i64);
-    let base =
-        InodeBase { id, kind: FileKind::Directory, perm: 0o700, uid: 0, gid: 0, rdev: 0, crtime: mtime };
-    if let Some(at) = pass.slots.pos(ino) {
-        view.media.store(at, &base.encode(pass.image.seed));
-    }
-    let taken = root.names.get(LOST_AND_FOUND).is_some_and(|n| !n.removed);
-    let name = if taken { free_name(&root, id) } else { LOST_AND_FOUND.to_vec() };
-    let named = root.new_name(id, FileKind::Directory, mtime);
-    root.names.insert(name, named);
-    Ok((Dir::empty(id), Some(root)))
 }
 
 const _: () = assert!(BLOCK_WORDS * 8 == BLOCK_BYTES);

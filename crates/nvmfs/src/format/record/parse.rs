@@ -67,24 +67,6 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
     }
 }
 
-/// A write record of one line, if that is what stands in `slot`, whole and marked: what cleaning meets most, without the rest of
-/// [`parse`].
-#[inline]
-pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
-    // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
-    let shape = f::KIND.mask() | f::FLAGS.mask() | f::SLOTS.mask();
-    let plain = line[0] & shape == f::KIND.put(WRITE) | f::SLOTS.put(1);
-    let whole = plain && marked(line) && f::CRC.get(line) == u64::from(checksum(seed, slot, line));
-    let pages = write::PAGES.get(line);
-    (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
-        page: PageNo(write::PAGE.get(line)),
-        pages,
-        end_in_last_page: write::END.get(line) as u32,
-        version: Version(write::VERSION.get(line)),
-        generation: write::GENERATION.get(line),
-    })
-}
-
 /// Bits of the first seven words.
 type Bits = [u64; 7];
 

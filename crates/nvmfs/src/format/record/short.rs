@@ -1,0 +1,57 @@
+//! The short way of the commonest record: a write of one line that is a transaction of its own.
+
+use super::super::word::{Line, marked, time_payload, word};
+use super::*;
+
+/// A write record of one line, if that is what stands in `slot`, whole and marked: what cleaning meets most, without the rest of
+/// [`parse`].
+#[inline]
+pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
+    // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
+    let shape = f::KIND.mask() | f::FLAGS.mask() | f::SLOTS.mask();
+    let plain = line[0] & shape == f::KIND.put(WRITE) | f::SLOTS.put(1);
+    let whole = plain && marked(line) && f::CRC.get(line) == u64::from(checksum(seed, slot, line));
+    let pages = write::PAGES.get(line);
+    (whole && pages > 0 && line[7] == mark(seed, slot)).then(|| WriteLine {
+        page: PageNo(write::PAGE.get(line)),
+        pages,
+        end_in_last_page: write::END.get(line) as u32,
+        version: Version(write::VERSION.get(line)),
+        generation: write::GENERATION.get(line),
+    })
+}
+
+/// The line of a marked write record that is a transaction of its own: what the shortest way of a write builds while its data is on
+/// the way to the media.
+#[inline]
+pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: BlockNo, mtime: Time) -> Line {
+    let mut line = [
+        f::KIND.put(WRITE) | f::LANE.put(u64::from(lane)) | f::SLOTS.put(1),
+        write::PAGE.put(write.page.0) | write::END.put(u64::from(write.end_in_last_page)),
+        write::BLOCK.put(block.0) | write::PAGES.put(write.pages),
+        write::VERSION.put(write.version.0),
+        f::TXN_FIRST.put(u64::from(slot)) | f::TXN_SLOTS.put(1),
+        f::MTIME.put(time_payload(mtime)),
+        write::GENERATION.put(write.generation),
+        0,
+    ]
+    .map(word);
+    line[0] |= f::CRC.put(u64::from(checksum(seed, slot, &line)));
+    line[7] = mark(seed, slot);
+    line
+}
+
+/// A write record of one line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteLine {
+    /// First page.
+    pub page: PageNo,
+    /// How many.
+    pub pages: u64,
+    /// Valid bytes of the last page.
+    pub end_in_last_page: u32,
+    /// Orders it among the records of its pages.
+    pub version: Version,
+    /// Generation of the size it saw.
+    pub generation: u64,
+}

@@ -1,0 +1,181 @@
+//! The steps of a repair that need free blocks: logs, names, blocks that two claim, inodes without a name.
+
+use super::Stores;
+use crate::format::inode::InodeBase;
+use crate::fsck::catalogue::Code;
+use crate::fsck::contents::{Dir, Named};
+use crate::fsck::media::Media;
+use crate::fsck::pass::{Edit, Issue, Pass, Relog, Spot};
+use crate::fsck::relog::{self, Supply};
+use crate::fsck::tree::file_again;
+use crate::ids::InodeId;
+use heddle_vfs::{FileKind, Ino, Time};
+use std::collections::BTreeMap;
+
+/// A view that the steps of a level change, and what they stored.
+pub struct Overlay<'a> {
+    media: Media<'a>,
+    /// Positions and words.
+    pub stores: Stores,
+}
+
+impl<'a> Overlay<'a> {
+    /// Nothing is changed yet.
+    pub fn over(below: &Media<'a>) -> Overlay<'a> {
+        Overlay { media: Media::over(below), stores: Vec::new() }
+    }
+
+    fn relog(&mut self, pass: &Pass<'_>, supply: &mut Supply, relog: &Relog) -> Result<(), Issue> {
+        let Some(slot) = pass.slots.pos(relog.id.ino) else { return Ok(()) };
+        if relog::write(&mut self.media, &pass.image, supply, slot, relog) {
+            return Ok(());
+        }
+        let what = "its log cannot be written anew".to_owned();
+        Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(relog.id.ino), what })
+    }
+
+    fn settle(&mut self) {
+        let stored = self.media.take_stored();
+        self.stores.extend(stored.into_iter().map(|(block, words)| (block.pos(), words.to_vec())));
+    }
+}
+
+/// The first thing that could not be done.
+pub type Done = Result<(), Issue>;
+
+/// Logs that must be written anew.
+pub fn relogs(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let mut done = Ok(());
+    for relog in std::mem::take(&mut pass.fixes.relogs) {
+        done = done.and(view.relog(pass, supply, &relog));
+    }
+    view.settle();
+    done
+}
+
+/// Directories with names dropped or changed.
+pub fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let mut dirs: BTreeMap<Ino, Dir> = BTreeMap::new();
+    for (ino, edit) in std::mem::take(&mut pass.fixes.edits) {
+        let Some(dir) = pass.tree.dirs.get(&ino) else { continue };
+        let dir = dirs.entry(ino).or_insert_with(|| dir.clone());
+        let version = dir.names.values().map(|n| n.version).max().unwrap_or_default().next();
+        match edit {
+            Edit::Drop(name) => {
+                if let Some(named) = dir.names.get_mut(&name) {
+                    (named.removed, named.version) = (true, version);
+                }
+            }
+            Edit::Rekind(name) => {
+                let kinds = &pass.slots;
+                if let Some(named) = dir.names.get_mut(&name)
+                    && let Some(base) = kinds.get(named.child)
+                {
+                    (named.kind, named.version) = (base.kind, version);
+                }
+            }
+            Edit::Rename(name) => {
+                if let Some(named) = dir.names.remove(&name) {
+                    let free = free_name(dir, named.child);
+                    dir.names.insert(free, Named { version, ..named });
+                }
+            }
+        }
+    }
+    let mut done = Ok(());
+    for dir in dirs.values() {
+        done = done.and(view.relog(pass, supply, &Relog { id: dir.id, records: dir.records() }));
+    }
+    view.settle();
+    done
+}
+
+/// `#17`, or `#17.1` and so on.
+fn free_name(dir: &Dir, id: InodeId) -> Vec<u8> {
+    let names = (0u64..).map(|n| match n {
+        0 => format!("#{}", id.ino.0).into_bytes(),
+        n => format!("#{}.{n}", id.ino.0).into_bytes(),
+    });
+    names.into_iter().find(|name| dir.names.get(name).is_none_or(|n| n.removed)).unwrap_or_default()
+}
+
+/// Pages whose block another needs too get a block of their own, or become a hole.
+pub fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let mut files = BTreeMap::new();
+    let mut done = Ok(());
+    for share in std::mem::take(&mut pass.fixes.shares) {
+        if let std::collections::btree_map::Entry::Vacant(entry) = files.entry(share.id)
+            && let Some(file) = file_again(pass, share.id)
+        {
+            entry.insert(file);
+        }
+        let Some(file) = files.get_mut(&share.id) else { continue };
+        for page in share.page.0..share.page.0 + share.pages {
+            file.split(page);
+            file.split(page + 1);
+            let Some(run) = file.runs.get_mut(&page) else { continue };
+            let Some(old) = run.block else { continue };
+            run.block = if share.copy { supply.block() } else { None };
+            match run.block {
+                Some(new) => view.media.store(new.pos(), &pass.media.block(old)[..]),
+                None if share.copy => {
+                    let what = format!("no block for a copy of page {page}");
+                    done = Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(share.id.ino), what });
+                }
+                None => {}
+            }
+        }
+    }
+    for file in files.values() {
+        done = done.and(view.relog(pass, supply, &Relog { id: file.id, records: file.records() }));
+    }
+    view.settle();
+    done
+}
+
+/// Inodes without a name get one in `lost+found`, which is made if need be.
+pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
+    let found = std::mem::take(&mut pass.fixes.lost);
+    let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else {
+        return Ok(());
+    };
+    let (mut shelf, root) = shelf(pass, view, root)?;
+    for id in found {
+        let Some(base) = pass.slots.get(id) else { continue };
+        let (name, named) = (free_name(&shelf, id), shelf.new_name(id, base.kind, base.crtime));
+        shelf.names.insert(name, named);
+    }
+    let mut done = view.relog(pass, supply, &Relog { id: shelf.id, records: shelf.records() });
+    if let Some(root) = root {
+        done = done.and(view.relog(pass, supply, &Relog { id: root.id, records: root.records() }));
+    }
+    view.settle();
+    done
+}
+
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// The directory for what was found, and the root if it had to be changed.
+fn shelf(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir, Option<Dir>), Issue> {
+    if let Some(named) = root.names.get(LOST_AND_FOUND).filter(|n| !n.removed)
+        && let Some(dir) = pass.tree.dirs.get(&named.child.ino)
+    {
+        return Ok((dir.clone(), None));
+    }
+    let no_slot =
+        Issue { code: Code::NO_SPACE, spot: Spot::default(), what: "no free inode for lost+found".into() };
+    let ino = pass.slots.blank(pass).ok_or(no_slot)?;
+    // The mount that this repair counts as made no other inode.
+    let id = InodeId { ino, generation: pass.image.superblock.epoch.get() << 40 };
+    let mtime = Time(pass.image.superblock.mounted_ns.get() as i64);
+    let base =
+        InodeBase { id, kind: FileKind::Directory, perm: 0o700, uid: 0, gid: 0, rdev: 0, crtime: mtime };
+    if let Some(at) = pass.slots.pos(ino) {
+        view.media.store(at, &base.encode(pass.image.seed));
+    }
+    let taken = root.names.get(LOST_AND_FOUND).is_some_and(|n| !n.removed);
+    let name = if taken { free_name(&root, id) } else { LOST_AND_FOUND.to_vec() };
+    let named = root.new_name(id, FileKind::Directory, mtime);
+    root.names.insert(name, named);
+    Ok((Dir::empty(id), Some(root)))
+}
