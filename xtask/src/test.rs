@@ -61,7 +61,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "tests",
         proves: "every unit and integration test passes",
-        action: Action::Cargo(&["test", "--workspace", "--lib", "--bins", "--tests"]),
+        action: Action::Cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]),
         skip: always,
         limit: minutes(12),
     },
