@@ -95,7 +95,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        proves: "a minute of mixed work and remounts on a nearly full image lose nothing (all: cargo xtask soak)",
+        proves: "half a minute of mixed work and remounts on a nearly full image lose nothing (all: cargo xtask soak)",
         action: Action::Command(soak::short),
         skip: always,
         limit: minutes(5),
