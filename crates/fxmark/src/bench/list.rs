@@ -16,6 +16,8 @@ pub(crate) struct List<O: Ops> {
     /// Entries seen in this pass, and in a whole one.
     seen: u64,
     entries: u64,
+    /// Has it listed anything yet? A directory that was opened while another worker filled it may not show what came later (btrfs).
+    begun: bool,
 }
 
 fn place(workload: Workload) -> Place {
@@ -44,11 +46,15 @@ impl<O: Ops> Bench<O> for List<O> {
         create_all(stage.ops, &paths(stage.job, place, stage.me))?;
         let dirs = if place == Place::Shared { stage.job.workers as u64 } else { 1 };
         let entries = dirs * u64::from(stage.job.files);
-        Ok(List { dir: stage.ops.open_dir(&place.dir(stage.me))?, place, seen: 0, entries })
+        Ok(List { dir: stage.ops.open_dir(&place.dir(stage.me))?, place, seen: 0, entries, begun: false })
     }
 
     #[inline]
     fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+        if !self.begun {
+            self.begun = true;
+            stage.ops.rewind(&mut self.dir)?;
+        }
         loop {
             match stage.ops.next_name(&mut self.dir)? {
                 Some(name) if name[0] == b'.' && !stage.job.faithful => continue,
