@@ -166,7 +166,7 @@ fn a_call_that_finds_no_memory_has_done_nothing_whichever_request_was_the_last()
             }
         }
         // How many depends on what the least arena has to spare; `cargo xtask crash --faults` refuses each request.
-        assert!(failed > 4, "{}: only {failed} calls found no memory", variant.name());
+        assert!(failed > 2, "{}: only {failed} calls found no memory", variant.name());
     }
 }
 
