@@ -101,7 +101,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "crash",
-        usage: "[--planted] [--length N] …",
+        usage: "[--length N] [--mixed] [--threads] [--faults] [--planted] …",
         about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
         run: crash::chore,
     },

@@ -71,11 +71,11 @@ fn main() -> ExitCode {
     if let Some(name) = &args.print {
         return print(name);
     }
-    if args.planted {
-        return planted(&args);
-    }
-    if args.faults {
-        return faults(&args);
+    if args.planted || args.faults {
+        let parts = [(args.planted, planted as fn(&Args) -> ExitCode), (args.faults, faults)];
+        let done: Vec<ExitCode> =
+            parts.iter().filter(|(wanted, _)| *wanted).map(|(_, part)| part(&args)).collect();
+        return done.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS);
     }
     let start = Instant::now();
     let mut all = Report::default();
