@@ -22,7 +22,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
 
 /// The short run of the test command: all sequences of one operation, a few images a cut.
 pub fn short(root: &Path) -> Result<Command> {
-    Ok(command(root, false, &["--length", "1", "--images", "6", "--random", "2", "--seconds", "60"]))
+    Ok(command(root, false, &["--length", "1", "--images", "6", "--random", "2", "--seconds", "30"]))
 }
 
 /// The planted bugs, and a part of the faults.

@@ -61,7 +61,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "tests",
         proves: "every unit and integration test passes",
-        action: Action::Cargo(&["test", "--workspace", "--lib", "--bins", "--tests"]),
+        action: Action::Cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]),
         skip: always,
         limit: minutes(12),
     },
@@ -95,7 +95,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        proves: "a minute of mixed work and remounts on a nearly full image lose nothing (all: cargo xtask soak)",
+        proves: "half a minute of mixed work and remounts on a nearly full image lose nothing (all: cargo xtask soak)",
         action: Action::Command(soak::short),
         skip: always,
         limit: minutes(5),

@@ -75,6 +75,11 @@ mod model {
             None
         }
 
+        /// Its media does not fail.
+        pub fn lost(&self, _at: Pos, _len_bytes: u64) -> bool {
+            false
+        }
+
         pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
             for (grain, behind) in Self::grains(at, bytes.len() as u64) {
                 let mut word = [0; 8];

@@ -62,7 +62,7 @@ impl Mounts {
     /// A fresh image, mounted, to which programs with the bypass attach. `args`: the options of each run.
     pub fn add_bypass(&mut self, args: Vec<OsString>, need: &Need) -> Result<Target> {
         let name = "heddle+bypass".to_owned();
-        let library = library()?;
+        let preload = library()?;
         let image = self.scratch.dir().join("bypass.img");
         let region = Region::create(&image, engines::image_bytes(need), &OpenOptions::default())?;
         format_region(&region, Variant::Heddle)?;
@@ -75,7 +75,7 @@ impl Mounts {
         let server = Server::start(&volume, &options)?;
         let how = MountOptions { source: image.display().to_string(), ..MountOptions::default() };
         let path = self.serve(&name, volume, Some(server), how)?;
-        let program = Bypassed { library, doors, path, report: self.scratch.dir().join("report"), args };
+        let program = Bypassed { preload, doors, path, report: self.scratch.dir().join("report"), args };
         let run = move |workload, workers| program.run(workload, workers).map_err(|e| format!("{e:#}"));
         Ok(Target::Elsewhere { name, run: Arc::new(run) })
     }
@@ -98,7 +98,7 @@ impl Mounts {
 
 /// How a run under the bypass is made.
 struct Bypassed {
-    library: PathBuf,
+    preload: PathBuf,
     doors: PathBuf,
     path: PathBuf,
     report: PathBuf,
@@ -113,7 +113,7 @@ impl Bypassed {
         let mut program = Command::new("/proc/self/exe");
         program.args(["fxmark", &workload.to_string(), "--cores", &workers.to_string(), "--repeat", "1"]);
         program.args(["--json", "-", "--target"]).arg(target).args(&self.args);
-        program.env("LD_PRELOAD", &self.library).env("HEDDLE_RUNTIME_DIR", &self.doors);
+        program.env("LD_PRELOAD", &self.preload).env("HEDDLE_RUNTIME_DIR", &self.doors);
         let said = program.env("HEDDLE_REPORT", &self.report).output().context("cannot start it")?;
         let Ok(mut report) = serde_json::from_slice::<serde_json::Value>(&said.stdout) else {
             bail!("it gave no result: {}", String::from_utf8_lossy(&said.stderr).trim());

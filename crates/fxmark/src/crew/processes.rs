@@ -20,7 +20,7 @@ use libc::c_int;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, ptr};
 
 struct Processes {
@@ -49,8 +49,17 @@ impl Crew for Processes {
     }
 }
 
+/// How long a worker whose run is over may take to leave by itself, as one does that has its own last words to say (the bypass's report).
+const LEAVE: Duration = Duration::from_millis(500);
+
 impl Drop for Processes {
     fn drop(&mut self) {
+        let began = Instant::now();
+        while self.workers.iter().any(Option::is_some) && began.elapsed() < LEAVE {
+            // Who ended badly has said so on the board, or is gone: nobody is asked here.
+            let _said = self.look();
+            std::thread::sleep(Duration::from_millis(1));
+        }
         for pid in self.workers.iter().flatten() {
             // SAFETY: our own child, not reaped yet, so the number is still its.
             unsafe { libc::kill(*pid, libc::SIGKILL) };
