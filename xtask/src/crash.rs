@@ -25,9 +25,9 @@ pub fn short(root: &Path) -> Result<Command> {
     Ok(command(root, false, &["--length", "1", "--images", "6", "--random", "2", "--seconds", "30"]))
 }
 
-/// The short run of the planted bugs.
+/// The planted bugs, and a part of the faults.
 pub fn short_planted(root: &Path) -> Result<Command> {
-    Ok(command(root, true, &["--planted", "--fast"]))
+    Ok(command(root, true, &["--planted", "--faults", "--fast"]))
 }
 
 fn command(root: &Path, planted: bool, args: &[impl AsRef<std::ffi::OsStr>]) -> Command {

@@ -144,7 +144,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "planted",
-        proves: "the crash rig sees the bugs that are planted for it (all: cargo xtask crash --planted)",
+        proves: "the crash rig sees all bugs that are planted for it; requests refused and lines lost end no call wrongly",
         action: Action::Command(crash::short_planted),
         skip: |root| rig_missing(root, crash::RIG),
         limit: minutes(5),
