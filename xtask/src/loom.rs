@@ -15,8 +15,6 @@ use crate::process;
 const MODELS: &str = "tests/loom.rs";
 /// Of each model of the locks with the marks.
 const MARKED_EXECUTIONS: &str = "200000";
-/// Of each of the engine's models, in the test command.
-const EXECUTIONS_IN_TEST: &str = "3000";
 
 /// `cargo xtask loom [-- FILTER]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
@@ -51,13 +49,6 @@ fn marked(root: &Path) -> Result<Command> {
 pub fn short(root: &Path) -> Result<Command> {
     let mut command = command(root)?;
     command.env("HEDDLE_LOOM_MARKS", "0");
-    Ok(command)
-}
-
-/// The same of the engine: of each model the first executions, of each planted fault as many as it takes to see it.
-pub fn short_engine(root: &Path) -> Result<Command> {
-    let mut command = engine(root)?;
-    command.env("HEDDLE_LOOM_EXECUTIONS", EXECUTIONS_IN_TEST);
     Ok(command)
 }
 

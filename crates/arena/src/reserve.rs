@@ -12,7 +12,7 @@ use rustix::param::page_size;
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Addresses for a mapping of a file that begins where a huge page may begin. The kernel maps a file by huge pages only where its
-/// pages and the addresses agree; and look-ups in a large directory spend half of their time on page tables otherwise.
+/// pages and the addresses agree; otherwise look-ups of many files walk page tables again and again.
 pub(crate) struct Reserved {
     base: *mut c_void,
     len_bytes: usize,

@@ -49,6 +49,10 @@ fn play_all(fs: &NvmFs, ops: &[Op], before: &[Op]) -> Result<(u64, Tree), String
                 }
             }
         }
+        // Of files created in a row the last shows them all.
+        if let [Op::Create { .. }, Op::Create { .. }, ..] = &ops[i..] {
+            continue;
+        }
         // Without memory even a look may fail: what is there is seen after the remount.
         let tree = match Tree::of(fs) {
             Err(Error::NoMemory) => continue,
@@ -81,6 +85,11 @@ fn ballast() -> Vec<Op> {
     ];
     ops.extend((0..6).map(|_| Op::Append { file: file(), len: 128 << 10 }));
     ops
+}
+
+/// Names and inodes, until even the least arena that mounts has nothing to spare.
+fn crowd() -> Vec<Op> {
+    (0..300).map(|i| Op::Create { path: format!("/B/{i}-{}", "n".repeat(40)) }).collect()
 }
 
 #[test]
@@ -142,11 +151,11 @@ fn a_call_that_finds_no_memory_has_done_nothing_whichever_request_was_the_last()
         }
         let mut failed = 0;
         let mut clean = 0;
-        for arena_bytes in (yes..yes + MIB).step_by(4096) {
+        for arena_bytes in (yes..yes + MIB).step_by(8192) {
             let region = fresh(variant);
             let Ok(volume) = mounted(&region, arena_bytes) else { continue };
             let fs = volume.fs();
-            let played = play_all(&fs, &[ballast(), ops()].concat(), &[]);
+            let played = play_all(&fs, &[ballast(), crowd(), ops()].concat(), &[]);
             let (wanting, tree) =
                 played.unwrap_or_else(|e| panic!("{}, arena of {arena_bytes}: {e}", variant.name()));
             volume.unmount();
@@ -165,8 +174,7 @@ fn a_call_that_finds_no_memory_has_done_nothing_whichever_request_was_the_last()
                 break;
             }
         }
-        // How many depends on what the least arena has to spare; `cargo xtask crash --faults` refuses each request.
-        assert!(failed > 2, "{}: only {failed} calls found no memory", variant.name());
+        assert!(failed > 20, "{}: only {failed} calls found no memory", variant.name());
     }
 }
 

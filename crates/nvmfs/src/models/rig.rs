@@ -25,34 +25,29 @@ const BLOCKS: u64 = 64;
 const FREE: u64 = 12;
 /// Blocks of the reserve that are free.
 const RESERVED: u64 = 8;
-/// The variable that bounds a run.
-pub const EXECUTIONS: &str = "HEDDLE_LOOM_EXECUTIONS";
 /// The file.
 pub const FILE: Ino = Ino(2);
 
-/// Explores a model with at most so many preemptions: all of it, or as many executions as `HEDDLE_LOOM_EXECUTIONS` says (0: all).
+/// Explores a model with at most so many preemptions. It runs in a thread of its own: loom's first one has a stack that the engine's
+/// functions do not fit.
 pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let start = std::time::Instant::now();
+    let f = Arc::new(f);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
-    builder.max_permutations = most_executions();
     let runs = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = runs.clone();
     builder.check(move || {
         // ORDERING: Relaxed here and below, a count for people.
         count.fetch_add(1, Relaxed);
-        f();
+        let f = f.clone();
+        spawn(move || f()).join().unwrap();
     });
     let runs = runs.load(Relaxed);
     let name = std::thread::current().name().unwrap_or("").to_owned();
     println!("  {name}: {runs} executions, {:.1} s", start.elapsed().as_secs_f64());
     assert!(runs > 1, "nothing was explored");
-}
-
-fn most_executions() -> Option<usize> {
-    let most = std::env::var(EXECUTIONS).ok()?.parse().expect("a number of executions");
-    (most > 0).then_some(most)
 }
 
 /// A thread of a model, with a stack that the engine's functions fit.
