@@ -20,6 +20,7 @@ mod setup;
 mod shuttle;
 mod soak;
 mod step;
+mod suites;
 mod test;
 mod tidy;
 mod torn;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{apps, coherence, crash, docs, loom, private, process, setup, shuttle, soak, tidy, torn};
+use crate::{apps, coherence, crash, docs, loom, private, process, setup, shuttle, soak, suites, tidy, torn};
 
 const KILL_RIG: &str = "crates/nvmfs/tests/kill.rs";
 const KILL_ROUNDS: &str = "200";
@@ -61,7 +61,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "tests",
         proves: "every unit and integration test passes",
-        action: Action::Cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]),
+        action: Action::Call(suites::run),
         skip: always,
         limit: minutes(12),
     },
