@@ -41,8 +41,8 @@ struct Chore {
 const CHORES: &[Chore] = &[
     Chore {
         name: "test",
-        usage: "",
-        about: "set up, then check everything (under 15 minutes)",
+        usage: "[STEP…]",
+        about: "set up, then check everything (under 15 minutes), or these steps",
         run: test::chore,
     },
     Chore { name: "tidy", usage: "", about: "the style rules, as a test", run: tidy::chore },

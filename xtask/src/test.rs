@@ -151,12 +151,14 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// `cargo xtask test`
+/// `cargo xtask test [STEP…]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    if let Some(arg) = args.first() {
-        bail!("{arg}: test takes no argument; for a single test: cargo test -p PACKAGE NAME");
+    let names = || STEPS.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+    if let Some(arg) = args.iter().find(|arg| !STEPS.iter().any(|step| step.name == **arg)) {
+        bail!("{arg}: no such step; there are {}. For a single test: cargo test -p PACKAGE NAME", names());
     }
-    Ok(step::run_all(root, STEPS))
+    let chosen = |step: &&Step| args.is_empty() || args.iter().any(|arg| *arg == step.name);
+    Ok(step::run_all(root, STEPS.iter().filter(chosen)))
 }
 
 const fn minutes(count: u64) -> Duration {
