@@ -148,8 +148,8 @@ impl FileSystem for NvmFs {
         Ok(StatFs {
             block_size_bytes: heddle_pmem::BLOCK_BYTES as u32,
             blocks_total: layout.blocks_total,
-            blocks_free: map.count(true) + held,
-            blocks_available: map.count(false) + held,
+            blocks_free: map.count() + held,
+            blocks_available: map.count_for_data() + held,
             inodes_total: inodes,
             inodes_free: inodes - crate::itable::in_use(&self.core),
             name_max_bytes: heddle_vfs::NAME_MAX_BYTES as u32,

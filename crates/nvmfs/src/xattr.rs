@@ -217,7 +217,7 @@ pub fn prepare(
 ) -> Result<Prepared> {
     let words = words_of_xattrs(xattrs);
     let blocks = words.len().div_ceil(crate::format::blob::WORDS_A_BLOCK);
-    let purpose = if blocks <= self::blocks(core, inode).len() { Purpose::Vital } else { Purpose::Data };
+    let purpose = if blocks <= self::blocks(core, inode).len() { Purpose::Replace } else { Purpose::Data };
     let blob = blob::write_unfenced(core, guard.own, inode.id(), Kind::Xattrs, &words, purpose)?;
     match in_memory(core, guard.own, inode, xattrs) {
         Ok((set, lists)) => Ok(Prepared { blob, set, lists }),

@@ -10,6 +10,7 @@
 //!             afterwards counts as one who has it open (`tidy_up`).
 //! Crash order C1  records durable, then the bucket changes, then inodes end.
 
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::file::heddle::At;
 use crate::format::record::{NameBuf, Record};
@@ -90,8 +91,14 @@ pub fn record(dir: InodeRef<'_>, name: &[u8], to: &Named, removed: bool, now: Ti
 }
 
 /// Prepares the log of a directory, a bucket of which is held, for `slots`, fenced.
-pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, slots: u32) -> Result<()> {
-    if commit::prepare(core, guard, dir, slots)? {
+pub fn prepare(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    dir: InodeRef<'_>,
+    slots: u32,
+    purpose: Purpose,
+) -> Result<()> {
+    if commit::prepare(core, guard, dir, slots, purpose)? {
         // PERSIST: a fresh log page is empty before it is linked; what was stored before (a new inode) is durable too.
         core.region.fence();
     }
@@ -231,7 +238,9 @@ fn add_name(
 
 /// Makes a record durable. The bucket is held, and the lane has let go of the directory's chain before it is not.
 fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<Committed> {
-    let done = prepare(core, guard, dir, record.slots_max())
+    let removes = matches!(record, Record::Name { removed: true, .. });
+    let purpose = if removes { Purpose::Release } else { Purpose::Data };
+    let done = prepare(core, guard, dir, record.slots_max(), purpose)
         .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
     chain::rest_all(&core.arena, guard.own, guard.id);
     if done.is_ok() {
