@@ -114,7 +114,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "floors",
-        usage: "[--json FILE]",
+        usage: "[WORKLOAD…] [--json FILE]",
         about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
         run: floors::chore,
     },

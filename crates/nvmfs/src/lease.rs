@@ -56,6 +56,9 @@ thread_local! {
     #[allow(clippy::vec_box)]
     static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
 
+    /// The thread's lease, if it has but one: found without a search.
+    static ONLY: Cell<*const Lease> = const { Cell::new(std::ptr::null()) };
+
     /// The innermost call that this thread is in: its mount and lane; null: none.
     static CURRENT: Cell<(*const Core, u16)> = const { Cell::new((std::ptr::null(), 0)) };
 }
@@ -130,59 +133,85 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
 
 /// As [`enter`], for what counts as one call of this kind until the guard is dropped. The kind is known from the start, so that the
 /// guard is moved once: a second move of so many words costs as much as a small read.
+#[inline(always)]
 pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
     enter_as(core, Some(kind))
 }
 
-#[inline]
+#[inline(always)]
 fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
-    LEASES.with(|leases| {
-        // Borrowed already: a signal came in the very middle of this function.
-        let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
-        let process = process::id();
-        let mine = |l: &Lease| l.mount == core.id && l.process == process;
-        let at = match leases.iter().position(|l| mine(l) && !l.busy.get()) {
-            Some(at) if leases.len() == 1 => at,
-            other => {
-                if leases.iter().any(|l| mine(l) && l.busy.get() && holds_locks(core.lane(l.lane.0))) {
-                    return Err(Error::WouldDeadlock);
-                }
-                match other {
-                    Some(at) => at,
-                    None => {
-                        prune(&mut leases);
-                        leases.push(Box::new(lease_lane(core, process)?));
-                        leases.len() - 1
-                    }
-                }
-            }
-        };
-        let lease = &*leases[at];
-        let lane = core.lane(lease.lane.0);
+    // SAFETY: a lease takes itself out of `ONLY` before it goes (`drop`); its box keeps its place.
+    match unsafe { ONLY.with(Cell::get).as_ref() } {
+        Some(lease) if lease.is_of(core) && !lease.busy.get() => lease.begin(core, kind),
+        _ => find_lease(core)?.begin(core, kind),
+    }
+}
+
+impl Lease {
+    #[inline]
+    fn is_of(&self, core: &Core) -> bool {
+        self.mount == core.id && self.process == process::id()
+    }
+
+    /// Begins a call. The lease is not busy, and this thread's. Compiled into its callers, as all on the way to it: the guard is made
+    /// where it stays.
+    #[inline(always)]
+    fn begin<'c>(&self, core: &'c Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'c>> {
+        // First of all: a signal's handler from here on takes another.
+        self.busy.set(true);
+        compiler_fence(SeqCst);
+        let lane = core.lane(self.lane.0);
         lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
         compiler_fence(SeqCst);
         // ORDERING: Relaxed, O1.
         if core.root().ended.load(Relaxed) != 0 {
             lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
+            self.busy.set(false);
             return Err(Error::Unmounted);
         }
-        lease.busy.set(true);
         if let Some(kind) = kind {
             lane.counts.begins(kind);
         }
-        let outer = CURRENT.with(|current| current.replace((Arc::as_ptr(core), lease.lane.0)));
+        let outer = CURRENT.with(|current| current.replace((Arc::as_ptr(core), self.lane.0)));
         Ok(LaneGuard {
-            id: lease.lane.0,
+            id: self.lane.0,
             lane,
             // SAFETY: I1: this thread holds the lease and it was not busy.
             own: unsafe { lane.own() },
             // SAFETY: as above.
-            scratch: unsafe { &mut *lease.scratch.get() },
+            scratch: unsafe { &mut *self.scratch.get() },
             arena: &core.arena,
-            busy: &lease.busy,
+            busy: &self.busy,
             outer,
             counted: kind.is_some(),
         })
+    }
+}
+
+/// A lease of this thread that is not busy; a new one if there is none.
+#[cold]
+#[inline(never)]
+fn find_lease<'l>(core: &Arc<Core>) -> Result<&'l Lease> {
+    LEASES.with(|leases| {
+        // Borrowed already: a signal came in the very middle of this function.
+        let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
+        if leases.iter().any(|l| l.is_of(core) && l.busy.get() && holds_locks(core.lane(l.lane.0))) {
+            return Err(Error::WouldDeadlock);
+        }
+        let at = match leases.iter().position(|l| l.is_of(core) && !l.busy.get()) {
+            Some(at) => at,
+            None => {
+                prune(&mut leases);
+                leases.push(Box::new(lease_lane(core, process::id())?));
+                leases.len() - 1
+            }
+        };
+        ONLY.with(|only| {
+            only.set(if let [lease] = &leases[..] { &raw const **lease } else { std::ptr::null() })
+        });
+        let lease: *const Lease = &raw const *leases[at];
+        // SAFETY: a lease that is about to be busy is not removed, and its box keeps its place.
+        Ok(unsafe { &*lease })
     })
 }
 
@@ -214,10 +243,15 @@ pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
 /// The lane that this thread has leased.
 #[inline]
 fn leased(core: &Core) -> Option<u16> {
+    // SAFETY: as in `enter_as`.
+    if let Some(lease) = unsafe { ONLY.with(Cell::get).as_ref() }
+        && lease.is_of(core)
+    {
+        return Some(lease.lane.0);
+    }
     LEASES.with(|leases| {
-        let process = process::id();
         let leases = leases.try_borrow().ok()?;
-        leases.iter().find(|l| l.mount == core.id && l.process == process).map(|l| l.lane.0)
+        leases.iter().find(|l| l.is_of(core)).map(|l| l.lane.0)
     })
 }
 
@@ -300,6 +334,7 @@ pub fn leave(core: &Core) {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        ONLY.with(|only| only.set(std::ptr::null()));
         if self.process != process::id() {
             // I3.
             return;

@@ -24,9 +24,9 @@ use crate::log::commit::Committed;
 use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At as Place, Locks};
-use crate::names::table::{self, Crowded, Key, Named};
+use crate::names::table::{self, Crowded, Key, Meaning, Named};
 use crate::opens;
-use crate::xattr::check;
+use crate::xattr::{List, check, check_mode};
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -43,12 +43,32 @@ pub fn directory<'c>(
     want: Permission,
 ) -> Result<InodeRef<'c>> {
     let dir = core.inode(ino)?;
-    match dir.vi.kind_perm() {
-        Some((FileKind::Directory, _)) => check(core, dir, cred, want)?,
-        Some(_) => return Err(Error::NotDirectory),
-        None => return Err(Error::Stale),
+    let mode = dir.vi.mode();
+    if !mode.is_directory() {
+        return Err(if mode.kind_perm().is_some() { Error::NotDirectory } else { Error::Stale });
     }
+    check_mode(core, dir, mode, cred, want)?;
     Ok(dir)
+}
+
+/// What a name of a directory means, for who may search it. Its inode lived when the directory was read; the caller does not know
+/// whether it does still, nor would it if this had looked.
+pub fn look(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Result<Named> {
+    let dir = directory(core, cred, parent, Permission::EXECUTE)?;
+    table::find(core, dir, table::key(core, name.bytes()))?.ok_or(Error::NotFound)
+}
+
+/// As [`look`], if there is an answer at once: no lists to read, nothing in the way, nothing forbidden.
+#[inline(always)]
+pub fn glance(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Option<Meaning> {
+    let dir = core.slot(parent)?;
+    let mode = dir.vi.mode();
+    if !dir.vi.lives() || !mode.is_directory() || mode.has_list(List::Access) {
+        return None;
+    }
+    let (uid, gid) = dir.vi.owner();
+    cred.check_mode(FileKind::Directory, mode.perm(), uid, gid, Permission::EXECUTE).ok()?;
+    table::glance(core, dir, table::key(core, name.bytes()))
 }
 
 /// Held by who changes names of a directory that has one chain.
