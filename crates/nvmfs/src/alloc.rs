@@ -32,7 +32,7 @@ pub enum Purpose {
     /// What leaves as much free as before but for its record: a page over another, attributes.
     Replace,
     /// What frees space: removals, truncations, log cleaning.
-    Release,
+    Free,
 }
 
 impl Purpose {
@@ -41,7 +41,7 @@ impl Purpose {
         match self {
             Purpose::Data => reserve,
             Purpose::Replace => reserve / 2,
-            Purpose::Release => 0,
+            Purpose::Free => 0,
         }
     }
 }
@@ -108,7 +108,7 @@ impl<'a> FreeMap<'a> {
             // Taken elsewhere.
             Purpose::Data => reserve,
             Purpose::Replace => purpose.leaves(reserve) + want,
-            Purpose::Release => return true,
+            Purpose::Free => return true,
         };
         self.count_in(reserve_start(&self.layout), needed) >= needed
             || self.count_in(0, want + purpose.leaves(reserve)) >= want + purpose.leaves(reserve)

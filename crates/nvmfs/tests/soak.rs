@@ -6,7 +6,7 @@
 //! left as by a power cut, by turns, checked by fsck, mounted, and compared again.
 //!
 //! `HEDDLE_SOAK_SECONDS` a variant (1), `HEDDLE_SOAK_ROUND_SECONDS` (2), `HEDDLE_SOAK_THREADS` (8), `HEDDLE_SOAK_VARIANT` (all of them),
-//! `HEDDLE_SOAK_SEED`. The long form: `cargo xtask soak`.
+//! `HEDDLE_SOAK_SEED`, `HEDDLE_SOAK_DIR` for images that stay (a directory in memory, else elsewhere). The long form: `cargo xtask soak`.
 
 mod common;
 mod soak {
@@ -114,6 +114,9 @@ fn soak(variant: Variant, place: &Path) {
 
 #[test]
 fn after_mixed_work_of_many_threads_and_many_remounts_all_is_as_it_should_be() {
+    if let Ok(kept) = std::env::var("HEDDLE_SOAK_DIR") {
+        return variants().into_iter().for_each(|variant| soak(variant, Path::new(&kept)));
+    }
     let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     variants().into_iter().for_each(|variant| soak(variant, place.path()));
 }

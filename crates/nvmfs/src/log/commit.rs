@@ -86,7 +86,7 @@ fn purpose_of(records: &[Record]) -> Purpose {
     let frees = |record: &Record| {
         matches!(record, Record::Punch { .. } | Record::Remap { .. } | Record::Name { removed: true, .. })
     };
-    if records.iter().any(frees) { Purpose::Release } else { Purpose::Replace }
+    if records.iter().any(frees) { Purpose::Free } else { Purpose::Replace }
 }
 
 /// What is left to do after a commit.

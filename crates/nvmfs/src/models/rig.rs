@@ -31,8 +31,8 @@ pub const FILE: Ino = Ino(2);
 /// The variable that allows fewer preemptions than a model asks for.
 pub const PREEMPTIONS: &str = "HEDDLE_LOOM_PREEMPTIONS";
 
-/// Explores a model with at most so many preemptions, or as many as `HEDDLE_LOOM_PREEMPTIONS` allows. It runs in a thread of its own: loom's first one has a stack that the engine's
-/// functions do not fit.
+/// Explores a model with at most so many preemptions, or as many as `HEDDLE_LOOM_PREEMPTIONS` allows. It runs in a thread of
+/// its own: loom's first one has a stack that the engine's functions do not fit.
 pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let start = std::time::Instant::now();
     let f = Arc::new(f);

@@ -259,7 +259,7 @@ fn add_name(
 /// Makes a record durable. The bucket is held, and the lane has let go of the directory's chain before it is not.
 fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<Committed> {
     let removes = matches!(record, Record::Name { removed: true, .. });
-    let purpose = if removes { Purpose::Release } else { Purpose::Data };
+    let purpose = if removes { Purpose::Free } else { Purpose::Data };
     let done = prepare(core, guard, dir, record.slots_max(), purpose)
         .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
     chain::rest_all(&core.arena, guard.own, guard.id);

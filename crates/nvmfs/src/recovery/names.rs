@@ -241,7 +241,7 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
     for record in &names.debts {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
-            prepare(core, &mut guard, inode, record.slots_max(), Purpose::Release)?;
+            prepare(core, &mut guard, inode, record.slots_max(), Purpose::Free)?;
             commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
         }
     }

@@ -95,7 +95,7 @@ fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()
             continue;
         }
         let Some(owed) = living(core, dir.ino.0).filter(|inode| inode.id() == *dir) else { continue };
-        prepare(core, guard, owed, change.record.slots_max(), Purpose::Release)?;
+        prepare(core, guard, owed, change.record.slots_max(), Purpose::Free)?;
         commit::commit(core, guard, owed, std::slice::from_ref(&change.record))?;
     }
     Ok(())
