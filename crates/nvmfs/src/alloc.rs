@@ -2,6 +2,8 @@
 //!
 //! State       `map`: a bit a block of the region, 1 = free and in nobody's hands. Blocks in a lane's magazine or limbo, and
 //!             blocks in use, are 0.
+//!             `scarce`: a word behind the map, written when it changes: a request was refused, and not much has come back since.
+//!             Lanes keep nothing then: what lies in idle hands is missing elsewhere.
 //! Invariants  I1  a bit is set only by who owns the block, after a fence that covers the record that frees it (INV) and
 //!                 every store of its last use (D15).
 //!             I2  as many blocks as the reserve has are left for what frees space, and for half of them for what replaces
@@ -23,6 +25,7 @@ use heddle_pmem::BLOCK_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const WORD_BLOCKS: u64 = 64;
+const LINE_WORDS: usize = 8;
 
 /// What blocks are wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,12 +53,13 @@ impl Purpose {
 #[derive(Clone, Copy)]
 pub struct FreeMap<'a> {
     words: &'a [AtomicU64],
+    scarce: &'a AtomicU64,
     layout: Layout,
 }
 
 /// Memory of the free map of a region.
 pub fn new_map(arena: &Arena, layout: &Layout) -> Result<Ptr<AtomicU64>, Full> {
-    arena.alloc_zeroed::<AtomicU64>(words_of(layout))
+    arena.alloc_zeroed::<AtomicU64>(words_of(layout) + 2 * LINE_WORDS)
 }
 
 fn words_of(layout: &Layout) -> usize {
@@ -74,7 +78,10 @@ fn reserve_start(layout: &Layout) -> u64 {
 impl<'a> FreeMap<'a> {
     /// The map at `at`.
     pub fn new(arena: &'a Arena, at: Ptr<AtomicU64>, layout: Layout) -> FreeMap<'a> {
-        FreeMap { words: arena.slice(at, words_of(&layout)), layout }
+        let words = words_of(&layout);
+        let (words, behind) = arena.slice(at, words + 2 * LINE_WORDS).split_at(words);
+        // On a line of its own, wherever the map begins.
+        FreeMap { words, scarce: &behind[LINE_WORDS], layout }
     }
 
     /// Free blocks outside the lanes' hands.
@@ -121,6 +128,21 @@ impl<'a> FreeMap<'a> {
             let before = word.fetch_or(mask, Release);
             assert_eq!(before & mask, 0, "a block was freed twice");
         });
+        if self.scarce() && self.leaves_enough(WORD_BLOCKS, Purpose::Data) {
+            self.scarce.store(0, Relaxed); // ORDERING: Relaxed, a hint.
+        }
+    }
+
+    fn scarce(&self) -> bool {
+        // ORDERING: Relaxed, a hint.
+        self.scarce.load(Relaxed) != 0
+    }
+
+    fn refuse(&self) -> bool {
+        if !self.scarce() {
+            self.scarce.store(1, Relaxed); // ORDERING: Relaxed, a hint.
+        }
+        false
     }
 
     /// Marks blocks free that a dead lane has left. What is free already stays so: somebody else may know of it.
@@ -172,7 +194,7 @@ impl<'a> FreeMap<'a> {
     /// Takes `want` blocks, in as few pieces as a search from the lane's cursor finds, into `out`. On failure nothing is taken.
     fn take(&self, cursor: &mut u64, want: u64, purpose: Purpose, out: &mut Vec<Extent>) -> bool {
         if !self.leaves_enough(want, purpose) {
-            return false;
+            return self.refuse();
         }
         let limit = if purpose == Purpose::Data { reserve_start(&self.layout) } else { self.layout.last().0 };
         let words = limit.div_ceil(WORD_BLOCKS);
@@ -208,7 +230,7 @@ impl<'a> FreeMap<'a> {
         for extent in out.drain(first..) {
             self.give(extent);
         }
-        false
+        self.refuse()
     }
 }
 
@@ -330,7 +352,7 @@ pub fn untake(map: FreeMap<'_>, extents: &[Extent]) {
 
 /// Frees blocks whose last record is durably superseded; they can be used again after the lane's next fence.
 pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Extent) {
-    if extent.count <= LIMBO_EXTENT_MAX && own.limbo.push(extent) {
+    if !map.scarce() && extent.count <= LIMBO_EXTENT_MAX && own.limbo.push(extent) {
         return;
     }
     // PERSIST: D15, orders the publication that freed these blocks before their next use.
@@ -341,9 +363,10 @@ pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Exte
 
 /// After a fence: what was freed before it may be used again.
 pub fn settle_limbo(map: FreeMap<'_>, own: &mut Own) {
+    let keep = if map.scarce() { 0 } else { keep_max(map) };
     let reserve = reserve_start(&map.layout);
     while let Some(extent) = own.limbo.pop() {
-        let single = extent.count == 1 && extent.block.0 < reserve && own.magazine.len() < keep_max(map);
+        let single = extent.count == 1 && extent.block.0 < reserve && own.magazine.len() < keep;
         if !(single && own.magazine.push(extent.block)) {
             map.give(extent);
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const PAGE: u64 = 4096;
 /// Who has not passed after this long waits.
-const PATIENCE: Duration = Duration::from_millis(80);
+const PATIENCE: Duration = Duration::from_millis(200);
 /// Who may pass does so within this, on a loaded machine too.
 const LIMIT: Duration = Duration::from_secs(20);
 
