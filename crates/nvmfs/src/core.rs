@@ -244,6 +244,7 @@ impl Core {
     }
 
     /// The root.
+    #[inline]
     pub fn root(&self) -> &Root {
         self.arena.get(self.root)
     }
@@ -264,16 +265,19 @@ impl Core {
     }
 
     /// A lane, by number from 1.
+    #[inline]
     pub fn lane(&self, lane: u16) -> &Lane {
         &self.arena.slice(self.root().lanes, usize::from(LANES))[usize::from(lane) - 1]
     }
 
     /// All inode chunks that can be.
+    #[inline]
     pub fn chunks(&self) -> &[Chunk] {
         self.arena.slice(self.root().chunks, self.layout.chunks_max as usize)
     }
 
     /// The inode of this number, living or not; `None` if its chunk does not exist.
+    #[inline]
     pub fn slot(&self, ino: Ino) -> Option<InodeRef<'_>> {
         let (chunk, index) = chunk_of(ino);
         // ORDERING: Acquire, pairs with the Release that links a new chunk.
