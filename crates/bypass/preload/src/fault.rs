@@ -2,8 +2,8 @@
 //!
 //! What a read is copied to is found out by the copying itself: the engine's instructions that store there have a known address, and a
 //! fault of theirs ends the copy ([`heddle_bypass::after_fault`]). Before a write, and a call with a vector, is served, one byte of
-//! each page of its buffers is touched by code of a known address; a fault there is not the program's but an answer: the handler (`signals`) goes
-//! on at `*_bad`. What is unmapped between this and the copy ends the program.
+//! each page of its buffers is touched by code of a known address; a fault there is not the program's but an answer: the handler
+//! (`signals`) goes on at `*_bad`. What is unmapped between this and the copy ends the program.
 
 use std::ffi::c_void;
 

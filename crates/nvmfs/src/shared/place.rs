@@ -7,10 +7,10 @@
 //! Who may attach but not read the image goes by its path: `DIR/UUID.image` is a symbolic link to it.
 //!
 //! **Who may answer.** A client maps what the daemon hands it, and a daemon that means harm could spoil the client's memory by way of
-//! it. So a client takes it only from a daemon of root or of its own user, as the kernel says it (SO_PEERCRED), not the directory. Only where
-//! `$HEDDLE_RUNTIME_DIR` has said where daemons of others listen, it also takes it from the user who owns the image: who attaches to
-//! that image trusts him with its content already. Otherwise a stranger could lay a socket into `/tmp/heddle-UID` before its
-//! user has made that directory, or a file system of his own under a path of his own.
+//! it. So a client takes it only from a daemon of root or of its own user, by the kernel's word (SO_PEERCRED), whatever the directory
+//! says. Only where `$HEDDLE_RUNTIME_DIR` has named a place where others' daemons listen, it also takes it from the user who owns the
+//! image: who attaches to that image trusts him with its content already. By default that would let a stranger lay a socket into a
+//! `/tmp/heddle-UID` whose user has not made it yet, and lead him to a file system of his own.
 
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::volume::inspect;

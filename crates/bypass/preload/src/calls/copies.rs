@@ -1,8 +1,8 @@
 //! Mappings, and calls that move data between two descriptors.
 //!
 //! copy_file_range(2) between two files of ours goes to the engine, through a buffer, piece by piece. Between one of ours and one of
-//! another file system it goes to the kernel, with our offset for so long: as a rule the kernel refuses, and the program goes on with reads and
-//! writes, which are to be served.
+//! another file system it goes to the kernel, with our offset for so long: as a rule the kernel refuses, and the program goes on with
+//! reads and writes, which are to be served.
 
 use super::data;
 use crate::report::Count;
