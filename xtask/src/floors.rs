@@ -23,24 +23,36 @@ use table::{CAMPAIGNS, Campaign, FLOORS};
 const REPEATS: usize = 5;
 const SECS: &str = "2";
 
-/// `cargo xtask floors [--json FILE]`; true if every floor is reached.
+/// `cargo xtask floors [WORKLOAD…] [--json FILE]`; true if every floor (of those workloads, if any are named) is reached.
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    let json_file = match args {
-        [] => None,
-        [option, file] if option == "--json" => Some(file),
-        _ => bail!("usage: cargo xtask floors [--json FILE]"),
+    let (rows, json_file) = match args {
+        [rows @ .., option, file] if option == "--json" => (rows, Some(file)),
+        rows => (rows, None),
     };
+    let wanted = |workload: &str| rows.is_empty() || rows.iter().any(|row| row == workload);
+    if let Some(unknown) = rows.iter().find(|row| FLOORS.iter().all(|floor| floor.workload != **row)) {
+        bail!(
+            "no floor for {unknown:?}; usage: cargo xtask floors [WORKLOAD…] [--json FILE], workloads as MRPM"
+        );
+    }
     let mut samples = Vec::new();
     for (i, campaign) in CAMPAIGNS.iter().enumerate() {
+        let workloads: Vec<&str> = campaign.workloads.iter().copied().filter(|name| wanted(name)).collect();
+        if workloads.is_empty() {
+            continue;
+        }
         let file = std::env::temp_dir().join(format!("heddle-floors-{}-{i}.json", std::process::id()));
-        let measured = measure(root, campaign, &file);
+        let measured = measure(root, campaign, &workloads, &file);
         if file.exists() {
             std::fs::remove_file(&file)?;
         }
         samples.extend(measured?);
     }
-    let judgements: Vec<Judgement> =
-        FLOORS.iter().map(|floor| judge::judge(floor, &samples, REPEATS)).collect();
+    let judgements: Vec<Judgement> = FLOORS
+        .iter()
+        .filter(|floor| wanted(floor.workload))
+        .map(|floor| judge::judge(floor, &samples, REPEATS))
+        .collect();
     print!("{}", table_text(&judgements));
     if let Some(file) = json_file {
         let text = serde_json::to_string_pretty(&table_json(&judgements))? + "\n";
@@ -50,10 +62,10 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
 }
 
 /// A cell that failed makes `heddle fxmark` fail, and still the report names it and holds all others.
-fn measure(root: &Path, campaign: &Campaign, file: &PathBuf) -> Result<Vec<Sample>> {
+fn measure(root: &Path, campaign: &Campaign, workloads: &[&str], file: &PathBuf) -> Result<Vec<Sample>> {
     let mut command =
         process::cargo(root, &["run", "--quiet", "--release", "-p", "heddle-cli", "--", "fxmark"]);
-    command.args(campaign.workloads).args(["--target", &campaign.targets.join(",")]);
+    command.args(workloads).args(["--target", &campaign.targets.join(",")]);
     let cores: Vec<String> = campaign.cores.iter().map(u32::to_string).collect();
     command.args(["--cores", &cores.join(","), "--secs", SECS, "--repeat", &REPEATS.to_string()]);
     command.arg("--json").arg(file);

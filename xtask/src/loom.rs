@@ -15,6 +15,8 @@ use crate::process;
 const MODELS: &str = "tests/loom.rs";
 /// Of each model of the locks with the marks.
 const MARKED_EXECUTIONS: &str = "200000";
+/// Of a model of the engine in the test command; each asks for up to three.
+const PREEMPTIONS_IN_TEST: &str = "1";
 
 /// `cargo xtask loom [-- FILTER]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
@@ -58,6 +60,13 @@ pub fn engine(root: &Path) -> Result<Command> {
         process::cargo(root, &["test", "--profile", "models", "-p", "heddle-nvmfs", "--lib", "--"]);
     command.arg("models::");
     Ok(under(root, command))
+}
+
+/// The same with fewer preemptions; for the planted faults as many as it takes to see them.
+pub fn short_engine(root: &Path) -> Result<Command> {
+    let mut command = engine(root)?;
+    command.env("HEDDLE_LOOM_PREEMPTIONS", PREEMPTIONS_IN_TEST);
+    Ok(command)
 }
 
 fn under(root: &Path, mut command: Command) -> Command {

@@ -20,6 +20,7 @@ mod setup;
 mod shuttle;
 mod soak;
 mod step;
+mod suites;
 mod test;
 mod tidy;
 mod torn;
@@ -40,8 +41,8 @@ struct Chore {
 const CHORES: &[Chore] = &[
     Chore {
         name: "test",
-        usage: "",
-        about: "set up, then check everything (under 15 minutes)",
+        usage: "[STEP…]",
+        about: "set up, then check everything (under 15 minutes), or these steps",
         run: test::chore,
     },
     Chore { name: "tidy", usage: "", about: "the style rules, as a test", run: tidy::chore },
@@ -113,7 +114,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "floors",
-        usage: "[--json FILE]",
+        usage: "[WORKLOAD…] [--json FILE]",
         about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
         run: floors::chore,
     },

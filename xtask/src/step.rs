@@ -50,7 +50,7 @@ pub fn always(_root: &Path) -> Option<String> {
 }
 
 /// Does all steps, prints a table and the closing line; true if none failed.
-pub fn run_all(root: &Path, steps: &[Step]) -> bool {
+pub fn run_all<'a>(root: &Path, steps: impl Iterator<Item = &'a Step>) -> bool {
     let mut results = Vec::new();
     for step in steps {
         println!("\n==> {}: {}", step.name, step.proves);

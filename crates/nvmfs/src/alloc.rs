@@ -4,8 +4,11 @@
 //!             blocks in use, are 0.
 //! Invariants  I1  a bit is set only by who owns the block, after a fence that covers the record that frees it (INV) and
 //!                 every store of its last use (D15).
-//!             I2  the last blocks of the region are a reserve for what frees space or costs none (`Purpose::Vital`), so that
-//!                 a full disk can be emptied (L5). A block of the reserve never stays in a magazine.
+//!             I2  as many blocks as the reserve has are left for what frees space, and for half of them for what replaces
+//!                 (`Purpose`), so that a full disk can be emptied (L5). The number counts, not the place: what replaces a block by one of
+//!                 the reserve frees one elsewhere, and that one is not for new data. The place, the last blocks of the region, makes the
+//!                 count cheap: while all of them are free nobody counts the others. A block of the reserve never stays in a magazine.
+//!                 Callers that count at the same time may each find the last blocks: the reserve is short of a few then.
 //! Orderings   O1  bits are cleared with Acquire and set with Release: who gets a block sees what its last owner did.
 //! Source      leases of chunks are affinity alone, stealing is always legal: protocol review L4.
 
@@ -24,10 +27,23 @@ const WORD_BLOCKS: u64 = 64;
 /// What blocks are wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// New data, new inodes.
+    /// New data, new inodes, new names, and their records.
     Data,
-    /// What frees space or leaves as much free as before.
-    Vital,
+    /// What leaves as much free as before but for its record: a page over another, attributes.
+    Replace,
+    /// What frees space: removals, truncations, log cleaning.
+    Release,
+}
+
+impl Purpose {
+    /// Free blocks that must be left.
+    fn leaves(self, reserve: u64) -> u64 {
+        match self {
+            Purpose::Data => reserve,
+            Purpose::Replace => reserve / 2,
+            Purpose::Release => 0,
+        }
+    }
 }
 
 /// The free map; a view that is made anew wherever it is needed.
@@ -46,10 +62,13 @@ fn words_of(layout: &Layout) -> usize {
     layout.blocks_total.div_ceil(WORD_BLOCKS) as usize
 }
 
+fn reserve_blocks(layout: &Layout) -> u64 {
+    (layout.blocks_total / 64).clamp(32, 4096)
+}
+
 /// First block of the reserve.
 fn reserve_start(layout: &Layout) -> u64 {
-    let reserve = (layout.blocks_total / 64).clamp(32, 4096);
-    layout.last().0 - reserve
+    layout.last().0 - reserve_blocks(layout)
 }
 
 impl<'a> FreeMap<'a> {
@@ -58,17 +77,41 @@ impl<'a> FreeMap<'a> {
         FreeMap { words: arena.slice(at, words_of(&layout)), layout }
     }
 
-    /// Free blocks outside the lanes' hands; `vital` counts the reserve too.
-    pub fn count(&self, vital: bool) -> u64 {
-        let end = if vital { self.layout.last().0 } else { reserve_start(&self.layout) };
-        (0..end.div_ceil(WORD_BLOCKS))
-            .map(|w| {
-                let tail = end - w * WORD_BLOCKS;
-                let mask = if tail >= 64 { u64::MAX } else { (1 << tail) - 1 };
-                // ORDERING: Relaxed, an estimate.
-                u64::from((self.words[w as usize].load(Relaxed) & mask).count_ones())
-            })
-            .sum()
+    /// Free blocks outside the lanes' hands.
+    pub fn count(&self) -> u64 {
+        self.count_in(0, u64::MAX)
+    }
+
+    /// Those of them that new data may take.
+    pub fn count_for_data(&self) -> u64 {
+        self.count().saturating_sub(reserve_blocks(&self.layout))
+    }
+
+    /// Free blocks from `start` on, counted until there are `enough`.
+    fn count_in(&self, start: u64, enough: u64) -> u64 {
+        let mut count = 0;
+        for w in start / WORD_BLOCKS..self.layout.last().0.div_ceil(WORD_BLOCKS) {
+            let skip = start.saturating_sub(w * WORD_BLOCKS);
+            // ORDERING: Relaxed, an estimate.
+            count += u64::from((self.words[w as usize].load(Relaxed) >> skip << skip).count_ones());
+            if count >= enough {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Do `want` blocks leave what this purpose must leave (I2)?
+    fn leaves_enough(&self, want: u64, purpose: Purpose) -> bool {
+        let reserve = reserve_blocks(&self.layout);
+        let needed = match purpose {
+            // Taken elsewhere.
+            Purpose::Data => reserve,
+            Purpose::Replace => purpose.leaves(reserve) + want,
+            Purpose::Release => return true,
+        };
+        self.count_in(reserve_start(&self.layout), needed) >= needed
+            || self.count_in(0, want + purpose.leaves(reserve)) >= want + purpose.leaves(reserve)
     }
 
     /// Marks blocks free (I1).
@@ -128,8 +171,10 @@ impl<'a> FreeMap<'a> {
 
     /// Takes `want` blocks, in as few pieces as a search from the lane's cursor finds, into `out`. On failure nothing is taken.
     fn take(&self, cursor: &mut u64, want: u64, purpose: Purpose, out: &mut Vec<Extent>) -> bool {
-        let limit =
-            if purpose == Purpose::Vital { self.layout.last().0 } else { reserve_start(&self.layout) };
+        if !self.leaves_enough(want, purpose) {
+            return false;
+        }
+        let limit = if purpose == Purpose::Data { reserve_start(&self.layout) } else { self.layout.last().0 };
         let words = limit.div_ceil(WORD_BLOCKS);
         let first = out.len();
         let mut missing = want;
@@ -227,6 +272,7 @@ fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) 
     }
     let mut pieces = Vec::new();
     if map.take(&mut own.cursor, keep_max(map) as u64, Purpose::Data, &mut pieces) {
+        expect_stores(region, &pieces);
         for extent in pieces.iter().rev() {
             for i in (0..extent.count).rev() {
                 let kept = own.magazine.push(extent.block.plus(i));
@@ -264,7 +310,9 @@ fn take_last(
     purpose: Purpose,
     out: &mut Vec<Extent>,
 ) -> bool {
+    let first = out.len();
     if map.take(&mut own.cursor, count, purpose, out) {
+        expect_stores(region, &out[first..]);
         return true;
     }
     if own.limbo.blocks() == 0 && own.magazine.len() == 0 {
@@ -274,6 +322,13 @@ fn take_last(
     region.fence();
     return_all(map, own);
     map.take(&mut own.cursor, count, purpose, out)
+}
+
+/// Blocks that came out of the map may be strange to this process.
+fn expect_stores(region: &Region, extents: &[Extent]) {
+    for extent in extents {
+        region.expect_stores(extent.block.pos(), extent.count * BLOCK_BYTES as u64);
+    }
 }
 
 /// Gives back blocks that were taken for an operation that did not happen: nothing on media or in an index names them.

@@ -3,6 +3,8 @@
 //! [`Core`] is a process's view; all that changes lies in the arena or the region, so that another view (another process, or
 //! the same arena mapped at another address) sees the same file system.
 
+mod places;
+
 use crate::alloc::{self, FreeMap};
 use crate::damage::DamageNote;
 use crate::format::inode::CHUNK_INODES;
@@ -18,6 +20,7 @@ use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
+use places::Places;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -33,33 +36,39 @@ pub const LANES: u16 = if cfg!(loom) {
 /// How long a stopped process may hold up others, in ms, unless the mount says otherwise.
 pub const PATIENCE_MS: u32 = 30_000;
 
-/// An inode chunk in the arena.
-#[repr(C, align(64))]
+/// An inode chunk in the arena: what never changes again, so that many fit a line, and each look at an inode finds it in a near cache.
+#[repr(C)]
 pub struct Chunk {
     /// Its inodes.
     pub inodes: AtomicPtr<VInode>,
     /// Its first block on media.
     pub block: AtomicU64,
-    /// Free slots in nobody's hands.
-    pub free: Apart<[AtomicU64; 2]>,
 }
+
+/// Slots of an inode chunk that are free and in nobody's hands.
+pub type FreeSlots = Apart<[AtomicU64; 2]>;
 
 // SAFETY: atomics only.
 unsafe impl Shared for Chunk {}
 // SAFETY: all zeros is a chunk that does not exist.
 unsafe impl Zeroed for Chunk {
     fn zeroed() -> Chunk {
-        Chunk {
-            inodes: AtomicPtr::new(Ptr::NULL),
-            block: AtomicU64::new(0),
-            free: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
-        }
+        Chunk { inodes: AtomicPtr::new(Ptr::NULL), block: AtomicU64::new(0) }
     }
 }
 
 /// On a line of its own: what changes now and then must not drag along what everybody reads.
 #[repr(align(64))]
 pub struct Apart<T>(pub T);
+
+// SAFETY: as of what it holds.
+unsafe impl Shared for FreeSlots {}
+// SAFETY: all zeros is a chunk without free slots.
+unsafe impl Zeroed for FreeSlots {
+    fn zeroed() -> FreeSlots {
+        Apart([AtomicU64::new(0), AtomicU64::new(0)])
+    }
+}
 
 impl<T> std::ops::Deref for Apart<T> {
     type Target = T;
@@ -85,6 +94,7 @@ pub struct Root {
     lane_table: Ptr<LaneTable>,
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
+    free_slots: Ptr<FreeSlots>,
     /// Chunks that exist, those being made included.
     pub chunk_count: Apart<AtomicU64>,
     /// Held by renames of directories across directories.
@@ -167,7 +177,7 @@ pub struct Core {
     pub region: Region,
     /// The volatile state.
     pub arena: Arc<Arena>,
-    root: Ptr<Root>,
+    places: Places,
     /// Places on media.
     pub layout: Layout,
     /// Seed of every checksum of this image.
@@ -214,8 +224,8 @@ impl Core {
 
     /// A view of what [`Core::new`] laid out, here or in another process; `None` if the arena is not that of this mount.
     pub fn join(parts: Parts, identity: &Identity) -> Option<Core> {
-        let root = parts.arena.root::<Root>();
-        let r = parts.arena.try_get(root)?;
+        let places = Places::of(&parts.arena, parts.arena.root::<Root>())?;
+        let r = places.root();
         let layout = Layout::new(r.blocks_total);
         if r.identity != *identity
             || r.blocks_total.checked_mul(BLOCK_BYTES as u64)? > parts.region.len_bytes()
@@ -224,8 +234,8 @@ impl Core {
         }
         Some(Core {
             layout,
-            root,
             seed: r.seed,
+            places,
             epoch: identity.epoch,
             region: parts.region,
             arena: parts.arena,
@@ -246,7 +256,7 @@ impl Core {
     /// The root.
     #[inline]
     pub fn root(&self) -> &Root {
-        self.arena.get(self.root)
+        self.places.root()
     }
 
     /// Free space.
@@ -267,17 +277,22 @@ impl Core {
     /// A lane, by number from 1.
     #[inline]
     pub fn lane(&self, lane: u16) -> &Lane {
-        &self.arena.slice(self.root().lanes, usize::from(LANES))[usize::from(lane) - 1]
+        &self.places.lanes()[usize::from(lane) - 1]
     }
 
     /// All inode chunks that can be.
     #[inline]
     pub fn chunks(&self) -> &[Chunk] {
-        self.arena.slice(self.root().chunks, self.layout.chunks_max as usize)
+        self.places.chunks()
+    }
+
+    /// Free slots of a chunk.
+    pub fn free_slots(&self, chunk: u64) -> &[AtomicU64; 2] {
+        &self.arena.slice(self.root().free_slots, self.layout.chunks_max as usize)[chunk as usize]
     }
 
     /// The inode of this number, living or not; `None` if its chunk does not exist.
-    #[inline]
+    #[inline(always)]
     pub fn slot(&self, ino: Ino) -> Option<InodeRef<'_>> {
         let (chunk, index) = chunk_of(ino);
         // ORDERING: Acquire, pairs with the Release that links a new chunk.
@@ -292,6 +307,7 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Stale`] if there is none.
+    #[inline(always)]
     pub fn inode(&self, ino: Ino) -> Result<InodeRef<'_>> {
         let slot = self.slot(ino).ok_or(Error::Stale)?;
         if slot.vi.lives() { Ok(slot) } else { Err(Error::Stale) }
@@ -352,6 +368,7 @@ impl Root {
             // Not touched: most lanes of most mounts are never leased.
             lanes: arena.alloc_zeroed::<Lane>(usize::from(LANES))?,
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
+            free_slots: arena.alloc_zeroed::<FreeSlots>(layout.chunks_max as usize)?,
             chunk_count: Apart(AtomicU64::new(0)),
             renames: Apart(Latch::new()),
             buckets: Apart(BucketPool {

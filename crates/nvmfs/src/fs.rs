@@ -14,7 +14,7 @@ use crate::lease::{LaneGuard, counted, enter, enter_for};
 use crate::log::chain;
 use crate::names::ops::Remove;
 use crate::names::rename::End;
-use crate::names::table::Named;
+use crate::names::table::Meaning;
 use crate::names::{life, ops, rename, table};
 use crate::xattr::{self, check};
 use attrs::{checked, without_set_ids};
@@ -70,33 +70,36 @@ impl NvmFs {
         Ok(attr)
     }
 
-    /// What `look` tells of the inode that a name means.
-    fn found<T>(
-        &self,
-        cred: &Cred,
-        parent: Ino,
-        name: Name<'_>,
-        look: impl Fn(&Named, InodeRef<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let dir = ops::directory(&self.core, cred, parent, Permission::EXECUTE)?;
-        let key = table::key(&self.core, name.bytes());
-        for _ in 0..LOOKS_MAX {
-            let named = table::find(&self.core, dir, key)?.ok_or(Error::NotFound)?;
-            match ops::child_of(&self.core, &named).and_then(|child| look(&named, child)) {
-                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
-                Err(Error::Stale) => spin_hint(),
-                found => return found,
-            }
-        }
-        Err(Error::Stale)
+    /// A step that takes longer, or fails.
+    #[cold]
+    #[inline(never)]
+    fn step_again(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
+        let named = ops::look(&self.core, cred, parent, name)?;
+        Ok((named.child.ino, named.kind))
     }
 
-    /// Counts a handle of a living inode.
-    fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
+    /// Counts a handle of a living inode; the handle's token.
+    #[inline]
+    fn count_handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<u64> {
         let generation = inode.vi.generation();
         let _opening = paper::opening(&self.core, inode);
         life::open(&self.core, guard, inode, generation)?;
-        Ok(Handle { ino: inode.ino, flags, token: generation })
+        Ok(generation)
+    }
+
+    /// As [`NvmFs::count_handle`], with a handle to give back.
+    fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
+        Ok(Handle { ino: inode.ino, flags, token: self.count_handle(guard, inode)? })
+    }
+
+    /// What `O_TRUNC` asks for.
+    #[cold]
+    fn cut_to_nothing(&self, cred: &Cred, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
+        let _eof = inode.vi.eof.lock();
+        let perm = inode.vi.kind_perm().map(|(_, perm)| without_set_ids(perm)).filter(|_| !cred.is_root());
+        let mtime = Some(crate::clock::exact());
+        let new = NewState { size: Some(0), perm, mtime, ..NewState::default() };
+        resize::set_state(&self.core, guard, inode, &new)
     }
 
     /// Where to see whether the kernel keeps pages of this file; the handle must stay open meanwhile.
@@ -107,16 +110,16 @@ impl NvmFs {
     /// Closes a handle that no caller has. Without a lane (more threads than lanes) it stays counted, as one that is released does; the
     /// inode is ended at the next mount.
     fn let_go(&self, handle: &Handle) {
-        if let Ok(guard) = enter(&self.core) {
-            self.close(guard, handle);
+        if let Ok(mut guard) = enter(&self.core) {
+            self.close(&mut guard, handle);
         }
     }
 
-    fn close(&self, mut guard: LaneGuard<'_>, handle: &Handle) {
+    fn close(&self, guard: &mut LaneGuard<'_>, handle: &Handle) {
         let Some(inode) = self.core.slot(handle.ino) else { return };
         chain::let_go_of(&self.core, guard.own, guard.id, inode);
         paper::last_close(&self.core, inode);
-        life::drop_open(&self.core, &mut guard, inode, handle.token);
+        life::drop_open(&self.core, guard, inode, handle.token);
     }
 
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
@@ -146,8 +149,8 @@ impl FileSystem for NvmFs {
         Ok(StatFs {
             block_size_bytes: heddle_pmem::BLOCK_BYTES as u32,
             blocks_total: layout.blocks_total,
-            blocks_free: map.count(true) + held,
-            blocks_available: map.count(false) + held,
+            blocks_free: map.count() + held,
+            blocks_available: map.count_for_data() + held,
             inodes_total: inodes,
             inodes_free: inodes - crate::itable::in_use(&self.core),
             name_max_bytes: heddle_vfs::NAME_MAX_BYTES as u32,
@@ -156,13 +159,28 @@ impl FileSystem for NvmFs {
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let _counted = counted(&self.core, Kind::Look);
-        // A path walk goes through a directory; it does not look at its times.
-        self.found(cred, parent, name, |named, child| self.attr_if(child, named.kind != FileKind::Directory))
+        for _ in 0..LOOKS_MAX {
+            let named = ops::look(&self.core, cred, parent, name)?;
+            // A path walk goes through a directory; it does not look at its times.
+            let look = named.kind != FileKind::Directory;
+            match ops::child_of(&self.core, &named).and_then(|child| self.attr_if(child, look)) {
+                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
+                Err(Error::Stale) => spin_hint(),
+                found => return found,
+            }
+        }
+        Err(Error::Stale)
     }
 
     // Not counted: a walk belongs to the call that comes after it.
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
-        self.found(cred, parent, name, |named, child| Ok((child.ino, named.kind)))
+        match ops::glance(&self.core, cred, parent, name) {
+            Some(meaning) if meaning.is_none() => Err(Error::NotFound),
+            found => match found.and_then(Meaning::kind).zip(found) {
+                Some((kind, meaning)) => Ok((meaning.ino(), kind)),
+                None => self.step_again(cred, parent, name),
+            },
+        }
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
@@ -357,28 +375,21 @@ impl FileSystem for NvmFs {
         if kind == FileKind::Regular {
             paper::make_locks(&self.core, guard.own, inode)?;
         }
-        let handle = self.handle(&mut guard, inode, flags)?;
+        let token = self.count_handle(&mut guard, inode)?;
         if flags.truncate {
-            let cut = {
-                let _eof = inode.vi.eof.lock();
-                let perm =
-                    inode.vi.kind_perm().map(|(_, perm)| without_set_ids(perm)).filter(|_| !cred.is_root());
-                let mtime = Some(crate::clock::exact());
-                let new = NewState { size: Some(0), perm, mtime, ..NewState::default() };
-                resize::set_state(&self.core, &mut guard, inode, &new)
-            };
+            let cut = self.cut_to_nothing(cred, &mut guard, inode);
+            drop(guard);
             if let Err(error) = cut {
-                drop(guard);
-                self.let_go(&handle);
+                self.let_go(&Handle { ino, flags, token });
                 return Err(error);
             }
         }
-        Ok(handle)
+        Ok(Handle { ino, flags, token })
     }
 
     fn release(&self, handle: Handle) {
-        if let Ok(guard) = enter_for(&self.core, Kind::Close) {
-            self.close(guard, &handle);
+        if let Ok(mut guard) = enter_for(&self.core, Kind::Close) {
+            self.close(&mut guard, &handle);
         }
     }
 
@@ -451,7 +462,7 @@ impl FileSystem for NvmFs {
             batch.clear();
             table::list(&self.core, dir, at, LIST_BATCH, &mut batch)?;
             let Some(last) = batch.entries.last() else { return Ok(()) };
-            at = last.hash + 1;
+            at = last.hash() + 1;
             // A batch that is not full reached the end.
             let ended = batch.entries.len() < LIST_BATCH;
             for (i, entry) in batch.entries.iter().enumerate() {
@@ -459,8 +470,8 @@ impl FileSystem for NvmFs {
                     return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
                 };
                 // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
-                let next_same = batch.entries.get(i + 1).is_some_and(|next| next.hash == entry.hash);
-                let next = Cookie(if next_same { entry.hash } else { entry.hash + 1 });
+                let next_same = batch.entries.get(i + 1).is_some_and(|next| next.hash() == entry.hash());
+                let next = Cookie(if next_same { entry.hash() } else { entry.hash() + 1 });
                 if !emit(DirEntry { ino: entry.ino, kind: entry.kind, name, next }) {
                     return Ok(());
                 }

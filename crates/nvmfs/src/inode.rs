@@ -16,12 +16,15 @@
 //!             O2  `size` is stored (Release) before the maps that depend on it are published, and read (Acquire) before
 //!                 and after the cells.
 
+mod mode;
+
+pub use mode::Mode;
+
 use crate::cell::Cell;
 use crate::ids::{InodeId, Version};
 use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
-use crate::xattr::List;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
 use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
@@ -34,12 +37,6 @@ const TICK_NS_MAX: i64 = 20_000_000;
 
 /// Set in `generation` while the inode is being ended.
 const DYING: u64 = 1 << 63;
-
-/// Bits of `mode` beside kind, permissions and device: has it an access list, a default list (see `xattr`), may it still get its
-/// first name?
-const FLAG_LIST: u64 = 1 << 20;
-const FLAG_LINKABLE: u64 = 1 << 22;
-const FLAGS: u64 = FLAG_LIST | FLAG_LIST << 1 | FLAG_LINKABLE;
 
 /// What the papers' variants keep for a file: its range lock, and the spinlocks of their write steps.
 #[repr(C)]
@@ -260,64 +257,10 @@ impl VInode {
         Index { inline: &self.inline, root: &self.root }
     }
 
-    /// Kind and permission bits; `None` if nothing lives here.
-    pub fn kind_perm(&self) -> Option<(FileKind, u16)> {
-        // ORDERING: Acquire, attributes may change at any time; each word is whole.
-        let mode = self.mode.load(Acquire);
-        FileKind::from_raw(mode as u8).map(|kind| (kind, (mode >> 8) as u16 & 0o7777))
-    }
-
-    /// Changes them; the inode's flags stay.
-    pub fn set_mode(&self, kind: FileKind, perm: u16, rdev: u32) {
-        let new = kind as u64 | u64::from(perm) << 8 | u64::from(rdev) << 32;
-        // ORDERING: Release, pairs with `kind_perm`; Relaxed on the loads, which the CAS checks.
-        let _always = self.mode.fetch_update(Release, Relaxed, |old| Some(new | old & FLAGS));
-    }
-
     /// Where its extended attributes are in memory (see `xattr`); 0: it never had any. Directories know their parent and have no
     /// pages, all else is the other way round.
     pub fn xattrs(&self) -> &AtomicU64 {
-        match self.kind_perm() {
-            Some((FileKind::Directory, _)) => &self.tomb_page,
-            _ => &self.parent,
-        }
-    }
-
-    /// Has it this access list?
-    pub fn has_list(&self, which: List) -> bool {
-        // ORDERING: Acquire, as `kind_perm`.
-        self.mode.load(Acquire) & FLAG_LIST << which as u32 != 0
-    }
-
-    /// Says whether it has this access list.
-    pub fn set_has_list(&self, which: List, has: bool) {
-        self.set_flag(FLAG_LIST << which as u32, has);
-    }
-
-    /// Was it made without a name, and may it get one?
-    pub fn linkable(&self) -> bool {
-        // ORDERING: Acquire, as `kind_perm`.
-        self.mode.load(Acquire) & FLAG_LINKABLE != 0
-    }
-
-    /// Changes that.
-    pub fn set_linkable(&self, linkable: bool) {
-        self.set_flag(FLAG_LINKABLE, linkable);
-    }
-
-    fn set_flag(&self, flag: u64, on: bool) {
-        // ORDERING: Release, pairs with the loads of `mode`.
-        if on {
-            self.mode.fetch_or(flag, Release)
-        } else {
-            self.mode.fetch_and(!flag, Release)
-        };
-    }
-
-    /// Device number.
-    pub fn rdev(&self) -> u32 {
-        // ORDERING: Acquire, as `kind_perm`.
-        (self.mode.load(Acquire) >> 32) as u32
+        if self.is_directory() { &self.tomb_page } else { &self.parent }
     }
 
     /// Owner and group.
@@ -380,11 +323,6 @@ impl VInode {
     pub fn lower_gate(&self) {
         // ORDERING: SeqCst, O1.
         self.gate.store(0, SeqCst);
-    }
-
-    /// Is it a directory?
-    pub fn is_directory(&self) -> bool {
-        matches!(self.kind_perm(), Some((FileKind::Directory, _)))
     }
 
     /// Versions of pages without cells are at least this.

@@ -106,7 +106,7 @@ fn hold<'o>(core: &Core, own: &'o mut Own, chunk: u64) -> &'o mut [u64; 2] {
         let old = std::mem::take(held);
         compiler_fence(SeqCst);
         give_back(core, old);
-        let shared = &core.chunks()[chunk as usize].free;
+        let shared = core.free_slots(chunk);
         let take = |word: &AtomicU64| {
             // ORDERING: Relaxed, a guess: a word without slots is not written, for others' searches read it. Acquire on the swap
             // pairs with the Release in `give_back`.
@@ -119,7 +119,7 @@ fn hold<'o>(core: &Core, own: &'o mut Own, chunk: u64) -> &'o mut [u64; 2] {
 
 fn give_back(core: &Core, held: HeldChunk) {
     let Some(chunk) = held.number.checked_sub(1) else { return };
-    for (word, mask) in core.chunks()[chunk as usize].free.iter().zip(held.free) {
+    for (word, mask) in core.free_slots(chunk).iter().zip(held.free) {
         if mask != 0 {
             // ORDERING: Release, pairs with the Acquire in `hold`.
             word.fetch_or(mask, Release);
@@ -143,9 +143,8 @@ fn take_slot(core: &Core, guard: &mut LaneGuard<'_>) -> Result<Ino> {
     let count = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
     for i in 0..count.min(SEARCH_CHUNKS) {
         let n = (guard.own.chunk_cursor + i) % count;
-        let chunk = &core.chunks()[n as usize];
         // ORDERING: Relaxed, a guess.
-        if chunk.free.iter().any(|w| w.load(Relaxed) != 0) {
+        if core.free_slots(n).iter().any(|w| w.load(Relaxed) != 0) {
             guard.own.chunk_cursor = n + 1;
             hold(core, guard.own, n);
             if let Some(ino) = guard.own.slots.pop() {
@@ -272,7 +271,7 @@ pub fn in_use(core: &Core) -> u64 {
     let count = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
     let free = |n: u64| -> u64 {
         // ORDERING: Relaxed, an estimate.
-        core.chunks()[n as usize].free.iter().map(|w| u64::from(w.load(Relaxed).count_ones())).sum()
+        core.free_slots(n).iter().map(|w| u64::from(w.load(Relaxed).count_ones())).sum()
     };
     (0..count).map(|n| CHUNK_INODES - free(n)).sum()
 }

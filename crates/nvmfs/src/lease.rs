@@ -165,7 +165,7 @@ pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
 
 /// As [`enter`], for what counts as one call of this kind until the guard is dropped. The kind is known from the start, so that the
 /// guard is moved once: a second move of so many words costs as much as a small read.
-#[inline]
+#[inline(always)]
 pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
     enter_as(core, Some(kind))
 }

@@ -16,7 +16,7 @@ use crate::core::{Core, no_memory};
 use crate::format::blob::{Kind, XATTR_BLOCKS_MAX, words_of_xattrs, xattrs_of_words};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent};
-use crate::inode::InodeRef;
+use crate::inode::{InodeRef, Mode};
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -164,12 +164,24 @@ fn name_of(which: List) -> XattrName<'static> {
 /// Checks that the caller may do `want` to an inode: by its mode, and its access list if it has one.
 #[inline]
 pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
-    let (kind, perm) = inode.vi.kind_perm().ok_or(Error::Stale)?;
-    let owner = inode.vi.owner();
-    if !inode.vi.has_list(List::Access) {
-        return cred.check_mode(kind, perm, owner.0, owner.1, want);
+    check_mode(core, inode, inode.vi.mode(), cred, want)
+}
+
+/// As [`check`], for who has looked at the mode.
+#[inline(always)]
+pub fn check_mode(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: Permission) -> Result<()> {
+    let Some((kind, perm)) = mode.kind_perm() else { return Err(Error::Stale) };
+    let (uid, gid) = inode.vi.owner();
+    if mode.has_list(List::Access) {
+        return check_list(core, inode, mode, cred, want);
     }
-    cred.check_acl(kind, perm, owner, list(core, inode, List::Access).as_ref(), want)
+    cred.check_mode(kind, perm, uid, gid, want)
+}
+
+#[inline(never)]
+fn check_list(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: Permission) -> Result<()> {
+    let (kind, perm) = mode.kind_perm().ok_or(Error::Stale)?;
+    cred.check_acl(kind, perm, inode.vi.owner(), list(core, inode, List::Access).as_ref(), want)
 }
 
 /// Generation of the last attributes record; `None` if there was none.
@@ -217,7 +229,7 @@ pub fn prepare(
 ) -> Result<Prepared> {
     let words = words_of_xattrs(xattrs);
     let blocks = words.len().div_ceil(crate::format::blob::WORDS_A_BLOCK);
-    let purpose = if blocks <= self::blocks(core, inode).len() { Purpose::Vital } else { Purpose::Data };
+    let purpose = if blocks <= self::blocks(core, inode).len() { Purpose::Replace } else { Purpose::Data };
     let blob = blob::write_unfenced(core, guard.own, inode.id(), Kind::Xattrs, &words, purpose)?;
     match in_memory(core, guard.own, inode, xattrs) {
         Ok((set, lists)) => Ok(Prepared { blob, set, lists }),

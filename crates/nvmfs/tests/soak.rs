@@ -5,7 +5,7 @@
 //! its writes share pages with its neighbours'. At each round's end all threads stop, all of it is compared, the image is unmounted or
 //! left as by a power cut, by turns, checked by fsck, mounted, and compared again.
 //!
-//! `HEDDLE_SOAK_SECONDS` a variant (5), `HEDDLE_SOAK_ROUND_SECONDS` (2), `HEDDLE_SOAK_THREADS` (8), `HEDDLE_SOAK_VARIANT` (all of them),
+//! `HEDDLE_SOAK_SECONDS` a variant (1), `HEDDLE_SOAK_ROUND_SECONDS` (2), `HEDDLE_SOAK_THREADS` (8), `HEDDLE_SOAK_VARIANT` (all of them),
 //! `HEDDLE_SOAK_SEED`. The long form: `cargo xtask soak`.
 
 mod common;
@@ -76,7 +76,7 @@ impl Crew {
 
 fn soak(variant: Variant, place: &Path) {
     let image: PathBuf = place.join(variant.name());
-    let seconds = env("HEDDLE_SOAK_SECONDS", 5);
+    let seconds = env("HEDDLE_SOAK_SECONDS", 1);
     let round = Duration::from_secs(env("HEDDLE_SOAK_ROUND_SECONDS", 2).max(1));
     let seed = env("HEDDLE_SOAK_SEED", 1);
     let region = Region::create(&image, IMAGE_BYTES, &OpenOptions::default()).unwrap();

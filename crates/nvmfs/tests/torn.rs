@@ -14,7 +14,7 @@ use std::time::Duration;
 
 fn config(shape: Shape) -> TornConfig {
     let reads = if shape == SHAPES[2] { "HEDDLE_TORN_READS_LARGEST" } else { "HEDDLE_TORN_READS" };
-    TornConfig { reads: env(reads, 10_000), limit: Duration::from_secs(3600), ..TornConfig::new(shape) }
+    TornConfig { reads: env(reads, 1000), limit: Duration::from_secs(3600), ..TornConfig::new(shape) }
 }
 
 fn open<'a>(fs: &'a NvmFs) -> io::Result<FsFile<'a>> {

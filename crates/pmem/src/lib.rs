@@ -34,6 +34,7 @@ mod probe;
 mod region;
 mod simulator;
 mod survive;
+mod untouched;
 
 pub use caller::{BadBuffer, after_fault};
 pub use error::{Error, Result};

@@ -15,6 +15,7 @@ use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
 use crate::survive::Guarded;
+use crate::untouched::Untouched;
 use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,8 @@ pub struct Region {
     _guarded: Option<Guarded>,
     mapping: Arc<Mapping>,
     source: Source,
+    /// Of a region that was attached.
+    untouched: Option<Untouched>,
 }
 
 /// Where a region comes from.
@@ -122,6 +125,7 @@ impl Region {
             _guarded: None,
             mapping,
             source,
+            untouched: None,
         }
     }
 
@@ -138,6 +142,25 @@ impl Region {
 
     pub(crate) fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// The same, of which no page was touched by this process yet.
+    pub(crate) fn untouched(mut self) -> Region {
+        // Of another file, pages that are made writable would have to be written back.
+        let worth_it = !self.is_read_only() && self.backend() != Backend::File;
+        self.untouched = worth_it.then(|| Untouched::new(self.len_bytes));
+        self
+    }
+
+    /// Stores to a range are to come: what its first touch costs is paid for all of it together, if this process has not touched it yet.
+    #[inline]
+    pub fn expect_stores(&self, at: Pos, len_bytes: u64) {
+        if let Some(untouched) = &self.untouched
+            && len_bytes > 0
+        {
+            self.checked_store(at, len_bytes);
+            untouched.touch(&self.mapping, at.0, len_bytes);
+        }
     }
 
     /// Length in bytes, whole blocks.

@@ -11,6 +11,7 @@ mod error;
 mod fs;
 pub mod ioctl;
 pub mod model;
+mod name;
 pub mod path;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
@@ -21,8 +22,8 @@ pub mod xattr;
 pub use cred::{Cred, Permission};
 pub use error::{Error, Result};
 pub use fs::{DirEntry, FileSystem, RangeOp, RenameMode, SeekTarget};
+pub use name::{NAME_MAX_BYTES, Name, word_of};
 pub use types::{
-    Attr, Cookie, FileKind, Handle, Ino, NAME_MAX_BYTES, Name, NewNode, OFFSET_MAX_BYTES, OpenFlags, SetAttr,
-    SetTime, StatFs, Time,
+    Attr, Cookie, FileKind, Handle, Ino, NewNode, OFFSET_MAX_BYTES, OpenFlags, SetAttr, SetTime, StatFs, Time,
 };
 pub use xattr::{SetXattr, XattrName};

@@ -1,12 +1,7 @@
 //! The nouns of the interface: inode numbers, names, attributes, times, open files.
 
-use crate::{Error, Result};
-
 /// Largest file offset plus one: 48 bits, as the media format's page numbers (36 bits of 4 KiB pages) allow.
 pub const OFFSET_MAX_BYTES: u64 = 1 << 48;
-
-/// Longest name of a directory entry in bytes, as Linux' `NAME_MAX`.
-pub const NAME_MAX_BYTES: usize = 255;
 
 /// An inode number. 0 is never a file; 1 is the root directory of every engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -35,33 +30,6 @@ impl Time {
     /// Nanoseconds within the second, 0 to 999,999,999.
     pub fn nanos(self) -> u32 {
         self.0.rem_euclid(1_000_000_000) as u32
-    }
-}
-
-/// One path component: 1 to 255 bytes, no NUL, no '/'. `.` and `..` are not names: front ends resolve them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Name<'a>(&'a [u8]);
-
-impl<'a> Name<'a> {
-    /// Checks the bytes.
-    ///
-    /// # Errors
-    /// [`Error::NameTooLong`] beyond 255 bytes, [`Error::InvalidName`] if empty, `.`, `..`, or with NUL or '/'.
-    #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<Name<'a>> {
-        if bytes.len() > NAME_MAX_BYTES {
-            return Err(Error::NameTooLong);
-        }
-        if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, 0 | b'/'))
-        {
-            return Err(Error::InvalidName);
-        }
-        Ok(Name(bytes))
-    }
-
-    /// The bytes.
-    pub fn bytes(self) -> &'a [u8] {
-        self.0
     }
 }
 

@@ -99,7 +99,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
             "--sync-file-bytes",
             "16M",
             "--copy-file-bytes",
-            "16M",
+            "128M",
             "--seek-size",
             "16M",
         ]);
@@ -117,6 +117,7 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
                     .filter(|line| line.contains("fail:") || line.contains("error:"))
                     .take(2)
                     .collect();
+                let why = if why.is_empty() { said.lines().rev().take(1).collect() } else { why };
                 let unknown = said.contains("unrecognized option");
                 if unknown {
                     not_here.push(stressor)

@@ -135,6 +135,8 @@ struct Setup<'a> {
     fs: &'a NvmFs,
     file: Handle,
     start: Barrier,
+    /// Before pass two: no thread's overwrites count while another still writes for the first time.
+    again: Barrier,
     stop: AtomicBool,
 }
 
@@ -145,13 +147,14 @@ fn round_of(fs: &NvmFs, threads: usize, time: Duration) -> Result<Pair> {
     // As DWOM's file, it has its size before it is timed: else writers would wait for EOF, not for their range.
     let end = threads as u64 * SET_PAGES * PAGE_BYTES;
     fs.write(&file, end, &[1])?;
-    let start = Barrier::new(threads + 1);
-    let setup = Setup { fs, file, start, stop: AtomicBool::new(time.is_zero()) };
+    let barrier = || Barrier::new(threads + 1);
+    let setup = Setup { fs, file, start: barrier(), again: barrier(), stop: AtomicBool::new(time.is_zero()) };
     let parts: Vec<Result<Pair>> = thread::scope(|scope| {
         let setup = &setup;
         let workers: Vec<_> =
             (0..threads).map(|worker| scope.spawn(move || setup.work(worker as u64))).collect();
         setup.start.wait();
+        setup.again.wait();
         thread::sleep(time);
         setup.stop.store(true, Ordering::SeqCst);
         workers
@@ -181,10 +184,11 @@ impl Setup<'_> {
         let fresh = Some(histogram()?);
         self.start.wait();
         WAITS.set(fresh);
-        for page in 0..SET_PAGES {
-            write(page)?;
-        }
+        // A thread that fails still meets the others at the second barrier.
+        let written = (0..SET_PAGES).try_for_each(|page| write(page).map(drop));
         let first = WAITS.replace(Some(histogram()?));
+        self.again.wait();
+        written?;
         // ORDERING: Relaxed: a flag alone; a late sight of it is one more round.
         while !self.stop.load(Ordering::Relaxed) {
             for page in 0..64 {

@@ -21,6 +21,8 @@ pub(crate) const TREE_NODES: u64 = TREE_FILES + (TREE_FILES - FAN_OUT) / (FAN_OU
 
 pub(crate) struct Lookup {
     paths: Vec<RelPath>,
+    /// The one after this.
+    next: usize,
     /// Size of the file at `paths[0]`; they grow by one.
     first_size: u64,
     random: Random,
@@ -47,9 +49,15 @@ fn make_file<O: Ops>(ops: &O, path: &RelPath, size_bytes: u64) -> Result<()> {
 }
 
 impl Lookup {
+    /// Chosen one ahead and fetched meanwhile: the paths of a whole tree are megabytes, and the workload's, not the file system's.
     #[inline]
     fn choose(&mut self) -> usize {
-        if self.paths.len() == 1 { 0 } else { self.random.below(self.paths.len() as u64) as usize }
+        if self.paths.len() == 1 {
+            return 0;
+        }
+        let next = self.random.below(self.paths.len() as u64) as usize;
+        self.paths[next].prefetch();
+        std::mem::replace(&mut self.next, next)
     }
 
     fn faithful_path(&mut self, workload: Workload) -> RelPath {
@@ -98,7 +106,7 @@ impl<O: Ops> Bench<O> for Lookup {
                 (vec![path], me as u64 + 1)
             }
         };
-        Ok(Lookup { paths, first_size, random: Random::of_worker(me), lcg: me as u32 })
+        Ok(Lookup { paths, next: 0, first_size, random: Random::of_worker(me), lcg: me as u32 })
     }
 
     #[inline]
@@ -139,7 +147,7 @@ mod tests {
 
     fn visited(mut draw: impl FnMut(&mut Lookup) -> RelPath) -> usize {
         let paths = (0..TREE_FILES).map(|n| tree_path(n, DEPTH)).collect();
-        let mut lookup = Lookup { paths, first_size: 1, random: Random::of_worker(0), lcg: 0 };
+        let mut lookup = Lookup { paths, next: 0, first_size: 1, random: Random::of_worker(0), lcg: 0 };
         (0..400_000).map(|_| draw(&mut lookup).to_string()).collect::<HashSet<_>>().len()
     }
 

@@ -4,6 +4,7 @@ use super::{directory, measured, quick};
 use crate::ground::Ground;
 use crate::target::{Kernel, Need};
 use crate::*;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// RAM disks are counted by these tests, so one at a time.
@@ -95,7 +96,9 @@ fn killed(signal: libc::c_int, target: &Target) {
     // SAFETY: the child runs a benchmark and exits; see `crew::processes`, I2.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let _ = run(&config, &mut ());
+        let report = run(&config, &mut ());
+        // Past the harness, which keeps what a test prints to itself, in the parent.
+        let _ = writeln!(std::io::stderr(), "ended before it was killed: {report:?}");
         // SAFETY: leaves without running anything of the test's.
         unsafe { libc::_exit(0) };
     }

@@ -8,7 +8,7 @@
 //!             I3  who ends beyond EOF holds the EOF latch from before its cells to after its publication (D12).
 //! Source      ours; design 4.5. What went wrong in earlier drafts of it: protocol review D1 to D17.
 
-use crate::alloc::{free_later, settle_limbo, untake};
+use crate::alloc::{Purpose, free_later, settle_limbo, untake};
 use crate::cell::{Cell, Lv, Map};
 use crate::core::{Core, no_memory};
 use crate::file::place::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
@@ -186,14 +186,15 @@ fn prepare(
     extents: &mut Vec<Extent>,
 ) -> Result<Prepared> {
     let replaces = span.pages() == 1 && look(core, inode, span.first()).0.block().is_some();
-    place::allocate(core, guard.own, span, replaces, extents)?;
+    let purpose = if replaces { Purpose::Replace } else { Purpose::Data };
+    place::allocate(core, guard.own, span, purpose, extents)?;
     for extent in extents.iter() {
         guard.lane.intent.taken.push(*extent);
     }
     let mut list = None;
     let filled = (|| {
         list = place::write_list(core, guard.own, inode.id(), extents)?;
-        commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32))?;
+        commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32), purpose)?;
         if !planted(Bug::EntryBeforeData) {
             place::copy_in(core, span, extents, data);
         }

@@ -10,7 +10,7 @@
 //! free whenever the inode's lock is: the papers' code reads the size before any lock, so that two appends could take one offset
 //! (research on pNOVA's published code).
 
-use crate::alloc::{free_later, settle_limbo, untake};
+use crate::alloc::{Purpose, free_later, settle_limbo, untake};
 use crate::cell::Map;
 use crate::core::{Core, no_memory};
 use crate::counts::SAMPLED_EVERY;
@@ -216,7 +216,8 @@ fn write_locked(
     let mut old = std::mem::take(&mut guard.scratch.collected);
     read::maps_of(core, inode, span, &mut old);
     let replaces = old.len() == 1 && old[0].map().block().is_some();
-    let result = place::allocate(core, guard.own, span, replaces, extents).and_then(|()| {
+    let purpose = if replaces { Purpose::Replace } else { Purpose::Data };
+    let result = place::allocate(core, guard.own, span, purpose, extents).and_then(|()| {
         if planted(Bug::FreedBeforeCommit) {
             for block in old.iter().filter_map(|seen| seen.map().block()) {
                 guard.own.magazine.push(block);

@@ -79,17 +79,16 @@ impl Span {
     }
 }
 
-/// Allocates the blocks of a span into `extents`. A single page that replaces another may use the reserve: it leaves as much
-/// space free as there was.
+/// Allocates the blocks of a span into `extents`. A single page that replaces another ([`Purpose::Replace`]) may use some of the
+/// reserve: it leaves as much space free as there was.
 pub fn allocate(
     core: &Core,
     own: &mut Own,
     span: Span,
-    replaces: bool,
+    purpose: Purpose,
     extents: &mut Vec<Extent>,
 ) -> Result<()> {
     extents.clear();
-    let purpose = if replaces && span.pages() == 1 { Purpose::Vital } else { Purpose::Data };
     if take_blocks(core.free_map(), &core.region, own, span.pages(), purpose, extents) {
         Ok(())
     } else {

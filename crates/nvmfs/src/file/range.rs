@@ -69,7 +69,7 @@ fn allocate_some(
     end: PageNo,
 ) -> Result<PageNo> {
     let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
-    if commit::prepare(core, guard, inode, RUNS_MAX as u32)? {
+    if commit::prepare(core, guard, inode, RUNS_MAX as u32, Purpose::Data)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }

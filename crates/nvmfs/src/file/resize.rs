@@ -137,7 +137,8 @@ fn log_change(
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
 ) -> Result<bool> {
-    if commit::prepare(core, guard, inode, SLOTS)? || xattrs.is_some() {
+    let purpose = if clear.is_some() { Purpose::Release } else { Purpose::Replace };
+    if commit::prepare(core, guard, inode, SLOTS, purpose)? || xattrs.is_some() {
         // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
         core.region.fence();
     }
@@ -181,7 +182,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let nova = core.variant == Variant::Nova && file;
     let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
-    if commit::prepare(core, guard, inode, SLOTS)? {
+    if commit::prepare(core, guard, inode, SLOTS, Purpose::Release)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
@@ -330,7 +331,7 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
         if map.content().is_none() {
             continue;
         }
-        let Some(block) = take_block(core.free_map(), &core.region, guard.own, Purpose::Vital) else {
+        let Some(block) = take_block(core.free_map(), &core.region, guard.own, Purpose::Release) else {
             give_back(core, &edges);
             return Err(Error::NoSpace);
         };

@@ -94,7 +94,8 @@ fn shift_pages(
 ) -> Result<()> {
     let end = size.max(inode.vi.size());
     let range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
-    if commit::prepare(core, guard, inode, SLOTS)? {
+    let purpose = if shift.down { Purpose::Release } else { Purpose::Data };
+    if commit::prepare(core, guard, inode, SLOTS, purpose)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
@@ -233,7 +234,7 @@ fn log(
     let words = words_of_map(&plan.runs);
     // The map stays for long: only a shift that frees more than it takes may use the reserve, or a full disk could not be emptied.
     let frees = plan.blocks_cut > words.len().div_ceil(WORDS_A_BLOCK) as u64;
-    let purpose = if frees { Purpose::Vital } else { Purpose::Data };
+    let purpose = if frees { Purpose::Release } else { Purpose::Data };
     let fresh: Fresh = blob::write_unfenced(core, guard.own, inode.id(), Kind::Map, &words, purpose)?;
     // PERSIST: C1; also D15 for what the last operation freed.
     core.region.fence();

@@ -470,7 +470,9 @@ fn make_head_block(
     if chains.head_block.load(Acquire) != 0 {
         return Ok(());
     }
-    let block = take_block(core.free_map(), &core.region, guard.own, Purpose::Vital).ok_or(Error::NoSpace)?;
+    // Once an inode: whoever comes first, and that may be a removal.
+    let block =
+        take_block(core.free_map(), &core.region, guard.own, Purpose::Release).ok_or(Error::NoSpace)?;
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     // PERSIST: I2 for the block of heads: empty before it is linked.
     core.region.fence();

@@ -8,6 +8,7 @@
 //!
 //! The papers' variants spend one fence more: their place in the log is not known to be valid without it.
 
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::file::steps::{Step, step};
 use crate::format::record::Record;
@@ -22,14 +23,20 @@ use heddle_vfs::{Error, FileKind, Result};
 pub const TXN_SLOTS_MAX: u32 = crate::format::page::SLOTS;
 
 /// Makes room for `slots` and leaves the caller ready to [`commit`]. True: a fence is due before that; most callers fence for
-/// their data anyway. For files of the papers' variants room is made under the log lock, later.
-pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slots: u32) -> Result<bool> {
+/// their data anyway. For files of the papers' variants room is made under the log lock, later. `purpose` is the operation's.
+pub fn prepare(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    slots: u32,
+    purpose: Purpose,
+) -> Result<bool> {
     let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
     match core.variant.log() {
         LogKind::Tail | LogKind::CommitMark if !directory => Ok(false),
         _ => {
             let chain = chain_of(core, guard, inode)?;
-            chain::make_room(core, guard.own, guard.id, inode, chain, slots)
+            chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose)
         }
     }
 }
@@ -59,7 +66,7 @@ pub fn commit(
             let chain = chain_of(core, guard, inode)?;
             let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
             // `prepare` made room, unless this lane has lost the chain since, to another inode's in the same place.
-            if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
+            if chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose_of(records))? {
                 // PERSIST: a fresh log page is empty before it is linked.
                 core.region.fence();
             }
@@ -72,6 +79,14 @@ pub fn commit(
         LogKind::Tail => commit_by_tail(core, guard, inode, records),
         LogKind::CommitMark => commit_by_mark(core, guard, inode, records),
     }
+}
+
+/// What a log page is for that [`prepare`] has not made.
+fn purpose_of(records: &[Record]) -> Purpose {
+    let frees = |record: &Record| {
+        matches!(record, Record::Punch { .. } | Record::Remap { .. } | Record::Name { removed: true, .. })
+    };
+    if records.iter().any(frees) { Purpose::Release } else { Purpose::Replace }
 }
 
 /// What is left to do after a commit.
@@ -144,6 +159,7 @@ fn commit_over_a_hole(
             inode,
             chain,
             records.iter().map(Record::slots_max).sum(),
+            purpose_of(records),
         )? {
             // PERSIST: a page is empty and has its header before it is linked.
             core.region.fence();
@@ -173,7 +189,7 @@ fn log_in_order<'c>(
 ) -> Result<(&'c Chain, Appended)> {
     let chain = chain::only(core, guard.own, inode)?;
     let slots = records.iter().map(Record::slots_max).sum();
-    if chain::make_room(core, guard.own, guard.id, inode, chain, slots)? {
+    if chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose_of(records))? {
         // PERSIST: a page is empty and has its header before it is linked (log expansion, as NOVA).
         core.region.fence();
     }

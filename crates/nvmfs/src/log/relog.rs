@@ -16,6 +16,7 @@
 
 pub mod paper;
 
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::file::heddle::{lock_pages, look};
 use crate::file::resize::restate;
@@ -161,7 +162,7 @@ fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names
             }
             _ => None,
         };
-        if commit::prepare(core, guard, inode, record.slots_max())? {
+        if commit::prepare(core, guard, inode, record.slots_max(), Purpose::Release)? {
             // PERSIST: a fresh log page is empty before it is linked.
             core.region.fence();
         }
@@ -202,7 +203,7 @@ fn move_run(
     stop: PageNo,
 ) -> Result<()> {
     let Record::Write { version, .. } = *record else { return Ok(()) };
-    if commit::prepare(core, guard, inode, 1)? {
+    if commit::prepare(core, guard, inode, 1, Purpose::Release)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }

@@ -23,18 +23,21 @@ pub const PAGE: u64 = BLOCK_BYTES as u64;
 const BLOCKS: u64 = 64;
 /// Blocks that are free for data.
 const FREE: u64 = 12;
-/// Blocks of the reserve that are free.
-const RESERVED: u64 = 8;
+/// The reserve, all of it free: else new data would wait for it.
+const RESERVED: u64 = 32;
 /// The file.
 pub const FILE: Ino = Ino(2);
 
-/// Explores a model with at most so many preemptions. It runs in a thread of its own: loom's first one has a stack that the engine's
+/// The variable that allows fewer preemptions than a model asks for.
+pub const PREEMPTIONS: &str = "HEDDLE_LOOM_PREEMPTIONS";
+
+/// Explores a model with at most so many preemptions, or as many as `HEDDLE_LOOM_PREEMPTIONS` allows. It runs in a thread of its own: loom's first one has a stack that the engine's
 /// functions do not fit.
 pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let start = std::time::Instant::now();
     let f = Arc::new(f);
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = Some(preemptions.min(allowed()));
     builder.max_branches = 100_000;
     let runs = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = runs.clone();
@@ -48,6 +51,10 @@ pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let name = std::thread::current().name().unwrap_or("").to_owned();
     println!("  {name}: {runs} executions, {:.1} s", start.elapsed().as_secs_f64());
     assert!(runs > 1, "nothing was explored");
+}
+
+fn allowed() -> usize {
+    std::env::var(PREEMPTIONS).map_or(usize::MAX, |most| most.parse().expect("a number of preemptions"))
 }
 
 /// A thread of a model, with a stack that the engine's functions fit.
@@ -126,7 +133,7 @@ impl Rig {
 
     /// Free blocks outside the lanes' hands.
     pub fn free(&self) -> u64 {
-        self.0.free_map().count(true)
+        self.0.free_map().count()
     }
 }
 

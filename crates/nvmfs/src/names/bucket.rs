@@ -2,10 +2,11 @@
 //!
 //! State       `word`   version:48 | lane:10 | dead | changing | locked: the version of the last change of any name in it, and who has
 //!                      locked it
-//!             `slots`  six entries: where (in units of 16 bytes):38 | high bits of the hash:26; 0 = none. So a look-up reads no other
-//!                      entry's line, and a table grows without reading any.
-//!             `chain`  further entries, linked
-//!             An entry is a row of words: next, hash, child with kind and length, generation, version, name (eight bytes a word).
+//!             `slots`  six entries: high bits of the hash:26 | where (in units of 16 bytes):38; 0 = none. So a look-up reads no other
+//!                      entry's line, a table grows without reading any, and in the order of their slots entries are nearly in that of
+//!                      their hashes.
+//!             `chain`  the first of further entries, as a slot says it; each names the next in the same way
+//!             Entries: `row`.
 //! Invariants  I1  `slots`, `chain` and what they lead to change only while the bucket is locked and `changing`.
 //!             I2  each change raises the version: who read the same word before and after read one state. Only `locked` and the lane
 //!                 may differ:
@@ -17,14 +18,17 @@
 //! Orderings   O1  a changer stores `changing` with a Release fence behind it before its first store of a change; the unlock
 //!                 (SeqCst) comes last. A reader loads the word (Acquire) first and again behind an Acquire fence.
 
+mod row;
+
+pub use row::{ENTRY_WORDS_MAX, HASH_BITS, Key, Line, Meaning, Named, Prepared, Row, Torn, entry_words};
+
 use crate::core::Core;
-use crate::ids::{InodeId, Version};
+use crate::ids::Version;
 use crate::lease;
 use crate::settle;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::atomic::fence;
-use heddle_arena::{Ptr, Shared, Waited};
-use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES};
+use heddle_arena::{Shared, Waited};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Instant;
 
@@ -40,20 +44,8 @@ const _: () = assert!((crate::core::LANES as u64) << LANE_SHIFT <= LANE_MASK);
 /// Entries in the line itself.
 pub const SLOTS: usize = 6;
 const TAG_BITS: u32 = 26;
-const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
-/// Bits of a hash.
-pub const HASH_BITS: u32 = 63;
+const PLACE_BITS: u32 = 64 - TAG_BITS;
 const UNIT: u64 = 16;
-
-const HEADER_WORDS: usize = 5;
-/// An entry has at least a line, so that a name of 24 bytes is found in one, and checked in one step.
-const ENTRY_WORDS_MIN: usize = 8;
-pub const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
-
-/// Words of the entry of a name of so many bytes.
-pub fn entry_words(name_bytes: usize) -> usize {
-    (HEADER_WORDS + name_bytes.div_ceil(8)).max(ENTRY_WORDS_MIN)
-}
 
 /// Tries to lock before sleeping.
 const SPINS: u32 = heddle_arena::sync::spins(200);
@@ -86,6 +78,7 @@ impl Word {
     }
 
     /// The directory is dead, or has another table.
+    #[inline]
     pub fn dead(self) -> bool {
         self.0 & DEAD != 0
     }
@@ -96,140 +89,56 @@ impl Word {
     }
 
     /// Reading makes no sense just now.
+    #[inline]
     pub fn changing(self) -> bool {
         self.0 & CHANGING != 0
     }
 }
 
-/// What a name means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Named {
-    /// The inode.
-    pub child: InodeId,
-    /// Its kind.
-    pub kind: FileKind,
-    /// Version of the record that says so.
-    pub version: Version,
-}
-
-/// A name as one looks for it.
-#[derive(Clone, Copy)]
-pub struct Key<'n> {
-    /// The bytes.
-    pub name: &'n [u8],
-    /// Their hash: 63 bits.
-    pub hash: u64,
-}
-
-impl Key<'_> {
-    fn words(&self) -> impl Iterator<Item = u64> {
-        self.name.chunks(8).map(word_of)
-    }
-}
-
-/// Up to eight bytes as a word.
-pub fn word_of(bytes: &[u8]) -> u64 {
-    match bytes.try_into() {
-        Ok(eight) => u64::from_le_bytes(eight),
-        Err(_) => {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            u64::from_le_bytes(word)
-        }
-    }
-}
-
-/// A reader met memory that was being changed.
-#[derive(Debug)]
-pub struct Torn;
-
 /// The bucket is dead.
 #[derive(Debug)]
 pub struct Dead;
 
-/// An entry in memory.
-#[derive(Clone, Copy)]
-pub struct Row<'c> {
-    words: &'c [AtomicU64],
-    at: u64,
-}
+/// What a slot or a link says. In order of the tag.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Link(u64);
 
-impl<'c> Row<'c> {
-    /// The entry at an offset that may be nonsense (I3).
-    fn at(core: &'c Core, at: u64) -> Result<Row<'c>, Torn> {
-        let words = core.arena.try_slice(Ptr::from_raw(at), ENTRY_WORDS_MIN).ok_or(Torn)?;
-        Ok(Row { words, at })
+impl Link {
+    /// To the entry at `at`, of a name of this hash.
+    fn to(at: u64, hash: u64) -> Link {
+        Link(tag(hash) << PLACE_BITS | (at / UNIT))
     }
 
-    fn word(&self, i: usize) -> u64 {
-        // ORDERING: Relaxed, the slot or link that led here was loaded with Acquire; the bucket's word is checked (O1).
-        self.words[i].load(Relaxed)
-    }
-
-    fn next(&self) -> u64 {
-        // ORDERING: Acquire, the next entry's words are behind it.
-        self.words[0].load(Acquire)
-    }
-
-    /// Its place in the order of reading.
-    pub fn hash(&self) -> u64 {
-        self.word(1)
-    }
-
-    fn len(&self) -> usize {
-        (self.word(2) >> 48 & 0xff) as usize
-    }
-
-    /// What it means.
-    pub fn named(&self) -> Result<Named, Torn> {
-        let packed = self.word(2);
-        Ok(Named {
-            child: InodeId { ino: Ino(packed & ((1 << 40) - 1)), generation: self.word(3) },
-            kind: FileKind::from_raw((packed >> 40 & 0xf) as u8).ok_or(Torn)?,
-            version: Version(self.word(4)),
-        })
-    }
-
-    fn name_words(&self, core: &'c Core) -> Result<&'c [AtomicU64], Torn> {
-        let n = self.len().div_ceil(8);
-        if HEADER_WORDS + n <= ENTRY_WORDS_MIN {
-            return Ok(&self.words[HEADER_WORDS..HEADER_WORDS + n]);
-        }
-        let words = core.arena.try_slice(Ptr::from_raw(self.at), HEADER_WORDS + n).ok_or(Torn)?;
-        Ok(&words[HEADER_WORDS..])
-    }
-
+    /// The last one.
     #[inline]
-    fn is(&self, core: &'c Core, key: Key<'_>) -> Result<bool, Torn> {
-        if self.hash() != key.hash || self.len() != key.name.len() {
-            return Ok(false);
-        }
-        let words = self.name_words(core)?;
-        // ORDERING: Relaxed, as `word`.
-        Ok(words.iter().zip(key.words()).all(|(word, want)| word.load(Relaxed) == want))
+    fn is_none(self) -> bool {
+        self.0 == 0
     }
 
-    /// Appends the name to `out`; its length.
-    pub fn copy_name(&self, core: &'c Core, out: &mut Vec<u8>) -> Result<usize, Torn> {
-        let len = self.len();
-        let start = out.len();
-        for word in self.name_words(core)? {
-            // ORDERING: Relaxed, as `word`.
-            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
-        }
-        out.truncate(start + len);
-        if len == 0 { Err(Torn) } else { Ok(len) }
+    /// Where the entry is.
+    #[inline]
+    fn place(self) -> u64 {
+        (self.0 & ((1 << PLACE_BITS) - 1)) * UNIT
+    }
+
+    /// What is known of its hash.
+    #[inline]
+    fn tag(self) -> u64 {
+        self.0 >> PLACE_BITS
+    }
+
+    /// The entry. The link may be nonsense (I3), and must not be the last.
+    #[inline(always)]
+    fn follow(self, core: &Core) -> Result<Row<'_>, Torn> {
+        Row::at(core, self.place())
     }
 }
 
-/// Memory for an entry, taken before the operation becomes durable, so that what follows cannot fail.
-#[must_use]
-pub struct Prepared(pub Ptr<AtomicU64>, pub usize);
-
-/// Where an entry hangs.
-enum Link<'c> {
-    Slot(&'c AtomicU64),
-    Chain(&'c AtomicU64),
+/// Reads a slot or link.
+#[inline(always)]
+fn read(link: &AtomicU64) -> Link {
+    // ORDERING: Acquire, the entry's words are behind it.
+    Link(link.load(Acquire))
 }
 
 impl Bucket {
@@ -252,12 +161,14 @@ impl Bucket {
     }
 
     /// The word, for who reads without the lock; [`Bucket::still`] comes afterwards.
+    #[inline]
     pub fn word(&self) -> Word {
         // ORDERING: Acquire, O1.
         Word(self.word.load(Acquire))
     }
 
     /// Is it as it was when the word was `before`?
+    #[inline]
     pub fn still(&self, before: Word) -> bool {
         // ORDERING: Acquire, O1.
         fence(Acquire);
@@ -334,174 +245,176 @@ impl Bucket {
         self.slots.iter().filter(|slot| slot.load(Relaxed) != 0).count()
     }
 
-    /// Calls `each` with every entry. Without the lock, [`Bucket::still`] decides what it was worth.
+    /// Calls `each` with every entry: those in the line by the high bits of their hashes, then those outside. Without the lock,
+    /// [`Bucket::still`] decides what it was worth.
+    #[inline]
     pub fn each<'c>(
         &'c self,
         core: &'c Core,
         mut each: impl FnMut(Row<'c>) -> Result<(), Torn>,
     ) -> Result<(), Torn> {
-        let before = self.word();
-        for slot in &self.slots {
-            // ORDERING: Acquire, the entry's words are behind it.
-            let slot = slot.load(Acquire);
-            if slot != 0 {
-                each(Row::at(core, (slot >> TAG_BITS) * UNIT)?)?;
+        for slot in sorted(std::array::from_fn(|i| read(&self.slots[i]))) {
+            if !slot.is_none() {
+                each(slot.follow(core)?)?;
             }
         }
-        let mut steps = 0;
-        // ORDERING: Acquire, as above.
-        let mut at = self.chain.load(Acquire);
-        while at != 0 {
-            let row = Row::at(core, at)?;
-            each(row)?;
-            at = row.next();
+        self.each_outside(core, |_, row| each(row).map(|()| None::<()>)).map(drop)
+    }
+
+    /// Calls `each` with every entry that hangs outside the line, and the link that led to it, until that has an answer.
+    fn each_outside<'c, T>(
+        &'c self,
+        core: &'c Core,
+        mut each: impl FnMut(Link, Row<'c>) -> Result<Option<T>, Torn>,
+    ) -> Result<Option<T>, Torn> {
+        let (mut link, mut steps) = (read(&self.chain), 0);
+        let before = self.word();
+        while !link.is_none() {
+            let row = link.follow(core)?;
+            if let Some(answer) = each(link, row)? {
+                return Ok(Some(answer));
+            }
+            link = read(row.next());
             steps += 1;
             // A torn chain may lead in a circle.
             if steps % STEPS == 0 && !self.still(before) {
                 return Err(Torn);
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The entry of a name. Without the lock, [`Bucket::still`] decides what it was worth.
-    #[inline]
+    #[inline(always)]
     pub fn find<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
-        for slot in &self.slots {
-            // ORDERING: Acquire, the entry's words are behind it.
-            let slot = slot.load(Acquire);
-            if slot != 0 && slot & TAG_MASK == tag(key.hash) {
-                let row = Row::at(core, (slot >> TAG_BITS) * UNIT)?;
+        let want = tag(key.hash);
+        // All slots at once: which of them it is cannot be foretold, and a branch a slot would be.
+        let slots: [Link; SLOTS] = std::array::from_fn(|i| read(&self.slots[i]));
+        let mut likely = 0u32;
+        for (i, slot) in slots.iter().enumerate() {
+            likely |= u32::from(slot.tag() == want) << i;
+        }
+        while likely != 0 {
+            let slot = slots[likely.trailing_zeros() as usize];
+            likely &= likely - 1;
+            if !slot.is_none() {
+                let row = slot.follow(core)?;
                 if row.is(core, key)? {
                     return Ok(Some(row));
                 }
             }
         }
-        // ORDERING: Acquire, as above.
-        if self.chain.load(Acquire) == 0 { Ok(None) } else { self.find_in_chain(core, key) }
+        // ORDERING: Relaxed, a look; `each_outside` reads it again.
+        if self.chain.load(Relaxed) == 0 { Ok(None) } else { self.find_outside(core, key) }
     }
 
-    #[cold]
-    fn find_in_chain<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
-        let mut found = None;
-        self.each(core, |row| {
-            if found.is_none() && row.is(core, key)? {
-                found = Some(row);
-            }
-            Ok(())
-        })?;
-        Ok(found)
+    #[inline(never)]
+    fn find_outside<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
+        self.each_outside(core, |link, row| {
+            Ok(if link.tag() == tag(key.hash) && row.is(core, key)? { Some(row) } else { None })
+        })
     }
 
     /// Has the entries in the line fetched, for who will read them soon. What the slots hold need not be sound.
     #[inline]
     pub fn prefetch(&self, core: &Core) {
-        for slot in &self.slots {
-            // ORDERING: Relaxed, a hint.
-            let slot = slot.load(Relaxed);
-            if slot != 0 {
-                core.arena.prefetch((slot >> TAG_BITS) * UNIT);
-            }
-        }
-    }
-
-    /// Makes a name that is there mean something else. Locked and changing.
-    pub fn replace(&self, row: Row<'_>, to: &Named) {
-        let packed = to.child.ino.0 | (to.kind as u64) << 40 | (row.len() as u64) << 48;
-        for (word, value) in row.words[2..].iter().zip([packed, to.child.generation, to.version.0]) {
-            word.store(value, Relaxed); // ORDERING: Relaxed, I1.
+        for slot in self.slots.iter().map(read).filter(|slot| !slot.is_none()) {
+            core.arena.prefetch(slot.place());
         }
     }
 
     /// Adds a name that is not there. Locked and changing. How many entries now hang outside the line.
     pub fn add(&self, core: &Core, key: Key<'_>, to: &Named, prepared: Prepared) -> usize {
-        let row: &[AtomicU64] = core.arena.slice(prepared.0, prepared.1);
-        let packed = to.child.ino.0 | (to.kind as u64) << 40 | (key.name.len() as u64) << 48;
-        let head = [key.hash, packed, to.child.generation, to.version.0];
-        for (word, value) in row[1..].iter().zip(head.into_iter().chain(key.words())) {
-            word.store(value, Relaxed); // ORDERING: Relaxed, linked by the Release in `hang`.
-        }
-        self.hang(core, prepared.0.raw(), key.hash)
+        Row::fill(core.arena.slice(prepared.0, prepared.1), key, to);
+        self.hang(core, Link::to(prepared.0.raw(), key.hash))
     }
 
     /// Hangs an entry into the bucket. Locked and changing. How many now hang outside the line.
-    fn hang(&self, core: &Core, at: u64, hash: u64) -> usize {
-        let next = &core.arena.slice(Ptr::<AtomicU64>::from_raw(at), HEADER_WORDS)[0];
+    fn hang(&self, core: &Core, link: Link) -> usize {
         // ORDERING: Relaxed throughout, I1; Release links the entry's words.
         if let Some(free) = self.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
-            free.store((at / UNIT) << TAG_BITS | tag(hash), Release); // ORDERING: Release, as above.
+            free.store(link.0, Release); // ORDERING: Release, as above.
             return 0;
         }
         let first = self.chain.load(Relaxed);
-        next.store(first, Relaxed); // ORDERING: Relaxed, as above.
-        self.chain.store(at, Release); // ORDERING: Release, as above.
-        let (mut n, mut at) = (1, first);
-        while let Some(next) = core.arena.try_get(Ptr::<AtomicU64>::from_raw(at)) {
-            n += 1;
-            at = next.load(Relaxed); // ORDERING: Relaxed, as above.
+        if let Ok(row) = link.follow(core) {
+            row.next().store(first, Relaxed); // ORDERING: Relaxed, as above.
         }
+        self.chain.store(link.0, Release); // ORDERING: Release, as above.
+        let mut n = 0;
+        let _ = self.each_outside(core, |_, _| {
+            n += 1;
+            Ok(None::<()>)
+        });
         n
     }
 
     /// Takes a name out; its memory. Locked and changing.
     pub fn take(&self, core: &Core, row: Row<'_>) -> Prepared {
-        let memory = Prepared(Ptr::from_raw(row.at), entry_words(row.len()));
-        let next = row.next();
-        match self.link_to(core, row.at) {
-            // ORDERING: Release, as the entries behind it were linked.
-            Some(Link::Chain(link)) => link.store(next, Release),
-            Some(Link::Slot(slot)) => slot.store(0, Relaxed), // ORDERING: Relaxed, I1.
-            None => debug_assert!(false, "the entry was found under this lock"),
+        // ORDERING: Relaxed throughout, I1.
+        let next = row.next().load(Relaxed);
+        let here = |link: &&AtomicU64| Link(link.load(Relaxed)).place() == row.place();
+        if let Some(slot) = self.slots.iter().find(here) {
+            slot.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        } else if here(&&self.chain) {
+            self.chain.store(next, Release); // ORDERING: Release, as the entries behind it were linked.
+        } else {
+            let before = self.each_outside(core, |_, row| Ok(Some(row.next()).filter(here)));
+            if let Ok(Some(link)) = before {
+                link.store(next, Release); // ORDERING: Release, as above.
+            }
+            debug_assert!(matches!(before, Ok(Some(_))), "the entry was found under this lock");
         }
-        memory
-    }
-
-    fn link_to<'c>(&'c self, core: &'c Core, at: u64) -> Option<Link<'c>> {
-        // ORDERING: Relaxed throughout, under the lock.
-        let slot = self.slots.iter().find(|slot| {
-            let slot = slot.load(Relaxed);
-            slot != 0 && (slot >> TAG_BITS) * UNIT == at
-        });
-        if let Some(slot) = slot {
-            return Some(Link::Slot(slot));
-        }
-        let mut link = &self.chain;
-        while link.load(Relaxed) != at {
-            link = core.arena.try_get(Ptr::from_raw(link.load(Relaxed)))?;
-        }
-        Some(Link::Chain(link))
+        row.memory()
     }
 
     /// Moves every entry to its bucket of a table of `1 << bits`: of those only that are this one's parts, and empty. All of them are
     /// the caller's alone; this one is changing.
     pub fn scatter<'c>(&'c self, core: &'c Core, bits: u32, to: &'c [Bucket]) {
-        let mut rest = Vec::new();
-        for slot in &self.slots {
-            // ORDERING: Relaxed throughout, I1.
-            let slot = slot.load(Relaxed);
-            if slot != 0 && bits <= TAG_BITS {
-                let part = &to[((slot & TAG_MASK) >> (TAG_BITS - bits)) as usize];
-                // A part has as many slots as this bucket, and the chain comes later.
-                if let Some(free) = part.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
-                    free.store(slot, Relaxed); // ORDERING: Relaxed, published with the table.
-                }
-            } else if slot != 0 {
-                rest.push((slot >> TAG_BITS) * UNIT);
-            }
-        }
-        let mut at = self.chain.load(Relaxed);
-        while let Ok(row) = Row::at(core, at) {
-            rest.push(at);
-            at = row.next();
-        }
-        for at in rest {
-            let Ok(row) = Row::at(core, at) else { continue };
-            to[(row.hash() >> (HASH_BITS - bits)) as usize].hang(core, at, row.hash());
+        let mut links: Vec<Link> = self.slots.iter().map(read).filter(|slot| !slot.is_none()).collect();
+        let _ = self.each_outside(core, |link, _| {
+            links.push(link);
+            Ok(None::<()>)
+        });
+        for link in links {
+            let part = if bits <= TAG_BITS {
+                link.tag() >> (TAG_BITS - bits)
+            } else {
+                let Ok(row) = link.follow(core) else { continue };
+                row.hash() >> (HASH_BITS - bits)
+            };
+            to[part as usize].hang(core, link);
         }
     }
 }
 
+/// In ascending order, without a branch: it could not be foretold.
+#[inline]
+fn sorted(mut links: [Link; SLOTS]) -> [Link; SLOTS] {
+    for (low, high) in
+        [(0, 5), (1, 3), (2, 4), (1, 2), (3, 4), (0, 3), (2, 5), (0, 1), (2, 3), (4, 5), (1, 2), (3, 4)]
+    {
+        (links[low], links[high]) = (links[low].min(links[high]), links[low].max(links[high]));
+    }
+    links
+}
+
 /// What a slot keeps of a hash.
+#[inline(always)]
 fn tag(hash: u64) -> u64 {
     hash >> (HASH_BITS - TAG_BITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Link, sorted};
+
+    #[test]
+    fn links_come_in_order_whatever_order_they_lay_in() {
+        // A network that sorts all sequences of 0 and 1 sorts everything.
+        for bits in 0..64u64 {
+            let links = std::array::from_fn(|i| Link(bits >> i & 1));
+            assert!(sorted(links).is_sorted(), "{bits:06b}");
+        }
+    }
 }

@@ -10,6 +10,7 @@
 //!             afterwards counts as one who has it open (`tidy_up`).
 //! Crash order C1  records durable, then the bucket changes, then inodes end.
 
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::file::heddle::At;
 use crate::format::record::{NameBuf, Record};
@@ -23,9 +24,9 @@ use crate::log::commit::Committed;
 use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At as Place, Locks};
-use crate::names::table::{self, Crowded, Key, Named};
+use crate::names::table::{self, Crowded, Key, Meaning, Named};
 use crate::opens;
-use crate::xattr::check;
+use crate::xattr::{List, check, check_mode};
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -42,12 +43,32 @@ pub fn directory<'c>(
     want: Permission,
 ) -> Result<InodeRef<'c>> {
     let dir = core.inode(ino)?;
-    match dir.vi.kind_perm() {
-        Some((FileKind::Directory, _)) => check(core, dir, cred, want)?,
-        Some(_) => return Err(Error::NotDirectory),
-        None => return Err(Error::Stale),
+    let mode = dir.vi.mode();
+    if !mode.is_directory() {
+        return Err(if mode.kind_perm().is_some() { Error::NotDirectory } else { Error::Stale });
     }
+    check_mode(core, dir, mode, cred, want)?;
     Ok(dir)
+}
+
+/// What a name of a directory means, for who may search it. Its inode lived when the directory was read; the caller does not know
+/// whether it does still, nor would it if this had looked.
+pub fn look(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Result<Named> {
+    let dir = directory(core, cred, parent, Permission::EXECUTE)?;
+    table::find(core, dir, table::key(core, name.bytes()))?.ok_or(Error::NotFound)
+}
+
+/// As [`look`], if there is an answer at once: no lists to read, nothing in the way, nothing forbidden.
+#[inline(always)]
+pub fn glance(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Option<Meaning> {
+    let dir = core.slot(parent)?;
+    let mode = dir.vi.mode();
+    if !dir.vi.lives() || !mode.is_directory() || mode.has_list(List::Access) {
+        return None;
+    }
+    let (uid, gid) = dir.vi.owner();
+    cred.check_mode(FileKind::Directory, mode.perm(), uid, gid, Permission::EXECUTE).ok()?;
+    table::glance(core, dir, table::key(core, name.bytes()))
 }
 
 /// Held by who changes names of a directory that has one chain.
@@ -90,8 +111,14 @@ pub fn record(dir: InodeRef<'_>, name: &[u8], to: &Named, removed: bool, now: Ti
 }
 
 /// Prepares the log of a directory, a bucket of which is held, for `slots`, fenced.
-pub fn prepare(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, slots: u32) -> Result<()> {
-    if commit::prepare(core, guard, dir, slots)? {
+pub fn prepare(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    dir: InodeRef<'_>,
+    slots: u32,
+    purpose: Purpose,
+) -> Result<()> {
+    if commit::prepare(core, guard, dir, slots, purpose)? {
         // PERSIST: a fresh log page is empty before it is linked; what was stored before (a new inode) is durable too.
         core.region.fence();
     }
@@ -231,7 +258,9 @@ fn add_name(
 
 /// Makes a record durable. The bucket is held, and the lane has let go of the directory's chain before it is not.
 fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<Committed> {
-    let done = prepare(core, guard, dir, record.slots_max())
+    let removes = matches!(record, Record::Name { removed: true, .. });
+    let purpose = if removes { Purpose::Release } else { Purpose::Data };
+    let done = prepare(core, guard, dir, record.slots_max(), purpose)
         .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
     chain::rest_all(&core.arena, guard.own, guard.id);
     if done.is_ok() {

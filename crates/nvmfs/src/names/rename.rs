@@ -14,6 +14,7 @@
 //! moved, where it goes and what it replaces are looked up again under the buckets' locks.
 //! Both buckets change at once: whoever sees one of the names as it is afterwards sees both so.
 
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::format::record::Record;
 use crate::ids::InodeId;
@@ -289,9 +290,9 @@ fn commit_plan(
 ) -> Result<[Rest; 2]> {
     let (to, from) = (plan.record_to(), plan.record_from());
     // Two words more if it is foreign: at most one slot.
-    prepare(core, guard, plan.to.0.dir, to.slots_max() + from.slots_max())?;
+    prepare(core, guard, plan.to.0.dir, to.slots_max() + from.slots_max(), Purpose::Replace)?;
     if plan.across() {
-        prepare(core, guard, plan.from.0.dir, from.slots_max())?;
+        prepare(core, guard, plan.from.0.dir, from.slots_max(), Purpose::Replace)?;
     }
     let entry_to = table::prepare(core, guard.own, plan.to.1.name)?;
     if plan.across() {

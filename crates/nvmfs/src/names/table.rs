@@ -18,25 +18,25 @@
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
 mod dead;
+mod list;
 
 pub use dead::{Logged, settle_dead};
+pub use list::{Batch, list};
 
 use crate::core::{Core, no_memory};
 use crate::ids::Version;
 use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::lease;
-use crate::names::bucket::{
-    Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn, entry_words, word_of,
-};
+use crate::names::bucket::{Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn, entry_words};
 use crate::settle;
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_vfs::{Error, FileKind, Ino, Result};
+use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
-pub use crate::names::bucket::{Key, Named, Prepared};
+pub use crate::names::bucket::{Key, Meaning, Named, Prepared};
 
 /// Size classes of arrays.
 pub const CLASSES: usize = 33;
@@ -50,25 +50,13 @@ const GROWTH_BITS: u32 = 2;
 const SAMPLE: usize = 32;
 /// Names a bucket, in a table that is made for a known number.
 const NAMES_A_BUCKET: usize = 3;
-/// How many buckets ahead of a listing entries are fetched.
-const AHEAD: usize = 4;
 /// Tries without the lock.
 const TRIES: u32 = 16;
 
-/// 63-bit hash of a name, keyed by the image: nobody can prepare names that meet in one bucket of a stranger's image.
-pub fn hash(core: &Core, name: &[u8]) -> u64 {
-    let mut h = u64::from(core.seed) ^ 0x9e37_79b9_7f4a_7c15;
-    for chunk in name.chunks(8) {
-        let wide = u128::from(word_of(chunk) ^ h) * 0xd6e8_feb8_6659_fd93_u128;
-        h = (wide as u64) ^ (wide >> 64) as u64;
-    }
-    let wide = u128::from(h ^ name.len() as u64) * 0xa076_1d64_78bd_642f_u128;
-    ((wide as u64) ^ (wide >> 64) as u64) >> 1
-}
-
 /// A name and its hash.
+#[inline]
 pub fn key<'n>(core: &Core, name: &'n [u8]) -> Key<'n> {
-    Key { name, hash: hash(core, name) }
+    Key::new(core.seed, name)
 }
 
 /// The buckets that a directory has, or had a moment ago.
@@ -82,13 +70,14 @@ struct Table<'c> {
 
 impl<'c> Table<'c> {
     /// `None`: the inode is no directory, or dead.
+    #[inline(always)]
     fn of(core: &'c Core, dir: InodeRef<'c>) -> Option<Table<'c>> {
         let generation = dir.vi.generation();
-        let kind = dir.vi.kind_perm()?.0;
+        let mode = dir.vi.mode();
         // ORDERING: Acquire, O1.
         let word = dir.vi.aux.load(Acquire);
         // A file keeps its locks in the same word: so it must be this life's (O2).
-        if kind != FileKind::Directory || word == 0 || generation == 0 || dir.vi.generation() != generation {
+        if !mode.is_directory() || word == 0 || generation == 0 || dir.vi.generation() != generation {
             return None;
         }
         let buckets = core.arena.slice(Ptr::from_raw(word & !BITS_MASK), 1 << (word & BITS_MASK));
@@ -96,15 +85,18 @@ impl<'c> Table<'c> {
     }
 
     /// Does the directory still lead here?
+    #[inline(always)]
     fn current(&self) -> bool {
         // ORDERING: Acquire, O1.
         self.dir.vi.aux.load(Acquire) == self.word && self.dir.vi.generation() == self.generation
     }
 
+    #[inline(always)]
     fn bits(&self) -> u32 {
         (self.word & BITS_MASK) as u32
     }
 
+    #[inline(always)]
     fn index(&self, hash: u64) -> usize {
         (hash >> (HASH_BITS - self.bits())) as usize
     }
@@ -157,9 +149,7 @@ fn read_again<'c, T>(
         return read_patiently(core, dir, hash, f);
     }
     match lock(core, dir, hash) {
-        Ok(locked) => f(&locked.table, locked.bucket)
-            .map(Some)
-            .map_err(|Torn| core.damage(format!("the volatile table of directory {}", dir.ino.0))),
+        Ok(locked) => f(&locked.table, locked.bucket).map(Some).map_err(|Torn| damage(core, dir)),
         Err(Error::NotFound) => Ok(None),
         Err(error) => Err(error),
     }
@@ -188,9 +178,43 @@ fn read_patiently<'c, T>(
 
 /// Finds a name.
 pub fn find(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Named>> {
+    match glance(core, dir, key) {
+        Some(meaning) if meaning.is_none() => Ok(None),
+        Some(meaning) => meaning.named().map(Some).map_err(|Torn| damage(core, dir)),
+        None => find_again(core, dir, key),
+    }
+}
+
+/// What a name means, if its bucket is at rest. Compiled into its callers, and handing words about, not answers with errors: those would
+/// go through memory, stored in one width and loaded in another.
+#[inline(always)]
+pub fn glance(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Option<Meaning> {
+    let table = Table::of(core, dir)?;
+    let bucket = table.buckets.get(table.index(key.hash))?;
+    let before = bucket.word();
+    if before.changing() || before.dead() {
+        return None;
+    }
+    let meaning = match bucket.find(core, key) {
+        Ok(Some(row)) => row.meaning(),
+        Ok(None) => Meaning::NONE,
+        Err(Torn) => return None,
+    };
+    if bucket.still(before) && table.current() { Some(meaning) } else { None }
+}
+
+#[cold]
+#[inline(never)]
+fn find_again(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Named>> {
     let found =
         read(core, dir, key.hash, |_, bucket| bucket.find(core, key)?.map(|row| row.named()).transpose())?;
     Ok(found.flatten())
+}
+
+/// The volatile table contradicts itself.
+#[cold]
+fn damage(core: &Core, dir: InodeRef<'_>) -> Error {
+    core.damage(format!("the volatile table of directory {}", dir.ino.0))
 }
 
 /// Version of a name's present record, or an older answer.
@@ -206,72 +230,6 @@ pub fn count(core: &Core, dir: InodeRef<'_>) -> u64 {
 /// Has it no names just now?
 pub fn is_empty(core: &Core, dir: InodeRef<'_>) -> bool {
     Table::of(core, dir).is_none_or(|table| table.buckets.iter().all(Bucket::is_empty))
-}
-
-/// Entries that were read, in the order of the hash.
-#[derive(Default)]
-pub struct Batch {
-    /// The entries.
-    pub entries: Vec<Listed>,
-    names: Vec<u8>,
-}
-
-/// One of them.
-#[derive(Clone, Copy)]
-pub struct Listed {
-    /// Its place in the order of reading.
-    pub hash: u64,
-    /// What it names.
-    pub ino: Ino,
-    /// Kind of that.
-    pub kind: FileKind,
-    start: u32,
-    len: u8,
-}
-
-impl Batch {
-    /// Forgets them.
-    pub fn clear(&mut self) {
-        self.entries.clear();
-        self.names.clear();
-    }
-
-    /// Its name.
-    pub fn name(&self, entry: &Listed) -> &[u8] {
-        &self.names[entry.start as usize..][..usize::from(entry.len)]
-    }
-
-    fn push(&mut self, core: &Core, row: Row<'_>) -> Seen<()> {
-        let (named, start) = (row.named()?, self.names.len() as u32);
-        let len = row.copy_name(core, &mut self.names)? as u8;
-        self.entries.push(Listed { hash: row.hash(), ino: named.child.ino, kind: named.kind, start, len });
-        Ok(())
-    }
-}
-
-/// Reads at least `max` entries whose hash is at least `from`, or to the end, in the order of the hash; entries of one hash are
-/// not split.
-pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, max: usize, batch: &mut Batch) -> Result<()> {
-    let mut at = from;
-    while at >> HASH_BITS == 0 && batch.entries.len() < max {
-        let (first, first_name) = (batch.entries.len(), batch.names.len());
-        let end = read(core, dir, at, |table, bucket| {
-            batch.entries.truncate(first);
-            batch.names.truncate(first_name);
-            if let Some(soon) = table.buckets.get(table.index(at) + AHEAD) {
-                soon.prefetch(core);
-            }
-            bucket.each(core, |row| if row.hash() < at { Ok(()) } else { batch.push(core, row) })?;
-            Ok((table.index(at) as u64 + 1) << (HASH_BITS - table.bits()))
-        })?;
-        let Some(end) = end else {
-            batch.entries.truncate(first);
-            return Ok(());
-        };
-        batch.entries[first..].sort_unstable_by_key(|entry| entry.hash);
-        at = end;
-    }
-    Ok(())
 }
 
 /// A locked bucket; unlocked when dropped.
@@ -333,12 +291,14 @@ impl<'c> Locked<'c> {
         self.row(key)?.map(|row| row.named()).transpose().map_err(|Torn| self.damage())
     }
 
+    #[inline(always)]
     fn row(&self, key: Key<'_>) -> Result<Option<Row<'c>>> {
         self.bucket.find(self.core, key).map_err(|Torn| self.damage())
     }
 
+    #[cold]
     fn damage(&self) -> Error {
-        self.core.damage(format!("the volatile table of directory {}", self.table.dir.ino.0))
+        damage(self.core, self.table.dir)
     }
 
     /// Begins a change, which readers see when the bucket is unlocked: then its version is this one.
@@ -350,7 +310,7 @@ impl<'c> Locked<'c> {
     /// Adds a name, or makes it mean something else. A change has begun. True: the table should grow.
     pub fn put(&self, own: &mut Own, key: Key<'_>, to: &Named, prepared: Prepared) -> Result<bool> {
         if let Some(row) = self.row(key)? {
-            self.bucket.replace(row, to);
+            row.mean(to);
             unprepare(self.core, own, prepared);
             return Ok(false);
         }
@@ -360,7 +320,7 @@ impl<'c> Locked<'c> {
     /// Makes a name that is there mean something else. A change has begun.
     pub fn mean(&self, key: Key<'_>, to: &Named) -> Result<()> {
         if let Some(row) = self.row(key)? {
-            self.bucket.replace(row, to);
+            row.mean(to);
         }
         Ok(())
     }

@@ -197,7 +197,7 @@ fn free_the_rest(core: &Core, slots: &Slots, names: &Names, later: &Later) -> u6
                 inode.vi.die();
             }
         }
-        for (mask, word) in free.iter().zip(core.chunks()[*n as usize].free.iter()) {
+        for (mask, word) in free.iter().zip(core.free_slots(*n).iter()) {
             // ORDERING: Release, pairs with the Acquire in `itable`.
             word.store(*mask, Release);
         }

@@ -1,5 +1,6 @@
 //! Names: from the root on, each directory's records merged; the largest version of a name wins.
 
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::format::record::Record;
 use crate::ids::{InodeId, Version};
@@ -240,7 +241,7 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
     for record in &names.debts {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
-            prepare(core, &mut guard, inode, record.slots_max())?;
+            prepare(core, &mut guard, inode, record.slots_max(), Purpose::Release)?;
             commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
         }
     }

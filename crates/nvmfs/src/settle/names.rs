@@ -2,6 +2,7 @@
 //! ending, or that have lost their last name, end.
 
 use super::living;
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::file::steps::{Step, step};
 use crate::format::page::SLOTS;
@@ -94,7 +95,7 @@ fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()
             continue;
         }
         let Some(owed) = living(core, dir.ino.0).filter(|inode| inode.id() == *dir) else { continue };
-        prepare(core, guard, owed, change.record.slots_max())?;
+        prepare(core, guard, owed, change.record.slots_max(), Purpose::Release)?;
         commit::commit(core, guard, owed, std::slice::from_ref(&change.record))?;
     }
     Ok(())

@@ -78,7 +78,8 @@ impl Log {
     pub(super) fn load_image(&mut self, image: &[u8]) {
         assert!(image.len() as u64 <= self.memory.len_bytes());
         for (number, block) in image.chunks(BLOCK_BYTES).enumerate() {
-            if block.iter().any(|byte| *byte != 0) {
+            // As slices: compared a byte at a time, this was four fifths of the tests that flip bits.
+            if block != &[0; BLOCK_BYTES][..block.len()] {
                 let to = self.memory.base().wrapping_add(number * BLOCK_BYTES);
                 // SAFETY: inside the mapping, which nobody else has seen yet.
                 unsafe { to.copy_from_nonoverlapping(block.as_ptr(), block.len()) };

@@ -103,7 +103,7 @@ fn split_last(path: &[u8]) -> (&[u8], &[u8], bool) {
     (&path[..start], &path[start..end], end < path.len())
 }
 
-/// Walks of a path whose end is gone when its attributes are asked for, before that is the answer.
+/// Walks of a path (or looks at a name) whose end is gone when it is opened or its attributes are asked for, before that is the answer.
 const ENDED_MAX: u32 = 100;
 
 /// What a walk finds.
@@ -202,8 +202,15 @@ impl<'a> Walk<'a> {
     fn open(&mut self, start: Ino, path: &[u8], flags: i32, perm: u16) -> Result<Handle> {
         if flags & libc::O_CREAT == 0 {
             let last = if flags & libc::O_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-            let found = self.walk(start, path, last)?.unwrap_or(ROOT);
-            return self.open_found(found, flags);
+            for _ in 0..ENDED_MAX {
+                let found = self.walk(start, path, last)?.unwrap_or(ROOT);
+                match self.open_found(found, flags) {
+                    // As in `whole`.
+                    Err(Error::Stale) => self.links = 0,
+                    answer => return answer,
+                }
+            }
+            return Err(Error::Stale);
         }
         let (above, last, slash) = split_last(path);
         if last.is_empty() || last == b"." || last == b".." || slash {
@@ -215,14 +222,18 @@ impl<'a> Walk<'a> {
 
     fn open_or_create(&mut self, dir: Ino, name: Name<'_>, flags: i32, perm: u16) -> Result<Handle> {
         let exclusive = flags & libc::O_EXCL != 0;
-        loop {
+        for _ in 0..ENDED_MAX {
             let found = if exclusive { Err(Error::NotFound) } else { self.fs.step(self.cred, dir, name) };
             match found {
                 Ok((ino, FileKind::Symlink)) if flags & libc::O_NOFOLLOW == 0 => {
                     let target = self.link_target(ino)?;
                     return self.open(dir, &target, flags, perm);
                 }
-                Ok(found) => return self.open_found(found, flags),
+                Ok(found) => match self.open_found(found, flags) {
+                    // It ended behind the look-up: then the name is free, or means another.
+                    Err(Error::Stale) => continue,
+                    answer => return answer,
+                },
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -233,6 +244,7 @@ impl<'a> Walk<'a> {
                 Err(error) => return Err(error),
             }
         }
+        Err(Error::Stale)
     }
 
     fn open_found(&self, (ino, kind): Found, flags: i32) -> Result<Handle> {

@@ -3,7 +3,6 @@
 //! A vector is one call of the engine, through a buffer of ours, so that it is seen whole. What goes to the kernel without an
 //! offset of its own goes with ours. Between two descriptors: `copies`.
 
-use super::meta::unlimited;
 use crate::report::Count;
 use crate::table::{Used, using};
 use crate::thread::here;
@@ -46,8 +45,9 @@ fn bad() -> Served<usize> {
 /// Calls between two looks for a limit of the file size.
 const LOOK_EVERY: u32 = 1024;
 
+/// Is no limit of the file size near? Else the kernel sees to it, and to its signal.
 #[inline]
-fn may_grow_to(end: i64) -> Result<(), Passed> {
+pub fn may_grow_to(end: i64) -> Result<(), Passed> {
     let left = &here().limitless_for;
     match left.get() {
         0 => look_for_limit(end),
@@ -61,11 +61,14 @@ fn may_grow_to(end: i64) -> Result<(), Passed> {
 /// None at all is the common case, asked for once in a while: a limit that the program sets later counts a little later.
 #[cold]
 fn look_for_limit(end: i64) -> Result<(), Passed> {
-    if rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_none() {
-        here().limitless_for.set(LOOK_EVERY);
-        return Ok(());
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        None => {
+            here().limitless_for.set(LOOK_EVERY);
+            Ok(())
+        }
+        Some(limit) if u64::try_from(end).is_ok_and(|end| end > limit) => Err(Passed::Limited),
+        Some(_) => Ok(()),
     }
-    unlimited(end)
 }
 
 fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {

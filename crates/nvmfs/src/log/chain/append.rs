@@ -61,13 +61,14 @@ pub fn make_room(
     inode: InodeRef<'_>,
     chain: &Chain,
     slots: u32,
+    purpose: Purpose,
 ) -> Result<bool> {
     // ORDERING: Relaxed throughout, I1.
     let (page, slot, spare) = (chain.page.load(Relaxed), chain.slot.load(Relaxed), chain.spare.load(Relaxed));
     if (page != 0 && slot + slots <= SLOTS + 1) || spare != 0 {
         return Ok(false);
     }
-    let block = take_block(core.free_map(), &core.region, own, Purpose::Vital).ok_or(Error::NoSpace)?;
+    let block = take_block(core.free_map(), &core.region, own, purpose).ok_or(Error::NoSpace)?;
     own.page_serial += 1;
     // I4: what the page before holds is durable and published; a page of a later era comes after it.
     let era = chains_of(core, own, inode)?.counts.era.fetch_add(1, SeqCst) + 1;

@@ -1,6 +1,6 @@
 //! Buckets that a lane held when its holder died.
 
-use super::{Table, hash, key, prepare, unprepare};
+use super::{Table, key, prepare, unprepare};
 use crate::core::Core;
 use crate::ids::{InodeId, Version};
 use crate::inode::InodeRef;
@@ -32,7 +32,7 @@ pub fn settle_dead(
     }
     let mut nameless = Vec::new();
     for bucket in held {
-        let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(hash(core, name))]);
+        let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(key(core, name).hash)]);
         let broken = bucket.word().changing();
         let mut version = bucket.word().version();
         bucket.begin_change();
@@ -71,7 +71,7 @@ fn settle_name(
         return Ok(None);
     }
     match (what, row) {
-        (Some((child, kind)), Some(row)) => bucket.replace(row, &Named { child, kind, version }),
+        (Some((child, kind)), Some(row)) => row.mean(&Named { child, kind, version }),
         (Some((child, kind)), None) => {
             let entry = prepare(core, own, key.name)?;
             bucket.add(core, key, &Named { child, kind, version }, entry);

@@ -1,0 +1,283 @@
+//! Names, what they mean, and their entries in memory.
+//!
+//! State       an entry: link to the next one that hangs outside the bucket | hash | child, kind and length | child's generation | version
+//!             | name, eight bytes a word. One of a name of up to 24 bytes lies in one line.
+//! Invariants  those of `bucket`: an entry's words change only under its bucket's lock; who reads without it validates afterwards (I3).
+
+use crate::core::Core;
+use crate::ids::{InodeId, Version};
+use heddle_arena::Ptr;
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, word_of};
+use std::sync::atomic::Ordering::Relaxed;
+use zerocopy::IntoBytes;
+
+/// Bits of a hash.
+pub const HASH_BITS: u32 = 63;
+
+pub const HEADER_WORDS: usize = 5;
+/// An entry has at least a line, so that a name of 24 bytes is found in one, and checked in one step.
+const ENTRY_WORDS_MIN: usize = 8;
+pub const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
+
+/// Words of the entry of a name of so many bytes.
+pub fn entry_words(name_bytes: usize) -> usize {
+    (HEADER_WORDS + name_bytes.div_ceil(8)).max(ENTRY_WORDS_MIN)
+}
+
+/// What a name means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Named {
+    /// The inode.
+    pub child: InodeId,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Version of the record that says so.
+    pub version: Version,
+}
+
+/// What an entry says that its name means: whole words, for a look-up hands it on from function to function, and a byte between words
+/// is stored and loaded again in other widths, which processors wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Meaning([u64; 3]);
+
+impl Meaning {
+    /// There is no such name.
+    pub const NONE: Meaning = Meaning([0; 3]);
+
+    /// Is there one?
+    #[inline(always)]
+    pub fn is_none(self) -> bool {
+        self.0[0] == 0
+    }
+
+    /// The inode.
+    #[inline(always)]
+    pub fn ino(self) -> Ino {
+        Ino(self.0[0] & ((1 << 40) - 1))
+    }
+
+    /// Its kind; `None` if what was read makes no sense.
+    #[inline(always)]
+    pub fn kind(self) -> Option<FileKind> {
+        FileKind::from_raw((self.0[0] >> 40 & 0xf) as u8)
+    }
+
+    /// All of it.
+    #[inline]
+    pub fn named(self) -> Result<Named, Torn> {
+        let [_, generation, version] = self.0;
+        Ok(Named {
+            child: InodeId { ino: self.ino(), generation },
+            kind: self.kind().ok_or(Torn)?,
+            version: Version(version),
+        })
+    }
+}
+
+/// A name as one looks for it.
+#[derive(Clone, Copy)]
+pub struct Key<'n> {
+    /// The bytes.
+    pub name: &'n [u8],
+    /// Their hash: 63 bits.
+    pub hash: u64,
+    /// The first eight of them, or all.
+    first: u64,
+}
+
+impl<'n> Key<'n> {
+    /// The key of a name in an image of this seed: the hash is keyed by it, so that nobody can prepare names that meet in one bucket of a
+    /// stranger's image.
+    #[inline(always)]
+    pub fn new(seed: u32, name: &'n [u8]) -> Key<'n> {
+        let first = word_of(name);
+        let mut h = mix(first ^ u64::from(seed) ^ 0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93);
+        if name.len() > 8 {
+            h = rest_of_hash(h, &name[8..]);
+        }
+        Key { name, hash: mix(h ^ name.len() as u64, 0xa076_1d64_78bd_642f) >> 1, first }
+    }
+
+    /// The name, eight bytes a word.
+    pub fn words(&self) -> impl Iterator<Item = u64> {
+        self.name.chunks(8).map(word_of)
+    }
+}
+
+#[inline(never)]
+fn rest_of_hash(h: u64, rest: &[u8]) -> u64 {
+    rest.chunks(8).fold(h, |h, chunk| mix(word_of(chunk) ^ h, 0xd6e8_feb8_6659_fd93))
+}
+
+#[inline]
+fn mix(h: u64, by: u64) -> u64 {
+    let wide = u128::from(h) * u128::from(by);
+    wide as u64 ^ (wide >> 64) as u64
+}
+
+#[inline]
+fn set_meaning(words: &[AtomicU64], len: usize, to: &Named) {
+    let packed = to.child.ino.0 | (to.kind as u64) << 40 | (len as u64) << 48;
+    words[2].store(packed, Relaxed); // ORDERING: Relaxed, I1 of `bucket`.
+    words[3].store(to.child.generation, Relaxed); // ORDERING: Relaxed, as above.
+    words[4].store(to.version.0, Relaxed); // ORDERING: Relaxed, as above.
+}
+
+#[inline]
+fn len(packed: u64) -> usize {
+    (packed >> 48 & 0xff) as usize
+}
+
+/// A reader met memory that was being changed.
+#[derive(Debug)]
+pub struct Torn;
+
+/// An entry in memory.
+#[derive(Clone, Copy)]
+pub struct Row<'c> {
+    words: &'c [AtomicU64; ENTRY_WORDS_MIN],
+    at: u64,
+}
+
+impl<'c> Row<'c> {
+    /// The entry at an offset that may be nonsense (I3).
+    #[inline(always)]
+    pub fn at(core: &'c Core, at: u64) -> Result<Row<'c>, Torn> {
+        let words = core.arena.try_slice(Ptr::from_raw(at), ENTRY_WORDS_MIN).ok_or(Torn)?;
+        Ok(Row { words: words.first_chunk().ok_or(Torn)?, at })
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> u64 {
+        self.at
+    }
+
+    #[inline(always)]
+    fn word(&self, i: usize) -> u64 {
+        // ORDERING: Relaxed, the slot or link that led here was loaded with Acquire; the bucket's word is checked (O1).
+        self.words[i].load(Relaxed)
+    }
+
+    /// Where the next entry's place is named.
+    pub fn next(&self) -> &'c AtomicU64 {
+        &self.words[0]
+    }
+
+    /// Its place in the order of reading.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.word(1)
+    }
+
+    /// Length of the name, in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        len(self.word(2))
+    }
+
+    /// What it means.
+    #[inline(always)]
+    pub fn meaning(&self) -> Meaning {
+        Meaning([self.word(2), self.word(3), self.word(4)])
+    }
+
+    /// As [`Row::meaning`].
+    pub fn named(&self) -> Result<Named, Torn> {
+        self.meaning().named()
+    }
+
+    /// Makes it mean something else. Its bucket is locked and changing.
+    pub fn mean(&self, to: &Named) {
+        set_meaning(self.words, self.len(), to);
+    }
+
+    /// Writes a new entry, but for its link. Nothing leads to it yet.
+    pub fn fill(words: &[AtomicU64], key: Key<'_>, to: &Named) {
+        words[1].store(key.hash, Relaxed); // ORDERING: Relaxed, linked by a Release in `bucket`.
+        set_meaning(words, key.name.len(), to);
+        for (word, value) in words[HEADER_WORDS..].iter().zip(key.words()) {
+            word.store(value, Relaxed); // ORDERING: Relaxed, as above.
+        }
+    }
+
+    fn name_words(&self, core: &'c Core) -> Result<&'c [AtomicU64], Torn> {
+        let n = self.len().div_ceil(8);
+        if HEADER_WORDS + n <= ENTRY_WORDS_MIN {
+            return Ok(&self.words[HEADER_WORDS..HEADER_WORDS + n]);
+        }
+        let words = core.arena.try_slice(Ptr::from_raw(self.at), HEADER_WORDS + n).ok_or(Torn)?;
+        Ok(&words[HEADER_WORDS..])
+    }
+
+    /// Is it that name's?
+    #[inline(always)]
+    pub fn is(&self, core: &'c Core, key: Key<'_>) -> Result<bool, Torn> {
+        if self.hash() != key.hash || self.len() != key.name.len() || self.word(HEADER_WORDS) != key.first {
+            return Ok(false);
+        }
+        if key.name.len() <= 8 { Ok(true) } else { self.has_name(core, key) }
+    }
+
+    #[inline(never)]
+    fn has_name(&self, core: &'c Core, key: Key<'_>) -> Result<bool, Torn> {
+        let words = self.name_words(core)?;
+        // ORDERING: Relaxed, as `word`.
+        Ok(words.iter().zip(key.words()).all(|(word, want)| word.load(Relaxed) == want))
+    }
+
+    /// Its first line.
+    #[inline]
+    pub fn line(&self) -> Line {
+        let mut words: [u64; ENTRY_WORDS_MIN] = std::array::from_fn(|i| self.word(i));
+        words[HEADER_WORDS..].iter_mut().for_each(|word| *word = word.to_le());
+        Line(words)
+    }
+
+    /// Appends the name to `out`; its length.
+    pub fn copy_name(&self, core: &'c Core, out: &mut Vec<u8>) -> Result<usize, Torn> {
+        let len = self.len();
+        let start = out.len();
+        for word in self.name_words(core)? {
+            // ORDERING: Relaxed, as `word`.
+            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        out.truncate(start + len);
+        if len == 0 { Err(Torn) } else { Ok(len) }
+    }
+}
+
+/// Copy of an entry's first line.
+#[derive(Clone, Copy)]
+pub struct Line([u64; ENTRY_WORDS_MIN]);
+
+impl Line {
+    /// See [`Row::hash`].
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.0[1]
+    }
+
+    /// What the name means.
+    #[inline]
+    pub fn named(&self) -> Result<Named, Torn> {
+        Meaning([self.0[2], self.0[3], self.0[4]]).named()
+    }
+
+    /// The name; `None`: it is too long for a line.
+    #[inline]
+    pub fn name(&self) -> Option<&[u8]> {
+        self.0[HEADER_WORDS..].as_bytes().get(..len(self.0[2]))
+    }
+}
+
+/// Memory for an entry, taken before the operation becomes durable, so that what follows cannot fail.
+#[must_use]
+pub struct Prepared(pub Ptr<AtomicU64>, pub usize);
+
+impl Row<'_> {
+    /// Its memory, once nothing leads to it.
+    pub fn memory(&self) -> Prepared {
+        Prepared(Ptr::from_raw(self.at), entry_words(self.len()))
+    }
+}

@@ -1,0 +1,141 @@
+//! All test binaries of the workspace, as many side by side as there are processors.
+//!
+//! Cargo runs one after the other: a suite that waits for a mount, a child or its longest test leaves processors idle meanwhile.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::process;
+use crate::step::Outcome;
+
+const BUILD: &[&str] = &[
+    "test",
+    "--workspace",
+    "--lib",
+    "--bins",
+    "--tests",
+    "--no-run",
+    "--message-format=json-render-diagnostics",
+];
+/// What takes longest begins first, so that no processor waits for it at the end.
+const LONGEST: [&str; 6] =
+    ["nvmfs/fsck", "fxmark/lib", "nvmfs/images", "cli/bypass", "crash/power_cuts", "nvmfs/soak"];
+/// Of one suite.
+const LIMIT: Duration = Duration::from_secs(8 * 60);
+
+/// A test binary.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Suite {
+    /// Crate and file: `nvmfs/fsck`, `nvmfs/lib`.
+    name: String,
+    /// Where cargo would run it.
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+/// Builds and runs all; what each printed follows when it has ended.
+pub fn run(root: &Path) -> Result<Outcome> {
+    let suites = built(root)?;
+    ensure!(!suites.is_empty(), "cargo built no tests");
+    let logs = process::target_dir(root).join("tmp");
+    std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let queue = Mutex::new(VecDeque::from(suites));
+    let failed = Mutex::new(Vec::new());
+    let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..side_by_side {
+            scope.spawn(|| {
+                while let Some(suite) = next(&queue) {
+                    if let Err(error) = suite.run(&logs) {
+                        println!("FAILED {}: {error:#}", suite.name);
+                        failed.lock().expect("no holder panics").push(suite.name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().expect("no holder panics");
+    Ok(if failed.is_empty() { Outcome::Passed } else { Outcome::Failed(failed.join(", ")) })
+}
+
+fn next(queue: &Mutex<VecDeque<Suite>>) -> Option<Suite> {
+    queue.lock().expect("no holder panics").pop_front()
+}
+
+impl Suite {
+    fn run(&self, logs: &Path) -> Result<()> {
+        let path = logs.join(format!("{}.log", self.name.replace('/', "-")));
+        let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.folder).stdin(Stdio::null()).stderr(log.try_clone()?).stdout(log);
+        let start = Instant::now();
+        let result = process::run(&mut command, LIMIT);
+        let printed = std::fs::read(&path)?;
+        // One call, so that two suites' lines do not mix.
+        println!(
+            "\n--> {}, {:.1} s\n{}",
+            self.name,
+            start.elapsed().as_secs_f64(),
+            String::from_utf8_lossy(&printed).trim()
+        );
+        result
+    }
+}
+
+/// The suites, longest first.
+fn built(root: &Path) -> Result<Vec<Suite>> {
+    let output =
+        process::cargo(root, BUILD).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "the tests do not build");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let mut suites: Vec<Suite> = messages.lines().filter_map(suite).collect();
+    suites.sort_by_key(|suite| LONGEST.iter().position(|name| *name == suite.name).unwrap_or(LONGEST.len()));
+    Ok(suites)
+}
+
+/// What a line of cargo's says about a test binary.
+fn suite(line: &str) -> Option<Suite> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let program = message["executable"].as_str()?;
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let target = &message["target"];
+    let kind = target["kind"][0].as_str()?;
+    let file = if kind == "test" || kind == "bin" { target["name"].as_str()? } else { "lib" };
+    let name = format!("{}/{file}", folder.file_name()?.to_str()?);
+    Some(Suite { name, folder: folder.to_owned(), program: program.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_cargo_says_the_test_binaries_are_taken() {
+        let artifact = |test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/nvmfs/Cargo.toml","profile":{{"test":{test}}},
+                "target":{{"kind":["test"],"name":"fsck"}},"executable":{executable}}}"#
+            )
+            .replace('\n', " ")
+        };
+        let found = suite(&artifact(true, r#""/t/fsck-1""#)).unwrap();
+        assert_eq!(
+            (found.name.as_str(), found.folder.as_path()),
+            ("nvmfs/fsck", Path::new("/r/crates/nvmfs"))
+        );
+        assert_eq!(found.program, Path::new("/t/fsck-1"));
+        assert_eq!(suite(&artifact(false, r#""/t/heddle""#)), None, "a program, not a test");
+        assert_eq!(suite(&artifact(true, "null")), None, "a test that was not built");
+        assert_eq!(suite("   Compiling"), None);
+    }
+}
