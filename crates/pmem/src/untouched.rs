@@ -2,7 +2,8 @@
 //! 4 KiB copy. Mapping all of them when a process attaches would cost short-lived ones more than they ever use. So the pages around a
 //! place that is going to be stored to are mapped together.
 //!
-//! State       a bit for each step of [`STEP_BYTES`]: it was asked for. Pages may be mapped without it, and are then merely asked for again.
+//! State       a bit for each step of [`STEP_BYTES`]: it was asked for. Pages may be mapped without it, and are then merely asked for
+//!             again.
 
 use crate::mapping::Mapping;
 use rustix::mm::Advice;

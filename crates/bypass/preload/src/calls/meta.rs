@@ -144,7 +144,8 @@ fn advise(used: &Used, len: i64, advice: c_int) -> Served<()> {
 // As ftruncate(2).
 same! {
     [ftruncate ftruncate64] (fd: c_int, len: i64) {
-        |call: _| served(fd, Count::Resize, |used| may_grow_to(len).and_then(|()| used.file().truncate(used.fd(), len)), zero_or_errno, call)
+        |call: _| served(fd, Count::Resize, |used| may_grow_to(len).and_then(|()| used.file().truncate(used.fd(), len)),
+            zero_or_errno, call)
     }
 }
 // As fallocate(2).
