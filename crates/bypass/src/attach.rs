@@ -102,7 +102,7 @@ fn look(told: &Told) -> Found {
     let Some(dir) = heddle_mount_of(told.dev) else { return Found::Foreign };
     let attached = place::socket_for_mount(&dir)
         .map_err(|error| error.to_string())
-        .and_then(|socket| client::attach(&socket).map_err(|error| error.to_string()));
+        .and_then(|place| client::attach(place).map_err(|error| error.to_string()));
     match attached {
         Ok(fs) => Found::Ours(Box::leak(Box::new(Attachment { fs, dev: told.dev }))),
         Err(why) => Found::Refused(Box::leak(why.into_boxed_str())),

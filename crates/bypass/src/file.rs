@@ -10,8 +10,9 @@
 
 use crate::attach::Attachment;
 use crate::error::errno_of;
+use crate::lock::Lock;
 use crate::tell::Told;
-use heddle_nvmfs::NvmFs;
+use heddle_nvmfs::{KernelPages, NvmFs};
 use heddle_vfs::{Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SeekTarget, SetAttr, Time};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -46,14 +47,20 @@ static BROKEN: AtomicBool = AtomicBool::new(false);
 /// Longest single call, as the kernel's.
 const CALL_BYTES_MAX: usize = 0x7fff_f000;
 
+/// What the engine gave, once for a process.
+struct Opened {
+    handle: Handle,
+    pages: KernelPages<'static>,
+}
+
 /// See the module.
 pub struct File {
     at: &'static Attachment,
     told: Told,
     flags: OpenFlags,
     append: AtomicBool,
-    handle: AtomicPtr<Handle>,
-    /// The process whose handle that is.
+    opened: AtomicPtr<Opened>,
+    /// The process that opened it.
     opened_by: AtomicU32,
     announced: AtomicBool,
     lock: Lock,
@@ -72,7 +79,7 @@ impl File {
             told,
             flags,
             append: AtomicBool::new(flags.append),
-            handle: AtomicPtr::new(std::ptr::null_mut()),
+            opened: AtomicPtr::new(std::ptr::null_mut()),
             opened_by: AtomicU32::new(0),
             announced: AtomicBool::new(false),
             lock: Lock::new(),
@@ -86,6 +93,7 @@ impl File {
     ///
     /// # Safety
     /// As for read(2): `buf` is valid for writes of `len` bytes.
+    #[inline]
     pub unsafe fn read_at(&self, buf: *mut u8, len: usize, offset: i64) -> Served<usize> {
         let Ok(from) = u64::try_from(offset) else { return Ok(Err(Errno::INVAL)) };
         if !self.flags.read {
@@ -103,6 +111,7 @@ impl File {
     ///
     /// # Safety
     /// As for write(2): `buf` is valid for reads of `len` bytes.
+    #[inline]
     pub unsafe fn write_at(
         &self,
         fd: BorrowedFd<'_>,
@@ -186,6 +195,16 @@ impl File {
     fn size(&self) -> Result<u64, Passed> {
         let attr = self.engine_even_if_mapped(|fs, handle| fs.getattr(handle.ino))?;
         attr.map(|attr| attr.size_bytes).map_err(|_| Passed::Engine)
+    }
+
+    /// What the kernel said of it when it was opened.
+    pub fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Do writes go to its end?
+    pub fn appends(&self) -> bool {
+        self.append.load(SeqCst)
     }
 
     /// As fsync(2) and fdatasync(2).
@@ -291,79 +310,98 @@ impl File {
 
     /// The last descriptor of this process is closed.
     pub fn close(self) {
-        let handle = self.handle.swap(std::ptr::null_mut(), SeqCst);
-        if handle.is_null() || self.opened_by.load(SeqCst) != process() {
+        let opened = self.opened.swap(std::ptr::null_mut(), SeqCst);
+        if opened.is_null() || self.opened_by.load(SeqCst) != process() {
             // A parent's: it gives it back itself.
             return;
         }
         // SAFETY: it came from `Box::into_raw` and was taken out above.
-        let handle = unsafe { Box::from_raw(handle) };
-        if !BROKEN.load(SeqCst) {
-            let _ = catch_unwind(AssertUnwindSafe(|| self.at.fs.release(*handle)));
-        }
+        let opened = unsafe { Box::from_raw(opened) };
+        self.release(opened.handle);
     }
 
     fn unless_mapped(&self) -> Result<(), Passed> {
-        match self.handle()? {
-            Ok(handle) if self.at.fs.has_kernel_pages(handle) => Err(Passed::Mapped),
-            _ => Ok(()),
+        match self.opened()? {
+            Ok(opened) => opened.unless_mapped(),
+            Err(_) => Ok(()),
         }
     }
 
+    #[inline]
     fn engine<T>(&self, call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>) -> Served<T> {
-        self.unless_mapped()?;
-        self.engine_even_if_mapped(call)
+        match self.opened()? {
+            Ok(opened) => {
+                opened.unless_mapped()?;
+                self.call(opened, call)
+            }
+            Err(errno) => Ok(Err(errno)),
+        }
     }
 
     fn engine_even_if_mapped<T>(
         &self,
         call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>,
     ) -> Served<T> {
-        let handle = match self.handle()? {
-            Ok(handle) => handle,
-            Err(errno) => return Ok(Err(errno)),
-        };
-        match guarded(|| call(&self.at.fs, handle))? {
-            Ok(done) => Ok(Ok(done)),
-            // No lane was free, or the handle is not what it was: the kernel's answer counts.
-            Err(Error::NoMemory | Error::Stale | Error::BadHandle) => Err(Passed::Engine),
-            Err(error) => Ok(Err(errno_of(&error))),
+        match self.opened()? {
+            Ok(opened) => self.call(opened, call),
+            Err(errno) => Ok(Err(errno)),
         }
     }
 
-    /// The engine's handle, of this very process.
-    fn handle(&self) -> Served<&Handle> {
-        let handle = self.handle.load(SeqCst);
-        if !handle.is_null() && self.opened_by.load(SeqCst) == process() {
-            // SAFETY: freed by `close` alone, which takes the file.
-            return Ok(Ok(unsafe { &*handle }));
+    #[inline]
+    fn call<T>(
+        &self,
+        opened: &Opened,
+        call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>,
+    ) -> Served<T> {
+        match guarded(|| call(&self.at.fs, &opened.handle))? {
+            Ok(done) => Ok(Ok(done)),
+            Err(error) => refused(&error),
         }
-        self.open_handle()
+    }
+
+    /// What the engine gave this very process.
+    #[inline]
+    fn opened(&self) -> Served<&Opened> {
+        let opened = self.opened.load(SeqCst);
+        if !opened.is_null() && self.opened_by.load(SeqCst) == process() {
+            // SAFETY: freed by `close` alone, which takes the file.
+            return Ok(Ok(unsafe { &*opened }));
+        }
+        self.open()
     }
 
     #[cold]
-    fn open_handle(&self) -> Served<&Handle> {
+    fn open(&self) -> Served<&Opened> {
         // The kernel has checked who may; the inode cannot end before its descriptor is closed (F1).
-        let opened = guarded(|| self.at.fs.open(&Cred::root(), Ino(self.told.ino), self.flags))?;
-        let fresh = match opened {
-            Ok(handle) => Box::into_raw(Box::new(handle)),
+        let handle = match guarded(|| self.at.fs.open(&Cred::root(), Ino(self.told.ino), self.flags))? {
+            Ok(handle) => handle,
             Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
             Err(_) => return Err(Passed::Engine),
         };
-        let old = self.handle.load(SeqCst);
+        let Some(pages) = self.at.fs.kernel_pages(&handle) else {
+            self.release(handle);
+            return Err(Passed::Engine);
+        };
+        let fresh = Box::into_raw(Box::new(Opened { handle, pages }));
+        let old = self.opened.load(SeqCst);
         let mine = self.opened_by.load(SeqCst) == process();
         // A parent's handle stays in the parent: its box here is a copy that is left alone.
-        if (mine && !old.is_null()) || self.handle.compare_exchange(old, fresh, SeqCst, SeqCst).is_err() {
+        if (mine && !old.is_null()) || self.opened.compare_exchange(old, fresh, SeqCst, SeqCst).is_err() {
             // SAFETY: nobody has seen it.
-            let unused = unsafe { Box::from_raw(fresh) };
-            let _ = guarded(|| {
-                self.at.fs.release(*unused);
-                Ok(())
-            });
+            self.release(unsafe { Box::from_raw(fresh) }.handle);
         }
         self.opened_by.store(process(), SeqCst);
         // SAFETY: not null, freed by `close` alone, which takes the file.
-        Ok(Ok(unsafe { &*self.handle.load(SeqCst) }))
+        Ok(Ok(unsafe { &*self.opened.load(SeqCst) }))
+    }
+
+    fn release(&self, handle: Handle) {
+        // A panic is noted; a handle that is not given back is the engine's to find.
+        let _given_back = guarded(|| {
+            self.at.fs.release(handle);
+            Ok(())
+        });
     }
 
     /// F3.
@@ -405,6 +443,23 @@ impl File {
     }
 }
 
+impl Opened {
+    #[inline]
+    fn unless_mapped(&self) -> Result<(), Passed> {
+        if self.pages.are_kept() { Err(Passed::Mapped) } else { Ok(()) }
+    }
+}
+
+#[cold]
+fn refused<T>(error: &Error) -> Served<T> {
+    match error {
+        // No lane was free, or the handle is not what it was: the kernel's answer counts.
+        Error::NoMemory | Error::Stale | Error::BadHandle => Err(Passed::Engine),
+        error => Ok(Err(errno_of(error))),
+    }
+}
+
+#[inline]
 fn guarded<T>(call: impl FnOnce() -> heddle_vfs::Result<T>) -> Result<heddle_vfs::Result<T>, Passed> {
     if BROKEN.load(SeqCst) {
         return Err(Passed::Engine);
@@ -416,6 +471,7 @@ fn guarded<T>(call: impl FnOnce() -> heddle_vfs::Result<T>) -> Result<heddle_vfs
 }
 
 /// Which process this is: a forked child is another one.
+#[inline]
 fn process() -> u32 {
     PROCESS.load(SeqCst)
 }
@@ -444,43 +500,5 @@ unsafe impl rustix::ioctl::Ioctl for Announce {
 
     unsafe fn output_from_ptr(_: rustix::ioctl::IoctlOutput, _: *mut libc::c_void) -> rustix::io::Result<()> {
         Ok(())
-    }
-}
-
-/// A lock that a forked child can open: whoever held it does not exist there.
-struct Lock(AtomicU32);
-
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const WAITED_FOR: u32 = 2;
-
-impl Lock {
-    const fn new() -> Lock {
-        Lock(AtomicU32::new(FREE))
-    }
-
-    fn hold(&self) -> Held<'_> {
-        if self.0.compare_exchange(FREE, HELD, SeqCst, SeqCst).is_err() {
-            while self.0.swap(WAITED_FOR, SeqCst) != FREE {
-                let flags = rustix::thread::futex::Flags::PRIVATE;
-                // Whatever it says, the word is looked at again.
-                let _ = rustix::thread::futex::wait(&self.0, flags, WAITED_FOR, None);
-            }
-        }
-        Held(self)
-    }
-
-    fn reset(&self) {
-        self.0.store(FREE, SeqCst);
-    }
-}
-
-struct Held<'l>(&'l Lock);
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if self.0.0.swap(FREE, SeqCst) == WAITED_FOR {
-            let _ = rustix::thread::futex::wake(&self.0.0, rustix::thread::futex::Flags::PRIVATE, 1);
-        }
     }
 }

@@ -7,7 +7,7 @@
 //! **Coherence.** Before the first change of a file past the mount, its descriptor says so
 //! ([`heddle_vfs::ioctl::CHANGES_PAST_THE_MOUNT`]): the mount then lets the kernel keep no attributes of it (time to live 0) until the
 //! descriptor is closed for good. While anybody has the file mapped through the mount, the engine says so
-//! ([`heddle_nvmfs::NvmFs::has_kernel_pages`]) and every call goes through the mount; a write that was under way when the first
+//! ([`heddle_nvmfs::KernelPages`]) and every call goes through the mount; a write that was under way when the first
 //! page was mapped is made again through the mount. So no write is lost under a dirty page and no page stays old.
 //!
 //! **Where this library may not panic or fail**: a panic of the engine is caught; from then on everything goes through the mount.
@@ -17,10 +17,12 @@
 mod attach;
 mod error;
 mod file;
+mod lock;
 mod tell;
 
 pub use attach::{Attachment, Attachments, Found};
 pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served, this_is_a_child};
+pub use heddle_nvmfs::after_fault;
 pub use heddle_vfs::RangeOp;
 pub use tell::Told;

@@ -11,17 +11,18 @@ pub mod top;
 use crate::image::mounted_image;
 use anyhow::{Context, Result};
 use heddle_nvmfs::counters::Counters;
+use heddle_nvmfs::place::Place;
 use heddle_nvmfs::{client, place};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The socket of the file system that is mounted at (or above) a directory, or made from an image.
-fn socket_of(path: &Path) -> Result<PathBuf> {
+fn socket_of(path: &Path) -> Result<Place> {
     let meta = path.metadata().with_context(|| format!("cannot look at {}", path.display()))?;
     Ok(if meta.is_dir() { place::socket_for_mount(path)? } else { place::socket_for(path)? })
 }
 
-fn reading(socket: &Path) -> Result<Counters> {
-    Ok(client::counters(socket)?)
+fn reading(socket: &Place) -> Result<Counters> {
+    Ok(client::counters(socket.clone())?)
 }
 
 /// What the mount is made from, for a headline.

@@ -38,8 +38,7 @@ const LIBRARY: &str = "libheddle_preload.so";
 /// Runs the command: on success this process becomes the program.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(image) = &args.image {
-        let socket = place::socket_for(image)?;
-        client::attach(&socket).map(drop)?;
+        client::attach(place::socket_for(image)?).map(drop)?;
     }
     let library = library()?;
     let [program, rest @ ..] = args.command.as_slice() else { return Err(anyhow!("no program is given")) };

@@ -87,6 +87,7 @@ traps! {
     every_call_that_is_served_gives_what_the_kernel_gives = "plain", ["read", "write", "seek", "sync", "stat", "resize"];
     wrong_calls_fail_with_the_kernels_numbers = "errors", ["opened", "write"];
     a_buffer_that_is_not_there_is_an_error_and_not_the_end = "bad_buffers", ["write", "read"];
+    a_buffer_that_goes_in_the_middle_of_a_read_is_not_the_end = "taken_away", ["write", "read"];
     duplicates_share_the_offset = "dup", ["write"];
     a_forked_child_shares_the_offset = "fork", ["write"];
     programs_that_are_started_share_the_offset = "exec", ["write"];
@@ -99,6 +100,7 @@ traps! {
     handlers_of_signals_may_write = "handlers", ["write", "read"];
     a_file_may_be_closed_under_its_writers = "closed", ["write"];
     the_kernels_own_copies_see_the_offset_and_the_size = "copies", ["write"];
+    ranges_are_copied_between_files = "ranges", ["write", "read"];
     the_limit_of_the_file_size_holds = "limits", [];
 }
 
@@ -226,6 +228,24 @@ except OSError as error:
     assert error.errno == 22
 assert os.pread(fd, 10, 5) == bytes(10)
 ";
+
+#[test]
+fn what_cp_copies_goes_past_the_kernel() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+    fs::write(place.path("source"), &bytes).unwrap();
+    let (first, second) = (mounted.path("first"), mounted.path("second"));
+    let copies = [(place.path("source"), &first), (first.clone(), &second)];
+    for (from, to) in copies {
+        let (out, report) = run(&place, &["cp", from.to_str().unwrap(), to.to_str().unwrap()]);
+        went_well(&out);
+        assert_eq!(fs::read(to).unwrap(), bytes);
+        assert_eq!(sum(&report, "bytes_written"), bytes.len() as u64, "{report:?}");
+        assert!(report.iter().all(|line| line["passed_on"]["kernel_offset"] == 0), "{report:?}");
+    }
+}
 
 #[test]
 fn advice_about_reading_does_not_take_a_file_away_from_the_bypass() {

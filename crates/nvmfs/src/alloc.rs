@@ -294,6 +294,7 @@ fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) 
     }
     let mut pieces = Vec::new();
     if map.take(&mut own.cursor, keep_max(map) as u64, Purpose::Data, &mut pieces) {
+        expect_stores(region, &pieces);
         for extent in pieces.iter().rev() {
             for i in (0..extent.count).rev() {
                 let kept = own.magazine.push(extent.block.plus(i));
@@ -331,7 +332,9 @@ fn take_last(
     purpose: Purpose,
     out: &mut Vec<Extent>,
 ) -> bool {
+    let first = out.len();
     if map.take(&mut own.cursor, count, purpose, out) {
+        expect_stores(region, &out[first..]);
         return true;
     }
     if own.limbo.blocks() == 0 && own.magazine.len() == 0 {
@@ -341,6 +344,13 @@ fn take_last(
     region.fence();
     return_all(map, own);
     map.take(&mut own.cursor, count, purpose, out)
+}
+
+/// Blocks that came out of the map may be strange to this process.
+fn expect_stores(region: &Region, extents: &[Extent]) {
+    for extent in extents {
+        region.expect_stores(extent.block.pos(), extent.count * BLOCK_BYTES as u64);
+    }
 }
 
 /// Gives back blocks that were taken for an operation that did not happen: nothing on media or in an index names them.

@@ -9,7 +9,7 @@ use crate::file::heddle::At;
 use crate::file::resize::NewState;
 use crate::file::{heddle, paper, range, read, resize};
 use crate::ids::PageNo;
-use crate::inode::InodeRef;
+use crate::inode::{InodeRef, KernelPages};
 use crate::lease::{LaneGuard, counted, enter, enter_for};
 use crate::log::chain;
 use crate::names::ops::Remove;
@@ -102,11 +102,9 @@ impl NvmFs {
         resize::set_state(&self.core, guard, inode, &new)
     }
 
-    /// Does the kernel keep pages of this file, because somebody has mapped it through the mount? Whoever works past the mount
-    /// asks before a call, and after a change: a change that the kernel's pages may have missed is made again through the mount
-    /// (protocol review, M1).
-    pub fn has_kernel_pages(&self, handle: &Handle) -> bool {
-        self.core.slot(handle.ino).is_none_or(|inode| inode.vi.has_kernel_pages())
+    /// Where to see whether the kernel keeps pages of this file; the handle must stay open meanwhile.
+    pub fn kernel_pages(&self, handle: &Handle) -> Option<KernelPages<'_>> {
+        self.open_inode(handle).ok().map(|inode| inode.vi.kernel_pages())
     }
 
     /// Closes a handle that no caller has. Without a lane (more threads than lanes) it stays counted, as one that is released does; the

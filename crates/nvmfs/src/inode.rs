@@ -192,6 +192,21 @@ pub struct Birth {
     pub now: Time,
 }
 
+/// Does the kernel keep pages of a file, because somebody has mapped it through the mount? Whoever works past the mount asks before a call,
+/// and after a change: a change that the kernel's pages may have missed is made again through the mount (protocol review, M1).
+#[derive(Clone, Copy)]
+pub struct KernelPages<'f>(&'f AtomicU32);
+
+impl KernelPages<'_> {
+    /// It does, now.
+    #[inline]
+    pub fn are_kept(self) -> bool {
+        // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
+        // One of the two sees the other.
+        self.0.load(SeqCst) != 0
+    }
+}
+
 impl VInode {
     /// 0 while nothing lives here.
     pub fn generation(&self) -> u64 {
@@ -268,11 +283,9 @@ impl VInode {
         self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
     }
 
-    /// Does the kernel keep pages of it for a mapping? Then what goes past the kernel would be lost or not seen (M1).
-    pub fn has_kernel_pages(&self) -> bool {
-        // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
-        // One of the two sees the other.
-        self.kernel_pages.load(SeqCst) != 0
+    /// Where the mount says whether the kernel keeps pages of it.
+    pub fn kernel_pages(&self) -> KernelPages<'_> {
+        KernelPages(&self.kernel_pages)
     }
 
     /// Counts a descriptor through which the kernel keeps pages, or counts it no more.

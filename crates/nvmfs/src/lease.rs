@@ -3,21 +3,25 @@
 //! A thread leases a lane at its first call and keeps it until it ends, or until the mount it belongs to is gone. Calls in
 //! calls (a callback that uses the file system, a signal handler) take a second lane.
 //!
-//! Invariants  I1  a lane is in the hands of one [`LaneGuard`] at a time: `busy` is the thread's own word.
+//! State       the thread's leases; and [`Words`], what every call needs of them, found by one look at the thread's memory: in a library
+//!             that is loaded such a look is a call.
+//! Invariants  I1  a lane is in the hands of one [`LaneGuard`] at a time: `busy` is the thread's own word, and is set before anything else.
 //!             I2  the arena outlives every lease in it: the robust list of the C library runs through it. So a lease holds
 //!                 the arena, and an unmounted arena stays mapped until the threads that worked in it end or mount again.
 //!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
 //!             I4  a lease that was the dead's is settled before it is used (L3 of the arena's `lanes`).
+//!             I5  `only` is the thread's lease if it has exactly one, and null while its leases change.
 //! Orderings   O1  `inside` is stored before `ended` is loaded, in program order only: who ends the file system stores `ended`, lets
 //!                 the kernel put a barrier into every running thread (membarrier), then loads `inside`.
 
-use crate::alloc::return_all;
-use crate::core::{Core, LANES};
+mod life;
+
+use crate::core::Core;
 use crate::counts::Kind;
 use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::lane::{Lane, Own};
-use crate::{process, settle};
+use crate::process;
 use heddle_arena::{Arena, LaneId};
 use heddle_vfs::{Error, Result};
 #[cfg(shuttle)]
@@ -26,6 +30,8 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
+
+pub use life::{give_back, held_blocks, leave};
 
 /// Memory of the process that a lane's operations reuse.
 #[derive(Default)]
@@ -56,11 +62,31 @@ thread_local! {
     #[allow(clippy::vec_box)]
     static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
 
-    /// The thread's lease, if it has but one: found without a search.
-    static ONLY: Cell<*const Lease> = const { Cell::new(std::ptr::null()) };
+    static WORDS: Words = const {
+        Words { core: Cell::new(std::ptr::null()), lane: Cell::new(0), only: Cell::new(std::ptr::null()) }
+    };
+}
 
+/// See the module. It has no destructor: it is there as long as the thread.
+struct Words {
     /// The innermost call that this thread is in: its mount and lane; null: none.
-    static CURRENT: Cell<(*const Core, u16)> = const { Cell::new((std::ptr::null(), 0)) };
+    core: Cell<*const Core>,
+    lane: Cell<u16>,
+    /// I5.
+    only: Cell<*const Lease>,
+}
+
+impl Words {
+    #[inline]
+    fn of_this_thread() -> *const Words {
+        WORDS.with(std::ptr::from_ref)
+    }
+
+    /// The innermost call is that one now; which it was before.
+    #[inline]
+    fn enter(&self, core: *const Core, lane: u16) -> (*const Core, u16) {
+        (self.core.replace(core), self.lane.replace(lane))
+    }
 }
 
 /// A lane in use by one call.
@@ -75,12 +101,14 @@ pub struct LaneGuard<'c> {
     pub scratch: &'c mut Scratch,
     arena: &'c Arena,
     busy: *const Cell<bool>,
+    words: *const Words,
     outer: (*const Core, u16),
     /// It is counted as a call.
     counted: bool,
 }
 
 impl Drop for LaneGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.counted {
             self.lane.counts.ends();
@@ -89,7 +117,10 @@ impl Drop for LaneGuard<'_> {
         self.lane.intent.logged();
         self.lane.intent.forget_dirs();
         crate::log::chain::rest_all(self.arena, self.own, self.id);
-        CURRENT.with(|current| current.set(self.outer));
+        // SAFETY: of this thread, and there as long as it; null in models.
+        if let Some(words) = unsafe { self.words.as_ref() } {
+            words.enter(self.outer.0, self.outer.1);
+        }
         if self.busy.is_null() {
             // A dead lane's (`of_the_dead`).
             return;
@@ -116,6 +147,7 @@ impl<'c> LaneGuard<'c> {
             scratch,
             arena: &core.arena,
             busy,
+            words: std::ptr::null(),
             outer: (std::ptr::null(), 0),
             counted: false,
         }
@@ -140,79 +172,102 @@ pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
 
 #[inline(always)]
 fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
-    // SAFETY: a lease takes itself out of `ONLY` before it goes (`drop`); its box keeps its place.
-    match unsafe { ONLY.with(Cell::get).as_ref() } {
-        Some(lease) if lease.is_of(core) && !lease.busy.get() => lease.begin(core, kind),
-        _ => find_lease(core)?.begin(core, kind),
+    let words = Words::of_this_thread();
+    // SAFETY: of this thread; a lease that `only` names is in its box (I5).
+    let only = unsafe { (*words).only.get().as_ref() };
+    if let Some(lease) = only
+        && lease.mount == core.id
+        && !lease.busy.get()
+        && lease.process == process::id()
+    {
+        lease.busy.set(true);
+        return begin(core, lease, words, kind);
     }
+    let lease = find_lease(core)?;
+    // SAFETY: it is busy, so it is not removed (`prune`), and its box keeps its place.
+    begin(core, unsafe { &*lease }, words, kind)
 }
 
-impl Lease {
-    #[inline]
-    fn is_of(&self, core: &Core) -> bool {
-        self.mount == core.id && self.process == process::id()
+/// With a lease that has just been made busy.
+#[inline(always)]
+fn begin<'c>(
+    core: &'c Arc<Core>,
+    lease: &Lease,
+    words: *const Words,
+    kind: Option<Kind>,
+) -> Result<LaneGuard<'c>> {
+    let lane = core.lane(lease.lane.0);
+    // After `busy`: a handler of a signal that comes between takes another lane, and leaves this word alone.
+    compiler_fence(SeqCst);
+    lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
+    compiler_fence(SeqCst);
+    // ORDERING: Relaxed, O1.
+    if core.root().ended.load(Relaxed) != 0 {
+        lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
+        lease.busy.set(false);
+        return Err(Error::Unmounted);
     }
-
-    /// Begins a call. The lease is not busy, and this thread's. Compiled into its callers, as all on the way to it: the guard is made
-    /// where it stays.
-    #[inline(always)]
-    fn begin<'c>(&self, core: &'c Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'c>> {
-        // First of all: a signal's handler from here on takes another.
-        self.busy.set(true);
-        compiler_fence(SeqCst);
-        let lane = core.lane(self.lane.0);
-        lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
-        compiler_fence(SeqCst);
-        // ORDERING: Relaxed, O1.
-        if core.root().ended.load(Relaxed) != 0 {
-            lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
-            self.busy.set(false);
-            return Err(Error::Unmounted);
-        }
-        if let Some(kind) = kind {
-            lane.counts.begins(kind);
-        }
-        let outer = CURRENT.with(|current| current.replace((Arc::as_ptr(core), self.lane.0)));
-        Ok(LaneGuard {
-            id: self.lane.0,
-            lane,
-            // SAFETY: I1: this thread holds the lease and it was not busy.
-            own: unsafe { lane.own() },
-            // SAFETY: as above.
-            scratch: unsafe { &mut *self.scratch.get() },
-            arena: &core.arena,
-            busy: &self.busy,
-            outer,
-            counted: kind.is_some(),
-        })
+    if let Some(kind) = kind {
+        lane.counts.begins(kind);
     }
+    Ok(LaneGuard {
+        id: lease.lane.0,
+        lane,
+        // SAFETY: I1: this thread holds the lease and it was not busy.
+        own: unsafe { lane.own() },
+        // SAFETY: as above.
+        scratch: unsafe { &mut *lease.scratch.get() },
+        arena: &core.arena,
+        busy: &lease.busy,
+        words,
+        // SAFETY: of this thread.
+        outer: unsafe { (*words).enter(Arc::as_ptr(core), lease.lane.0) },
+        counted: kind.is_some(),
+    })
 }
 
-/// A lease of this thread that is not busy; a new one if there is none.
+/// A lease of this mount that was not busy, and is now.
 #[cold]
 #[inline(never)]
-fn find_lease<'l>(core: &Arc<Core>) -> Result<&'l Lease> {
-    LEASES.with(|leases| {
+fn find_lease(core: &Arc<Core>) -> Result<*const Lease> {
+    let found = LEASES.try_with(|leases| {
         // Borrowed already: a signal came in the very middle of this function.
         let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
-        if leases.iter().any(|l| l.is_of(core) && l.busy.get() && holds_locks(core.lane(l.lane.0))) {
+        let process = process::id();
+        let mine = |l: &Lease| l.mount == core.id && l.process == process;
+        let free = leases.iter().position(|l| mine(l) && !l.busy.get());
+        if leases.iter().any(|l| mine(l) && l.busy.get() && holds_locks(core.lane(l.lane.0))) {
             return Err(Error::WouldDeadlock);
         }
-        let at = match leases.iter().position(|l| l.is_of(core) && !l.busy.get()) {
+        let at = match free {
             Some(at) => at,
             None => {
-                prune(&mut leases);
-                leases.push(Box::new(lease_lane(core, process::id())?));
+                change(&mut leases, |leases| {
+                    life::prune(leases);
+                    leases.push(Box::new(life::lease_lane(core, process)?));
+                    Ok(())
+                })?;
                 leases.len() - 1
             }
         };
-        ONLY.with(|only| {
-            only.set(if let [lease] = &leases[..] { &raw const **lease } else { std::ptr::null() })
-        });
-        let lease: *const Lease = &raw const *leases[at];
-        // SAFETY: a lease that is about to be busy is not removed, and its box keeps its place.
-        Ok(unsafe { &*lease })
-    })
+        leases[at].busy.set(true);
+        Ok(std::ptr::from_ref(&*leases[at]))
+    });
+    // The thread ends, and has given its lanes back.
+    found.unwrap_or(Err(Error::NoMemory))
+}
+
+/// Changes the thread's leases (I5).
+#[allow(clippy::vec_box)]
+fn change<T>(leases: &mut Vec<Box<Lease>>, with: impl FnOnce(&mut Vec<Box<Lease>>) -> T) -> T {
+    let only = |lease| WORDS.with(|words| words.only.set(lease));
+    only(std::ptr::null());
+    compiler_fence(SeqCst);
+    let done = with(leases);
+    if let [one] = leases.as_slice() {
+        only(&**one);
+    }
+    done
 }
 
 /// A call that takes no lane, counted in the one that the thread has.
@@ -243,16 +298,18 @@ pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
 /// The lane that this thread has leased.
 #[inline]
 fn leased(core: &Core) -> Option<u16> {
-    // SAFETY: as in `enter_as`.
-    if let Some(lease) = unsafe { ONLY.with(Cell::get).as_ref() }
-        && lease.is_of(core)
-    {
-        return Some(lease.lane.0);
+    let mine = |l: &Lease| l.mount == core.id && l.process == process::id();
+    // SAFETY: of this thread; a lease that `only` names is in its box (I5).
+    match unsafe { (*Words::of_this_thread()).only.get().as_ref() } {
+        Some(only) => mine(only).then_some(only.lane.0),
+        None => {
+            let one = |leases: &RefCell<Vec<Box<Lease>>>| {
+                let leases = leases.try_borrow().ok()?;
+                leases.iter().find(|l| mine(l)).map(|l| l.lane.0)
+            };
+            LEASES.try_with(one).ok().flatten()
+        }
     }
-    LEASES.with(|leases| {
-        let leases = leases.try_borrow().ok()?;
-        leases.iter().find(|l| l.is_of(core)).map(|l| l.lane.0)
-    })
 }
 
 /// Leases one.
@@ -263,7 +320,9 @@ fn first_lane(core: &Arc<Core>) -> Option<u16> {
 
 /// The lane of a dead holder, for what only the holder of a lane can do. The caller holds its lease, and settles it.
 pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> LaneGuard<'c> {
-    let outer = CURRENT.with(|current| current.replace((std::ptr::from_ref(core), lane)));
+    let words = Words::of_this_thread();
+    // SAFETY: of this thread.
+    let outer = unsafe { (*words).enter(core, lane) };
     let record = core.lane(lane);
     // SAFETY: the caller holds the lease, and no guard of it exists.
     let own = unsafe { record.own() };
@@ -274,6 +333,7 @@ pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> L
         scratch,
         arena: &core.arena,
         busy: std::ptr::null(),
+        words,
         outer,
         counted: false,
     }
@@ -286,91 +346,8 @@ fn holds_locks(lane: &Lane) -> bool {
 
 /// Calls `f` with mount and lane of the call that this thread is in, if it is in one.
 pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
-    let (core, lane) = CURRENT.with(Cell::get);
+    let (core, lane) = WORDS.with(|words| (words.core.get(), words.lane.get()));
     // SAFETY: set while a guard lives, which borrows the mount; this thread takes it back when the guard goes.
     let core = unsafe { core.as_ref()? };
     Some(f(core, lane))
-}
-
-fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
-    let leased = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
-    if leased.died {
-        settle::settle(core, leased.lane.0);
-    }
-    let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
-    // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
-    let own = unsafe { core.lane(leased.lane.0).own() };
-    own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
-    core.lane(leased.lane.0).mark(own);
-    core.lane(leased.lane.0).counts.comes();
-    let holder = u64::from(process) << 32 | u64::from(process::thread_id());
-    // ORDERING: Release, others only look at it.
-    core.lane(leased.lane.0).intent.holder.store(holder, Release);
-    let lease = Lease {
-        mount: core.id,
-        process,
-        lane: leased.lane,
-        busy: Cell::new(false),
-        scratch: UnsafeCell::default(),
-        core: Arc::downgrade(core),
-        arena: Arc::clone(&core.arena),
-    };
-    // If that fails the lane is given back.
-    crate::opens::equip(core, lease.lane.0)?;
-    Ok(lease)
-}
-
-/// Gives the calling thread's lanes of mounts that are gone back, and forgets those of a parent.
-#[allow(clippy::vec_box)]
-fn prune(leases: &mut Vec<Box<Lease>>) {
-    leases.retain(|l| l.busy.get() || (l.core.strong_count() > 0 && l.process == process::id()));
-}
-
-/// Gives the calling thread's lanes of this mount back: before it is unmounted.
-pub fn leave(core: &Core) {
-    // The thread may be ending: then its leases are given back anyway.
-    let _ = LEASES.try_with(|leases| leases.borrow_mut().retain(|l| l.busy.get() || l.mount != core.id));
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        ONLY.with(|only| only.set(std::ptr::null()));
-        if self.process != process::id() {
-            // I3.
-            return;
-        }
-        if self.busy.get() {
-            // The thread ends in the middle of a call: the kernel marks the lane, and whoever finds it settles it (I2: in this arena).
-            std::mem::forget(Arc::clone(&self.arena));
-            return;
-        }
-        let root = self.arena.root::<crate::core::Root>();
-        if let Some(core) = self.core.upgrade() {
-            // SAFETY: I1: the lease is not busy and belongs to this thread.
-            give_back(&core, unsafe { core.lane(self.lane.0).own() }, self.lane.0);
-            // ORDERING: Release, others only look at it.
-            core.lane(self.lane.0).intent.holder.store(0, Release);
-        }
-        let table = crate::core::lane_table_of(&self.arena, root);
-        // A failure would mean that another thread holds it, which I1 excludes.
-        let released = table.release(&self.arena, self.lane);
-        debug_assert!(released.is_ok());
-    }
-}
-
-/// Gives what a lane has to the others. The caller holds its lease.
-pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
-    crate::log::chain::let_go_all(core, own, lane);
-    // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's.
-    core.region.fence();
-    return_all(core.free_map(), own);
-    core.lane(lane).note_held(0);
-    crate::itable::return_all(core, own);
-}
-
-/// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.
-pub fn held_blocks(core: &Core) -> u64 {
-    // ORDERING: Relaxed, an estimate.
-    let used = core.root().lanes_used.load(Relaxed) as u16;
-    (1..=used).map(|lane| core.lane(lane).held()).sum()
 }

@@ -44,7 +44,9 @@ mod volume;
 mod xattr;
 
 pub use fs::NvmFs;
+pub use heddle_pmem::after_fault;
 pub use heddle_range_lock::Mode as LockMode;
+pub use inode::KernelPages;
 pub use recovery::{Progress, Report};
 #[cfg(not(loom))]
 pub use shared::{adopt, client, place, server, wire};

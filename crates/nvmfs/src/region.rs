@@ -14,7 +14,7 @@ pub use model::Region;
 mod model {
     use heddle_arena::sync::atomic::Ordering::{Relaxed, Release};
     use heddle_arena::sync::atomic::{AtomicU64, fence};
-    use heddle_pmem::{BLOCK_BYTES, Error, Pos};
+    use heddle_pmem::{BLOCK_BYTES, BadBuffer, Error, Pos};
     use std::collections::HashMap;
     use std::path::Path;
     use std::sync::{Arc, Mutex};
@@ -142,6 +142,20 @@ mod model {
         pub fn fence(&self) {
             // ORDERING: Release: stores before it are seen before stores behind it, no more.
             fence(Release);
+        }
+
+        /// A model has no pages.
+        pub fn expect_stores(&self, _at: Pos, _len_bytes: u64) {}
+
+        /// Callers of a model have their buffers.
+        pub fn read_out(&self, at: Pos, into: &mut [u8]) -> Result<(), BadBuffer> {
+            self.read(at, into);
+            Ok(())
+        }
+
+        pub fn zero_out(&self, into: &mut [u8]) -> Result<(), BadBuffer> {
+            into.fill(0);
+            Ok(())
         }
 
         pub fn read(&self, at: Pos, into: &mut [u8]) {

@@ -19,6 +19,7 @@
 compile_error!("heddle-pmem needs 64-bit little-endian Linux");
 
 pub mod bandwidth;
+mod caller;
 mod cpu;
 mod dirty;
 mod error;
@@ -33,7 +34,9 @@ mod probe;
 mod region;
 mod simulator;
 mod survive;
+mod untouched;
 
+pub use caller::{BadBuffer, after_fault};
 pub use error::{Error, Result};
 pub use holder::lock_holder;
 pub use lost::LOST_WORD;

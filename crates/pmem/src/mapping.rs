@@ -102,7 +102,7 @@ impl Mapping {
         })
     }
 
-    fn populate(&self, at: u64, bytes: u64, advice: Advice) -> Result<(), Errno> {
+    pub(crate) fn populate(&self, at: u64, bytes: u64, advice: Advice) -> Result<(), Errno> {
         let from = self.base.wrapping_add(at as usize);
         loop {
             // SAFETY: within the mapping; populating changes no byte.

@@ -142,7 +142,8 @@ impl Region {
         let (mapping, backend) =
             map_as_durably_as_possible(file.as_fd(), len_bytes, read_only).map_err(system("map", name))?;
         let (path, failure) = (path.map(Path::to_path_buf), Failure::default());
-        Ok(Region::new(mapping, Source { backend, read_only, file: Some(file), path, failure }))
+        let source = Source { backend, read_only, file: Some(file), path, failure };
+        Ok(Region::new(mapping, source).untouched())
     }
 
     /// Drops the lock of the file for all who share it: nobody will store to the region any more.

@@ -8,13 +8,15 @@
 //!                 noting costs other regions nothing.
 //! Orderings   O1  `store_u64` (Release) pairs with `load_u64` (Acquire).
 
+use crate::caller::{self, BadBuffer};
 use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
 use crate::survive::Guarded;
-use crate::{Error, LINE_BYTES, Pos};
+use crate::untouched::Untouched;
+use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +50,8 @@ pub struct Region {
     _guarded: Option<Guarded>,
     mapping: Arc<Mapping>,
     source: Source,
+    /// Of a region that was attached.
+    untouched: Option<Untouched>,
 }
 
 /// Where a region comes from.
@@ -121,6 +125,7 @@ impl Region {
             _guarded: None,
             mapping,
             source,
+            untouched: None,
         }
     }
 
@@ -137,6 +142,25 @@ impl Region {
 
     pub(crate) fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// The same, of which no page was touched by this process yet.
+    pub(crate) fn untouched(mut self) -> Region {
+        // Of another file, pages that are made writable would have to be written back.
+        let worth_it = !self.is_read_only() && self.backend() != Backend::File;
+        self.untouched = worth_it.then(|| Untouched::new(self.len_bytes));
+        self
+    }
+
+    /// Stores to a range are to come: what its first touch costs is paid for all of it together, if this process has not touched it yet.
+    #[inline]
+    pub fn expect_stores(&self, at: Pos, len_bytes: u64) {
+        if let Some(untouched) = &self.untouched
+            && len_bytes > 0
+        {
+            self.checked_store(at, len_bytes);
+            untouched.touch(&self.mapping, at.0, len_bytes);
+        }
     }
 
     /// Length in bytes, whole blocks.
@@ -304,18 +328,40 @@ impl Region {
     /// Copies out of the region. Bytes that another thread is storing meanwhile come out old, new or mixed.
     #[inline]
     pub fn read(&self, at: Pos, into: &mut [u8]) {
+        // Memory of the program's own is there.
+        let _all = self.read_out(at, into);
+    }
+
+    /// As [`Region::read`], into memory of a caller that may not be there.
+    ///
+    /// # Errors
+    /// [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault); else the fault is the process's.
+    #[inline]
+    pub fn read_out(&self, at: Pos, into: &mut [u8]) -> Result<(), BadBuffer> {
         self.checked_load(at, into.len() as u64);
         #[cfg(shuttle)]
         let (at, into) = {
             let (first, second) = into.split_at_mut(into.len() / 2);
             step();
             // SAFETY: checked above; the target is a live slice, which region memory never is.
-            unsafe { self.cpu.load(first.as_mut_ptr(), self.address(at.0), first.len()) }
+            unsafe { self.cpu.load(first.as_mut_ptr(), self.address(at.0), first.len()) };
             step();
             (at.plus(first.len() as u64), second)
         };
-        // SAFETY: checked above; the target is a live slice, which region memory never is.
-        unsafe { self.cpu.load(into.as_mut_ptr(), self.address(at.0), into.len()) }
+        // SAFETY: checked above; the target is a slice, which region memory never is.
+        caller::all(unsafe { self.cpu.load(into.as_mut_ptr(), self.address(at.0), into.len()) })
+    }
+
+    /// Fills memory of a caller with zeros: what a hole reads as.
+    ///
+    /// # Errors
+    /// As [`Region::read_out`].
+    pub fn zero_out(&self, into: &mut [u8]) -> Result<(), BadBuffer> {
+        const ZEROS: &[u8; BLOCK_BYTES] = &[0; BLOCK_BYTES];
+        into.chunks_mut(BLOCK_BYTES).try_for_each(|part| {
+            // SAFETY: as long as the zeros are; the target is a slice.
+            caller::all(unsafe { self.cpu.load(part.as_mut_ptr(), ZEROS.as_ptr(), part.len()) })
+        })
     }
 
     /// Loads one word atomically (Acquire); `at` is a multiple of 8.

@@ -97,6 +97,11 @@ fn region_at(address: usize) -> Option<(&'static crate::dirty::FirstError, usize
     })
 }
 
+/// Is this an address of a region?
+pub(crate) fn is_of_a_region(address: usize) -> bool {
+    region_at(address).is_some()
+}
+
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid siginfo; SIGBUS has an address.
     let address = unsafe { (*info).si_addr() } as usize;

@@ -39,6 +39,9 @@ pub enum Error {
     /// EFBIG
     #[error("beyond the largest file size of this engine")]
     FileTooBig,
+    /// EFAULT
+    #[error("the caller's buffer is no memory that can be stored to")]
+    BadBuffer,
     /// EINVAL
     #[error("invalid argument: {0}")]
     InvalidArgument(&'static str),
@@ -113,6 +116,7 @@ impl Error {
             Error::NoSpace | Error::NoInodes => libc::ENOSPC,
             Error::NoMemory => libc::ENOMEM,
             Error::FileTooBig => libc::EFBIG,
+            Error::BadBuffer => libc::EFAULT,
             Error::InvalidArgument(_) | Error::InvalidName => libc::EINVAL,
             Error::NameTooLong => libc::ENAMETOOLONG,
             Error::BadHandle => libc::EBADF,

@@ -1,7 +1,9 @@
 //! Buffers that are not there: a program that gives one gets EFAULT from the kernel, so it gets it from us.
 //!
-//! Before a call is served, one byte of each page of its buffer is touched by code of a known address; a fault there is not the
-//! program's but an answer: the handler (`signals`) goes on at `*_bad`. What is unmapped between this and the copy ends the program.
+//! What a read is copied to is found out by the copying itself: the engine's instructions that store there have a known address, and a
+//! fault of theirs ends the copy ([`heddle_bypass::after_fault`]). Before a write, and a call with a vector, is served, one byte of
+//! each page of its buffers is touched by code of a known address; a fault there is not the program's but an answer: the handler
+//! (`signals`) goes on at `*_bad`. What is unmapped between this and the copy ends the program.
 
 use std::ffi::c_void;
 
@@ -21,13 +23,14 @@ pub fn writable(at: *mut c_void, len: usize) -> bool {
     len == 0 || unsafe { heddle_touch_write(first, last) } == 0
 }
 
-/// Is this an instruction of the touching? Then where to go on.
-pub fn after_fault(instruction: usize) -> Option<usize> {
+/// Is this an instruction of the touching, or of a copy to a buffer? Then where to go on.
+pub fn after_fault(instruction: usize, address: usize) -> Option<usize> {
     let within = |start: usize, end: usize| (start..end).contains(&instruction).then_some(end);
     let read = heddle_touch_read as *const () as usize;
     let write = heddle_touch_write as *const () as usize;
     within(read, (&raw const heddle_touch_read_bad).addr())
         .or_else(|| within(write, (&raw const heddle_touch_write_bad).addr()))
+        .or_else(|| heddle_bypass::after_fault(instruction, address))
 }
 
 fn pages(at: *const c_void, len: usize) -> (usize, usize) {

@@ -2,7 +2,7 @@
 
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, forget_others, here};
-use crate::{report, signals};
+use crate::{barrier, report, signals};
 use rustix::fd::BorrowedFd;
 use std::mem::forget;
 
@@ -17,6 +17,7 @@ static START: extern "C" fn() = start;
 static END: extern "C" fn() = end;
 
 extern "C" fn start() {
+    barrier::start();
     report::start();
     signals::start();
     // SAFETY: these functions take no arguments and may be called at a fork.
@@ -46,6 +47,7 @@ extern "C" fn after_in_parent() {
 
 extern "C" fn after_in_child() {
     heddle_bypass::this_is_a_child();
+    barrier::start();
     each(|_, descriptor| {
         // SAFETY: a forked child has one thread.
         unsafe { descriptor.file.forked() };
@@ -56,8 +58,8 @@ extern "C" fn after_in_child() {
 }
 
 fn leave() {
-    let was = here(|h| h.busy.replace(false));
-    if was && here(|h| h.waiting.get()) != 0 {
+    let was = here().busy.replace(false);
+    if was && here().waiting.get() != 0 {
         signals::deliver_waiting();
     }
 }
@@ -65,7 +67,7 @@ fn leave() {
 /// A child that is made without fork(2)'s handlers, or another program in this process, is about to get the descriptors that
 /// survive exec(3).
 pub fn offsets_to_kernel(all: bool) {
-    if here(|h| h.is_vfork_child()) {
+    if here().is_vfork_child() {
         return;
     }
     let Some(_busy) = Busy::enter() else { return };
@@ -85,12 +87,12 @@ pub fn offsets_to_kernel(all: bool) {
 /// Before vfork(2): the child shares this memory, and may use every descriptor.
 pub extern "C" fn before_vfork() {
     offsets_to_kernel(true);
-    here(|h| h.vfork_in.set(rustix::process::getpid().as_raw_nonzero().get()));
+    here().vfork_in.set(rustix::process::getpid().as_raw_nonzero().get());
 }
 
 /// Before exec(3): this program may end here.
 pub extern "C" fn before_exec() {
-    if here(|h| h.is_vfork_child()) {
+    if here().is_vfork_child() {
         return;
     }
     offsets_to_kernel(false);

@@ -17,6 +17,7 @@
 //!
 //! No panic leaves an exported function: the engine's are caught (`heddle_bypass`), and nothing here panics.
 
+mod barrier;
 mod calls;
 mod descriptor;
 mod fault;
@@ -27,3 +28,4 @@ mod signals;
 mod stubs;
 mod table;
 mod thread;
+mod words;

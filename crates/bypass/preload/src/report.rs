@@ -114,7 +114,7 @@ pub fn start() {
 pub fn write() {
     let Some(path) = PATH.get() else { return };
     // A handler may end the program, but not allocate.
-    if here(|h| h.is_vfork_child() || h.is_in_handler()) {
+    if here().is_vfork_child() || here().is_in_handler() {
         return;
     }
     let Some(_busy) = crate::thread::Busy::enter() else { return };

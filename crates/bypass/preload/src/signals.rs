@@ -160,11 +160,13 @@ unsafe extern "C" fn arrive(signal: c_int, info: *mut siginfo_t, context: *mut c
     // SAFETY: the kernel gives both to a handler with SA_SIGINFO.
     let (known, ucontext) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };
     let fault = is_fault(signal, known);
-    if fault && let Some(next) = fault::after_fault(instruction(ucontext)) {
+    // SAFETY: a fault has an address.
+    if fault && let Some(next) = fault::after_fault(instruction(ucontext), unsafe { known.si_addr() }.addr())
+    {
         go_on_at(ucontext, next);
         return;
     }
-    if !fault && here(|h| h.busy.get()) && put_aside(signal, known, ucontext) {
+    if !fault && here().busy.get() && put_aside(signal, known, ucontext) {
         real::set_errno(errno);
         return;
     }
@@ -196,10 +198,9 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         return;
     }
     let frame = 0_u8;
-    let (depth, outer) = here(|h| {
-        let outer = h.handler_frame.replace((&raw const frame).addr());
-        (h.in_handler.replace(h.in_handler.get() + 1), outer)
-    });
+    let h = here();
+    let outer = h.handler_frame.replace((&raw const frame).addr());
+    let depth = h.in_handler.replace(h.in_handler.get() + 1);
     if flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the program gave it as a handler of this form.
         let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { transmute(handler) };
@@ -211,15 +212,15 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         // SAFETY: as above.
         unsafe { handler(signal) };
     }
-    here(|h| {
+    {
         h.in_handler.set(depth);
         h.handler_frame.set(outer);
-    });
+    };
 }
 
 /// Keeps the signal for later and blocks it until then; false if there is no room.
 fn put_aside(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
-    let at = here(|h| h.waiting.get());
+    let at = here().waiting.get();
     if at == WAITING_MAX {
         return false;
     }
@@ -227,7 +228,7 @@ fn put_aside(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool 
         // SAFETY: the thread's own; `deliver_waiting` runs when it is not busy, so not inside this.
         unsafe { (*waiting.0.get())[at].write(*info) };
     });
-    here(|h| h.waiting.set(at + 1));
+    here().waiting.set(at + 1);
     // SAFETY: a set of the interrupted context.
     unsafe { libc::sigaddset(&mut context.uc_sigmask, signal) };
     true
@@ -237,7 +238,7 @@ fn put_aside(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool 
 #[cold]
 pub fn deliver_waiting() {
     let errno = real::errno();
-    let count = here(|h| h.waiting.replace(0));
+    let count = here().waiting.replace(0);
     let mut blocked = MaybeUninit::<sigset_t>::uninit();
     // SAFETY: a live local.
     unsafe { libc::sigemptyset(blocked.as_mut_ptr()) };

@@ -5,13 +5,14 @@
 //!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
 //!                 leaves that to a later change if a thread is using it.
 
+use crate::barrier;
 use crate::descriptor::Descriptor;
 use crate::report::{Count, note_passed};
-use crate::thread::{Busy, Record, here, records};
+use crate::thread::{Busy, Here, Record, here, others, records};
 use heddle_bypass::{Attachments, File, Found, Told};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 const CHUNK: usize = 1024;
@@ -60,7 +61,8 @@ impl Changes {
 pub struct Used {
     descriptor: *const Descriptor,
     record: &'static Record,
-    fd: i32,
+    /// A whole word: what is moved by words must not wait for one that was stored in part.
+    fd: isize,
     _busy: Busy,
 }
 
@@ -74,10 +76,11 @@ impl Used {
     /// Its descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as far as the program's own calls are in order; else the kernel says EBADF.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
+        unsafe { BorrowedFd::borrow_raw(self.fd as i32) }
     }
 
     /// Counts a call that was served.
+    #[inline]
     pub fn served(&self, what: Count, bytes: usize) {
         self.record.counts.add(what, bytes);
     }
@@ -89,12 +92,14 @@ impl Used {
 }
 
 impl Drop for Used {
+    #[inline]
     fn drop(&mut self) {
         // ORDERING: Release, after all that was done with it: who finds it gone may give the file back (T1).
         self.record.uses.store(null_mut(), Release);
     }
 }
 
+#[inline]
 fn entry(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     let at = usize::try_from(fd).ok()?;
     let chunk = TABLE.get(at / CHUNK)?.load(SeqCst);
@@ -122,33 +127,40 @@ pub fn is_ours(fd: i32) -> bool {
 }
 
 /// The file of a number, for one call; `None` if it is not ours or must be passed on.
+#[inline(always)]
 pub fn using(fd: i32) -> Option<Used> {
     let entry = entry(fd)?;
     // Most numbers of a program are not ours: they cost no more than this.
     if entry.load(SeqCst).is_null() {
         return None;
     }
-    here(|h| {
-        if !h.may_serve() {
-            if h.is_in_handler() {
-                note_passed(h, heddle_bypass::Passed::InHandler);
-            }
+    let here = here();
+    if !here.may_serve() {
+        return passed_on(here);
+    }
+    let record = here.record();
+    let busy = Busy::enter()?;
+    loop {
+        let descriptor = entry.load(SeqCst);
+        if descriptor.is_null() {
             return None;
         }
-        let record = h.record();
-        let busy = Busy::enter()?;
-        loop {
-            let descriptor = entry.load(SeqCst);
-            if descriptor.is_null() {
-                return None;
-            }
-            record.uses.store(descriptor, SeqCst);
-            if entry.load(SeqCst) == descriptor {
-                return Some(Used { descriptor, record, fd, _busy: busy });
-            }
-            record.uses.store(null_mut(), SeqCst);
+        // ORDERING: Relaxed, O1 of `thread`.
+        record.uses.store(descriptor, Relaxed);
+        barrier::at_a_call();
+        if entry.load(SeqCst) == descriptor {
+            return Some(Used { descriptor, record, fd: fd as isize, _busy: busy });
         }
-    })
+        record.uses.store(null_mut(), Release); // ORDERING: Release, as when a call ends.
+    }
+}
+
+#[cold]
+fn passed_on(h: &Here) -> Option<Used> {
+    if h.is_in_handler() {
+        note_passed(h, heddle_bypass::Passed::InHandler);
+    }
+    None
 }
 
 /// A call of the C library gave out this number, for something that was opened with these flags: it means nothing of the past any
@@ -159,7 +171,7 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
     }
     let errno = crate::real::errno();
     forget(fd);
-    if posix_flags & libc::O_PATH == 0 && here(|h| h.may_serve()) {
+    if posix_flags & libc::O_PATH == 0 && here().may_serve() {
         take_up(fd, posix_flags);
     }
     crate::real::set_errno(errno);
@@ -177,12 +189,12 @@ fn take_up(fd: i32, posix_flags: i32) {
     let at = match MOUNTS.find(&told) {
         Found::Ours(at) => at,
         Found::Foreign => return,
-        Found::Refused(_) => return here(|h| h.record().counts.add(Count::NotTaken, 0)),
+        Found::Refused(_) => return here().record().counts.add(Count::NotTaken, 0),
     };
     let writes = posix_flags & libc::O_ACCMODE != libc::O_RDONLY;
     if writes && told.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
         // A write takes these bits away: the kernel knows when.
-        return here(|h| h.record().counts.add(Count::NotTaken, 0));
+        return here().record().counts.add(Count::NotTaken, 0);
     }
     let Some(entry) = entry_or_new(fd) else { return };
     let file = File::new(at, told, posix_flags);
@@ -194,14 +206,14 @@ fn take_up(fd: i32, posix_flags: i32) {
     let old = entry.swap(fresh, SeqCst);
     drop_number(old);
     drop(held);
-    here(|h| h.record().counts.add(Count::Opened, 0));
+    here().record().counts.add(Count::Opened, 0);
     drop(busy);
 }
 
 /// This number is closed, or about to be.
 pub fn forget(fd: i32) {
     let Some(entry) = entry(fd) else { return };
-    if entry.load(SeqCst).is_null() || here(|h| h.is_vfork_child()) {
+    if entry.load(SeqCst).is_null() || here().is_vfork_child() {
         return;
     }
     let _busy = Busy::enter();
@@ -226,7 +238,7 @@ pub fn forget_range(first: u32, last: u32) {
 
 /// `to` means what `fd` means.
 pub fn duplicated(fd: i32, to: i32) {
-    if fd == to || here(|h| h.is_vfork_child()) || !(is_ours(fd) || is_ours(to)) {
+    if fd == to || here().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
         return;
     }
     let Some(_busy) = Busy::enter() else { return };
@@ -266,7 +278,7 @@ fn drop_number(descriptor: *mut Descriptor) {
     if known.numbers.fetch_sub(1, SeqCst) != 1 {
         return;
     }
-    if records().any(|r| r.uses.load(SeqCst) == descriptor) {
+    if may_be_in_use(descriptor) {
         let mut list = CLOSED_IN_USE.load(SeqCst);
         if list.is_null() {
             list = Box::into_raw(Box::default());
@@ -279,13 +291,19 @@ fn drop_number(descriptor: *mut Descriptor) {
     give_back(descriptor);
 }
 
+/// Does a thread use a file that no entry names any more?
+fn may_be_in_use(descriptor: *mut Descriptor) -> bool {
+    // O1 and O2 of `thread`.
+    others() && !barrier::everywhere() || records().any(|r| r.uses.load(SeqCst) == descriptor)
+}
+
 /// Gives back what was in use when it was closed. The caller holds the table's lock.
 fn sweep() {
     // SAFETY: the table's lock is held; the list is never freed.
     let Some(list) = (unsafe { CLOSED_IN_USE.load(SeqCst).as_mut() }) else { return };
     list.retain(|address| {
         let descriptor = std::ptr::with_exposed_provenance_mut::<Descriptor>(*address);
-        let used = records().any(|r| r.uses.load(SeqCst) == descriptor);
+        let used = may_be_in_use(descriptor);
         if !used {
             give_back(descriptor);
         }

@@ -47,21 +47,21 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let socket = super::socket_of(&args.path)?;
+    let door = super::socket_of(&args.path)?;
     let enough = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&enough)).context("cannot catch signals")?;
     }
     let on_screen = std::io::stdout().is_terminal() && !args.json;
-    let mut then = super::reading(&socket)?;
+    let mut then = super::reading(&door)?;
     let mut shown = 0;
     while args.count.is_none_or(|count| shown < count) {
         if !wait(Duration::from_secs_f64(args.interval), &enough) {
             return Ok(());
         }
-        let now = match super::reading(&socket) {
+        let now = match super::reading(&door) {
             Ok(now) => now,
-            Err(error) if shown > 0 && !socket.exists() => {
+            Err(error) if shown > 0 && !door.socket.exists() => {
                 talk(&format!("heddle: {} was unmounted", args.path.display()));
                 drop(error);
                 return Ok(());

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <pthread.h>
@@ -103,6 +104,45 @@ static void bad_buffers(void) {
 	CHECK(readv(fd, (void *)16, 2) == -1 && errno == EFAULT);
 	CHECK(pread(fd, page + 4092, 4, 0) == 4 && memcmp(page + 4092, "kept", 4) == 0);
 	holds("kept");
+	/* A hole, and what ends in a page that is not there. */
+	struct iovec one = {page + 4096, 10};
+	CHECK(ftruncate(fd, 100000) == 0);
+	CHECK(pread(fd, page + 4096, 100, 50000) == -1 && errno == EFAULT);
+	CHECK(preadv(fd, &one, 1, 0) == -1 && errno == EFAULT);
+	CHECK(lseek(fd, 0, SEEK_SET) == 0 && read(fd, page + 4096, 10) == -1 && errno == EFAULT);
+	CHECK(lseek(fd, 0, SEEK_CUR) == 0 && read(fd, page, 4) == 4 && memcmp(page, "kept", 4) == 0);
+}
+
+static volatile int enough;
+
+static void *takes_away(void *page) {
+	while (!enough)
+		if (mprotect(page, 4096, PROT_NONE) || mprotect(page, 4096, PROT_READ | PROT_WRITE))
+			return page;
+	return NULL;
+}
+
+static void buffers_taken_away(void) {
+	/* In the middle of a read another thread takes its buffer away: the read fails or not, and all goes on. */
+	static char text[4096];
+	int fd = fresh(O_RDWR), failed = 0, done = 0;
+	memset(text, 'x', sizeof text);
+	CHECK(write(fd, text, sizeof text) == sizeof text);
+	char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_t thread;
+	void *problem;
+	CHECK(pthread_create(&thread, NULL, takes_away, page) == 0);
+	time_t began = time(NULL);
+	while (failed < 50 || done < 50) {
+		ssize_t n = pread(fd, page, sizeof text, 0);
+		CHECK(n > 0 || (n == -1 && errno == EFAULT));
+		n > 0 ? done++ : failed++;
+		CHECK(time(NULL) - began < 60);
+	}
+	enough = 1;
+	CHECK(pthread_join(thread, &problem) == 0 && problem == NULL);
+	CHECK(pread(fd, page, sizeof text, 0) == sizeof text && memcmp(page, text, sizeof text) == 0);
+	CHECK(pwrite(fd, "y", 1, 0) == 1);
 }
 
 static void dup_shares_the_offset(void) {
@@ -363,6 +403,45 @@ static void kernel_copies(void) {
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+static void ranges_are_copied(void) {
+	static char text[300000], back[sizeof text + 10];
+	char name[4096];
+	for (size_t i = 0; i < sizeof text; i++)
+		text[i] = 'a' + i % 23;
+	int fd = fresh(O_RDWR);
+	CHECK(write(fd, text, sizeof text) == sizeof text);
+	snprintf(name, sizeof name, "%s.copy", file);
+	int to = open(name, O_CREAT | O_TRUNC | O_RDWR, 0644);
+	CHECK(to >= 0 && write(to, "head", 4) == 4);
+	/* From a place that is given, to the offset; then from offset to offset. */
+	off_t at = 10;
+	CHECK(copy_file_range(fd, &at, to, NULL, 5, 0) == 5 && at == 15 && lseek(to, 0, SEEK_CUR) == 9);
+	CHECK(lseek(fd, 15, SEEK_SET) == 15);
+	size_t sum = 5;
+	for (ssize_t n; (n = copy_file_range(fd, NULL, to, NULL, 1 << 30, 0)) != 0; sum += n)
+		CHECK(n > 0);
+	CHECK(sum == sizeof text - 10 && lseek(fd, 0, SEEK_CUR) == sizeof text && write(to, "tail", 4) == 4);
+	CHECK(pread(to, back, sizeof back, 0) == sum + 8 && memcmp(back, "head", 4) == 0);
+	CHECK(memcmp(back + 4, text + 10, sum) == 0 && memcmp(back + 4 + sum, "tail", 4) == 0);
+	/* What is no copy. */
+	at = 0;
+	CHECK(copy_file_range(fd, (void *)8, to, NULL, 5, 0) == -1 && errno == EFAULT);
+	CHECK(copy_file_range(fd, &at, fd, &(off_t){3}, 5, 0) == -1 && errno == EINVAL);
+	CHECK(copy_file_range(fd, &at, fd, &(off_t){30}, 5, 0) == 5 && at == 5);
+	int reads = open(name, O_RDONLY), appends = open(name, O_WRONLY | O_APPEND);
+	at = 0;
+	CHECK(copy_file_range(fd, &at, reads, NULL, 5, 0) == -1 && errno == EBADF);
+	CHECK(copy_file_range(fd, &at, appends, NULL, 5, 0) == -1 && errno == EBADF && at == 0);
+	/* Another file system's: it may refuse, and the offsets stay right. */
+	int out = open(other, O_CREAT | O_TRUNC | O_RDWR, 0644);
+	CHECK(out >= 0 && write(out, "0123456789", 10) == 10 && lseek(out, 2, SEEK_SET) == 2 && lseek(to, 4, SEEK_SET) == 4);
+	ssize_t n = copy_file_range(out, NULL, to, NULL, 3, 0);
+	CHECK(n == 3 || (n == -1 && (errno == EXDEV || errno == EOPNOTSUPP)));
+	CHECK(lseek(to, 0, SEEK_CUR) == 4 + (n > 0 ? n : 0));
+	CHECK(write(to, "!", 1) == 1 && pread(to, back, 1, 4 + (n > 0 ? n : 0)) == 1 && back[0] == '!');
+	unlink(name);
+}
+
 static void limits(void) {
 	int fd = fresh(O_RDWR);
 	signal(SIGXFSZ, SIG_IGN);
@@ -378,7 +457,8 @@ int main(int argc, char **argv) {
 		{"fork", fork_shares_the_offset}, {"exec", exec_shares_the_offset}, {"vfork", vfork_child_closes_its_own},
 		{"stale", stale_numbers}, {"stdio", stdio_and_descriptors_mix}, {"appends", appends}, {"mappings", mappings},
 		{"handlers", handlers_in_the_middle}, {"closed", closed_under_writers}, {"copies", kernel_copies},
-		{"limits", limits},
+		{"ranges", ranges_are_copied},
+		{"limits", limits}, {"taken_away", buffers_taken_away},
 	};
 	if (argc != 4)
 		return 2;

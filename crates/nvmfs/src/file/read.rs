@@ -22,7 +22,7 @@ use crate::lease::{self, LaneGuard};
 use heddle_arena::sync::atomic::{AtomicU64, fence};
 use heddle_arena::sync::{spin_hint, spins};
 use heddle_arena::{Ptr, Shared};
-use heddle_pmem::{BLOCK_BYTES, Pos};
+use heddle_pmem::{BLOCK_BYTES, BadBuffer, Pos};
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::time::Instant;
@@ -95,12 +95,10 @@ fn read_page(
 
 /// Copies part of a page.
 pub fn copy_page(core: &Core, map: Map, within: u64, into: &mut [u8]) -> Result<()> {
-    let Some(block) = map.content() else {
-        into.fill(0);
-        return Ok(());
-    };
+    let bad = |BadBuffer| Error::BadBuffer;
+    let Some(block) = map.content() else { return core.region.zero_out(into).map_err(bad) };
     let from = block.pos().plus(within);
-    core.region.read(from, into);
+    core.region.read_out(from, into).map_err(bad)?;
     readable_still(core, from, into.len() as u64)
 }
 

@@ -58,6 +58,7 @@ impl Layout {
 }
 
 /// Chunk and index in it of an inode.
+#[inline]
 pub fn chunk_of(ino: Ino) -> (u64, u64) {
     (ino.0 / CHUNK_INODES, ino.0 % CHUNK_INODES)
 }

@@ -1,7 +1,8 @@
 //! Joining a file system that another process has mounted.
 
+use super::boot_id;
+use super::place::{Place, PlaceError};
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
-use super::{boot_id, place::PlaceError};
 use crate::core::{Core, Identity, Parts};
 use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
@@ -10,7 +11,7 @@ use crate::variant::Variant;
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -48,6 +49,16 @@ pub enum AttachError {
         /// The socket.
         socket: PathBuf,
     },
+    /// Somebody else listens there.
+    #[error("cannot attach through {}: who listens there is user {uid}. Memory is taken only from a daemon of root or of one's own user, or, \
+             where HEDDLE_RUNTIME_DIR says where to look, of the image's owner. Use the mount, or let one of these mount the image",
+            socket.display())]
+    Stranger {
+        /// The socket.
+        socket: PathBuf,
+        /// Whose daemon it is.
+        uid: u32,
+    },
     /// The daemon says no.
     #[error("cannot attach through {}: {why}", socket.display())]
     Refused {
@@ -74,15 +85,18 @@ pub enum AttachError {
     },
 }
 
-/// Joins the file system behind `socket` (see [`super::place`]). What comes back works as in the process that mounted it; when the
+/// Joins the file system behind a socket (see [`super::place`], also for who may answer there). What comes back works as in the process
+/// that mounted it; when the
 /// last clone of it is dropped, its memory is unmapped as soon as the threads that used it have ended or use another one.
 ///
 /// # Errors
 /// One variant of [`AttachError`] a cause.
-pub fn attach(socket: &Path) -> Result<NvmFs, AttachError> {
-    let (answer, [region, arena]) = ask(socket, Want::Attach)?;
-    let rubbish = |what: &str| AttachError::Rubbish { socket: socket.to_path_buf(), what: what.to_owned() };
-    let map = |why: String| AttachError::Map { socket: socket.to_path_buf(), why };
+pub fn attach(at: impl Into<Place>) -> Result<NvmFs, AttachError> {
+    let at = at.into();
+    let socket = &at.socket;
+    let (answer, [region, arena]) = ask(&at, Want::Attach)?;
+    let rubbish = |what: &str| AttachError::Rubbish { socket: socket.clone(), what: what.to_owned() };
+    let map = |why: String| AttachError::Map { socket: socket.clone(), why };
     if answer.boot != boot_id() {
         return Err(rubbish("it speaks of another boot of this machine"));
     }
@@ -106,13 +120,15 @@ pub fn attach(socket: &Path) -> Result<NvmFs, AttachError> {
     Ok(NvmFs { core: Arc::new(core) })
 }
 
-/// Takes a reading of what the file system behind `socket` has done. It works on a mount of any variant.
+/// Takes a reading of what the file system behind a socket has done. It works on a mount of any variant.
 ///
 /// # Errors
 /// As [`attach`].
-pub fn counters(socket: &Path) -> Result<Counters, AttachError> {
-    let (_, [file]) = ask(socket, Want::Counters)?;
-    let rubbish = |what: String| AttachError::Rubbish { socket: socket.to_path_buf(), what };
+pub fn counters(at: impl Into<Place>) -> Result<Counters, AttachError> {
+    let at = at.into();
+    let socket = &at.socket;
+    let (_, [file]) = ask(&at, Want::Counters)?;
+    let rubbish = |what: String| AttachError::Rubbish { socket: socket.clone(), what };
     let mut bytes = Vec::new();
     // The daemon's descriptor is at the end of what it has written.
     let mut file = File::from(file);
@@ -123,11 +139,12 @@ pub fn counters(socket: &Path) -> Result<Counters, AttachError> {
 }
 
 /// Connects, greets, and takes the answer.
-fn ask<const FDS: usize>(path: &Path, want: Want) -> Result<(Answer, [OwnedFd; FDS]), AttachError> {
-    let rubbish = |what: String| AttachError::Rubbish { socket: path.to_path_buf(), what };
+fn ask<const FDS: usize>(at: &Place, want: Want) -> Result<(Answer, [OwnedFd; FDS]), AttachError> {
+    let path = &at.socket;
+    let rubbish = |what: String| AttachError::Rubbish { socket: path.clone(), what };
     let no_daemon = |e: Errno| match e {
-        Errno::ACCESS | Errno::PERM => AttachError::Permission { socket: path.to_path_buf() },
-        other => AttachError::NoDaemon { socket: path.to_path_buf(), source: other.into() },
+        Errno::ACCESS | Errno::PERM => AttachError::Permission { socket: path.clone() },
+        other => AttachError::NoDaemon { socket: path.clone(), source: other.into() },
     };
     let address = SocketAddrUnix::new(path).map_err(no_daemon)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -136,6 +153,11 @@ fn ask<const FDS: usize>(path: &Path, want: Want) -> Result<(Answer, [OwnedFd; F
         set_socket_timeout(&socket, which, Some(ANSWER_MAX)).map_err(no_daemon)?;
     }
     connect(&socket, &address).map_err(no_daemon)?;
+    // Who listens there, whatever the name and its directory say.
+    let uid = socket_peercred(&socket).map_err(no_daemon)?.uid.as_raw();
+    if !at.trusts(uid) {
+        return Err(AttachError::Stranger { socket: path.clone(), uid });
+    }
     let mut packet = [0; PACKET_BYTES];
     // A refusal may come before the greeting has gone; it says more than the error of sending.
     let sent = wire::send(&socket, Hello::new(want).as_bytes(), &[]);
@@ -143,7 +165,7 @@ fn ask<const FDS: usize>(path: &Path, want: Want) -> Result<(Answer, [OwnedFd; F
         .map_err(|e| rubbish(sent.err().unwrap_or(e).to_string()))?;
     match Answer::parse(&packet[..len]) {
         None => Err(rubbish(format!("a packet of {len} bytes"))),
-        Some(Err(why)) => Err(AttachError::Refused { socket: path.to_path_buf(), why }),
+        Some(Err(why)) => Err(AttachError::Refused { socket: path.clone(), why }),
         Some(Ok(answer)) => {
             let fds = fds.try_into().map_err(|_| rubbish("the descriptors are missing".to_owned()))?;
             Ok((answer, fds))

@@ -5,6 +5,12 @@
 //! `/tmp/heddle-UID` where that is not set. A client looks in its own DIR first, then in `/run/heddle`.
 //!
 //! Who may attach but not read the image goes by its path: `DIR/UUID.image` is a symbolic link to it.
+//!
+//! **Who may answer.** A client maps what the daemon hands it, and a daemon that means harm could spoil the client's memory by way of
+//! it. So a client takes it only from a daemon of root or of its own user, by the kernel's word (SO_PEERCRED), whatever the directory
+//! says. Only where `$HEDDLE_RUNTIME_DIR` has named a place where others' daemons listen, it also takes it from the user who owns the
+//! image: who attaches to that image trusts him with its content already. By default that would let a stranger lay a socket into a
+//! `/tmp/heddle-UID` whose user has not made it yet, and lead him to a file system of his own.
 
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::volume::inspect;
@@ -12,7 +18,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Where root's daemons listen.
@@ -40,10 +46,43 @@ pub enum PlaceError {
     },
 }
 
+/// Where to knock, and who may answer.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The socket.
+    pub socket: PathBuf,
+    /// A user who may answer there besides root and one's own (see the module).
+    pub owner: Option<u32>,
+}
+
+impl From<&Path> for Place {
+    fn from(socket: &Path) -> Place {
+        Place { socket: socket.to_path_buf(), owner: None }
+    }
+}
+
+impl From<&PathBuf> for Place {
+    fn from(socket: &PathBuf) -> Place {
+        Place::from(socket.as_path())
+    }
+}
+
+impl Place {
+    /// May a daemon of this user answer?
+    pub fn trusts(&self, uid: u32) -> bool {
+        uid == 0 || uid == rustix::process::geteuid().as_raw() || self.owner == Some(uid)
+    }
+}
+
+/// The directory that was named, if one was.
+fn named_dir() -> Option<PathBuf> {
+    std::env::var_os("HEDDLE_RUNTIME_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
 /// The directory in which this user's daemons listen.
 pub fn runtime_dir() -> PathBuf {
-    if let Some(dir) = std::env::var_os("HEDDLE_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        return dir.into();
+    if let Some(dir) = named_dir() {
+        return dir;
     }
     let uid = rustix::process::geteuid();
     if uid.is_root() {
@@ -69,18 +108,21 @@ pub(crate) fn hex(uuid: [u8; 16]) -> String {
 ///
 /// # Errors
 /// [`PlaceError::Image`], [`PlaceError::NotAnImage`].
-pub fn socket_for(image: &Path) -> Result<PathBuf, PlaceError> {
-    let uuid = match uuid_of(image) {
+pub fn socket_for(image: &Path) -> Result<Place, PlaceError> {
+    let socket = match uuid_of(image) {
         Err(PlaceError::Image { path, source }) if source.kind() == io::ErrorKind::PermissionDenied => {
             let signed = [runtime_dir(), OF_ROOT.into()].iter().find_map(|dir| signed_in(dir, image));
-            return signed.ok_or(PlaceError::Image { path, source });
+            signed.ok_or(PlaceError::Image { path, source })?
         }
-        uuid => uuid?,
+        uuid => {
+            let name = socket_name(uuid?);
+            let own = runtime_dir().join(&name);
+            let roots = Path::new(OF_ROOT).join(&name);
+            if !own.exists() && roots.exists() { roots } else { own }
+        }
     };
-    let name = socket_name(uuid);
-    let own = runtime_dir().join(&name);
-    let roots = Path::new(OF_ROOT).join(&name);
-    Ok(if !own.exists() && roots.exists() { roots } else { own })
+    let owner = named_dir().and_then(|_| image.metadata().ok()).map(|meta| meta.uid());
+    Ok(Place { socket, owner })
 }
 
 /// The link beside a socket that names the image.
@@ -101,7 +143,7 @@ fn signed_in(dir: &Path, image: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// As [`socket_for`], and [`PlaceError::NotMounted`].
-pub fn socket_for_mount(dir: &Path) -> Result<PathBuf, PlaceError> {
+pub fn socket_for_mount(dir: &Path) -> Result<Place, PlaceError> {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     match source_of(&table, &dir) {
@@ -169,6 +211,15 @@ mod tests {
         assert_eq!(signed_in(dir.path(), Path::new("/no/such/image")), Some(socket));
         assert_eq!(signed_in(dir.path(), Path::new("/no/such/other")), None);
         assert_eq!(signed_in(Path::new("/no/such/dir"), Path::new("/no/such/image")), None);
+    }
+
+    #[test]
+    fn a_stranger_may_not_answer_unless_he_owns_the_image_and_his_place_was_named() {
+        let own = rustix::process::geteuid().as_raw();
+        let place = Place::from(Path::new("/tmp/heddle-1/0123.sock"));
+        assert!(place.trusts(0) && place.trusts(own) && !place.trusts(own + 4242));
+        let named = Place { owner: Some(own + 4242), ..place };
+        assert!(named.trusts(own + 4242) && !named.trusts(own + 4243));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::children::{House, start};
 use super::rubbish;
 use crate::common::Short;
 use heddle_nvmfs::client::{self, AttachError};
+use heddle_nvmfs::place::Place;
 use heddle_nvmfs::server::{Server, ServerError, ServerOptions};
 use heddle_vfs::{FileSystem, Ino};
 use std::os::unix::fs::PermissionsExt;
@@ -24,6 +25,31 @@ fn who_may_attach_is_decided_by_the_kernels_word() {
     // Whoever gets as far as the socket is asked for all that.
     std::fs::set_permissions(house.socket(), PermissionsExt::from_mode(0o777)).unwrap();
     start(&house, "is-nobody 54322 0").succeeds();
+}
+
+#[test]
+fn memory_is_not_taken_from_a_strangers_daemon() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become others");
+        return;
+    }
+    let nobody = 65534;
+    let house = House::unmounted(16 << 20);
+    for path in [house.place().to_path_buf(), house.place().join("image")] {
+        std::os::unix::fs::chown(path, Some(nobody), None).unwrap();
+    }
+    let mut daemon = start(&house, "serves-as-nobody");
+    daemon.is_ready(house.place());
+    let refusals = [client::attach(house.socket()).map(drop), client::counters(house.socket()).map(drop)];
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, AttachError::Stranger { uid: 65534, .. }), "{error}");
+        assert!(error.to_string().contains("HEDDLE_RUNTIME_DIR"), "{error}");
+    }
+    // Who names the place trusts the image's owner, and nobody else.
+    let named = |owner| Place { socket: house.socket().to_path_buf(), owner: Some(owner) };
+    assert!(matches!(client::attach(named(nobody - 1)).err().unwrap(), AttachError::Stranger { .. }));
+    client::attach(named(nobody)).unwrap().sync().unwrap();
 }
 
 #[test]

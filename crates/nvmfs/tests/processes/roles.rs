@@ -45,6 +45,7 @@ pub fn play(role: &str) {
         "closes-its-descriptors" => closes_its_descriptors(),
         "forks" => forks(),
         "listens-where-it-may-not" => listens_where_it_may_not(),
+        "serves-as-nobody" => serves_as_nobody(),
         "is-nobody" => is_nobody(number() as u32, number() != 0),
         other => panic!("no such role: {other}"),
     }
@@ -247,6 +248,13 @@ fn listens_where_it_may_not() {
     let error = Server::start(&volume, &options).err().unwrap().to_string();
     assert!(error.contains("ermission denied") && error.contains("HEDDLE_RUNTIME_DIR"), "{error}");
     volume.unmount();
+}
+
+/// A daemon of another user, until it is killed.
+fn serves_as_nobody() {
+    // SAFETY: a plain system call; all threads of this process become that user.
+    assert_eq!(unsafe { libc::setuid(65534) }, 0);
+    serves(false);
 }
 
 /// Attaches as a user without rights, in this group; `let_in` says what is expected.

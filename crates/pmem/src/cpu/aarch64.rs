@@ -95,21 +95,43 @@ impl Cpu {
         unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
     }
 
-    /// Copies out of memory that others may be writing.
+    /// Copies out of memory that others may be writing. How many bytes it could not store ([`super::after_fault`]); else 0.
     ///
     /// # Safety
-    /// `from` is readable and `to` writable for `len_bytes`; no overlap.
-    pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) {
-        let pairs_bytes = len_bytes & !15;
-        // SAFETY: every access stays within `len_bytes`; both sides may be unaligned in normal memory.
-        unsafe {
-            for offset in (0..pairs_bytes).step_by(16) {
-                asm!("ldp {a}, {b}, [{from}]", "stp {a}, {b}, [{to}]", a = out(reg) _, b = out(reg) _,
-                     from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
-            }
-            for offset in pairs_bytes..len_bytes {
-                to.add(offset).write(from.add(offset).read_volatile());
-            }
-        }
+    /// `from` is readable for `len_bytes`; so is `to` writable, unless faults end here; no overlap.
+    #[inline]
+    pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
+        // SAFETY: the caller's.
+        unsafe { super::heddle_load(to, from, len_bytes) }
     }
 }
+
+// x2 is what is still to be copied, at every instruction.
+std::arch::global_asm!(
+    ".pushsection .text.heddle_load,\"ax\",@progbits",
+    ".hidden heddle_load",
+    ".globl heddle_load",
+    ".type heddle_load,@function",
+    ".hidden heddle_load_end",
+    ".globl heddle_load_end",
+    ".p2align 4",
+    "heddle_load:",
+    "2: cmp x2, #16",
+    "b.lo 3f",
+    "ldp x3, x4, [x1]",
+    "stp x3, x4, [x0]",
+    "add x1, x1, #16",
+    "add x0, x0, #16",
+    "sub x2, x2, #16",
+    "b 2b",
+    "3: cbz x2, heddle_load_end",
+    "ldrb w3, [x1], #1",
+    "strb w3, [x0], #1",
+    "sub x2, x2, #1",
+    "b 3b",
+    "heddle_load_end:",
+    "mov x0, x2",
+    "ret",
+    ".size heddle_load, . - heddle_load",
+    ".popsection",
+);

@@ -3,6 +3,8 @@
 //! State       [`Cpu`]: what this processor offers, found once a region.
 //! Invariants  I1  memory that other threads may write is touched by assembly, volatile or atomic accesses only.
 //!             I2  every function here is a compiler barrier for memory, so nothing moves across a flush or a fence.
+//!             I3  between `heddle_load` and `heddle_load_end` nothing is on the stack and what is left to copy is in a register: whoever
+//!                 goes on at `heddle_load_end` after a fault returns how much that is.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -16,6 +18,18 @@ pub(crate) use aarch64::Cpu;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("heddle-pmem knows the cache instructions of x86_64 and aarch64 only");
+
+unsafe extern "C" {
+    /// Copies; gives the bytes that are left.
+    fn heddle_load(to: *mut u8, from: *const u8, len_bytes: usize) -> usize;
+    static heddle_load_end: u8;
+}
+
+/// Where to go on after a fault at `instruction`, if that is one of the copying's (I3).
+pub(crate) fn after_fault(instruction: usize) -> Option<usize> {
+    let (start, end) = (heddle_load as *const () as usize, (&raw const heddle_load_end).addr());
+    (start..end).contains(&instruction).then_some(end)
+}
 
 /// Cuts `len_bytes` at `at` into naturally aligned pieces of 1, 2, 4 or 8 bytes: the stores that cover exactly these
 /// bytes and of which none crosses a word.

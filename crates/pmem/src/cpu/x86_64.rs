@@ -4,7 +4,9 @@
 //! power-fail domain (ADR). `clwb` keeps the line cached, `clflushopt` drops it, `clflush` also waits for its turn.
 
 use crate::LINE_BYTES;
-use std::arch::{asm, x86_64::__cpuid_count};
+use std::arch::{asm, global_asm, x86_64::__cpuid_count};
+
+use super::heddle_load;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flush {
@@ -113,17 +115,14 @@ impl Cpu {
         unsafe { asm!("sfence", options(nostack, preserves_flags)) };
     }
 
-    /// Copies out of memory that others may be writing.
+    /// Copies out of memory that others may be writing. How many bytes it could not store ([`super::after_fault`]); else 0.
     ///
     /// # Safety
-    /// `from` is readable and `to` writable for `len_bytes`; no overlap.
+    /// `from` is readable for `len_bytes`; so is `to` writable, unless faults end here; no overlap.
     #[inline]
-    pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) {
-        // SAFETY: the caller's; the direction flag is clear, as the ABI demands.
-        unsafe {
-            asm!("rep movsb", inout("rcx") len_bytes => _, inout("rdi") to => _, inout("rsi") from => _,
-                 options(nostack, preserves_flags));
-        }
+    pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
+        // SAFETY: the caller's.
+        unsafe { heddle_load(to, from, len_bytes) }
     }
 }
 
@@ -181,3 +180,22 @@ unsafe fn nt_wide(to: *mut u8, from: *const u8, len_bytes: usize) {
         );
     }
 }
+
+// The direction flag is clear, as the ABI demands. A fault leaves in rcx what is still to be copied.
+global_asm!(
+    ".pushsection .text.heddle_load,\"ax\",@progbits",
+    ".hidden heddle_load",
+    ".globl heddle_load",
+    ".type heddle_load,@function",
+    ".hidden heddle_load_end",
+    ".globl heddle_load_end",
+    ".p2align 4",
+    "heddle_load:",
+    "mov rcx, rdx",
+    "rep movsb",
+    "heddle_load_end:",
+    "mov rax, rcx",
+    "ret",
+    ".size heddle_load, . - heddle_load",
+    ".popsection",
+);

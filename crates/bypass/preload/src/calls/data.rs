@@ -1,24 +1,19 @@
 //! Reading and writing.
 //!
 //! A vector is one call of the engine, through a buffer of ours, so that it is seen whole. What goes to the kernel without an
-//! offset of its own goes with ours.
+//! offset of its own goes with ours. Between two descriptors: `copies`.
 
-use super::meta::unlimited;
 use crate::report::Count;
 use crate::table::{Used, using};
+use crate::thread::here;
 use crate::{fault, real};
-use heddle_bypass::{Errno, Passed, Served, Told};
+use heddle_bypass::{Errno, Passed, Served};
 use libc::{c_int, c_void, iovec};
-use std::cell::Cell;
 
 /// Most elements of a vector, as the kernel's.
 const VECTOR_MAX: usize = 1024;
 
-thread_local! {
-    /// A limit of the file size was looked for so many calls ago: it is looked for now and then.
-    static LIMITLESS_FOR: Cell<u32> = const { Cell::new(0) };
-}
-
+#[inline]
 fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> isize) -> isize {
     match done {
         Ok(Ok(n)) => {
@@ -42,30 +37,42 @@ fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> i
     }
 }
 
+#[cold]
 fn bad() -> Served<usize> {
     Ok(Err(Errno::FAULT))
 }
 
-fn may_grow_to(end: i64) -> Result<(), Passed> {
-    LIMITLESS_FOR.with(|calls| match calls.get() {
-        0 => {
-            // None at all is the common case, asked for once in a while: a limit that the program sets later counts a little later.
-            let none = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_none();
-            calls.set(if none { 1024 } else { 0 });
-            if none { Ok(()) } else { unlimited(end) }
-        }
-        left => {
-            calls.set(left - 1);
+/// Calls between two looks for a limit of the file size.
+const LOOK_EVERY: u32 = 1024;
+
+/// Is no limit of the file size near? Else the kernel sees to it, and to its signal.
+#[inline]
+pub fn may_grow_to(end: i64) -> Result<(), Passed> {
+    let left = &here().limitless_for;
+    match left.get() {
+        0 => look_for_limit(end),
+        calls => {
+            left.set(calls - 1);
             Ok(())
         }
-    })
+    }
+}
+
+/// None at all is the common case, asked for once in a while: a limit that the program sets later counts a little later.
+#[cold]
+fn look_for_limit(end: i64) -> Result<(), Passed> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        None => {
+            here().limitless_for.set(LOOK_EVERY);
+            Ok(())
+        }
+        Some(limit) if u64::try_from(end).is_ok_and(|end| end > limit) => Err(Passed::Limited),
+        Some(_) => Ok(()),
+    }
 }
 
 fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
-    if !fault::writable(buf, len) {
-        return bad();
-    }
-    // SAFETY: it was looked at, and is the caller's promise.
+    // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
     unsafe { used.file().read(buf.cast(), len) }
 }
 
@@ -78,15 +85,16 @@ fn write_here(used: &Used, buf: *const c_void, len: usize) -> Served<usize> {
     unsafe { used.file().write(used.fd(), buf.cast(), len) }
 }
 
-fn read_at(used: &Used, buf: *mut c_void, len: usize, at: i64) -> Served<usize> {
-    if !fault::writable(buf, len) {
-        return bad();
-    }
-    // SAFETY: it was looked at, and is the caller's promise.
+/// Reads into a buffer of a caller.
+#[inline]
+pub fn read_at(used: &Used, buf: *mut c_void, len: usize, at: i64) -> Served<usize> {
+    // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
     unsafe { used.file().read_at(buf.cast(), len, at) }
 }
 
-fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bool) -> Served<usize> {
+/// Writes from a buffer of a caller.
+#[inline]
+pub fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bool) -> Served<usize> {
     if !fault::readable(buf, len) {
         return bad();
     }
@@ -157,6 +165,7 @@ positional! {
 }
 
 /// Calls with an offset of their own go on as they are.
+#[inline]
 fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> isize) -> isize {
     match done {
         Err(why) => {
@@ -381,78 +390,3 @@ vectors_with_flags! {
     preadv2, pwritev2;
     preadv64v2, pwritev64v2;
 }
-
-/// The kernel is about to need the size of the file, which it may not know.
-fn know_size(fd: c_int) {
-    if let Some(used) = using(fd) {
-        let errno = real::errno();
-        Told::refresh(used.fd());
-        real::set_errno(errno);
-    }
-}
-
-macro_rules! mapping {
-    ($($name:ident),*) => {$(
-        /// As mmap(2). The file's pages are the kernel's from the first touch on, and so are all calls on it (`heddle_bypass`).
-        ///
-        /// # Safety
-        /// As mmap(2).
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            at: *mut c_void,
-            len: usize,
-            protection: c_int,
-            flags: c_int,
-            fd: c_int,
-            from: i64,
-        ) -> *mut c_void {
-            if flags & libc::MAP_ANONYMOUS == 0 {
-                know_size(fd);
-            }
-            // SAFETY: the caller's promise.
-            unsafe { real::$name(at, len, protection, flags, fd, from) }
-        }
-    )*};
-}
-mapping!(mmap, mmap64);
-
-/// Calls of the kernel between two descriptors: with the kernel's offset for those that give none.
-fn between(files: [(c_int, *mut i64); 2], call: impl FnOnce() -> isize) -> isize {
-    for (fd, at) in files {
-        if at.is_null() {
-            super::numbers::give_away(fd);
-        }
-        know_size(fd);
-    }
-    call()
-}
-
-macro_rules! sending {
-    ($($name:ident),*) => {$(
-        /// As sendfile(2).
-        ///
-        /// # Safety
-        /// As sendfile(2).
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(to: c_int, from: c_int, at: *mut i64, len: usize) -> isize {
-            // SAFETY: the caller's promise.
-            between([(to, std::ptr::null_mut()), (from, at)], || unsafe { real::$name(to, from, at, len) })
-        }
-    )*};
-}
-sending!(sendfile, sendfile64);
-
-macro_rules! copying {
-    ($($name:ident),*) => {$(
-        /// As the C library's.
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(from: c_int, at: *mut i64, to: c_int, to_at: *mut i64, len: usize, flags: u32) -> isize {
-            // SAFETY: the caller's promise.
-            between([(from, at), (to, to_at)], || unsafe { real::$name(from, at, to, to_at, len, flags) })
-        }
-    )*};
-}
-copying!(copy_file_range, splice);

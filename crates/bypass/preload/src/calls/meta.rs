@@ -1,5 +1,6 @@
 //! Sizes, times, places: what belongs to a descriptor besides its data.
 
+use super::data::may_grow_to;
 use crate::real;
 use crate::report::Count;
 use crate::table::{Used, using};
@@ -143,7 +144,7 @@ fn advise(used: &Used, len: i64, advice: c_int) -> Served<()> {
 // As ftruncate(2).
 same! {
     [ftruncate ftruncate64] (fd: c_int, len: i64) {
-        |call: _| served(fd, Count::Resize, |used| unlimited(len).and_then(|()| used.file().truncate(used.fd(), len)), zero_or_errno, call)
+        |call: _| served(fd, Count::Resize, |used| may_grow_to(len).and_then(|()| used.file().truncate(used.fd(), len)), zero_or_errno, call)
     }
 }
 // As fallocate(2).
@@ -174,17 +175,8 @@ fn allocate(used: &Used, mode: c_int, at: i64, len: i64) -> Served<()> {
         libc::FALLOC_FL_INSERT_RANGE => RangeOp::Insert,
         _ => return Err(Passed::Unserved),
     };
-    unlimited(at.saturating_add(len))?;
+    may_grow_to(at.saturating_add(len))?;
     used.file().allocate(used.fd(), op, at, len)
-}
-
-/// Is no limit of the process near? Else the kernel sees to it, and to its signal.
-pub fn unlimited(end: i64) -> Result<(), Passed> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    match limit {
-        Some(limit) if u64::try_from(end).is_ok_and(|end| end > limit) => Err(Passed::Limited),
-        _ => Ok(()),
-    }
 }
 
 // As fstat(2).

@@ -1,6 +1,7 @@
 //! The exported functions, by what they do.
 
 mod aio;
+mod copies;
 mod data;
 mod meta;
 mod numbers;

@@ -1,0 +1,216 @@
+//! Mappings, and calls that move data between two descriptors.
+//!
+//! copy_file_range(2) between two files of ours goes to the engine, through a buffer, piece by piece. Between one of ours and one of
+//! another file system it goes to the kernel, with our offset for so long: as a rule the kernel refuses, and the program goes on with
+//! reads and writes, which are to be served.
+
+use super::data;
+use crate::report::Count;
+use crate::table::{Used, is_ours, using};
+use crate::{fault, real};
+use heddle_bypass::{Errno, Served, Told};
+use libc::{c_int, c_void};
+
+/// The kernel is about to need the size of the file, which it may not know.
+fn know_size(fd: c_int) {
+    if let Some(used) = using(fd) {
+        let errno = real::errno();
+        Told::refresh(used.fd());
+        real::set_errno(errno);
+    }
+}
+
+macro_rules! mapping {
+    ($($name:ident),*) => {$(
+        /// As mmap(2). The file's pages are the kernel's from the first touch on, and so are all calls on it (`heddle_bypass`).
+        ///
+        /// # Safety
+        /// As mmap(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            at: *mut c_void,
+            len: usize,
+            protection: c_int,
+            flags: c_int,
+            fd: c_int,
+            from: i64,
+        ) -> *mut c_void {
+            if flags & libc::MAP_ANONYMOUS == 0 {
+                know_size(fd);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { real::$name(at, len, protection, flags, fd, from) }
+        }
+    )*};
+}
+mapping!(mmap, mmap64);
+
+/// Calls of the kernel between two descriptors, which may wait: with the kernel's offset for those that give none.
+fn between(files: [(c_int, *mut i64); 2], call: impl FnOnce() -> isize) -> isize {
+    for (fd, at) in files {
+        if at.is_null() {
+            super::numbers::give_away(fd);
+        }
+        know_size(fd);
+    }
+    call()
+}
+
+macro_rules! sending {
+    ($($name:ident),*) => {$(
+        /// As sendfile(2).
+        ///
+        /// # Safety
+        /// As sendfile(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(to: c_int, from: c_int, at: *mut i64, len: usize) -> isize {
+            // SAFETY: the caller's promise.
+            between([(to, std::ptr::null_mut()), (from, at)], || unsafe { real::$name(to, from, at, len) })
+        }
+    )*};
+}
+sending!(sendfile, sendfile64);
+
+/// As splice(2).
+///
+/// # Safety
+/// As splice(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    at: *mut i64,
+    to: c_int,
+    to_at: *mut i64,
+    len: usize,
+    flags: u32,
+) -> isize {
+    // SAFETY: the caller's promise.
+    between([(from, at), (to, to_at)], || unsafe { real::splice(from, at, to, to_at, len, flags) })
+}
+
+/// As copy_file_range(2).
+///
+/// # Safety
+/// As copy_file_range(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copy_file_range(
+    from: c_int,
+    at: *mut i64,
+    to: c_int,
+    to_at: *mut i64,
+    len: usize,
+    flags: u32,
+) -> isize {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::copy_file_range(from, at, to, to_at, len, flags) };
+    match (is_ours(from), is_ours(to)) {
+        (true, true) if flags == 0 => match copied((from, at), (to, to_at), len) {
+            Some(Ok(done)) => done as isize,
+            Some(Err(errno)) => {
+                real::set_errno(errno.raw_os_error());
+                -1
+            }
+            None => between([(from, at), (to, to_at)], call),
+        },
+        (true, false) => {
+            know_size(from);
+            if at.is_null() { with_our_offset(from, call) } else { call() }
+        }
+        (false, true) if to_at.is_null() => with_our_offset(to, call),
+        (false, false) => call(),
+        _ => between([(from, at), (to, to_at)], call),
+    }
+}
+
+fn with_our_offset(fd: c_int, call: impl FnOnce() -> isize) -> isize {
+    let Some(used) = using(fd) else { return call() };
+    used.file().with_kernel_offset(used.fd(), call)
+}
+
+/// As much as goes through memory at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// Most that one call copies, as the kernel's.
+const COPY_BYTES_MAX: usize = 0x7fff_f000;
+
+/// Copies between two files of ours; `None`: that is the kernel's to do.
+fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<Result<usize, Errno>> {
+    let places = [from.1, to.1].into_iter().filter(|at| !at.is_null());
+    if places.into_iter().any(|at| !fault::writable(at.cast(), size_of::<i64>())) {
+        return Some(Err(Errno::FAULT));
+    }
+    let (source, first) = start_of(from)?;
+    let (target, to_first) = start_of(to)?;
+    if source == target {
+        // They may overlap, which depends on the size.
+        return None;
+    }
+    let mut piece = vec![0_u8; PIECE_BYTES.min(len)];
+    let len = len.min(COPY_BYTES_MAX);
+    let (mut done, mut failed) = (0, None);
+    while done < len {
+        let want = piece.len().min(len - done);
+        let read = one(from.0, Count::Read, |used| {
+            data::read_at(used, piece.as_mut_ptr().cast(), want, first.saturating_add(done as i64))
+        });
+        let moved = match read {
+            Some(Ok(0)) => break,
+            Some(Ok(n)) => one(to.0, Count::Write, |used| {
+                data::write_at(used, piece.as_ptr().cast(), n, to_first.saturating_add(done as i64), false)
+            }),
+            other => other,
+        };
+        match moved {
+            Some(Ok(n)) => done += n,
+            stopped => {
+                failed = Some(stopped);
+                break;
+            }
+        }
+    }
+    match failed {
+        // What was copied before counts.
+        Some(stopped) if done == 0 => return stopped,
+        _ => {}
+    }
+    for ((fd, at), first) in [(from, first), (to, to_first)] {
+        let now = first + done as i64;
+        if at.is_null() {
+            let _moved = using(fd).map(|used| used.file().seek(now, libc::SEEK_SET).is_ok());
+        } else {
+            // SAFETY: it was looked at, and is the caller's promise.
+            unsafe { at.write(now) };
+        }
+    }
+    Some(Ok(done))
+}
+
+/// Which file, and where a copy begins in it; `None`: the kernel has the offset, or it is opened in a way that the kernel refuses.
+fn start_of((fd, at): (c_int, *mut i64)) -> Option<([u64; 3], i64)> {
+    let used = using(fd)?;
+    let (told, file) = (used.file().told(), used.file());
+    if file.appends() {
+        return None;
+    }
+    let first = match at.is_null() {
+        // SAFETY: it was looked at, and is the caller's promise.
+        false => unsafe { at.read() },
+        true => file.seek(0, libc::SEEK_CUR).ok()?.ok()? as i64,
+    };
+    Some(([told.dev, told.mount, told.ino], first))
+}
+
+/// One call on a file; `None`: it is not served.
+fn one(fd: c_int, what: Count, call: impl FnOnce(&Used) -> Served<usize>) -> Option<Result<usize, Errno>> {
+    let used = using(fd)?;
+    match call(&used) {
+        Ok(Ok(n)) => {
+            used.served(what, n);
+            Some(Ok(n))
+        }
+        Ok(Err(errno)) => Some(Err(errno)),
+        Err(why) => {
+            used.passed(why);
+            None
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Where the calling thread's words are.
+//!
+//! A shared library finds its thread-local memory by a call (`__tls_get_addr`), several a served call, each some nanoseconds: more than a
+//! tenth of a small read. A library that is loaded when the program starts, as a preloaded one always is, may ask the loader for a
+//! fixed distance from the thread's pointer instead ("initial exec"): two instructions. Stable Rust cannot say so, hence the
+//! assembly; the memory itself, zeros for each new thread, is the loader's as any thread-local memory is. (Loaded later, by dlopen(3), the
+//! library takes these 64 bytes of the room that the C library keeps for such cases, or is refused.) On other processors the
+//! language's own way is quick enough (aarch64 has no such call where the loader knew of the library at the start).
+
+use crate::thread::Here;
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .tbss.heddle_here,\"awT\",@nobits",
+    ".hidden heddle_here", ".globl heddle_here", ".type heddle_here,@object",
+    ".balign {align}",
+    "heddle_here: .zero {size}",
+    ".size heddle_here, {size}",
+    ".popsection",
+    align = const align_of::<Here>(),
+    size = const size_of::<Here>(),
+);
+
+/// See the module.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn of_this_thread() -> *const Here {
+    let at: *const Here;
+    // SAFETY: reads what the loader has fixed, and the thread's pointer, which the System V ABI keeps at the start of its segment; both
+    // are the same for as long as the thread lives.
+    unsafe {
+        std::arch::asm!(
+            "mov {at}, qword ptr [rip + heddle_here@GOTTPOFF]",
+            "add {at}, qword ptr fs:[0]",
+            at = out(reg) at,
+            options(pure, nomem, nostack),
+        );
+    }
+    at
+}
+
+/// See the module.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub fn of_this_thread() -> *const Here {
+    thread_local! {
+        static HERE: Here = const { Here::new() };
+    }
+    // It has no destructor, so it is there as long as the thread.
+    HERE.with(std::ptr::from_ref)
+}

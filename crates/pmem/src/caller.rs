@@ -1,0 +1,87 @@
+//! Memory of a caller: a program's buffer, which may not be there.
+//!
+//! The kernel answers such a buffer with EFAULT. A library that stands in the kernel's place has to find out by itself, and looking first
+//! is neither sure (another thread may unmap it meanwhile) nor cheap (a store that changes nothing has to be a locked one). So copies to
+//! callers are made by instructions of a known address, and a handler of SIGSEGV and SIGBUS asks [`after_fault`].
+
+use crate::{cpu, survive};
+
+/// The caller's buffer cannot be stored to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadBuffer;
+
+#[inline]
+pub(crate) fn all(left_bytes: usize) -> Result<(), BadBuffer> {
+    if left_bytes == 0 { Ok(()) } else { Err(BadBuffer) }
+}
+
+/// For a handler of SIGSEGV and SIGBUS: was this fault, at `instruction` and of `address`, the fault of a caller's buffer? Then the program
+/// is to go on at the instruction that comes back, with all else as it was: the copy ends with [`BadBuffer`]. A region that faults is no
+/// caller's business.
+pub fn after_fault(instruction: usize, address: usize) -> Option<usize> {
+    cpu::after_fault(instruction).filter(|_| !survive::is_of_a_region(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pos, Region};
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+    use std::process::{Command, Stdio};
+
+    #[cfg(target_arch = "x86_64")]
+    extern "C" fn goes_on(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel gives both to a handler with SA_SIGINFO.
+        let (address, registers) = unsafe {
+            ((*info).si_addr() as usize, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs)
+        };
+        let at = &mut registers[libc::REG_RIP as usize];
+        match after_fault(*at as usize, address) {
+            Some(next) => *at = next as i64,
+            // SAFETY: ends the process.
+            None => unsafe { libc::_exit(42) },
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_buffer_that_is_not_there_is_an_error_where_faults_are_handled() {
+        const CHILD: &str = "HEDDLE_TEST_CALLER_CHILD";
+        const PAGE: usize = 4096;
+        if std::env::var_os(CHILD).is_some() {
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = goes_on;
+            // SAFETY: plain numbers for which zero is valid; a handler that touches its arguments alone.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                (action.sa_sigaction, action.sa_flags) = (handler as usize, libc::SA_SIGINFO);
+                libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+            }
+            let region = Region::anonymous(1 << 20).unwrap();
+            region.nt_write(Pos(0), &[7; 3 * PAGE]);
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping; what is made of it below is reached through copies that may fault.
+            let buffer = unsafe {
+                let at = mmap_anonymous(std::ptr::null_mut(), 3 * PAGE, access, MapFlags::PRIVATE).unwrap();
+                mprotect(at.byte_add(PAGE), PAGE, MprotectFlags::READ).unwrap();
+                std::slice::from_raw_parts_mut(at.cast::<u8>(), 3 * PAGE)
+            };
+            for (from, to, there) in
+                [(0, PAGE, true), (0, PAGE + 1, false), (PAGE, PAGE + 1, false), (2 * PAGE, 3 * PAGE, true)]
+            {
+                let into = &mut buffer[from..to];
+                assert_eq!(region.read_out(Pos(1), into).is_ok(), there, "{from}..{to}");
+                assert_eq!(region.zero_out(into).is_ok(), there, "zeros, {from}..{to}");
+            }
+            region.read(Pos(0), &mut buffer[..10]);
+            assert_eq!(buffer[..10], [7; 10]);
+            // A fault of anything else is told apart.
+            // SAFETY: the fault is what is tested: the handler ends the process.
+            unsafe { (PAGE as *mut u8).write_volatile(1) };
+            unreachable!();
+        }
+        let name = "caller::tests::a_buffer_that_is_not_there_is_an_error_where_faults_are_handled";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").stdout(Stdio::null());
+        assert_eq!(child.status().unwrap().code(), Some(42));
+    }
+}
