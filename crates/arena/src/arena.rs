@@ -267,14 +267,7 @@ impl Arena {
     /// Has the processor fetch the line at `offset`, wherever that is: nothing happens if it is outside.
     #[inline]
     pub fn prefetch(&self, offset: u64) {
-        let at = self.mapping.base().as_ptr().wrapping_add(offset as usize);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which faults at no address.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        prefetch(self.mapping.base().as_ptr().wrapping_add(offset as usize));
     }
 
     #[inline]
@@ -500,6 +493,18 @@ pub(crate) struct Block {
     pub(crate) offset: u64,
     /// Not written since the arena was made: still zero (A2).
     pub(crate) untouched: bool,
+}
+
+/// Has the processor fetch the line at an address, which need not be one of anything.
+#[inline]
+pub fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which faults at no address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 #[cold]

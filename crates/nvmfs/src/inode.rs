@@ -1,10 +1,12 @@
-//! The volatile inode: 256 bytes, four lines, each written by another kind of event.
+//! The volatile inode: 320 bytes, five lines, each written by another kind of event.
 //!
 //! State       line 0  who it is, and where its structures are: all that a path walk, an open and a close read. Changes when it is
 //!                     made, when its attributes or links change, and once for every 64th part of the lanes that open it
-//!             line 1  size, times, the change counter: written by who moves EOF, and once a clock tick by writers
-//!             line 2  cells of the first four pages
-//!             line 3  counts: blocks, opens that no lane counts, read pins; what is seldom asked for
+//!             line 1  a small directory's bucket: a walk fetches it together with line 0, not behind it
+//!             line 2  size, times, the change counter: written by who moves EOF, and once a clock tick by writers
+//!             line 3  cells of the first four pages
+//!             line 4  counts: blocks, opens that no lane counts, read pins; what is seldom asked for
+//!             Five, an odd number: the first lines of many inodes are spread over all sets of a cache.
 //! Invariants  I1  `generation` is 0 while no inode lives here; it is set last when one is made.
 //!             I2  who moves EOF, or covers pages that may have no cells, holds the EOF latch; the latter also raises
 //!                 `gate` before it looks for cells and lowers it after `floor` is raised.
@@ -25,6 +27,7 @@ use crate::ids::{InodeId, Version};
 use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
+use crate::names::bucket::Bucket;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
 use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
@@ -74,6 +77,9 @@ pub struct VInode {
     pub nlink: AtomicU32,
     kernel_pages: AtomicU32,
 
+    /// The bucket of a directory that needs but one (`names::table` I4).
+    pub home: Bucket,
+
     root: AtomicU64,
     size: AtomicU64,
     change: AtomicU64,
@@ -109,7 +115,7 @@ pub struct VInode {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<VInode>() == 256);
+const _: () = assert!(size_of::<VInode>() == 320);
 
 // SAFETY: atomics only, no pointers, no Drop.
 unsafe impl Shared for VInode {}
@@ -126,6 +132,7 @@ unsafe impl Zeroed for VInode {
             open_lanes: AtomicU64::new(0),
             nlink: AtomicU32::new(0),
             kernel_pages: AtomicU32::new(0),
+            home: Bucket::unborn(),
             root: AtomicU64::new(0),
             size: AtomicU64::new(0),
             change: AtomicU64::new(0),

@@ -86,8 +86,6 @@ pub struct Own {
     pub slots: crate::itable::Slots,
     /// Where the next search for a chunk starts.
     pub chunk_cursor: u64,
-    /// A bucket for the next directory it makes, 0: none.
-    pub bucket: u64,
     /// Log pages written in this mount.
     pub page_serial: u64,
     /// Inodes made in this mount.
@@ -379,7 +377,6 @@ unsafe impl Zeroed for Lane {
                 placed: 0,
                 cursor: 0,
                 slots: crate::itable::Slots::zeroed(),
-                bucket: 0,
                 chunk_cursor: 0,
                 page_serial: 0,
                 inode_serial: 0,

@@ -16,9 +16,10 @@ const TYPES: &[(&str, &[&str])] = &[
         "VInode",
         &[
             "inode: who it is (line 0)",
-            "inode: size and times (line 1)",
-            "inode: cells of the first pages (line 2)",
-            "inode: counts of names, handles, blocks, pins (line 3)",
+            "directory: bucket",
+            "inode: size and times (line 2)",
+            "inode: cells of the first pages (line 3)",
+            "inode: counts of names, handles, blocks, pins (line 4)",
         ],
     ),
     (

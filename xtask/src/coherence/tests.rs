@@ -7,10 +7,10 @@ use super::{Line, Run, bars, chart, json_of, names, plugin_api};
 
 const REPORT: &str = "heddle-coherence 1
 ops\t1000
-thing\t500\t1\theddle_nvmfs::inode::VInode\tcrates/nvmfs/src/itable.rs\t104\t256\t3
+thing\t500\t1\theddle_nvmfs::inode::VInode\tcrates/nvmfs/src/itable.rs\t104\t320\t4
 by\t400\t4096\t8192
 by\t100\t4096\t12288
-thing\t20\t3\theddle_nvmfs::inode::VInode\tcrates/nvmfs/src/itable.rs\t104\t256\t1
+thing\t20\t3\theddle_nvmfs::inode::VInode\tcrates/nvmfs/src/itable.rs\t104\t320\t2
 thing\t7\t7\tcore::sync::atomic::AtomicU64\tcrates/nvmfs/src/alloc.rs\t38\t8\t0
 thing\t5\t5\tlog page\tcrates/nvmfs/src/log/chain/append.rs\t74\t4096\t9
 address\t3\t1099511627776
@@ -39,8 +39,8 @@ fn lines_are_told_by_the_structure_they_belong_to_most_transfers_first() {
     let lines = names::lines(&report, "heddle", &Code::default());
     let told: Vec<(&str, u64, u64)> = lines.iter().map(|l| (l.name.as_str(), l.transfers, l.count)).collect();
     let want = [
-        ("inode: counts of names, handles, blocks, pins (line 3)", 500, 1),
-        ("inode: size and times (line 1)", 20, 3),
+        ("inode: counts of names, handles, blocks, pins (line 4)", 500, 1),
+        ("inode: size and times (line 2)", 20, 3),
         ("free map", 7, 7),
         ("log page", 5, 5),
         ("heap, touched by code at 0x2000", 3, 1),
@@ -102,7 +102,7 @@ fn the_function_around_an_allocation_names_its_words() {
 fn bars_are_judged_on_the_runs_there_are() {
     let runs = [
         run("DRBM", "heddle", 64, &[("free map", 4)]),
-        run("DWOM", "heddle", 64, &[("inode: size and times (line 1)", 5)]),
+        run("DWOM", "heddle", 64, &[("inode: size and times (line 2)", 5)]),
         run("DRBM", "nova", 64, &[("range lock: reader count", 100), ("free map", 50)]),
         run("DRBM", "nova-tree", 64, &[("range lock: words and nodes of the tree", 5), ("free map", 50)]),
         run(

@@ -92,7 +92,6 @@ pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
     return_all(core.free_map(), own);
     core.lane(lane).note_held(0);
     crate::itable::return_all(core, own);
-    crate::names::table::return_all(core, own);
 }
 
 /// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.

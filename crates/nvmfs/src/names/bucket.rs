@@ -144,8 +144,13 @@ fn read(link: &AtomicU64) -> Link {
 impl Bucket {
     /// Memory of a bucket without a directory.
     pub fn dead() -> Bucket {
+        Bucket { word: AtomicU64::new(DEAD), ..Bucket::unborn() }
+    }
+
+    /// All zeros: memory of a bucket that no directory ever had, so that nobody knows of it.
+    pub fn unborn() -> Bucket {
         let zero = || AtomicU64::new(0);
-        Bucket { word: AtomicU64::new(DEAD), slots: std::array::from_fn(|_| zero()), chain: zero() }
+        Bucket { word: zero(), slots: std::array::from_fn(|_| zero()), chain: zero() }
     }
 
     /// Gives a dead bucket a new life, empty. The caller alone knows where it is, but for late lockers, whom `dead` keeps off.
@@ -313,6 +318,12 @@ impl Bucket {
         self.each_outside(core, |link, row| {
             Ok(if link.tag() == tag(key.hash) && row.is(core, key)? { Some(row) } else { None })
         })
+    }
+
+    /// Has the bucket itself fetched.
+    #[inline(always)]
+    pub fn prefetch_line(&self) {
+        heddle_arena::prefetch(self);
     }
 
     /// Has the entries in the line fetched, for who will read them soon. What the slots hold need not be sound.

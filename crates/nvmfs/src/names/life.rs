@@ -152,7 +152,7 @@ fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
 
 fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     match inode.vi.kind_perm() {
-        Some((FileKind::Directory, _)) => table::free(core, guard.own, inode),
+        Some((FileKind::Directory, _)) => table::free(core, inode),
         _ => {
             // ORDERING: Acquire, the inode is this caller's alone.
             let locks = inode.vi.aux.swap(0, Acquire);

@@ -7,8 +7,8 @@
 //!                 all of them (D21).
 //!             I3  buckets are ranges of the hash in ascending order, so that reading in bucket order is reading in hash order,
 //!                 whatever their number: cookies survive a resize and a restart (protocol review C1).
-//!             I4  arrays of buckets come from a pool and go back to it; they are buckets for ever (`bucket` I4). Who has locked a
-//!                 bucket looks again whether the directory still leads to it.
+//!             I4  an array of one bucket is the directory's `home`, in its inode; larger ones come from a pool and go back to it. Both are
+//!                 buckets for ever (`bucket` I4). Who has locked a bucket looks again whether the directory still leads to it.
 //!             I5  buckets of a new array start with the version of the one they came from; after a restart all start with the
 //!                 largest version in the directory's log.
 //! Lock order  the growth latch (the inode's EOF latch), then buckets: by inode number, within a directory by hash, which is by index.
@@ -189,6 +189,9 @@ pub fn find(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Named
 /// go through memory, stored in one width and loaded in another.
 #[inline(always)]
 pub fn glance(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Option<Meaning> {
+    // Most directories are small. Asked for before it is known where the buckets are: of one that nobody has looked at for long, both
+    // lines come from afar.
+    dir.vi.home.prefetch_line();
     let table = Table::of(core, dir)?;
     let bucket = table.buckets.get(table.index(key.hash))?;
     let before = bucket.word();
@@ -414,7 +417,7 @@ pub fn unprepare(core: &Core, own: &mut Own, prepared: Prepared) {
 pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>, names: usize, version: Version) -> Result<()> {
     let buckets = if names <= SLOTS { 1 } else { names.div_ceil(NAMES_A_BUCKET).next_power_of_two() };
     let bits = buckets.ilog2().min(BITS_MAX);
-    let array = take_array(core, own, bits)?;
+    let array = if bits == 0 { home(core, dir) } else { take_array(core, own, bits)? };
     array.1.iter().for_each(|bucket| bucket.revive(version));
     // ORDERING: Release, O1.
     dir.vi.aux.store(array.0, Release);
@@ -422,7 +425,7 @@ pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>, names: usize, version
 }
 
 /// Frees the table of a directory that dies: nobody can find it any more.
-pub fn free(core: &Core, own: &mut Own, dir: InodeRef<'_>) {
+pub fn free(core: &Core, dir: InodeRef<'_>) {
     // ORDERING: Acquire, the directory is this caller's alone.
     let word = dir.vi.aux.swap(0, Acquire);
     if word == 0 {
@@ -436,7 +439,7 @@ pub fn free(core: &Core, own: &mut Own, dir: InodeRef<'_>) {
             bucket.kill(core);
         }
     }
-    give_array(core, own, word);
+    give_array(core, word);
 }
 
 /// Makes the table larger, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
@@ -460,7 +463,7 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
     dir.vi.aux.store(word, Release);
     let old_word = old.table.word;
     old.kill();
-    give_array(core, own, old_word);
+    give_array(core, old_word);
 }
 
 /// Are most buckets in use? If not, a few names of one hash are what crowds: more buckets would not part them.
@@ -482,11 +485,14 @@ impl Locked<'_> {
     }
 }
 
-/// An array of dead buckets: the word that leads to it, and itself.
+/// The one bucket of a small directory: the word that leads to it, and itself.
+fn home<'c>(core: &'c Core, dir: InodeRef<'c>) -> (u64, &'c [Bucket]) {
+    (core.arena.offset_of(&dir.vi.home).raw(), std::slice::from_ref(&dir.vi.home))
+}
+
+/// An array of dead buckets, more than one: the word that leads to it, and itself.
 fn take_array<'c>(core: &'c Core, own: &mut Own, bits: u32) -> Result<(u64, &'c [Bucket])> {
-    let spare = if bits == 0 { std::mem::take(&mut own.bucket) } else { 0 };
-    let at = if spare != 0 { spare } else { from_pool(core, bits) };
-    let at = match at {
+    let at = match from_pool(core, bits) {
         // SAFETY: `own` is this thread's.
         0 => unsafe { own.heap.alloc_slice(&core.arena, 1 << bits, |_| Bucket::dead()) }
             .map_err(no_memory)?
@@ -497,19 +503,9 @@ fn take_array<'c>(core: &'c Core, own: &mut Own, bits: u32) -> Result<(u64, &'c 
 }
 
 /// Gives dead buckets back.
-fn give_array(core: &Core, own: &mut Own, word: u64) {
-    if word & BITS_MASK == 0 && own.bucket == 0 {
-        own.bucket = word;
-    } else {
+fn give_array(core: &Core, word: u64) {
+    if word & BITS_MASK != 0 {
         to_pool(core, word);
-    }
-}
-
-/// Gives the single bucket that a lane keeps back.
-pub fn return_all(core: &Core, own: &mut Own) {
-    let spare = std::mem::take(&mut own.bucket);
-    if spare != 0 {
-        to_pool(core, spare);
     }
 }
 

@@ -150,7 +150,6 @@ fn settle_lane(core: &Core, number: u16) {
     let mut guard = of_the_dead(core, number, &mut scratch);
     // SAFETY: the lane is the caller's (I1).
     unsafe { guard.own.heap.distrust(&core.arena) };
-    guard.own.bucket = 0;
     let mut garbage = Vec::new();
     let kept = repair_chains(core, &mut guard, &mut garbage);
     step(Step::Settling);
