@@ -96,6 +96,8 @@ fn killed(signal: libc::c_int, target: &Target) {
     // SAFETY: the child runs a benchmark and exits; see `crew::processes`, I2.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
+        // SAFETY: in a child of one thread. A shell that started the tests in the background has had SIGINT ignored.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
         let report = run(&config, &mut ());
         // Past the harness, which keeps what a test prints to itself, in the parent.
         let _ = writeln!(std::io::stderr(), "ended before it was killed: {report:?}");
