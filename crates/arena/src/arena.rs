@@ -507,6 +507,18 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
+/// As [`prefetch`], to be written: whoever has the line loses it. For a lock that will be taken behind a wait for something else.
+#[inline]
+pub fn prefetch_to_write<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which faults at no address; a processor that does not know it does nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 #[cold]
 #[inline(never)]
 fn bad_ptr(raw: u64) -> ! {

@@ -43,7 +43,7 @@ mod shared;
 pub mod sync;
 pub mod watch;
 
-pub use arena::{Arena, Full, MapError, prefetch};
+pub use arena::{Arena, Full, MapError, prefetch, prefetch_to_write};
 pub use heap::Heap;
 pub use lanes::{LaneId, LaneTable, Lease, NoLane, NotOwner};
 pub use park::{ParkingTable, Waited};

@@ -15,6 +15,7 @@ mod bench;
 mod board;
 mod config;
 mod crew;
+mod crossing;
 mod ground;
 mod machine;
 mod meter;

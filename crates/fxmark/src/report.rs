@@ -84,6 +84,10 @@ pub struct Run {
     pub cpu_sys_pct: f64,
     /// Waiting: for locks, for a device, for a CPU.
     pub cpu_idle_pct: f64,
+    /// Time in ns in which a cache line passed between the first two workers' CPUs, right before or right after: the longer one.
+    pub line_crossing_ns: Option<f64>,
+    /// How often it was taken again because lines were slow in it.
+    pub retaken: u32,
     /// Why there is no result.
     pub error: Option<String>,
 }
@@ -141,6 +145,8 @@ impl Run {
             cpu_user_pct: 0.0,
             cpu_sys_pct: 0.0,
             cpu_idle_pct: 0.0,
+            line_crossing_ns: None,
+            retaken: 0,
             error: Some(error),
         }
     }
@@ -187,7 +193,7 @@ impl Report {
     pub fn to_csv(&self) -> String {
         let mut out = String::from(
             "workload,target,cores,repeat,secs,ops,read_ops,write_ops,ops_per_sec,p50_ns,p99_ns,p999_ns,max_ns,\
-             cpu_user_pct,cpu_sys_pct,cpu_idle_pct,error\n",
+             cpu_user_pct,cpu_sys_pct,cpu_idle_pct,line_crossing_ns,retaken,error\n",
         );
         let ns = |value: Option<u64>| value.map_or(String::new(), |v| v.to_string());
         for run in &self.runs {
@@ -196,13 +202,15 @@ impl Report {
             let cpu =
                 [run.cpu_user_pct, run.cpu_sys_pct, run.cpu_idle_pct].map(|p| format!("{p:.1}")).join(",");
             out += &format!(
-                "{},{},{},{},{:.6},{numbers},{:.1},{latencies},{cpu},{}\n",
+                "{},{},{},{},{:.6},{numbers},{:.1},{latencies},{cpu},{},{},{}\n",
                 run.workload,
                 quoted(&run.target),
                 run.cores,
                 run.repeat,
                 run.secs,
                 run.ops_per_sec,
+                run.line_crossing_ns.map_or(String::new(), |ns| format!("{ns:.0}")),
+                run.retaken,
                 quoted(run.error.as_deref().unwrap_or("")),
             );
         }

@@ -2,15 +2,17 @@
 //!
 //! Order  the targets of a cell run one after the other in each repeat, so that slow changes of the machine meet all of
 //!        them alike; each repeat starts with the next target, so that none always follows the same neighbour.
+//! Again  a run in which the machine's lines were slow is taken again (`crossing`).
 
 use crate::board::Board;
 use crate::config::{Config, ConfigError, Job};
 use crate::crew::{processes, threads};
+use crate::crossing::Crossings;
 use crate::ground::Ground;
 use crate::machine::allowed_cpus;
 use crate::report::{Report, Run};
 use crate::target::{Need, Opener, Target};
-use crate::{Machine, Workload};
+use crate::{Machine, Workload, crossing};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -47,7 +49,7 @@ pub fn run(config: &Config, progress: &mut dyn Progress) -> Result<Report, Confi
     let cpus = allowed_cpus();
     let cells = config.workloads.len() * config.cores.len() * config.targets.len();
     progress.start(cells * config.repeat as usize);
-    let mut runs = Vec::new();
+    let (mut runs, mut crossings) = (Vec::new(), Crossings::new(|| crossing::between(&cpus)));
     for &workload in &config.workloads {
         for &cores in &config.cores {
             let job = config.job(workload, cores);
@@ -55,7 +57,8 @@ pub fn run(config: &Config, progress: &mut dyn Progress) -> Result<Report, Confi
                 for at in 0..config.targets.len() {
                     let target = &config.targets[(at + repeat as usize) % config.targets.len()];
                     progress.run_begins(workload, target.name(), cores, repeat);
-                    let run = one(target, &job, &cpus, repeat);
+                    let take = || one(target, &job, &cpus, repeat);
+                    let run = if cores > 1 { crossings.steady(take) } else { take() };
                     progress.run_ends(&run);
                     runs.push(run);
                 }

@@ -173,6 +173,11 @@ impl Spin {
         Spin(AtomicU32::new(0))
     }
 
+    /// Has its line fetched, to be taken behind a fence: the wait for another core's line goes on beside the wait for the media.
+    pub fn ask_for(&self) {
+        heddle_arena::prefetch_to_write(self);
+    }
+
     /// Spins until it is free and takes it.
     pub fn lock(&self) -> Spun<'_> {
         let mut spins = 0u32;

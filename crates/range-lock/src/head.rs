@@ -45,15 +45,15 @@ heddle_arena::shared! {
         pub(crate) word: AtomicU32,
         /// Writers that have aged.
         pub(crate) aged: AtomicU32,
-        padding: [AtomicU64; 6],
+        /// Interval: free nodes, chained. Beside the mutex: who has that has these.
+        pub(crate) spare: AtomicU64,
+        /// Interval: nodes ever inserted; where priorities come from.
+        pub(crate) inserted: AtomicU64,
+        padding: [AtomicU64; 4],
         /// Aged writers by bucket.
         pub(crate) aged_in: [AtomicU16; AGED_BUCKETS],
         /// Tree, interval: bytes allocated for this file.
         pub(crate) bytes: AtomicU64,
-        /// Interval: free nodes, chained.
-        pub(crate) spare: AtomicU64,
-        /// Interval: nodes ever inserted; where priorities come from.
-        pub(crate) inserted: AtomicU64,
     }
 }
 

@@ -64,8 +64,11 @@ impl RangeLock for IntervalTree {
         let mut count = 0;
         tree.for_each_overlap(first, last, |other| count += other.conflicts(access) as u32);
         let me = arena.get(node);
-        // ORDERING: Relaxed, published by the mutex.
-        me.blockings.store(count, Relaxed);
+        // Whoever had the node before held its range in the end: 0 is there (T2), and its line stays unwritten.
+        if count != 0 {
+            // ORDERING: Relaxed, published by the mutex.
+            me.blockings.store(count, Relaxed);
+        }
         tree.insert(node);
         guard.keep(tree);
         drop(guard);

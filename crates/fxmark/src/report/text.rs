@@ -2,6 +2,7 @@
 
 use super::Report;
 use super::summary::{Cell, UNSTABLE_PCT};
+use crate::crossing::{FAR, is_far};
 use crate::{Access, Stride};
 
 /// Three digits and a unit: 5.10M, 312k, 97.0.
@@ -109,7 +110,27 @@ fn troubles(report: &Report) -> String {
             worst.spread_pct,
         );
     }
-    out
+    out + &slow_lines(report)
+}
+
+/// What the machine did to runs of several workers.
+fn slow_lines(report: &Report) -> String {
+    let seen: Vec<f64> = report.runs.iter().filter_map(|run| run.line_crossing_ns).collect();
+    let least = seen.iter().copied().fold(f64::INFINITY, f64::min);
+    let far: Vec<f64> = seen.iter().copied().filter(|ns| is_far(*ns, least)).collect();
+    let again: u32 = report.runs.iter().map(|run| run.retaken).sum();
+    let worst = far.iter().copied().fold(0.0, f64::max);
+    match (again, far.len()) {
+        (0, 0) => String::new(),
+        (_, 0) => format!(
+            "slow lines: {again} runs were taken again, in which a line took more than {FAR} times {least:.0} ns from one CPU to another.\n"
+        ),
+        (_, left) => format!(
+            "slow lines: in {left} of {} runs a line took up to {worst:.0} ns from one CPU to another, {least:.0} ns at best, also when \
+             taken again: the host has moved the CPUs apart. What workers share costs more in these runs.\n",
+            seen.len()
+        ),
+    }
 }
 
 #[cfg(test)]

@@ -135,3 +135,20 @@ fn progress_hears_of_every_run() {
     run(&Config { secs: 0.005, ..quick([Workload::DRBH], vec![toy(Fault::None)]) }, &mut lines).unwrap();
     assert!(String::from_utf8(lines.0).unwrap().contains("ops/s"));
 }
+
+#[test]
+fn runs_among_slow_lines_are_told_and_so_are_those_taken_again() {
+    let mut report = report(&[("mine", 4.0), ("mine", 2.0), ("mine", 4.0)]);
+    assert!(!report.to_text().contains("slow lines"), "nothing was measured");
+    for (run, ns) in report.runs.iter_mut().zip([50.0, 210.0, 60.0]) {
+        run.line_crossing_ns = Some(ns);
+    }
+    assert!(
+        report.to_text().contains("slow lines: in 1 of 3 runs a line took up to 210 ns"),
+        "{}",
+        report.to_text()
+    );
+    assert!(report.to_csv().contains(",210,0,\n"), "{}", report.to_csv());
+    report.runs[1] = Run { line_crossing_ns: Some(55.0), retaken: 2, ..report.runs[1].clone() };
+    assert!(report.to_text().contains("slow lines: 2 runs were taken again"), "{}", report.to_text());
+}

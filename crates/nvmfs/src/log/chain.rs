@@ -116,6 +116,11 @@ impl Chain {
         }
     }
 
+    /// As [`crate::latch::Spin::ask_for`]: the line that the next record moves.
+    pub fn ask_for(&self) {
+        heddle_arena::prefetch_to_write(&self.slot);
+    }
+
     fn new(number: u32, lane: u16) -> Chain {
         let chain = Chain::recovered(number, BlockNo(0), BlockNo(0));
         let owner = if lane == 0 { 0 } else { u32::from(lane) | BUSY };

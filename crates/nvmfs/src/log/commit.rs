@@ -3,10 +3,14 @@
 //! | log | steps | what decides at recovery |
 //! |-----|-------|--------------------------|
 //! | tail pointer (`nova`) | records, fence, tail, fence | what lies before the tail |
-//! | commit marks (`nova-*`) | reserve and fill slots under the log lock, fence; mark under the tail lock, fence | the mark of the last record |
+//! | commit marks (`nova-*`) | reserve and fill slots under the log lock; fence; mark under the tail lock; fence | the mark of the last record |
 //! | self-certifying (`heddle`) | records with their marks, fence | checksums and marks |
 //!
 //! The papers' variants spend one fence more: their place in the log is not known to be valid without it.
+//!
+//! With commit marks the locks are let go before the fences: a writer waits for its own lines alone. Recovery passes over slots that
+//! never arrived, and nobody leans on a record before its writer has fenced the mark and told the index. Only the fence behind a page's
+//! link stays under the log lock: the next writer's records, in the new page, are reached through it.
 
 use crate::alloc::Purpose;
 use crate::core::Core;
@@ -104,7 +108,9 @@ fn commit_by_tail(
     records: &[Record],
 ) -> Result<Committed> {
     step(Step::Logging);
-    let (chain, at) = log_in_order(core, guard, inode, records)?;
+    let (chain, at) = log(core, guard, inode, records, true)?;
+    // PERSIST: records before the tail that makes them count.
+    fence_unless(Bug::TailBeforeEntryFence, &core.region);
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
@@ -127,14 +133,32 @@ fn commit_by_mark(
     let at = {
         let _log = locks.map(|l| l.log.lock());
         step(Step::Logging);
-        log_in_order(core, guard, inode, records)?.1
+        let at = log(core, guard, inode, records, false)?.1;
+        if at.closed_page {
+            // PERSIST: the link before any record behind it, of any writer.
+            core.region.fence();
+        }
+        at
     };
+    if !at.closed_page {
+        if let Some(l) = locks {
+            l.tail.ask_for();
+        }
+        // PERSIST: records before the mark that makes them count.
+        fence_unless(Bug::MarkBeforeEntryFence, &core.region);
+    }
     #[cfg(feature = "planted")]
     step(Step::Logged);
-    let _tail = locks.map(|l| l.tail.lock());
-    step(Step::Tail);
-    chain::set_mark_unfenced(core, &at);
-    // PERSIST: the mark decides: the operation is durable from here on.
+    {
+        let _tail = locks.map(|l| l.tail.lock());
+        step(Step::Tail);
+        chain::set_mark_unfenced(core, &at);
+    }
+    if let Some(l) = locks {
+        l.index.ask_for();
+        l.time.ask_for();
+    }
+    // PERSIST: the mark decides: the operation is durable from here on, before the index tells of it.
     fence_unless(Bug::MarkFenceMissing, &core.region);
     Ok(Committed { clean: at.closed_page })
 }
@@ -181,11 +205,13 @@ fn commit_over_a_hole(
     Ok(Committed { clean: false })
 }
 
-fn log_in_order<'c>(
+/// Reserves slots and fills them; not fenced.
+fn log<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'c>,
     records: &[Record],
+    marked: bool,
 ) -> Result<(&'c Chain, Appended)> {
     let chain = chain::only(core, guard.own, inode)?;
     let slots = records.iter().map(Record::slots_max).sum();
@@ -193,16 +219,7 @@ fn log_in_order<'c>(
         // PERSIST: a page is empty and has its header before it is linked (log expansion, as NOVA).
         core.region.fence();
     }
-    let at =
-        chain::append_unfenced(core, guard.id, inode, chain, records, core.variant.log() == LogKind::Tail);
-    let late = if core.variant.log() == LogKind::Tail {
-        Bug::TailBeforeEntryFence
-    } else {
-        Bug::MarkBeforeEntryFence
-    };
-    // PERSIST: records before the tail or mark that makes them count.
-    fence_unless(late, &core.region);
-    Ok((chain, at))
+    Ok((chain, chain::append_unfenced(core, guard.id, inode, chain, records, marked)))
 }
 
 /// The spinlocks of a file's write steps; directories, which one caller changes at a time, have none.
