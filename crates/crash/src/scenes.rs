@@ -28,37 +28,39 @@ fn write(page: u64) -> Op {
     Op::Write { file: File::Descriptor("f".into()), offset: page * 4096, len: 4096 }
 }
 
-/// What is there before a scene begins.
-fn before() -> [Op; 2] {
-    [Op::Create { path: "/f".into() }, Op::Write { file: File::Path("/f".into()), offset: 0, len: 12_288 }]
+/// What is there before a scene begins: a file with so many records in its log.
+fn before(records: usize) -> impl Iterator<Item = Op> {
+    let write = Op::Write { file: File::Path("/f".into()), offset: 0, len: 12_288 };
+    std::iter::once(Op::Create { path: "/f".into() }).chain(std::iter::repeat_n(write, records))
 }
 
 /// The tree after these writes: number and page.
 #[cfg(feature = "planted")]
-fn tree_after(fs: &NvmFs, writes: &[(usize, u64)]) -> Option<Arc<Tree>> {
+fn tree_after(fs: &NvmFs, records: usize, writes: &[(usize, u64)]) -> Option<Arc<Tree>> {
     let model = model_like(fs);
     let mut player = Player::new(&model);
-    before().iter().enumerate().try_for_each(|(i, op)| player.play(i + 1, op)).ok()?;
+    before(records).enumerate().try_for_each(|(i, op)| player.play(i + 1, &op)).ok()?;
     player.play(0, &open()).ok()?;
     writes.iter().try_for_each(|(number, page)| player.play(*number, &write(*page))).ok()?;
     player.close_all();
     Tree::of(&model).ok().map(Arc::new)
 }
 
-/// The first image that is not as promised. `stall`: the step in which the first writer waits until the power is cut.
+/// The first image that is not as promised. `stall`: the step in which the first writer waits until the power is cut; `records`: what
+/// the file's log holds before, so that a stall can be had at the end of a log page.
 ///
 /// # Errors
 /// The scene cannot be played.
 #[cfg(feature = "planted")]
-pub fn stalled_writer(variant: Variant, stall: Step) -> Result<Option<Failure>, String> {
+pub fn stalled_writer(variant: Variant, stall: Step, records: usize) -> Result<Option<Failure>, String> {
     use std::sync::mpsc::channel;
     let (region, simulator) = Region::simulated(IMAGE_BYTES);
     format_region(&region, variant).map_err(|e| e.to_string())?;
     let volume = mount(region, &options()).map_err(|e| e.to_string())?;
     let fs = volume.fs();
     let mut first = Player::new(&fs);
-    for (i, op) in before().iter().enumerate() {
-        first.play(i + 1, op).map_err(|e| format!("{op}: {e}"))?;
+    for (i, op) in before(records).enumerate() {
+        first.play(i + 1, &op).map_err(|e| format!("{op}: {e}"))?;
     }
     let (stalled, is_stalled) = channel();
     let (go_on, goes_on) = channel::<()>();
@@ -88,11 +90,32 @@ pub fn stalled_writer(variant: Variant, stall: Step) -> Result<Option<Failure>, 
         one.join().map_err(|_| "the first writer panicked".to_string())??;
         wrote.map(|()| point)
     })?;
-    let trees = [tree_after(&fs, &[(4, 1)]), tree_after(&fs, &[(4, 1), (3, 0)])];
+    let trees = [tree_after(&fs, records, &[(4, 1)]), tree_after(&fs, records, &[(4, 1), (3, 0)])];
     volume.abandon();
     let trees: Vec<Arc<Tree>> = trees.into_iter().flatten().collect();
     let cut = Cut { step: 0, returned: false, fence: 0, point, id: 1 };
     Ok(judge(variant, &cut, &trees))
+}
+
+/// Numbers of records in a file's log so that one of them is that at which the next begins a page.
+#[cfg(feature = "planted")]
+pub const PAGE_ENDS: std::ops::RangeInclusive<usize> = 60..=64;
+
+/// The first image that is not as promised, whatever step a writer of a commit-mark log stalls in.
+///
+/// # Errors
+/// The scene cannot be played.
+#[cfg(feature = "planted")]
+pub fn writer_stalled_anywhere(variant: Variant) -> Result<Option<Failure>, String> {
+    let in_a_page = [Step::DataWrite, Step::Unfenced, Step::Logged, Step::Marked].map(|stall| (stall, 1));
+    let at_its_end =
+        PAGE_ENDS.flat_map(|records| [Step::Unfenced, Step::Marked].map(|stall| (stall, records)));
+    for (stall, records) in in_a_page.into_iter().chain(at_its_end) {
+        if let Some(failure) = stalled_writer(variant, stall, records)? {
+            return Ok(Some(failure));
+        }
+    }
+    Ok(None)
 }
 
 /// Writers of [`many_lanes`].
@@ -141,8 +164,8 @@ pub fn many_lanes(variant: Variant) -> Result<Option<Failure>, String> {
     let volume = mount(region, &options()).map_err(|e| e.to_string())?;
     let fs = volume.fs();
     let mut first = Player::new(&fs);
-    for (i, op) in before().iter().enumerate() {
-        first.play(i + 1, op).map_err(|e| format!("{op}: {e}"))?;
+    for (i, op) in before(1).enumerate() {
+        first.play(i + 1, &op).map_err(|e| format!("{op}: {e}"))?;
     }
     // Pages of their own, all below the end: who moves it would come alone.
     first
@@ -182,7 +205,7 @@ pub fn many_lanes(variant: Variant) -> Result<Option<Failure>, String> {
     wrote.into_iter().collect::<Result<(), String>>()?;
     let model = model_like(&fs);
     let mut player = Player::new(&model);
-    let mut all: Vec<(usize, Op)> = before().into_iter().enumerate().map(|(i, op)| (i + 1, op)).collect();
+    let mut all: Vec<(usize, Op)> = before(1).enumerate().map(|(i, op)| (i + 1, op)).collect();
     all.push((0, Op::Truncate { file: File::Path("/f".into()), size: 100 * 4096 }));
     all.push((0, open()));
     all.extend((0..WRITERS).map(|me| (10 + me, write(20 + me as u64))));

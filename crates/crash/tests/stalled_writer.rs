@@ -4,22 +4,25 @@
 //! One bug can be planted at a time, so these are one test, in a process of its own.
 #![cfg(feature = "planted")]
 
-use heddle_crash::scenes::stalled_writer as play;
+use heddle_crash::scenes::{PAGE_ENDS, stalled_writer, writer_stalled_anywhere};
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::planted::{Bug, Step, plant};
 
 #[test]
 fn commit_marks_keep_what_returned_beside_a_stalled_writer_and_a_tail_does_not() {
     for variant in [Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree] {
-        for stall in [Step::DataWrite, Step::Logged] {
-            let found = play(variant, stall).unwrap();
-            assert!(found.is_none(), "stalled in {stall:?}: {}", found.unwrap());
-        }
+        let found = writer_stalled_anywhere(variant).unwrap();
+        assert!(found.is_none(), "{}", found.unwrap());
     }
     for (bug, stall) in [(Bug::TailOverAHole, Step::Logging), (Bug::StopsAtFirstGap, Step::Logged)] {
         plant(Some(bug));
-        let found = play(Variant::NovaTree, stall);
+        let found = stalled_writer(Variant::NovaTree, stall, 1);
         plant(None);
         assert!(found.unwrap().is_some(), "{} is not seen", bug.name());
     }
+    plant(Some(Bug::LinkFencedLate));
+    let seen = |records| stalled_writer(Variant::NovaTree, Step::Unfenced, records).unwrap().is_some();
+    let found = PAGE_ENDS.filter(|records| seen(*records)).count();
+    plant(None);
+    assert_eq!(found, 1, "one number of records ends a page");
 }

@@ -102,6 +102,8 @@ bugs! {
     StopsAtFirstGap = "stops-at-first-gap",
     /// pNOVA's Fig. 3: a range lock with a tail log: the tail is moved over what another writer has not written yet.
     TailOverAHole = "tail-over-a-hole",
+    /// `nova-*`: a new log page is given to other writers before the link to it is fenced.
+    LinkFencedLate = "link-fenced-late",
     /// Recovery reads the first page of a log alone.
     OnlyFirstPageRead = "only-first-page-read",
     /// Recovery looks at as many chains as fit the inode (NOVA 1, WineFS 1: it depends on the number of CPUs).

@@ -11,11 +11,17 @@ pub enum Step {
     DataWrite,
     /// Slots are being reserved and filled.
     Logging,
+    /// They are filled, the log lock is free, nothing is fenced (`nova-*`).
+    #[cfg(feature = "planted")]
+    Unfenced,
     /// They are durable, and no lock but the range's is held; the mark is yet to come (`nova-*`).
     #[cfg(feature = "planted")]
     Logged,
     /// The mark or tail is being set.
     Tail,
+    /// The mark is set, the tail lock is free, nothing is fenced (`nova-*`).
+    #[cfg(feature = "planted")]
+    Marked,
     /// The index is being changed.
     Index,
     /// Times and size are being changed.

@@ -19,7 +19,7 @@ use crate::format::record::Record;
 use crate::inode::{InodeRef, PaperLocks};
 use crate::lease::LaneGuard;
 use crate::log::chain::{self, Appended, Chain};
-use crate::planted::{Bug, fence_unless};
+use crate::planted::{Bug, fence_unless, planted};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
 
@@ -126,7 +126,7 @@ fn commit_by_mark(
     records: &[Record],
 ) -> Result<Committed> {
     #[cfg(feature = "planted")]
-    if crate::planted::planted(Bug::TailOverAHole) {
+    if planted(Bug::TailOverAHole) {
         return commit_over_a_hole(core, guard, inode, records);
     }
     let locks = paper_locks(core, inode);
@@ -136,11 +136,13 @@ fn commit_by_mark(
         let at = log(core, guard, inode, records, false)?.1;
         if at.closed_page {
             // PERSIST: the link before any record behind it, of any writer.
-            core.region.fence();
+            fence_unless(Bug::LinkFencedLate, &core.region);
         }
         at
     };
-    if !at.closed_page {
+    #[cfg(feature = "planted")]
+    step(Step::Unfenced);
+    if !at.closed_page || planted(Bug::LinkFencedLate) {
         if let Some(l) = locks {
             l.tail.ask_for();
         }
@@ -154,6 +156,8 @@ fn commit_by_mark(
         step(Step::Tail);
         chain::set_mark_unfenced(core, &at);
     }
+    #[cfg(feature = "planted")]
+    step(Step::Marked);
     if let Some(l) = locks {
         l.index.ask_for();
         l.time.ask_for();
