@@ -347,6 +347,7 @@ fn sane(superblock: &Superblock) -> bool {
         && superblock.inode_dir_block.get() == layout.inode_dir.0
         && superblock.inode_dir_pointers.get() == layout.chunks_max
         && superblock.data_block.get() == layout.data.0
+        && superblock.counts_fit()
 }
 
 fn arena(bytes: usize) -> std::result::Result<Arena, heddle_arena::MapError> {

@@ -99,7 +99,8 @@ impl InodeBase {
         let (Some(kind), true) = (kind, f::CRC.get(line) == u64::from(crc(volume_seed, &body))) else {
             return FoundInode::Damaged;
         };
-        if f::INO.get(line) != ino.0 || !marked(line) {
+        // No inode is of generation 0: in memory that is a slot without one.
+        if f::INO.get(line) != ino.0 || f::GENERATION.get(line) == 0 || !marked(line) {
             return FoundInode::Damaged;
         }
         FoundInode::Whole(InodeBase {

@@ -94,7 +94,17 @@ pub enum FoundSuperblock {
     Whole(Superblock),
 }
 
+/// Mounts of one image, beyond all that can be: generations of inodes have 22 bits for the epoch.
+pub const EPOCH_LIMIT: u64 = 1 << 22;
+/// Writings of the superblock, beyond all that can be.
+const SEQUENCE_LIMIT: u64 = 1 << 62;
+
 impl Superblock {
+    /// Can these counts be, and one more mount? A checksum that is right says nothing of it: a program may have written nonsense.
+    pub fn counts_fit(&self) -> bool {
+        self.epoch.get() < EPOCH_LIMIT - 1 && self.sequence.get() < SEQUENCE_LIMIT
+    }
+
     fn sum(&self) -> u32 {
         let mut copy = *self;
         copy.crc = U32::ZERO;

@@ -9,6 +9,7 @@ use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE, TAIL_W
 use crate::format::page::{PageHeader, SLOTS, next_pos};
 use crate::format::pointer::{self, Place, Target};
 use crate::format::record::Record;
+use crate::format::superblock::EPOCH_LIMIT;
 use crate::ids::{BlockNo, InodeId};
 use crate::variant::LogKind;
 use heddle_pmem::{LINE_BYTES, Pos};
@@ -257,8 +258,14 @@ fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mu
     let epoch = pass.image.superblock.epoch.get();
     if header.epoch > epoch && header.owner == id {
         let what = format!("the page is of mount {}, the superblock counts {epoch}", header.epoch);
-        pass.issue(Code::EPOCH_BEHIND, spot, what);
-        pass.epoch_seen = pass.epoch_seen.max(header.epoch);
+        if header.epoch < EPOCH_LIMIT / 2 {
+            pass.issue(Code::EPOCH_BEHIND, spot, what);
+            pass.epoch_seen = pass.epoch_seen.max(header.epoch);
+        } else {
+            // Believing it would leave the image no mounts.
+            pass.issue(Code::VERSION_RANGE, spot, what);
+            log.damaged = true;
+        }
     }
     Some(header)
 }
