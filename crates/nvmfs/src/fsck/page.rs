@@ -87,9 +87,23 @@ impl PageAt {
         self.groups.iter().filter(|g| g.complete()).map(|g| g.end).max().unwrap_or(1)
     }
 
-    /// Is there a boundary of transactions at this slot?
+    /// Is there a boundary of transactions at this slot? The first slot is one, whatever stands in it.
     pub fn ends_at(&self, slot: u32) -> bool {
-        (slot == 1 && self.groups.is_empty()) || self.groups.iter().any(|g| g.end == slot)
+        slot == 1 || self.groups.iter().any(|g| g.end == slot)
+    }
+
+    /// The first slot that is behind no whole and marked record of those that follow each other from slot 1 on.
+    fn gap(&self) -> u32 {
+        let mut at = 1;
+        for group in &self.groups {
+            for (i, (slot, _, mark)) in group.records.iter().enumerate() {
+                if *slot != at || *mark != Some(true) {
+                    return at;
+                }
+                at = group.records.get(i + 1).map_or(group.end, |next| next.0);
+            }
+        }
+        at
     }
 
     fn spot(&self, slot: u32) -> Spot {
@@ -109,11 +123,8 @@ impl PageAt {
             return None;
         }
         let at = |s: u32| lines.get(s as usize).copied().unwrap_or([0; 8]);
-        let found = match parse(self.seed, self.id, slot, at) {
-            Found::Whole { record, slots, txn, mark } => Some((record, slots, txn, mark)),
-            _ => None,
-        };
-        if let Some((record, slots, txn, mark)) = found {
+        let found = parse(self.seed, self.id, slot, at);
+        if let Found::Whole { record, slots, txn, mark } = found {
             let what =
                 if holds(txn, slot, slots) { What::Whole { record, txn, mark } } else { What::Damaged };
             return Some(Piece { slot, slots, what });
@@ -131,11 +142,12 @@ impl PageAt {
             lines[target as usize] = mended;
             return self.piece(pass, lines, slot);
         }
-        let torn_later = matches!(parse(self.seed, self.id, slot, |s| at_of(lines, s)), Found::Torn);
+        // Whole words that make no sense are nothing that a power cut leaves, marked or not.
+        let torn = matches!(found, Found::Torn);
         let marks = line.iter().all(|w| *w == 0 || *w & MARK == MARK);
         // A mark is stored when all of its transaction is there.
         let marked = pass.image.kind == LogKind::CommitMark && line[7] == mark(self.seed, slot);
-        let torn = (torn || (torn_later && marks)) && !marked;
+        let torn = torn && marks && !marked;
         let what = if torn { What::Torn } else { What::Damaged };
         Some(Piece { slot, slots: 1, what })
     }
@@ -182,10 +194,6 @@ impl PageAt {
     }
 }
 
-fn at_of(lines: &[Line], slot: u32) -> Line {
-    lines.get(slot as usize).copied().unwrap_or([0; 8])
-}
-
 fn holds(txn: Txn, slot: u32, slots: u32) -> bool {
     let end = txn.first + txn.slots;
     (1..=slot).contains(&txn.first) && slot + slots <= end && end <= SLOTS + 1
@@ -227,7 +235,16 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
             at = group.end;
         }
         rests.retain(|slot| *slot >= counted_end);
-        let short = end <= SLOTS && at < end && pass.image.kind == LogKind::Tail;
+        let gap = page.gap();
+        let of_later = |g: &&Group| g.txn.first > gap && g.records.iter().any(|r| r.2 == Some(true));
+        if let Some(group) = page.groups.iter().filter(|g| !counts(g)).find(of_later) {
+            let what = format!("a later change follows slot {gap}, which holds no whole record");
+            pass.issue(Code::RECORD_GONE, page.spot(group.txn.first), what);
+            lost = true;
+        }
+        // All that stands before the tail is whole; only the end of a page may be unused, but not that of the last.
+        let used = rests.iter().any(|slot| *slot < end);
+        let short = pass.image.kind == LogKind::Tail && at < end && (end <= SLOTS || used);
         if short && !page.damaged.iter().any(|slot| *slot >= at) {
             let what = format!("slots {at} to {} lie before the tail and hold no whole record", end - 1);
             pass.issue(Code::RECORD_GONE, page.spot(at), what);

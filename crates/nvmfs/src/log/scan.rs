@@ -203,6 +203,11 @@ fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u3
                 marked = mark;
                 n
             }
+            // Another transaction begins: slots are handed out once, so this one lies about its length.
+            Found::Whole { .. } => {
+                whole = false;
+                break;
+            }
             Found::Damaged if !slots.is_later_line(slot) => return Err(slot),
             _ => {
                 whole = false;
@@ -216,7 +221,7 @@ fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u3
         Some(_) => return Err(txn.first),
         None if planted(Bug::UnmarkedEntryCounts) => scan.records.extend(records),
         None if planted(Bug::StopsAtFirstGap) => return Ok(SLOTS + 1),
-        None => scan.dropped.extend(txn.first..end),
+        None => scan.dropped.extend(txn.first..slot),
     }
-    Ok(end)
+    Ok(slot)
 }

@@ -26,7 +26,7 @@ use crate::itable;
 use crate::log::scan::Scan;
 use crate::planted::{Bug, planted};
 use crate::variant::LogKind;
-use heddle_vfs::{Error, Ino, Result};
+use heddle_vfs::{Error, FileKind, Ino, Result};
 use later::Later;
 use side_by_side::side_by_side;
 use std::collections::HashMap;
@@ -65,6 +65,11 @@ impl Slots {
     /// The inode that a name means; `None` if its slot does not hold it.
     pub(crate) fn get(&self, id: InodeId) -> Option<&InodeBase> {
         self.bases.get(&id.ino).filter(|b| b.id == id)
+    }
+
+    /// Is what a name means there, and a directory? A name may lie about the kind, and others have no names in their logs.
+    pub(crate) fn is_directory(&self, id: InodeId) -> bool {
+        self.get(id).is_some_and(|b| b.kind == FileKind::Directory)
     }
 }
 

@@ -70,7 +70,7 @@ pub fn merge(core: &Arc<Core>, slots: &Slots, later: &Later, progress: Progress<
         let owed = pay(&mut names.dirs, &mut foreign);
         for record in &owed {
             if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
-                && slots.get(*child).is_some()
+                && slots.is_directory(*child)
             {
                 queue.push(*child);
             }
@@ -125,7 +125,7 @@ fn enter_name(dir: &mut Dir, record: &Record) {
 fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
     let children = dir.entries.values().filter_map(|(_, what)| *what);
     children
-        .filter(|(child, kind)| *kind == FileKind::Directory && slots.get(*child).is_some())
+        .filter(|(child, kind)| *kind == FileKind::Directory && slots.is_directory(*child))
         .map(|(c, _)| c)
         .collect()
 }
@@ -217,7 +217,7 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
     let mut subdirs = 0;
     for (name, (version, what)) in &dir.entries {
         let Some((child, kind)) = what else { continue };
-        if slots.get(*child).is_none() {
+        if slots.get(*child).is_none_or(|base| base.kind != *kind) {
             continue;
         }
         subdirs += u32::from(*kind == FileKind::Directory);
