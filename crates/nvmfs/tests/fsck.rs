@@ -12,6 +12,7 @@ mod fsck {
     pub mod fields;
     pub mod flips;
     pub mod garbage;
+    pub mod lies;
     pub mod sample;
     pub mod shifts;
     pub mod sites;

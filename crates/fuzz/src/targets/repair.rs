@@ -11,7 +11,7 @@ use super::mount::{number, seeds};
 use crate::image::walk::{Content, Walk, kind};
 use crate::image::{EDIT_BYTES, Edited, Images, edit};
 use heddle_crash::judge::options;
-use heddle_nvmfs::fsck::{self, Owner, Verdict};
+use heddle_nvmfs::fsck::{self, Code, Issue, Owner, Verdict};
 use heddle_nvmfs::mount;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use heddle_vfs::Ino;
@@ -70,17 +70,24 @@ impl Target for Repair {
                 return Ok(hasher.finish());
             }
         };
+        if first.issues.iter().any(|(issue, _)| issue.code == Code::UNSETTLED) {
+            return Err(told(&format!("R1: the repair does not come to an end{}", list(&first))));
+        }
         let file = self.undo.path().join("undo");
         let _ = std::fs::remove_file(&file);
         first.apply(region, &file).map_err(|e| told(&e.to_string()))?;
         let second =
             examine(region, &mut hasher).map_err(|kind| told(&format!("after the repair: {kind}")))?;
         if second.left() != second.found() || second.changes().count() != 0 {
-            return Err(told(&format!("R1: a second look finds {:#?}", second.issues)));
+            return Err(told(&format!(
+                "R1: the first look found{}\na second finds{}",
+                list(&first),
+                list(&second)
+            )));
         }
         match mount(region.map_again().map_err(|e| e.to_string())?, &options()) {
             Err(error) if second.found() == 0 => {
-                return Err(told(&format!("R2: it does not mount: {error}")));
+                return Err(told(&format!("R2: it does not mount: {error}; fsck found{}", list(&first))));
             }
             Err(error) => kind(&error).hash(&mut hasher),
             Ok(volume) => {
@@ -93,10 +100,8 @@ impl Target for Repair {
                     for (ino, content) in sound.files.iter().filter(|(ino, _)| !hit.contains(ino)) {
                         if walk.files.get(ino) != Some(content) {
                             let now = walk.files.get(ino);
-                            return Err(told(&format!(
-                                "R3: {ino:?} was {content:?} and is {now:?}: {:#?}",
-                                first.issues
-                            )));
+                            let found = list(&first);
+                            return Err(told(&format!("R3: {ino:?} was {content:?} and is {now:?}:{found}")));
                         }
                     }
                 }
@@ -121,6 +126,15 @@ fn examine(region: &Region, hasher: &mut DefaultHasher) -> Result<Verdict, Strin
         (format!("{:?}", issue.code), mended).hash(hasher);
     }
     Ok(verdict)
+}
+
+/// The issues, one a line; a plus: mended.
+fn list(verdict: &Verdict) -> String {
+    let line = |(issue, mended): &(Issue, bool)| {
+        let sign = if *mended { '+' } else { ' ' };
+        format!("\n  {sign}{} {}: {}", issue.code, issue.spot, issue.what)
+    };
+    verdict.issues.iter().map(line).collect()
 }
 
 /// The inodes whose structures were hit; `None`: it cannot be told, or lies were told.

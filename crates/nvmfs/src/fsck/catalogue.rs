@@ -210,7 +210,7 @@ catalogue! {
         "Keeps one and writes the log anew.";
     48 VERSION_RANGE Error "record" "a version, epoch or generation is beyond what can be"
         "No file lives long enough to reach it: a program wrote nonsense."
-        "Writes the log anew without the record.";
+        "Writes the log anew: a page's records stay, such a record goes.";
     50 LIST_BIT Error "extent list" "a flipped bit in an extent list"
         "The checksum tells which bit."
         "Turns the bit back.";
@@ -274,4 +274,7 @@ catalogue! {
     91 NO_SPACE Error "repair" "there is no room for the repair"
         "Logs are written anew, and blocks copied, into free blocks."
         "None: mount read-only and copy what is there to another image.";
+    92 UNSETTLED Error "repair" "the repair does not come to an end"
+        "Each reading of what was mended found something new: a fault of this program. Nothing was changed."
+        "None: mount read-only and copy what is there to another image, and report it with heddle dump of the image.";
 }

@@ -155,7 +155,16 @@ pub fn judge(pass: &mut Pass<'_>) {
         let what = format!("{} of {} and {}", blocks(from, count), first.what.text(), claim.what.text());
         let spot = Spot { ino: claim.what.ino().or(first.what.ino()), block: Some(from), slot: None };
         pass.issue(Code::CLAIMED_TWICE, spot, what);
-        give_way(pass, &first, &claim, from, count);
+        // Of two chunks one was found to lie already; the first one is where the root is.
+        let unproven = [first, claim].into_iter().find_map(|c| match c.what {
+            Use::Chunk(n) if n != 0 && pass.slots.unproven.contains(&n) => Some(n),
+            _ => None,
+        });
+        match unproven {
+            Some(n) if pass.fixes.lies.is_empty() => super::slots::not_there(pass, n),
+            Some(_) => {}
+            None => give_way(pass, &first, &claim, from, count),
+        }
         if claim.end() > first.end() {
             before = Some(claim);
         }

@@ -6,8 +6,13 @@
 //!             before [`Verdict::apply`], and then the undo file comes first.
 //! Passes      A pass reads everything (`pass`) and collects issues and what would mend each. Repairs have a level: what is exact
 //!             (one flipped bit, told by a checksum) comes before what is made anew, logs before names, names before blocks that two
-//!             claim. After the lowest level that has something to do, all is read again, until nothing is left to do: so that no
-//!             later step acts on what an earlier one would have shown to be an error of reading.
+//!             claim; before all, pointers to chunks that are none. After the lowest level that has something to do, all is read again,
+//!             until nothing is left to do: so that no later step acts on what an earlier one would have shown to be an error of
+//!             reading, and what a repair uncovers is mended in the same run, under one undo file. A store that changes nothing is no
+//!             repair, so that every pass but the last changes something; a run that has not ended after `PASSES_MAX` of them changes
+//!             nothing on media and says so.
+//! Recovery    judges the same image when it is mounted. What of a record counts, and what a power cut may have left of it, both take
+//!             from `format` (`parse`, `decode`): where one of them finds damage the other must not see a torn line.
 //! Invariants  F1  every position that is read was checked against the layout first; chains and lists end because each block is
 //!                 entered once; bytes of the media never index, allocate or recurse unchecked.
 //!             F2  an inode none of whose own structures is damaged keeps its content, whatever happens to others: of a block that two

@@ -101,6 +101,8 @@ pub enum Edit {
 /// What would mend the issues of a pass, by level (see [`super`]).
 #[derive(Default)]
 pub struct Fixes {
+    /// Before all: pointers of the inode directory to what is no chunk. What was read there, and would be mended, is not a chunk's.
+    pub lies: Vec<(Pos, Vec<u64>)>,
     /// 0: words as they were, or as they follow from what is whole.
     pub exact: Vec<(Pos, Vec<u64>)>,
     /// 1: words made anew.
@@ -115,6 +117,18 @@ pub struct Fixes {
     pub lost: Vec<InodeId>,
     /// 6: what no one reads.
     pub sweep: Vec<(Pos, Vec<u64>)>,
+}
+
+impl Fixes {
+    /// A store of what is there already mends nothing, and would keep all later levels from their turn.
+    pub fn only_what_changes(&mut self, media: &Media<'_>) {
+        let changes = |(at, words): &(Pos, Vec<u64>)| {
+            words.iter().enumerate().any(|(i, word)| media.word(at.plus(i as u64 * 8)) != *word)
+        };
+        for level in [&mut self.lies, &mut self.exact, &mut self.anew, &mut self.sweep] {
+            level.retain(changes);
+        }
+    }
 }
 
 /// How many lines a pass tries to mend bit by bit: damage that is more than that is not flipped bits.

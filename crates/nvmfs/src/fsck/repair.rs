@@ -9,7 +9,7 @@ use super::FsckError;
 use super::catalogue::{Code, Severity};
 use super::image::{self, Image, words_of};
 use super::media::{BLOCK_WORDS, Media, Words};
-use super::pass::{Issue, Pass};
+use super::pass::{Issue, Pass, Spot};
 use super::relog::Supply;
 use super::undo;
 use crate::format::superblock::Superblock;
@@ -20,7 +20,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use steps::{Overlay, edits, lost, relogs, shares};
 
-/// Passes at most. Each one but the last mends something, and what a pass mends stays mended; more would be a fault of this program.
+/// Passes at most. Each one but the last mends something, and what a pass mends stays mended; more is a fault of this program, which is
+/// said (`Code::UNSETTLED`), and then nothing is changed: what was not read once more without a finding is no repair.
 const PASSES_MAX: usize = 32;
 
 /// What became of an image in memory.
@@ -116,7 +117,10 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
     for _ in 0..PASSES_MAX {
         let read = image::read(name, &media)?;
         session.now = read.issues;
-        let Some(image) = read.image else { break };
+        let Some(image) = read.image else {
+            session.settled = true;
+            break;
+        };
         if verdict.variant.is_none() {
             verdict.variant = Some(image.variant);
             (verdict.epoch, verdict.uuid) = (image.superblock.epoch.get(), image.superblock.uuid);
@@ -129,20 +133,23 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
             session.names_lost,
         );
         pass.fixes.exact.extend(read.fixes);
-        session.names_lost = pass.names_lost;
         verdict.inodes = pass.tree.links.len() as u64;
         let stores = session.plan(&mut pass);
+        session.names_lost = pass.names_lost || session.misread;
         session.take_issues(std::mem::take(&mut pass.issues), &pass);
         drop(pass);
         if stores.is_empty() {
+            session.settled = true;
             break;
         }
         for (at, words) in stores {
             media.store(at, &words);
         }
     }
+    if session.settled {
+        verdict.changes = media.into_changes();
+    }
     verdict.issues = session.verdict();
-    verdict.changes = media.into_changes();
     Ok(verdict)
 }
 
@@ -156,6 +163,10 @@ struct Session {
     epoch: u64,
     /// The superblock counts one mount more already.
     raised: bool,
+    /// The last pass took for a chunk what is none: of what it found only that is believed.
+    misread: bool,
+    /// The last pass had nothing left to do.
+    settled: bool,
     serial: u64,
     /// Issues of all passes but the last, of the last.
     seen: BTreeSet<Issue>,
@@ -168,6 +179,15 @@ impl Session {
     /// What the lowest level that has something to do stores.
     fn plan(&mut self, pass: &mut Pass<'_>) -> Stores {
         let image = pass.image;
+        pass.fixes.only_what_changes(pass.media);
+        self.misread = !pass.fixes.lies.is_empty();
+        if self.misread {
+            let mut stores = std::mem::take(&mut pass.fixes.lies);
+            if !std::mem::replace(&mut self.raised, true) {
+                stores.extend(superblocks(&image, &image.after_repair(0)));
+            }
+            return stores;
+        }
         if pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass)) {
             self.raised = true;
             let newer = image.after_repair(pass.epoch_seen);
@@ -200,7 +220,7 @@ impl Session {
     /// Keeps what the pass found. What was found on names, while logs they hang from were still to be mended, may be an error of reading.
     fn take_issues(&mut self, found: Vec<Issue>, pass: &Pass<'_>) {
         let early = !pass.fixes.relogs.is_empty() || self.early(&found);
-        self.now.extend(found);
+        self.now.extend(found.into_iter().filter(|issue| !self.misread || issue.code.0 < 20));
         let later = |code: Code| (22..=28).contains(&code.0) && code != Code::ROOT_LOST || code.0 >= 60;
         let keep = self.now.iter().filter(|i| i.severity() > Severity::Note && !(early && later(i.code)));
         self.seen.extend(keep.cloned());
@@ -211,8 +231,13 @@ impl Session {
         found.iter().any(|i| (10..22).contains(&i.code.0) || (30..60).contains(&i.code.0))
     }
 
-    /// All issues; those that the last pass still found, or that are stuck, are not mended.
+    /// All issues; those that the last pass still found, or that are stuck, are not mended. Where no pass was the last, none is.
     fn verdict(mut self) -> Vec<(Issue, bool)> {
+        if !self.settled {
+            let what = format!("after {PASSES_MAX} readings there is still something to mend");
+            self.stuck.insert(Issue { code: Code::UNSETTLED, spot: Spot::default(), what });
+            self.now.extend(std::mem::take(&mut self.seen));
+        }
         self.now.extend(self.stuck);
         let now: BTreeSet<Issue> = self.now.into_iter().collect();
         let mut all: Vec<(Issue, bool)> = self
@@ -227,7 +252,8 @@ impl Session {
 
 fn has_work(pass: &Pass<'_>) -> bool {
     let f = &pass.fixes;
-    !(f.exact.is_empty()
+    !(f.lies.is_empty()
+        && f.exact.is_empty()
         && f.anew.is_empty()
         && f.relogs.is_empty()
         && f.edits.is_empty()

@@ -23,6 +23,8 @@ pub struct Slots {
     pub bases: BTreeMap<Ino, InodeBase>,
     /// Slots that hold something else than an inode or nothing.
     pub broken: BTreeSet<Ino>,
+    /// Chunks that have something in their slots, and none that is whole.
+    pub unproven: BTreeSet<u64>,
 }
 
 impl Slots {
@@ -61,6 +63,7 @@ pub fn read(pass: &mut Pass<'_>) {
             }
         }
     }
+    overlapping(pass);
     directory_rest(pass);
     let root = pass.slots.bases.get(&Ino::ROOT);
     if root.is_none_or(|b| b.kind != FileKind::Directory) {
@@ -69,6 +72,34 @@ pub fn read(pass: &mut Pass<'_>) {
             make_anew(pass, at, ROOT, FileKind::Directory, 0o755, Time(0));
         }
     }
+}
+
+/// Chunks that share blocks: pointers with right checks that lie. The one whose slots prove it keeps them, else the first; no other is
+/// read, or repaired, before the lie is gone.
+fn overlapping(pass: &mut Pass<'_>) {
+    let mut all: Vec<(BlockNo, u64)> = pass.slots.chunks.iter().map(|(n, block)| (*block, *n)).collect();
+    all.sort_unstable();
+    for pair in all.windows(2) {
+        let [(low, a), (high, b)] = pair else { continue };
+        if low.0 + CHUNK_BLOCKS <= high.0 {
+            continue;
+        }
+        let proven = |n: &u64, block: &BlockNo| looks_like(pass, *n, *block, false);
+        let loser = match (proven(a, low), proven(b, high)) {
+            (true, false) => *b,
+            (false, true) => *a,
+            _ => *a.max(b),
+        };
+        not_there(pass, loser);
+    }
+}
+
+/// What a chunk's pointer leads to is something else.
+pub fn not_there(pass: &mut Pass<'_>, n: u64) {
+    let at = pass.image.layout.chunk_pointer(n);
+    let spot = Spot::block(BlockNo(at.0 / BLOCK_BYTES as u64));
+    pass.issue(Code::CHUNK_LOST, spot, format!("what the pointer to chunk {n} leads to is something else"));
+    pass.fixes.lies.push((at, vec![0]));
 }
 
 /// Stores a slot for an inode that is known by its name alone.
@@ -98,7 +129,22 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     let spot = Spot::block(BlockNo(at.0 / BLOCK_BYTES as u64));
     match decode(raw) {
         Target::None => return None,
-        Target::At(block) if layout.holds(block, CHUNK_BLOCKS) => return Some(block),
+        // The root's chunk is never blank.
+        Target::At(block) if layout.holds(block, CHUNK_BLOCKS) && looks_like(pass, n, block, n != 0) => {
+            return Some(block);
+        }
+        Target::At(block) if layout.holds(block, CHUNK_BLOCKS) => {
+            // All its slots may be damaged: it is believed, unless another place proves itself the chunk, or (`claims`) what lies there
+            // proves itself something else.
+            let Some(found) = search(pass, n) else {
+                pass.slots.unproven.insert(n);
+                return Some(block);
+            };
+            let what = format!("chunk {n} is at block {}, its pointer leads to block {}", found.0, block.0);
+            pass.issue(Code::CHUNK_OUTSIDE, spot, what);
+            pass.exact(at, vec![pointer::encode(seed, DIRECTORY, Place::InodeChunk(n), found)]);
+            return Some(found);
+        }
         Target::At(block) => {
             let what = format!("the pointer to chunk {n} leads to block {}", block.0);
             pass.issue(Code::CHUNK_OUTSIDE, spot, what);

@@ -4,8 +4,9 @@ use super::sample::Sample;
 use heddle_nvmfs::format::layout::{Layout, chunk_of, inode_pos};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
 use heddle_nvmfs::format::pointer::{self, Place, Target};
-use heddle_nvmfs::format::record::{Found, Record, parse};
+use heddle_nvmfs::format::record::{Found, Record, Txn, parse};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
+use heddle_nvmfs::format::word::{Line, crc};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::Ino;
@@ -74,6 +75,46 @@ impl Craft<'_> {
             slot += slots;
         }
         panic!("no such record in page {}", page.0);
+    }
+
+    /// The whole records of a log page: slot, what it says, its transaction.
+    pub fn records(&self, page: BlockNo) -> Vec<(u32, Record, Txn)> {
+        let header = self.header(page);
+        let seed = header.record_seed(self.seed);
+        let (mut all, mut slot) = (Vec::new(), 1);
+        while slot <= SLOTS {
+            match parse(seed, header.owner, slot, |s| self.region.line(slot_pos(page, s))) {
+                Found::Whole { record, slots, txn, .. } => {
+                    all.push((slot, record, txn));
+                    slot += slots;
+                }
+                _ => slot += 1,
+            }
+        }
+        all
+    }
+
+    /// Writes a record with this transaction and with or without its mark.
+    pub fn put(&self, page: BlockNo, slot: u32, record: &Record, txn: Txn, marked: bool) {
+        let header = self.header(page);
+        let mut draft = record.draft(header.owner, header.lane);
+        for (i, line) in draft.seal(header.record_seed(self.seed), slot, txn, marked).iter().enumerate() {
+            self.region.nt_line(slot_pos(page, slot + i as u32), line);
+        }
+        self.region.fence();
+    }
+
+    /// Changes the first line of a record and makes its checksum right again, whatever it says then.
+    pub fn reseal(&self, page: BlockNo, slot: u32, change: impl Fn(&mut Line)) {
+        let seed = self.header(page).record_seed(self.seed);
+        let at = slot_pos(page, slot);
+        let mut line = self.region.line(at);
+        change(&mut line);
+        let head = line[0] & !0xffff_ffff;
+        let sum = crc(seed, &[u64::from(slot), head, line[1], line[2], line[3], line[4], line[5], line[6]]);
+        line[0] = head | u64::from(sum);
+        self.region.nt_line(at, &line);
+        self.region.fence();
     }
 
     pub fn store(&self, at: Pos, word: u64) {

@@ -1,0 +1,244 @@
+//! What forged fields led to: issues that fsck said it had mended and had not, and images it called sound that did not mount.
+//! Each was found by the fuzzer's target `repair`; a second look after the repair, and a mount, are in [`repaired`] and [`mended`].
+
+use super::craft::{Craft, DIRECTORY};
+use super::sample::{Sample, repaired};
+use crate::common::{Short, each_variant, options};
+use heddle_nvmfs::format::inode::{FoundInode, InodeBase, TAIL_WORD};
+use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
+use heddle_nvmfs::format::pointer::{self, Place, Target};
+use heddle_nvmfs::format::record::Txn;
+use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
+use heddle_nvmfs::fsck::{Code, examine};
+use heddle_nvmfs::ids::{BlockNo, InodeId};
+use heddle_nvmfs::{LogKind, Variant, VolumeError, mount};
+use heddle_pmem::Pos;
+use heddle_vfs::testkit::Tree;
+use heddle_vfs::{FileSystem, Ino};
+use zerocopy::IntoBytes;
+
+/// What is left of a sample that `craft` lied in: `code` is found, all of it mended, and the image mounts and can be used. Files beyond
+/// the named ones are as they were.
+#[track_caller]
+fn mended(variant: Variant, code: Code, but: &[&str], craft: impl Fn(&Craft<'_>, &Sample)) {
+    let sample = Sample::new(variant);
+    craft(&Craft::new(&sample), &sample);
+    let verdict = examine("lie", &sample.region).unwrap();
+    let found = verdict.issues.iter().any(|(issue, _)| issue.code == code);
+    assert!(found, "{variant:?}: no {code} in {:#?}", verdict.issues);
+    let region = repaired(&sample.region, &verdict);
+    let volume = mount(region, &options()).unwrap_or_else(|e| panic!("{variant:?}: {e}"));
+    let fs = volume.fs();
+    let strip = |mut tree: Tree| {
+        tree.nodes.retain(|path, _| path != b"/" && !but.iter().any(|b| path.starts_with(b.as_bytes())));
+        tree
+    };
+    let after = strip(Tree::of(&fs).unwrap());
+    assert_eq!(after.difference(&strip(sample.tree.clone())), None, "{variant:?}: {:#?}", verdict.issues);
+    fs.release(fs.new_file(Ino::ROOT, "a file made after the repair"));
+    drop(fs);
+    volume.unmount();
+}
+
+/// All variants with this kind of log.
+fn each_with(kind: LogKind, test: impl Fn(Variant)) {
+    each_variant(|variant| {
+        if variant.log() == kind {
+            test(variant);
+        }
+    });
+}
+
+/// crash_two_chunks_in_one_place: the second pointer made the first chunk's slots garbage that was swept, then made anew, then swept.
+#[test]
+fn a_pointer_to_a_chunk_that_is_another_one_is_dropped_and_no_slot_is_touched() {
+    each_variant(|variant| {
+        mended(variant, Code::CHUNK_LOST, &[], |craft, _| {
+            let raw = craft.region.load_u64(craft.layout().chunk_pointer(0));
+            let Target::At(first) = pointer::decode(craft.seed, DIRECTORY, Place::InodeChunk(0), raw) else {
+                panic!("no chunk")
+            };
+            for (n, block) in [(1, first), (2, BlockNo(first.0 + 2))] {
+                let lie = pointer::encode(craft.seed, DIRECTORY, Place::InodeChunk(n), block);
+                craft.store(craft.layout().chunk_pointer(n), lie);
+            }
+        });
+    });
+}
+
+/// A pointer to a file's log was believed to lead to a chunk: its records were swept as garbage in slots.
+#[test]
+fn a_pointer_to_a_chunk_that_is_a_log_page_or_data_harms_neither() {
+    each_variant(|variant| {
+        mended(variant, Code::CHUNK_LOST, &[], |craft, sample| {
+            let lie = |n: u64, block| pointer::encode(craft.seed, DIRECTORY, Place::InodeChunk(n), block);
+            craft.store(craft.layout().chunk_pointer(1), lie(1, sample.log_page("victim")));
+            let pieces = Some(sample.ino("/pieces"));
+            let data = sample.survey().owners.into_iter().find(|o| o.data && o.ino == pieces).unwrap().block;
+            craft.store(craft.layout().chunk_pointer(3), lie(3, data));
+        });
+    });
+}
+
+/// The root's chunk was looked for only where its pointer was damaged, not where it led elsewhere.
+#[test]
+fn a_pointer_to_the_roots_chunk_that_leads_elsewhere_is_put_right() {
+    each_variant(|variant| {
+        mended(variant, Code::CHUNK_OUTSIDE, &[], |craft, sample| {
+            let lie = pointer::encode(craft.seed, DIRECTORY, Place::InodeChunk(0), sample.log_page("victim"));
+            craft.store(craft.layout().chunk_pointer(0), lie);
+        });
+    });
+}
+
+/// The tail was put to the first slot, which was no end of anything as long as a half of a change stood in the page: for ever.
+#[test]
+fn a_tail_is_found_where_nothing_of_the_log_is_whole() {
+    each_with(LogKind::Tail, |variant| {
+        mended(variant, Code::TAIL_OUTSIDE, &["/moved", "/link"], |craft, sample| {
+            let page = sample.log_page("moved");
+            for (slot, record, txn) in craft.records(page) {
+                craft.put(page, slot, &record, Txn { slots: txn.slots + 1, ..txn }, true);
+            }
+            let ino = sample.ino("/moved");
+            let tail = pointer::encode_tail(craft.seed, craft.id(ino), page, 63);
+            craft.store(craft.slot(ino).plus(64 + TAIL_WORD * 8), tail);
+        });
+    });
+}
+
+/// crash_count_of_mounts: a superblock of the last mount there can be made a mount panic, and generations of inodes had no room for it.
+#[test]
+fn an_image_that_counts_more_mounts_than_can_be_is_refused_by_mount_and_fsck() {
+    for (epoch, sequence) in [(u64::MAX, 1), (1 << 22, 1), ((1 << 22) - 1, 1), (1, u64::MAX)] {
+        let sample = Sample::new(Variant::Heddle);
+        for block in [0, sample.region.len_bytes() / 4096 - 1] {
+            let mut bytes = [0; SUPERBLOCK_BYTES];
+            sample.region.read(BlockNo(block).pos(), &mut bytes);
+            let FoundSuperblock::Whole(mut sb) = Superblock::decode(&bytes) else { panic!("no superblock") };
+            (sb.epoch, sb.sequence) = (epoch.into(), sequence.into());
+            sample.region.nt_write(BlockNo(block).pos(), sb.sealed().as_bytes());
+        }
+        let verdict = examine("lie", &sample.region).unwrap();
+        assert_eq!(
+            verdict.issues.iter().map(|(i, _)| i.code).collect::<Vec<_>>(),
+            [Code::SUPERBLOCK_NONSENSE]
+        );
+        assert_eq!((verdict.left(), verdict.changes().count()), (1, 0));
+        let refused = mount(sample.region.map_again().unwrap(), &options());
+        assert!(matches!(refused, Err(VolumeError::SuperblockDamaged { .. })), "{epoch} {sequence}");
+    }
+}
+
+/// The count of mounts was raised to what one log page said, and the next inode's generation overflowed.
+#[test]
+fn a_log_page_of_a_mount_that_cannot_be_does_not_use_up_the_mounts() {
+    each_variant(|variant| {
+        mended(variant, Code::VERSION_RANGE, &["/victim"], |craft, sample| {
+            let page = sample.log_page("victim");
+            let header = PageHeader { epoch: 1 << 30, ..craft.header(page) };
+            let mut line = header.encode(craft.seed);
+            line[7] = craft.region.load_u64(page.pos().plus(56));
+            craft.region.nt_line(page.pos(), &line);
+        });
+    });
+}
+
+/// An inode of generation 0 got a name, and the mount said that it is gone.
+#[test]
+fn a_slot_of_generation_0_holds_no_inode() {
+    each_variant(|variant| {
+        mended(variant, Code::SLOT_LOST, &["/pieces"], |craft, sample| {
+            let ino = sample.ino("/pieces");
+            let at = craft.slot(ino);
+            let FoundInode::Whole(mut base) = InodeBase::decode(craft.seed, ino, &craft.region.line(at))
+            else {
+                panic!("no inode")
+            };
+            base.id = InodeId { ino, generation: 0 };
+            craft.region.nt_line(at, &base.encode(craft.seed));
+        });
+    });
+}
+
+/// A line that lacks its mark alone was called torn, whatever it said; the mount called it damaged.
+#[test]
+fn a_line_without_a_mark_that_makes_no_sense_is_damage_to_both_readings() {
+    each_with(LogKind::CommitMark, |variant| {
+        mended(variant, Code::RECORD, &["/victim"], |craft, sample| {
+            let page = sample.log_page("victim");
+            let (slot, record, txn) = craft.records(page).pop().unwrap();
+            craft.put(page, slot, &record, txn, false);
+            // A kind that no record has, the checksum right: as the record of another kind is sealed, then its kind changed.
+            craft.reseal(page, slot, |line| line[0] |= 0x3f << 32);
+        });
+    });
+}
+
+/// A whole line of a change that is not whole, behind a gap, was called torn; the mount called it damaged.
+#[test]
+fn part_of_a_later_change_behind_a_gap_is_damage_to_both_readings() {
+    each_with(LogKind::SelfCertifying, |variant| {
+        let sample = Sample::new(variant);
+        // As after a power cut: torn lines are no damage in themselves.
+        let volume = mount(sample.region.map_again().unwrap(), &options()).unwrap();
+        std::mem::forget(volume);
+        let craft = Craft::new(&sample);
+        let page = sample.log_page("victim");
+        let records = craft.records(page);
+        let at = records.len() - 3;
+        let ((gap, ..), (slot, record, txn)) = (&records[at - 1], &records[at]);
+        (slot + 1..=SLOTS).for_each(|slot| sample.region.nt_line(slot_pos(page, slot), &[0; 8]));
+        craft.put(page, *slot, record, Txn { slots: txn.slots + 1, ..*txn }, true);
+        craft.store(slot_pos(page, *gap).plus(16), 0);
+        let verdict = examine("lie", &sample.region).unwrap();
+        let code = verdict.issues.iter().find(|(issue, _)| issue.code == Code::RECORD_GONE);
+        assert!(code.is_some(), "{:#?}", verdict.issues);
+        let region = repaired(&sample.region, &verdict);
+        mount(region, &options()).unwrap().unmount();
+    });
+}
+
+/// A torn line in a page before the last was called torn; the mount, for which all before the tail is whole, called it damaged.
+#[test]
+fn a_torn_line_before_the_tail_is_damage_to_both_readings() {
+    each_with(LogKind::Tail, |variant| {
+        let sample = Sample::new(variant);
+        let volume = mount(sample.region.map_again().unwrap(), &options()).unwrap();
+        // A page of this mount behind the last one.
+        let fs = volume.fs();
+        fs.release(fs.new_file(Ino::ROOT, "further"));
+        std::mem::forget(volume);
+        let craft = Craft::new(&sample);
+        let what = format!("the log of inode {}", Ino::ROOT.0);
+        let pages = sample.survey().owners.into_iter().filter(|o| o.what == what).map(|o| o.block);
+        let page = pages.filter(|page| !craft.records(*page).is_empty()).min_by_key(|p| craft.header(*p).era);
+        let page = page.unwrap();
+        let (slot, ..) = craft.records(page).pop().unwrap();
+        craft.store(slot_pos(page, slot).plus(16), 0);
+        let verdict = examine("lie", &sample.region).unwrap();
+        let code = verdict.issues.iter().find(|(issue, _)| issue.code == Code::RECORD_GONE);
+        assert!(code.is_some(), "{:#?}", verdict.issues);
+        let region = repaired(&sample.region, &verdict);
+        mount(region, &options()).unwrap().unmount();
+    });
+}
+
+/// A change that never counted said it was longer than it is, and the mount dropped, and zeroed, the finished changes behind it.
+#[test]
+fn a_cut_change_that_lies_about_its_length_takes_no_finished_one_with_it() {
+    each_with(LogKind::CommitMark, |variant| {
+        let sample = Sample::new(variant);
+        let craft = Craft::new(&sample);
+        let page = sample.log_page("victim");
+        let records = craft.records(page);
+        let (slot, record, txn) = records[0].clone();
+        craft.put(page, slot, &record, Txn { slots: 60, ..txn }, false);
+        let whole = |at: Pos| sample.region.line(at);
+        let (second, ..) = records[1];
+        let before = whole(slot_pos(page, second));
+        mount(sample.region.map_again().unwrap(), &options()).unwrap().unmount();
+        assert_eq!(whole(slot_pos(page, second)), before, "{variant:?}: a finished change is gone");
+        assert_eq!(whole(slot_pos(page, slot)), [0; 8], "{variant:?}: what never counted is still there");
+    });
+}
