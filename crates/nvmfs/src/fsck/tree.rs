@@ -268,7 +268,7 @@ fn orphans(pass: &mut Pass<'_>) {
             _ => {
                 let file = file(pass, *base);
                 // A link that says nothing is no loss.
-                file.damaged || file.is_empty_link()
+                file.damaged || file.is_lost_link()
             }
         };
         pass.quiet = false;

@@ -149,7 +149,7 @@ fn a_size_that_no_file_can_have_is_cut() {
 }
 
 /// Changes the living entry of a name in the root.
-fn rename_entry(craft: &Craft<'_>, sample: &Sample, wanted: &str, change: impl Fn(&mut Record)) {
+pub fn rename_entry(craft: &Craft<'_>, sample: &Sample, wanted: &str, change: impl Fn(&mut Record)) {
     let what = format!("the log of inode {}", Ino::ROOT.0);
     let root_pages: Vec<BlockNo> =
         sample.survey().owners.iter().filter(|o| o.what == what).map(|o| o.block).collect();

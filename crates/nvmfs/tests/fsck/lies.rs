@@ -2,12 +2,13 @@
 //! Each was found by the fuzzer's target `repair`; a second look after the repair, and a mount, are in [`repaired`] and [`mended`].
 
 use super::craft::{Craft, DIRECTORY};
+use super::crafted::rename_entry;
 use super::sample::{Sample, repaired};
 use crate::common::{Short, each_variant, options};
 use heddle_nvmfs::format::inode::{FoundInode, InodeBase, TAIL_WORD};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
 use heddle_nvmfs::format::pointer::{self, Place, Target};
-use heddle_nvmfs::format::record::Txn;
+use heddle_nvmfs::format::record::{NameBuf, Record, Txn};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::fsck::{Code, examine};
 use heddle_nvmfs::ids::{BlockNo, InodeId};
@@ -240,5 +241,59 @@ fn a_cut_change_that_lies_about_its_length_takes_no_finished_one_with_it() {
         mount(sample.region.map_again().unwrap(), &options()).unwrap().unmount();
         assert_eq!(whole(slot_pos(page, second)), before, "{variant:?}: a finished change is gone");
         assert_eq!(whole(slot_pos(page, slot)), [0; 8], "{variant:?}: what never counted is still there");
+    });
+}
+
+/// A name that cannot be was changed in its directory's log, and came back from another one's at each reading.
+#[test]
+fn a_name_that_cannot_be_and_is_told_by_another_directory_goes_for_good() {
+    each_variant(|variant| {
+        mended(variant, Code::NAME, &["/here", "/dir", "/#"], |craft, sample| {
+            let logs = sample.survey().owners.into_iter().filter(|o| o.what.starts_with("the log of"));
+            let mut told = false;
+            for page in logs.map(|o| o.block) {
+                let home = craft.header(page).owner;
+                for (slot, record, txn) in craft.records(page) {
+                    let Record::Name { dir, ref name, removed: false, version, .. } = record else {
+                        continue;
+                    };
+                    if dir == home {
+                        continue;
+                    }
+                    let (name, version) = (NameBuf::new(&[name.bytes(), b"/"].concat()), version.next());
+                    let Record::Name { child, kind, mtime, generation, removed, .. } = record else {
+                        continue;
+                    };
+                    let lie = Record::Name { dir, removed, child, kind, name, version, mtime, generation };
+                    craft.put(page, slot, &lie, txn, true);
+                    told = true;
+                }
+            }
+            assert!(told, "no rename across directories");
+        });
+    });
+}
+
+/// A link whose target is lost was given a name in lost+found, which was taken from it because its target is lost, and so on.
+#[test]
+fn a_link_without_a_name_whose_target_is_lost_gets_none() {
+    each_variant(|variant| {
+        mended(variant, Code::ORPHAN, &["/symlink"], |craft, sample| {
+            let ino = Some(sample.ino("/symlink"));
+            let text = sample.survey().owners.into_iter().find(|o| o.data && o.ino == ino).unwrap().block;
+            craft.region.nt_zero(text.pos(), 4096);
+            craft.change(sample.log_page("symlink"), |record| {
+                if let Record::Write { end_in_last_page, .. } = record {
+                    *end_in_last_page = 4096;
+                    return true;
+                }
+                false
+            });
+            rename_entry(craft, sample, "symlink", |record| {
+                if let Record::Name { removed, .. } = record {
+                    *removed = true;
+                }
+            });
+        });
     });
 }

@@ -250,9 +250,9 @@ impl File {
         }
     }
 
-    /// Is it a symbolic link that says nothing?
-    pub fn is_empty_link(&self) -> bool {
-        self.birth.kind == FileKind::Symlink && self.attributes().size == 0
+    /// Is it a symbolic link whose target cannot be told? Named, it would lose its name again.
+    pub fn is_lost_link(&self) -> bool {
+        self.birth.kind == FileKind::Symlink && !TARGET_BYTES.contains(&self.attributes().size)
     }
 
     /// A link's target ends where its text does; a link without any loses its names.

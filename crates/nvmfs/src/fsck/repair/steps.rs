@@ -75,9 +75,11 @@ pub fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -
                 }
             }
             Edit::Rename(name) => {
-                if let Some(named) = dir.names.remove(&name) {
+                if let Some(named) = dir.names.get(&name).copied() {
                     let free = free_name(dir, named.child);
                     dir.names.insert(free, Named { version, ..named });
+                    // Said, not forgotten: another directory's log may have the name too.
+                    dir.names.insert(name, Named { version, removed: true, ..named });
                 }
             }
         }
