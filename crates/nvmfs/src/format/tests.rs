@@ -58,7 +58,7 @@ fn samples() -> Vec<Record> {
         }),
     ];
     for blob in [None, Some(BlockNo((1 << 40) - 1))] {
-        all.push(Record::Xattrs { blob, generation: 1 << 50, mtime });
+        all.push(Record::Xattrs { blob, generation: (1 << 50) - 1, mtime });
         all.push(Record::Remap { page: PageNo(PageNo::END.0 - 1), blob, version, mtime, generation: 3 });
     }
     for n in [1, 6, 7, 8, 62, 63, 64, 255] {

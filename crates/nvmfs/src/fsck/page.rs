@@ -9,7 +9,7 @@ use super::pass::{Pass, Spot};
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Found, Record, Txn, is_later_line, mark, parse};
 use crate::format::word::{Line, MARK};
-use crate::ids::{BlockNo, InodeId};
+use crate::ids::{BlockNo, InodeId, Version};
 use crate::variant::LogKind;
 
 /// What stands in a run of slots.
@@ -199,6 +199,20 @@ fn holds(txn: Txn, slot: u32, slots: u32) -> bool {
     (1..=slot).contains(&txn.first) && slot + slots <= end && end <= SLOTS + 1
 }
 
+/// No file lives long enough to reach it: with a record of this version the changes to come would run out of versions.
+const VERSION_MAX: Version = Version(Version::LIMIT / 2);
+
+/// What orders a record among those of its pages or name.
+fn version_of(record: &Record) -> Version {
+    match *record {
+        Record::Write { version, .. }
+        | Record::Punch { version, .. }
+        | Record::Remap { version, .. }
+        | Record::Name { version, .. } => version,
+        Record::State(_) | Record::Xattrs { .. } => Version(0),
+    }
+}
+
 /// Which transactions count: those go to the log, the rest is judged. `end`: what starts there or later does not count.
 pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
     let by_mark = pass.image.kind == LogKind::CommitMark;
@@ -257,8 +271,14 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
         lost = pass.clean();
     }
     log.damaged |= lost;
-    let block = page.block;
-    for group in page.groups.into_iter().filter(counts) {
-        log.records.extend(group.records.into_iter().map(|(slot, record, _)| Entry { block, slot, record }));
+    let (block, id) = (page.block, page.id);
+    for (slot, record, _) in page.groups.into_iter().filter(counts).flat_map(|group| group.records) {
+        if version_of(&record) < VERSION_MAX {
+            log.records.push(Entry { block, slot, record });
+        } else {
+            let spot = Spot::of(id.ino, block).slot(slot);
+            pass.issue(Code::VERSION_RANGE, spot, format!("version {}", version_of(&record).0));
+            log.damaged = true;
+        }
     }
 }

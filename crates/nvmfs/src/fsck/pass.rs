@@ -122,13 +122,15 @@ pub struct Fixes {
 impl Fixes {
     /// A store of what is there already mends nothing, and would keep all later levels from their turn.
     pub fn only_what_changes(&mut self, media: &Media<'_>) {
-        let changes = |(at, words): &(Pos, Vec<u64>)| {
-            words.iter().enumerate().any(|(i, word)| media.word(at.plus(i as u64 * 8)) != *word)
-        };
         for level in [&mut self.lies, &mut self.exact, &mut self.anew, &mut self.sweep] {
-            level.retain(changes);
+            level.retain(|store| changes(media, store));
         }
     }
+}
+
+/// Does a store change anything?
+pub fn changes(media: &Media<'_>, (at, words): &(Pos, Vec<u64>)) -> bool {
+    words.iter().enumerate().any(|(i, word)| media.word(at.plus(i as u64 * 8)) != *word)
 }
 
 /// How many lines a pass tries to mend bit by bit: damage that is more than that is not flipped bits.

@@ -34,6 +34,11 @@ impl Supply {
         self.free.next()
     }
 
+    /// How many are left.
+    pub fn left(&self) -> u64 {
+        self.free.len() as u64
+    }
+
     /// Number of the next page.
     pub fn serial(&self) -> u64 {
         self.serial
@@ -44,13 +49,10 @@ impl Supply {
 pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Pos, relog: &Relog) -> bool {
     let home = relog.id;
     let pages = paginate(&relog.records, home);
-    let mut blocks = Vec::new();
-    for _ in &pages {
-        match supply.block() {
-            Some(block) => blocks.push(block),
-            None => return false,
-        }
+    if pages.len() as u64 > supply.left() {
+        return false;
     }
+    let blocks: Vec<BlockNo> = pages.iter().filter_map(|_| supply.block()).collect();
     let mut pointers = [0u64; LINE_WORDS];
     for (i, page) in pages.iter().enumerate() {
         supply.serial += 1;

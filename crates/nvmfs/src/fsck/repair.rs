@@ -9,7 +9,7 @@ use super::FsckError;
 use super::catalogue::{Code, Severity};
 use super::image::{self, Image, words_of};
 use super::media::{BLOCK_WORDS, Media, Words};
-use super::pass::{Issue, Pass, Spot};
+use super::pass::{Issue, Pass, Spot, changes};
 use super::relog::Supply;
 use super::undo;
 use crate::format::superblock::Superblock;
@@ -146,7 +146,7 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
             media.store(at, &words);
         }
     }
-    if session.settled {
+    if session.settled && session.mended {
         verdict.changes = media.into_changes();
     }
     verdict.issues = session.verdict();
@@ -163,6 +163,8 @@ struct Session {
     epoch: u64,
     /// The superblock counts one mount more already.
     raised: bool,
+    /// Something was mended; the count of mounts alone is nothing.
+    mended: bool,
     /// The last pass took for a chunk what is none: of what it found only that is believed.
     misread: bool,
     /// The last pass had nothing left to do.
@@ -182,6 +184,7 @@ impl Session {
         pass.fixes.only_what_changes(pass.media);
         self.misread = !pass.fixes.lies.is_empty();
         if self.misread {
+            self.mended = true;
             let mut stores = std::mem::take(&mut pass.fixes.lies);
             if !std::mem::replace(&mut self.raised, true) {
                 stores.extend(superblocks(&image, &image.after_repair(0)));
@@ -190,11 +193,18 @@ impl Session {
         }
         if pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass)) {
             self.raised = true;
+            self.mended |= !pass.fixes.exact.is_empty() || pass.epoch_seen > image.superblock.epoch.get();
             let newer = image.after_repair(pass.epoch_seen);
             let mut stores = std::mem::take(&mut pass.fixes.exact);
             stores.extend(superblocks(&image, &newer));
             return stores;
         }
+        let stores = self.lowest_level(pass);
+        self.mended |= !stores.is_empty();
+        stores
+    }
+
+    fn lowest_level(&mut self, pass: &mut Pass<'_>) -> Stores {
         if !pass.fixes.exact.is_empty() {
             return std::mem::take(&mut pass.fixes.exact);
         }
@@ -202,13 +212,14 @@ impl Session {
             return std::mem::take(&mut pass.fixes.anew);
         }
         let mut view = Overlay::over(pass.media);
-        let mut supply = Supply::new(pass.claims.free(&image.layout), self.serial);
+        let mut supply = Supply::new(pass.claims.free(&pass.image.layout), self.serial);
         let steps = [relogs, edits, shares, lost];
         for step in steps {
             let done = step(pass, &mut view, &mut supply);
             if let Err(issue) = done {
                 self.stuck.insert(issue);
             }
+            view.stores.retain(|store| changes(pass.media, store));
             if !view.stores.is_empty() {
                 self.serial = supply.serial();
                 return view.stores;

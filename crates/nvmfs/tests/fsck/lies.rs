@@ -8,10 +8,10 @@ use crate::common::{Short, each_variant, options};
 use heddle_nvmfs::format::inode::{FoundInode, InodeBase, TAIL_WORD};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
 use heddle_nvmfs::format::pointer::{self, Place, Target};
-use heddle_nvmfs::format::record::{NameBuf, Record, Txn};
+use heddle_nvmfs::format::record::{Blocks, NameBuf, Record, Txn};
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use heddle_nvmfs::fsck::{Code, examine};
-use heddle_nvmfs::ids::{BlockNo, InodeId};
+use heddle_nvmfs::ids::{BlockNo, InodeId, PageNo, Version};
 use heddle_nvmfs::{LogKind, Variant, VolumeError, mount};
 use heddle_pmem::Pos;
 use heddle_vfs::testkit::Tree;
@@ -295,5 +295,55 @@ fn a_link_without_a_name_whose_target_is_lost_gets_none() {
                 }
             });
         });
+    });
+}
+
+/// A name got the version behind the largest that can be when it was dropped, and the next reading called its record damaged.
+#[test]
+fn a_record_of_a_version_that_no_file_reaches_goes() {
+    each_variant(|variant| {
+        mended(variant, Code::VERSION_RANGE, &["/symlink", "/lost+found"], |craft, sample| {
+            rename_entry(craft, sample, "symlink", |record| {
+                if let Record::Name { version, child, .. } = record {
+                    (*version, child.ino) = (Version(Version::LIMIT - 1), Ino((1 << 40) - 1));
+                }
+            });
+        });
+    });
+}
+
+/// Copies were stored into free blocks at each reading, and their file's log was never written for want of one more.
+#[test]
+fn a_file_whose_copies_find_no_room_is_left_as_it_is() {
+    each_variant(|variant| {
+        let sample = Sample::new(variant);
+        let craft = Craft::new(&sample);
+        let layout = craft.layout();
+        let pages = layout.last().0 - layout.data.0;
+        // All data of the image are pages of one more file.
+        craft.change(sample.log_page("victim"), |record| {
+            if let Record::Write { pages: count, blocks, page, version, .. } = record {
+                (*count, *blocks, *page, *version) =
+                    (pages, Blocks::At(layout.data), PageNo(900), Version(1 << 40));
+                return true;
+            }
+            false
+        });
+        let verdict = examine("lie", &sample.region).unwrap();
+        let left: Vec<Code> =
+            verdict.issues.iter().filter(|(_, mended)| !mended).map(|(i, _)| i.code).collect();
+        assert!(left.contains(&Code::NO_SPACE), "{variant:?}: {left:?}");
+        assert!(!left.contains(&Code::UNSETTLED), "{variant:?}: {left:?}");
+        for (block, words) in verdict.changes() {
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            sample.region.nt_write(block.pos(), &bytes);
+        }
+        let again = examine("lie", &sample.region).unwrap();
+        assert_eq!(
+            (again.left(), again.changes().count()),
+            (again.found(), 0),
+            "{variant:?}: {:#?}",
+            again.issues
+        );
     });
 }

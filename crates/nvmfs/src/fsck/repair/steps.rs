@@ -3,6 +3,7 @@
 use super::Stores;
 use crate::format::inode::InodeBase;
 use crate::fsck::catalogue::Code;
+use crate::fsck::claims::Share;
 use crate::fsck::contents::{Dir, Named};
 use crate::fsck::media::Media;
 use crate::fsck::pass::{Edit, Issue, Pass, Relog, Spot};
@@ -10,7 +11,7 @@ use crate::fsck::relog::{self, Supply};
 use crate::fsck::tree::file_again;
 use crate::ids::InodeId;
 use heddle_vfs::{FileKind, Ino, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A view that the steps of a level change, and what they stored.
 pub struct Overlay<'a> {
@@ -101,35 +102,37 @@ fn free_name(dir: &Dir, id: InodeId) -> Vec<u8> {
     names.into_iter().find(|name| dir.names.get(name).is_none_or(|n| n.removed)).unwrap_or_default()
 }
 
-/// Pages whose block another needs too get a block of their own, or become a hole.
+/// Pages whose block another needs too get a block of their own, or become a hole. A file whose copies find no room stays as it is.
 pub fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
-    let mut files = BTreeMap::new();
-    let mut done = Ok(());
+    let mut by_file: BTreeMap<InodeId, Vec<Share>> = BTreeMap::new();
     for share in std::mem::take(&mut pass.fixes.shares) {
-        if let std::collections::btree_map::Entry::Vacant(entry) = files.entry(share.id)
-            && let Some(file) = file_again(pass, share.id)
-        {
-            entry.insert(file);
+        by_file.entry(share.id).or_default().push(share);
+    }
+    let mut done = Ok(());
+    for (id, shares) in by_file {
+        let wanted: u64 = shares.iter().filter(|share| share.copy).map(|share| share.pages).sum();
+        if wanted > supply.left() {
+            let what = format!("no blocks for copies of {wanted} pages");
+            done = done.and(Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(id.ino), what }));
+            continue;
         }
-        let Some(file) = files.get_mut(&share.id) else { continue };
-        for page in share.page.0..share.page.0 + share.pages {
+        let Some(mut file) = file_again(pass, id) else { continue };
+        // Of a block that three claim a page is told twice.
+        let (mut met, mut copies) = (BTreeSet::new(), Vec::new());
+        let pages = shares.iter().flat_map(|s| (s.page.0..s.page.0 + s.pages).map(|page| (page, s.copy)));
+        for (page, copy) in pages.filter(|(page, _)| met.insert(*page)) {
             file.split(page);
             file.split(page + 1);
             let Some(run) = file.runs.get_mut(&page) else { continue };
             let Some(old) = run.block else { continue };
-            run.block = if share.copy { supply.block() } else { None };
-            match run.block {
-                Some(new) => view.media.store(new.pos(), &pass.media.block(old)[..]),
-                None if share.copy => {
-                    let what = format!("no block for a copy of page {page}");
-                    done = Err(Issue { code: Code::NO_SPACE, spot: Spot::ino(share.id.ino), what });
-                }
-                None => {}
-            }
+            run.block = if copy { supply.block() } else { None };
+            copies.extend(run.block.map(|new| (old, new)));
         }
-    }
-    for file in files.values() {
-        done = done.and(view.relog(pass, supply, &Relog { id: file.id, records: file.records() }));
+        let written = view.relog(pass, supply, &Relog { id, records: file.records() });
+        for (old, new) in copies.iter().filter(|_| written.is_ok()) {
+            view.media.store(new.pos(), &pass.media.block(*old)[..]);
+        }
+        done = done.and(written);
     }
     view.settle();
     done
@@ -151,7 +154,10 @@ pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) ->
     if let Some(root) = root {
         done = done.and(view.relog(pass, supply, &Relog { id: root.id, records: root.records() }));
     }
-    view.settle();
+    // All of it or nothing: a directory that nothing names would be one more to be named, at each reading.
+    if done.is_ok() {
+        view.settle();
+    }
     done
 }
 
