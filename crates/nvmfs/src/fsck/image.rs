@@ -236,11 +236,10 @@ fn half_written(bytes: &[u8; SUPERBLOCK_BYTES], whole: &Superblock) -> bool {
 }
 
 impl Image {
-    /// The superblock of the image after a repair: a mount's worth newer, so that nothing saved before it is used any more.
-    pub fn after_repair(&self, epoch_seen: u64) -> Superblock {
-        let mut sb = self.superblock;
-        sb.epoch = U64::new(sb.epoch.get().max(epoch_seen) + 1);
-        sb.sequence = U64::new(sb.sequence.get() + 1);
-        sb.sealed()
+    /// The superblock of the image after a repair: a mount's worth newer, so that nothing saved before it is used any more. `None`: it
+    /// counts no further.
+    pub fn after_repair(&self, epoch_seen: u64) -> Option<Superblock> {
+        let seen = epoch_seen.saturating_sub(self.superblock.epoch.get());
+        Some(self.superblock.next(1 + seen)?.sealed())
     }
 }

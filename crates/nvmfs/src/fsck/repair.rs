@@ -168,9 +168,10 @@ impl Session {
     /// What the lowest level that has something to do stores.
     fn plan(&mut self, pass: &mut Pass<'_>) -> Stores {
         let image = pass.image;
-        if pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass)) {
+        let older = pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass));
+        // One that counts no further is not mounted to be written either: nothing can be taken for newer than the repair.
+        if let Some(newer) = image.after_repair(pass.epoch_seen).filter(|_| older) {
             self.raised = true;
-            let newer = image.after_repair(pass.epoch_seen);
             let mut stores = std::mem::take(&mut pass.fixes.exact);
             stores.extend(superblocks(&image, &newer));
             return stores;

@@ -166,8 +166,13 @@ fn read_patiently<'c, T>(
     loop {
         let table = Table::of(core, dir).ok_or(Error::Stale)?;
         let bucket = &table.buckets[table.index(hash)];
+        let before = bucket.word();
         if let Some(result) = table.read(bucket, |bucket| f(&table, bucket)) {
             return Ok(result);
+        }
+        // At rest, and it makes no sense all the same: it will not make any later.
+        if !before.changing() && bucket.still(before) && table.current() {
+            return f(&table, bucket).map(Some).map_err(|Torn| damage(core, dir));
         }
         std::thread::yield_now();
         if bucket.word().changing() && began.elapsed() > settle::LOOK {
