@@ -12,8 +12,8 @@
 //!             I5  buckets of a new array start with the version of the one they came from; after a restart all start with the
 //!                 largest version in the directory's log.
 //! Lock order  the growth latch (the inode's EOF latch), then buckets: by inode number, within a directory by hash, which is by index.
-//! Growth      when too many entries hang outside a bucket's line and a sample of others is full: no count is shared. All buckets are locked, the new array is
-//!             filled, published, and the old one dies.
+//! Growth      when too many entries hang outside a bucket's line and a sample of others is full: no count is shared. All buckets are
+//!             locked, the new array is filled, published, and the old one dies.
 //! Orderings   O1  the word is stored (Release) when the array is filled, and loaded (Acquire) before it and compared after it.
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
