@@ -35,8 +35,9 @@ Examples:
   HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
   LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
 
-Environment: HEDDLE_REPORT=FILE as above; HEDDLE_PREFAULT=1 as --prefault; HEDDLE_AIO=pass lets libaio and io_uring through (they
-are refused, so that programs use calls that are served); HEDDLE_PRELOAD=FILE names the library. Static and set-id programs go through the mount.";
+Environment: HEDDLE_REPORT=FILE as above; HEDDLE_PREFAULT=1 as --prefault; HEDDLE_PRELOAD=FILE names the library; HEDDLE_AIO=pass lets
+libaio and io_uring through (they are refused, so that programs use calls that are served). Static and set-id programs go through the
+mount.";
 
 const LIBRARY: &str = "libheddle_preload.so";
 
