@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long)]
     image: Option<PathBuf>,
     /// Map all of the image when a process first opens a file of it: for long-lived programs whose first writes must not take longer
-    /// than later ones; takes about a quarter of a second a GiB and process
+    /// than later ones; takes about a third of a second a GiB and process
     #[arg(long)]
     prefault: bool,
     /// The program and its arguments

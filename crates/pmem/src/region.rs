@@ -163,7 +163,7 @@ impl Region {
         }
     }
 
-    /// Maps all pages of an attached region now, which takes about a quarter of a second a GiB: for a process that will store to most of
+    /// Maps all pages of an attached region now, which takes about a third of a second a GiB: for a process that will store to most of
     /// it and cannot have its first stores take longer. A region that this process has opened itself is mapped already, one of a file
     /// that is written back never is.
     pub fn map_all(&self) {
