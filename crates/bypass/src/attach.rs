@@ -5,12 +5,14 @@
 //!
 //! A mount is known by its device and its unique number, so that another file system that gets the same device later is another.
 
+use crate::file::process;
 use crate::tell::Told;
 use heddle_nvmfs::{NvmFs, client, place};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// A mount whose engine this process has attached to.
 pub struct Attachment {
@@ -18,6 +20,20 @@ pub struct Attachment {
     pub fs: NvmFs,
     /// Device number of the mount, as `st_dev`.
     pub dev: u64,
+    /// The process that has mapped all of the image: a forked one has none of its parent's pages.
+    mapped_by: AtomicU32,
+}
+
+impl Attachment {
+    /// With `HEDDLE_PREFAULT=1` maps all of the image, once a process: its first stores to each part then cost what later ones do.
+    pub fn prefault(&self) {
+        static ASKED: OnceLock<bool> = OnceLock::new();
+        let asked =
+            *ASKED.get_or_init(|| std::env::var_os("HEDDLE_PREFAULT").is_some_and(|said| said == "1"));
+        if asked && self.mapped_by.swap(process(), Ordering::SeqCst) != process() {
+            self.fs.map_all();
+        }
+    }
 }
 
 /// What is known of a mount.
@@ -104,7 +120,9 @@ fn look(told: &Told) -> Found {
         .map_err(|error| error.to_string())
         .and_then(|place| client::attach(place).map_err(|error| error.to_string()));
     match attached {
-        Ok(fs) => Found::Ours(Box::leak(Box::new(Attachment { fs, dev: told.dev }))),
+        Ok(fs) => {
+            Found::Ours(Box::leak(Box::new(Attachment { fs, dev: told.dev, mapped_by: AtomicU32::new(0) })))
+        }
         Err(why) => Found::Refused(Box::leak(why.into_boxed_str())),
     }
 }

@@ -73,6 +73,7 @@ pub struct File {
 impl File {
     /// For a descriptor that was just opened with these flags of open(2), at offset 0.
     pub fn new(at: &'static Attachment, told: Told, posix_flags: i32) -> File {
+        at.prefault();
         let flags = OpenFlags { truncate: false, ..OpenFlags::from_posix(posix_flags) };
         File {
             at,
@@ -373,6 +374,7 @@ impl File {
 
     #[cold]
     fn open(&self) -> Served<&Opened> {
+        self.at.prefault();
         // The kernel has checked who may; the inode cannot end before its descriptor is closed (F1).
         let handle = match guarded(|| self.at.fs.open(&Cred::root(), Ino(self.told.ino), self.flags))? {
             Ok(handle) => handle,
@@ -472,7 +474,7 @@ fn guarded<T>(call: impl FnOnce() -> heddle_vfs::Result<T>) -> Result<heddle_vfs
 
 /// Which process this is: a forked child is another one.
 #[inline]
-fn process() -> u32 {
+pub(crate) fn process() -> u32 {
     PROCESS.load(SeqCst)
 }
 

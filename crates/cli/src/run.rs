@@ -18,6 +18,10 @@ pub struct Args {
     /// Fail at once if this image is not mounted, or cannot be attached to
     #[arg(long)]
     image: Option<PathBuf>,
+    /// Map all of the image when a process first opens a file of it: for long-lived programs whose first writes must not take longer
+    /// than later ones; takes about a third of a second a GiB and process
+    #[arg(long)]
+    prefault: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -27,11 +31,13 @@ const EXAMPLES: &str = "\
 Examples:
   heddle run -- fio --name=job --filename=/mnt/h/file --rw=randwrite --bs=4k --size=64M
   heddle run --image /dev/shm/my.img -- python3 program.py
+  heddle run --prefault -- ./checkpoint                   its first writes cost what later ones do
   HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
   LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
 
-Environment: HEDDLE_REPORT=FILE as above; HEDDLE_AIO=pass lets libaio and io_uring through (they are refused, so that programs
-use calls that are served); HEDDLE_PRELOAD=FILE names the library. Static and set-id programs go through the mount.";
+Environment: HEDDLE_REPORT=FILE as above; HEDDLE_PREFAULT=1 as --prefault; HEDDLE_PRELOAD=FILE names the library; HEDDLE_AIO=pass lets
+libaio and io_uring through (they are refused, so that programs use calls that are served). Static and set-id programs go through the
+mount.";
 
 const LIBRARY: &str = "libheddle_preload.so";
 
@@ -50,7 +56,12 @@ pub fn run(args: &Args) -> Result<()> {
         preload.push(":");
         preload.push(others);
     }
-    let error = Command::new(program).args(rest).env("LD_PRELOAD", preload).exec();
+    let mut command = Command::new(program);
+    command.args(rest).env("LD_PRELOAD", preload);
+    if args.prefault {
+        command.env("HEDDLE_PREFAULT", "1");
+    }
+    let error = command.exec();
     Err(error).with_context(|| format!("cannot run {}", Path::new(program).display()))
 }
 

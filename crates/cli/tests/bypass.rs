@@ -229,6 +229,31 @@ except OSError as error:
 assert os.pread(fd, 10, 5) == bytes(10)
 ";
 
+/// The image is mapped by the program, and again by each child of it that writes.
+#[test]
+fn a_program_that_has_all_of_the_image_mapped_is_served_and_so_are_its_children() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let file = mounted.path("prefaulted");
+    let script = "import os,sys\nf=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT)\n\
+                  def shared(): return [int(l.split()[1]) for l in open('/proc/self/status') if 'RssShmem' in l][0]\n\
+                  for child in range(3):\n  if os.fork()==0:\n    before=shared()\n    \
+                  for i in range(500): os.pwrite(f,bytes([65+child])*4096,4096*(500*child+i))\n    \
+                  os._exit(before>4096 or shared()<8192)\n\
+                  print([os.wait()[1] for child in range(3)])";
+    build_preload();
+    let report = place.path("report");
+    let mut run = command(&["run", "--prefault", "--", "python3", "-c", script]);
+    let out = run.arg(&file).env("HEDDLE_REPORT", &report).output().unwrap();
+    went_well(&out);
+    assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "[0, 0, 0]", "a child has not mapped the image");
+    let wanted: Vec<u8> = (0..3).flat_map(|child| vec![b'A' + child; 4096 * 500]).collect();
+    let found = fs::read(&file).unwrap();
+    assert!(found == wanted, "{} bytes", found.len());
+    assert!(fs::read_to_string(report).unwrap().contains("\"write\":"));
+}
+
 #[test]
 fn what_cp_copies_goes_past_the_kernel() {
     let Some(_alone) = alone() else { return };

@@ -40,6 +40,11 @@ pub struct NvmFs {
 }
 
 impl NvmFs {
+    /// Has this process map all of the image now, not at its first stores to each part (see [`heddle_pmem::Region::map_all`]).
+    pub fn map_all(&self) {
+        self.core.region.map_all();
+    }
+
     fn open_inode(&self, handle: &Handle) -> Result<InodeRef<'_>> {
         let inode = self.core.slot(handle.ino).ok_or(Error::BadHandle)?;
         if inode.vi.generation() == handle.token { Ok(inode) } else { Err(Error::Stale) }

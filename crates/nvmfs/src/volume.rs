@@ -4,7 +4,7 @@ use crate::core::{Core, Identity, Parts};
 use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
-use crate::format::superblock::{FoundSuperblock, MAGIC, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::format::superblock::{FoundSuperblock, MAGIC, MOUNTS_MAX, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
 use crate::inode::InodeRef;
@@ -64,6 +64,12 @@ pub enum VolumeError {
         path: PathBuf,
         /// Its version.
         found: u32,
+    },
+    /// It counts no further mount.
+    #[error("cannot mount {}: it has been mounted {MOUNTS_MAX} times, as often as its numbers allow. Mount it read-only and copy what it holds to a new image", path.display())]
+    WornOut {
+        /// Image.
+        path: PathBuf,
     },
     /// The file is shorter than the file system.
     #[error("cannot mount {}: it is truncated: the file system has {want} bytes, the file {have}. Restore the missing part", path.display())]
@@ -347,7 +353,6 @@ fn sane(superblock: &Superblock) -> bool {
         && superblock.inode_dir_block.get() == layout.inode_dir.0
         && superblock.inode_dir_pointers.get() == layout.chunks_max
         && superblock.data_block.get() == layout.data.0
-        && superblock.counts_fit()
 }
 
 fn arena(bytes: usize) -> std::result::Result<Arena, heddle_arena::MapError> {
@@ -392,8 +397,13 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let arena = arena(options.arena_bytes)
         .map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
     let read_only = options.read_only || region.is_read_only();
-    superblock.epoch = U64::new(superblock.epoch.get() + 1);
-    superblock.sequence = U64::new(superblock.sequence.get() + 1);
+    superblock = match superblock.next(1) {
+        // The unmount counts too.
+        Some(next) if next.next(0).is_some() => next,
+        // What this mount counts stays in memory.
+        _ if read_only => superblock,
+        _ => return Err(VolumeError::WornOut { path }),
+    };
     let was_clean = superblock.clean.get() == 1;
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
@@ -449,9 +459,12 @@ impl Volume {
         lease::leave(core);
         let quiet = alone || settle::end(core);
         let tidy = tidy && self.nameless().next().is_none();
-        if quiet && tidy && !core.read_only && core.writable().is_ok() {
-            let mut superblock = self.superblock;
-            superblock.sequence = U64::new(superblock.sequence.get() + 1);
+        if quiet
+            && tidy
+            && !core.read_only
+            && core.writable().is_ok()
+            && let Some(mut superblock) = self.superblock.next(0)
+        {
             superblock.clean = U32::new(1);
             write_superblock(&core.region, &core.layout, superblock);
         }

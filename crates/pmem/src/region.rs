@@ -163,6 +163,15 @@ impl Region {
         }
     }
 
+    /// Maps all pages of an attached region now, which takes about a third of a second a GiB: for a process that will store to most of
+    /// it and cannot have its first stores take longer. A region that this process has opened itself is mapped already, one of a file
+    /// that is written back never is.
+    pub fn map_all(&self) {
+        if let Some(untouched) = &self.untouched {
+            untouched.touch_all(&self.mapping);
+        }
+    }
+
     /// Length in bytes, whole blocks.
     #[inline]
     pub fn len_bytes(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! Pages of an attached region that this process has not touched: the kernel maps each at its first touch, which costs several times a
 //! 4 KiB copy. Mapping all of them when a process attaches would cost short-lived ones more than they ever use. So the pages around a
-//! place that is going to be stored to are mapped together.
+//! place that is going to be stored to are mapped together; a process that asks for it maps all of them at once.
 //!
 //! State       a bit for each step of [`STEP_BYTES`]: it was asked for. Pages may be mapped without it, and are then merely asked for
 //!             again.
@@ -21,6 +21,14 @@ impl Untouched {
     pub(crate) fn new(len_bytes: u64) -> Untouched {
         let words = len_bytes.div_ceil(STEP_BYTES).div_ceil(64);
         Untouched((0..words).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Maps all pages, whatever was asked for before: a forked process has none of its parent's.
+    pub(crate) fn touch_all(&self, mapping: &Mapping) {
+        for word in &self.0 {
+            word.store(0, Relaxed); // ORDERING: Relaxed, as below.
+        }
+        self.touch(mapping, 0, mapping.len_bytes());
     }
 
     /// Maps the pages around `[at, at + len_bytes)`, which is not empty and lies in the mapping.
@@ -65,5 +73,11 @@ mod tests {
         }
         assert_eq!(faults(), before, "pages were not mapped together");
         assert_eq!(region.load_u64(Pos(1 << 20)), 7);
+        attached.map_all();
+        let before = faults();
+        for at in (0..3 << 20).step_by(4096) {
+            attached.store_u64(Pos(at), 7);
+        }
+        assert_eq!(faults(), before, "not all pages were mapped");
     }
 }

@@ -114,6 +114,8 @@ impl Bypassed {
         program.args(["fxmark", &workload.to_string(), "--cores", &workers.to_string(), "--repeat", "1"]);
         program.args(["--json", "-", "--target"]).arg(target).args(&self.args);
         program.env("LD_PRELOAD", &self.preload).env("HEDDLE_RUNTIME_DIR", &self.doors);
+        // As in process: the pages are there before the clock runs.
+        program.env("HEDDLE_PREFAULT", "1");
         let said = program.env("HEDDLE_REPORT", &self.report).output().context("cannot start it")?;
         let Ok(mut report) = serde_json::from_slice::<serde_json::Value>(&said.stdout) else {
             bail!("it gave no result: {}", String::from_utf8_lossy(&said.stderr).trim());

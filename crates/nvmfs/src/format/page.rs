@@ -12,6 +12,7 @@
 //! | 7    | pointer to the next page (see `pointer`), stored later, in place, not under the checksum | |
 
 use super::fields::page as f;
+use super::superblock::MOUNTS_MAX;
 use super::word::{Line, Shape, crc, marked, owner_seed, payload, shape, word};
 use crate::ids::{BlockNo, InodeId};
 use crate::planted::{Bug, planted};
@@ -88,6 +89,7 @@ impl PageHeader {
             || !marked(&line[..7])
             || stored != u64::from(crc(volume_seed, &body))
             || f::KIND.get(line) != KIND
+            || f::EPOCH.get(line) > MOUNTS_MAX
         {
             return None;
         }

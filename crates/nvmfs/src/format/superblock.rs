@@ -25,6 +25,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 8] = *b"HEDDLE\x00\xf5";
 /// Format this code reads and writes. It may change at any time before 1.0.
 pub const VERSION: u32 = 1;
+/// Times an image can be mounted: a generation has 22 bits for the mount that made the inode, and must never come twice.
+pub const MOUNTS_MAX: u64 = (1 << 22) - 1;
+/// A superblock is written at a mount, an unmount and a repair, and counts that.
+const SEQUENCE_MAX: u64 = 4 * MOUNTS_MAX;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: usize = 128;
 
@@ -94,21 +98,18 @@ pub enum FoundSuperblock {
     Whole(Superblock),
 }
 
-/// Mounts of one image, beyond all that can be: generations of inodes have 22 bits for the epoch.
-pub const EPOCH_LIMIT: u64 = 1 << 22;
-/// Writings of the superblock, beyond all that can be.
-const SEQUENCE_LIMIT: u64 = 1 << 62;
-
 impl Superblock {
-    /// Can these counts be, and one more mount? A checksum that is right says nothing of it: a program may have written nonsense.
-    pub fn counts_fit(&self) -> bool {
-        self.epoch.get() < EPOCH_LIMIT - 1 && self.sequence.get() < SEQUENCE_LIMIT
-    }
-
     fn sum(&self) -> u32 {
         let mut copy = *self;
         copy.crc = U32::ZERO;
         crc32c::crc32c(copy.as_bytes())
+    }
+
+    /// The next of this image, to be written over it; `None`: it counts no further.
+    pub fn next(mut self, mounts: u64) -> Option<Superblock> {
+        self.epoch = U64::new(self.epoch.get() + mounts);
+        self.sequence = U64::new(self.sequence.get() + 1);
+        (self.epoch.get() <= MOUNTS_MAX && self.sequence.get() <= SEQUENCE_MAX).then_some(self)
     }
 
     /// The bytes, checksum filled in.
@@ -135,6 +136,8 @@ impl Superblock {
                 FoundSuperblock::OtherVersion(sb.version.get())
             }
             () if sb.magic != MAGIC || !right || sb.version.get() != VERSION => FoundSuperblock::Damaged,
+            // No image counts so far: the checksum was made over nonsense.
+            () if sb.epoch.get() > MOUNTS_MAX || sb.sequence.get() > SEQUENCE_MAX => FoundSuperblock::Damaged,
             () => FoundSuperblock::Whole(sb),
         }
     }

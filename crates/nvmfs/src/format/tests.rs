@@ -113,6 +113,24 @@ fn the_short_way_builds_the_same_line_as_the_long_one() {
 }
 
 #[test]
+fn a_whole_record_of_what_can_be_no_name_is_damage() {
+    let of = |bytes: &[u8]| Record::Name {
+        dir: HOME,
+        removed: false,
+        child: InodeId { ino: Ino(9), generation: 4 },
+        kind: FileKind::Regular,
+        name: NameBuf::new(bytes),
+        version: Version(7),
+        mtime: Time(1),
+        generation: 2,
+    };
+    assert!(matches!(read(&sealed(&of(b"..."), 5), 5), Found::Whole { .. }));
+    for bytes in [&b""[..], b".", b"..", b"a/b", b"nul\0"] {
+        assert_eq!(read(&sealed(&of(bytes), 5), 5), Found::Damaged, "{bytes:?}");
+    }
+}
+
+#[test]
 fn a_record_in_another_slot_or_page_does_not_count() {
     for record in samples() {
         let lines = sealed(&record, 5);

@@ -5,7 +5,7 @@ use super::catalogue::Code;
 use super::media::{BLOCK_WORDS, Media};
 use super::pass::{Issue, Spot};
 use crate::format::layout::{Layout, REGION_BYTES_MIN};
-use crate::format::superblock::{EPOCH_LIMIT, FoundSuperblock, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::ids::BlockNo;
 use crate::variant::{LogKind, Variant};
 use heddle_pmem::{BLOCK_BYTES, Pos};
@@ -77,8 +77,7 @@ fn sane(sb: &Superblock) -> Option<(Layout, Variant)> {
     let layout = Layout::new(blocks);
     let fits = sb.inode_dir_block.get() == layout.inode_dir.0
         && sb.inode_dir_pointers.get() == layout.chunks_max
-        && sb.data_block.get() == layout.data.0
-        && sb.counts_fit();
+        && sb.data_block.get() == layout.data.0;
     Variant::from_raw(sb.variant.get()).filter(|_| fits).map(|variant| (layout, variant))
 }
 
@@ -132,7 +131,7 @@ pub fn read(name: &str, media: &Media<'_>) -> Result<Read, FsckError> {
         issues.push(issue(
             Code::SUPERBLOCK_NONSENSE,
             0,
-            "size, inode directory, data area, variant and counts do not fit",
+            "size, inode directory, data area and variant do not fit",
         ));
         return Ok(Read { image: None, issues, fixes: Vec::new() });
     };
@@ -237,12 +236,10 @@ fn half_written(bytes: &[u8; SUPERBLOCK_BYTES], whole: &Superblock) -> bool {
 }
 
 impl Image {
-    /// The superblock of the image after a repair: a mount's worth newer, so that nothing saved before it is used any more.
-    pub fn after_repair(&self, epoch_seen: u64) -> Superblock {
-        let mut sb = self.superblock;
-        // The last count that an image can be mounted with stays.
-        sb.epoch = U64::new((sb.epoch.get().max(epoch_seen) + 1).min(EPOCH_LIMIT - 2));
-        sb.sequence = U64::new(sb.sequence.get() + 1);
-        sb.sealed()
+    /// The superblock of the image after a repair: a mount's worth newer, so that nothing saved before it is used any more. `None`: it
+    /// counts no further.
+    pub fn after_repair(&self, epoch_seen: u64) -> Option<Superblock> {
+        let seen = epoch_seen.saturating_sub(self.superblock.epoch.get());
+        Some(self.superblock.next(1 + seen)?.sealed())
     }
 }

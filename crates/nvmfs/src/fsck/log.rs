@@ -9,7 +9,7 @@ use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE, TAIL_W
 use crate::format::page::{PageHeader, SLOTS, next_pos};
 use crate::format::pointer::{self, Place, Target};
 use crate::format::record::Record;
-use crate::format::superblock::EPOCH_LIMIT;
+use crate::format::superblock::MOUNTS_MAX;
 use crate::ids::{BlockNo, InodeId};
 use crate::variant::LogKind;
 use heddle_pmem::{LINE_BYTES, Pos};
@@ -258,7 +258,7 @@ fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mu
     let epoch = pass.image.superblock.epoch.get();
     if header.epoch > epoch && header.owner == id {
         let what = format!("the page is of mount {}, the superblock counts {epoch}", header.epoch);
-        if header.epoch < EPOCH_LIMIT / 2 {
+        if header.epoch < MOUNTS_MAX / 2 {
             pass.issue(Code::EPOCH_BEHIND, spot, what);
             pass.epoch_seen = pass.epoch_seen.max(header.epoch);
         } else {

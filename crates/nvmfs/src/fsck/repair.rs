@@ -186,15 +186,18 @@ impl Session {
         if self.misread {
             self.mended = true;
             let mut stores = std::mem::take(&mut pass.fixes.lies);
-            if !std::mem::replace(&mut self.raised, true) {
-                stores.extend(superblocks(&image, &image.after_repair(0)));
+            if !std::mem::replace(&mut self.raised, true)
+                && let Some(newer) = image.after_repair(0)
+            {
+                stores.extend(superblocks(&image, &newer));
             }
             return stores;
         }
-        if pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass)) {
+        let older = pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass));
+        // One that counts no further is not mounted to be written either: nothing can be taken for newer than the repair.
+        if let Some(newer) = image.after_repair(pass.epoch_seen).filter(|_| older) {
             self.raised = true;
             self.mended |= !pass.fixes.exact.is_empty() || pass.epoch_seen > image.superblock.epoch.get();
-            let newer = image.after_repair(pass.epoch_seen);
             let mut stores = std::mem::take(&mut pass.fixes.exact);
             stores.extend(superblocks(&image, &newer));
             return stores;

@@ -12,8 +12,8 @@
 //!             I5  buckets of a new array start with the version of the one they came from; after a restart all start with the
 //!                 largest version in the directory's log.
 //! Lock order  the growth latch (the inode's EOF latch), then buckets: by inode number, within a directory by hash, which is by index.
-//! Growth      when too many entries hang outside a bucket's line: no count is shared. All buckets are locked, the new array is
-//!             filled, published, and the old one dies.
+//! Growth      when too many entries hang outside a bucket's line and a sample of others is full: no count is shared. All buckets are
+//!             locked, the new array is filled, published, and the old one dies.
 //! Orderings   O1  the word is stored (Release) when the array is filled, and loaded (Acquire) before it and compared after it.
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
@@ -46,9 +46,9 @@ const BITS_MASK: u64 = 63;
 const CROWD: usize = 4;
 /// How much larger it gets: seldom, because all of its lines change hands then.
 const GROWTH_BITS: u32 = 2;
-/// Buckets that are looked at to tell a full table from one with a few names of one hash.
+/// Buckets that are looked at to tell a full table from one with a crowded bucket.
 const SAMPLE: usize = 32;
-/// Names a bucket, in a table that is made for a known number.
+/// Names a bucket: in a table that is made for a known number, and at least, on average, before one grows.
 const NAMES_A_BUCKET: usize = 3;
 /// Tries without the lock.
 const TRIES: u32 = 16;
@@ -166,8 +166,13 @@ fn read_patiently<'c, T>(
     loop {
         let table = Table::of(core, dir).ok_or(Error::Stale)?;
         let bucket = &table.buckets[table.index(hash)];
+        let before = bucket.word();
         if let Some(result) = table.read(bucket, |bucket| f(&table, bucket)) {
             return Ok(result);
+        }
+        // At rest, and it makes no sense all the same: it will not make any later.
+        if !before.changing() && bucket.still(before) && table.current() {
+            return f(&table, bucket).map(Some).map_err(|Torn| damage(core, dir));
         }
         std::thread::yield_now();
         if bucket.word().changing() && began.elapsed() > settle::LOOK {
@@ -445,10 +450,14 @@ pub fn free(core: &Core, dir: InodeRef<'_>) {
 /// Makes the table larger, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
 /// latch. Without memory it stays as it is: slower, not wrong.
 pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
+    // Asked before all buckets are locked: in a large table some bucket is crowded long before the table is full.
+    if !Table::of(core, dir).is_some_and(|table| table.word == crowded.0 && is_full(table.buckets)) {
+        return;
+    }
     let _latch = (!latched).then(|| dir.vi.eof.lock());
     let Ok(old) = lock_whole(core, dir) else { return };
     let bits = old.table.bits();
-    if old.table.word != crowded.0 || bits >= BITS_MAX || !pays(old.table.buckets) {
+    if old.table.word != crowded.0 || bits >= BITS_MAX {
         return;
     }
     let more = GROWTH_BITS.min(BITS_MAX - bits);
@@ -466,12 +475,13 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
     give_array(core, old_word);
 }
 
-/// Are most buckets in use? If not, a few names of one hash are what crowds: more buckets would not part them.
-fn pays(buckets: &[Bucket]) -> bool {
+/// Do buckets hold as many names as they should? If not, one is crowded by chance, or by names of one hash: more buckets would part
+/// few names, and listing would have to read them all.
+fn is_full(buckets: &[Bucket]) -> bool {
     let step = (buckets.len() / SAMPLE).max(1);
     let sample = buckets.iter().step_by(step);
     let (n, entries) = sample.fold((0, 0), |(n, entries), bucket| (n + 1, entries + bucket.in_line()));
-    2 * entries >= n
+    entries >= NAMES_A_BUCKET * n
 }
 
 /// A table that was found crowded.

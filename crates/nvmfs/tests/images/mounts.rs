@@ -1,8 +1,9 @@
 //! What a mount reads before it writes, and what it tells meanwhile.
 
 use crate::common::{Short, each_variant, options};
-use crate::{DATA, IMAGE_BYTES, PAGE, bytes_of, refused};
+use crate::{DATA, Fate, IMAGE_BYTES, PAGE, SUPERBLOCK_BYTES, bytes_of, fate, image, refused};
 use heddle_nvmfs::format::page::{SLOTS, slot_pos};
+use heddle_nvmfs::format::superblock::MOUNTS_MAX;
 use heddle_nvmfs::fsck::survey;
 use heddle_nvmfs::{LogKind, MountOptions, VolumeError, format_region, mount};
 use heddle_pmem::Region;
@@ -84,5 +85,39 @@ fn directories_and_files_are_read_side_by_side_and_the_mount_tells_how_far_it_is
         volume.unmount();
         let told = told.lock().unwrap();
         assert_eq!((told["directories"], told["files"]), (301, 450), "{told:?}");
+    });
+}
+
+/// Both superblocks say that it was mounted so often; sealed.
+fn worn(image: &[u8], mounts: u64) -> Vec<u8> {
+    let mut image = image.to_vec();
+    for copy in [0, image.len() - PAGE] {
+        let bytes = &mut image[copy..copy + SUPERBLOCK_BYTES];
+        bytes[48..56].copy_from_slice(&mounts.to_le_bytes());
+        bytes[12..16].fill(0);
+        let sum = crc32c::crc32c(bytes);
+        bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    }
+    image
+}
+
+#[test]
+fn an_image_whose_numbers_are_used_up_is_read_only_and_one_beyond_them_is_damaged() {
+    each_variant(|variant| {
+        let (image, tree) = image(variant);
+        assert_eq!(
+            fate(&worn(&image, MOUNTS_MAX - 1), &tree),
+            Ok(Fate::Right),
+            "{variant:?}: the last mount"
+        );
+        let last = worn(&image, MOUNTS_MAX);
+        assert!(matches!(refused(&last), VolumeError::WornOut { .. }), "{variant:?}");
+        let (region, simulator) = Region::simulated_from(&last);
+        let volume = mount(region, &MountOptions { read_only: true, ..options() }).unwrap();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        volume.unmount();
+        assert_eq!(simulator.stores(), 0, "{variant:?}");
+        let beyond = worn(&image, MOUNTS_MAX + 1);
+        assert!(matches!(refused(&beyond), VolumeError::SuperblockDamaged { .. }), "{variant:?}");
     });
 }

@@ -196,7 +196,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
                 removed: kind == REMOVAL,
                 child,
                 kind: FileKind::from_raw(get(entry::KIND)? as u8)?,
-                name: NameBuf::new(bytes.get(..len)?),
+                name: NameBuf::new(heddle_vfs::Name::new(bytes.get(..len)?).ok()?.bytes()),
                 version: version(entry::VERSION)?,
                 mtime,
                 generation: get(entry::GENERATION)?,
