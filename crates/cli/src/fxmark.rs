@@ -37,6 +37,9 @@ pub struct Args {
     /// Runs of each cell, interleaved; the median counts
     #[arg(long, default_value_t = 3)]
     repeat: u32,
+    /// How often a run of several workers is taken again at most, if lines were slow between their CPUs meanwhile (`line_crossing_ns`)
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    retakes: u32,
     /// All results as JSON, to a file or to stdout (-)
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -136,6 +139,7 @@ fn config(args: &Args) -> Result<Config> {
         cores: args.cores.clone(),
         secs: args.secs,
         repeat: args.repeat,
+        retakes: args.retakes,
         access: args.access,
         file_size_bytes: args.file_size.map(|size| size.0),
         stride: args.stride,

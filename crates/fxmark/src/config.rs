@@ -1,5 +1,6 @@
 //! What to run: the options of `heddle fxmark`, checked before anything starts.
 
+use crate::crossing::RETAKES;
 use crate::{Need, Target, Workload, machine, page::PAGE_BYTES, workload};
 use serde::Serialize;
 
@@ -39,6 +40,8 @@ pub struct Config {
     pub secs: f64,
     /// Runs of each cell.
     pub repeat: u32,
+    /// How often a run of several workers is taken again at most, if cache lines were slow between their CPUs meanwhile.
+    pub retakes: u32,
     /// Which page next.
     pub access: Access,
     /// Size of the shared file, or of all private files together, in bytes; `None`: 8 MiB a worker.
@@ -63,6 +66,7 @@ impl Default for Config {
             cores: vec![1],
             secs: 2.0,
             repeat: 3,
+            retakes: RETAKES,
             access: Access::Fixed,
             file_size_bytes: None,
             stride: Stride::Segment,

@@ -19,8 +19,8 @@ const TIME_MAX: Duration = Duration::from_millis(200);
 
 /// A run is taken again if lines were slower than so many times the fastest.
 pub(crate) const FAR: f64 = 2.0;
-/// So often at most: on a machine that stays slow, slow is what it is.
-const RETAKES_MAX: u32 = 4;
+/// So often at most, if nothing else is said: on a machine that stays slow, slow is what it is.
+pub(crate) const RETAKES: u32 = 4;
 /// A slow spell is waited out before a run, for so long.
 const SPELL_MAX: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(5) };
 const LOOK_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
@@ -28,13 +28,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 10
 /// The price of a crossing through a benchmark.
 pub(crate) struct Crossings<M> {
     measure: M,
+    retakes: u32,
     least_ns: Option<f64>,
 }
 
 impl<M: FnMut() -> Option<f64>> Crossings<M> {
-    /// Nothing is known yet; `measure` tells the price now (see [`between`]).
-    pub(crate) fn new(measure: M) -> Crossings<M> {
-        Crossings { measure, least_ns: None }
+    /// Nothing is known yet; `measure` tells the price now (see [`between`]). A run is taken again `retakes` times at most.
+    pub(crate) fn new(measure: M, retakes: u32) -> Crossings<M> {
+        Crossings { measure, retakes, least_ns: None }
     }
 
     /// Takes a run of several workers, again if lines were slow in it; says in the run how slow, and how often it was taken again.
@@ -45,7 +46,7 @@ impl<M: FnMut() -> Option<f64>> Crossings<M> {
             let run = take();
             let after = self.look();
             let slower = before.zip(after).map(|(before, after)| before.max(after));
-            if run.error.is_some() || retaken == RETAKES_MAX || !slower.is_some_and(|ns| self.is_far(ns)) {
+            if run.error.is_some() || retaken == self.retakes || !slower.is_some_and(|ns| self.is_far(ns)) {
                 return Run { line_crossing_ns: slower, retaken, ..run };
             }
             retaken += 1;
@@ -56,7 +57,7 @@ impl<M: FnMut() -> Option<f64>> Crossings<M> {
         let end = Instant::now() + SPELL_MAX;
         loop {
             let seen = self.look();
-            if !seen.is_some_and(|ns| self.is_far(ns)) || Instant::now() > end {
+            if self.retakes == 0 || !seen.is_some_and(|ns| self.is_far(ns)) || Instant::now() > end {
                 return seen;
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -142,7 +143,7 @@ mod tests {
     /// What a run says of lines that were as slow as in this list, one figure before a run and one after.
     fn taken(measured: &[f64]) -> (Option<f64>, u32, u32) {
         let mut figures = measured.iter().copied();
-        let mut crossings = Crossings::new(|| figures.next());
+        let mut crossings = Crossings::new(|| figures.next(), RETAKES);
         let job = crate::Config::default().job(Workload::DWOM, 2);
         let mut takes = 0;
         let run = crossings.steady(|| {
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(taken(&[50.0, 210.0, 50.0, 55.0]), (Some(55.0), 1, 2), "slow after it");
         // A spell that does not end in time: the price before it counts too. (No waiting here: see SPELL_MAX.)
         let slow = [50.0; 1].into_iter().chain([210.0; 30]).collect::<Vec<_>>();
-        assert_eq!(taken(&slow), (Some(210.0), RETAKES_MAX, RETAKES_MAX + 1));
+        assert_eq!(taken(&slow), (Some(210.0), RETAKES, RETAKES + 1));
         assert_eq!(taken(&[]), (None, 0, 1), "no figure, nothing to judge by");
     }
 

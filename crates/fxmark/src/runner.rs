@@ -49,7 +49,7 @@ pub fn run(config: &Config, progress: &mut dyn Progress) -> Result<Report, Confi
     let cpus = allowed_cpus();
     let cells = config.workloads.len() * config.cores.len() * config.targets.len();
     progress.start(cells * config.repeat as usize);
-    let (mut runs, mut crossings) = (Vec::new(), Crossings::new(|| crossing::between(&cpus)));
+    let (mut runs, mut crossings) = (Vec::new(), Crossings::new(|| crossing::between(&cpus), config.retakes));
     for &workload in &config.workloads {
         for &cores in &config.cores {
             let job = config.job(workload, cores);

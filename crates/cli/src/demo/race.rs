@@ -29,8 +29,15 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
     let workloads = vec![Workload::DWOM, Workload::DRBM];
     let runs = workloads.len() * cores.len() * targets.len() * REPEAT as usize;
     let secs = (BUDGET_SECS / runs as f64).min(SECS_MAX);
-    let config =
-        Config { workloads, targets, cores: cores.clone(), secs, repeat: REPEAT, ..Config::default() };
+    let config = Config {
+        workloads,
+        targets,
+        cores: cores.clone(),
+        secs,
+        repeat: REPEAT,
+        retakes: 0,
+        ..Config::default()
+    };
     let report = heddle_fxmark::run(&config, &mut Silent(Bar::of_things("racing"), 0, runs as u64))?;
     if let Some(run) = report.runs.iter().find(|run| run.error.is_some()) {
         bail!("{run}");

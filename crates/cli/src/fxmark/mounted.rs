@@ -112,7 +112,7 @@ impl Bypassed {
         target.push(&self.path);
         let mut program = Command::new("/proc/self/exe");
         program.args(["fxmark", &workload.to_string(), "--cores", &workers.to_string(), "--repeat", "1"]);
-        program.args(["--json", "-", "--target"]).arg(target).args(&self.args);
+        program.args(["--retakes", "0", "--json", "-", "--target"]).arg(target).args(&self.args);
         program.env("LD_PRELOAD", &self.preload).env("HEDDLE_RUNTIME_DIR", &self.doors);
         // As in process: the pages are there before the clock runs.
         program.env("HEDDLE_PREFAULT", "1");
