@@ -4,16 +4,16 @@
 //! one check build (clippy, docs), one test build, one release build (demo and rigs), and loom's own.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{apps, coherence, crash, docs, loom, private, process, setup, shuttle, soak, suites, tidy, torn};
+use crate::{apps, coherence, crash, docs, loom, private, process, setup, shuttle, suites, tidy};
 
-const KILL_RIG: &str = "crates/nvmfs/tests/kill.rs";
-const KILL_ROUNDS: &str = "200";
+/// Of all programs at once: another choice of packages would have other features, and compile the engine anew.
+pub const RELEASE_BUILD: &[&str] =
+    &["build", "--quiet", "--workspace", "--exclude", "xtask", "--exclude", "heddle-fuzz", "--release"];
 
 const STEPS: &[Step] = &[
     Step {
@@ -54,22 +54,13 @@ const STEPS: &[Step] = &[
     Step {
         name: "build",
         proves: "the release build works",
-        action: Action::Cargo(&[
-            "build",
-            "--quiet",
-            "--workspace",
-            "--exclude",
-            "xtask",
-            "--exclude",
-            "heddle-fuzz",
-            "--release",
-        ]),
+        action: Action::Cargo(RELEASE_BUILD),
         skip: always,
         limit: minutes(10),
     },
     Step {
         name: "tests",
-        proves: "every unit and integration test passes",
+        proves: "every unit and integration test passes, 200 kills and two minutes of mixed work on nearly full images lose nothing",
         action: Action::Call(suites::run),
         skip: always,
         limit: minutes(12),
@@ -103,13 +94,6 @@ const STEPS: &[Step] = &[
         limit: minutes(5),
     },
     Step {
-        name: "soak",
-        proves: "half a minute of mixed work and remounts on a nearly full image lose nothing (all: cargo xtask soak)",
-        action: Action::Command(soak::short),
-        skip: always,
-        limit: minutes(5),
-    },
-    Step {
         name: "demo",
         proves: "the README's first command succeeds",
         action: Action::Cargo(&["run", "--quiet", "--release", "--", "demo"]),
@@ -124,25 +108,11 @@ const STEPS: &[Step] = &[
         limit: minutes(5),
     },
     Step {
-        name: "kill",
-        proves: "a killed writer's image mounts with every acknowledged write and no half of another",
-        action: Action::Command(kill_loop),
-        skip: |root| rig_missing(root, KILL_RIG),
-        limit: minutes(5),
-    },
-    Step {
         name: "coherence",
         proves: "readers and writers of one file's different pages share no line they write, nova's readers do",
         action: Action::Call(coherence::short),
         skip: coherence::absent,
         limit: minutes(10),
-    },
-    Step {
-        name: "torn",
-        proves: "overlapping reads and writes are never torn (1e4 reads a shape; all: cargo xtask torn)",
-        action: Action::Command(torn::short),
-        skip: |root| rig_missing(root, torn::RIG),
-        limit: minutes(5),
     },
     Step {
         name: "crash",
@@ -176,12 +146,6 @@ const fn minutes(count: u64) -> Duration {
 
 fn tidy_outcome(root: &Path) -> Result<Outcome> {
     if tidy::check_and_print(root)? { Ok(Outcome::Passed) } else { Ok(Outcome::Failed("see above".into())) }
-}
-
-fn kill_loop(root: &Path) -> Result<Command> {
-    let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--test", "kill"]);
-    command.args(["--", "--include-ignored", "--nocapture"]).env("HEDDLE_KILL_ROUNDS", KILL_ROUNDS);
-    Ok(command)
 }
 
 fn rig_missing(root: &Path, path: &str) -> Option<String> {

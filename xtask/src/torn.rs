@@ -11,11 +11,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// Where the checker lives.
-pub const RIG: &str = "crates/nvmfs/tests/torn.rs";
-
 const READS: u64 = 1_000_000;
-const READS_IN_TEST: u64 = 10_000;
+/// In the test command, of each shape, and of the largest.
+const READS_IN_TEST: [u64; 2] = [10_000, 10_000];
 
 /// `cargo xtask torn [--processes] [--reads N]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
@@ -51,14 +49,18 @@ fn of_processes(root: &Path, reads: u64) -> Vec<Command> {
     commands.into()
 }
 
-/// The short run of the test command.
-pub fn short(root: &Path) -> Result<Command> {
-    Ok(command(root, READS_IN_TEST))
+/// The rig as the test command names it.
+pub const SUITE: &str = "nvmfs/torn";
+
+/// What makes it the short run of the test command.
+pub fn short() -> [(&'static str, String); 2] {
+    let [reads, largest] = READS_IN_TEST.map(|reads| reads.to_string());
+    [("HEDDLE_TORN_READS", reads), ("HEDDLE_TORN_READS_LARGEST", largest)]
 }
 
-/// The largest shape (256 KiB) costs some fifty times the smallest, and gets a tenth of the reads in a long run.
+/// The largest shape (256 KiB) costs some fifty times the smallest, and gets a tenth of the reads.
 fn command(root: &Path, reads: u64) -> Command {
-    let largest = if reads > READS_IN_TEST { (reads / 10).max(READS_IN_TEST) } else { reads };
+    let largest = (reads / 10).max(READS_IN_TEST[1]);
     let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-nvmfs", "--test", "torn"]);
     command.args(["--", "--include-ignored", "--nocapture"]);
     command.env("HEDDLE_TORN_READS", reads.to_string());

@@ -177,6 +177,11 @@ impl Arena {
         self.mapping.fd()
     }
 
+    /// Has this process map what others have touched of a shared arena: its own first touch of each page then costs nothing.
+    pub fn map_present(&self) {
+        self.mapping.map_present();
+    }
+
     /// Size of the arena, in bytes.
     #[inline]
     pub fn capacity_bytes(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::reserve::{HUGE_PAGE_BYTES, Reserved};
@@ -125,6 +125,24 @@ impl Mapping {
         let _ = unsafe {
             libc::madvise(self.base.as_ptr().add(start).cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE)
         };
+    }
+
+    /// Maps the pages that the memory has already, whoever touched them first; none is made. What cannot be had now is had page by page.
+    pub(crate) fn map_present(&self) {
+        let Some(fd) = self.fd() else { return };
+        let mut from = 0;
+        while let Ok(start) = rustix::fs::seek(fd, SeekFrom::Data(from)) {
+            let end = rustix::fs::seek(fd, SeekFrom::Hole(start)).unwrap_or(start);
+            let end = end.min(self.len_bytes as u64);
+            if start >= end {
+                return;
+            }
+            let at = self.base.as_ptr().wrapping_add(start as usize);
+            // SAFETY: within the mapping; no byte changes.
+            let _later =
+                unsafe { rustix::mm::madvise(at.cast(), (end - start) as usize, Advice::LinuxPopulateWrite) };
+            from = end;
+        }
     }
 
     /// Makes `[offset, offset + len)`, whole pages, zero by giving the pages back; false if the kernel would not.

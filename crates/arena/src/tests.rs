@@ -28,6 +28,36 @@ fn what_one_mapping_writes_another_reads_at_another_address() {
 }
 
 #[test]
+fn what_others_have_touched_is_mapped_at_once_and_no_memory_is_made_for_it() {
+    const WORDS: usize = 1 << 20;
+    let here = Arena::shared(64 << 20).unwrap();
+    let words = here.alloc_zeroed::<AtomicU64>(WORDS).unwrap();
+    let touch = |arena: &Arena| {
+        // A word of each page, in two places, far from each other.
+        let far = (0..WORDS / 8).chain(WORDS / 2..WORDS * 5 / 8);
+        far.step_by(512).for_each(|at| arena.slice(words, WORDS)[at].store(1, Relaxed));
+    };
+    touch(&here);
+    let there = here.map_again().unwrap();
+    let blocks = || rustix::fs::fstat(here.fd().unwrap()).unwrap().st_blocks;
+    let before = blocks();
+    there.map_present();
+    assert_eq!(blocks(), before);
+    let faults = || {
+        // SAFETY: plain numbers, for which zero is valid; a live local.
+        unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+            usage.ru_minflt
+        }
+    };
+    let before = faults();
+    touch(&there);
+    assert_eq!(faults(), before, "pages were not mapped");
+    Arena::private(1 << 20).unwrap().map_present();
+}
+
+#[test]
 fn another_file_is_not_taken_for_an_arena() {
     let fd = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&fd, 1 << 20).unwrap();

@@ -7,7 +7,7 @@ use crate::failure::usage;
 use anyhow::{Result, anyhow, bail};
 use heddle_arena::watch;
 use heddle_coherence::{WORKERS_MAX, guest};
-use heddle_fxmark::{Config, Need, Rounds, Target, Watch, Workload, run_in_turns};
+use heddle_fxmark::{Config, Need, Rounds, Target, Watch, WorkersAs, Workload, run_in_turns};
 use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::Region;
 use std::mem::MaybeUninit;
@@ -62,7 +62,8 @@ pub fn run(args: &Args) -> Result<()> {
     let usual = Config { workloads: vec![workload], cores: vec![args.workers], ..Config::default() };
     let bytes = engines::image_bytes(&usual.need_max());
     let open = Arc::new(move |_: &Need| open(variant, bytes));
-    let target = Target::InProcess { name: variant.name().to_owned(), open };
+    // In turns, and under one emulator: threads.
+    let target = Target::InProcess { name: variant.name().to_owned(), workers_as: WorkersAs::Threads, open };
     run_in_turns(&config, &target, workload, args.workers, rounds, &Turns).map_err(|error| anyhow!(error))
 }
 

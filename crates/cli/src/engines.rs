@@ -1,8 +1,13 @@
 //! The engine's variants as things to measure: a fresh image in memory for each run.
+//!
+//! Workers of `heddle` may be forked processes. They join the image as heirs (`heddle_nvmfs::heir`), not through the door: an image that
+//! lives for a run needs no socket that somebody must remove. The papers' variants stay in one process: their readers' counts have no
+//! owners that could be told dead.
 
 use crate::size::Size;
-use anyhow::{Result, bail};
-use heddle_fxmark::{Need, Session, Target, memory_available_bytes};
+use anyhow::{Result, bail, ensure};
+use heddle_fxmark::{Attach, Attached, Need, Session, Target, WorkersAs, memory_available_bytes};
+use heddle_nvmfs::heir::Heir;
 use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
 use std::sync::Arc;
@@ -21,8 +26,14 @@ impl Default for Locks {
 }
 
 /// A variant as a target called `name`.
-pub fn target(name: String, variant: Variant, locks: Locks) -> Target {
-    Target::InProcess { name, open: Arc::new(move |need: &Need| session(variant, locks, need)) }
+pub fn target(name: String, variant: Variant, locks: Locks, workers_as: WorkersAs) -> Target {
+    let open = Arc::new(move |need: &Need| session(variant, locks, need));
+    Target::InProcess { name, workers_as, open }
+}
+
+/// Can its workers be processes?
+pub fn takes_processes(variant: Variant) -> bool {
+    variant.lock().is_none()
 }
 
 /// Has the variant a lock of segments?
@@ -37,11 +48,27 @@ fn session(variant: Variant, locks: Locks, need: &Need) -> Result<Session> {
 /// A mounted throw-away image as the workloads want it.
 pub fn session_of(volume: Volume) -> Session {
     let fs = Arc::new(volume.fs());
+    let heir = Heir::of(&volume).ok().map(Arc::new);
+    let attach = heir.clone().map(|heir| -> Attach { Box::new(move || joined(&heir)) });
     let close = Box::new(move || {
+        let left = heir.map_or(Vec::new(), |heir| heir.others());
+        // Settles who has died.
         volume.unmount();
+        ensure!(left.is_empty(), "workers that had not left were in the image: processes {left:?}");
         Ok(())
     });
-    Session { fs, close }
+    Session { fs, attach, close }
+}
+
+/// For a forked worker.
+fn joined(heir: &Heir) -> Result<Attached> {
+    let fs = heir.join()?;
+    let (mapped, leaving) = (fs.clone(), fs.clone());
+    Ok(Attached {
+        fs: Arc::new(fs),
+        map: Box::new(move || mapped.map_all()),
+        leave: Box::new(move || leaving.leave()),
+    })
 }
 
 /// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log

@@ -1,4 +1,8 @@
-//! `heddle fxmark`: the FxMark workloads on engines in this process, on the kernel's file systems, on any directory.
+//! `heddle fxmark`: the FxMark workloads on engines, on the kernel's file systems, on any directory.
+//!
+//! Workers are processes, as in the original, wherever they can be. In a table with one of the papers' variants, which work in one process
+//! only, `heddle` has threads too: the table compares engines, and a process pays for things that a thread does not (its own page tables,
+//! its own first touch of a page). The kernel's file systems have processes in every table: that is what their callers are.
 
 mod mounted;
 
@@ -8,8 +12,9 @@ use crate::output::{self, Sink};
 use crate::progress::Bar;
 use crate::size::Size;
 use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heddle_fxmark::{
-    Access, Config, ConfigError, Progress, Run, Stride, Target, Workload, list, run as measure,
+    Access, Config, ConfigError, Progress, Run, Stride, Target, WorkersAs, Workload, list, run as measure,
 };
 use heddle_nvmfs::{LockMode, Variant};
 use mounted::{Mounts, Way};
@@ -23,11 +28,16 @@ pub struct Args {
     /// Workloads [default: all that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (in process); NAME+mount (the same through
-    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel
+    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory); NAME+mount (the same
+    /// through FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel
     /// (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
+    /// What the workers of heddle are: processes, each of which attaches to the image, or threads of one process. nova* have threads:
+    /// the locks of a dead process could not be taken from it. All other targets have processes [default: processes; threads where
+    /// a nova* target is in the same table]
+    #[arg(long, value_name = "KIND", value_parser = workers_as_parser())]
+    workers_as: Option<WorkersAs>,
     /// Numbers of workers, each on a CPU of its own
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1")]
     cores: Vec<usize>,
@@ -84,7 +94,20 @@ Examples:
   heddle fxmark DWOM DRBM --target nova,nova-interval,nova-array,nova-tree,heddle,tmpfs --cores 1,2
   heddle fxmark DWOM --access random --file-size 120M --segment 4K,16K,64K,256K --target nova-array,nova-tree
   heddle fxmark --target heddle,disk=/var/tmp --secs 5 --json results.json --html results.html
-  heddle fxmark DWOM --target heddle,heddle+mount,heddle+bypass,tmpfs --cores 1,2";
+  heddle fxmark DWOM --target heddle,heddle+mount,heddle+bypass,tmpfs --cores 1,2
+  heddle fxmark DWOM DRBM --target heddle --cores 2 --workers-as threads";
+
+const WORKERS: &str = "
+Workers (--workers-as): forked processes, as in the original; in heddle each attaches to the image, and has it mapped
+before the clock runs. nova, nova-interval, nova-array and nova-tree have threads of one process: their locks have no
+owners that could be told dead. In a table with one of them heddle has threads too, so that engines are compared.
+";
+
+fn workers_as_parser() -> impl TypedValueParser<Value = WorkersAs> {
+    // No other word passes the first parser.
+    PossibleValuesParser::new(["threads", "processes"])
+        .map(|word| if word == "threads" { WorkersAs::Threads } else { WorkersAs::Processes })
+}
 
 fn stride(text: &str) -> Result<Stride, String> {
     match text.parse::<Size>() {
@@ -105,7 +128,7 @@ fn access(text: &str) -> Result<Access, String> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     if args.list {
-        return output::data(&list());
+        return output::data(&(list() + WORKERS));
     }
     let mut config = config(args)?;
     config.check().map_err(usage)?;
@@ -198,8 +221,11 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
     if let Some(wrong) = args.segment.iter().find(|size| !size.0.is_power_of_two() || size.0 < 4096) {
         return Err(usage(format!("--segment {wrong}: a segment is a power of two from 4K up")));
     }
+    let of_heddle = workers_of_heddle(args)?;
     let engine = |name: String, variant, segment: Size| {
-        engines::target(name, variant, Locks { mode: args.lock_mode, segment_bytes: segment.0 })
+        let locks = Locks { mode: args.lock_mode, segment_bytes: segment.0 };
+        let workers_as = if engines::takes_processes(variant) { of_heddle } else { WorkersAs::Threads };
+        engines::target(name, variant, locks, workers_as)
     };
     let plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
     let mut targets = Vec::new();
@@ -219,6 +245,20 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
         }
     }
     Ok(targets)
+}
+
+/// What they are, by what is asked for and what else is in the table.
+fn workers_of_heddle(args: &Args) -> Result<WorkersAs> {
+    let stays = |name: &&String| Variant::from_name(name).is_some_and(|v| !engines::takes_processes(v));
+    match (args.workers_as, args.targets.iter().find(stays)) {
+        (Some(WorkersAs::Processes), Some(name)) => Err(usage(format!(
+            "--workers-as processes: {name} works in one process only, since its locks cannot be taken from the dead. \
+             Leave it out, or compare with --workers-as threads"
+        ))),
+        (Some(asked), _) => Ok(asked),
+        (None, Some(_)) => Ok(WorkersAs::Threads),
+        (None, None) => Ok(WorkersAs::Processes),
+    }
 }
 
 /// A bar on a terminal, a line a run elsewhere.

@@ -142,7 +142,7 @@ fn a_directory_that_may_not_be_written_is_said() {
 
 #[test]
 fn wrong_words_are_answered_with_the_right_ones_and_exit_code_2() {
-    let cases: [(&[&str], &[&str]); 13] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (&["mount", "--nope", "a", "b"], &["--nope"]),
         (&["mount", "-o", "nope", "a", "b"], &["nope", "lock-mode"]),
         (&["mount", "-o", "lock-mode=none", "a", "b"], &["paper"]),
@@ -154,6 +154,11 @@ fn wrong_words_are_answered_with_the_right_ones_and_exit_code_2() {
         (&["fxmark", "--target", "x=/nonexistent"], &["/nonexistent", "mkdir"]),
         (&["fxmark", "--cores", "9999"], &["9999", "--cores"]),
         (&["fxmark", "--secs", "0"], &["--secs"]),
+        (&["fxmark", "--workers-as", "fibres"], &["fibres", "threads", "processes"]),
+        (
+            &["fxmark", "--target", "heddle,nova", "--workers-as", "processes"],
+            &["nova works in one process only", "--workers-as threads"],
+        ),
         (&["fxmark", "--json", "-", "--csv", "-"], &["stdout"]),
         (&["locks", "-d", "0", "--secs", "0.01"], &["levels"]),
     ];

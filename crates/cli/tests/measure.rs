@@ -3,9 +3,11 @@
 mod common;
 
 use common::{Place, command, heddle};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 #[test]
 fn fxmark_writes_every_form_of_its_report() {
@@ -40,10 +42,67 @@ fn fxmark_writes_every_form_of_its_report() {
             assert!(!run[key].is_null(), "{key} lacks in {run}");
         }
         assert!(run["error"].is_null() && run["ops"].as_u64() > Some(0), "{run}");
+        assert_eq!(run["workers_as"], "threads", "as nova-tree has to have them");
     }
     assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 1 + runs.len());
     assert!(std::fs::read_to_string(html).unwrap().contains("DWOM"));
     assert_eq!(said.err.lines().count(), runs.len(), "a line a run where there is no terminal");
+}
+
+#[test]
+fn workers_of_heddle_are_processes_unless_threads_are_asked_for() {
+    for (asked, are) in [(&[][..], "processes"), (&["--workers-as", "threads"], "threads")] {
+        let run = ["fxmark", "MWCL", "--files", "64", "--secs", "0.02", "--repeat", "1", "--json", "-"];
+        let said = heddle(&[&run[..], asked].concat()).ok();
+        let report: Value = serde_json::from_str(&said.out).unwrap();
+        for told in [&report["runs"][0], &report["summary"][0]] {
+            assert_eq!((&told["target"], &told["workers_as"]), (&"heddle".into(), &are.into()));
+        }
+    }
+}
+
+/// Processes that this one has started.
+fn children(of: u32) -> Vec<u32> {
+    let parent = |pid: &u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|pid| parent(pid) == Some(of)).collect()
+}
+
+#[test]
+fn a_worker_of_heddle_that_is_killed_fails_its_cell_and_nothing_is_left() {
+    let place = Place::new();
+    let mut fxmark = command(&["fxmark", "DWOM", "--secs", "60", "--repeat", "1"]);
+    // What has a name would have it there.
+    fxmark.env("TMPDIR", place.path("mnt")).env("XDG_RUNTIME_DIR", place.path("mnt"));
+    let fxmark = fxmark.env("HEDDLE_RUNTIME_DIR", place.path("mnt"));
+    let fxmark = fxmark.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let program = fxmark.id();
+    let began = Instant::now();
+    let (leader, worker) = loop {
+        let found =
+            children(program).into_iter().find_map(|leader| Some((leader, *children(leader).first()?)));
+        if let Some(found) = found {
+            break found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "no worker in sight");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    std::thread::sleep(Duration::from_millis(100));
+    kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL).unwrap();
+    let said = fxmark.wait_with_output().unwrap();
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(said.status.code(), Some(1), "{text}");
+    assert!(text.contains("failed: DWOM heddle on 1 cores: worker 0 was killed by signal 9"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(45), "the others waited for it");
+    for gone in [leader, worker] {
+        assert!(!std::path::Path::new(&format!("/proc/{gone}")).exists(), "process {gone} is left");
+    }
+    assert_eq!(std::fs::read_dir(place.path("mnt")).unwrap().count(), 0);
+    assert!(!std::path::Path::new(&format!("/dev/shm/heddle-{program}")).exists());
 }
 
 #[test]

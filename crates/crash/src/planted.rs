@@ -64,6 +64,7 @@ const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::FloorNotRaised, Variant::Heddle, "ranges"),
     (Bug::GenerationNotRaised, Variant::Heddle, "sizes"),
     (Bug::LatestTimeWins, Variant::Heddle, "attributes"),
+    (Bug::CutCreationMovesTime, Variant::Heddle, "attributes"),
     (Bug::StaleMark, Variant::Heddle, "data"),
     (Bug::HalfTransactionCounts, Variant::Heddle, "sizes"),
     (Bug::UnmarkedEntryCounts, Variant::NovaTree, "sizes"),

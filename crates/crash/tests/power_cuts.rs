@@ -143,15 +143,29 @@ fn an_image_whose_making_was_cut_is_none_or_is_empty() {
     }
 }
 
-/// An allocation is records of blocks, then the state: cut in between, the mtime of the records was there without the size.
-#[test]
-fn crash_an_allocation_that_was_cut_changed_the_mtime_alone() {
-    let text = "create /a\nappend /a 21180\ntimes /a 5\nwatch\nfallocate /a allocate 20480 8192\n";
-    let workload = text::parse("allocate", text).unwrap();
+fn survives_text(name: &str, text: &str) {
+    let workload = text::parse(name, text).unwrap();
     for variant in Variant::ALL {
         let config =
             Config { bounds: Bounds { ordered: 16, random: 4, seed: 1 }, ..config(variant, Model::Ordered) };
         let report = run(&workload, &config, &mut Nobody).unwrap();
         assert!(report.failures.is_empty(), "{}", report.failures[0]);
     }
+}
+
+/// An allocation is records of blocks, then the state: cut in between, the mtime of the records was there without the size.
+#[test]
+fn crash_an_allocation_that_was_cut_changed_the_mtime_alone() {
+    survives_text(
+        "allocate",
+        "create /a\nappend /a 21180\ntimes /a 5\nwatch\nfallocate /a allocate 20480 8192\n",
+    );
+}
+
+/// Name and inode become durable at one fence: cut in between, the name is not shown, and its time was the directory's all the same.
+#[test]
+fn crash_a_creation_that_was_cut_changed_the_directorys_mtime() {
+    let text =
+        "mkdir /d\nwatch\ntimes /d 5\ncreate /d/f\ntimes /d 6\nmkdir /d/e\ntimes /d 7\nsymlink /d/f /d/s\n";
+    survives_text("create", text);
 }

@@ -22,7 +22,7 @@ use std::{io, ptr, time::Duration};
 pub(crate) enum Phase {
     /// Each makes its own.
     Prepare = 1,
-    /// Worker 0 writes back.
+    /// Worker 0 writes back; each maps what all have made.
     Settle,
     WarmUp,
     /// Warm-up is over, the clock has not started.

@@ -5,6 +5,7 @@
 //!            I2  no worker outlives a run, but for a thread that hangs inside an engine: it cannot be stopped; the
 //!                run's error says so and what it holds is leaked.
 
+mod attached;
 pub(crate) mod processes;
 pub(crate) mod threads;
 

@@ -146,9 +146,10 @@ mod tests {
         let mut crossings = Crossings::new(|| figures.next(), RETAKES);
         let job = crate::Config::default().job(Workload::DWOM, 2);
         let mut takes = 0;
+        let target = crate::Target::Kernel(crate::Kernel::Tmpfs);
         let run = crossings.steady(|| {
             takes += 1;
-            Run { error: None, ..Run::failed("t", &job, 0, String::new()) }
+            Run { error: None, ..Run::failed(&target, &job, 0, String::new()) }
         });
         (run.line_crossing_ns, run.retaken, takes)
     }

@@ -1,7 +1,7 @@
-//! FxMark, the many-core file system benchmark, for engines in this process and for whatever the kernel mounts.
+//! FxMark, the many-core file system benchmark, for engines opened in this process and for whatever the kernel mounts.
 //!
 //! [`Config`] says what to run, [`run`] runs it, [`Report`] says what came out. One loop a workload serves both worlds:
-//! threads that call a [`heddle_vfs::FileSystem`], and forked processes that call the C library.
+//! threads or forked processes that call a [`heddle_vfs::FileSystem`], and forked processes that call the C library.
 //!
 //! Invariants  I1  what is timed is the same for every target: same loop, same data, same paths relative to its root.
 //!             I2  a result is counted only if what the file system holds afterwards is what the operations imply; a
@@ -36,6 +36,6 @@ pub use config::{Access, Config, ConfigError, Stride};
 pub use machine::{Machine, memory_available_bytes};
 pub use report::{Cell, Options, Report, Run};
 pub use runner::{Lines, Progress, run};
-pub use target::{Elsewhere, Kernel, Need, Opener, Session, Target};
+pub use target::{Attach, Attached, Elsewhere, Kernel, Need, Opener, Session, Target, WorkersAs};
 pub use turns::{Rounds, Watch, run_in_turns};
 pub use workload::{Workload, list};

@@ -13,7 +13,7 @@ pub use summary::Cell;
 
 use crate::board::Board;
 use crate::config::{Access, Config, Job, Stride};
-use crate::{Machine, Workload};
+use crate::{Machine, Target, WorkersAs, Workload};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -90,10 +90,12 @@ pub struct Run {
     pub retaken: u32,
     /// Why there is no result.
     pub error: Option<String>,
+    /// What the workers were.
+    pub workers_as: WorkersAs,
 }
 
 impl Run {
-    pub(crate) fn measured(target: &str, job: &Job, repeat: u32, board: &Board) -> Run {
+    pub(crate) fn measured(target: &Target, job: &Job, repeat: u32, board: &Board) -> Run {
         if let Some(error) = board.failure() {
             return Run::failed(target, job, repeat, error);
         }
@@ -127,10 +129,10 @@ impl Run {
         }
     }
 
-    pub(crate) fn failed(target: &str, job: &Job, repeat: u32, error: String) -> Run {
+    pub(crate) fn failed(target: &Target, job: &Job, repeat: u32, error: String) -> Run {
         Run {
             workload: job.workload,
-            target: target.to_owned(),
+            target: target.name().to_owned(),
             cores: job.workers,
             repeat,
             secs: 0.0,
@@ -148,6 +150,7 @@ impl Run {
             line_crossing_ns: None,
             retaken: 0,
             error: Some(error),
+            workers_as: target.workers_as(),
         }
     }
 }
@@ -193,7 +196,7 @@ impl Report {
     pub fn to_csv(&self) -> String {
         let mut out = String::from(
             "workload,target,cores,repeat,secs,ops,read_ops,write_ops,ops_per_sec,p50_ns,p99_ns,p999_ns,max_ns,\
-             cpu_user_pct,cpu_sys_pct,cpu_idle_pct,line_crossing_ns,retaken,error\n",
+             cpu_user_pct,cpu_sys_pct,cpu_idle_pct,line_crossing_ns,retaken,error,workers_as\n",
         );
         let ns = |value: Option<u64>| value.map_or(String::new(), |v| v.to_string());
         for run in &self.runs {
@@ -202,7 +205,7 @@ impl Report {
             let cpu =
                 [run.cpu_user_pct, run.cpu_sys_pct, run.cpu_idle_pct].map(|p| format!("{p:.1}")).join(",");
             out += &format!(
-                "{},{},{},{},{:.6},{numbers},{:.1},{latencies},{cpu},{},{},{}\n",
+                "{},{},{},{},{:.6},{numbers},{:.1},{latencies},{cpu},{},{},{},{}\n",
                 run.workload,
                 quoted(&run.target),
                 run.cores,
@@ -212,6 +215,7 @@ impl Report {
                 run.line_crossing_ns.map_or(String::new(), |ns| format!("{ns:.0}")),
                 run.retaken,
                 quoted(run.error.as_deref().unwrap_or("")),
+                run.workers_as,
             );
         }
         out

@@ -6,13 +6,14 @@
 
 use crate::board::Board;
 use crate::config::{Config, ConfigError, Job};
+use crate::crew::processes::Home;
 use crate::crew::{processes, threads};
 use crate::crossing::Crossings;
 use crate::ground::Ground;
 use crate::machine::allowed_cpus;
 use crate::report::{Report, Run};
-use crate::target::{Need, Opener, Target};
-use crate::{Machine, Workload, crossing};
+use crate::target::{Need, Opener, Session, Target};
+use crate::{Machine, WorkersAs, Workload, crossing};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -71,30 +72,48 @@ pub fn run(config: &Config, progress: &mut dyn Progress) -> Result<Report, Confi
 fn one(target: &Target, job: &Job, cpus: &[usize], repeat: u32) -> Run {
     let need = Need::of(job);
     let board = match target {
-        Target::InProcess { open, .. } => in_process(open, &need, job, cpus),
+        Target::InProcess { open, workers_as, .. } => in_process(open, *workers_as, &need, job, cpus),
         Target::Kernel(kernel) => {
-            Ground::ram_disk(*kernel, &need).and_then(|on| processes::run(&on, job, cpus))
+            Ground::ram_disk(*kernel, &need).and_then(|on| processes::run(&Home::Ground(on), job, cpus))
         }
-        Target::Directory { path, .. } => processes::run(&Ground::Inside { path: path.clone() }, job, cpus),
+        Target::Directory { path, .. } => {
+            processes::run(&Home::Ground(Ground::Inside { path: path.clone() }), job, cpus)
+        }
         Target::Elsewhere { name, run } => {
             return match run(job.workload, job.workers) {
                 Ok(run) => Run { target: name.clone(), repeat, ..run },
-                Err(error) => Run::failed(name, job, repeat, error),
+                Err(error) => Run::failed(target, job, repeat, error),
             };
         }
     };
     match board {
-        Ok(board) => Run::measured(target.name(), job, repeat, &board),
-        Err(error) => Run::failed(target.name(), job, repeat, error),
+        Ok(board) => Run::measured(target, job, repeat, &board),
+        Err(error) => Run::failed(target, job, repeat, error),
     }
 }
 
-fn in_process(open: &Opener, need: &Need, job: &Job, cpus: &[usize]) -> Result<Arc<Board>, String> {
-    let session = open(need).map_err(|e| format!("cannot be opened: {e:#}"))?;
-    let board = threads::run(session.fs, job, cpus)?;
-    match (session.close)() {
+fn in_process(
+    open: &Opener,
+    workers_as: WorkersAs,
+    need: &Need,
+    job: &Job,
+    cpus: &[usize],
+) -> Result<Arc<Board>, String> {
+    let Session { fs, attach, close } = open(need).map_err(|e| format!("cannot be opened: {e:#}"))?;
+    let ran = match (workers_as, attach) {
+        // Threads that hang hold the file system: it stays open.
+        (WorkersAs::Threads, _) => Ok(threads::run(fs, job, cpus)?),
+        (WorkersAs::Processes, Some(attach)) => {
+            drop(fs);
+            processes::run(&Home::Engine(attach), job, cpus)
+        }
+        (WorkersAs::Processes, None) => {
+            Err("this engine works in one process only: its workers are threads".to_owned())
+        }
+    };
+    match (ran, close()) {
         // What failed first says more.
-        Err(error) if board.failure().is_none() => Err(format!("cannot be closed: {error:#}")),
-        _ => Ok(board),
+        (Ok(board), Err(error)) if board.failure().is_none() => Err(format!("cannot be closed: {error:#}")),
+        (ran, _) => ran,
     }
 }

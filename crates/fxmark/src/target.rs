@@ -1,10 +1,11 @@
-//! What is measured: an engine in this process, a kernel file system on a fresh RAM disk, any directory.
+//! What is measured: an engine opened in this process, a kernel file system on a fresh RAM disk, any directory.
 
 use crate::bench::lookup;
 use crate::config::Job;
 use crate::page::PAGE_BYTES;
 use crate::{ConfigError, Run, Workload};
 use heddle_vfs::FileSystem;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,12 +23,47 @@ pub struct Need {
     pub direct: bool,
 }
 
+/// What the workers of a run are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkersAs {
+    /// Threads of this process.
+    Threads,
+    /// Forked processes, as in the original.
+    Processes,
+}
+
+impl fmt::Display for WorkersAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            WorkersAs::Threads => "threads",
+            WorkersAs::Processes => "processes",
+        })
+    }
+}
+
 /// A mounted throw-away image.
 pub struct Session {
-    /// The file system; workers hold clones of it until the run is over.
+    /// The file system; workers that are threads hold clones of it until the run is over.
     pub fs: Arc<dyn FileSystem>,
+    /// How a worker that is a process comes to it; `None`: the engine works in one process only.
+    pub attach: Option<Attach>,
     /// Unmounts and deletes; an error fails the run. Called when no worker holds the file system any more.
     pub close: Box<dyn FnOnce() -> anyhow::Result<()> + Send>,
+}
+
+/// Gives a forked worker a file system of its own. It is called in the worker, and takes no lock that another thread of the program may
+/// have held at the fork.
+pub type Attach = Box<dyn Fn() -> anyhow::Result<Attached> + Send + Sync>;
+
+/// A session's file system, as a worker that is a process has it.
+pub struct Attached {
+    /// The file system.
+    pub fs: Arc<dyn FileSystem>,
+    /// Takes the page faults that are to come: called when the files are there, before anything is timed.
+    pub map: Box<dyn Fn()>,
+    /// Leaves in good order: called when `fs` and its handles are not used any more, before the process ends.
+    pub leave: Box<dyn FnOnce()>,
 }
 
 /// Makes a throw-away image big enough and mounts it.
@@ -39,10 +75,12 @@ pub type Elsewhere = Arc<dyn Fn(Workload, usize) -> Result<Run, String> + Send +
 /// Something to measure.
 #[derive(Clone)]
 pub enum Target {
-    /// An engine called by threads of this process.
+    /// An engine, opened in this process.
     InProcess {
         /// Its name in reports.
         name: String,
+        /// What calls it.
+        workers_as: WorkersAs,
         /// Makes a fresh one for each run.
         open: Opener,
     },
@@ -101,6 +139,14 @@ impl Target {
             Target::InProcess { name, .. } | Target::Elsewhere { name, .. } => name,
             Target::Kernel(kernel) => kernel.name(),
             Target::Directory { label, .. } => label,
+        }
+    }
+
+    /// What its workers are.
+    pub fn workers_as(&self) -> WorkersAs {
+        match self {
+            Target::InProcess { workers_as, .. } => *workers_as,
+            Target::Kernel(_) | Target::Directory { .. } | Target::Elsewhere { .. } => WorkersAs::Processes,
         }
     }
 

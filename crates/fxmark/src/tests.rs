@@ -13,9 +13,9 @@ use toy::{Fault, Toy};
 /// A target that opens a toy with a fault.
 fn toy(fault: Fault) -> Target {
     let open = move |_: &Need| -> anyhow::Result<Session> {
-        Ok(Session { fs: Arc::new(Toy::new(fault)), close: Box::new(|| Ok(())) })
+        Ok(Session { fs: Arc::new(Toy::new(fault)), attach: None, close: Box::new(|| Ok(())) })
     };
-    Target::InProcess { name: "toy".into(), open: Arc::new(open) }
+    Target::InProcess { name: "toy".into(), workers_as: WorkersAs::Threads, open: Arc::new(open) }
 }
 
 /// One or two workers: whatever this machine allows.
@@ -94,9 +94,10 @@ fn random_access_stays_in_the_workers_own_set() {
         let fs = Arc::new(Toy::watched());
         let shared = fs.clone();
         let open = move |_: &Need| -> anyhow::Result<Session> {
-            Ok(Session { fs: shared.clone(), close: Box::new(|| Ok(())) })
+            Ok(Session { fs: shared.clone(), attach: None, close: Box::new(|| Ok(())) })
         };
-        let target = Target::InProcess { name: "toy".into(), open: Arc::new(open) };
+        let workers_as = WorkersAs::Threads;
+        let target = Target::InProcess { name: "toy".into(), workers_as, open: Arc::new(open) };
         let config = Config { access: Access::Random, stride, ..quick([Workload::DWOM], vec![target]) };
         measured(&config);
         let touched = fs.touched.lock().unwrap();
@@ -112,7 +113,9 @@ fn random_access_stays_in_the_workers_own_set() {
 #[test]
 fn targets_of_a_cell_take_turns_and_each_repeat_starts_with_another() {
     let named = |name: &str| match toy(Fault::None) {
-        Target::InProcess { open, .. } => Target::InProcess { name: name.into(), open },
+        Target::InProcess { open, workers_as, .. } => {
+            Target::InProcess { name: name.into(), workers_as, open }
+        }
         _ => unreachable!(),
     };
     let config = Config { repeat: 3, secs: 0.005, ..quick([Workload::DRBH], vec![named("a"), named("b")]) };

@@ -66,7 +66,7 @@ pub fn run_in_turns(
         return Err(format!("target {} does not run in this process", target.name()));
     };
     let job = config.job(workload, workers);
-    let Session { fs, close } = open(&Need::of(&job)).map_err(|e| format!("cannot be opened: {e:#}"))?;
+    let Session { fs, close, .. } = open(&Need::of(&job)).map_err(|e| format!("cannot be opened: {e:#}"))?;
     let turns = Turns {
         state: Mutex::new(State { turn: 0, failure: None }),
         wake: (0..workers).map(|_| Condvar::new()).collect(),

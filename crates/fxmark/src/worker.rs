@@ -63,6 +63,7 @@ fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &Board) -> Result<()> 
     if first {
         stage.ops.settle()?;
     }
+    stage.ops.ready();
     arrive_and_wait(Phase::WarmUp)?;
     drive(&mut bench, stage, board, Phase::WarmUp, &mut Meter::new())?;
 

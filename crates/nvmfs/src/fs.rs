@@ -40,9 +40,11 @@ pub struct NvmFs {
 }
 
 impl NvmFs {
-    /// Has this process map all of the image now, not at its first stores to each part (see [`heddle_pmem::Region::map_all`]).
+    /// Has this process map all of the image now, not at its first stores to each part (see [`heddle_pmem::Region::map_all`]), and what
+    /// there is of the volatile state.
     pub fn map_all(&self) {
         self.core.region.map_all();
+        self.core.arena.map_present();
     }
 
     fn open_inode(&self, handle: &Handle) -> Result<InodeRef<'_>> {

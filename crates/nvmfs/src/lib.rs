@@ -49,6 +49,6 @@ pub use heddle_range_lock::Mode as LockMode;
 pub use inode::KernelPages;
 pub use recovery::{Progress, Report};
 #[cfg(not(loom))]
-pub use shared::{adopt, client, place, server, wire};
+pub use shared::{adopt, client, heir, place, server, wire};
 pub use variant::{LogKind, Variant};
 pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};

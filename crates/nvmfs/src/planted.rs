@@ -92,6 +92,8 @@ bugs! {
     GenerationNotRaised = "generation-not-raised",
     /// The latest time of all writes wins over a time that was set later (D9).
     LatestTimeWins = "latest-time-wins",
+    /// The time of a creation counts whose inode never came to be.
+    CutCreationMovesTime = "cut-creation-moves-time",
     /// Marks do not say which use of a page they belong to, and pages are not zeroed: a stale mark counts (D4).
     StaleMark = "stale-mark",
     /// Half of a transaction counts (D2).

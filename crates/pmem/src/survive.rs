@@ -5,6 +5,8 @@
 //!             I2  the page that faulted is replaced by one full of [`LOST_WORD`]s, which is filled before it takes the place: no reader
 //!                 sees zeros, which would be a meaning. Before that it is noted (I2 of `lost`).
 //!             I3  a fault elsewhere is the business of the handler that was there before.
+//!             I4  a place in the table is taken by one exchange, under no lock: a child forked while another thread takes one can
+//!                 map regions all the same.
 //! Replaced    What a thread stores to such a page does not reach the media. So [`Region::failed`](crate::Region::failed) says from then
 //!             on that the region cannot be trusted with changes; what it had made durable before stays as it is.
 
@@ -14,7 +16,7 @@ use crate::lost::LOST_WORD;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Regions of a process that are looked after at once; a fault in one more ends the process.
 const REGIONS_MAX: usize = 64;
@@ -29,8 +31,8 @@ static REGIONS: [Entry; REGIONS_MAX] = [const {
     Entry { base: AtomicUsize::new(0), len_bytes: AtomicUsize::new(0), failure: AtomicPtr::new(null_mut()) }
 }; REGIONS_MAX];
 
-/// Who changes the table.
-static CHANGING: Mutex<()> = Mutex::new(());
+/// In the place of a base: somebody fills the place in.
+const TAKEN: usize = 1;
 
 /// What was done about SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
@@ -45,9 +47,11 @@ pub(crate) struct Guarded {
 impl Guarded {
     /// Notes a mapping; `None` if the table is full.
     pub(crate) fn new(base: usize, len_bytes: u64, failure: &Failure) -> Option<Guarded> {
-        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        // ORDERING: Relaxed, under the lock.
-        let place = REGIONS.iter().position(|entry| entry.base.load(Ordering::Relaxed) == 0)?;
+        let take = |entry: &Entry| {
+            // ORDERING: Acquire, pairs with the Release in `drop`: who had the place is done with it.
+            entry.base.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let place = REGIONS.iter().position(take)?;
         let entry = &REGIONS[place];
         entry.len_bytes.store(len_bytes as usize, Ordering::Relaxed); // ORDERING: Relaxed, published by the base.
         entry.failure.store(Arc::as_ptr(failure).cast_mut(), Ordering::Relaxed); // ORDERING: as above.
@@ -59,7 +63,6 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         // ORDERING: Release: whoever uses the region has ended.
         REGIONS[self.place].base.store(0, Ordering::Release);
     }
@@ -93,7 +96,7 @@ fn region_at(address: usize) -> Option<(&'static crate::dirty::FirstError, usize
         let within = address.wrapping_sub(base) < entry.len_bytes.load(Ordering::Relaxed);
         let failure = entry.failure.load(Ordering::Relaxed); // ORDERING: as above.
         // SAFETY: the faulting thread uses a region that is in the table, so its `Guarded`, which holds the failure, lives.
-        (base != 0 && within).then(|| (unsafe { &*failure }, address - base))
+        (base > TAKEN && within).then(|| (unsafe { &*failure }, address - base))
     })
 }
 

@@ -22,7 +22,9 @@ fn run(place: &Place, length: Length) -> Result<Vec<Figure>> {
     let mut command = place.command("dbench");
     command.args(["-t", length.pick("2", "10"), "--skip-cleanup", "-D"]).arg(&place.dir).arg(CLIENTS);
     let out = said(&mut command, LIMIT)?;
-    ensure!(!out.contains("ERROR") && !out.contains("failed"), "dbench says: {out}");
+    // It can do without the semaphore that lets its clients begin at once, which is no file.
+    let failed = |line: &str| line.contains("failed") && !line.contains("barrier semaphore");
+    ensure!(!out.contains("ERROR") && !out.lines().any(failed), "dbench says: {out}");
     let rate = out
         .lines()
         .find_map(|line| line.strip_prefix("Throughput ")?.split_whitespace().next()?.parse().ok());

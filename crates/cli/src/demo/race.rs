@@ -8,7 +8,7 @@ use crate::progress::Bar;
 use crate::scratch::Scratch;
 use crate::table::table;
 use anyhow::{Result, bail};
-use heddle_fxmark::{Config, Kernel, Machine, Progress, Report, Run, Target, Workload};
+use heddle_fxmark::{Config, Kernel, Machine, Progress, Report, Run, Target, WorkersAs, Workload};
 use heddle_nvmfs::Variant;
 
 const REPEAT: u32 = 2;
@@ -23,8 +23,9 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
     let mut cores = vec![1, 2, machine.cores];
     cores.retain(|n| *n <= machine.cores);
     cores.dedup();
-    let mut targets: Vec<Target> =
-        Variant::ALL.map(|v| engines::target(v.name().to_owned(), v, Locks::default())).into();
+    // The papers' variants have no other workers: threads beside threads.
+    let engine = |v: Variant| engines::target(v.name().to_owned(), v, Locks::default(), WorkersAs::Threads);
+    let mut targets: Vec<Target> = Variant::ALL.map(engine).into();
     targets.extend(tmpfs(scratch));
     let workloads = vec![Workload::DWOM, Workload::DRBM];
     let runs = workloads.len() * cores.len() * targets.len() * REPEAT as usize;

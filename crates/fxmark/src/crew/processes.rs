@@ -1,20 +1,20 @@
-//! Workers as forked processes, for POSIX targets: FxMark's way, so that descriptor tables and address spaces are
-//! apart.
+//! Workers as forked processes: FxMark's way, so that descriptor tables and address spaces are apart.
 //!
-//! State      program -> leader -> workers, all forked. The leader enters the ground, leads the run and cleans up.
+//! State      program -> leader -> workers, all forked. The leader enters the ground, if there is one, leads the run and cleans up.
 //! Invariants I1  whoever dies, the rest follow: workers get SIGKILL when the leader dies, the leader gets SIGTERM when
 //!                the thread that forked it dies. Signals to end are blocked in the leader, which looks for them
 //!                whenever it naps, so it always gets to clean up.
 //!            I2  between fork and exit a child touches nothing that another thread of the program may have held at the
 //!                fork: no printing, no program-wide locks. glibc keeps its allocator usable in a forked child.
 
-use super::{Crew, lead};
+use super::{Crew, attached, lead};
 use crate::bench;
 use crate::board::Board;
 use crate::config::Job;
-use crate::ground::Ground;
+use crate::ground::{Ground, Stay};
 use crate::machine::pin;
 use crate::ops::posix::Posix;
+use crate::target::Attach;
 use crate::worker::{Stage, panic_text};
 use libc::c_int;
 use std::mem::MaybeUninit;
@@ -22,6 +22,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, ptr};
+
+/// Where the workers work.
+pub(crate) enum Home {
+    /// In a directory, with the kernel's calls.
+    Ground(Ground),
+    /// In an engine, to which each comes by itself.
+    Engine(Attach),
+}
 
 struct Processes {
     /// `None`: reaped.
@@ -49,8 +57,26 @@ impl Crew for Processes {
     }
 }
 
-/// How long a worker whose run is over may take to leave by itself, as one does that has its own last words to say (the bypass's report).
+/// How long a worker whose run is over may take to leave by itself: it may have last words to say (the bypass's report), or things to
+/// give back.
+const LEAVE_MAX: Duration = Duration::from_secs(30);
+/// The same of a run that has failed.
 const LEAVE: Duration = Duration::from_millis(500);
+
+impl Processes {
+    /// The run went well: nobody is hurried, and who ends badly even now has failed it.
+    fn let_leave(&mut self) -> Result<(), String> {
+        let began = Instant::now();
+        while self.workers.iter().any(Option::is_some) {
+            self.look()?;
+            if began.elapsed() > LEAVE_MAX {
+                return Err(format!("a worker did not leave within {LEAVE_MAX:?}"));
+            }
+            self.nap(Duration::from_millis(1))?;
+        }
+        Ok(())
+    }
+}
 
 impl Drop for Processes {
     fn drop(&mut self) {
@@ -126,12 +152,13 @@ fn fork(ends: &libc::sigset_t, death: c_int, life: impl FnOnce()) -> io::Result<
     }
 }
 
-/// Runs a job in a directory. The board carries results and failures; an `Err` is a run that could not be made.
-pub(crate) fn run(ground: &Ground, job: &Job, cpus: &[usize]) -> Result<Arc<Board>, String> {
+/// Runs a job. The board carries results and failures; an `Err` is a run that could not be made. No worker is left, unless the leader
+/// was killed: then they get their signal a moment later.
+pub(crate) fn run(home: &Home, job: &Job, cpus: &[usize]) -> Result<Arc<Board>, String> {
     let board = Board::new(job.workers).map_err(|e| format!("cannot map the shared page: {e}"))?;
     let ends = ending_signals();
     let leader = fork(&ends, libc::SIGTERM, || {
-        if let Err(text) = lead_on(ground, job, cpus, &board, ends) {
+        if let Err(text) = lead_on(home, job, cpus, &board, ends) {
             board.fail_run(&text);
         }
     });
@@ -144,19 +171,28 @@ pub(crate) fn run(ground: &Ground, job: &Job, cpus: &[usize]) -> Result<Arc<Boar
 
 /// The leader's life. Whatever happens to the run, the ground is left clean.
 fn lead_on(
-    ground: &Ground,
+    home: &Home,
     job: &Job,
     cpus: &[usize],
     board: &Board,
     ends: libc::sigset_t,
 ) -> Result<(), String> {
-    let stay = ground.enter()?;
-    let led = catch_unwind(AssertUnwindSafe(|| lead_workers(job, cpus, board, ends)));
+    let stay = match home {
+        Home::Ground(ground) => Some(ground.enter()?),
+        Home::Engine(_) => None,
+    };
+    let led = catch_unwind(AssertUnwindSafe(|| lead_workers(home, job, cpus, board, ends)));
     let led = led.unwrap_or_else(|panic| Err(format!("the leader panicked: {}", panic_text(&*panic))));
-    led.and(stay.leave())
+    led.and(stay.map_or(Ok(()), Stay::leave))
 }
 
-fn lead_workers(job: &Job, cpus: &[usize], board: &Board, ends: libc::sigset_t) -> Result<(), String> {
+fn lead_workers(
+    home: &Home,
+    job: &Job,
+    cpus: &[usize],
+    board: &Board,
+    ends: libc::sigset_t,
+) -> Result<(), String> {
     let mut crew = Processes { workers: Vec::new(), ends };
     for (me, cpu) in cpus[..job.workers].iter().copied().enumerate() {
         let worker = fork(&ends, libc::SIGKILL, || {
@@ -167,12 +203,13 @@ fn lead_workers(job: &Job, cpus: &[usize], board: &Board, ends: libc::sigset_t) 
                 }
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &ends, ptr::null_mut());
             }
-            match pin(cpu) {
-                Ok(()) => bench::live(&Stage { ops: &Posix, job, me }, board),
-                Err(error) => board.fail(me, &format!("cannot be pinned to CPU {cpu}: {error}")),
+            match (pin(cpu), home) {
+                (Ok(()), Home::Ground(_)) => bench::live(&Stage { ops: &Posix, job, me }, board),
+                (Ok(()), Home::Engine(attach)) => attached::live(attach, job, me, board),
+                (Err(error), _) => board.fail(me, &format!("cannot be pinned to CPU {cpu}: {error}")),
             }
         });
         crew.workers.push(Some(worker.map_err(|e| format!("cannot fork: {e}"))?));
     }
-    lead(board, job, &mut crew)
+    lead(board, job, &mut crew).and_then(|()| crew.let_leave())
 }

@@ -1,4 +1,4 @@
-//! Workers as threads of this process, for engines in process.
+//! Workers as threads of this process, for engines opened in it.
 
 use super::{Crew, lead};
 use crate::bench;

@@ -1,4 +1,4 @@
-//! The world of threads: an engine in this process, through the `FileSystem` trait alone.
+//! The world of engines: called by threads or by processes, through the `FileSystem` trait alone.
 //!
 //! Every path is walked name by name from the root, with the permission check of each directory, as the kernel does;
 //! every engine is called through `dyn FileSystem`, so none is favoured by inlining.
@@ -16,6 +16,8 @@ use zerocopy::IntoBytes;
 pub(crate) struct Engine {
     fs: Arc<dyn FileSystem>,
     cred: Cred,
+    /// Of a process that has attached.
+    map: Option<Box<dyn Fn()>>,
 }
 
 /// An open directory with a batch of entries, as a C library's directory stream has one.
@@ -38,7 +40,12 @@ impl Engine {
     pub fn new(fs: Arc<dyn FileSystem>) -> Engine {
         // SAFETY: these calls have no arguments and cannot fail.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        Engine { fs, cred: Cred { uid, gid, groups: Vec::new(), umask: 0 } }
+        Engine { fs, cred: Cred { uid, gid, groups: Vec::new(), umask: 0 }, map: None }
+    }
+
+    /// The same of a process that has attached; `map` has it map all pages.
+    pub fn attached(fs: Arc<dyn FileSystem>, map: Box<dyn Fn()>) -> Engine {
+        Engine { map: Some(map), ..Engine::new(fs) }
     }
 
     fn walk<'p>(&self, path: &'p RelPath) -> heddle_vfs::Result<(Ino, Name<'p>)> {
@@ -211,5 +218,11 @@ impl Ops for Engine {
 
     fn settle(&self) -> Result<()> {
         self.fs.sync().named("sync")
+    }
+
+    fn ready(&self) {
+        if let Some(map) = &self.map {
+            map();
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The report as one page that needs nothing else: a table of bars for each workload, drawn as inline SVG.
 
-use super::text::{ordered, short};
+use super::text::{ordered, short, workers};
 use super::{Cell, Report};
 use std::fmt::Write;
 
@@ -19,12 +19,13 @@ pub(super) fn render(report: &Report) -> String {
     let mut out = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>heddle fxmark</title><style>{STYLE}</style>\
          <h1>FxMark</h1><p>{}, {} CPUs, Linux {}; {} s a run, median of {}; \
-         a line across a bar's end: least to greatest.</p>",
+         a line across a bar's end: least to greatest. {}</p>",
         escaped(&machine.cpu_model),
         machine.cores,
         escaped(&machine.kernel),
         report.options.secs,
         report.options.repeat,
+        escaped(&workers(report)),
     );
     for workload in ordered(report.summary.iter().map(|cell| cell.workload)) {
         let cells: Vec<&Cell> = report.summary.iter().filter(|cell| cell.workload == workload).collect();

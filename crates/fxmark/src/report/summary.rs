@@ -1,8 +1,8 @@
 //! Each cell over its repeats: median, least, greatest, and its ratio to the best file system of the kernel.
 
 use super::Run;
-use crate::Workload;
 use crate::config::Config;
+use crate::{Target, WorkersAs, Workload};
 use serde::Serialize;
 
 /// Runs of one workload, target and number of cores.
@@ -32,6 +32,8 @@ pub struct Cell {
     pub ratio_to_best_kernel: Option<f64>,
     /// The first error of a run.
     pub error: Option<String>,
+    /// What the workers were.
+    pub workers_as: WorkersAs,
 }
 
 impl Cell {
@@ -52,7 +54,7 @@ pub(super) fn cells(config: &Config, runs: &[Run]) -> Vec<Cell> {
                 let of_cell = |run: &&Run| {
                     run.workload == workload && run.cores == cores && run.target == target.name()
                 };
-                cell(workload, target.name(), cores, &runs.iter().filter(of_cell).collect::<Vec<_>>())
+                cell(workload, target, cores, &runs.iter().filter(of_cell).collect::<Vec<_>>())
             });
             let mut row: Vec<Cell> = row.collect();
             let peers = row.iter().zip(&config.targets).filter(|(_, target)| target.is_peer(config.direct));
@@ -67,7 +69,7 @@ pub(super) fn cells(config: &Config, runs: &[Run]) -> Vec<Cell> {
     cells
 }
 
-fn cell(workload: Workload, target: &str, cores: usize, runs: &[&Run]) -> Cell {
+fn cell(workload: Workload, target: &Target, cores: usize, runs: &[&Run]) -> Cell {
     let error = runs.iter().find_map(|run| run.error.clone());
     let mut rates: Vec<f64> =
         runs.iter().map(|run| if error.is_some() { 0.0 } else { run.ops_per_sec }).collect();
@@ -81,7 +83,7 @@ fn cell(workload: Workload, target: &str, cores: usize, runs: &[&Run]) -> Cell {
     };
     Cell {
         workload,
-        target: target.to_owned(),
+        target: target.name().to_owned(),
         cores,
         runs: runs.len() as u32,
         median_ops_per_sec: median,
@@ -92,6 +94,7 @@ fn cell(workload: Workload, target: &str, cores: usize, runs: &[&Run]) -> Cell {
         p99_ns: latency(|run| run.p99_ns),
         ratio_to_best_kernel: None,
         error,
+        workers_as: target.workers_as(),
     }
 }
 

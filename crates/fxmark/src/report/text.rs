@@ -3,7 +3,7 @@
 use super::Report;
 use super::summary::{Cell, UNSTABLE_PCT};
 use crate::crossing::{FAR, is_far};
-use crate::{Access, Stride};
+use crate::{Access, Stride, WorkersAs};
 
 /// Three digits and a unit: 5.10M, 312k, 97.0.
 pub(super) fn short(rate: f64) -> String {
@@ -93,6 +93,7 @@ fn troubles(report: &Report) -> String {
     let mut out = String::from("\nOperations a second (median), half the spread");
     out += if ratio { ", times the best kernel file system here" } else { "" };
     out += ", median latency of one.\n";
+    out += &format!("{}\n", workers(report));
     for cell in report.summary.iter().filter(|cell| cell.error.is_some()) {
         let error = cell.error.as_deref().unwrap_or_default();
         out += &format!("failed: {} {} on {} cores: {error}\n", cell.workload, cell.target, cell.cores);
@@ -111,6 +112,18 @@ fn troubles(report: &Report) -> String {
         );
     }
     out + &slow_lines(report)
+}
+
+/// What they were, target by target where that differs.
+pub(super) fn workers(report: &Report) -> String {
+    let of =
+        |kind| ordered(report.summary.iter().filter(|c| c.workers_as == kind).map(|c| c.target.as_str()));
+    let (threads, processes) = (of(WorkersAs::Threads), of(WorkersAs::Processes));
+    match (threads.as_slice(), processes.as_slice()) {
+        (threads, []) if !threads.is_empty() => "Workers are threads of one process.".to_owned(),
+        ([], _) => "Workers are processes.".to_owned(),
+        _ => format!("Workers are threads in {}; processes in {}.", threads.join(", "), processes.join(", ")),
+    }
 }
 
 /// What the machine did to runs of several workers.

@@ -77,9 +77,10 @@ fn an_image_that_cannot_be_opened_or_closed_fails_the_run() {
         let open = move |_: &Need| -> anyhow::Result<Session> {
             anyhow::ensure!(!fail_open, "no such engine");
             let close = Box::new(|| Err(anyhow::anyhow!("fsck found 3 problems")));
-            Ok(Session { fs: std::sync::Arc::new(super::Toy::new(Fault::None)), close })
+            Ok(Session { fs: std::sync::Arc::new(super::Toy::new(Fault::None)), attach: None, close })
         };
-        Target::InProcess { name: "broken".into(), open: std::sync::Arc::new(open) }
+        let workers_as = WorkersAs::Threads;
+        Target::InProcess { name: "broken".into(), workers_as, open: std::sync::Arc::new(open) }
     };
     for (fail_open, word) in [(true, "no such engine"), (false, "fsck found 3 problems")] {
         let report = run(&quick([DRBL], vec![broken(fail_open)]), &mut ()).unwrap();

@@ -1,6 +1,7 @@
 //! RAM disks: they work, and whatever happens, nothing of them stays. Needs root and mkfs; skipped, and said so, else.
 
 use super::{directory, measured, quick};
+use crate::crew::processes::Home;
 use crate::ground::Ground;
 use crate::target::{Kernel, Need};
 use crate::*;
@@ -78,10 +79,10 @@ fn a_full_device_ends_the_originals_append_early_and_fails_ours() {
             Config { faithful, secs: 0.2, ..quick([Workload::DWAL], tmpfs.clone()) }.job(Workload::DWAL, 1);
         let small = Need { bytes: 0, files: 0, workers: 1, direct: false };
         let job = crate::config::Job { window_pages: 1 << 30, ..job };
-        let ground = Ground::ram_disk(Kernel::Tmpfs, &small).unwrap();
+        let home = Home::Ground(Ground::ram_disk(Kernel::Tmpfs, &small).unwrap());
         let job = crate::config::Job { secs: 5.0, ..job };
-        let board = crate::crew::processes::run(&ground, &job, &machine::allowed_cpus()).unwrap();
-        Run::measured("tmpfs", &job, 0, &board)
+        let board = crate::crew::processes::run(&home, &job, &machine::allowed_cpus()).unwrap();
+        Run::measured(&Target::Kernel(Kernel::Tmpfs), &job, 0, &board)
     };
     let faithful = run(true);
     assert_eq!(faithful.error, None);

@@ -18,7 +18,8 @@ fn report(rates: &[(&str, f64)]) -> Report {
     let config = Config { targets, ..quick([Workload::DWOM], vec![]) };
     let job = config.job(Workload::DWOM, super::cores());
     let runs = rates.iter().enumerate().map(|(repeat, (name, rate))| {
-        let failed = Run::failed(name, &job, repeat as u32, "broke, \"badly\"".into());
+        let target = config.targets.iter().find(|target| target.name() == *name).unwrap();
+        let failed = Run::failed(target, &job, repeat as u32, "broke, \"badly\"".into());
         let fine =
             Run { ops_per_sec: *rate, ops: 1, secs: 1.0, p50_ns: Some(100), error: None, ..failed.clone() };
         if *rate < 0.0 { failed } else { fine }
@@ -82,6 +83,10 @@ fn json_has_the_keys_that_figures_read() {
     }
     assert!(run.as_object().unwrap().contains_key("error") && run["error"].is_null());
     assert!(json["summary"][1]["median_ops_per_sec"].as_f64().unwrap() > 0.0);
+    assert_eq!(
+        (run["workers_as"].as_str(), json["summary"][1]["workers_as"].as_str()),
+        (Some("threads"), Some("threads"))
+    );
 }
 
 #[test]
@@ -91,7 +96,7 @@ fn csv_has_a_line_a_run_and_quotes_errors() {
     assert_eq!(lines.len(), 3);
     let columns = lines[0].split(',').count();
     assert_eq!(lines[1].split(',').count(), columns);
-    assert!(lines[2].ends_with("\"broke, \"\"badly\"\"\""), "{}", lines[2]);
+    assert!(lines[2].ends_with("\"broke, \"\"badly\"\"\",processes"), "{}", lines[2]);
 }
 
 #[test]
@@ -101,6 +106,22 @@ fn text_tells_failures_and_unstable_cells_and_what_to_do() {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert!(!report(&[("mine", 300.0)]).to_text().contains("unstable"));
+}
+
+#[test]
+fn a_report_says_what_the_workers_were_target_by_target_where_that_differs() {
+    let config = quick([Workload::DWOM], vec![toy(Fault::None), Target::Kernel(Kernel::Tmpfs)]);
+    let job = config.job(Workload::DWOM, super::cores());
+    let of = |config: &Config| {
+        let runs = config.targets.iter().map(|target| Run::failed(target, &job, 0, "broke".into()));
+        Report::new(config, Machine::here(), runs.collect())
+    };
+    let both = of(&config);
+    assert!(both.to_text().contains("Workers are threads in toy; processes in tmpfs."), "{}", both.to_text());
+    assert!(both.to_html().contains("threads in toy"));
+    let alone = |target: &Target| of(&Config { targets: vec![target.clone()], ..config.clone() }).to_text();
+    assert!(alone(&config.targets[0]).contains("Workers are threads of one process."));
+    assert!(alone(&config.targets[1]).contains("Workers are processes."));
 }
 
 #[test]
@@ -148,7 +169,7 @@ fn runs_among_slow_lines_are_told_and_so_are_those_taken_again() {
         "{}",
         report.to_text()
     );
-    assert!(report.to_csv().contains(",210,0,\n"), "{}", report.to_csv());
+    assert!(report.to_csv().contains(",210,0,,processes\n"), "{}", report.to_csv());
     report.runs[1] = Run { line_crossing_ns: Some(55.0), retaken: 2, ..report.runs[1].clone() };
     assert!(report.to_text().contains("slow lines: 2 runs were taken again"), "{}", report.to_text());
 }

@@ -23,7 +23,7 @@ fn samples() -> Vec<Record> {
         name: NameBuf::new(&vec![b'x'; n]),
         version,
         mtime,
-        generation: (1 << 50) - 1 - n as u64,
+        generation: (1 << 49) - 1 - n as u64,
     };
     let stranger = InodeId { ino: Ino(8), generation: 3 };
     let mut all = vec![
@@ -58,7 +58,7 @@ fn samples() -> Vec<Record> {
         }),
     ];
     for blob in [None, Some(BlockNo((1 << 40) - 1))] {
-        all.push(Record::Xattrs { blob, generation: (1 << 50) - 1, mtime });
+        all.push(Record::Xattrs { blob, generation: (1 << 49) - 1, mtime });
         all.push(Record::Remap { page: PageNo(PageNo::END.0 - 1), blob, version, mtime, generation: 3 });
     }
     for n in [1, 6, 7, 8, 62, 63, 64, 255] {

@@ -235,9 +235,6 @@ catalogue! {
     58 MAP Error "map" "a map of pages is damaged"
         "Where the pages of a file lie, from a page on where a range was cut out or inserted, is lost; a mount is refused."
         "Those pages become a hole, but for what was written since; the file's log is written anew.";
-    60 NAME Error "name" "a name that no name can be"
-        "Empty, '.', '..', or with a slash or a NUL in it."
-        "The inode gets a name made of its number instead.";
     61 DANGLING Note "name" "a name of an inode that never came to be"
         "A power cut came in the making of the inode, or of one that an older rename still mentions. It is not shown."
         "Nothing.";

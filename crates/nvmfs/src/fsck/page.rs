@@ -106,6 +106,13 @@ impl PageAt {
         at
     }
 
+    /// A transaction that claims slots of one before it: slots are handed out once.
+    fn liar(&self) -> Option<&Group> {
+        let clash = |a: Txn, b: Txn| a != b && a.first < b.first + b.slots && b.first < a.first + a.slots;
+        let mut later = self.groups.iter().enumerate();
+        later.find(|(i, g)| self.groups[..*i].iter().any(|h| clash(g.txn, h.txn))).map(|(_, g)| g)
+    }
+
     fn spot(&self, slot: u32) -> Spot {
         Spot::of(self.id.ino, self.block).slot(slot)
     }
@@ -238,32 +245,8 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
             lost = true;
         }
     } else {
-        let mut at = 1;
-        for group in page.groups.iter().filter(|g| counts(g)) {
-            let known = page.damaged.iter().any(|slot| (at..group.txn.first).contains(slot));
-            if group.txn.first != at && !known {
-                let what = format!("slots {at} to {} hold no whole record", group.txn.first - 1);
-                pass.issue(Code::RECORD_GONE, page.spot(at), what);
-                lost = true;
-            }
-            at = group.end;
-        }
         rests.retain(|slot| *slot >= counted_end);
-        let gap = page.gap();
-        let of_later = |g: &&Group| g.txn.first > gap && g.records.iter().any(|r| r.2 == Some(true));
-        if let Some(group) = page.groups.iter().filter(|g| !counts(g)).find(of_later) {
-            let what = format!("a later change follows slot {gap}, which holds no whole record");
-            pass.issue(Code::RECORD_GONE, page.spot(group.txn.first), what);
-            lost = true;
-        }
-        // All that stands before the tail is whole; only the end of a page may be unused, but not that of the last.
-        let used = rests.iter().any(|slot| *slot < end);
-        let short = pass.image.kind == LogKind::Tail && at < end && (end <= SLOTS || used);
-        if short && !page.damaged.iter().any(|slot| *slot >= at) {
-            let what = format!("slots {at} to {} lie before the tail and hold no whole record", end - 1);
-            pass.issue(Code::RECORD_GONE, page.spot(at), what);
-            lost = true;
-        }
+        lost |= misordered(pass, &page, &counts, end, rests.iter().any(|slot| *slot < end));
     }
     if let Some(slot) = rests.first().filter(|_| !lost) {
         let code = if pass.clean() { Code::RECORD_TORN_CLEAN } else { Code::RECORD_TORN };
@@ -281,4 +264,46 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
             log.damaged = true;
         }
     }
+}
+
+/// What is wrong with the transactions of a page whose slots are filled in order. `rest`: part of a change stands before `end`.
+fn misordered(
+    pass: &mut Pass<'_>,
+    page: &PageAt,
+    counts: &impl Fn(&Group) -> bool,
+    end: u32,
+    rest: bool,
+) -> bool {
+    let mut lost = false;
+    let mut at = 1;
+    for group in page.groups.iter().filter(|g| counts(g)) {
+        let known = page.damaged.iter().any(|slot| (at..group.txn.first).contains(slot));
+        if group.txn.first != at && !known {
+            let what = format!("slots {at} to {} hold no whole record", group.txn.first - 1);
+            pass.issue(Code::RECORD_GONE, page.spot(at), what);
+            lost = true;
+        }
+        at = group.end;
+    }
+    let gap = page.gap();
+    let of_later = |g: &&Group| g.txn.first > gap && g.records.iter().any(|r| r.2 == Some(true));
+    if let Some(group) = page.groups.iter().filter(|g| !counts(g)).find(of_later) {
+        let what = format!("a later change follows slot {gap}, which holds no whole record");
+        pass.issue(Code::RECORD_GONE, page.spot(group.txn.first), what);
+        lost = true;
+    }
+    // Behind a tail stands what was never counted, and is overwritten as it is.
+    let liar = if pass.image.kind == LogKind::Tail { None } else { page.liar() };
+    if let Some(group) = liar {
+        pass.issue(Code::RECORD, page.spot(group.txn.first), "two changes claim the same slots");
+        lost = true;
+    }
+    // All that stands before the tail is whole; only the end of a page may be unused, but not that of the last.
+    let short = pass.image.kind == LogKind::Tail && at < end && (end <= SLOTS || rest);
+    if short && !page.damaged.iter().any(|slot| *slot >= at) {
+        let what = format!("slots {at} to {} lie before the tail and hold no whole record", end - 1);
+        pass.issue(Code::RECORD_GONE, page.spot(at), what);
+        lost = true;
+    }
+    lost
 }

@@ -94,8 +94,6 @@ pub enum Edit {
     Drop(Vec<u8>),
     /// The name stays, with the kind that the inode's slot says.
     Rekind(Vec<u8>),
-    /// The name becomes one made of the inode's number.
-    Rename(Vec<u8>),
 }
 
 /// What would mend the issues of a pass, by level (see [`super`]).

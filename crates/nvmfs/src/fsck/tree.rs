@@ -148,10 +148,6 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
         missing(pass, dir, name, named);
         return false;
     };
-    if !legal(name) {
-        pass.issue(Code::NAME, spot, format!("{shown:?} of inode {}", id.ino.0));
-        pass.fixes.edits.push((dir, Edit::Rename(name.to_vec())));
-    }
     if base.kind != named.kind {
         let what = format!("{shown:?} says {:?}, inode {} is a {:?}", named.kind, id.ino.0, base.kind);
         pass.issue(Code::KIND, spot, what);
@@ -173,10 +169,6 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
         pass.tree.parents.insert(id.ino, dir);
     }
     true
-}
-
-fn legal(name: &[u8]) -> bool {
-    !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, 0 | b'/'))
 }
 
 /// A name whose inode's slot does not hold it.

@@ -120,12 +120,16 @@ impl Slots<'_> {
 /// Records follow each other from slot 1; the first that is not there ends them. With a tail, all before it must be there, but
 /// for the unused end of a page; without one, the last transaction may be torn, and nothing of another one may follow it.
 fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Result<(), u32> {
-    let mut slot = 1;
+    let (mut slot, mut last) = (1, None);
     while slot < end {
         match slots.found(slot) {
-            Found::Whole { record, slots, txn, mark: Some(true) } if txn_holds(txn, slot, slots) => {
+            Found::Whole { record, slots: n, txn, mark: Some(true) } if txn_holds(txn, slot, n) => {
+                if !follows(last, txn, slot) {
+                    return Err(slot);
+                }
+                last = Some(txn);
                 scan.records.push((slot, record));
-                slot += slots;
+                slot += n;
             }
             Found::Blank => break,
             Found::Torn | Found::Whole { mark: None, .. } if !tail => break,
@@ -140,7 +144,9 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
         match slots.found(later) {
             Found::Blank => {}
             _ if tail => return Err(later),
-            Found::Whole { txn, mark: Some(true), .. } if txn.first > torn_from => return Err(later),
+            Found::Whole { txn, mark: Some(true), .. } if !follows(last, txn, torn_from) => {
+                return Err(later);
+            }
             Found::Damaged if !slots.is_later_line(later) => return Err(later),
             _ => scan.dropped.push(later),
         }
@@ -148,6 +154,15 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
     // The transaction before the gap counts whole or not at all.
     drop_partial(slots, torn_from, scan);
     Ok(())
+}
+
+/// Does what stands at this slot go on with the transaction before it, or begin one where that ended? If not, one of the two lies: slots
+/// are handed out once, and those of a change that was cut are zeroed before they are handed out again.
+fn follows(last: Option<Txn>, txn: Txn, slot: u32) -> bool {
+    match last {
+        Some(last) if slot < last.first + last.slots => txn == last,
+        _ => txn.first == slot,
+    }
 }
 
 fn txn_holds(txn: Txn, slot: u32, slots: u32) -> bool {

@@ -19,6 +19,8 @@
 
 mod dead;
 mod list;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use dead::{Logged, settle_dead};
 pub use list::{Batch, list};
@@ -170,9 +172,9 @@ fn read_patiently<'c, T>(
         if let Some(result) = table.read(bucket, |bucket| f(&table, bucket)) {
             return Ok(result);
         }
-        // At rest, and it makes no sense all the same: it will not make any later.
+        // It was at rest all the while, and made no sense: it will not make any later.
         if !before.changing() && bucket.still(before) && table.current() {
-            return f(&table, bucket).map(Some).map_err(|Torn| damage(core, dir));
+            return Err(damage(core, dir));
         }
         std::thread::yield_now();
         if bucket.word().changing() && began.elapsed() > settle::LOOK {

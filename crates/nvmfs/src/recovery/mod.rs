@@ -67,9 +67,14 @@ impl Slots {
         self.bases.get(&id.ino).filter(|b| b.id == id)
     }
 
+    /// Is what a name means there, and of that kind?
+    pub(crate) fn holds(&self, id: InodeId, kind: FileKind) -> bool {
+        self.get(id).is_some_and(|base| base.kind == kind)
+    }
+
     /// Is what a name means there, and a directory? A name may lie about the kind, and others have no names in their logs.
     pub(crate) fn is_directory(&self, id: InodeId) -> bool {
-        self.get(id).is_some_and(|b| b.kind == FileKind::Directory)
+        self.holds(id, FileKind::Directory)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::recovery::files::Attributes;
 use crate::recovery::later::Later;
 use crate::recovery::side_by_side::side_by_side;
 use crate::recovery::{Progress, Slots, read_chain};
-use heddle_vfs::{Error, FileKind, Ino, Result};
+use heddle_vfs::{Error, FileKind, Ino, Result, Time};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -59,7 +59,8 @@ pub fn merge(core: &Arc<Core>, slots: &Slots, later: &Later, progress: Progress<
             queue.sort_unstable();
             queue.dedup_by_key(|id| id.ino);
             let level = std::mem::take(&mut queue);
-            let read = side_by_side(core, "directories", &level, progress, |id| read_dir(core, *id, later))?;
+            let read =
+                side_by_side(core, "directories", &level, progress, |id| read_dir(core, slots, *id, later))?;
             for (id, (dir, of_others)) in level.into_iter().zip(read) {
                 foreign.extend(of_others);
                 queue.extend(subdirectories(slots, &dir));
@@ -67,7 +68,7 @@ pub fn merge(core: &Arc<Core>, slots: &Slots, later: &Later, progress: Progress<
             }
         }
         // What a rename says of its old directory may bring a directory into reach.
-        let owed = pay(&mut names.dirs, &mut foreign);
+        let owed = pay(slots, &mut names.dirs, &mut foreign);
         for record in &owed {
             if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
                 && slots.is_directory(*child)
@@ -85,13 +86,13 @@ pub fn merge(core: &Arc<Core>, slots: &Slots, later: &Later, progress: Progress<
 }
 
 /// A directory, and what its log says of others.
-fn read_dir(core: &Arc<Core>, id: InodeId, later: &Later) -> Result<(Dir, Vec<Record>)> {
+fn read_dir(core: &Arc<Core>, slots: &Slots, id: InodeId, later: &Later) -> Result<(Dir, Vec<Record>)> {
     let inode = core.inode(id.ino)?;
     let guard = enter(core)?;
     let (mut dir, mut foreign) = (Dir::default(), Vec::new());
     read_chain::read(core, guard.own, inode, later, &mut |record| {
         match record {
-            Record::Name { dir: of, .. } if *of == id => enter_name(&mut dir, record),
+            Record::Name { dir: of, .. } if *of == id => enter_name(slots, &mut dir, record),
             Record::Name { .. } => foreign.push(record.clone()),
             Record::State(state) => dir.attributes.state(*state),
             Record::Xattrs { blob, generation, .. } => dir.attributes.xattrs(*generation, *blob),
@@ -107,13 +108,16 @@ fn read_dir(core: &Arc<Core>, id: InodeId, later: &Later) -> Result<(Dir, Vec<Re
     Ok((dir, foreign))
 }
 
-fn enter_name(dir: &mut Dir, record: &Record) {
+fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
     let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
         return;
     };
     dir.version = dir.version.max(version);
-    dir.attributes.written(generation, 0, mtime);
     let what = (!removed).then_some((child, kind));
+    // A creation that was cut between name and inode never happened: nor does its time show. Of a name whose inode is gone since, the
+    // removal tells the time.
+    let happened = removed || slots.holds(child, kind) || planted(Bug::CutCreationMovesTime);
+    dir.attributes.written(generation, 0, if happened { mtime } else { Time(i64::MIN) });
     let known = dir.entries.get(name.bytes()).map_or(Version(0), |e| e.0);
     if version > known || planted(Bug::LaterNameWins) {
         dir.entries.insert(name.bytes().to_vec(), (version, what));
@@ -132,7 +136,7 @@ fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
 
 /// Applies foreign records to the directories that are known; returns those that were news to them. One is believed only if the
 /// directory's own log knows no later state of its attributes: else it was paid, and may be older than what was dropped since.
-fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
+fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut owed = Vec::new();
     foreign.retain(|record| {
         let Record::Name { dir, name, version, generation, .. } = record else { return false };
@@ -150,7 +154,7 @@ fn pay(dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Ve
                 known.entries.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
             }
         } else if news && *generation >= known.attributes.generation() {
-            enter_name(known, record);
+            enter_name(slots, known, record);
             owed.push(record.clone());
         }
         false
@@ -217,7 +221,7 @@ fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
     let mut subdirs = 0;
     for (name, (version, what)) in &dir.entries {
         let Some((child, kind)) = what else { continue };
-        if slots.get(*child).is_none_or(|base| base.kind != *kind) {
+        if !slots.holds(*child, *kind) {
             continue;
         }
         subdirs += u32::from(*kind == FileKind::Directory);

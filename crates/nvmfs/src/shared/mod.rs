@@ -5,13 +5,14 @@
 //! argued about death and delay: docs/processes.md.
 //!
 //! State       [`place`]: where the socket is; [`wire`]: what is said on it; [`server`], [`client`]: the two ends; [`adopt`]: after a
-//!             daemon's death.
+//!             daemon's death; [`heir`]: forked children, who have the descriptors already.
 //! Invariants  I1  nothing is believed that comes from the socket: lengths and numbers are checked, descriptors are looked at.
 //!             I2  an arena is taken for what it says only if boot, image and mount epoch are those of the welcome (L6).
 //! Source      protocol review L1, L6; fuse-and-bypass 4.
 
 pub mod adopt;
 pub mod client;
+pub mod heir;
 pub mod place;
 pub mod server;
 pub mod wire;

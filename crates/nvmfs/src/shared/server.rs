@@ -59,7 +59,7 @@ pub enum ServerError {
 }
 
 /// Why a file system cannot be handed out, though it can be looked at.
-fn refusal(core: &Core, options: &ServerOptions) -> Option<String> {
+pub(super) fn refusal(core: &Core, options: &ServerOptions) -> Option<String> {
     if options.no_attach {
         return Some("it is mounted with -o no_attach. Use the mount".to_owned());
     }

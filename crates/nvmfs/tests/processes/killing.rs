@@ -114,10 +114,11 @@ impl<'h> Crew<'h> {
     }
 
     /// Stops one writer while others need what it holds, as far as can be seen: they make no calls any more.
-    fn catch_one(&mut self, random: &mut impl FnMut() -> u64) -> (u64, Pid) {
+    fn catch_one(&mut self, random: &mut impl FnMut() -> u64) -> (u64, Pid, Instant) {
         loop {
             let thread = random() % THREADS;
             let pid = Pid::from_raw(self.writers[thread as usize].pid() as i32).unwrap();
+            let stopped = Instant::now();
             kill_process(pid, Signal::STOP).unwrap();
             std::thread::sleep(Duration::from_millis(1));
             let before = self.lines();
@@ -127,7 +128,7 @@ impl<'h> Crew<'h> {
                 self.lines() == before
             });
             if stand_still {
-                return (thread, pid);
+                return (thread, pid, stopped);
             }
             kill_process(pid, Signal::CONT).unwrap();
             std::thread::sleep(Duration::from_micros(random() % 200));
@@ -136,7 +137,7 @@ impl<'h> Crew<'h> {
 
     /// Stops one writer in others' way, until it is killed or for a while; true: it was killed.
     pub fn stop_one(&mut self, random: &mut impl FnMut() -> u64, patience: Duration) -> bool {
-        let (thread, pid) = self.catch_one(random);
+        let (thread, pid, _) = self.catch_one(random);
         std::thread::sleep(patience + patience / 2);
         let gone = self.writers[thread as usize].0.try_wait().unwrap().is_some();
         self.others_go_on(thread);
@@ -148,12 +149,18 @@ impl<'h> Crew<'h> {
         gone
     }
 
-    /// Stops one writer in others' way, for less than the mount's patience: it goes on as if nothing had been.
-    pub fn stop_one_for_a_while(&mut self, random: &mut impl FnMut() -> u64, how_long: Duration) {
-        let (_, pid) = self.catch_one(random);
-        std::thread::sleep(how_long);
+    /// Stops one writer in others' way, for less than the mount's patience: it goes on as if nothing had been. False: this machine was
+    /// so busy that it was stopped for longer.
+    pub fn stop_one_for_a_while(&mut self, random: &mut impl FnMut() -> u64, patience: Duration) -> bool {
+        let (thread, pid, stopped) = self.catch_one(random);
+        std::thread::sleep((patience / 2).saturating_sub(stopped.elapsed()));
         kill_process(pid, Signal::CONT).unwrap();
-        self.others_go_on(u64::MAX);
+        let in_time = stopped.elapsed() < patience;
+        self.others_go_on(if in_time { u64::MAX } else { thread });
+        if !in_time && self.writers[thread as usize].0.try_wait().unwrap().is_some() {
+            self.replace(thread);
+        }
+        in_time
     }
 
     /// Starts the writer of this thread anew.

@@ -109,6 +109,9 @@ fn known(kind: u64, flags: u64) -> Option<(&'static Bits, u64)> {
     })
 }
 
+/// No inode is changed that often: behind a larger one its changes would run out of generations (50 bits).
+const GENERATION_MAX: u64 = 1 << 49;
+
 fn some_block(block: u64) -> Option<BlockNo> {
     Some(BlockNo(block)).filter(|block| block.0 != 0)
 }
@@ -120,6 +123,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
     let flags = get(f::FLAGS)?;
     let mtime = time(f::MTIME)?;
     let version = |field: Field| get(field).map(Version).filter(|v| (1..Version::LIMIT).contains(&v.0));
+    let generation = |field: Field| get(field).filter(|g| *g < GENERATION_MAX);
     let kind = get(f::KIND)?;
     let (bits, flags_known) = known(kind, flags)?;
     if words.iter().zip(bits).any(|(word, bits)| word & !(bits | MARK) != 0) || flags & !flags_known != 0 {
@@ -137,7 +141,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
                 _ => return None,
             };
             let sane = pages > 0 && page.0 + pages <= PageNo::END.0 && end_in_last_page <= 4096;
-            let (version, generation) = (version(write::VERSION)?, get(write::GENERATION)?);
+            let (version, generation) = (version(write::VERSION)?, generation(write::GENERATION)?);
             sane.then_some(Record::Write {
                 page,
                 pages,
@@ -151,7 +155,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
         PUNCH => {
             let (page, pages) = (PageNo(get(punch::PAGE)?), get(punch::PAGES)?);
             let sane = pages > 0 && page.0 + pages <= PageNo::END.0;
-            let (version, generation) = (version(punch::VERSION)?, get(punch::GENERATION)?);
+            let (version, generation) = (version(punch::VERSION)?, generation(punch::GENERATION)?);
             sane.then_some(Record::Punch { page, pages, version, mtime, generation })
         }
         STATE => Some(Record::State(State {
@@ -162,18 +166,18 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
             mtime,
             ctime: time(state::CTIME)?,
             atime: time(state::ATIME)?,
-            generation: get(state::GENERATION)?,
+            generation: generation(state::GENERATION)?,
         })),
         XATTRS => {
             let blob = some_block(get(xattrs::BLOB)?);
-            Some(Record::Xattrs { blob, generation: get(xattrs::GENERATION)?, mtime })
+            Some(Record::Xattrs { blob, generation: generation(xattrs::GENERATION)?, mtime })
         }
         REMAP => Some(Record::Remap {
             page: PageNo(get(remap::PAGE)?),
             blob: some_block(get(remap::BLOB)?),
             version: version(remap::VERSION)?,
             mtime,
-            generation: get(remap::GENERATION)?,
+            generation: generation(remap::GENERATION)?,
         }),
         ENTRY | REMOVAL => {
             let child = InodeId { ino: Ino(get(entry::CHILD)?), generation: get(entry::CHILD_GENERATION)? };
@@ -199,7 +203,7 @@ fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
                 name: NameBuf::new(heddle_vfs::Name::new(bytes.get(..len)?).ok()?.bytes()),
                 version: version(entry::VERSION)?,
                 mtime,
-                generation: get(entry::GENERATION)?,
+                generation: generation(entry::GENERATION)?,
             })
         }
         _ => None,

@@ -4,7 +4,7 @@ use super::Stores;
 use crate::format::inode::InodeBase;
 use crate::fsck::catalogue::Code;
 use crate::fsck::claims::Share;
-use crate::fsck::contents::{Dir, Named};
+use crate::fsck::contents::Dir;
 use crate::fsck::media::Media;
 use crate::fsck::pass::{Edit, Issue, Pass, Relog, Spot};
 use crate::fsck::relog::{self, Supply};
@@ -73,14 +73,6 @@ pub fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -
                     && let Some(base) = kinds.get(named.child)
                 {
                     (named.kind, named.version) = (base.kind, version);
-                }
-            }
-            Edit::Rename(name) => {
-                if let Some(named) = dir.names.get(&name).copied() {
-                    let free = free_name(dir, named.child);
-                    dir.names.insert(free, Named { version, ..named });
-                    // Said, not forgotten: another directory's log may have the name too.
-                    dir.names.insert(name, Named { version, removed: true, ..named });
                 }
             }
         }

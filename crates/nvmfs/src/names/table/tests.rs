@@ -1,0 +1,55 @@
+//! When a directory's table grows.
+
+use super::{CROWD, SLOTS, Table, key};
+use crate::fs::NvmFs;
+use crate::names::bucket::HASH_BITS;
+use crate::variant::Variant;
+use crate::volume::{MountOptions, format, mount};
+use heddle_pmem::Region;
+use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
+
+fn make(fs: &NvmFs, name: &str) {
+    let name = Name::new(name.as_bytes()).unwrap();
+    let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
+    fs.release(file);
+}
+
+fn remove(fs: &NvmFs, name: &str) {
+    fs.unlink(&Cred::root(), Ino::ROOT, Name::new(name.as_bytes()).unwrap()).unwrap();
+}
+
+fn bits(fs: &NvmFs) -> u32 {
+    Table::of(&fs.core, fs.core.inode(Ino::ROOT).unwrap()).unwrap().bits()
+}
+
+/// One bucket in five of a large directory drew a name too many, and the table grew to four times what listing can read fast.
+#[test]
+fn a_crowded_bucket_among_empty_ones_makes_no_table_grow_and_full_ones_do() {
+    let region = Region::anonymous(64 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions::default()).unwrap();
+    let fs = volume.fs();
+    let first: Vec<String> = (0..)
+        .map(|i| format!("first {i}"))
+        .take_while(|name| {
+            let small = bits(&fs) < 4;
+            if small {
+                make(&fs, name);
+            }
+            small
+        })
+        .collect();
+    first.iter().for_each(|name| remove(&fs, name));
+    assert_eq!(bits(&fs), 4, "a table keeps its size");
+
+    let index = |name: &str| key(&fs.core, name.as_bytes()).hash >> (HASH_BITS - 4);
+    let crowd: Vec<String> =
+        (0..).map(|i| format!("crowd {i}")).filter(|name| index(name) == 5).take(SLOTS + 2 * CROWD).collect();
+    crowd.iter().for_each(|name| make(&fs, name));
+    assert_eq!(bits(&fs), 4, "one bucket was crowded");
+
+    (0..200).for_each(|i| make(&fs, &format!("even {i}")));
+    assert!(bits(&fs) > 4, "all buckets were full");
+    drop(fs);
+    volume.unmount();
+}
