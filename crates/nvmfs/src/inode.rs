@@ -19,8 +19,10 @@
 //!                 and after the cells.
 
 mod mode;
+mod pins;
 
 pub use mode::Mode;
+pub use pins::Era;
 
 use crate::cell::Cell;
 use crate::ids::{InodeId, Version};
@@ -33,6 +35,7 @@ use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_range_lock::LockHead;
 use heddle_vfs::{Attr, FileKind, Ino, Time};
+use pins::Pins;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 /// Longer than any tick of the coarse clock.
@@ -99,10 +102,10 @@ pub struct VInode {
     /// Open handles that no lane counts; signed (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
-    pub pins: AtomicU32,
+    pub pins: Pins,
     /// Allocated blocks.
     pub blocks: AtomicU64,
-    /// Blocks whose freeing waits for the last pin.
+    /// Blocks whose freeing waits for pins (`file::deferred`).
     pub deferred: AtomicU64,
     /// First page of the last truncation; of a directory its extended attributes.
     pub tomb_page: AtomicU64,
@@ -145,7 +148,7 @@ unsafe impl Zeroed for VInode {
             heads: Latch::new(),
             inline: std::array::from_fn(|_| Cell::zeroed()),
             opens: AtomicU32::new(0),
-            pins: AtomicU32::new(0),
+            pins: Pins::new(),
             blocks: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
             tomb_page: AtomicU64::new(0),
@@ -468,16 +471,6 @@ impl VInode {
     /// Is there such a record, as far as this directory's log tells?
     pub fn owes(&self) -> bool {
         self.tomb_version.load(SeqCst) > self.state_change.load(SeqCst)
-    }
-
-    /// Takes a pin (see `file::read`).
-    pub fn pin(&self) {
-        self.pins.fetch_add(1, SeqCst);
-    }
-
-    /// Gives a pin back; true: it was the last.
-    pub fn unpin(&self) -> bool {
-        self.pins.fetch_sub(1, SeqCst) == 1
     }
 
     /// Adds to (or, negative, takes from) the count of allocated blocks.

@@ -15,6 +15,7 @@ mod stock;
 
 use crate::counts::Counts;
 use crate::ids::{BlockNo, PageNo};
+use crate::inode::Era;
 use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{AtomicPtr, Heap, Shared, Zeroed};
@@ -163,8 +164,8 @@ pub enum Pinning {
     None,
     /// It may or may not be counted.
     Doubtful(u64),
-    /// It is counted.
-    Done(u64),
+    /// It is counted, in this era.
+    Done(u64, Era),
 }
 
 impl Intent {
@@ -316,10 +317,15 @@ impl Intent {
         }
     }
 
-    /// A pin is going to be counted or taken back (`sure`: that is over).
-    pub fn pinning(&self, ino: u64, sure: bool) {
+    /// A pin is going to be counted or taken back.
+    pub fn pinning(&self, ino: u64) {
         // ORDERING: Release, after what came before; the count that follows is a locked SeqCst operation, which it cannot pass.
-        self.pin.store(ino << 1 | u64::from(sure), Release);
+        self.pin.store(ino << 2, Release);
+    }
+
+    /// A pin has been counted.
+    pub fn pinned(&self, ino: u64, era: Era) {
+        self.pin.store(ino << 2 | u64::from(era.0) << 1 | 1, Release); // ORDERING: Release, after the count.
     }
 
     /// No pin any more.
@@ -332,8 +338,8 @@ impl Intent {
     pub fn pin(&self) -> Pinning {
         match self.pin.load(SeqCst) {
             0 => Pinning::None,
-            word if word & 1 == 0 => Pinning::Doubtful(word >> 1),
-            word => Pinning::Done(word >> 1),
+            word if word & 1 == 0 => Pinning::Doubtful(word >> 2),
+            word => Pinning::Done(word >> 2, Era((word >> 1 & 1) as u32)),
         }
     }
 }

@@ -28,7 +28,7 @@ use heddle_nvmfs::counters::{Kind, SAMPLED_EVERY};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, client};
 use heddle_vfs::{FileSystem, Ino};
-use processes::children::{House, ROLE, Role, start};
+use processes::children::{House, ROLE, Role, image, start};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -147,7 +147,9 @@ fn reads_of_one_process_see_writes_of_others_whole_or_not_at_all() {
             (0..2).map(|_| start(&house, &format!("checks {offset} {len} {each}"))).collect();
         readers.into_iter().for_each(|reader| reader.succeeds_within(Duration::from_secs(3600)));
         println!("{len} bytes at {offset}: {} reads, none torn", 2 * each);
-        drop(writers);
+        for mut writer in writers {
+            assert!(writer.0.try_wait().unwrap().is_none(), "a writer has given up: its own output says why");
+        }
     }
 }
 
@@ -198,7 +200,7 @@ fn unmounting_under_clients_ends_their_calls_with_an_error_and_leaves_a_clean_im
     }
     std::thread::sleep(Duration::from_millis(20));
     house.unmount();
-    let region = heddle_pmem::Region::open(house.place().join("image"), &Default::default()).unwrap();
+    let region = image(house.place());
     let info =
         heddle_nvmfs::inspect(house.place(), region.len_bytes(), &|at, into| region.read(at, into)).unwrap();
     assert!(info.clean, "the image was not marked clean");

@@ -11,6 +11,7 @@
 use crate::alloc::{Purpose, free_later, settle_limbo, untake};
 use crate::cell::{Cell, Lv, Map};
 use crate::core::{Core, no_memory};
+use crate::file::deferred;
 use crate::file::place::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
 use crate::file::steps::{Step, step};
 use crate::format::record::{WriteLine, write_line};
@@ -64,7 +65,8 @@ pub fn write(
         return Ok(start);
     }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
-    let done = prepare(core, guard, inode, span, data, &mut extents).and_then(|prepared| {
+    let prepared = prepare_patiently(core, guard, inode, span, data, &mut extents);
+    let done = prepared.and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {
             place::copy_in(core, span, &extents, data);
@@ -174,6 +176,26 @@ pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
         let version = run.cells[0].lv().version();
         (run.cells[0].map(), version)
     })
+}
+
+/// Steps 1 to 3; if there is no space, again for as long as blocks of this file come back from readers.
+fn prepare_patiently(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    data: &[u8],
+    extents: &mut Vec<Extent>,
+) -> Result<Prepared> {
+    let (mut since, mut hope) = (None, true);
+    loop {
+        let prepared = prepare(core, guard, inode, span, data, extents);
+        if !hope || !matches!(prepared, Err(Error::NoSpace)) {
+            return prepared;
+        }
+        // One try more when there is nothing to hope for: it may just have come back.
+        hope = deferred::come_back(core, guard, inode, *since.get_or_insert_with(Instant::now));
+    }
 }
 
 /// Steps 1 to 3. On an error nothing is held.
@@ -457,8 +479,9 @@ pub fn add_extent(extents: &mut Vec<Extent>, block: BlockNo) {
 
 /// Frees blocks whose records are superseded; while a reader has a pin they wait for it.
 pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, replaced: &[Extent]) {
-    if inode.vi.pins.load(std::sync::atomic::Ordering::SeqCst) != 0 {
-        super::read::defer(core, guard, inode, replaced);
+    let pinned = inode.vi.pins.now();
+    if !pinned.none() {
+        deferred::defer(core, guard, inode, replaced, pinned.present());
         return;
     }
     for extent in replaced {

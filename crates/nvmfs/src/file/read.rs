@@ -7,24 +7,24 @@
 //!
 //! Invariants  I1  bytes are thrown away unless the second collect agrees; blocks may be reused while they are copied.
 //!             I2  a reader whose first try fails pins the inode: it takes the maps while it holds the cells, and no block
-//!                 they name is freed until it lets the pin go (D17). So a read of any length ends after two copies.
+//!                 they name is freed until it lets the pin go (D17; `deferred`). So a read of any length ends after two copies.
 //! Orderings   O1  an Acquire fence stands between the copy and the second collect (O2 of `cell`).
 
 use crate::cell::{Cell, Lv, Map};
 use crate::core::Core;
+use crate::file::deferred;
 use crate::file::heddle::{lock_cell, wait_unlocked, wake};
 use crate::file::place::Span;
 use crate::file::steps::{Step, step};
-use crate::ids::{BlockNo, Extent, PageNo};
+use crate::ids::PageNo;
 use crate::inode::InodeRef;
 use crate::lane::OpState;
 use crate::lease::{self, LaneGuard};
-use heddle_arena::sync::atomic::{AtomicU64, fence};
+use heddle_arena::sync::atomic::fence;
 use heddle_arena::sync::{spin_hint, spins};
-use heddle_arena::{Ptr, Shared};
 use heddle_pmem::{BLOCK_BYTES, BadBuffer, Pos};
 use heddle_vfs::{Error, Result};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Instant;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -236,9 +236,7 @@ pub fn read_pinned(
     offset: u64,
     into: &mut [u8],
 ) -> Result<usize> {
-    guard.lane.intent.pinning(inode.ino.0, false);
-    inode.vi.pin();
-    guard.lane.intent.pinning(inode.ino.0, true);
+    let era = deferred::pin(guard, inode);
     let mut collected = std::mem::take(&mut guard.scratch.collected);
     let len = loop {
         let size = inode.vi.size();
@@ -276,91 +274,8 @@ pub fn read_pinned(
         }
     };
     guard.scratch.collected = collected;
-    unpin(core, guard, inode);
+    deferred::unpin(core, guard, inode, era);
     len
-}
-
-/// Blocks that wait for the pins of an inode.
-#[repr(C)]
-#[derive(Debug)]
-struct Deferred {
-    next: AtomicU64,
-    block: u64,
-    count: u64,
-}
-
-// SAFETY: numbers and an atomic.
-unsafe impl Shared for Deferred {}
-
-/// Keeps blocks until no reader has a pin. If the last pin goes while this runs, they are freed here.
-pub fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &[Extent]) {
-    for e in extents {
-        // SAFETY: `own` is this thread's.
-        let node = unsafe {
-            guard
-                .own
-                .heap
-                .alloc(&core.arena, Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count })
-        };
-        // Without memory the block stays allocated until the next mount: never free too early.
-        if let Ok(node) = node {
-            push(core, inode, node, node);
-        }
-    }
-    if inode.vi.pins.load(SeqCst) == 0 {
-        drain(core, guard, inode);
-    }
-}
-
-/// Links the list `first ..= last` in.
-fn push(core: &Core, inode: InodeRef<'_>, first: Ptr<Deferred>, last: Ptr<Deferred>) {
-    // ORDERING: Relaxed, a guess that the CAS checks.
-    let mut head = inode.vi.deferred.load(Relaxed);
-    loop {
-        // ORDERING: Relaxed, published by the CAS below.
-        core.arena.get(last).next.store(head, Relaxed);
-        // ORDERING: AcqRel, nodes before their link; Relaxed on failure.
-        match inode.vi.deferred.compare_exchange(head, first.raw(), AcqRel, Relaxed) {
-            Ok(_) => return,
-            Err(now) => head = now,
-        }
-    }
-}
-
-/// Gives a pin back, and the blocks that waited for it.
-pub(crate) fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    guard.lane.intent.pinning(inode.ino.0, false);
-    let last = inode.vi.unpin();
-    guard.lane.intent.unpinned();
-    if last {
-        drain(core, guard, inode);
-    }
-}
-
-/// Frees what waits, unless a new pin has come: a reader that came between may hold maps of these blocks.
-fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    let first = inode.vi.deferred.swap(0, SeqCst);
-    if first == 0 {
-        return;
-    }
-    let mut list = Vec::new();
-    let mut at = first;
-    while at != 0 {
-        let d = core.arena.get(Ptr::<Deferred>::from_raw(at));
-        list.push((at, Extent { block: BlockNo(d.block), count: d.count }));
-        // ORDERING: Acquire, pairs with the CAS in `push`.
-        at = d.next.load(Acquire);
-    }
-    if inode.vi.pins.load(SeqCst) != 0 {
-        let last = list[list.len() - 1].0;
-        push(core, inode, Ptr::from_raw(first), Ptr::from_raw(last));
-        return;
-    }
-    for (node, extent) in list {
-        // SAFETY: taken off the list by this thread alone.
-        unsafe { guard.own.heap.free(&core.arena, Ptr::<Deferred>::from_raw(node), 1) };
-        crate::alloc::free_later(core.free_map(), &core.region, guard.own, extent);
-    }
 }
 
 /// Maps of a span as they are, for callers that hold the range by a lock of their own (the papers' variants).

@@ -53,7 +53,10 @@ const PLANTS: &[&[Plant]] = &[
         "inode.rs", "pub fn set_size(", ".store(size" => "relaxed";
     },
     plants! { "space::a_pinned_reader_copies_in_peace":
-        "inode.rs", "pub fn pin(", ".fetch_add(1" => "skip";
+        "file/heddle.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
+    },
+    plants! { "space::a_pinned_reader_copies_in_peace_while_others_come_and_go":
+        "file/deferred.rs", "fn drain(", "pins.now(" => "keep=0";
     },
     plants! { "space::no_block_has_two_owners_and_none_is_lost":
         "alloc.rs", "fn take_run(", ".compare_exchange_weak(" => "relaxed";

@@ -1,6 +1,7 @@
 //! Blocks: pins against reuse, and none handed out twice or lost.
 
-use super::rig::{PAGE, Rig, model, spawn, values};
+use super::rig::{PAGE, Rig, Seat, model, spawn, values};
+use crate::file::deferred::unpin;
 use crate::file::read::read_pinned;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,6 +23,31 @@ fn a_pinned_reader_copies_in_peace() {
     });
 }
 
+/// As above, with other readers whose pins begin and end meanwhile, so that eras turn.
+#[test]
+fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
+    model(2, || {
+        let rig = Rig::new();
+        let mut writer = rig.seat(1);
+        writer.write(0, 1, 1);
+        let (mut reader, mut other) = (rig.seat(2), rig.seat(3));
+        let threads = [
+            spawn(move || (2..4).for_each(|value| writer.write(0, 1, value))),
+            spawn(move || (0..2).for_each(|_| pin_and_unpin(&mut other))),
+        ];
+        let mut data = vec![0xee; PAGE as usize];
+        reader.with(|core, guard, file| read_pinned(core, guard, file, 0, &mut data)).unwrap();
+        let seen = values(&data);
+        assert!((1..4).contains(&seen[0]), "read {seen:?}");
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+fn pin_and_unpin(seat: &mut Seat) {
+    let era = seat.with(|_, _, file| file.vi.pins.pin());
+    seat.with(|core, guard, file| unpin(core, guard, file, era));
+}
+
 /// Whoever is last, the reader with its pin or the writer who deferred, frees the block; with a second reader in between too.
 #[test]
 fn blocks_that_waited_for_a_pin_are_freed() {
@@ -36,17 +62,15 @@ fn blocks_that_waited_for_a_pin_are_freed() {
                 writer.leave();
             }),
             spawn(move || {
-                other.with(|_, _, file| file.vi.pin());
-                other.with(crate::file::read::unpin);
+                pin_and_unpin(&mut other);
                 other.leave();
             }),
         ];
-        reader.with(|_, _, file| file.vi.pin());
-        reader.with(crate::file::read::unpin);
+        pin_and_unpin(&mut reader);
         reader.leave();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // ORDERING: Relaxed, the other threads have been joined.
-        assert_eq!(rig.file().vi.pins.load(Relaxed), 0);
+        assert!(rig.file().vi.pins.now().none());
         assert_eq!(rig.file().vi.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
         // One of data, one of log.
         assert_eq!(rig.free(), rig.total() - 2);

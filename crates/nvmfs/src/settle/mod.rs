@@ -167,11 +167,11 @@ fn settle_lane(core: &Core, number: u16) {
     lane.intent.forget_dirs();
     release_latches(core, lane, number);
     step(Step::Settling);
-    if let Pinning::Done(ino) = lane.intent.pin()
+    if let Pinning::Done(ino, era) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
         // What waits for the pins goes with the next one that is taken back.
-        inode.vi.unpin();
+        inode.vi.pins.unpin(era);
     }
     lane.intent.unpinned();
     names::end_half_ended(core, &mut guard);

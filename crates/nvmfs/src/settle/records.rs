@@ -17,7 +17,7 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::recovery::scan;
 use crate::xattr;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Records of the transaction that begins in this slot; none if it is not whole.
 pub fn written(core: &Core, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Vec<Record> {
@@ -104,7 +104,7 @@ pub fn apply(
         }
     }
     // A reader with a pin may still copy from them: then they come back at the next mount.
-    if inode.vi.pins.load(SeqCst) == 0 {
+    if inode.vi.pins.now().none() {
         garbage.extend(replaced);
     }
 }

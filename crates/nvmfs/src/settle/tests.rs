@@ -11,7 +11,6 @@ use heddle_pmem::Region;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags, RangeOp, SetAttr};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
@@ -239,7 +238,7 @@ fn a_reader_that_dies_with_a_pin_gives_it_back() {
         });
         assert!(died);
         super::sweep(core);
-        assert_eq!(inode.vi.pins.load(SeqCst), 0, "step {nth}");
+        assert!(inode.vi.pins.now().none(), "step {nth}");
         let states = [state(&fs, &bench.file)];
         drop(fs);
         verify(bench, &states, &format!("a pinned read, step {nth}"));

@@ -22,17 +22,7 @@ pub struct Mounted {
 impl Mounted {
     /// The image at this place.
     pub fn of(place: &Path, how: ServerOptions) -> Mounted {
-        // Between fork and exec the children of other tests hold every lock of this process.
-        let began = Instant::now();
-        let region = loop {
-            match Region::open(place.join("image"), &OpenOptions::default()) {
-                Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < Duration::from_secs(2) => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                other => break other.unwrap(),
-            }
-        };
-        Mounted::with(mount(region, &options()).unwrap(), place, how)
+        Mounted::with(mount(image(place), &options()).unwrap(), place, how)
     }
 
     /// The image at this place, from its clients, whose daemon has died.
@@ -121,6 +111,20 @@ impl House {
 
     pub fn mount(&mut self) {
         self.mounted = Some(Mounted::of(self.dir.path(), ServerOptions::default()));
+    }
+}
+
+/// The image at this place, which nobody has mounted. Between fork and exec the children of other tests hold every lock of this
+/// process: they are waited for.
+pub fn image(place: &Path) -> Region {
+    let began = Instant::now();
+    loop {
+        match Region::open(place.join("image"), &OpenOptions::default()) {
+            Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other.unwrap(),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! to say.
 //! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. `cargo xtask kill-loop` sets them.
 
-use super::children::{House, start_at};
+use super::children::{House, image, start_at};
 use super::killing::{Crew, random_numbers};
 use crate::common::{Short, env, sound};
 use crate::kill;
@@ -68,7 +68,7 @@ fn holds_afterwards(house: &mut House, history: &History, names: bool) {
     let verify = if names { kill::verify::verify } else { kill::verify::verify_data };
     for crash in [true, false] {
         house.unmount_as(crash);
-        let image = Region::open(house.place().join("image"), &OpenOptions::default()).unwrap();
+        let image = image(house.place());
         sound(&image).unwrap_or_else(|finding| panic!("crash: {crash}: {finding}"));
         drop(image);
         house.mount();

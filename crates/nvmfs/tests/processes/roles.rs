@@ -156,7 +156,7 @@ fn serves(take_over: bool) {
 fn mounts_for_itself() {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let place = socket().parent().unwrap().to_path_buf();
-    let region = heddle_pmem::Region::open(place.join("image"), &Default::default()).unwrap();
+    let region = super::children::image(&place);
     let _volume = heddle_nvmfs::mount(region, &crate::common::options()).unwrap();
     std::fs::write(place.join("mounted"), "").unwrap();
     loop {

@@ -1,0 +1,90 @@
+//! Readers whose pins overlap without end: what writers replace meanwhile is used again all the same.
+
+use super::unpin;
+use crate::inode::Era;
+use crate::region::Region;
+use crate::{MountOptions, NvmFs, Variant, Volume, format_region, lease, mount};
+use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 64;
+
+struct Bench {
+    file: Handle,
+    fs: NvmFs,
+    _volume: Volume,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let region = Region::anonymous(4 << 20).unwrap();
+        format_region(&region, Variant::Heddle).unwrap();
+        let options = MountOptions { arena_bytes: 256 << 20, ..MountOptions::default() };
+        let volume = mount(region, &options).unwrap();
+        let (fs, name) = (volume.fs(), Name::new(b"file").unwrap());
+        let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
+        let bench = Bench { file, fs, _volume: volume };
+        bench.overwrite(1);
+        bench
+    }
+
+    fn overwrite(&self, value: u8) {
+        self.fs.write(&self.file, 0, &vec![value; PAGES * PAGE]).unwrap();
+    }
+
+    fn pin(&self) -> Era {
+        self.fs.core.inode(self.file.ino).unwrap().vi.pins.pin()
+    }
+
+    fn unpin(&self, era: Era) {
+        let core = &self.fs.core;
+        let mut guard = lease::enter(core).unwrap();
+        unpin(core, &mut guard, core.inode(self.file.ino).unwrap(), era);
+    }
+
+    fn free(&self) -> u64 {
+        self.fs.statfs().unwrap().blocks_free
+    }
+}
+
+/// The image has room for the file some ten times.
+#[test]
+fn writers_find_space_while_readers_overlap_without_end() {
+    let bench = Bench::new();
+    let free = bench.free();
+    let mut reader = bench.pin();
+    for round in 0..200 {
+        bench.overwrite(round);
+        let next = bench.pin();
+        bench.unpin(reader);
+        reader = next;
+    }
+    bench.unpin(reader);
+    assert!(bench.fs.core.inode(bench.file.ino).unwrap().vi.pins.now().none());
+    // A page of log may have come.
+    assert!(bench.free() + 2 >= free, "{} of {free} blocks are free", bench.free());
+}
+
+/// What was replaced while a reader has its pin keeps its bytes, whatever other readers do.
+#[test]
+fn what_a_reader_has_pinned_is_not_used_again() {
+    let bench = Bench::new();
+    let core = &bench.fs.core;
+    let inode = core.inode(bench.file.ino).unwrap();
+    let free = bench.free();
+    let reader = bench.pin();
+    let block =
+        inode.vi.index().find(&core.arena, crate::ids::PageNo(0)).unwrap().cells[0].map().block().unwrap();
+    for round in 2..8 {
+        let other = bench.pin();
+        bench.overwrite(round);
+        bench.unpin(other);
+        let mut bytes = vec![0; PAGE];
+        core.region.read(block.pos(), &mut bytes);
+        assert_eq!(bytes, vec![1; PAGE], "round {round}");
+    }
+    assert!(bench.free() + PAGES as u64 <= free, "nothing waited");
+    bench.unpin(reader);
+    // A page of log may have come.
+    assert!(bench.free() + 2 >= free, "what waited for the reader did not come back");
+}
