@@ -162,7 +162,7 @@ fn write_once(
     returned: &Returned,
 ) -> io::Result<()> {
     let word = Word { writer, number }.bytes();
-    let buf: Vec<u8> = word.iter().copied().cycle().take(shape.len_bytes).collect();
+    let buf = word.repeat(shape.len_bytes / word.len());
     if io.write_at(&buf, shape.offset)? != buf.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
@@ -225,7 +225,8 @@ impl Word {
     /// The word that fills `buf`, if one does and none is missing.
     fn all_over(buf: &[u8], len_wanted: usize) -> Option<Word> {
         let first: [u8; 8] = buf.first_chunk().copied()?;
-        let whole = buf.len() == len_wanted && buf.chunks_exact(8).all(|word| word == first);
+        // Each word is as the one before.
+        let whole = buf.len() == len_wanted && buf[8..] == buf[..buf.len() - 8];
         let raw = u64::from_le_bytes(first);
         let number = raw & ((1 << Word::NUMBER_BITS) - 1);
         whole.then_some(Word { writer: (raw >> Word::NUMBER_BITS) as usize, number })
