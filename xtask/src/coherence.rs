@@ -33,6 +33,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 const MALLOC: &str = "GLIBC_TUNABLES=glibc.malloc.arena_max=512";
 /// Lines of a run that are shown on the terminal.
 const SHOWN: usize = 6;
+/// Workloads in one directory run on so many images, added up: the seed of an image decides which names share a bucket.
+const IMAGES: usize = 5;
 
 /// A workload on a target with a number of workers.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +64,21 @@ impl Run {
 
     fn per_op(&self, transfers: u64) -> f64 {
         transfers as f64 / self.ops.max(1) as f64
+    }
+
+    /// Adds what the same run made of another image.
+    fn add(&mut self, other: Run) {
+        self.ops += other.ops;
+        for line in other.lines {
+            match self.lines.iter_mut().find(|mine| mine.name == line.name) {
+                Some(mine) => {
+                    mine.transfers += line.transfers;
+                    mine.count += line.count;
+                }
+                None => self.lines.push(line),
+            }
+        }
+        self.lines.sort_by_key(|line| std::cmp::Reverse(line.transfers));
     }
 }
 
@@ -147,13 +164,27 @@ impl Qemu {
         for workload in &options.workloads {
             for target in &options.targets {
                 for &workers in &options.workers {
-                    let run = self.run(workload, target, workers)?;
+                    let run = self.run_images(workload, target, workers)?;
                     eprint!("{}", text(&run));
                     runs.push(run);
                 }
             }
         }
         Ok(runs)
+    }
+
+    fn run_images(&self, workload: &str, target: &str, workers: usize) -> Result<Run> {
+        let mut all = self.run(workload, target, workers)?;
+        if bars::SHARED_DIRECTORY.contains(&workload) {
+            let mut each = format!("{:.3}", all.per_op(all.transfers()));
+            for _ in 1..IMAGES {
+                let run = self.run(workload, target, workers)?;
+                each += &format!(" {:.3}", run.per_op(run.transfers()));
+                all.add(run);
+            }
+            eprintln!("{workload} {target} {workers} workers, {IMAGES} images: {each}");
+        }
+        Ok(all)
     }
 
     fn run(&self, workload: &str, target: &str, workers: usize) -> Result<Run> {

@@ -78,7 +78,7 @@ macro_rules! plants {
 const PLANTS: &[Plant] = plants! {
     "reads_of_pages_that_change_together_have_an_order": "lane.rs", "pub fn commit(", ".store(state & " => "skip";
     "reads_of_pages_whose_blocks_are_reused_have_an_order":
-        "file/heddle.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
+        "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
     "writing_and_clearing_a_page_without_a_cell_have_an_order":
         "inode.rs", "pub fn raise_gate(", ".store(1" => "skip";
     "writing_and_clearing_a_page_without_a_cell_have_an_order":

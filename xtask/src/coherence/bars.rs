@@ -34,7 +34,8 @@ const QUIET: &[&str] = &[
     "DRBL", "DRBM", "DRBH", "DWOL", "DWOM", "DWAL", "DWTL", "DWSL", "MRPL", "MRPM", "MRPH", "MRDL", "MRDM",
     "MWCL", "MWUL", "MWRL",
 ];
-const SHARED_DIRECTORY: &[&str] = &["MWCM", "MWUM", "MWRM"];
+/// Those whose workers share one directory.
+pub const SHARED_DIRECTORY: &[&str] = &["MWCM", "MWUM", "MWRM"];
 const PAPERS: &[&str] = &["nova-interval", "nova-array", "nova-tree"];
 
 const BARS: &[Bar] = &[

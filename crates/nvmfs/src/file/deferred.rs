@@ -45,8 +45,20 @@ struct Chained {
     last: Ptr<Deferred>,
 }
 
+/// Frees blocks whose records are superseded; while a reader has a pin they wait for it.
+pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, replaced: &[Extent]) {
+    let pinned = inode.vi.pins.now();
+    if !pinned.none() {
+        defer(core, guard, inode, replaced, pinned.present());
+        return;
+    }
+    for extent in replaced {
+        free_later(core.free_map(), &core.region, guard.own, *extent);
+    }
+}
+
 /// Keeps blocks that cells lost in `era` until no reader has them.
-pub fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &[Extent], era: Era) {
+fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &[Extent], era: Era) {
     for e in extents {
         let entry = Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count, era: era.0.into() };
         // SAFETY: `own` is this thread's.

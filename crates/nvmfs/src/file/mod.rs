@@ -1,5 +1,6 @@
 //! Files: reading, writing, changing size, allocating and freeing ranges.
 
+pub mod cells;
 pub mod deferred;
 pub mod heddle;
 pub mod paper;

@@ -96,6 +96,14 @@ pub fn allocate(
     }
 }
 
+/// Adds a block to a list of extents.
+pub fn add_extent(extents: &mut Vec<Extent>, block: BlockNo) {
+    match extents.last_mut() {
+        Some(last) if last.block.0 + last.count == block.0 => last.count += 1,
+        _ => extents.push(Extent { block, count: 1 }),
+    }
+}
+
 /// The block of the `n`th page.
 pub fn block_at(extents: &[Extent], n: u64) -> BlockNo {
     let mut left = n;

@@ -3,9 +3,10 @@
 use crate::alloc::{Purpose, take_blocks, untake};
 use crate::cell::Map;
 use crate::core::Core;
-use crate::file::heddle::{free_replaced, lock_pages};
+use crate::file::cells::lock_pages;
+use crate::file::deferred::free_replaced;
 use crate::file::paper::{clean_log, lock_range};
-use crate::file::place::{Span, WriteRecords};
+use crate::file::place::{Span, WriteRecords, add_extent};
 use crate::file::resize::{NewState, punch, set_state};
 use crate::file::shift;
 use crate::file::steps::{Step, step};
@@ -200,7 +201,7 @@ pub fn all_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
         for cell in run.cells {
             if let Some(block) = cell.map().block() {
-                crate::file::heddle::add_extent(&mut extents, block);
+                add_extent(&mut extents, block);
             }
         }
         page = PageNo(run.page.0 + run.cells.len() as u64);

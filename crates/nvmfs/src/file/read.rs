@@ -12,8 +12,8 @@
 
 use crate::cell::{Cell, Lv, Map};
 use crate::core::Core;
+use crate::file::cells::{lock_cell, wait_unlocked, wake};
 use crate::file::deferred;
-use crate::file::heddle::{lock_cell, wait_unlocked, wake};
 use crate::file::place::Span;
 use crate::file::steps::{Step, step};
 use crate::ids::PageNo;

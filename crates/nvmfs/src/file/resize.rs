@@ -10,7 +10,8 @@
 use crate::alloc::{Purpose, settle_limbo, take_block};
 use crate::cell::Map;
 use crate::core::Core;
-use crate::file::heddle::{Change, LockedSparse, free_replaced, lock_existing};
+use crate::file::cells::{Change, LockedSparse, lock_existing};
+use crate::file::deferred::free_replaced;
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, fill_edge};
 use crate::file::steps::{Step, step};

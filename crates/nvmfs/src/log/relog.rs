@@ -18,7 +18,8 @@ pub mod paper;
 
 use crate::alloc::Purpose;
 use crate::core::Core;
-use crate::file::heddle::{lock_pages, look};
+use crate::file::cells::lock_pages;
+use crate::file::heddle::look;
 use crate::file::resize::restate;
 use crate::file::shift;
 use crate::format::page::{PageHeader, SLOTS};
@@ -258,7 +259,7 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
     })
 }
 
-fn publish_again(core: &Core, inode: InodeRef<'_>, locked: crate::file::heddle::Locked<'_>, again: &Record) {
+fn publish_again(core: &Core, inode: InodeRef<'_>, locked: crate::file::cells::Locked<'_>, again: &Record) {
     let Record::Write { page, version, .. } = *again else { return };
     let map = |n: u64| look(core, inode, PageNo(page.0 + n)).0;
     let mut replaced = Vec::new();

@@ -1,7 +1,7 @@
 //! Cells, the lane's state word, and the reader's double collect.
 
 use super::rig::{Rig, model, spawn};
-use crate::file::heddle::{lock_cell, wake};
+use crate::file::cells::{lock_cell, wake};
 
 /// Three writes: the third goes to the block that the first replaced (D15), which is what the reader may be copying from.
 #[test]

@@ -53,7 +53,7 @@ const PLANTS: &[&[Plant]] = &[
         "inode.rs", "pub fn set_size(", ".store(size" => "relaxed";
     },
     plants! { "space::a_pinned_reader_copies_in_peace":
-        "file/heddle.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
+        "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
     },
     plants! { "space::a_pinned_reader_copies_in_peace_while_others_come_and_go":
         "file/deferred.rs", "fn drain(", "pins.now(" => "keep=0";

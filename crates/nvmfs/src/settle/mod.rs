@@ -20,7 +20,7 @@ mod stopped;
 mod tests;
 
 use crate::core::{Core, LANES};
-use crate::file::heddle::wake;
+use crate::file::cells::wake;
 use crate::file::steps::{Step, step};
 use crate::format::record::Record;
 use crate::ids::{Extent, PageNo};

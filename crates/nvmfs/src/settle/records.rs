@@ -5,7 +5,8 @@
 
 use crate::cell::Map;
 use crate::core::Core;
-use crate::file::heddle::{add_extent, wake};
+use crate::file::cells::wake;
+use crate::file::place::add_extent;
 use crate::file::place::block_at;
 use crate::file::resize;
 use crate::file::shift;
