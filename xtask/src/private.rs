@@ -1,5 +1,6 @@
 //! A chore in namespaces of its own: what it mounts nobody else sees, what it starts ends with it.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -22,7 +23,8 @@ pub fn enter(root: &Path, args: &[&str], limit: Duration) -> Result<Option<bool>
     if let Some(why) = lacking() {
         bail!("{why}");
     }
-    let program = std::env::current_exe().context("cannot find this program")?;
+    // Handed on as a descriptor: a build of all tests may have replaced the file meanwhile.
+    let program = File::open("/proc/self/exe").context("cannot open this program")?;
     let mut command = Command::new("unshare");
     // A PID namespace: daemons that an interrupted run leaves behind end with it.
     command.args([
@@ -37,8 +39,8 @@ pub fn enter(root: &Path, args: &[&str], limit: Duration) -> Result<Option<bool>
     ]);
     // Process 1 of the new namespace buries what others have left: a shell that waits does.
     command
-        .args(["sh", "-c", "\"$@\" & wait \"$!\"", "sh"])
-        .arg(program)
+        .args(["sh", "-c", "exec 3<&0 </dev/null; /proc/self/fd/3 \"$@\" & wait \"$!\"", "sh"])
+        .stdin(program)
         .args(args)
         .env(INSIDE, "1")
         .current_dir(root);
