@@ -98,6 +98,20 @@ real! {
     lseek(fd: Fd, at: i64, whence: c_int) -> i64 = -1;
     lseek64(fd: Fd, at: i64, whence: c_int) -> i64 = -1;
 
+    setrlimit(resource: libc::__rlimit_resource_t, new: *const libc::rlimit) -> c_int = -1;
+    setrlimit64(resource: libc::__rlimit_resource_t, new: *const libc::rlimit) -> c_int = -1;
+    prlimit(
+        pid: libc::pid_t,
+        resource: libc::__rlimit_resource_t,
+        new: *const libc::rlimit,
+        old: *mut libc::rlimit
+    ) -> c_int = -1;
+    prlimit64(
+        pid: libc::pid_t,
+        resource: libc::__rlimit_resource_t,
+        new: *const libc::rlimit,
+        old: *mut libc::rlimit
+    ) -> c_int = -1;
     fsync(fd: Fd) -> c_int = -1;
     fdatasync(fd: Fd) -> c_int = -1;
     readahead(fd: Fd, at: i64, len: usize) -> isize = -1;

@@ -445,10 +445,20 @@ static void ranges_are_copied(void) {
 static void limits(void) {
 	int fd = fresh(O_RDWR);
 	signal(SIGXFSZ, SIG_IGN);
+	CHECK(pwrite(fd, "x", 1, 500) == 1);
 	struct rlimit small = {1000, RLIM_INFINITY};
 	CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
 	CHECK(pwrite(fd, "x", 1, 2000) == -1 && errno == EFBIG && ftruncate(fd, 2000) == -1 && errno == EFBIG);
 	CHECK(pwrite(fd, "x", 1, 100) == 1);
+	/* A limit that comes and goes between calls counts for the very next one, however it is set. */
+	for (int round = 0; round < 3; round++) {
+		struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
+		CHECK((round == 1 ? prlimit(0, RLIMIT_FSIZE, &none, NULL) : setrlimit(RLIMIT_FSIZE, &none)) == 0);
+		CHECK(pwrite(fd, "xy", 2, 5000) == 2 && fallocate(fd, 0, 0, 8000) == 0);
+		CHECK((round == 2 ? prlimit(getpid(), RLIMIT_FSIZE, &small, NULL) : setrlimit(RLIMIT_FSIZE, &small)) == 0);
+		CHECK(pwrite(fd, "x", 1, 2000) == -1 && errno == EFBIG);
+		CHECK(fallocate(fd, 0, 0, 9000) == -1 && errno == EFBIG);
+	}
 }
 
 int main(int argc, char **argv) {

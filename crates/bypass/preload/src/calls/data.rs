@@ -3,9 +3,9 @@
 //! A vector is one call of the engine, through a buffer of ours, so that it is seen whole. What goes to the kernel without an
 //! offset of its own goes with ours. Between two descriptors: `copies`.
 
+use super::limits::may_grow_to;
 use crate::report::Count;
 use crate::table::{Used, using};
-use crate::thread::here;
 use crate::{fault, real};
 use heddle_bypass::{Errno, Passed, Served};
 use libc::{c_int, c_void, iovec};
@@ -40,35 +40,6 @@ fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> i
 #[cold]
 fn bad() -> Served<usize> {
     Ok(Err(Errno::FAULT))
-}
-
-/// Calls between two looks for a limit of the file size.
-const LOOK_EVERY: u32 = 1024;
-
-/// Is no limit of the file size near? Else the kernel sees to it, and to its signal.
-#[inline]
-pub fn may_grow_to(end: i64) -> Result<(), Passed> {
-    let left = &here().limitless_for;
-    match left.get() {
-        0 => look_for_limit(end),
-        calls => {
-            left.set(calls - 1);
-            Ok(())
-        }
-    }
-}
-
-/// None at all is the common case, asked for once in a while: a limit that the program sets later counts a little later.
-#[cold]
-fn look_for_limit(end: i64) -> Result<(), Passed> {
-    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
-        None => {
-            here().limitless_for.set(LOOK_EVERY);
-            Ok(())
-        }
-        Some(limit) if u64::try_from(end).is_ok_and(|end| end > limit) => Err(Passed::Limited),
-        Some(_) => Ok(()),
-    }
 }
 
 fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {

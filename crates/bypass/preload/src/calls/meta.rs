@@ -1,6 +1,6 @@
 //! Sizes, times, places: what belongs to a descriptor besides its data.
 
-use super::data::may_grow_to;
+use super::limits::may_grow_to;
 use crate::real;
 use crate::report::Count;
 use crate::table::{Used, using};
@@ -58,6 +58,7 @@ macro_rules! same {
         }
     };
 }
+pub(super) use same;
 
 /// As lseek(2).
 fn seek(fd: c_int, at: i64, whence: c_int, call: impl FnOnce() -> i64) -> i64 {

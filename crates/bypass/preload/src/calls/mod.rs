@@ -3,6 +3,7 @@
 mod aio;
 mod copies;
 mod data;
+mod limits;
 mod meta;
 mod numbers;
 mod open;

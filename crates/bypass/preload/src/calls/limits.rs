@@ -1,0 +1,79 @@
+//! The limit of a file's size (`RLIMIT_FSIZE`): a call that may reach it is the kernel's, and so is its signal.
+//!
+//! No limit at all is the common case. It is asked for at a thread's first call and then once in a while; a program that sets limits itself
+//! is seen to do so, and from then on each call asks. What another process sets (`prlimit` with a pid) counts a little later.
+
+use super::meta::same;
+use crate::real;
+use crate::thread::here;
+use heddle_bypass::Passed;
+use libc::{c_int, pid_t};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Calls between two looks.
+const LOOK_EVERY: u32 = 1024;
+
+/// Has this program ever set the limit?
+static SET_HERE: AtomicBool = AtomicBool::new(false);
+
+/// Is no limit near? Else the kernel sees to it.
+#[inline]
+pub fn may_grow_to(end: i64) -> Result<(), Passed> {
+    let left = &here().limitless_for;
+    // ORDERING: Relaxed: who sets a limit while another thread writes has no order with it anyway.
+    match left.get() {
+        calls if calls > 0 && !SET_HERE.load(Relaxed) => {
+            left.set(calls - 1);
+            Ok(())
+        }
+        _ => look(end),
+    }
+}
+
+#[cold]
+fn look(end: i64) -> Result<(), Passed> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        None => {
+            here().limitless_for.set(LOOK_EVERY);
+            Ok(())
+        }
+        Some(limit) if u64::try_from(end).is_ok_and(|end| end > limit) => Err(Passed::Limited),
+        Some(_) => Ok(()),
+    }
+}
+
+fn note(resource: libc::__rlimit_resource_t, changes: bool) {
+    if changes && resource == libc::RLIMIT_FSIZE {
+        // ORDERING: Relaxed, as in `may_grow_to`; before the limit itself, so that nobody misses it.
+        SET_HERE.store(true, Relaxed);
+    }
+}
+
+// As setrlimit(2).
+same! {
+    [setrlimit setrlimit64] (resource: libc::__rlimit_resource_t, new: *const libc::rlimit) {
+        |call: _| {
+            note(resource, true);
+            answered(call)
+        }
+    }
+}
+
+// As prlimit(2).
+same! {
+    [prlimit prlimit64] (
+        pid: pid_t,
+        resource: libc::__rlimit_resource_t,
+        new: *const libc::rlimit,
+        old: *mut libc::rlimit
+    ) {
+        |call: _| {
+            note(resource, !new.is_null());
+            answered(call)
+        }
+    }
+}
+
+fn answered(call: impl FnOnce() -> c_int) -> c_int {
+    call()
+}
