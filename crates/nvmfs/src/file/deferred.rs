@@ -16,6 +16,7 @@ use crate::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::yield_now;
 use heddle_arena::{Ptr, Shared};
+use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -101,11 +102,32 @@ pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut er
     }
 }
 
+/// Tries again what found no space, for as long as blocks of this file come back from readers.
+///
+/// # Errors
+/// The last try's.
+pub fn patiently<T>(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
+) -> Result<T> {
+    let (mut since, mut hope) = (None, true);
+    loop {
+        let done = attempt(guard);
+        if !hope || !matches!(done, Err(Error::NoSpace)) {
+            return done;
+        }
+        // One try more when there is nothing to hope for: it may just have come back.
+        hope = come_back(core, guard, inode, *since.get_or_insert_with(Instant::now));
+    }
+}
+
 /// For who found no space: waits a little if blocks of this file are waiting for readers, or on their way back; true: it is worth
 /// another try. `since`: when it found none first.
 ///
 /// A reader that is not running meanwhile keeps what it has; who waited for it in vain is told that there is no space.
-pub fn come_back(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, since: Instant) -> bool {
+fn come_back(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, since: Instant) -> bool {
     // In a model time stands still.
     if cfg!(loom) || since.elapsed() > LONGEST {
         return false;

@@ -24,7 +24,6 @@ use crate::log::{chain, clean, commit};
 use crate::planted::{Bug, fence_unless, planted};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
-use std::time::Instant;
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +59,9 @@ pub fn write(
         return Ok(start);
     }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
-    let prepared = prepare_patiently(core, guard, inode, span, data, &mut extents);
+    let prepared = deferred::patiently(core, guard, inode, |guard| {
+        prepare(core, guard, inode, span, data, &mut extents)
+    });
     let done = prepared.and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {
@@ -171,26 +172,6 @@ pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
         let version = run.cells[0].lv().version();
         (run.cells[0].map(), version)
     })
-}
-
-/// Steps 1 to 3; if there is no space, again for as long as blocks of this file come back from readers.
-fn prepare_patiently(
-    core: &Core,
-    guard: &mut LaneGuard<'_>,
-    inode: InodeRef<'_>,
-    span: Span,
-    data: &[u8],
-    extents: &mut Vec<Extent>,
-) -> Result<Prepared> {
-    let (mut since, mut hope) = (None, true);
-    loop {
-        let prepared = prepare(core, guard, inode, span, data, extents);
-        if !hope || !matches!(prepared, Err(Error::NoSpace)) {
-            return prepared;
-        }
-        // One try more when there is nothing to hope for: it may just have come back.
-        hope = deferred::come_back(core, guard, inode, *since.get_or_insert_with(Instant::now));
-    }
 }
 
 /// Steps 1 to 3. On an error nothing is held.
