@@ -3,9 +3,9 @@
 //! State       the engine's handle, opened at the first use and once more in a forked child; the offset, which is ours until it
 //!             has to be shared with somebody who only knows the kernel's (another program, a forked child, stdio): then it is the
 //!             kernel's for ever.
-//! Invariants  F1  the kernel's descriptor is open for as long as calls are made here: the mount's process keeps the inode for it.
+//! Invariants  F1  the kernel's descriptor is open for as long as calls are made here: the mount's process keeps the inode for it,
+//!                 and lets the kernel keep no attributes of a file that is open for writing.
 //!             F2  calls that use the offset hold `lock`, as the kernel's do.
-//!             F3  nothing is changed past the mount before the descriptor has said so (`announced`).
 //! Lock order  `lock` of one file, nothing else.
 
 use crate::attach::Attachment;
@@ -62,7 +62,6 @@ pub struct File {
     opened: AtomicPtr<Opened>,
     /// The process that opened it.
     opened_by: AtomicU32,
-    announced: AtomicBool,
     lock: Lock,
     offset: AtomicU64,
     kernel_offset: AtomicBool,
@@ -82,7 +81,6 @@ impl File {
             append: AtomicBool::new(flags.append),
             opened: AtomicPtr::new(std::ptr::null_mut()),
             opened_by: AtomicU32::new(0),
-            announced: AtomicBool::new(false),
             lock: Lock::new(),
             offset: AtomicU64::new(0),
             kernel_offset: AtomicBool::new(false),
@@ -128,7 +126,6 @@ impl File {
         if len == 0 {
             return Ok(Ok((0, to)));
         }
-        self.announce(fd)?;
         // SAFETY: the caller's promise; `len` is cut below what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts(buf, len.min(CALL_BYTES_MAX)) };
         let append = at_end || self.append.load(SeqCst);
@@ -219,18 +216,17 @@ impl File {
     }
 
     /// As ftruncate(2).
-    pub fn truncate(&self, fd: BorrowedFd<'_>, len: i64) -> Served<()> {
+    pub fn truncate(&self, len: i64) -> Served<()> {
         let Ok(size) = u64::try_from(len) else { return Ok(Err(Errno::INVAL)) };
         if !self.flags.write {
             return Ok(Err(Errno::INVAL));
         }
-        self.announce(fd)?;
         let set = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
         self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop))
     }
 
     /// As fallocate(2).
-    pub fn allocate(&self, fd: BorrowedFd<'_>, op: RangeOp, offset: i64, len: i64) -> Served<()> {
+    pub fn allocate(&self, op: RangeOp, offset: i64, len: i64) -> Served<()> {
         let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
             return Ok(Err(Errno::INVAL));
         };
@@ -240,7 +236,6 @@ impl File {
         if !self.flags.write {
             return Ok(Err(Errno::BADF));
         }
-        self.announce(fd)?;
         self.engine(|fs, handle| fs.fallocate(handle, op, offset, len))
     }
 
@@ -406,18 +401,6 @@ impl File {
         });
     }
 
-    /// F3.
-    fn announce(&self, fd: BorrowedFd<'_>) -> Result<(), Passed> {
-        if self.announced.load(SeqCst) {
-            return Ok(());
-        }
-        // SAFETY: this call takes no argument.
-        let said = unsafe { rustix::ioctl::ioctl(fd, Announce) };
-        said.map_err(|_| Passed::Engine)?;
-        self.announced.store(true, SeqCst);
-        Ok(())
-    }
-
     fn with_offset<T>(&self, call: impl FnOnce(u64) -> Served<(T, u64)>) -> Served<T> {
         let _held = self.lock.hold();
         if self.kernel_offset.load(SeqCst) {
@@ -483,24 +466,4 @@ static PROCESS: AtomicU32 = AtomicU32::new(1);
 /// Says, in a forked child, that this is another process now: it opens handles of its own.
 pub fn this_is_a_child() {
     PROCESS.fetch_add(1, SeqCst);
-}
-
-struct Announce;
-
-// SAFETY: the call takes no argument and gives nothing back.
-unsafe impl rustix::ioctl::Ioctl for Announce {
-    type Output = ();
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> rustix::ioctl::Opcode {
-        heddle_vfs::ioctl::CHANGES_PAST_THE_MOUNT
-    }
-
-    fn as_ptr(&mut self) -> *mut libc::c_void {
-        std::ptr::null_mut()
-    }
-
-    unsafe fn output_from_ptr(_: rustix::ioctl::IoctlOutput, _: *mut libc::c_void) -> rustix::io::Result<()> {
-        Ok(())
-    }
 }

@@ -4,9 +4,8 @@
 //! duplicates and inheritance stay the kernel's, and whatever nobody serves here goes through it and sees the same data. Reads,
 //! writes and what belongs to them go to the engine, which this process has attached to ([`Attachments`]).
 //!
-//! **Coherence.** Before the first change of a file past the mount, its descriptor says so
-//! ([`heddle_vfs::ioctl::CHANGES_PAST_THE_MOUNT`]): the mount then lets the kernel keep no attributes of it (time to live 0) until the
-//! descriptor is closed for good. While anybody has the file mapped through the mount, the engine says so
+//! **Coherence.** The mount lets the kernel keep no attributes of a file that is open for writing (time to live 0), until the last
+//! such descriptor is closed for good. While anybody has the file mapped through the mount, the engine says so
 //! ([`heddle_nvmfs::KernelPages`]) and every call goes through the mount; a write that was under way when the first
 //! page was mapped is made again through the mount. So no write is lost under a dirty page and no page stays old.
 //!

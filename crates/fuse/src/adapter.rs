@@ -17,7 +17,7 @@ use heddle_vfs::{
 
 use crate::convert::{errno, file_attr};
 use crate::handles::{Handles, Open};
-use crate::modes::Modes;
+use crate::modes::{Asked, Marks, Modes};
 use crate::session::Shared;
 
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
@@ -62,9 +62,8 @@ impl Adapter {
     }
 
     /// What the kernel is told of a file, and for how long it may believe it.
-    pub(crate) fn attr(&self, attr: &Attr) -> (Duration, FileAttr) {
-        // Looked up before the answer leaves: what is noted later drops what the kernel has.
-        let ttl = if self.modes.is_changed_past(attr.ino) { Duration::ZERO } else { self.ttl };
+    pub(crate) fn attr(&self, asked: Asked, attr: &Attr) -> (Duration, FileAttr) {
+        let ttl = if self.modes.may_be_kept(attr.ino, asked) { self.ttl } else { Duration::ZERO };
         let mut told = file_attr(attr);
         told.uid = self.owner.uid.unwrap_or(told.uid);
         told.gid = self.owner.gid.unwrap_or(told.gid);
@@ -100,9 +99,13 @@ impl Adapter {
         self.guarded(|| self.handles.with(fh.0, work))
     }
 
-    pub(crate) fn keep(&self, handle: Handle) -> Result<FileHandle> {
+    /// Keeps a file that was opened, or `made`.
+    pub(crate) fn keep(&self, handle: Handle, made: bool) -> Result<FileHandle> {
+        if self.modes.opens(&handle) && !made {
+            self.shared.drop_attributes(handle.ino);
+        }
         self.handles.insert(handle).map(FileHandle).map_err(|handle| {
-            self.fs.release(handle);
+            self.give_back(Open { handle, marks: Marks::default() });
             Error::NoMemory
         })
     }
@@ -116,14 +119,14 @@ impl Adapter {
     }
 
     pub(crate) fn give_back(&self, open: Open) {
-        self.modes.forget(&*self.fs, &open.marks, &open.handle);
+        self.modes.closes(&*self.fs, &open.marks, &open.handle);
         self.fs.release(open.handle);
     }
 
-    pub(crate) fn answer_entry(&self, result: Result<Attr>, reply: ReplyEntry) {
+    pub(crate) fn answer_entry(&self, asked: Asked, result: Result<Attr>, reply: ReplyEntry) {
         match result {
             Ok(attr) => {
-                let (ttl, told) = self.attr(&attr);
+                let (ttl, told) = self.attr(asked, &attr);
                 reply.entry(&ttl, &told, Generation(attr.generation));
             }
             Err(error) => reply.error(errno(&error)),
@@ -149,7 +152,7 @@ impl Adapter {
     }
 
     /// The kernel asks to create what it has not found; when another was quicker and the caller does not insist
-    /// on a new file, his is opened.
+    /// on a new file, his is opened. Tells also whether it was made.
     pub(crate) fn create_or_open(
         &self,
         request: &Request,
@@ -157,19 +160,19 @@ impl Adapter {
         name: Name<'_>,
         (perm, umask): (u16, u32),
         flags: i32,
-    ) -> Result<(Attr, Handle)> {
+    ) -> Result<(Attr, Handle, bool)> {
         let open_flags = OpenFlags::from_posix(flags);
         self.as_maker(request, umask, sets_group_id(perm), |cred| {
             loop {
                 match self.fs.create(cred, parent, name, perm, open_flags) {
                     Err(Error::Exists) if flags & libc::O_EXCL == 0 => {}
-                    Ok((attr, handle)) => return Ok((self.owned_as_shown(attr)?, handle)),
+                    Ok((attr, handle)) => return Ok((self.owned_as_shown(attr)?, handle, true)),
                     Err(error) => return Err(error),
                 }
                 match self.fs.lookup(cred, parent, name) {
                     Ok(attr) => {
                         let handle = self.fs.open(cred, attr.ino, open_flags)?;
-                        return Ok((self.fs.getattr(attr.ino)?, handle));
+                        return Ok((self.fs.getattr(attr.ino)?, handle, false));
                     }
                     Err(Error::NotFound) => {}
                     Err(error) => return Err(error),
@@ -186,7 +189,7 @@ impl Adapter {
             } else {
                 self.as_caller(request, false, open)
             };
-            self.keep(handle?)
+            self.keep(handle?, false)
         })
     }
 

@@ -27,11 +27,10 @@
 //! Set-user-id programs and device files have no effect on
 //! such a mount (`nosuid`, `nodev`).
 //!
-//! **Caches**: names and attributes are kept by the kernel for [`MountOptions::ttl`]. A program that changes a file past the
-//! mount says so first ([`heddle_vfs::ioctl::CHANGES_PAST_THE_MOUNT`]): what the kernel has of that file is dropped, and until
-//! the program closes it nothing is kept (time to live 0). A mapping shows itself by the kernel's first read for it; the engine is
-//! told ([`FileSystem::note_kernel_pages`]), and such programs then use the mount for that file. A write that takes the
-//! set-user-id bit away does so at once, but `stat` may show the bit for that long.
+//! **Caches**: names and attributes are kept by the kernel for [`MountOptions::ttl`], those of a file that is open for writing
+//! not at all: so sizes and times never go back, and what a program changes past the mount, through a descriptor of it, is seen
+//! at once. A mapping shows itself by the kernel's first read for it; the engine is
+//! told ([`FileSystem::note_kernel_pages`]), and such programs then use the mount for that file.
 //!
 //! **Failures**: should an engine panic, that request and every later one fail with `EIO`: after a broken invariant no
 //! answer is better than a wrong one. When the process dies, callers get `ENOTCONN` until the mount is taken away, with

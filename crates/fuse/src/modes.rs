@@ -1,51 +1,73 @@
-//! Who else looks at a file: programs that change it past the mount, and the kernel's pages of mappings.
+//! Who changes a file, and who has it mapped: what decides about the kernel's own copies of attributes and bytes.
 //!
-//! State       counts by inode, of descriptors that have said or shown it; a descriptor counts once, until it is closed for
-//!             good. The kernel keeps it open for as long as it is mapped, duplicated, inherited.
-//! Invariants  M1  while an inode counts here as changed past the mount, no attribute of it is given to the kernel to keep.
+//! State       counts of descriptors open for writing, by a hash of the inode; a descriptor counts until it is closed for good
+//!             (the kernel keeps it open for as long as it is mapped, duplicated, inherited). Two inodes that share a count
+//!             cost round trips, nothing else.
+//! Invariants  M1  while an inode is open for writing, no attribute of it is given to the kernel to keep, nor afterwards one that was
+//!                 asked for before; what the kernel was given before, or is on its way to it, is dropped when it opens.
 //!             M2  the engine has been told of a kernel page before that page is read.
+//!
+//! Why M1      of two answers that are under way at once the kernel keeps the one that comes first, and hands the other to its
+//!             caller without keeping it. If the second is the newer, its caller has seen a size that the next stat(2), answered
+//!             from what is kept, takes back. And a program may change the file past the mount, of which the kernel knows nothing.
+//! Order       opening counts, then drops: a request that the kernel has sent before that changes nothing it keeps (it numbers
+//!             its attributes for that), and one sent later finds the count. Closing adds to `closings`, then uncounts: who finds no
+//!             count, and as many closings as before the engine was asked, has asked after the last change. A file that is made
+//!             needs no drop: the kernel lets no look-up into a directory while it makes something there, and knows nothing of it yet.
 //!
 //! A read without a lock owner fills a page of the kernel's cache: every file is open for direct I/O, whose reads have an
 //! owner, so only mappings ask so. Private ones (programs, libraries) cannot be told from shared ones.
 //! Source      protocol review M1; fuse-and-bypass 5.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use heddle_vfs::{FileSystem, Handle, Ino};
 
-/// What one descriptor has said or shown.
+/// Counts: so many that a few hundred files open for writing leave nearly all others their own.
+const COUNTS: usize = 8192;
+
+/// What one descriptor has shown.
 #[derive(Default)]
 pub(crate) struct Marks {
-    changes_past: AtomicBool,
     maps: AtomicBool,
 }
 
-#[derive(Default)]
 pub(crate) struct Modes {
-    changed_past: Mutex<HashMap<Ino, u32>>,
-    /// Inodes in the table, so that a mount without such programs looks at one word.
-    any: AtomicUsize,
+    writers: Box<[AtomicU32]>,
+    /// Descriptors open for writing that were closed for good.
+    closings: AtomicU64,
+}
+
+/// When the engine was asked for an attribute.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    closings: u64,
+}
+
+impl Default for Modes {
+    fn default() -> Modes {
+        let writers = (0..COUNTS).map(|_| AtomicU32::new(0)).collect();
+        Modes { writers, closings: AtomicU64::new(0) }
+    }
 }
 
 impl Modes {
-    /// Is this inode changed past the mount?
-    pub(crate) fn is_changed_past(&self, ino: Ino) -> bool {
-        self.any.load(SeqCst) != 0 && self.table().contains_key(&ino)
+    /// To be called before the engine is asked for an attribute.
+    pub(crate) fn asked(&self) -> Asked {
+        Asked { closings: self.closings.load(SeqCst) }
     }
 
-    /// This descriptor's program changes the file past the mount; true if that is news of the inode.
-    pub(crate) fn note_changes_past(&self, marks: &Marks, ino: Ino) -> bool {
-        if marks.changes_past.swap(true, SeqCst) {
-            return false;
+    /// May the kernel keep attributes of this inode that the engine gave since `asked`?
+    pub(crate) fn may_be_kept(&self, ino: Ino, asked: Asked) -> bool {
+        self.count(ino).load(SeqCst) == 0 && self.closings.load(SeqCst) == asked.closings
+    }
+
+    /// A descriptor of this file opens; true if what the kernel has of it must be dropped then, before anyone hears of the descriptor.
+    pub(crate) fn opens(&self, handle: &Handle) -> bool {
+        if handle.flags.write {
+            self.count(handle.ino).fetch_add(1, SeqCst);
         }
-        let mut table = self.table();
-        let count = table.entry(ino).or_insert(0);
-        *count += 1;
-        let first = *count == 1;
-        self.any.store(table.len(), SeqCst);
-        first
+        handle.flags.write
     }
 
     /// The kernel is about to fill a page through this descriptor (M2).
@@ -56,24 +78,59 @@ impl Modes {
     }
 
     /// This descriptor is closed for good.
-    pub(crate) fn forget(&self, fs: &dyn FileSystem, marks: &Marks, handle: &Handle) {
+    pub(crate) fn closes(&self, fs: &dyn FileSystem, marks: &Marks, handle: &Handle) {
         if marks.maps.load(SeqCst) {
             fs.note_kernel_pages(handle, false);
         }
-        if !marks.changes_past.load(SeqCst) {
-            return;
+        if handle.flags.write {
+            self.closings.fetch_add(1, SeqCst);
+            self.count(handle.ino).fetch_sub(1, SeqCst);
         }
-        let mut table = self.table();
-        if let Some(count) = table.get_mut(&handle.ino) {
-            *count -= 1;
-            if *count == 0 {
-                table.remove(&handle.ino);
-            }
-        }
-        self.any.store(table.len(), SeqCst);
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<Ino, u32>> {
-        self.changed_past.lock().unwrap_or_else(PoisonError::into_inner)
+    fn count(&self, ino: Ino) -> &AtomicU32 {
+        // The top bits of a product by an odd constant: neighbouring inodes go apart.
+        let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
+        &self.writers[hash as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_vfs::OpenFlags;
+    use heddle_vfs::model::ModelFs;
+
+    fn handle(flags: OpenFlags) -> Handle {
+        Handle { ino: Ino(7), flags, token: 0 }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_file_that_is_open_for_writing() {
+        let (modes, fs) = (Modes::default(), ModelFs::new());
+        let may_be_kept = || modes.may_be_kept(Ino(7), modes.asked());
+        let [reader, writer, other] = [OpenFlags::READ, OpenFlags::WRITE, OpenFlags::READ_WRITE].map(handle);
+        assert!(!modes.opens(&reader) && may_be_kept());
+        assert!(modes.opens(&writer) && !may_be_kept());
+        assert!(modes.opens(&other) && !may_be_kept());
+        modes.closes(&fs, &Marks::default(), &writer);
+        assert!(!may_be_kept());
+        modes.closes(&fs, &Marks::default(), &other);
+        assert!(may_be_kept());
+        modes.closes(&fs, &Marks::default(), &reader);
+        assert!(may_be_kept());
+    }
+
+    #[test]
+    fn what_was_asked_for_before_a_writer_closed_is_not_kept() {
+        let (modes, fs) = (Modes::default(), ModelFs::new());
+        let before_it_opened = modes.asked();
+        let writer = handle(OpenFlags::WRITE);
+        modes.opens(&writer);
+        let while_it_was_open = modes.asked();
+        modes.closes(&fs, &Marks::default(), &writer);
+        assert!(!modes.may_be_kept(Ino(7), before_it_opened));
+        assert!(!modes.may_be_kept(Ino(7), while_it_was_open));
+        assert!(modes.may_be_kept(Ino(7), modes.asked()));
     }
 }

@@ -68,6 +68,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let asked = self.modes.asked();
         let found = self.guarded(|| {
             // The kernel asks for these when it has a file handle (open_by_handle_at(2), NFS) and nothing else.
             match name.as_bytes() {
@@ -78,13 +79,14 @@ impl fuser::Filesystem for Adapter {
             let name = Name::new(name.as_bytes())?;
             self.as_caller(request, false, |cred| self.fs.lookup(cred, Ino(parent.0), name))
         });
-        self.answer_entry(found, reply);
+        self.answer_entry(asked, found, reply);
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let asked = self.modes.asked();
         match self.guarded(|| self.fs.getattr(Ino(ino.0))) {
             Ok(attr) => {
-                let (ttl, told) = self.attr(&attr);
+                let (ttl, told) = self.attr(asked, &attr);
                 reply.attr(&ttl, &told);
             }
             Err(error) => reply.error(errno(&error)),
@@ -137,13 +139,14 @@ impl fuser::Filesystem for Adapter {
                 None => Ok(attr),
             }
         };
+        let asked = self.modes.asked();
         let result = match fh {
             Some(fh) if size.is_some() => self.with_handle(fh, |handle| apply(Some(handle))),
             _ => self.guarded(|| apply(None)),
         };
         match result {
             Ok(attr) => {
-                let (ttl, told) = self.attr(&attr);
+                let (ttl, told) = self.attr(asked, &attr);
                 reply.attr(&ttl, &told);
             }
             Err(error) => reply.error(errno(&error)),
@@ -167,11 +170,12 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let asked = self.modes.asked();
         let made = kind_of_mode(mode).and_then(|kind| {
             let node = NewNode { kind, perm: (mode & MODE_BITS) as u16, rdev, target: &[] };
             self.make(request, parent, name, node, umask)
         });
-        self.answer_entry(made, reply);
+        self.answer_entry(asked, made, reply);
     }
 
     fn mkdir(
@@ -183,15 +187,17 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let asked = self.modes.asked();
         let node =
             NewNode { kind: FileKind::Directory, perm: (mode & MODE_BITS) as u16, rdev: 0, target: &[] };
-        self.answer_entry(self.make(request, parent, name, node, umask), reply);
+        self.answer_entry(asked, self.make(request, parent, name, node, umask), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let asked = self.modes.asked();
         let target = target.as_os_str().as_bytes();
         let node = NewNode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target };
-        self.answer_entry(self.make(request, parent, name, node, 0), reply);
+        self.answer_entry(asked, self.make(request, parent, name, node, 0), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -231,11 +237,12 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let asked = self.modes.asked();
         let linked = self.guarded(|| {
             let name = Name::new(name.as_bytes())?;
             self.as_caller(request, false, |cred| self.fs.link(cred, Ino(ino.0), Ino(parent.0), name))
         });
-        self.answer_entry(linked, reply);
+        self.answer_entry(asked, linked, reply);
     }
 
     fn create(
@@ -248,14 +255,16 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let asked = self.modes.asked();
         let created = self.guarded(|| {
             let (name, perm) = (Name::new(name.as_bytes())?, (mode & MODE_BITS) as u16);
-            let (attr, handle) = self.create_or_open(request, Ino(parent.0), name, (perm, umask), flags)?;
-            Ok((attr, self.keep(handle)?))
+            let (attr, handle, made) =
+                self.create_or_open(request, Ino(parent.0), name, (perm, umask), flags)?;
+            Ok((attr, self.keep(handle, made)?))
         });
         match created {
             Ok((attr, fh)) => {
-                let (ttl, told) = self.attr(&attr);
+                let (ttl, told) = self.attr(asked, &attr);
                 reply.created(&ttl, &told, Generation(attr.generation), fh, FILE_OPEN);
             }
             Err(error) => reply.error(errno(&error)),
@@ -399,10 +408,11 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let asked = self.modes.asked();
         let listed = self.with_handle(fh, |dir| {
             self.entries_with_attributes(dir, offset, &mut |name, at, attr| {
                 let (ino, generation) = (INodeNo(attr.ino.0), Generation(attr.generation));
-                let (ttl, told) = self.attr(attr);
+                let (ttl, told) = self.attr(asked, attr);
                 reply.add(ino, at, OsStr::from_bytes(name), &ttl, &told, generation)
             })
         });
@@ -453,8 +463,8 @@ impl fuser::Filesystem for Adapter {
     fn ioctl(
         &self,
         request: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
+        _ino: INodeNo,
+        _fh: FileHandle,
         _flags: IoctlFlags,
         command: u32,
         _input: &[u8],
@@ -462,12 +472,6 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyIoctl,
     ) {
         let done = match command {
-            ioctl::CHANGES_PAST_THE_MOUNT => self.with_open(fh, |open| {
-                if self.modes.note_changes_past(&open.marks, open.handle.ino) {
-                    self.shared.drop_attributes(ino);
-                }
-                Ok(())
-            }),
             ioctl::SHUTDOWN if request.uid() != 0 => Err(Error::NotPermitted),
             ioctl::SHUTDOWN => self.guarded(|| {
                 self.shared.shut_down();

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
-use heddle_vfs::FileSystem;
+use heddle_vfs::{FileSystem, Ino};
 use rustix::mount::UnmountFlags;
 
 use crate::Error;
@@ -263,10 +263,10 @@ impl Shared {
     }
 
     /// The kernel forgets what it was told of this inode, also what is on its way.
-    pub(crate) fn drop_attributes(&self, ino: INodeNo) {
+    pub(crate) fn drop_attributes(&self, ino: Ino) {
         if let Some(notifier) = self.notifier.get() {
             // It fails for an inode the kernel does not know (any more): then there is nothing to forget.
-            let _ = notifier.inval_inode(ino, -1, 0);
+            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
         }
     }
 }
