@@ -38,9 +38,10 @@ const FILE_OPEN: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPE
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Not `FUSE_ATOMIC_O_TRUNC`: the kernel asks whether a program runs from the file (ETXTBSY) after the open that it
+        // would cut with, where that is for reading alone. So it cuts by a request of its own.
         let wanted = [
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
@@ -141,7 +142,10 @@ impl fuser::Filesystem for Adapter {
         };
         let asked = self.modes.asked();
         let result = match fh {
-            Some(fh) if size.is_some() => self.with_handle(fh, |handle| apply(Some(handle))),
+            // One that is open for reading alone is cut in its caller's name: `O_RDONLY | O_TRUNC`.
+            Some(fh) if size.is_some() => {
+                self.with_handle(fh, |handle| apply(handle.flags.write.then_some(handle)))
+            }
             _ => self.guarded(|| apply(None)),
         };
         match result {

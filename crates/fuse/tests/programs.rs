@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fs;
 use std::sync::Arc;
 
 use common::{model, mount, sh, sh_as_user, try_sh, uncached};
@@ -75,6 +76,30 @@ fn programs_on_the_mount_can_be_executed() {
         "a running program is not written to: {busy:?}"
     );
     sh(dir, "kill $(cat pid)");
+}
+
+/// It was cut to nothing before the kernel found it busy, and the program died.
+#[test]
+fn a_running_program_is_not_cut_by_an_open_for_reading() {
+    let Some(mount) = model() else { return };
+    let file = mount.path("sleep");
+    let cut = || {
+        rustix::fs::open(
+            &file,
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::TRUNC,
+            rustix::fs::Mode::empty(),
+        )
+    };
+    fs::copy("/bin/sleep", &file).unwrap();
+    let whole = fs::metadata(&file).unwrap().len();
+    let mut runs = std::process::Command::new(&file).arg("30").spawn().unwrap();
+    let busy = cut().err();
+    let left = fs::metadata(&file).unwrap().len();
+    runs.kill().unwrap();
+    runs.wait().unwrap();
+    assert_eq!((busy, left), (Some(rustix::io::Errno::TXTBSY), whole));
+    cut().unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().len(), 0);
 }
 
 #[test]
