@@ -8,6 +8,7 @@ use crate::counts::Kind;
 use crate::file::heddle::At;
 use crate::file::resize::NewState;
 use crate::file::{heddle, paper, range, read, resize};
+use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
 use crate::inode::{InodeRef, KernelPages};
 use crate::lease::{LaneGuard, counted, enter, enter_for};
@@ -309,7 +310,8 @@ impl FileSystem for NvmFs {
             Some((FileKind::Symlink, _)) => {}
             _ => return Err(Error::InvalidArgument("not a symbolic link")),
         }
-        let mut target = vec![0; inode.vi.size() as usize];
+        // Whoever may attach can scribble over the size.
+        let mut target = vec![0; inode.vi.size().min(TARGET_BYTES.end) as usize];
         let mut guard = enter_for(&self.core, Kind::Read)?;
         let n = self.get(&mut guard, inode, 0, &mut target)?;
         target.truncate(n);

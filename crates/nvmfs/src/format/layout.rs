@@ -15,6 +15,9 @@ use heddle_vfs::Ino;
 /// Smallest region: below it there is no room for a useful file system.
 pub const REGION_BYTES_MIN: u64 = 4 << 20;
 
+/// Bytes that the target of a symbolic link can have.
+pub const TARGET_BYTES: std::ops::Range<u64> = 1..4096;
+
 /// Sizes and places that follow from the number of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {

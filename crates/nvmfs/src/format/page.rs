@@ -21,6 +21,9 @@ use heddle_pmem::{LINE_BYTES, Pos};
 /// Slots for records in a page; slot 0 is the header.
 pub const SLOTS: u32 = 63;
 
+/// Eras there can be: far more log pages than an inode will ever have, and far fewer than the field holds, so that there is a next one.
+pub const ERAS_MAX: u64 = 1 << 56;
+
 const KIND: u64 = 0x2a;
 
 /// Position of a slot of the log page in `block`.
@@ -90,6 +93,7 @@ impl PageHeader {
             || stored != u64::from(crc(volume_seed, &body))
             || f::KIND.get(line) != KIND
             || f::EPOCH.get(line) > MOUNTS_MAX
+            || f::ERA.get(line) > ERAS_MAX
         {
             return None;
         }

@@ -13,6 +13,7 @@
 use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::file::heddle::At;
+use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{NameBuf, Record};
 use crate::ids::InodeId;
 use crate::inode::InodeRef;
@@ -32,8 +33,6 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Most names of an inode.
 const LINKS_MAX: u32 = 65_000;
-/// Longest target of a symbolic link, in bytes.
-const TARGET_MAX_BYTES: usize = 4095;
 
 /// The directory of this number, which the caller may search (or change).
 pub fn directory<'c>(
@@ -162,7 +161,7 @@ pub fn make<'c>(
     node: &NewNode<'_>,
     open: bool,
 ) -> Result<InodeRef<'c>> {
-    if node.target.len() > TARGET_MAX_BYTES {
+    if node.target.len() as u64 >= TARGET_BYTES.end {
         return Err(Error::NameTooLong);
     }
     let latched = latch(core, dir);

@@ -4,6 +4,7 @@ use crate::cell::Map;
 use crate::core::{Core, no_memory};
 use crate::file::shift;
 use crate::format::extent_list;
+use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use crate::inode::InodeRef;
@@ -14,7 +15,7 @@ use crate::recovery::later::Later;
 use crate::recovery::side_by_side::side_by_side;
 use crate::recovery::{Names, Progress, read_chain};
 use crate::xattr;
-use heddle_vfs::{Error, FileKind, Ino, Result, Time};
+use heddle_vfs::{Error, FileKind, Ino, OFFSET_MAX_BYTES, Result, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -104,7 +105,7 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &Later) -> Result
     let inode = core.inode(ino)?;
     inode.vi.nlink.store(links, SeqCst);
     if crate::recovery::pointer_line(core, ino).iter().all(|w| *w == 0) {
-        return Ok(());
+        return believable(inode);
     }
     let guard = enter(core)?;
     let mut attributes = Attributes::default();
@@ -141,7 +142,19 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &Later) -> Result
         punch(core, inode, first, end, version);
     }
     attributes.apply(core, guard.own, inode)?;
+    believable(inode)?;
     claim_blocks(core, inode)
+}
+
+/// Can a file have this size?
+fn believable(inode: InodeRef<'_>) -> Result<()> {
+    let size = inode.vi.size();
+    let link = matches!(inode.vi.kind_perm(), Some((FileKind::Symlink, _)));
+    if size > OFFSET_MAX_BYTES || link && !TARGET_BYTES.contains(&size) {
+        let what = if link { "the target of a symbolic link" } else { "a file" };
+        return Err(Error::Corrupt(format!("inode {}: {what} of {size} bytes", inode.ino.0)));
+    }
+    Ok(())
 }
 
 fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {

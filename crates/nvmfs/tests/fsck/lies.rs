@@ -328,3 +328,36 @@ fn a_record_of_a_generation_that_no_file_reaches_is_damage_to_both_readings() {
         });
     });
 }
+
+/// A log page of the largest era there can be: the next page of that inode had none left, and the mount panicked.
+#[test]
+fn a_page_of_an_era_that_no_log_reaches_is_damage_to_both_readings() {
+    each_variant(|variant| {
+        mended(variant, Code::HEADER, &["/victim"], |craft, sample| {
+            let page = sample.log_page("victim");
+            let header = PageHeader { era: (1 << 62) - 1, ..craft.header(page) };
+            let mut line = header.encode(craft.seed);
+            line[7] = craft.region.line(page.pos())[7];
+            craft.region.nt_line(page.pos(), &line);
+            craft.region.fence();
+            assert!(mount(sample.region.map_again().unwrap(), &options()).is_err(), "{variant:?}: it mounts");
+        });
+    });
+}
+
+/// Reading the link asked for as much memory as its size said, and the mount ended; fsck had called it damage.
+#[test]
+fn a_symbolic_link_of_a_size_that_no_target_has_is_damage_to_both_readings() {
+    each_variant(|variant| {
+        mended(variant, Code::SYMLINK, &["/symlink"], |craft, sample| {
+            craft.change(sample.log_page("symlink"), |record| {
+                if let Record::Write { page, .. } = record {
+                    page.0 = 1 << 33;
+                    return true;
+                }
+                false
+            });
+            assert!(mount(sample.region.map_again().unwrap(), &options()).is_err(), "{variant:?}: it mounts");
+        });
+    });
+}

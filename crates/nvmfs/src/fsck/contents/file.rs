@@ -3,6 +3,7 @@
 use super::{Attached, Named, Told, attach, attached_record, list, map, settle_attached};
 use crate::format::blob::MapRun;
 use crate::format::inode::InodeBase;
+use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{Blocks, Record, State, WRITE_PAGES_MAX};
 use crate::fsck::catalogue::Code;
 use crate::fsck::claims::Use;
@@ -11,9 +12,6 @@ use crate::fsck::pass::{Edit, Pass, Spot};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, OFFSET_MAX_BYTES, Time};
 use std::collections::BTreeMap;
-
-/// How long the target of a symbolic link may be.
-const TARGET_BYTES: std::ops::Range<u64> = 1..4096;
 
 /// Consecutive pages in consecutive blocks, or a hole with the version of what made it one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
