@@ -70,6 +70,7 @@ fn what(words: &[String]) -> Result<What> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let what = what(&args.what)?;
+    image::refuse_flash(&args.image, "dump.f2fs")?;
     let how = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
     let region = Region::open(&args.image, &how).map_err(|error| image::explain(&args.image, error))?;
     let shown = dump(&args.image.display().to_string(), &region, &what)?;

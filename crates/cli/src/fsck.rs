@@ -93,6 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn open(path: &Path, read_only: bool) -> Result<Region> {
+    image::refuse_flash(path, "fsck.f2fs --dry-run")?;
     image::open(path, &OpenOptions { read_only, prefault: false, ..OpenOptions::default() })
 }
 

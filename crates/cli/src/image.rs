@@ -86,6 +86,17 @@ pub fn explain(image: &Path, error: Error) -> anyhow::Error {
     )
 }
 
+/// For commands that read our own format alone.
+pub fn refuse_flash(image: &Path, instead: &str) -> Result<()> {
+    let image = match heddle_f2fs::is_f2fs(image) {
+        true => image.display(),
+        false => return Ok(()),
+    };
+    bail!(
+        "{image} is an F2FS image, which this command does not read. There are: heddle info {image}, {instead}"
+    )
+}
+
 /// Where an image is mounted, as far as this process can see.
 pub fn mounted_at(image: &Path) -> Option<PathBuf> {
     let image = image.canonicalize().ok()?;

@@ -1,6 +1,7 @@
 //! `heddle info`: what an image says of itself, of mounted images too; and, where nobody is changing it, what is in it.
 
 mod content;
+mod flash;
 
 use crate::image;
 use crate::output::{self, Sink};
@@ -33,6 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   heddle info /dev/shm/my.img
   heddle info --files /dev/shm/my.img
+  heddle info /dev/sdb1                    (F2FS)
   heddle info --json /dev/shm/my.img";
 
 #[derive(Serialize)]
@@ -56,6 +58,9 @@ struct Info {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let path = args.image.as_path();
+    if heddle_f2fs::is_f2fs(path) {
+        return flash::run(path, args.json);
+    }
     let options = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
     let mut inside = None;
     let (found, holder) = match Region::open(path, &options) {

@@ -4,6 +4,7 @@
 //!        there, so that one that comes early still unmounts cleanly.
 
 mod background;
+mod flash;
 pub mod helper;
 mod log;
 mod metrics;
@@ -45,7 +46,7 @@ pub struct Args {
     /// Pass over options that do not exist.
     #[arg(long, hide = true)]
     sloppy: bool,
-    /// File or device made by heddle mkfs
+    /// File or device made by heddle mkfs, or by mkfs.f2fs
     image: PathBuf,
     /// An existing directory
     dir: PathBuf,
@@ -76,6 +77,7 @@ Examples:
   heddle mount /dev/shm/my.img /mnt/h
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
   mount -t heddle -o noatime /dev/shm/my.img /mnt/h            (where mount.heddle is a link to this program)
+  heddle mount -o ro /dev/sdb1 /mnt/phone                      (an F2FS image or device: read only)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
@@ -88,20 +90,12 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn serve(args: &Args, options: &Options) -> Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
+    if heddle_f2fs::is_f2fs(&args.image) {
+        return flash::serve(args, options, signals);
+    }
     let volume = recover(args, options)?;
-    let source = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
-    let how = heddle_fuse::MountOptions {
-        source: source.display().to_string(),
-        read_only: options.read_only,
-        allow_other: options.allow_other,
-        uid: options.uid,
-        gid: options.gid,
-        exec: options.exec,
-        suid: options.suid,
-        dev: options.dev,
-        ..heddle_fuse::MountOptions::default()
-    };
+    let how = shown_as(args, options);
     let answers = options.metrics.as_ref().map(|place| metrics::start(volume.fs(), place)).transpose();
     let mounted = answers.and_then(|answers| {
         let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how)?;
@@ -114,23 +108,50 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
             return Err(error);
         }
     };
-    talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
     let door = hand_out(&volume, options);
+    say_ready(args, options, &mounted, signals)?;
+    let served = finish(mounted, volume, (door, answers));
+    say_ended(args, &served);
+    served
+}
+
+/// As what the kernel mounts it.
+fn shown_as(args: &Args, options: &Options) -> heddle_fuse::MountOptions {
+    let source = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
+    heddle_fuse::MountOptions {
+        source: source.display().to_string(),
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        uid: options.uid,
+        gid: options.gid,
+        exec: options.exec,
+        suid: options.suid,
+        dev: options.dev,
+        ..heddle_fuse::MountOptions::default()
+    }
+}
+
+/// Says that it is mounted, to whoever waits for it, and from then on obeys signals.
+fn say_ready(args: &Args, options: &Options, mounted: &Mounted, mut signals: Signals) -> Result<()> {
+    let ready = format!("{}: mounted at {}", args.image.display(), mounted.dir().display());
+    talk(&ready);
     if args.tell_ready {
         background::tell_ready(options)?;
-        talk(&format!("{}: mounted at {}", args.image.display(), mounted.dir().display()));
+        talk(&ready);
     }
     ready::tell_service_manager();
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
-    let served = finish(mounted, volume, (door, answers));
+    Ok(())
+}
+
+fn say_ended(args: &Args, served: &Result<()>) {
     if args.tell_ready {
-        match &served {
+        match served {
             Ok(()) => talk(&format!("{}: unmounted", args.image.display())),
             Err(error) => talk(&format!("{}: {error:#}", args.image.display())),
         }
     }
-    served
 }
 
 /// Lets other processes attach and look on. A mount without that is a mount all the same.
@@ -163,6 +184,10 @@ fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metr
     } else {
         volume.unmount();
     }
+    ended(served)
+}
+
+fn ended(served: Result<(), heddle_fuse::Error>) -> Result<()> {
     match served {
         Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),
         other => Ok(other?),

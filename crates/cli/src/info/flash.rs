@@ -1,0 +1,106 @@
+//! What an F2FS image says of itself.
+
+use crate::output::{self, Sink};
+use crate::size::Size;
+use anyhow::Result;
+use heddle_f2fs::{F2fs, Info};
+use serde::Serialize;
+use std::path::Path;
+
+const BLOCK_BYTES: u64 = 4096;
+
+#[derive(Serialize)]
+struct Flash {
+    output_version: u32,
+    image: String,
+    variant: &'static str,
+    size_bytes: u64,
+    uuid: String,
+    label: String,
+    features: String,
+    clean: bool,
+    needs_fsck: bool,
+    checkpoint_version: u64,
+    blocks_user: u64,
+    blocks_valid: u64,
+    segments_main: u32,
+    segments_free: u32,
+    segments_per_section: u32,
+    nodes: u32,
+    inodes: u32,
+    orphans: u64,
+    fsynced_inodes: u64,
+}
+
+/// Prints it.
+pub fn run(image: &Path, json: bool) -> Result<()> {
+    let info = F2fs::open(image)?.info();
+    let flash = Flash {
+        output_version: 1,
+        image: image.display().to_string(),
+        variant: "f2fs",
+        size_bytes: info.geometry.blocks * BLOCK_BYTES,
+        uuid: info.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        label: info.label.clone(),
+        features: info.feature_names.clone(),
+        clean: info.clean,
+        needs_fsck: info.needs_fsck,
+        checkpoint_version: info.checkpoint_version,
+        blocks_user: info.blocks_user,
+        blocks_valid: info.blocks_valid,
+        segments_main: info.geometry.main_segments,
+        segments_free: info.segments_free,
+        segments_per_section: info.geometry.segments_per_section,
+        nodes: info.nodes,
+        inodes: info.inodes,
+        orphans: info.orphans,
+        fsynced_inodes: info.fsynced_inodes,
+    };
+    if json { output::json(&Sink::Stdout, &flash) } else { output::data(&text(&flash, &info)) }
+}
+
+fn text(flash: &Flash, info: &Info) -> String {
+    let state = match (flash.clean, flash.fsynced_inodes) {
+        (true, 0) => "clean".to_owned(),
+        (_, 0) => "not unmounted".to_owned(),
+        (_, inodes) => format!("not unmounted; {inodes} inodes have something newer that was fsynced"),
+    };
+    let state = if flash.needs_fsck { format!("{state}; Linux asks for fsck.f2fs") } else { state };
+    let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+    let rows = [
+        ("image", flash.image.clone()),
+        ("variant", "f2fs, for reading".to_owned()),
+        ("size", format!("{} ({} bytes)", Size(flash.size_bytes), flash.size_bytes)),
+        ("label", or_none(&flash.label)),
+        ("uuid", flash.uuid.clone()),
+        ("features", or_none(&flash.features)),
+        ("state", state),
+        ("checkpoint", format!("version {}", flash.checkpoint_version)),
+        ("space", format!("{} of {} blocks in use", flash.blocks_valid, flash.blocks_user)),
+        (
+            "segments",
+            format!(
+                "{} of {} free, {} a section",
+                flash.segments_free, flash.segments_main, flash.segments_per_section
+            ),
+        ),
+        (
+            "nodes",
+            format!("{}, of them inodes: {}, without a name: {}", flash.nodes, flash.inodes, flash.orphans),
+        ),
+        ("areas", areas(info)),
+    ];
+    rows.map(|(name, value)| format!("{name:<12}{value}")).join("\n")
+}
+
+fn areas(info: &Info) -> String {
+    let places = &info.geometry;
+    let starts = [
+        ("checkpoint", places.checkpoint),
+        ("SIT", places.sit),
+        ("NAT", places.nat),
+        ("SSA", places.ssa),
+        ("main", places.main),
+    ];
+    starts.map(|(name, start)| format!("{name} from block {}", start.0)).join(", ")
+}

@@ -1,0 +1,177 @@
+//! The checkpoint that counts: the newer of the two packs that are whole.
+//!
+//! Invariants  C1  head and tail of a pack have right checksums and the same version, or the pack does not count.
+//!             C2  the version bitmaps have a bit for every block of SIT and NAT.
+//! Source      Linux `Documentation/filesystems/f2fs.rst`, "Checkpoint".
+
+use crate::checksum::{SEED, checksum};
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::format::{
+    BLOCK_BYTES, Block, CheckpointHead, JOURNAL_BYTES, NAT_JOURNAL_ENTRIES, NatEntry, NatJournal,
+    ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
+};
+use crate::ids::{BlockAddr, Nid};
+use crate::superblock::Geometry;
+use zerocopy::FromBytes;
+
+/// Where the bitmaps begin in the head.
+const BITMAPS_OFFSET_BYTES: usize = size_of::<CheckpointHead>();
+/// Where a checksum may be at the latest.
+const CHECKSUM_OFFSET_MAX: usize = BLOCK_BYTES - 4;
+
+/// A checkpoint.
+pub(crate) struct Checkpoint {
+    pub(crate) head: CheckpointHead,
+    /// Its own checksum: nodes written after it carry it.
+    pub(crate) crc: u32,
+    /// Which copy of a block of the NAT counts.
+    pub(crate) nat_bitmap: Vec<u8>,
+    /// Changes of the NAT that are not in it yet.
+    pub(crate) nat_changes: Vec<(Nid, NatEntry)>,
+    /// Inodes without a name that were open.
+    pub(crate) orphans: Vec<Nid>,
+}
+
+/// A pack that is whole.
+struct Pack {
+    start: BlockAddr,
+    head: CheckpointHead,
+    crc: u32,
+    block: Box<Block>,
+}
+
+impl Checkpoint {
+    /// Has it this flag?
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.head.flags.get() & flag != 0
+    }
+
+    /// Reads the one that counts.
+    pub(crate) fn read(device: &Device, geometry: &Geometry) -> Result<Checkpoint, OpenError> {
+        let damaged = |what: String| OpenError::Damaged { image: device.path().into(), what };
+        let starts = [geometry.checkpoint, geometry.checkpoint.plus(SEGMENT_BLOCKS)];
+        let packs = starts.map(|start| pack(device, start));
+        let newest = match packs {
+            [Ok(first), Ok(second)] => {
+                // Versions count round. f2fs-tools leave two packs of one version, of which they take the first.
+                let ahead = second.head.version.get().wrapping_sub(first.head.version.get()) as i64;
+                if ahead > 0 { second } else { first }
+            }
+            [Ok(only), Err(_)] | [Err(_), Ok(only)] => only,
+            [Err(first), Err(second)] => {
+                return Err(damaged(format!(
+                    "no checkpoint is whole (the first: {first}; the second: {second})"
+                )));
+            }
+        };
+        newest.read_on(device, geometry).map_err(damaged)
+    }
+}
+
+fn pack(device: &Device, start: BlockAddr) -> Result<Pack, String> {
+    let (block, head, crc) = half(device, start)?;
+    let blocks = head.pack_blocks.get();
+    if !(3..=SEGMENT_BLOCKS).contains(&blocks) {
+        return Err(format!("it is said to have {blocks} blocks"));
+    }
+    let (_, tail, _) = half(device, start.plus(blocks - 1)).map_err(|why| format!("its tail: {why}"))?;
+    if tail.version != head.version {
+        return Err(format!("head and tail are of checkpoints {} and {}", head.version, tail.version));
+    }
+    Ok(Pack { start, head, crc, block })
+}
+
+/// A head or a tail, checked by itself.
+fn half(device: &Device, addr: BlockAddr) -> Result<(Box<Block>, CheckpointHead, u32), String> {
+    let block = device.block(addr).map_err(|error| error.to_string())?;
+    let (head, _) = CheckpointHead::read_from_prefix(&block[..]).map_err(|error| error.to_string())?;
+    let at = head.checksum_offset.get() as usize;
+    if !(BITMAPS_OFFSET_BYTES..=CHECKSUM_OFFSET_MAX).contains(&at) {
+        return Err(format!("its checksum is said to be at byte {at}"));
+    }
+    let stored = word(&block[..], at);
+    let before = checksum(SEED, &block[..at]);
+    let crc = if at < CHECKSUM_OFFSET_MAX { checksum(before, &block[at + 4..]) } else { before };
+    if crc != stored {
+        return Err("its checksum is wrong".into());
+    }
+    Ok((block, head, crc))
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+impl Pack {
+    fn read_on(self, device: &Device, geometry: &Geometry) -> Result<Checkpoint, String> {
+        let nat_bitmap = self.nat_bitmap(geometry)?;
+        let nat_changes = self.nat_changes(device)?;
+        let orphans = self.orphans(device, geometry)?;
+        Ok(Checkpoint { head: self.head, crc: self.crc, nat_bitmap, nat_changes, orphans })
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.head.flags.get() & flag != 0
+    }
+
+    /// C2. Where the head has no room the SIT's bitmap stands in the payload, and the NAT's begins the bitmaps.
+    fn nat_bitmap(&self, geometry: &Geometry) -> Result<Vec<u8>, String> {
+        let of_blocks = |segments: u32| (segments / 2 * SEGMENT_BLOCKS / 8) as usize;
+        let (sit, nat) = (of_blocks(geometry.sit_segments), of_blocks(geometry.nat_segments));
+        let said = (self.head.sit_bitmap_bytes.get() as usize, self.head.nat_bitmap_bytes.get() as usize);
+        if said != (sit, nat) {
+            return Err(format!("bitmaps of {said:?} bytes where the tables need {:?}", (sit, nat)));
+        }
+        let large = self.has(checkpoint_flag::LARGE_NAT_BITMAP);
+        let start = match (large, geometry.checkpoint_payload) {
+            // The checksum stands before them.
+            (true, _) => BITMAPS_OFFSET_BYTES + 4,
+            (false, 0) => BITMAPS_OFFSET_BYTES + sit,
+            (false, _) => BITMAPS_OFFSET_BYTES,
+        };
+        let bitmap = self.block.get(start..start + nat);
+        bitmap.map(<[u8]>::to_vec).ok_or_else(|| format!("a bitmap of {nat} bytes that does not fit"))
+    }
+
+    /// A block of the pack.
+    fn block(&self, device: &Device, index: u32) -> Result<Box<Block>, String> {
+        if index >= self.head.pack_blocks.get() {
+            return Err(format!("block {index} of a pack of {} is asked for", self.head.pack_blocks));
+        }
+        device.block(self.start.plus(index)).map_err(|error| error.to_string())
+    }
+
+    /// From the summary of the hot data log, or the beginning of compacted ones.
+    fn nat_changes(&self, device: &Device) -> Result<Vec<(Nid, NatEntry)>, String> {
+        let block = self.block(device, self.head.summaries_start.get())?;
+        let at = match self.has(checkpoint_flag::COMPACT_SUMMARIES) {
+            true => 0,
+            false => std::mem::offset_of!(SummaryBlock, journal),
+        };
+        let bytes = &block[at..at + JOURNAL_BYTES];
+        let journal = NatJournal::read_from_bytes(bytes).map_err(|error| error.to_string())?;
+        let count = usize::from(journal.count.get());
+        if count > NAT_JOURNAL_ENTRIES {
+            return Err(format!("a journal of {count} changes where {NAT_JOURNAL_ENTRIES} fit"));
+        }
+        Ok(journal.changes[..count].iter().map(|change| (Nid(change.nid.get()), change.entry)).collect())
+    }
+
+    fn orphans(&self, device: &Device, geometry: &Geometry) -> Result<Vec<Nid>, String> {
+        if !self.has(checkpoint_flag::ORPHANS) {
+            return Ok(Vec::new());
+        }
+        let mut orphans = Vec::new();
+        for index in 1 + geometry.checkpoint_payload..self.head.summaries_start.get() {
+            let block = self.block(device, index)?;
+            let found = OrphanBlock::read_from_bytes(&block[..]).map_err(|error| error.to_string())?;
+            let count = found.entries.get() as usize;
+            if count > ORPHANS_PER_BLOCK {
+                return Err(format!("an orphan block of {count} inodes where {ORPHANS_PER_BLOCK} fit"));
+            }
+            orphans.extend(found.ino[..count].iter().map(|ino| Nid(ino.get())));
+        }
+        Ok(orphans)
+    }
+}

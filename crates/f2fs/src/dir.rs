@@ -1,0 +1,230 @@
+//! Directories: entries in blocks that a hash of the name leads to, or inline.
+//!
+//! A directory has levels, each of twice the buckets of the one before; a bucket is two blocks, from level 32 on
+//! four. A name may be in any block of its bucket at any level. Blocks may be missing. Places of entries stay what
+//! they are for as long as the entry lives, so they are the cookies of readdir: the slot's number, over all blocks.
+//!
+//! Source      F2FS paper (FAST '15) section 2.2.3; Linux `Documentation/filesystems/f2fs.rst`, "Directory
+//! Structure".
+
+mod hash;
+
+use crate::format::{
+    BLOCK_BYTES, DENTRY_NAME_BYTES, DENTRY_SLOTS, Dentry, DentryBlock, bit_lsb, inline_flag,
+};
+use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::inode::Inode;
+use crate::media::Media;
+use hash::hash;
+use heddle_vfs::{Error, FileKind, Result};
+use zerocopy::FromBytes;
+
+/// Levels that a directory can have.
+const LEVELS_MAX: u32 = 63;
+
+/// An entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    pub(crate) nid: Nid,
+    pub(crate) kind: FileKind,
+    pub(crate) name: &'a [u8],
+    /// Number of its first slot in the directory.
+    pub(crate) place: u64,
+    hash: u32,
+}
+
+impl Entry<'_> {
+    /// `.` or `..`.
+    pub(crate) fn is_dots(&self) -> bool {
+        matches!(self.name, b"." | b"..")
+    }
+}
+
+/// Slots with their bitmap and names: a block, or what stands inline.
+struct Slots<'a> {
+    nid: Nid,
+    /// Number of the first slot in the directory.
+    first: u64,
+    bitmap: &'a [u8],
+    entries: &'a [Dentry],
+    names: &'a [u8],
+}
+
+impl<'a> Slots<'a> {
+    fn of_block(nid: Nid, page: PageNo, block: &'a DentryBlock) -> Slots<'a> {
+        let (bitmap, entries) = (&block.bitmap[..], &block.entries[..]);
+        Slots { nid, first: page.0 * DENTRY_SLOTS as u64, bitmap, entries, names: block.names.as_flattened() }
+    }
+
+    /// Inline entries fill what the inode has: as many slots as fit with a bit each, what is left over lies behind the bitmap.
+    fn inline(inode: &'a Inode) -> Result<Slots<'a>> {
+        let content = inode.inline_content();
+        let slot_bytes = size_of::<Dentry>() + DENTRY_NAME_BYTES;
+        let slots = content.len() * 8 / (slot_bytes * 8 + 1);
+        let bitmap = slots.div_ceil(8);
+        let (head, rest) = content.split_at(content.len() - slots * slot_bytes);
+        let (entries, names) = <[Dentry]>::ref_from_prefix_with_elems(rest, slots)
+            .map_err(|error| Error::Corrupt(format!("inode {}: inline entries: {error}", inode.nid.0)))?;
+        Ok(Slots { nid: inode.nid, first: 0, bitmap: &head[..bitmap], entries, names })
+    }
+
+    /// Gives the entries from slot `from` on to `emit`, until that says true; whether it did.
+    fn each(&self, from: usize, emit: &mut dyn FnMut(Entry<'a>) -> Result<bool>) -> Result<bool> {
+        let mut slot = 0;
+        while slot < self.entries.len() {
+            if !bit_lsb(self.bitmap, slot) {
+                slot += 1;
+                continue;
+            }
+            let (entry, slots) = self.entry(slot)?;
+            if slot >= from && emit(entry)? {
+                return Ok(true);
+            }
+            slot += slots;
+        }
+        Ok(false)
+    }
+
+    /// The entry that begins in a slot, and the slots it takes.
+    fn entry(&self, slot: usize) -> Result<(Entry<'a>, usize)> {
+        let dentry = &self.entries[slot];
+        let len = usize::from(dentry.name_bytes.get());
+        let slots = len.div_ceil(DENTRY_NAME_BYTES);
+        let place = self.first + slot as u64;
+        let kind = kind_of(dentry.kind);
+        let name = self.names.get(slot * DENTRY_NAME_BYTES..).and_then(|names| names.get(..len));
+        match (kind, name) {
+            (Some(kind), Some(name)) if (1..=255).contains(&len) && slot + slots <= self.entries.len() => {
+                let (nid, hash) = (Nid(dentry.ino.get()), dentry.hash.get());
+                Ok((Entry { nid, kind, name, place, hash }, slots))
+            }
+            _ => Err(Error::Corrupt(format!(
+                "directory {}: entry {place} has a name of {len} bytes and is of kind {}",
+                self.nid.0, dentry.kind
+            ))),
+        }
+    }
+}
+
+fn kind_of(raw: u8) -> Option<FileKind> {
+    use FileKind::*;
+    let kinds = [Regular, Directory, CharDevice, BlockDevice, Fifo, Socket, Symlink];
+    kinds.get(usize::from(raw).checked_sub(1)?).copied()
+}
+
+impl Media {
+    /// The inode behind a name (`..` included), and what it is.
+    pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<Option<(Nid, FileKind)>> {
+        dir.readable()?;
+        let wanted = hash(name);
+        let mut found = None;
+        let mut is_it = |entry: Entry<'_>| {
+            let same = entry.hash == wanted && entry.name == name;
+            found = same.then_some((entry.nid, entry.kind));
+            Ok(same)
+        };
+        if dir.has(inline_flag::DENTRY) {
+            Slots::inline(dir)?.each(0, &mut is_it)?;
+            return Ok(found);
+        }
+        for level in 0..levels(dir)? {
+            let (start, blocks) = bucket(wanted, level, dir.block().dir_level);
+            for page in start..start + blocks {
+                if let Some(block) = self.entries_of(dir, PageNo(page))?
+                    && Slots::of_block(dir.nid, PageNo(page), &block).each(0, &mut is_it)?
+                {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the entries from a place on, `.` and `..` too, to `emit`, until that says true.
+    pub(crate) fn list(
+        &self,
+        dir: &Inode,
+        from: u64,
+        emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        dir.readable()?;
+        if dir.has(inline_flag::DENTRY) {
+            return Slots::inline(dir)?
+                .each(from.min(usize::MAX as u64) as usize, &mut |e| emit(e))
+                .map(|_| ());
+        }
+        let end = dir.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let (mut page, mut slot) = (from / DENTRY_SLOTS as u64, from as usize % DENTRY_SLOTS);
+        // Nodes that lead to one another would make it endless; no directory has more blocks than there are.
+        let mut blocks_left = self.geometry.blocks;
+        while page < end {
+            let run = self.run(dir, PageNo(page))?;
+            if !run.addr.is_block() {
+                (page, slot) = (page.saturating_add(run.pages), 0);
+                continue;
+            }
+            let blocks = run.pages.min(end - page);
+            blocks_left = blocks_left.checked_sub(blocks).ok_or_else(|| {
+                Error::Corrupt(format!("directory {} has more blocks than the device", dir.nid.0))
+            })?;
+            for n in 0..blocks {
+                let block = self.dentries(run.addr.plus(n as u32))?;
+                if Slots::of_block(dir.nid, PageNo(page + n), &block).each(slot, &mut |e| emit(e))? {
+                    return Ok(());
+                }
+                slot = 0;
+            }
+            page += run.pages;
+        }
+        Ok(())
+    }
+
+    /// A block of entries, unless it is missing.
+    fn entries_of(&self, dir: &Inode, page: PageNo) -> Result<Option<Box<DentryBlock>>> {
+        let run = self.run(dir, page)?;
+        run.addr.is_block().then(|| self.dentries(run.addr)).transpose()
+    }
+
+    fn dentries(&self, addr: BlockAddr) -> Result<Box<DentryBlock>> {
+        let block = self.device.block(addr)?;
+        let copy =
+            DentryBlock::read_from_bytes(&block[..]).map_err(|error| Error::Corrupt(error.to_string()))?;
+        Ok(Box::new(copy))
+    }
+}
+
+fn levels(dir: &Inode) -> Result<u32> {
+    match dir.block().depth.get() {
+        depth @ 0..=LEVELS_MAX => Ok(depth),
+        depth => Err(Error::Corrupt(format!("directory {}: {depth} levels", dir.nid.0))),
+    }
+}
+
+fn buckets(level: u32, dir_level: u8) -> u64 {
+    1 << (level + u32::from(dir_level)).min(30)
+}
+
+fn bucket_blocks(level: u32) -> u64 {
+    if level <= LEVELS_MAX / 2 { 2 } else { 4 }
+}
+
+/// First block, and blocks, of the bucket of a hash at a level.
+fn bucket(hash: u32, level: u32, dir_level: u8) -> (u64, u64) {
+    let before: u64 = (0..level).map(|level| buckets(level, dir_level) * bucket_blocks(level)).sum();
+    let blocks = bucket_blocks(level);
+    (before + u64::from(hash) % buckets(level, dir_level) * blocks, blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_follow_each_other_and_double() {
+        assert_eq!(bucket(7, 0, 0), (0, 2));
+        assert_eq!(bucket(7, 1, 0), (2 + 2, 2));
+        assert_eq!(bucket(7, 2, 0), (2 + 4 + 3 * 2, 2));
+        assert_eq!(bucket(7, 0, 2), (3 * 2, 2));
+        assert_eq!(bucket(0, 32, 0).1, 4);
+    }
+}

@@ -1,0 +1,57 @@
+//! Why an image is not mounted.
+
+use crate::format::feature;
+use std::path::PathBuf;
+
+/// Why an image cannot be used.
+#[derive(thiserror::Error, Debug)]
+pub enum OpenError {
+    /// The system refused something.
+    #[error("cannot {what} {}: {source}", image.display())]
+    System {
+        /// The image.
+        image: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Somebody else has it.
+    #[error("{} is in use: another program holds its lock. Unmount it there first", image.display())]
+    InUse {
+        /// The image.
+        image: PathBuf,
+    },
+    /// Not F2FS, or nothing of it is left.
+    #[error("{} is no F2FS image: {why}. Make one with mkfs.f2fs, or mend it with fsck.f2fs", image.display())]
+    NotF2fs {
+        /// The image.
+        image: PathBuf,
+        /// What both superblocks lack.
+        why: String,
+    },
+    /// It is F2FS and contradicts itself.
+    #[error("{} is damaged: {what}. Look at it with: fsck.f2fs --dry-run {}", image.display(), image.display())]
+    Damaged {
+        /// The image.
+        image: PathBuf,
+        /// Which structure says what.
+        what: String,
+    },
+    /// It is F2FS of a kind that this engine does not read.
+    #[error("{} has what this engine does not read: {what}", image.display())]
+    Unsupported {
+        /// The image.
+        image: PathBuf,
+        /// What.
+        what: String,
+    },
+}
+
+/// Names of the bits of a feature word.
+pub(crate) fn feature_names(bits: u32) -> String {
+    let named = feature::NAMES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| (*name).to_owned());
+    let unnamed = bits & !feature::NAMES.iter().fold(0, |all, (bit, _)| all | bit);
+    let rest = (unnamed != 0).then(|| format!("{unnamed:#x}"));
+    named.chain(rest).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,80 @@
+//! The bytes of a file: inline, or page by page. What has no block reads as zeros.
+
+use crate::format::{BLOCK_BYTES, inline_flag};
+use crate::ids::{BlockAddr, PageNo};
+use crate::inode::Inode;
+use crate::media::Media;
+use heddle_vfs::{Error, Result, SeekTarget};
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+impl Media {
+    /// Reads at `offset`; short only at the end of the file.
+    pub(crate) fn read(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        inode.readable()?;
+        let len = inode.size_bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let buf = &mut buf[..len];
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        if inode.has(inline_flag::DATA) {
+            read_inline(inode, offset as usize, buf)?;
+        } else {
+            self.read_pages(inode, offset, buf)?;
+        }
+        Ok(len)
+    }
+
+    fn read_pages(&self, inode: &Inode, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        while !buf.is_empty() {
+            let run = self.run(inode, PageNo(offset / PAGE))?;
+            let skip = offset % PAGE;
+            let len = run.pages.saturating_mul(PAGE).saturating_sub(skip).min(buf.len() as u64) as usize;
+            let (now, rest) = std::mem::take(&mut buf).split_at_mut(len);
+            if run.addr.is_block() {
+                self.device.read(run.addr, skip as usize, now)?;
+            } else {
+                now.fill(0);
+            }
+            offset += len as u64;
+            buf = rest;
+        }
+        Ok(())
+    }
+
+    /// Next data or hole at or after `offset`. A page that was only reserved counts as a hole.
+    pub(crate) fn seek(&self, inode: &Inode, target: SeekTarget, offset: u64) -> Result<u64> {
+        let size = inode.size_bytes;
+        if offset >= size {
+            return Err(Error::NoSuchOffset);
+        }
+        if inode.has(inline_flag::DATA) {
+            return Ok(if target == SeekTarget::Data { offset } else { size });
+        }
+        let mut at = offset;
+        while at < size {
+            let run = self.run(inode, PageNo(at / PAGE))?;
+            let is_data = !matches!(run.addr, BlockAddr::NULL | BlockAddr::NEW);
+            if is_data == (target == SeekTarget::Data) {
+                return Ok(at);
+            }
+            at = (at / PAGE).saturating_add(run.pages).saturating_mul(PAGE);
+        }
+        // The end of the file is a hole.
+        if target == SeekTarget::Hole { Ok(size) } else { Err(Error::NoSuchOffset) }
+    }
+}
+
+fn read_inline(inode: &Inode, offset: usize, buf: &mut [u8]) -> Result<()> {
+    let content = inode.inline_content();
+    if inode.size_bytes > content.len() as u64 {
+        let (size, room) = (inode.size_bytes, content.len());
+        return Err(Error::Corrupt(format!("inode {}: {size} bytes inline, where {room} fit", inode.nid.0)));
+    }
+    if inode.has(inline_flag::DATA_EXIST) {
+        buf.copy_from_slice(&content[offset..][..buf.len()]);
+    } else {
+        buf.fill(0);
+    }
+    Ok(())
+}

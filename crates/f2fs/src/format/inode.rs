@@ -1,0 +1,116 @@
+//! The inode block.
+
+use super::NodeFooter;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Pointers of an inode without anything inline.
+pub const INODE_POINTERS: usize = 923;
+/// Slots that inline attributes take where the inode does not say.
+pub const INLINE_XATTR_SLOTS: usize = 50;
+/// Most bytes of extra attributes.
+pub const EXTRA_ATTR_MAX_BYTES: usize = 36;
+
+/// What [`InodeBlock::inline`] may say.
+pub mod inline_flag {
+    /// Attributes stand in the last slots.
+    pub const XATTR: u8 = 0x1;
+    /// The data stands in the slots.
+    pub const DATA: u8 = 0x2;
+    /// The entries of the directory stand in the slots.
+    pub const DENTRY: u8 = 0x4;
+    /// Inline data is there.
+    pub const DATA_EXIST: u8 = 0x8;
+    /// Extra attributes stand in the first slots.
+    pub const EXTRA_ATTR: u8 = 0x20;
+}
+
+/// What [`InodeBlock::advise`] may say.
+pub mod advise_flag {
+    /// The content is encrypted.
+    pub const ENCRYPT: u8 = 0x4;
+}
+
+/// What [`InodeBlock::flags`] may say.
+pub mod inode_flag {
+    /// The file is compressed.
+    pub const COMPRESSED: u32 = 0x4;
+    /// The directory ignores case.
+    pub const CASEFOLD: u32 = 0x4000_0000;
+}
+
+/// A hint: a run of pages in blocks that follow each other. Never needed; must be right if `pages` is not 0.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct ExtentHint {
+    pub page: U32,
+    pub addr: U32,
+    pub pages: U32,
+}
+
+/// An inode: 4096 bytes with its footer.
+///
+/// The slots of `addr` hold, in this order: extra attributes, then pointers or one empty slot and inline content, then
+/// inline attributes.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+pub struct InodeBlock {
+    pub mode: U16,
+    pub advise: u8,
+    pub inline: u8,
+    pub uid: U32,
+    pub gid: U32,
+    pub links: U32,
+    pub size_bytes: U64,
+    pub blocks: U64,
+    pub atime: U64,
+    pub ctime: U64,
+    pub mtime: U64,
+    pub atime_ns: U32,
+    pub ctime_ns: U32,
+    pub mtime_ns: U32,
+    pub generation: U32,
+    pub depth: U32,
+    pub xattr_nid: U32,
+    pub flags: U32,
+    pub parent: U32,
+    pub name_bytes: U32,
+    pub name: [u8; 255],
+    pub dir_level: u8,
+    pub extent: ExtentHint,
+    pub addr: [U32; INODE_POINTERS],
+    pub nid: [U32; 5],
+    pub footer: NodeFooter,
+}
+
+/// Extra attributes, as far as the inode says it has them.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+pub struct ExtraAttr {
+    pub extra_bytes: U16,
+    pub inline_xattr_slots: U16,
+    pub project: U32,
+    pub checksum: U32,
+    pub crtime: U64,
+    pub crtime_ns: U32,
+    pub compressed_blocks: U64,
+    pub compress_algorithm: u8,
+    pub log_cluster: u8,
+    pub compress_flag: U16,
+}
+
+/// Byte of the inode at which its slots begin, and its extra attributes.
+pub const SLOTS_OFFSET_BYTES: usize = 360;
+/// Byte of the inode at which its checksum is.
+pub const INODE_CHECKSUM_OFFSET_BYTES: usize = 368;
+
+const _: () = {
+    assert!(size_of::<InodeBlock>() == super::BLOCK_BYTES);
+    assert!(std::mem::offset_of!(InodeBlock, name) == 92);
+    assert!(std::mem::offset_of!(InodeBlock, addr) == SLOTS_OFFSET_BYTES);
+    assert!(std::mem::offset_of!(InodeBlock, nid) == 4052);
+    assert!(size_of::<ExtraAttr>() == EXTRA_ATTR_MAX_BYTES);
+};

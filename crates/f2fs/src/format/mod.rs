@@ -1,0 +1,44 @@
+//! The media: layouts alone, little-endian, as Linux and f2fs-tools have them. What a field means to the engine is said where it is used.
+//!
+//! A block has 4 KiB, a segment 512 blocks. The device holds, in this order: two copies of the superblock, the checkpoint packs, SIT (which
+//! blocks of a segment are live), NAT (where a node is), SSA (whose a block is), and the main area with nodes and data.
+//!
+//! Source      F2FS paper (FAST '15) section 2.1; Linux `Documentation/filesystems/f2fs.rst`.
+
+mod checkpoint;
+mod dentry;
+mod inode;
+mod nat;
+mod node;
+mod sit;
+mod summary;
+mod superblock;
+mod xattr;
+
+pub use checkpoint::*;
+pub use dentry::*;
+pub use inode::*;
+pub use nat::*;
+pub use node::*;
+pub use sit::*;
+pub use summary::*;
+pub use superblock::*;
+pub use xattr::*;
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 4096;
+/// Blocks of a segment.
+pub const SEGMENT_BLOCKS: u32 = 512;
+
+/// A block's bytes.
+pub type Block = [u8; BLOCK_BYTES];
+
+/// Bit `index` of a bitmap whose first bit is the highest of the first byte (SIT and version bitmaps).
+pub fn bit_msb(bitmap: &[u8], index: usize) -> bool {
+    bitmap.get(index / 8).is_some_and(|byte| byte & (0x80 >> (index % 8)) != 0)
+}
+
+/// Bit `index` of a bitmap whose first bit is the lowest of the first byte (directories).
+pub fn bit_lsb(bitmap: &[u8], index: usize) -> bool {
+    bitmap.get(index / 8).is_some_and(|byte| byte & (1 << (index % 8)) != 0)
+}

@@ -1,0 +1,64 @@
+//! Nodes: inodes, blocks of pointers, blocks of attributes. All end in the same footer.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Pointers of a direct node, and nodes of an indirect one.
+pub const NODE_POINTERS: usize = 1018;
+/// Bytes of a node before its footer.
+pub const NODE_BODY_BYTES: usize = 4072;
+
+/// What [`NodeFooter::flag`] may say in its low bits; from bit 3 on it holds the node's place in its file.
+pub mod node_flag {
+    /// The last node that an fsync wrote of a file.
+    pub const FSYNC: u32 = 0x2;
+    /// The inode's name is to be made again too.
+    pub const DENTRY: u32 = 0x4;
+}
+
+/// The end of every node.
+///
+/// | offset | field | guards against |
+/// |--------|-------|----------------|
+/// | 4072   | nid   | a table that names the wrong block |
+/// | 4076   | ino   | a node of another file |
+/// | 4084   | checkpoint_version | following a chain of nodes beyond those written since the last checkpoint |
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+pub struct NodeFooter {
+    /// Its number.
+    pub nid: U32,
+    /// Its inode.
+    pub ino: U32,
+    /// Flags and place.
+    pub flag: U32,
+    /// The checkpoint it was written after: version, and in the high word its checksum (`CRC_RECOVERY`).
+    pub checkpoint_version: U64,
+    /// Where the same log wrote its next node.
+    pub next: U32,
+}
+
+/// Any node.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+pub struct NodeBlock {
+    /// What it is follows from how it was reached.
+    pub body: [u8; NODE_BODY_BYTES],
+    /// The footer.
+    pub footer: NodeFooter,
+}
+
+/// A node of pointers: block addresses (direct) or node numbers (indirect).
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+pub struct PointerNode {
+    /// The pointers.
+    pub pointers: [U32; NODE_POINTERS],
+    /// The footer.
+    pub footer: NodeFooter,
+}
+
+const _: () = {
+    assert!(size_of::<NodeBlock>() == super::BLOCK_BYTES);
+    assert!(size_of::<PointerNode>() == super::BLOCK_BYTES);
+};

@@ -1,0 +1,137 @@
+//! The superblock: two copies, in blocks 0 and 1, each 1024 bytes into its block.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Byte in its block at which a superblock begins.
+pub const SUPERBLOCK_OFFSET_BYTES: usize = 1024;
+/// First word of a superblock.
+pub const MAGIC: u32 = 0xf2f5_2010;
+
+/// What [`Superblock::feature`] may say.
+pub mod feature {
+    /// Files may be encrypted.
+    pub const ENCRYPT: u32 = 0x1;
+    /// On a zoned device.
+    pub const ZONED: u32 = 0x2;
+    /// Inodes have attributes beyond the first layout.
+    pub const EXTRA_ATTR: u32 = 0x8;
+    /// Project quotas.
+    pub const PROJECT_QUOTA: u32 = 0x10;
+    /// Inodes carry a checksum.
+    pub const INODE_CHECKSUM: u32 = 0x20;
+    /// Inodes say how large their inline attributes are.
+    pub const FLEXIBLE_INLINE_XATTR: u32 = 0x40;
+    /// Quota files are inodes that the superblock names.
+    pub const QUOTA_INO: u32 = 0x80;
+    /// Inodes say when they were made.
+    pub const INODE_CRTIME: u32 = 0x100;
+    /// fsck has a directory for what it finds.
+    pub const LOST_FOUND: u32 = 0x200;
+    /// Files may be verified by the kernel.
+    pub const VERITY: u32 = 0x400;
+    /// The superblock has a checksum.
+    pub const SUPERBLOCK_CHECKSUM: u32 = 0x800;
+    /// Directories may ignore case.
+    pub const CASEFOLD: u32 = 0x1000;
+    /// Files may be compressed.
+    pub const COMPRESSION: u32 = 0x2000;
+    /// Made to be read only.
+    pub const READ_ONLY: u32 = 0x4000;
+
+    /// Names of all bits that have one, for messages.
+    pub const NAMES: [(u32, &str); 14] = [
+        (ENCRYPT, "encrypt"),
+        (ZONED, "blkzoned"),
+        (0x4, "atomic_write"),
+        (EXTRA_ATTR, "extra_attr"),
+        (PROJECT_QUOTA, "project_quota"),
+        (INODE_CHECKSUM, "inode_checksum"),
+        (FLEXIBLE_INLINE_XATTR, "flexible_inline_xattr"),
+        (QUOTA_INO, "quota"),
+        (INODE_CRTIME, "inode_crtime"),
+        (LOST_FOUND, "lost_found"),
+        (VERITY, "verity"),
+        (SUPERBLOCK_CHECKSUM, "sb_checksum"),
+        (CASEFOLD, "casefold"),
+        (COMPRESSION, "compression"),
+    ];
+}
+
+/// A further device of the file system.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+pub struct DeviceRecord {
+    /// Path at the time it was made; empty: no device.
+    pub path: [u8; 64],
+    /// Segments on it.
+    pub segments: U32,
+}
+
+/// The superblock: 3072 bytes.
+///
+/// | offset | field | guards against |
+/// |--------|-------|----------------|
+/// | 0      | magic | taking anything else for F2FS |
+/// | 44..96 | counts and places of the areas | reading one area as another: they must follow each other without a gap |
+/// | 2180   | feature | misreading what a later Linux wrote: unknown bits are refused |
+/// | 3068   | crc   | damage, where the feature is on |
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names are those of the kernel's documentation")]
+pub struct Superblock {
+    pub magic: U32,
+    pub major: U16,
+    pub minor: U16,
+    pub log_sector_bytes: U32,
+    pub log_sectors_per_block: U32,
+    pub log_block_bytes: U32,
+    pub log_blocks_per_segment: U32,
+    pub segments_per_section: U32,
+    pub sections_per_zone: U32,
+    pub checksum_offset: U32,
+    pub blocks: U64,
+    pub sections: U32,
+    pub segments: U32,
+    pub segments_checkpoint: U32,
+    pub segments_sit: U32,
+    pub segments_nat: U32,
+    pub segments_ssa: U32,
+    pub segments_main: U32,
+    pub segment0: U32,
+    pub checkpoint: U32,
+    pub sit: U32,
+    pub nat: U32,
+    pub ssa: U32,
+    pub main: U32,
+    pub root_ino: U32,
+    pub node_ino: U32,
+    pub meta_ino: U32,
+    pub uuid: [u8; 16],
+    pub volume_name: [U16; 512],
+    pub extensions: U32,
+    pub extension: [[u8; 8]; 64],
+    pub checkpoint_payload: U32,
+    pub version: [u8; 256],
+    pub init_version: [u8; 256],
+    pub feature: U32,
+    pub encryption_level: u8,
+    pub encryption_salt: [u8; 16],
+    pub devices: [DeviceRecord; 8],
+    pub quota_ino: [U32; 3],
+    pub hot_extensions: u8,
+    pub encoding: U16,
+    pub encoding_flags: U16,
+    pub reserved: [u8; 306],
+    pub crc: U32,
+}
+
+const _: () = {
+    assert!(size_of::<Superblock>() == 3072);
+    assert!(std::mem::offset_of!(Superblock, segment0) == 72);
+    assert!(std::mem::offset_of!(Superblock, uuid) == 108);
+    assert!(std::mem::offset_of!(Superblock, checkpoint_payload) == 1664);
+    assert!(std::mem::offset_of!(Superblock, feature) == 2180);
+    assert!(std::mem::offset_of!(Superblock, quota_ino) == 2745);
+    assert!(std::mem::offset_of!(Superblock, crc) == 3068);
+};

@@ -1,0 +1,190 @@
+//! An inode as the engine uses it: what is in its slots, checked once.
+//!
+//! Invariants  I1  extra attributes, pointers (or inline content) and inline attributes lie in the slots, in this order and without
+//!                 overlap.
+
+use crate::format::{
+    EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, INODE_POINTERS, InodeBlock, NodeBlock, advise_flag,
+    feature, inline_flag, inode_flag,
+};
+use crate::ids::Nid;
+use crate::node::inode_of;
+use heddle_vfs::{Attr, Error, FileKind, Ino, OFFSET_MAX_BYTES, Result, Time};
+use std::sync::Arc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Number of the root directory on the media.
+pub(crate) const ROOT: Nid = Nid(3);
+
+const SLOT_BYTES: usize = 4;
+
+/// The number that users see: the root is 1, as in every engine; 1 and 2 are no files here, and 3 is seen as 1.
+pub(crate) fn ino_of(nid: Nid) -> Ino {
+    if nid == ROOT { Ino::ROOT } else { Ino(u64::from(nid.0)) }
+}
+
+/// The number on the media.
+///
+/// # Errors
+/// [`Error::Stale`] for one that is no file's.
+pub(crate) fn nid_of(ino: Ino) -> Result<Nid> {
+    match ino {
+        Ino::ROOT => Ok(ROOT),
+        Ino(0..=3) => Err(Error::Stale),
+        Ino(number) => u32::try_from(number).map(Nid).map_err(|_| Error::Stale),
+    }
+}
+
+/// An inode that was looked at.
+#[derive(Clone)]
+pub(crate) struct Inode {
+    pub(crate) nid: Nid,
+    pub(crate) kind: FileKind,
+    pub(crate) size_bytes: u64,
+    node: Arc<NodeBlock>,
+    /// Slots of extra attributes.
+    extra: usize,
+    /// Slots of inline attributes.
+    inline_xattrs: usize,
+    has_crtime: bool,
+}
+
+impl Inode {
+    /// Looks at a node that is an inode, of a file system with these features.
+    pub(crate) fn of(node: Arc<NodeBlock>, features: u32) -> Result<Inode> {
+        let block = inode_of(&node);
+        let nid = Nid(block.footer.ino.get());
+        let wrong = |what: String| Err(Error::Corrupt(format!("inode {}: {what}", nid.0)));
+        let Some(kind) = kind_of(block.mode.get()) else {
+            return wrong(format!("mode {:o} is of no kind of file", block.mode));
+        };
+        let size_bytes = block.size_bytes.get();
+        if size_bytes > OFFSET_MAX_BYTES {
+            return wrong(format!("a size of {size_bytes} bytes"));
+        }
+        let extra_bytes = if block.inline & inline_flag::EXTRA_ATTR != 0 {
+            usize::from(u16::from_le_bytes([block.addr.as_bytes()[0], block.addr.as_bytes()[1]]))
+        } else {
+            0
+        };
+        if extra_bytes > EXTRA_ATTR_MAX_BYTES || !extra_bytes.is_multiple_of(SLOT_BYTES) {
+            return wrong(format!("extra attributes of {extra_bytes} bytes"));
+        }
+        let has_crtime = features & feature::INODE_CRTIME != 0
+            && extra_bytes >= std::mem::offset_of!(ExtraAttr, compressed_blocks);
+        let extra = extra_bytes / SLOT_BYTES;
+        let mut inode = Inode { nid, kind, size_bytes, node, extra, inline_xattrs: 0, has_crtime };
+        inode.inline_xattrs = inode.find_inline_xattrs(features);
+        // The empty slot before inline content counts too.
+        if inode.extra + inode.inline_xattrs + 1 >= INODE_POINTERS {
+            return wrong(format!("inline attributes of {} slots", inode.inline_xattrs));
+        }
+        Ok(inode)
+    }
+
+    /// Slots at the end that hold no pointers.
+    fn find_inline_xattrs(&self, features: u32) -> usize {
+        if features & feature::FLEXIBLE_INLINE_XATTR != 0 && self.extra > 0 {
+            return usize::from(self.extra_attr().inline_xattr_slots.get());
+        }
+        if self.has(inline_flag::XATTR | inline_flag::DENTRY) { INLINE_XATTR_SLOTS } else { 0 }
+    }
+
+    /// Has it one of these flags?
+    pub(crate) fn has(&self, flags: u8) -> bool {
+        self.block().inline & flags != 0
+    }
+
+    pub(crate) fn block(&self) -> &InodeBlock {
+        inode_of(&self.node)
+    }
+
+    /// The extra attributes that it has; what it has not is zero.
+    fn extra_attr(&self) -> ExtraAttr {
+        let mut bytes = [0; EXTRA_ATTR_MAX_BYTES];
+        let len = self.extra * SLOT_BYTES;
+        bytes[..len].copy_from_slice(&self.block().addr.as_bytes()[..len]);
+        ExtraAttr::read_from_bytes(&bytes).unwrap_or_else(|_| ExtraAttr::new_zeroed())
+    }
+
+    /// The slot of the first pointer.
+    pub(crate) fn first_pointer(&self) -> usize {
+        self.extra
+    }
+
+    /// Pointers that are in the inode.
+    pub(crate) fn pointers(&self) -> usize {
+        INODE_POINTERS - self.extra - self.inline_xattrs
+    }
+
+    /// The bytes of inline data or entries: all slots of pointers but the first.
+    pub(crate) fn inline_content(&self) -> &[u8] {
+        let start = (self.extra + 1) * SLOT_BYTES;
+        &self.block().addr.as_bytes()[start..(INODE_POINTERS - self.inline_xattrs) * SLOT_BYTES]
+    }
+
+    /// The bytes of inline attributes.
+    pub(crate) fn inline_xattr_bytes(&self) -> &[u8] {
+        let slots = if self.has(inline_flag::XATTR) { self.inline_xattrs } else { 0 };
+        &self.block().addr.as_bytes()[(INODE_POINTERS - slots) * SLOT_BYTES..]
+    }
+
+    /// Refuses what this engine cannot make sense of.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`].
+    pub(crate) fn readable(&self) -> Result<()> {
+        let block = self.block();
+        if block.advise & advise_flag::ENCRYPT != 0 {
+            return Err(Error::NotSupported(
+                "encrypted files: mount the image with Linux, which has the key",
+            ));
+        }
+        if block.flags.get() & inode_flag::COMPRESSED != 0 && self.kind == FileKind::Regular {
+            return Err(Error::NotSupported("compressed files: mount the image with Linux"));
+        }
+        if block.flags.get() & inode_flag::CASEFOLD != 0 && self.kind == FileKind::Directory {
+            return Err(Error::NotSupported("directories that ignore case: mount the image with Linux"));
+        }
+        Ok(())
+    }
+
+    /// What `stat` tells.
+    pub(crate) fn attr(&self) -> Attr {
+        let block = self.block();
+        let time = |secs: u64, nanos: u32| Time::from_parts(secs as i64, nanos.min(999_999_999));
+        let ctime = time(block.ctime.get(), block.ctime_ns.get());
+        let extra = self.extra_attr();
+        Attr {
+            ino: ino_of(self.nid),
+            generation: u64::from(block.generation.get()),
+            kind: self.kind,
+            perm: block.mode.get() & 0o7777,
+            nlink: block.links.get(),
+            uid: block.uid.get(),
+            gid: block.gid.get(),
+            rdev: self.rdev(),
+            size_bytes: self.size_bytes,
+            // The inode itself is counted on the media, and nowhere else.
+            blocks_512: block.blocks.get().saturating_sub(1).saturating_mul(8),
+            atime: time(block.atime.get(), block.atime_ns.get()),
+            mtime: time(block.mtime.get(), block.mtime_ns.get()),
+            ctime,
+            crtime: if self.has_crtime { time(extra.crtime.get(), extra.crtime_ns.get()) } else { ctime },
+        }
+    }
+
+    /// In the first slot the old form (8 bits each of major and minor), else in the second one the new form.
+    fn rdev(&self) -> u32 {
+        if !matches!(self.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            return 0;
+        }
+        let slot = |n: usize| self.block().addr[self.extra + n].get();
+        if slot(0) != 0 { slot(0) & 0xffff } else { slot(1) }
+    }
+}
+
+fn kind_of(mode: u16) -> Option<FileKind> {
+    let bits = u32::from(mode) & 0o170_000;
+    (1..=7).filter_map(FileKind::from_raw).find(|kind| kind.mode_bits() == bits)
+}

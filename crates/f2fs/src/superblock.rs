@@ -1,0 +1,188 @@
+//! The superblock that counts, and where the areas are.
+//!
+//! Invariants  S1  the areas of a [`Geometry`] follow each other without a gap and end within the device.
+//!             S2  SIT and SSA have an entry for every segment of the main area.
+
+use crate::checksum::{SEED, checksum};
+use crate::device::Device;
+use crate::error::{OpenError, feature_names};
+use crate::format::{
+    MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
+};
+use crate::ids::BlockAddr;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Features that change nothing for who reads, or that are refused file by file.
+const READ: u32 = feature::ENCRYPT
+    | 0x4
+    | feature::EXTRA_ATTR
+    | feature::PROJECT_QUOTA
+    | feature::INODE_CHECKSUM
+    | feature::FLEXIBLE_INLINE_XATTR
+    | feature::QUOTA_INO
+    | feature::INODE_CRTIME
+    | feature::LOST_FOUND
+    | feature::VERITY
+    | feature::SUPERBLOCK_CHECKSUM
+    | feature::CASEFOLD
+    | feature::COMPRESSION;
+
+/// Where everything is.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    /// Blocks of the file system.
+    pub blocks: u64,
+    /// Segments of a section, the unit of cleaning.
+    pub segments_per_section: u32,
+    /// First checkpoint pack; the second is a segment further.
+    pub checkpoint: BlockAddr,
+    /// Blocks of a pack that hold its version bitmaps, if its head has no room for them.
+    pub checkpoint_payload: u32,
+    /// Segment information table.
+    pub sit: BlockAddr,
+    /// Its segments, both copies.
+    pub sit_segments: u32,
+    /// Node address table.
+    pub nat: BlockAddr,
+    /// Its segments, both copies.
+    pub nat_segments: u32,
+    /// Segment summaries.
+    pub ssa: BlockAddr,
+    /// Nodes and data.
+    pub main: BlockAddr,
+    /// Segments of the main area.
+    pub main_segments: u32,
+}
+
+impl Geometry {
+    /// Is this a block of the main area?
+    pub(crate) fn in_main(&self, addr: BlockAddr) -> bool {
+        let end = u64::from(self.main.0) + u64::from(self.main_segments) * u64::from(SEGMENT_BLOCKS);
+        addr >= self.main && u64::from(addr.0) < end
+    }
+
+    /// Numbers that nodes can have.
+    pub(crate) fn nids(&self) -> u32 {
+        (self.nat_segments / 2).saturating_mul(SEGMENT_BLOCKS).saturating_mul(NAT_ENTRIES as u32)
+    }
+}
+
+/// Reads the first copy that is right.
+pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError> {
+    let image = || device.path().to_owned();
+    let mut wrong = Vec::new();
+    for copy in 0..2 {
+        let block = device.block(BlockAddr(copy)).map_err(|error| error.to_string());
+        let checked = block.and_then(|block| {
+            let bytes = &block[SUPERBLOCK_OFFSET_BYTES..];
+            let (found, _) = Superblock::read_from_prefix(bytes).map_err(|error| error.to_string())?;
+            check(&found)?;
+            Ok(found)
+        });
+        match checked {
+            Ok(found) => {
+                refuse_unread(device, &found)?;
+                let geometry = geometry(&found, device.blocks())
+                    .map_err(|what| OpenError::Damaged { image: image(), what })?;
+                return Ok((found, geometry));
+            }
+            Err(why) => wrong.push(format!("copy {} of the superblock: {why}", copy + 1)),
+        }
+    }
+    Err(OpenError::NotF2fs { image: image(), why: wrong.join("; ") })
+}
+
+/// Is it one, and whole?
+fn check(found: &Superblock) -> Result<(), String> {
+    let magic = found.magic.get();
+    if magic != MAGIC {
+        return Err(format!("its first word is {magic:#x}, not {MAGIC:#x}"));
+    }
+    if found.feature.get() & feature::SUPERBLOCK_CHECKSUM != 0 {
+        let at = std::mem::offset_of!(Superblock, crc);
+        if found.checksum_offset.get() as usize != at {
+            return Err(format!("its checksum is said to be at byte {}", found.checksum_offset.get()));
+        }
+        if checksum(SEED, &found.as_bytes()[..at]) != found.crc.get() {
+            return Err("its checksum is wrong".into());
+        }
+    }
+    Ok(())
+}
+
+fn refuse_unread(device: &Device, found: &Superblock) -> Result<(), OpenError> {
+    let unsupported = |what: String| Err(OpenError::Unsupported { image: device.path().into(), what });
+    let unread = found.feature.get() & !READ;
+    if unread != 0 {
+        return unsupported(format!("features {}", feature_names(unread)));
+    }
+    if found.devices[0].path[0] != 0 {
+        return unsupported("more than one device".into());
+    }
+    let (block, segment) = (found.log_block_bytes.get(), found.log_blocks_per_segment.get());
+    if (block, segment) != (12, 9) {
+        return unsupported(format!(
+            "blocks of 2^{block} bytes, segments of 2^{segment} blocks (it reads 2^12 and 2^9)"
+        ));
+    }
+    Ok(())
+}
+
+fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometry, String> {
+    let inodes = (found.node_ino.get(), found.meta_ino.get(), found.root_ino.get());
+    if inodes != (1, 2, 3) {
+        return Err(format!("the superblock's inodes are {inodes:?}, not 1, 2 and 3"));
+    }
+    let geometry = Geometry {
+        blocks: found.blocks.get(),
+        segments_per_section: found.segments_per_section.get(),
+        checkpoint: BlockAddr(found.checkpoint.get()),
+        checkpoint_payload: found.checkpoint_payload.get(),
+        sit: BlockAddr(found.sit.get()),
+        sit_segments: found.segments_sit.get(),
+        nat: BlockAddr(found.nat.get()),
+        nat_segments: found.segments_nat.get(),
+        ssa: BlockAddr(found.ssa.get()),
+        main: BlockAddr(found.main.get()),
+        main_segments: found.segments_main.get(),
+    };
+    let areas = [
+        ("the checkpoints", geometry.checkpoint, found.segments_checkpoint.get(), geometry.sit),
+        ("the SIT", geometry.sit, geometry.sit_segments, geometry.nat),
+        ("the NAT", geometry.nat, geometry.nat_segments, geometry.ssa),
+        ("the SSA", geometry.ssa, found.segments_ssa.get(), geometry.main),
+    ];
+    for (area, start, segments, next) in areas {
+        if u64::from(start.0) + u64::from(segments) * u64::from(SEGMENT_BLOCKS) != u64::from(next.0) {
+            return Err(format!(
+                "{area}, {segments} segments from block {}, do not end at block {}",
+                start.0, next.0
+            ));
+        }
+    }
+    let main_blocks = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
+    let end = u64::from(geometry.main.0) + main_blocks;
+    if geometry.checkpoint.0 < 2 || end > geometry.blocks || geometry.blocks > device_blocks {
+        return Err(format!(
+            "the main area ends at block {end} of {}, the device at {device_blocks}: it was cut short, or the superblock is wrong",
+            geometry.blocks
+        ));
+    }
+    let (sit, nat) = (geometry.sit_segments, geometry.nat_segments);
+    let sit_room = u64::from(sit / 2) * u64::from(SEGMENT_BLOCKS) * SIT_ENTRIES as u64;
+    let ssa_room = u64::from(found.segments_ssa.get()) * u64::from(SEGMENT_BLOCKS);
+    let main = u64::from(geometry.main_segments);
+    let sizes_fit = found.segments_checkpoint.get() == 2
+        && sit.is_multiple_of(2)
+        && nat.is_multiple_of(2)
+        && nat > 0
+        && main > 0
+        && sit_room >= main
+        && ssa_room >= main
+        && geometry.checkpoint_payload < SEGMENT_BLOCKS
+        && geometry.segments_per_section > 0;
+    if !sizes_fit {
+        return Err("the sizes of its areas do not go together".into());
+    }
+    Ok(geometry)
+}

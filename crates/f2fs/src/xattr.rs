@@ -1,0 +1,142 @@
+//! Extended attributes, access lists included, from the inode's last slots and its attribute node.
+
+use crate::format::{NODE_BODY_BYTES, XATTR_MAGIC, XattrEntry, XattrHeader, xattr_prefix};
+use crate::ids::Nid;
+use crate::inode::Inode;
+use crate::media::Media;
+use heddle_vfs::acl::{Acl, Entry, Tag};
+use heddle_vfs::xattr::Xattrs;
+use heddle_vfs::{Error, Result, XattrName};
+use zerocopy::FromBytes;
+
+/// Entries begin at multiples of this.
+const ALIGN_BYTES: usize = 4;
+/// First word of an access list here; the attribute that users see has another.
+const ACL_VERSION: u32 = 1;
+
+impl Media {
+    /// The attributes of an inode. Those that only a kernel has a use for are left out.
+    pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
+        let mut bytes = inode.inline_xattr_bytes().to_vec();
+        let nid = Nid(inode.block().xattr_nid.get());
+        if nid != Nid::NONE {
+            let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+            bytes.extend(&node.body[..NODE_BODY_BYTES]);
+        }
+        parse(&bytes).map_err(|what| Error::Corrupt(format!("attributes of inode {}: {what}", inode.nid.0)))
+    }
+}
+
+fn parse(bytes: &[u8]) -> std::result::Result<Xattrs, String> {
+    let mut found = Xattrs::default();
+    let Ok((header, mut rest)) = XattrHeader::read_from_prefix(bytes) else { return Ok(found) };
+    if header.magic.get() != XATTR_MAGIC {
+        return Ok(found);
+    }
+    while let Ok((entry, behind)) = XattrEntry::read_from_prefix(rest) {
+        if entry.prefix == 0 {
+            break;
+        }
+        let (name_bytes, value_bytes) = (usize::from(entry.name_bytes), usize::from(entry.value_bytes.get()));
+        let whole = (size_of::<XattrEntry>() + name_bytes + value_bytes).next_multiple_of(ALIGN_BYTES);
+        let (Some(content), Some(next)) = (behind.get(..name_bytes + value_bytes), rest.get(whole..)) else {
+            return Err(format!(
+                "one of {name_bytes} and {value_bytes} bytes, where {} are left",
+                behind.len()
+            ));
+        };
+        let (name, value) = content.split_at(name_bytes);
+        put(&mut found, entry.prefix, name, value)?;
+        rest = next;
+    }
+    Ok(found)
+}
+
+fn put(found: &mut Xattrs, prefix: u8, name: &[u8], value: &[u8]) -> std::result::Result<(), String> {
+    let begin: &[u8] = match prefix {
+        xattr_prefix::USER => b"user.",
+        xattr_prefix::TRUSTED => b"trusted.",
+        xattr_prefix::SECURITY => b"security.",
+        xattr_prefix::ACL_ACCESS => return put_acl(found, XattrName::ACL_ACCESS, value),
+        xattr_prefix::ACL_DEFAULT => return put_acl(found, XattrName::ACL_DEFAULT, value),
+        _ => return Ok(()),
+    };
+    let whole = [begin, name].concat();
+    let name = XattrName::new(&whole).map_err(|error| format!("a name: {error}"))?;
+    found.put(name, value.to_vec()).map_err(|error| error.to_string())
+}
+
+fn put_acl(found: &mut Xattrs, name: XattrName<'static>, value: &[u8]) -> std::result::Result<(), String> {
+    let acl = acl_of(value).ok_or("an access list that is none")?;
+    found.put(name, acl.to_xattr()).map_err(|error| error.to_string())
+}
+
+/// Entries here have an id only where they name somebody.
+fn acl_of(value: &[u8]) -> Option<Acl> {
+    let (version, mut rest) = value.split_first_chunk()?;
+    (u32::from_le_bytes(*version) == ACL_VERSION).then_some(())?;
+    let mut entries = Vec::new();
+    while !rest.is_empty() {
+        let (short, behind) = rest.split_first_chunk::<4>()?;
+        let word = u64::from(u32::from_le_bytes(*short));
+        rest = behind;
+        let mut entry = Entry::from_word(word)?;
+        if matches!(entry.tag, Tag::User | Tag::Group) {
+            let (id, behind) = rest.split_first_chunk()?;
+            entry.id = u32::from_le_bytes(*id);
+            rest = behind;
+        }
+        entries.push(entry);
+    }
+    Acl::new(entries).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Vec<u8> {
+        let mut bytes = XATTR_MAGIC.to_le_bytes().to_vec();
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.resize(24, 0);
+        bytes
+    }
+
+    #[test]
+    fn entries_are_padded_to_words_and_end_with_zeros() {
+        let mut bytes = header();
+        bytes.extend([1, 1, 2, 0, b'a', 10, 20, 0]);
+        bytes.extend([6, 2, 0, 0, b'b', b'c', 0, 0]);
+        bytes.extend([7, 6, 1, 0]);
+        bytes.extend(b"advise\x01\0");
+        bytes.extend([0; 8]);
+        let found = parse(&bytes).unwrap();
+        let all: Vec<_> = found.iter().collect();
+        assert_eq!(all, [(&b"security.bc"[..], &[][..]), (&b"user.a"[..], &[10, 20][..])]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_damage_and_no_header_is_no_attribute() {
+        let mut bytes = header();
+        bytes.extend([1, 200, 2, 0, b'a', 10, 20, 0]);
+        assert!(parse(&bytes).unwrap_err().contains("200"));
+        assert!(parse(&[0; 200]).unwrap().is_empty());
+        assert!(parse(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_list_gets_the_form_that_users_know() {
+        let mut value = ACL_VERSION.to_le_bytes().to_vec();
+        for (tag, perm, id) in
+            [(1_u16, 6_u16, None), (2, 4, Some(1000_u32)), (4, 4, None), (16, 4, None), (32, 0, None)]
+        {
+            value.extend(tag.to_le_bytes());
+            value.extend(perm.to_le_bytes());
+            value.extend(id.map_or(Vec::new(), |id: u32| id.to_le_bytes().to_vec()));
+        }
+        let acl = acl_of(&value).unwrap();
+        assert_eq!(acl.entries().len(), 5);
+        assert_eq!(acl.entries()[1], Entry { tag: Tag::User, perm: 4, id: 1000 });
+        assert!(acl_of(&value[..value.len() - 1]).is_none());
+    }
+}
