@@ -1,6 +1,5 @@
 //! The engine behind the interface: reading. Every change is [`Error::ReadOnly`].
 
-use crate::format::NAT_ENTRIES;
 use crate::inode::{Inode, ino_of, nid_of};
 use crate::media::Media;
 use crate::volume::F2fs;
@@ -73,8 +72,6 @@ fn statfs(media: &Media, head: &crate::format::CheckpointHead) -> StatFs {
         name_max_bytes: heddle_vfs::NAME_MAX_BYTES as u32,
     }
 }
-
-const _: () = assert!(NAT_ENTRIES > 4);
 
 impl FileSystem for F2fs {
     fn statfs(&self) -> Result<StatFs> {

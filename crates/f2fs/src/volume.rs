@@ -4,7 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checksum::checksum;
 use crate::device::Device;
 use crate::error::{OpenError, feature_names};
-use crate::format::{SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature};
+use crate::format::{BLOCK_BYTES, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature};
 use crate::fsynced;
 use crate::inode::ROOT;
 use crate::media::Media;
@@ -12,6 +12,7 @@ use crate::nat::Nat;
 use crate::node::Nodes;
 use crate::superblock::{self, Geometry};
 use heddle_vfs::FileKind;
+use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -111,15 +112,13 @@ impl F2fs {
 
 /// Does this file or device begin as an F2FS image does? False also where it cannot be read.
 pub fn is_f2fs(path: &Path) -> bool {
-    let mut word = [0; 4];
-    let read = File::open(path).and_then(|file| {
-        // Either copy will do.
-        file.read_exact_at(&mut word, SUPERBLOCK_OFFSET_BYTES as u64)?;
-        if u32::from_le_bytes(word) != crate::format::MAGIC {
-            let second = crate::format::BLOCK_BYTES + SUPERBLOCK_OFFSET_BYTES;
-            file.read_exact_at(&mut word, second as u64)?;
-        }
-        Ok(())
-    });
-    read.is_ok() && u32::from_le_bytes(word) == crate::format::MAGIC
+    // A pipe would wait for who writes into it.
+    let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let Ok(file) = opened.map(File::from) else { return false };
+    // Either copy will do.
+    [0, BLOCK_BYTES].into_iter().any(|block| {
+        let mut word = [0; 4];
+        let read = file.read_exact_at(&mut word, (block + SUPERBLOCK_OFFSET_BYTES) as u64);
+        read.is_ok() && u32::from_le_bytes(word) == MAGIC
+    })
 }

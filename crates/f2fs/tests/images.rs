@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Image, Source};
-use heddle_f2fs::{F2fs, OpenError};
+use heddle_f2fs::{F2fs, OpenError, is_f2fs};
 use heddle_vfs::path::{resolve, resolve_nofollow};
 use heddle_vfs::{Cred, Error, FileSystem, Ino, Name, OpenFlags, SeekTarget};
 use std::os::unix::fs::FileExt;
@@ -128,6 +128,9 @@ fn what_is_no_image_is_refused_with_words() {
     file.set_len(8 << 20).unwrap();
     let refused = F2fs::open(&path).err().unwrap();
     assert!(matches!(refused, OpenError::NotF2fs { .. }), "{refused}");
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(!is_f2fs(&path) && !is_f2fs(&pipe) && !is_f2fs(dir.path()));
     assert!(matches!(F2fs::open(&dir.path().join("none")).err().unwrap(), OpenError::System { .. }));
     let source = Source::new();
     let Some(image) = Image::of(&source, &[]) else { return };
