@@ -12,6 +12,7 @@ mod floors;
 mod fsck_lies;
 mod fuzz;
 mod kill_loop;
+mod linux_f2fs;
 mod loom;
 mod pjdfstest;
 mod private;
@@ -111,6 +112,12 @@ const CHORES: &[Chore] = &[
         usage: "[TARGET…] [--seconds N] [--seed N] [--replay FILE…]",
         about: "hostile images, texts and requests, guided by what they reach (a minute of processor time a target)",
         run: fuzz::chore,
+    },
+    Chore {
+        name: "linux-f2fs",
+        usage: "[--pack]",
+        about: "Linux writes F2FS images in a virtual machine, the flash engine reads them (needs qemu-system-x86, a network)",
+        run: linux_f2fs::chore,
     },
     Chore {
         name: "floors",

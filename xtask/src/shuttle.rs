@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::process;
 
 const SEEDS: u64 = 50_000;
-const SEEDS_IN_TEST: u64 = 500;
+const SEEDS_IN_TEST: u64 = 300;
 
 /// `cargo xtask shuttle [--seeds N]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {

@@ -21,6 +21,8 @@ use zerocopy::FromBytes;
 
 /// Levels that a directory can have.
 const LEVELS_MAX: u32 = 63;
+/// Places of names that are newer than the checkpoint: behind those of any block.
+const NEWER_PLACE: u64 = 1 << 60;
 
 /// An entry.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +118,9 @@ impl Media {
     /// The inode behind a name (`..` included), and what it is.
     pub(crate) fn look_up(&self, dir: &Inode, name: &[u8]) -> Result<Option<(Nid, FileKind)>> {
         dir.readable()?;
+        if let Some(newer) = self.names.get(&dir.nid).and_then(|names| names.get(name)) {
+            return Ok(Some(*newer));
+        }
         let wanted = hash(name);
         let mut found = None;
         let mut is_it = |entry: Entry<'_>| {
@@ -148,10 +153,32 @@ impl Media {
         emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
     ) -> Result<()> {
         dir.readable()?;
+        let Some(newer) = self.names.get(&dir.nid) else {
+            return self.list_media(dir, from, emit).map(|_| ());
+        };
+        // A newer entry stands for the one on the media.
+        let mut others =
+            |entry: Entry<'_>| if newer.contains_key(entry.name) { Ok(false) } else { emit(entry) };
+        if self.list_media(dir, from, &mut others)? {
+            return Ok(());
+        }
+        for (place, (name, (nid, kind))) in (NEWER_PLACE..).zip(newer) {
+            if place >= from && emit(Entry { nid: *nid, kind: *kind, name, place, hash: 0 })? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries on the media; whether `emit` said true.
+    fn list_media(
+        &self,
+        dir: &Inode,
+        from: u64,
+        emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
+    ) -> Result<bool> {
         if dir.has(inline_flag::DENTRY) {
-            return Slots::inline(dir)?
-                .each(from.min(usize::MAX as u64) as usize, &mut |e| emit(e))
-                .map(|_| ());
+            return Slots::inline(dir)?.each(from.min(usize::MAX as u64) as usize, &mut |e| emit(e));
         }
         let end = dir.size_bytes.div_ceil(BLOCK_BYTES as u64);
         let (mut page, mut slot) = (from / DENTRY_SLOTS as u64, from as usize % DENTRY_SLOTS);
@@ -170,13 +197,13 @@ impl Media {
             for n in 0..blocks {
                 let block = self.dentries(run.addr.plus(n as u32))?;
                 if Slots::of_block(dir.nid, PageNo(page + n), &block).each(slot, &mut |e| emit(e))? {
-                    return Ok(());
+                    return Ok(true);
                 }
                 slot = 0;
             }
-            page += run.pages;
+            page += blocks;
         }
-        Ok(())
+        Ok(false)
     }
 
     /// A block of entries, unless it is missing.

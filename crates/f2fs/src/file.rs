@@ -1,7 +1,7 @@
 //! The bytes of a file: inline, or page by page. What has no block reads as zeros.
 
 use crate::format::{BLOCK_BYTES, inline_flag};
-use crate::ids::{BlockAddr, PageNo};
+use crate::ids::PageNo;
 use crate::inode::Inode;
 use crate::media::Media;
 use heddle_vfs::{Error, Result, SeekTarget};
@@ -53,12 +53,11 @@ impl Media {
         }
         let mut at = offset;
         while at < size {
-            let run = self.run(inode, PageNo(at / PAGE))?;
-            let is_data = !matches!(run.addr, BlockAddr::NULL | BlockAddr::NEW);
+            let (is_data, pages) = self.stretch(inode, PageNo(at / PAGE))?;
             if is_data == (target == SeekTarget::Data) {
                 return Ok(at);
             }
-            at = (at / PAGE).saturating_add(run.pages).saturating_mul(PAGE);
+            at = (at / PAGE).saturating_add(pages).saturating_mul(PAGE);
         }
         // The end of the file is a hole.
         if target == SeekTarget::Hole { Ok(size) } else { Err(Error::NoSuchOffset) }

@@ -1,27 +1,119 @@
-//! What was fsynced after the last checkpoint: nodes in the log of direct nodes, each leading to the next, for as
-//! long as they say that they were written after this very checkpoint. Linux takes them in when it mounts the image
-//! for writing; a reader of the checkpoint alone should know that there is more.
+//! What was fsynced after the last checkpoint, taken in as Linux does when it mounts the image for writing, but in memory alone.
+//!
+//! An fsync writes the nodes of the file into the log of direct nodes, each leading to the next, the last one marked.
+//! They say which checkpoint they were written after; the first that says another ends the chain. What follows a file's
+//! last mark was never acknowledged. The inode of a file that was made since bears another mark: its name is to be made
+//! too.
 //!
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
 use crate::checkpoint::Checkpoint;
 use crate::device::Device;
-use crate::format::{NodeBlock, SEGMENT_BLOCKS, checkpoint_flag, node_flag};
+use crate::format::{NatEntry, NodeBlock, NodeFooter, SEGMENT_BLOCKS, checkpoint_flag, node_flag};
 use crate::ids::{BlockAddr, Nid};
+use crate::inode::Inode;
+use crate::nat::Nat;
+use crate::node::inode_of;
 use crate::superblock::Geometry;
-use std::collections::BTreeSet;
+use heddle_vfs::{FileKind, NAME_MAX_BYTES, Name};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
 
 /// Which log of nodes it is.
 const WARM_NODES: usize = 1;
 
-/// Inodes of which something was fsynced after the checkpoint.
-pub(crate) fn inodes(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint) -> BTreeSet<Nid> {
+/// What is newer than the checkpoint.
+#[derive(Default)]
+pub(crate) struct Fsynced {
+    /// Where nodes are now.
+    pub(crate) nodes: Vec<(Nid, NatEntry)>,
+    /// Names of files that were made since, by directory.
+    pub(crate) names: HashMap<Nid, BTreeMap<Vec<u8>, (Nid, FileKind)>>,
+    /// Files that something was fsynced of.
+    pub(crate) inodes: u64,
+}
+
+/// A node of the chain. Of most the footer says enough.
+struct Link {
+    addr: BlockAddr,
+    footer: NodeFooter,
+    /// The inode that says a name.
+    made: Option<Arc<NodeBlock>>,
+}
+
+impl Link {
+    fn of(addr: BlockAddr, node: NodeBlock) -> Link {
+        let footer = node.footer.clone();
+        let made = footer.nid == footer.ino && footer.flag.get() & node_flag::DENTRY != 0;
+        Link { addr, footer, made: made.then(|| Arc::new(node)) }
+    }
+
+    fn ino(&self) -> Nid {
+        Nid(self.footer.ino.get())
+    }
+
+    fn is_marked(&self) -> bool {
+        self.footer.flag.get() & node_flag::FSYNC != 0
+    }
+}
+
+impl Fsynced {
+    pub(crate) fn read(
+        device: &Device,
+        geometry: &Geometry,
+        checkpoint: &Checkpoint,
+        nat: &Nat,
+        features: u32,
+    ) -> Fsynced {
+        let chain = chain(device, geometry, checkpoint);
+        let marks = chain.iter().enumerate().filter(|(_, link)| link.is_marked());
+        let last: HashMap<Nid, usize> = marks.map(|(n, link)| (link.ino(), n)).collect();
+        let mut found = Fsynced::default();
+        let mut inodes = BTreeSet::new();
+        for (n, link) in chain.iter().enumerate() {
+            let (nid, ino) = (Nid(link.footer.nid.get()), link.ino());
+            if last.get(&ino).is_none_or(|last| *last < n) {
+                continue;
+            }
+            let here =
+                nat.find(device, ino).is_ok_and(|entry| entry.addr.get() != 0 && entry.ino.get() == ino.0);
+            // Nodes of a file that nobody knows: it had no name any more when the inode could have told it.
+            if !here && link.made.is_none() && !inodes.contains(&ino) {
+                continue;
+            }
+            inodes.insert(ino);
+            let version = nat.find(device, nid).map_or(0, |entry| entry.version);
+            found.nodes.push((nid, NatEntry { version, ino: U32::new(ino.0), addr: U32::new(link.addr.0) }));
+            if let Some(node) = &link.made {
+                found.name(node, features);
+            }
+        }
+        found.inodes = inodes.len() as u64;
+        found
+    }
+
+    /// The name that an inode says it has.
+    fn name(&mut self, node: &Arc<NodeBlock>, features: u32) {
+        let block = inode_of(node);
+        let len = block.name_bytes.get() as usize;
+        let Ok(inode) = Inode::of(Arc::clone(node), features) else { return };
+        let name = &block.name[..len.min(NAME_MAX_BYTES)];
+        if Name::new(name).is_ok() {
+            let names = self.names.entry(Nid(block.parent.get())).or_default();
+            names.insert(name.to_vec(), (inode.nid, inode.kind));
+        }
+    }
+}
+
+/// The nodes that were written after the checkpoint, in their order.
+fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint) -> Vec<Link> {
     let head = &checkpoint.head;
     let (segment, offset) = (head.node_segment[WARM_NODES].get(), head.node_offset[WARM_NODES].get());
-    let mut found = BTreeSet::new();
+    let mut chain = Vec::new();
     if segment >= geometry.main_segments {
-        return found;
+        return chain;
     }
     let mut addr = geometry.main.plus(segment * SEGMENT_BLOCKS + u32::from(offset));
     let mut seen = BTreeSet::new();
@@ -32,12 +124,11 @@ pub(crate) fn inodes(device: &Device, geometry: &Geometry, checkpoint: &Checkpoi
         else {
             break;
         };
-        if node.footer.flag.get() & node_flag::FSYNC != 0 {
-            found.insert(Nid(node.footer.ino.get()));
-        }
-        addr = BlockAddr(node.footer.next.get());
+        let next = BlockAddr(node.footer.next.get());
+        chain.push(Link::of(addr, node));
+        addr = next;
     }
-    found
+    chain
 }
 
 /// Was a node that says this written after the checkpoint?

@@ -1,19 +1,19 @@
 //! The flash engine: F2FS, compatible on disk with Linux, in user space.
 //!
-//! So far it reads: any image that mkfs.f2fs made and Linux wrote, as its last checkpoint has it, with inline data
-//! and entries, all levels of nodes, extended attributes and access lists. It refuses, file by file, what it has no
-//! key or method for (encryption, compression, directories that ignore case), and whole images with features that
-//! it does not know.
+//! So far it reads: any image that mkfs.f2fs made and Linux wrote, as its last checkpoint has it and what was fsynced
+//! since, with inline data and entries, all levels of nodes, extended attributes and access lists. It refuses, file by
+//! file, what it has no key or method for (encryption, compression, directories that ignore case), and whole images
+//! with features that it does not know.
 //!
 //! From the media up: `format` (layouts alone) → `device` → `superblock`, `checkpoint` (what counts) → `nat`,
-//! `node` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
+//! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
 //!
 //! Fault model: every byte of the device may be anything. What contradicts itself is an error that names the
 //! structure; nothing here panics, loops without end, or takes memory as a field says without a bound.
 #![forbid(unsafe_code)]
 
 mod checkpoint;
-mod checksum;
+pub mod checksum;
 mod device;
 mod dir;
 mod error;

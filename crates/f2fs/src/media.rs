@@ -1,12 +1,15 @@
 //! What an open image consists of, and the two questions that everything else asks of it: which inode, and where is a page.
 
 use crate::device::Device;
+use crate::format::NodeBlock;
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
 use crate::map::route;
 use crate::node::{Nodes, pointers_of};
 use crate::superblock::Geometry;
-use heddle_vfs::{Error, Result};
+use heddle_vfs::{Error, FileKind, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use zerocopy::little_endian::U32;
 
 /// An open image.
@@ -15,6 +18,8 @@ pub(crate) struct Media {
     pub(crate) geometry: Geometry,
     pub(crate) features: u32,
     pub(crate) nodes: Nodes,
+    /// Names that are newer than the checkpoint, by directory.
+    pub(crate) names: HashMap<Nid, BTreeMap<Vec<u8>, (Nid, FileKind)>>,
 }
 
 /// Pages that follow each other in a file, in blocks that follow each other, or all of them without a block.
@@ -23,6 +28,29 @@ pub(crate) struct Run {
     /// Of the first page.
     pub(crate) addr: BlockAddr,
     pub(crate) pages: u64,
+}
+
+/// Who holds a pointer.
+enum Holder {
+    Inode,
+    Node(Arc<NodeBlock>),
+}
+
+impl Holder {
+    fn pointers<'a>(&'a self, inode: &'a Inode) -> &'a [U32] {
+        match self {
+            Holder::Inode => &inode.block().addr[inode.first_pointer()..][..inode.pointers()],
+            Holder::Node(node) => &pointers_of(node).pointers,
+        }
+    }
+}
+
+/// Where a page's pointer is.
+enum Pointer {
+    /// There is none for it, and for so many pages from it on.
+    Hole(u64),
+    /// In this slot.
+    At(Holder, usize),
 }
 
 impl Media {
@@ -37,25 +65,41 @@ impl Media {
 
     /// Where the page is, and how many that follow it are where they would be expected then; at least 1.
     pub(crate) fn run(&self, inode: &Inode, page: PageNo) -> Result<Run> {
-        let hole = |pages| Ok(Run { addr: BlockAddr::NULL, pages });
-        let Some(route) = route(page, inode.pointers()) else { return hole(u64::MAX) };
-        let Some(root) = route.root else {
-            let pointers = &inode.block().addr[inode.first_pointer()..][..inode.pointers()];
-            return self.run_of(inode.nid, &pointers[route.slot..]);
-        };
-        let mut nid = Nid(inode.block().nid[root].get());
-        if nid == Nid::NONE {
-            return hole(route.pages_left_under(0));
+        match self.pointer(inode, page)? {
+            Pointer::Hole(pages) => Ok(Run { addr: BlockAddr::NULL, pages }),
+            Pointer::At(node, slot) => self.run_of(inode.nid, &node.pointers(inode)[slot..]),
         }
-        let mut node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
-        for (level, index) in route.steps().iter().enumerate() {
-            nid = Nid(pointers_of(&node).pointers[*index].get());
-            if nid == Nid::NONE {
-                return hole(route.pages_left_under(level + 1));
+    }
+
+    /// Has the page a block, and of how many from it on, itself included, is the same known at one look; at least 1.
+    pub(crate) fn stretch(&self, inode: &Inode, page: PageNo) -> Result<(bool, u64)> {
+        Ok(match self.pointer(inode, page)? {
+            Pointer::Hole(pages) => (false, pages),
+            Pointer::At(node, slot) => {
+                let mut blocks = node.pointers(inode)[slot..].iter().map(|p| BlockAddr(p.get()).is_block());
+                let first = blocks.next().unwrap_or(false);
+                (first, 1 + blocks.take_while(|is_block| *is_block == first).count() as u64)
             }
-            node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+        })
+    }
+
+    /// The pointer that says where the page is.
+    fn pointer(&self, inode: &Inode, page: PageNo) -> Result<Pointer> {
+        let Some(route) = route(page, inode.pointers()) else { return Ok(Pointer::Hole(u64::MAX)) };
+        let Some(root) = route.root else { return Ok(Pointer::At(Holder::Inode, route.slot)) };
+        let mut nid = Nid(inode.block().nid[root].get());
+        for (level, index) in route.steps().iter().enumerate() {
+            if nid == Nid::NONE {
+                return Ok(Pointer::Hole(route.pages_left_under(level)));
+            }
+            let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+            nid = Nid(pointers_of(&node).pointers[*index].get());
         }
-        self.run_of(inode.nid, &pointers_of(&node).pointers[route.slot..])
+        if nid == Nid::NONE {
+            return Ok(Pointer::Hole(route.pages_left_under(route.steps().len())));
+        }
+        let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+        Ok(Pointer::At(Holder::Node(node), route.slot))
     }
 
     /// How far the pointers go on as the first one begins.

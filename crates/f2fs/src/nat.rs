@@ -23,6 +23,11 @@ impl Nat {
         Nat { start: geometry.nat, nids: geometry.nids(), bitmap, changes: changes.into_iter().collect() }
     }
 
+    /// Takes changes in that are newer than the checkpoint.
+    pub(crate) fn change(&mut self, newer: Vec<(Nid, NatEntry)>) {
+        self.changes.extend(newer);
+    }
+
     /// The entry of a node.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //!             open, so what is kept stays right.
 //! Invariants  N1  a node that is handed out lies in the main area and bears its number and its inode.
 
-use crate::checksum::checksum;
+use crate::checksum::of_inode;
 use crate::device::Device;
 use crate::format::{INODE_CHECKSUM_OFFSET_BYTES, InodeBlock, NodeBlock, PointerNode, inline_flag};
 use crate::ids::{BlockAddr, Nid};
@@ -107,17 +107,13 @@ impl Nodes {
         }
     }
 
-    /// The checksum that an inode bears, and the one that it should: over number, generation and the block, its own word as zero.
+    /// The checksum that an inode bears, and the one that it should.
     fn checksum_of(&self, inode: &InodeBlock) -> Option<(u32, u32)> {
         let seed = self.inode_seed?;
         let is_inode = inode.footer.nid == inode.footer.ino;
-        if !is_inode || inode.inline & inline_flag::EXTRA_ATTR == 0 {
-            return None;
-        }
-        let (bytes, at) = (inode.as_bytes(), INODE_CHECKSUM_OFFSET_BYTES);
-        let owner = checksum(checksum(seed, inode.footer.ino.as_bytes()), inode.generation.as_bytes());
-        let right = [&bytes[..at], &[0; 4], &bytes[at + 4..]].into_iter().fold(owner, checksum);
-        Some((bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word)), right))
+        let has_one = is_inode && inode.inline & inline_flag::EXTRA_ATTR != 0;
+        let stored = inode.as_bytes()[INODE_CHECKSUM_OFFSET_BYTES..].first_chunk().copied();
+        has_one.then(|| (u32::from_le_bytes(stored.unwrap_or_default()), of_inode(seed, inode)))
     }
 }
 

@@ -1,11 +1,11 @@
-//! Opening an image: superblock, checkpoint, node table, and a look at what was fsynced since.
+//! Opening an image: superblock, checkpoint, node table, and what was fsynced since.
 
 use crate::checkpoint::Checkpoint;
-use crate::checksum::checksum;
+use crate::checksum::inode_seed;
 use crate::device::Device;
 use crate::error::{OpenError, feature_names};
 use crate::format::{BLOCK_BYTES, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature};
-use crate::fsynced;
+use crate::fsynced::Fsynced;
 use crate::inode::ROOT;
 use crate::media::Media;
 use crate::nat::Nat;
@@ -56,7 +56,7 @@ pub struct Info {
     pub inodes: u32,
     /// Inodes without a name that were open.
     pub orphans: u64,
-    /// Inodes of which something was fsynced after the checkpoint; what that was is not seen here.
+    /// Inodes of which something was fsynced after the checkpoint.
     pub fsynced_inodes: u64,
 }
 
@@ -70,20 +70,21 @@ impl F2fs {
         let (superblock, geometry) = superblock::read(&device)?;
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
         let features = superblock.feature.get();
-        let inode_seed =
-            (features & feature::INODE_CHECKSUM != 0).then(|| checksum(u32::MAX, &superblock.uuid));
+        let inode_seed = (features & feature::INODE_CHECKSUM != 0).then(|| inode_seed(&superblock.uuid));
         let (bitmap, changes) =
             (std::mem::take(&mut checkpoint.nat_bitmap), std::mem::take(&mut checkpoint.nat_changes));
-        let nodes = Nodes::new(Nat::new(&geometry, bitmap, changes), inode_seed);
-        let fsynced_inodes = fsynced::inodes(&device, &geometry, &checkpoint).len() as u64;
-        let media = Media { device, geometry, features, nodes };
+        let mut nat = Nat::new(&geometry, bitmap, changes);
+        let fsynced = Fsynced::read(&device, &geometry, &checkpoint, &nat, features);
+        nat.change(fsynced.nodes);
+        let nodes = Nodes::new(nat, inode_seed);
+        let media = Media { device, geometry, features, nodes, names: fsynced.names };
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         match media.inode(ROOT) {
             Ok(root) if root.kind == FileKind::Directory => {}
             Ok(_) => return Err(damaged("the root is no directory".into())),
             Err(error) => return Err(damaged(format!("the root directory: {error}"))),
         }
-        Ok(F2fs { media, checkpoint, superblock, fsynced_inodes })
+        Ok(F2fs { media, checkpoint, superblock, fsynced_inodes: fsynced.inodes })
     }
 
     /// What it says of itself.

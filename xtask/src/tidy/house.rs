@@ -37,7 +37,7 @@ const ROOMS: &[Room] = &[
 
 const ENGINE: &[&str] = &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena"];
 const RIG: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem"];
-const FUZZ: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem", "heddle-crash"];
+const FUZZ: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-crash"];
 const BELOW_FRONT: &[&str] = &["heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-arena"];
 const EVERYTHING: &[&str] = &[
     "heddle-vfs",

@@ -63,7 +63,7 @@ fn text(flash: &Flash, info: &Info) -> String {
     let state = match (flash.clean, flash.fsynced_inodes) {
         (true, 0) => "clean".to_owned(),
         (_, 0) => "not unmounted".to_owned(),
-        (_, inodes) => format!("not unmounted; {inodes} inodes have something newer that was fsynced"),
+        (_, inodes) => format!("not unmounted; of {inodes} files something was fsynced after the checkpoint"),
     };
     let state = if flash.needs_fsck { format!("{state}; Linux asks for fsck.f2fs") } else { state };
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };

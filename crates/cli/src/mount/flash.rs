@@ -1,6 +1,6 @@
 //! An F2FS image, served for reading.
 //!
-//! No other process attaches to it, nothing is recovered: what is shown is its last checkpoint.
+//! No other process attaches to it, and what is recovered is recovered in memory: nothing is written.
 
 use super::options::Options;
 use super::{Args, ended, say_ended, say_ready, shown_as};
@@ -24,8 +24,7 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
     talk(&format!("{image}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));
     if info.fsynced_inodes > 0 {
         talk(&format!(
-            "{image}: was not unmounted; what {} files were given by fsync after that checkpoint is not shown. \
-             Mounted for writing by Linux, it takes that in",
+            "{image}: was not unmounted; of {} files what was fsynced after that checkpoint is shown too",
             info.fsynced_inodes
         ));
     }

@@ -1,6 +1,7 @@
 //! What is fed with hostile input, and what it promises.
 
 mod decoders;
+mod flash;
 mod language;
 mod mount;
 mod repair;
@@ -53,6 +54,12 @@ pub const TARGETS: &[Row] = &[
         about: "damaged images: fsck mends all it says it does, the image mounts, undamaged files are whole",
         short: 150,
         make: |wide| Box::new(repair::Repair::new(wide)),
+    },
+    Row {
+        name: "flash",
+        about: "F2FS images with forged fields: open, list, read",
+        short: 150,
+        make: |_| Box::new(flash::Flash::new()),
     },
     Row {
         name: "decoders",
