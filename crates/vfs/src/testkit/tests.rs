@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::Mutex;
@@ -86,9 +87,9 @@ fn a_planted_tear_is_caught() {
     assert!(report.torn > 0, "{report:?}");
 }
 
-/// A file that answers every third read with what it held before.
+/// A file that answers every third read with what it held some writes before: those have returned, however busy the machine is.
 struct Forgetful {
-    bytes: Mutex<(Vec<u8>, Vec<u8>)>,
+    bytes: Mutex<VecDeque<Vec<u8>>>,
     reads: AtomicU32,
 }
 
@@ -96,20 +97,22 @@ impl PositionalIo for &Forgetful {
     fn read_at(&self, buf: &mut [u8], _offset: u64) -> io::Result<usize> {
         let bytes = self.bytes.lock().unwrap();
         let old = self.reads.fetch_add(1, SeqCst).is_multiple_of(3);
-        buf.copy_from_slice(if old { &bytes.1 } else { &bytes.0 });
+        let held = if old { bytes.back() } else { bytes.front() };
+        buf.copy_from_slice(held.unwrap());
         Ok(buf.len())
     }
 
     fn write_at(&self, buf: &[u8], _offset: u64) -> io::Result<usize> {
         let mut bytes = self.bytes.lock().unwrap();
-        bytes.1 = std::mem::replace(&mut bytes.0, buf.to_vec());
+        bytes.pop_back();
+        bytes.push_front(buf.to_vec());
         Ok(buf.len())
     }
 }
 
 #[test]
 fn a_planted_return_of_an_old_write_is_caught() {
-    let file = Forgetful { bytes: Mutex::new((vec![0; 4096], vec![0; 4096])), reads: AtomicU32::new(1) };
+    let file = Forgetful { bytes: Mutex::new(vec![vec![0; 4096]; 8].into()), reads: AtomicU32::new(1) };
     let config = TornConfig { writers: 1, ..torn_config(SHAPES[0]) };
     let report = torn::check(&config, &|| Ok(Box::new(&file) as Box<dyn PositionalIo>)).unwrap();
     assert!(report.backwards > 0 && report.stale > 0 && report.torn == 0, "{report:?}");
