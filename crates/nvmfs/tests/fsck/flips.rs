@@ -120,7 +120,7 @@ fn flips_are_found_and_put_right(variant: Variant, stride: u64) {
 
 #[test]
 fn a_flipped_bit_of_any_structure_is_found_and_turned_back() {
-    each_variant(|variant| flips_are_found_and_put_right(variant, env("HEDDLE_FLIP_STRIDE", 1499)));
+    each_variant(|variant| flips_are_found_and_put_right(variant, env("HEDDLE_FLIP_STRIDE", 1259)));
 }
 
 #[test]
