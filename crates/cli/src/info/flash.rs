@@ -3,11 +3,10 @@
 use crate::output::{self, Sink};
 use crate::size::Size;
 use anyhow::Result;
+use heddle_f2fs::format::BLOCK_BYTES;
 use heddle_f2fs::{F2fs, Info};
 use serde::Serialize;
 use std::path::Path;
-
-const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Serialize)]
 struct Flash {
@@ -39,7 +38,7 @@ pub fn run(image: &Path, json: bool) -> Result<()> {
         output_version: 1,
         image: image.display().to_string(),
         variant: "f2fs",
-        size_bytes: info.geometry.blocks * BLOCK_BYTES,
+        size_bytes: info.geometry.blocks * BLOCK_BYTES as u64,
         uuid: info.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
         label: info.label.clone(),
         features: info.feature_names.clone(),
