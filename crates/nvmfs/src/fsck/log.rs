@@ -83,16 +83,31 @@ pub fn read(pass: &mut Pass<'_>, id: InodeId) -> Log {
         }
     }
     if pass.image.kind != LogKind::Tail {
-        no_tail(pass, &walk);
+        no_tail(pass, &walk, "in an image that has none");
+    } else if log.pages.is_empty() && !log.damaged {
+        tail_alone(pass, &walk, &mut log);
     }
     log
 }
 
-fn no_tail(pass: &mut Pass<'_>, walk: &Walk) {
+fn no_tail(pass: &mut Pass<'_>, walk: &Walk, why: &str) {
     let at = walk.at.plus(TAIL_WORD * 8);
     if pass.media.word(at) != 0 {
-        pass.issue(Code::TAIL, Spot::ino(walk.id.ino), "a tail pointer in an image that has none");
+        pass.issue(Code::TAIL, Spot::ino(walk.id.ino), format!("a tail pointer {why}"));
         pass.exact(at, vec![0]);
+    }
+}
+
+/// `nova`: a log without pages. A tail that leads to a page of it says that its head was lost; the head is durable before the tail.
+fn tail_alone(pass: &mut Pass<'_>, walk: &Walk, log: &mut Log) {
+    let raw = pass.media.word(walk.at.plus(TAIL_WORD * 8));
+    match pointer::decode_tail(pass.image.seed, walk.id, raw) {
+        Target::At((block, _)) if leads_to(pass, walk.id, 0, block) => {
+            let what = format!("no chain begins here, but the tail stands in block {}", block.0);
+            pass.issue(Code::HEAD, Spot::ino(walk.id.ino), what);
+            log.damaged = true;
+        }
+        _ => no_tail(pass, walk, "of a log without pages"),
     }
 }
 

@@ -46,6 +46,7 @@ pub fn read(
         Target::Bad => return Err(bad(id, "the pointer to the block of heads")),
     };
     let further = head_block.filter(|_| !planted(Bug::OnlyInlineChainsRead)).map_or(0, |_| HEADS_IN_BLOCK);
+    let mut blank = true;
     for number in 0..HEADS_INLINE + further {
         let raw = match (number.checked_sub(HEADS_INLINE), head_block) {
             (Some(n), Some(block)) => core.region.load_u64(block.pos().plus(u64::from(n) * 8)),
@@ -65,6 +66,11 @@ pub fn read(
             (found.pages, found.era),
             head_block,
         )?;
+        blank = false;
+    }
+    // A head is durable before the tail that leads into its chain.
+    if blank && scan(core).kind == LogKind::Tail && line[TAIL_WORD as usize] != 0 {
+        return Err(bad(id, "the tail pointer (its log has no head)"));
     }
     Ok(())
 }

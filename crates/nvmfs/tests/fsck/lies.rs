@@ -3,7 +3,7 @@
 
 use super::craft::{Craft, DIRECTORY};
 use super::crafted::rename_entry;
-use super::sample::{Sample, repaired};
+use super::sample::{Sample, image_bytes, region_of, repaired};
 use crate::common::{Short, each_variant, options};
 use heddle_nvmfs::format::inode::{FoundInode, InodeBase, TAIL_WORD};
 use heddle_nvmfs::format::page::{PageHeader, SLOTS, slot_pos};
@@ -199,6 +199,41 @@ fn a_torn_line_before_the_tail_is_damage_to_both_readings() {
         let (slot, ..) = craft.records(page).pop().unwrap();
         craft.store(slot_pos(page, slot).plus(16), 0);
         seen(&sample, Code::RECORD_GONE);
+    });
+}
+
+/// A file that nobody has written has no log, and the tail of a log without pages was not looked at: of all bits that flip, these alone
+/// were not found.
+#[test]
+fn a_flipped_tail_of_an_inode_without_a_log_is_turned_back() {
+    each_with(LogKind::Tail, |variant| {
+        let sample = Sample::new(variant);
+        let survey = sample.survey();
+        let logless =
+            |ino: Ino| survey.owners.iter().all(|owner| owner.what != format!("the log of inode {}", ino.0));
+        let bare: Vec<Ino> = sample.inos.values().copied().filter(|ino| logless(*ino)).collect();
+        assert!(!bare.is_empty(), "every file of the sample has a log");
+        for ino in bare {
+            let at = Craft::new(&sample).slot(ino).plus((8 + TAIL_WORD) * 8);
+            for bit in 0..64 {
+                Craft::new(&sample).store(at, 1 << bit);
+                let verdict = examine("flipped", &sample.region).unwrap();
+                assert!(verdict.issues.iter().any(|(issue, _)| issue.code == Code::TAIL), "bit {bit}");
+                assert!(mount(region_of(&image_bytes(&sample.region)), &options()).is_err(), "bit {bit}");
+                assert_eq!(repaired(&sample.region, &verdict).load_u64(at), 0);
+            }
+            Craft::new(&sample).store(at, 0);
+        }
+    });
+}
+
+/// A head that is gone made a log that never was, though the tail still stood in one of its pages.
+#[test]
+fn a_log_without_a_head_is_missed_where_its_tail_stands() {
+    each_with(LogKind::Tail, |variant| {
+        mended(variant, Code::HEAD, &["/victim"], |craft, sample| {
+            craft.store(craft.slot(sample.ino("/victim")).plus(8 * 8), 0);
+        });
     });
 }
 
