@@ -165,6 +165,15 @@ pub(crate) fn fence_unless(bug: Bug, region: &Region) {
     }
 }
 
+/// Fences behind a copy of data and waits for it, unless leaving that out is the bug.
+#[inline(always)]
+pub(crate) fn wait_unless(bug: Bug, region: &Region) {
+    if !planted(bug) {
+        // PERSIST: the caller says what; it asked for the fence.
+        region.fence_and_wait();
+    }
+}
+
 /// Stores and starts the write-back, unless leaving that out is the bug.
 #[inline(always)]
 pub(crate) fn flushed_unless(bug: Bug, store: impl FnOnce()) {

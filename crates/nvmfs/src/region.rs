@@ -144,6 +144,12 @@ mod model {
             fence(Release);
         }
 
+        #[track_caller]
+        pub fn fence_and_wait(&self) {
+            // PERSIST: the caller says what.
+            self.fence();
+        }
+
         /// A model has no pages.
         pub fn expect_stores(&self, _at: Pos, _len_bytes: u64) {}
 

@@ -21,7 +21,7 @@ use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
-use crate::planted::{Bug, fence_unless, planted};
+use crate::planted::{Bug, fence_unless, planted, wait_unless};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
@@ -116,7 +116,7 @@ fn write_page(
     let guess = saying(cell.lv().version().max(inode.vi.floor()).next());
     let mut line = write_line(next.seed, next.slot, guard.id, &guess, block, mtime);
     // PERSIST: data before the record that names it; also D15 for what the last operation freed.
-    fence_unless(Bug::DataFenceMissing, &core.region);
+    wait_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     guard.lane.begin(inode.ino, page, PageNo(page.0 + 1));
     let before = lock_cell(core, cell, guard.id);
@@ -213,7 +213,7 @@ fn prepare(
         }
     };
     // PERSIST: data and fresh log pages before the records that name them; also D15 for what the last operation freed.
-    fence_unless(Bug::DataFenceMissing, &core.region);
+    wait_unless(Bug::DataFenceMissing, &core.region);
     settle_limbo(core.free_map(), guard.own);
     step(Step::Filled);
     Ok(Prepared { list, edges })

@@ -95,6 +95,11 @@ impl Cpu {
         unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
     }
 
+    /// The same: this barrier lets no instruction pass.
+    pub(crate) fn fence_and_wait(self) {
+        self.fence();
+    }
+
     /// Copies out of memory that others may be writing. How many bytes it could not store ([`super::after_fault`]); else 0.
     ///
     /// # Safety

@@ -115,6 +115,15 @@ impl Cpu {
         unsafe { asm!("sfence", options(nostack, preserves_flags)) };
     }
 
+    /// As [`Cpu::fence`], and this thread does nothing else before: an instruction with a lock waits for every store before it, those past the
+    /// cache included.
+    #[inline]
+    pub(crate) fn fence_and_wait(self) {
+        self.fence();
+        // SAFETY: changes no bit of the stack; without `nostack` there is no red zone under it.
+        unsafe { asm!("lock or dword ptr [rsp], 0") };
+    }
+
     /// Copies out of memory that others may be writing. How many bytes it could not store ([`super::after_fault`]); else 0.
     ///
     /// # Safety
