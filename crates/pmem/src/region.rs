@@ -320,9 +320,8 @@ impl Region {
         }
     }
 
-    /// As [`Region::fence`], and this thread does nothing else before. Worth it behind a large copy past the cache, where stores to cached lines
-    /// follow: on some processors (Intel's of 2023) these cost several times as much while the copy is still on its way to the
-    /// memory.
+    /// As [`Region::fence`], and this thread does nothing else before. Worth it behind a large copy past the cache, where stores to
+    /// cached lines follow: with some processors (Intel's of 2023) all of it takes longer otherwise.
     #[inline]
     pub fn fence_and_wait(&self) {
         #[cfg(shuttle)]

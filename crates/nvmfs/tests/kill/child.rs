@@ -38,7 +38,7 @@ pub fn work_until_killed(place: &Path) {
 
 pub struct Files {
     pages: Handle,
-    log: Handle,
+    pub log: Handle,
     old: Ino,
     new: Ino,
 }

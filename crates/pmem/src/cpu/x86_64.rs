@@ -115,8 +115,8 @@ impl Cpu {
         unsafe { asm!("sfence", options(nostack, preserves_flags)) };
     }
 
-    /// As [`Cpu::fence`], and this thread does nothing else before: an instruction with a lock waits for every store before it, those past the
-    /// cache included.
+    /// As [`Cpu::fence`], and this thread does nothing else before: an instruction with a lock waits for every store before it,
+    /// those past the cache included.
     #[inline]
     pub(crate) fn fence_and_wait(self) {
         self.fence();
