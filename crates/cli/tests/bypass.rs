@@ -211,6 +211,27 @@ fn members_of_the_attach_group_are_served_though_they_may_not_read_the_image() {
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
 }
 
+/// stress-ng kills its children, one of them while it wrote its line: the next process's stood behind the beginning of that one.
+#[test]
+fn a_report_goes_on_in_a_line_of_its_own_behind_one_that_was_cut() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    build_preload();
+    let (report, file) = (place.path("report"), mounted.path("file"));
+    for before in ["", "{\"pid\":1,\"program\":\"/bin/"] {
+        fs::write(&report, before).unwrap();
+        let write = ["run", "--", "dd", "if=/dev/zero", "bs=4096", "count=3", "status=none"];
+        let to = format!("of={}", file.display());
+        went_well(&command(&[&write[..], &[&to]].concat()).env("HEDDLE_REPORT", &report).output().unwrap());
+        let text = fs::read_to_string(&report).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 1 + usize::from(!before.is_empty()), "{text}");
+        let last: serde_json::Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+        assert_eq!(last["opened"], 1, "{text}");
+    }
+}
+
 /// What databases do before they read: the kernel's read-ahead would fill its pages, which count as a mapping.
 const ADVICE: &str = "
 import ctypes, os, sys

@@ -118,17 +118,29 @@ pub fn write() {
         return;
     }
     let Some(_busy) = crate::thread::Busy::enter() else { return };
-    let line = line();
+    let mut line = line();
     use std::os::unix::ffi::OsStrExt;
-    let flags = rustix::fs::OFlags::WRONLY
-        | rustix::fs::OFlags::APPEND
-        | rustix::fs::OFlags::CREATE
-        | rustix::fs::OFlags::CLOEXEC;
-    if let Ok(file) = rustix::fs::open(path.as_bytes(), flags, rustix::fs::Mode::from_raw_mode(0o644)) {
+    let more = rustix::fs::OFlags::APPEND | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::CLOEXEC;
+    let open =
+        |access| rustix::fs::open(path.as_bytes(), access | more, rustix::fs::Mode::from_raw_mode(0o644));
+    let file = open(rustix::fs::OFlags::RDWR).or_else(|_| open(rustix::fs::OFlags::WRONLY));
+    if let Ok(file) = file {
+        // Who was killed while he wrote, or met his limit of a file's size, left a line without an end.
+        if !ends_a_line(&file) {
+            line.insert(0, '\n');
+        }
         // One write: lines of several processes stay whole. Without it there is no report; the program goes on.
         let _ = rustix::io::write(&file, line.as_bytes());
     }
     records().for_each(|r| r.counts.clear());
+}
+
+/// Does the file end with a line's end, or is it empty? True also where that cannot be known.
+fn ends_a_line(file: &rustix::fd::OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else { return true };
+    let mut last = [b'\n'];
+    let at = (stat.st_size as u64).saturating_sub(1);
+    rustix::io::pread(file, &mut last, at).is_err() || last == *b"\n"
 }
 
 fn line() -> String {
