@@ -1,6 +1,7 @@
-//! The device: a file or a block device, read in whole blocks.
+//! The device: a file or a block device, read and written in whole blocks.
 //!
-//! It is held under a shared lock (flock(2)) for as long as it is open, so that two readers may have it and a writer may not.
+//! It is held under a lock (flock(2)) for as long as it is open: a shared one for reading, so that two readers may have it and a writer
+//! may not, an exclusive one for writing.
 
 use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
@@ -13,26 +14,56 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+/// What an image is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// What a device was given.
+#[cfg(feature = "testkit")]
+#[derive(Clone, Debug)]
+pub enum Traffic {
+    /// Blocks from this one on.
+    Write(BlockAddr, Vec<u8>),
+    /// What came before is durable.
+    Flush,
+}
+
 /// An open image.
 #[derive(Debug)]
 pub(crate) struct Device {
     file: File,
     path: PathBuf,
     blocks: u64,
+    #[cfg(feature = "testkit")]
+    pub(crate) traffic: std::sync::Mutex<Vec<Traffic>>,
 }
 
 impl Device {
-    /// Opens an image for reading.
-    pub(crate) fn open(path: &Path) -> std::result::Result<Device, OpenError> {
+    /// Opens an image.
+    pub(crate) fn open(path: &Path, access: Access) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
-        let mut file = File::open(path).map_err(fail("open"))?;
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
+        let writes = access == Access::Write;
+        let mut file = File::options().read(true).write(writes).open(path).map_err(fail("open"))?;
+        let lock = match access {
+            Access::Read => FlockOperation::NonBlockingLockShared,
+            Access::Write => FlockOperation::NonBlockingLockExclusive,
+        };
+        match flock(&file, lock) {
             Err(Errno::WOULDBLOCK) => return Err(OpenError::InUse { image: path.into() }),
             done => done.map_err(|errno| fail("lock")(errno.into()))?,
         }
         // Works for block devices too, of which the inode has no size.
         let bytes = file.seek(SeekFrom::End(0)).map_err(fail("find the size of"))?;
-        Ok(Device { file, path: path.into(), blocks: bytes / BLOCK_BYTES as u64 })
+        Ok(Device {
+            file,
+            path: path.into(),
+            blocks: bytes / BLOCK_BYTES as u64,
+            #[cfg(feature = "testkit")]
+            traffic: std::sync::Mutex::default(),
+        })
     }
 
     /// Whole blocks that it has.
@@ -51,6 +82,30 @@ impl Device {
         self.file.read_exact_at(into, at).map_err(|error| {
             Error::Io(format!("block {} of {} cannot be read: {error}", addr.0, self.path.display()))
         })
+    }
+
+    /// Writes blocks that follow each other; durable after the next [`Device::flush`].
+    pub(crate) fn write(&self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+        #[cfg(feature = "testkit")]
+        self.note(Traffic::Write(addr, bytes.to_vec()));
+        let at = u64::from(addr.0) * BLOCK_BYTES as u64;
+        self.file.write_all_at(bytes, at).map_err(|error| {
+            Error::Io(format!("block {} of {} cannot be written: {error}", addr.0, self.path.display()))
+        })
+    }
+
+    /// Everything that was written is durable when this returns.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let done = self.file.sync_data();
+        done.map_err(|error| Error::Io(format!("{} cannot be flushed: {error}", self.path.display())))?;
+        #[cfg(feature = "testkit")]
+        self.note(Traffic::Flush);
+        Ok(())
+    }
+
+    #[cfg(feature = "testkit")]
+    fn note(&self, traffic: Traffic) {
+        self.traffic.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(traffic);
     }
 
     /// Reads a block.

@@ -7,12 +7,13 @@
 //! Source      F2FS paper (FAST '15) section 2.2.3; Linux `Documentation/filesystems/f2fs.rst`, "Directory
 //! Structure".
 
+mod change;
 mod hash;
 
 use crate::format::{
     BLOCK_BYTES, DENTRY_NAME_BYTES, DENTRY_SLOTS, Dentry, DentryBlock, bit_lsb, inline_flag,
 };
-use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::ids::{Nid, PageNo};
 use crate::inode::Inode;
 use crate::media::Media;
 use hash::hash;
@@ -61,10 +62,9 @@ impl<'a> Slots<'a> {
     /// Inline entries fill what the inode has: as many slots as fit with a bit each, what is left over lies behind the bitmap.
     fn inline(inode: &'a Inode) -> Result<Slots<'a>> {
         let content = inode.inline_content();
-        let slot_bytes = size_of::<Dentry>() + DENTRY_NAME_BYTES;
-        let slots = content.len() * 8 / (slot_bytes * 8 + 1);
-        let bitmap = slots.div_ceil(8);
-        let (head, rest) = content.split_at(content.len() - slots * slot_bytes);
+        let (slots, bitmap) = inline_slots(content.len());
+        let (head, rest) =
+            content.split_at(content.len() - slots * (size_of::<Dentry>() + DENTRY_NAME_BYTES));
         let (entries, names) = <[Dentry]>::ref_from_prefix_with_elems(rest, slots)
             .map_err(|error| Error::Corrupt(format!("inode {}: inline entries: {error}", inode.nid.0)))?;
         Ok(Slots { nid: inode.nid, first: 0, bitmap: &head[..bitmap], entries, names })
@@ -106,6 +106,13 @@ impl<'a> Slots<'a> {
             ))),
         }
     }
+}
+
+/// Slots, and bytes of their bitmap, that fit inline.
+fn inline_slots(content_bytes: usize) -> (usize, usize) {
+    let slot_bits = (size_of::<Dentry>() + DENTRY_NAME_BYTES) * 8 + 1;
+    let slots = content_bytes * 8 / slot_bits;
+    (slots, slots.div_ceil(8))
 }
 
 fn kind_of(raw: u8) -> Option<FileKind> {
@@ -185,38 +192,30 @@ impl Media {
         // Nodes that lead to one another would make it endless; no directory has more blocks than there are.
         let mut blocks_left = self.geometry.blocks;
         while page < end {
-            let run = self.run(dir, PageNo(page))?;
-            if !run.addr.is_block() {
-                (page, slot) = (page.saturating_add(run.pages), 0);
+            let hole = self.hole(dir, PageNo(page))?;
+            if hole > 0 {
+                (page, slot) = (page.saturating_add(hole), 0);
                 continue;
             }
-            let blocks = run.pages.min(end - page);
-            blocks_left = blocks_left.checked_sub(blocks).ok_or_else(|| {
+            blocks_left = blocks_left.checked_sub(1).ok_or_else(|| {
                 Error::Corrupt(format!("directory {} has more blocks than the device", dir.nid.0))
             })?;
-            for n in 0..blocks {
-                let block = self.dentries(run.addr.plus(n as u32))?;
-                if Slots::of_block(dir.nid, PageNo(page + n), &block).each(slot, &mut |e| emit(e))? {
-                    return Ok(true);
-                }
-                slot = 0;
+            if let Some(block) = self.entries_of(dir, PageNo(page))?
+                && Slots::of_block(dir.nid, PageNo(page), &block).each(slot, &mut |e| emit(e))?
+            {
+                return Ok(true);
             }
-            page += blocks;
+            (page, slot) = (page + 1, 0);
         }
         Ok(false)
     }
 
     /// A block of entries, unless it is missing.
     fn entries_of(&self, dir: &Inode, page: PageNo) -> Result<Option<Box<DentryBlock>>> {
-        let run = self.run(dir, page)?;
-        run.addr.is_block().then(|| self.dentries(run.addr)).transpose()
-    }
-
-    fn dentries(&self, addr: BlockAddr) -> Result<Box<DentryBlock>> {
-        let block = self.device.block(addr)?;
+        let Some(block) = self.page(dir, page)? else { return Ok(None) };
         let copy =
             DentryBlock::read_from_bytes(&block[..]).map_err(|error| Error::Corrupt(error.to_string()))?;
-        Ok(Box::new(copy))
+        Ok(Some(Box::new(copy)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bytes of a file: inline, or page by page. What has no block reads as zeros.
 
-use crate::format::{BLOCK_BYTES, inline_flag};
+use crate::format::{BLOCK_BYTES, Block, inline_flag};
 use crate::ids::PageNo;
 use crate::inode::Inode;
 use crate::media::Media;
@@ -27,19 +27,31 @@ impl Media {
 
     fn read_pages(&self, inode: &Inode, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
         while !buf.is_empty() {
-            let run = self.run(inode, PageNo(offset / PAGE))?;
-            let skip = offset % PAGE;
-            let len = run.pages.saturating_mul(PAGE).saturating_sub(skip).min(buf.len() as u64) as usize;
-            let (now, rest) = std::mem::take(&mut buf).split_at_mut(len);
-            if run.addr.is_block() {
-                self.device.read(run.addr, skip as usize, now)?;
-            } else {
-                now.fill(0);
-            }
+            let (page, skip) = (PageNo(offset / PAGE), offset % PAGE);
+            let in_page = ((PAGE - skip) as usize).min(buf.len());
+            let copy = |block: &Block| buf[..in_page].copy_from_slice(&block[skip as usize..][..in_page]);
+            let len = match self.pages.with(inode.nid, page, copy) {
+                Some(()) => in_page,
+                None => self.read_run(inode, page, skip, buf)?,
+            };
             offset += len as u64;
-            buf = rest;
+            buf = &mut std::mem::take(&mut buf)[len..];
         }
         Ok(())
+    }
+
+    /// Reads from the device what lies together there, up to the next page that was changed; how many bytes.
+    fn read_run(&self, inode: &Inode, page: PageNo, skip: u64, buf: &mut [u8]) -> Result<usize> {
+        let run = self.run(inode, page)?;
+        let changed = self.pages.next_of(inode.nid, page).map_or(u64::MAX, |next| next.0 - page.0);
+        let bytes = run.pages.min(changed).saturating_mul(PAGE).saturating_sub(skip);
+        let len = bytes.min(buf.len() as u64) as usize;
+        if run.addr.is_block() {
+            self.device.read(run.addr, skip as usize, &mut buf[..len])?;
+        } else {
+            buf[..len].fill(0);
+        }
+        Ok(len)
     }
 
     /// Next data or hole at or after `offset`. A page that was only reserved counts as a hole.
@@ -53,7 +65,16 @@ impl Media {
         }
         let mut at = offset;
         while at < size {
-            let (is_data, pages) = self.stretch(inode, PageNo(at / PAGE))?;
+            let page = PageNo(at / PAGE);
+            let changed = self.pages.next_of(inode.nid, page);
+            let (is_data, pages) = match changed {
+                // It has its pointer, and no block yet.
+                Some(next) if next == page => (true, 1),
+                _ => {
+                    let (is_data, pages) = self.stretch(inode, page)?;
+                    (is_data, pages.min(changed.map_or(u64::MAX, |next| next.0 - page.0)))
+                }
+            };
             if is_data == (target == SeekTarget::Data) {
                 return Ok(at);
             }

@@ -1,7 +1,11 @@
-//! The engine behind the interface: reading. Every change is [`Error::ReadOnly`].
+//! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
 
+use crate::attrs::regular;
+use crate::ids::Nid;
 use crate::inode::{Inode, ino_of, nid_of};
+use crate::make::{now, set_time};
 use crate::media::Media;
+use crate::space::Counts;
 use crate::volume::F2fs;
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{
@@ -10,13 +14,9 @@ use heddle_vfs::{
 };
 
 impl F2fs {
-    fn inode(&self, ino: Ino) -> Result<Inode> {
-        self.media.inode(nid_of(ino)?)
-    }
-
     /// A directory that the caller may search.
-    fn directory(&self, cred: &Cred, ino: Ino) -> Result<Inode> {
-        let dir = self.inode(ino)?;
+    pub(crate) fn directory(&self, cred: &Cred, nid: Nid) -> Result<Inode> {
+        let dir = self.media.inode(nid)?;
         if dir.kind != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
@@ -24,7 +24,7 @@ impl F2fs {
         Ok(dir)
     }
 
-    fn check(&self, inode: &Inode, cred: &Cred, want: Permission) -> Result<()> {
+    pub(crate) fn check(&self, inode: &Inode, cred: &Cred, want: Permission) -> Result<()> {
         let attr = inode.attr();
         // A list is looked for only where it could decide.
         let list = !cred.is_root() && cred.uid != attr.uid && attr.perm & 0o070 != 0;
@@ -33,13 +33,16 @@ impl F2fs {
     }
 
     fn named(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Inode> {
+        let _inside = self.inside();
+        let parent = nid_of(parent)?;
+        let _shared = self.guards.shared(parent);
         let dir = self.directory(cred, parent)?;
         let (nid, _) = self.media.look_up(&dir, name)?.ok_or(Error::NotFound)?;
         self.child(&dir, nid)
     }
 
     /// The inode that an entry names.
-    fn child(&self, dir: &Inode, nid: crate::ids::Nid) -> Result<Inode> {
+    pub(crate) fn child(&self, dir: &Inode, nid: Nid) -> Result<Inode> {
         self.media.inode(nid).map_err(|error| match error {
             Error::Stale => {
                 Error::Corrupt(format!("directory {} names inode {}, which is free", dir.nid.0, nid.0))
@@ -48,26 +51,66 @@ impl F2fs {
         })
     }
 
-    /// An open file that may be read.
-    fn opened(&self, handle: &Handle) -> Result<Inode> {
-        let inode = self.inode(handle.ino)?;
-        if u64::from(inode.block().generation.get()) == handle.token { Ok(inode) } else { Err(Error::Stale) }
+    /// Asks something of an inode.
+    fn ask<R>(&self, ino: Ino, question: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
+        let _inside = self.inside();
+        let nid = nid_of(ino)?;
+        let _shared = self.guards.shared(nid);
+        question(&self.media.inode(nid)?)
+    }
+
+    /// Changes an inode that it has to itself.
+    fn alter<R>(&self, ino: Ino, change: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
+        let _inside = self.changing()?;
+        let nid = nid_of(ino)?;
+        let _locked = self.guards.alone(&[nid]);
+        change(&self.media.inode(nid)?)
+    }
+
+    /// Changes the content of an open file, which is made durable as far as memory demands it.
+    fn alter_content<R>(&self, handle: &Handle, change: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
+        if !handle.flags.write {
+            return Err(Error::BadHandle);
+        }
+        self.alter(handle.ino, |inode| {
+            is_of(handle, inode)?;
+            regular(inode)?;
+            let done = change(inode)?;
+            self.modified(inode, true)?;
+            self.media.relieve(inode.nid)?;
+            Ok(done)
+        })
+    }
+
+    fn subject_of<R>(&self, inode: &Inode, cred: &Cred, ask: impl FnOnce(Subject<'_>) -> R) -> R {
+        let attr = inode.attr();
+        let check = |want| self.check(inode, cred, want);
+        ask(Subject { kind: attr.kind, perm: attr.perm, owner: (attr.uid, attr.gid), check: &check })
     }
 }
 
+/// Is the inode the one that was opened?
+fn is_of(handle: &Handle, inode: &Inode) -> Result<()> {
+    if u64::from(inode.block().generation.get()) == handle.token { Ok(()) } else { Err(Error::Stale) }
+}
+
+/// A handle of an inode that is counted as open.
+fn handle_of(inode: &Inode, flags: OpenFlags) -> Handle {
+    Handle { ino: ino_of(inode.nid), flags, token: u64::from(inode.block().generation.get()) }
+}
+
 /// Free numbers, as far as blocks are left for them.
-fn statfs(media: &Media, head: &crate::format::CheckpointHead) -> StatFs {
-    let blocks_free = head.blocks_user.get().saturating_sub(head.blocks_valid.get());
+fn statfs(media: &Media, blocks_user: u64, counts: Counts) -> StatFs {
+    let blocks_free = blocks_user.saturating_sub(counts.blocks);
     // The first three numbers, and number 0, are no files.
     let numbers = u64::from(media.geometry.nids()).saturating_sub(4);
-    let inodes = u64::from(head.inodes_valid.get());
-    let inodes_free = numbers.saturating_sub(u64::from(head.nodes_valid.get())).min(blocks_free);
+    let inodes_free = numbers.saturating_sub(counts.nodes).min(blocks_free);
     StatFs {
         block_size_bytes: crate::format::BLOCK_BYTES as u32,
-        blocks_total: head.blocks_user.get(),
+        blocks_total: blocks_user,
         blocks_free,
         blocks_available: blocks_free,
-        inodes_total: inodes + inodes_free,
+        inodes_total: counts.inodes + inodes_free,
         inodes_free,
         name_max_bytes: heddle_vfs::NAME_MAX_BYTES as u32,
     }
@@ -75,7 +118,12 @@ fn statfs(media: &Media, head: &crate::format::CheckpointHead) -> StatFs {
 
 impl FileSystem for F2fs {
     fn statfs(&self) -> Result<StatFs> {
-        Ok(statfs(&self.media, &self.checkpoint.head))
+        let head = &self.ledger().checkpoint.head;
+        let counts = match &self.media.space {
+            Some(space) => space.counts(),
+            None => Counts::of(head),
+        };
+        Ok(statfs(&self.media, head.blocks_user.get(), counts))
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
@@ -83,9 +131,11 @@ impl FileSystem for F2fs {
     }
 
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
-        let dir = self.directory(cred, parent)?;
-        let (nid, kind) = self.media.look_up(&dir, name.bytes())?.ok_or(Error::NotFound)?;
-        Ok((ino_of(nid), kind))
+        self.ask(parent, |_| {
+            let dir = self.directory(cred, nid_of(parent)?)?;
+            let (nid, kind) = self.media.look_up(&dir, name.bytes())?.ok_or(Error::NotFound)?;
+            Ok((ino_of(nid), kind))
+        })
     }
 
     fn parent(&self, dir: Ino) -> Result<Ino> {
@@ -93,55 +143,87 @@ impl FileSystem for F2fs {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.inode(ino).map(|inode| inode.attr())
+        self.ask(ino, |inode| Ok(inode.attr()))
     }
 
     fn access(&self, cred: &Cred, ino: Ino, want: Permission) -> Result<()> {
-        self.check(&self.inode(ino)?, cred, want)
+        self.ask(ino, |inode| self.check(inode, cred, want))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let inode = self.inode(ino)?;
-        if inode.kind != FileKind::Symlink {
-            return Err(Error::InvalidArgument("not a symbolic link"));
-        }
-        // Paths are shorter than a block.
-        let mut target = vec![0; inode.size_bytes.min(crate::format::BLOCK_BYTES as u64) as usize];
-        let len = self.media.read(&inode, 0, &mut target)?;
-        target.truncate(len);
-        Ok(target)
+        self.ask(ino, |inode| {
+            if inode.kind != FileKind::Symlink {
+                return Err(Error::InvalidArgument("not a symbolic link"));
+            }
+            // Paths are shorter than a block.
+            let mut target = vec![0; inode.size_bytes.min(crate::format::BLOCK_BYTES as u64) as usize];
+            let len = self.media.read(inode, 0, &mut target)?;
+            target.truncate(len);
+            Ok(target)
+        })
     }
 
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
-        let inode = self.inode(ino)?;
-        match inode.kind {
-            FileKind::Directory if flags.write || flags.truncate => return Err(Error::IsDirectory),
-            FileKind::Regular | FileKind::Directory => {}
-            FileKind::Symlink => return Err(Error::Loop),
-            _ => return Err(Error::InvalidArgument("devices, pipes and sockets are opened by the kernel")),
+        let writes = flags.write || flags.truncate;
+        let check = |inode: &Inode| {
+            match inode.kind {
+                FileKind::Directory if writes => return Err(Error::IsDirectory),
+                FileKind::Regular | FileKind::Directory => {}
+                FileKind::Symlink => return Err(Error::Loop),
+                _ => {
+                    return Err(Error::InvalidArgument(
+                        "devices, pipes and sockets are opened by the kernel",
+                    ));
+                }
+            }
+            if writes {
+                self.media.space()?;
+                inode.writable()?;
+            }
+            inode.readable()?;
+            let read = if flags.read { Permission::READ.0 } else { 0 };
+            let write = if writes { Permission::WRITE.0 } else { 0 };
+            self.check(inode, cred, Permission(read | write))
+        };
+        if !flags.truncate {
+            return self.ask(ino, |inode| {
+                check(inode)?;
+                self.opened.add(inode.nid, false);
+                Ok(handle_of(inode, flags))
+            });
         }
-        if flags.write || flags.truncate {
-            return Err(Error::ReadOnly);
-        }
-        inode.readable()?;
-        let want = if flags.read { Permission::READ } else { Permission(0) };
-        self.check(&inode, cred, want)?;
-        Ok(Handle { ino, flags, token: u64::from(inode.block().generation.get()) })
+        self.alter(ino, |inode| {
+            check(inode)?;
+            self.media.resize(inode.nid, 0)?;
+            self.modified(inode, cred.is_root())?;
+            self.opened.add(inode.nid, false);
+            Ok(handle_of(inode, flags))
+        })
     }
 
-    fn release(&self, _handle: Handle) {}
+    fn release(&self, handle: Handle) {
+        if let Ok(nid) = nid_of(handle.ino) {
+            self.close(nid);
+        }
+    }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let inode = self.opened(handle)?;
-        match inode.kind {
-            FileKind::Directory => Err(Error::IsDirectory),
-            _ if !handle.flags.read => Err(Error::BadHandle),
-            _ => self.media.read(&inode, offset, buf),
-        }
+        self.ask(handle.ino, |inode| {
+            is_of(handle, inode)?;
+            match inode.kind {
+                _ if !handle.flags.read => Err(Error::BadHandle),
+                FileKind::Directory => Err(Error::IsDirectory),
+                _ => self.media.read(inode, offset, buf),
+            }
+        })
     }
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
-        self.media.seek(&self.opened(handle)?, target, offset)
+        self.ask(handle.ino, |inode| {
+            is_of(handle, inode)?;
+            regular(inode)?;
+            self.media.seek(inode, target, offset)
+        })
     }
 
     fn readdir(
@@ -150,92 +232,197 @@ impl FileSystem for F2fs {
         from: Cookie,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let dir = self.opened(handle)?;
-        if dir.kind != FileKind::Directory {
-            return Err(Error::NotDirectory);
-        }
-        self.media.list(&dir, from.0, &mut |entry| {
-            if entry.is_dots() {
-                return Ok(false);
-            }
-            let name = Name::new(entry.name).map_err(|_| {
-                Error::Corrupt(format!(
-                    "directory {}: entry {} has a name that none can have",
-                    dir.nid.0, entry.place
-                ))
+        let mut from = from.0;
+        loop {
+            // The caller is given entries while nothing is locked: what he does with them is his.
+            let entries = self.ask(handle.ino, |dir| {
+                is_of(handle, dir)?;
+                self.some_entries(dir, from)
             })?;
-            let next = Cookie(entry.place + 1);
-            Ok(!emit(DirEntry { ino: ino_of(entry.nid), kind: entry.kind, name, next }))
-        })
+            let Some((_, _, _, last)) = entries.last() else { return Ok(()) };
+            from = *last;
+            for (nid, kind, name, next) in &entries {
+                let entry =
+                    DirEntry { ino: ino_of(*nid), kind: *kind, name: Name::new(name)?, next: Cookie(*next) };
+                if !emit(entry) {
+                    return Ok(());
+                }
+            }
+        }
     }
 
     fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
-        let inode = self.inode(ino)?;
-        let attr = inode.attr();
-        let check = |want| self.check(&inode, cred, want);
-        let subject =
-            Subject { kind: attr.kind, perm: attr.perm, owner: (attr.uid, attr.gid), check: &check };
-        may_get(subject, cred, name)?;
-        self.media.xattrs(&inode)?.get(name).map(<[u8]>::to_vec)
+        self.ask(ino, |inode| {
+            self.subject_of(inode, cred, |subject| may_get(subject, cred, name))?;
+            self.media.xattrs(inode)?.get(name).map(<[u8]>::to_vec)
+        })
     }
 
     fn listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<u8>> {
-        Ok(self.media.xattrs(&self.inode(ino)?)?.list(cred))
+        self.ask(ino, |inode| Ok(self.media.xattrs(inode)?.list(cred)))
+    }
+
+    fn setxattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        self.alter(ino, |inode| {
+            let mut xattrs = self.media.xattrs(inode)?;
+            let perm = self.subject_of(inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
+            self.media.set_xattrs(inode, &xattrs)?;
+            self.attributes_changed(inode.nid, perm)
+        })
+    }
+
+    fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        self.alter(ino, |inode| {
+            let mut xattrs = self.media.xattrs(inode)?;
+            self.subject_of(inode, cred, |subject| xattrs.remove(subject, cred, name))?;
+            self.media.set_xattrs(inode, &xattrs)?;
+            self.attributes_changed(inode.nid, None)
+        })
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
-        self.opened(handle).map(|_| ())
+        self.ask(handle.ino, |inode| is_of(handle, inode))?;
+        self.sync()
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(())
+        if self.media.space.is_none() { Ok(()) } else { self.checkpoint(false) }
     }
 
-    fn setattr(&self, _: &Cred, _: Ino, _: Option<&Handle>, _: &SetAttr) -> Result<Attr> {
-        Err(Error::ReadOnly)
+    fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {
+        self.set_attributes(cred, ino, handle, set)
     }
 
-    fn make(&self, _: &Cred, _: Ino, _: Name<'_>, _: NewNode<'_>) -> Result<Attr> {
-        Err(Error::ReadOnly)
+    fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr> {
+        self.make_named(cred, parent, name.bytes(), &node, |inode| inode.attr())
     }
 
-    fn create(&self, _: &Cred, _: Ino, _: Name<'_>, _: u16, _: OpenFlags) -> Result<(Attr, Handle)> {
-        Err(Error::ReadOnly)
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
+        self.make_named(cred, parent, name.bytes(), &node, |inode| {
+            self.opened.add(inode.nid, false);
+            (inode.attr(), handle_of(inode, flags))
+        })
     }
 
-    fn link(&self, _: &Cred, _: Ino, _: Ino, _: Name<'_>) -> Result<Attr> {
-        Err(Error::ReadOnly)
+    fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: Ino,
+        perm: u16,
+        flags: OpenFlags,
+        linkable: bool,
+    ) -> Result<(Attr, Handle)> {
+        if !flags.write {
+            return Err(Error::InvalidArgument("a file without a name is opened for writing"));
+        }
+        let inode = self.make_nameless(cred, dir, perm, linkable)?;
+        Ok((inode.attr(), handle_of(&inode, flags)))
     }
 
-    fn unlink(&self, _: &Cred, _: Ino, _: Name<'_>) -> Result<()> {
-        Err(Error::ReadOnly)
+    fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        self.link_named(cred, ino, parent, name.bytes()).map(|inode| inode.attr())
     }
 
-    fn rmdir(&self, _: &Cred, _: Ino, _: Name<'_>) -> Result<()> {
-        Err(Error::ReadOnly)
+    fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.unlink_named(cred, parent, name.bytes(), false)
     }
 
-    fn rename(&self, _: &Cred, _: Ino, _: Name<'_>, _: Ino, _: Name<'_>, _: RenameMode) -> Result<()> {
-        Err(Error::ReadOnly)
+    fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.unlink_named(cred, parent, name.bytes(), true)
     }
 
-    fn write(&self, _: &Handle, _: u64, _: &[u8]) -> Result<usize> {
-        Err(Error::BadHandle)
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.rename_named(cred, (parent, name), (new_parent, new_name), mode)
     }
 
-    fn append(&self, _: &Handle, _: &[u8]) -> Result<u64> {
-        Err(Error::BadHandle)
+    fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
+        if buf.is_empty() {
+            return self.ask(handle.ino, |inode| {
+                is_of(handle, inode)?;
+                if handle.flags.write { Ok(0) } else { Err(Error::BadHandle) }
+            });
+        }
+        self.alter_content(handle, |inode| self.media.write(inode.nid, offset, buf)).map(|()| buf.len())
     }
 
-    fn fallocate(&self, _: &Handle, _: RangeOp, _: u64, _: u64) -> Result<()> {
-        Err(Error::BadHandle)
+    fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
+        if buf.is_empty() {
+            return self.ask(handle.ino, |inode| {
+                is_of(handle, inode)?;
+                if handle.flags.write { Ok(inode.size_bytes) } else { Err(Error::BadHandle) }
+            });
+        }
+        self.alter_content(handle, |inode| {
+            self.media.write(inode.nid, inode.size_bytes, buf).map(|()| inode.size_bytes)
+        })
     }
 
-    fn setxattr(&self, _: &Cred, _: Ino, _: XattrName<'_>, _: &[u8], _: SetXattr) -> Result<()> {
-        Err(Error::ReadOnly)
+    fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {
+        if len_bytes == 0 {
+            return Err(Error::InvalidArgument("an empty range"));
+        }
+        self.alter_content(handle, |inode| self.media.change_range(inode.nid, op, offset, len_bytes))
+    }
+}
+
+/// Entries that are read at a time.
+const ENTRIES_A_LOOK: usize = 256;
+
+type Listed = (Nid, FileKind, Vec<u8>, u64);
+
+impl F2fs {
+    fn some_entries(&self, dir: &Inode, from: u64) -> Result<Vec<Listed>> {
+        if dir.kind != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        let mut entries = Vec::new();
+        self.media.list(dir, from, &mut |entry| {
+            if entry.is_dots() {
+                return Ok(false);
+            }
+            Name::new(entry.name).map_err(|_| {
+                let place = entry.place;
+                Error::Corrupt(format!(
+                    "directory {}: entry {place} has a name that none can have",
+                    dir.nid.0
+                ))
+            })?;
+            entries.push((entry.nid, entry.kind, entry.name.to_vec(), entry.place + 1));
+            Ok(entries.len() >= ENTRIES_A_LOOK)
+        })?;
+        Ok(entries)
     }
 
-    fn removexattr(&self, _: &Cred, _: Ino, _: XattrName<'_>) -> Result<()> {
-        Err(Error::ReadOnly)
+    fn attributes_changed(&self, nid: Nid, perm: Option<u16>) -> Result<()> {
+        let now = now();
+        self.media.change_inode(nid, |block| {
+            if let Some(perm) = perm {
+                block.mode.set(block.mode.get() & !0o7777 | perm);
+            }
+            set_time(&mut block.ctime, &mut block.ctime_ns, now);
+        })
     }
 }

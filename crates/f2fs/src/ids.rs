@@ -32,6 +32,10 @@ impl BlockAddr {
     }
 }
 
+/// A segment of the main area, counted from its start.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Segno(pub u32);
+
 /// A page of a file: 4 KiB, counted from its start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageNo(pub u64);

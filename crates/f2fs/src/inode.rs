@@ -107,6 +107,12 @@ impl Inode {
         ExtraAttr::read_from_bytes(&bytes).unwrap_or_else(|_| ExtraAttr::new_zeroed())
     }
 
+    /// Do its slots lead to blocks? Not if content stands in them, or a device's number.
+    pub(crate) fn has_pointers(&self) -> bool {
+        let kinds = [FileKind::Regular, FileKind::Directory, FileKind::Symlink];
+        kinds.contains(&self.kind) && !self.has(inline_flag::DATA | inline_flag::DENTRY)
+    }
+
     /// The slot of the first pointer.
     pub(crate) fn first_pointer(&self) -> usize {
         self.extra
@@ -123,10 +129,27 @@ impl Inode {
         &self.block().addr.as_bytes()[start..(INODE_POINTERS - self.inline_xattrs) * SLOT_BYTES]
     }
 
+    /// The same, of this inode's block, to change it.
+    pub(crate) fn inline_content_mut<'a>(&self, block: &'a mut InodeBlock) -> &'a mut [u8] {
+        let start = (self.extra + 1) * SLOT_BYTES;
+        &mut block.addr.as_mut_bytes()[start..(INODE_POINTERS - self.inline_xattrs) * SLOT_BYTES]
+    }
+
+    /// Slots at the end that hold no pointers.
+    pub(crate) fn inline_xattr_slots(&self) -> usize {
+        self.inline_xattrs
+    }
+
     /// The bytes of inline attributes.
     pub(crate) fn inline_xattr_bytes(&self) -> &[u8] {
         let slots = if self.has(inline_flag::XATTR) { self.inline_xattrs } else { 0 };
         &self.block().addr.as_bytes()[(INODE_POINTERS - slots) * SLOT_BYTES..]
+    }
+
+    /// The same, of this inode's block, to change them.
+    pub(crate) fn inline_xattr_bytes_mut<'a>(&self, block: &'a mut InodeBlock) -> &'a mut [u8] {
+        let slots = if self.has(inline_flag::XATTR) { self.inline_xattrs } else { 0 };
+        &mut block.addr.as_mut_bytes()[(INODE_POINTERS - slots) * SLOT_BYTES..]
     }
 
     /// Refuses what this engine cannot make sense of.
@@ -147,6 +170,16 @@ impl Inode {
             return Err(Error::NotSupported("directories that ignore case: mount the image with Linux"));
         }
         Ok(())
+    }
+
+    /// Refuses what is never changed.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`].
+    pub(crate) fn writable(&self) -> Result<()> {
+        let block = self.block();
+        let fixed = block.flags.get() & (inode_flag::IMMUTABLE | inode_flag::APPEND_ONLY) != 0;
+        if fixed || block.advise & advise_flag::VERITY != 0 { Err(Error::NotPermitted) } else { Ok(()) }
     }
 
     /// What `stat` tells.

@@ -1,19 +1,29 @@
 //! The flash engine: F2FS, compatible on disk with Linux, in user space.
 //!
-//! So far it reads: any image that mkfs.f2fs made and Linux wrote, as its last checkpoint has it and what was fsynced
-//! since, with inline data and entries, all levels of nodes, extended attributes and access lists. It refuses, file by
-//! file, what it has no key or method for (encryption, compression, directories that ignore case), and whole images
-//! with features that it does not know.
+//! It reads any image that mkfs.f2fs made and Linux wrote, as its last checkpoint has it and what was fsynced since, with
+//! inline data and entries, all levels of nodes, extended attributes and access lists; and it writes them: files and
+//! directories, six logs, cleaning, checkpoints. A sync, of a file too, is a checkpoint. It refuses, file by file, what it has no
+//! key or method for (encryption, compression, directories that ignore case), and whole images with features that it does
+//! not know.
 //!
 //! From the media up: `format` (layouts alone) → `device` → `superblock`, `checkpoint` (what counts) → `nat`,
 //! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
+//! To write: `segments` (where blocks go), `space` (how many there are) → `reserve`, `pages`, `content`, `make` (what changes) → `names`,
+//! `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to themselves.
+//!
+//! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
+//!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
 //!
 //! Fault model: every byte of the device may be anything. What contradicts itself is an error that names the
 //! structure; nothing here panics, loops without end, or takes memory as a field says without a bound.
 #![forbid(unsafe_code)]
 
+mod attrs;
 mod checkpoint;
 pub mod checksum;
+mod clean;
+mod commit;
+mod content;
 mod device;
 mod dir;
 mod error;
@@ -21,16 +31,26 @@ mod file;
 pub mod format;
 mod fs;
 mod fsynced;
+mod guard;
 mod ids;
 mod inode;
+mod make;
 mod map;
 mod media;
+mod names;
 mod nat;
 mod node;
+mod opened;
+mod pages;
+mod reserve;
+mod segments;
+mod space;
 mod superblock;
 mod volume;
 mod xattr;
 
+#[cfg(feature = "testkit")]
+pub use device::Traffic;
 pub use error::OpenError;
 pub use ids::{BlockAddr, Nid};
 pub use superblock::Geometry;

@@ -1,11 +1,13 @@
 //! What an open image consists of, and the two questions that everything else asks of it: which inode, and where is a page.
 
 use crate::device::Device;
-use crate::format::NodeBlock;
+use crate::format::{BLOCK_BYTES, Block, NodeBlock};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
 use crate::map::route;
 use crate::node::{Nodes, pointers_of};
+use crate::pages::Pages;
+use crate::space::Space;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, FileKind, Result};
 use std::collections::{BTreeMap, HashMap};
@@ -18,6 +20,10 @@ pub(crate) struct Media {
     pub(crate) geometry: Geometry,
     pub(crate) features: u32,
     pub(crate) nodes: Nodes,
+    /// Pages that are newer than what their pointers lead to.
+    pub(crate) pages: Pages,
+    /// If it is open for writing.
+    pub(crate) space: Option<Space>,
     /// Names that are newer than the checkpoint, by directory.
     pub(crate) names: HashMap<Nid, BTreeMap<Vec<u8>, (Nid, FileKind)>>,
 }
@@ -81,6 +87,36 @@ impl Media {
                 (first, 1 + blocks.take_while(|is_block| *is_block == first).count() as u64)
             }
         })
+    }
+
+    /// How many pages from this one on have neither a block nor the promise of one; 0 if it has.
+    pub(crate) fn hole(&self, inode: &Inode, page: PageNo) -> Result<u64> {
+        Ok(match self.pointer(inode, page)? {
+            Pointer::Hole(pages) => pages,
+            Pointer::At(node, slot) => {
+                node.pointers(inode)[slot..].iter().take_while(|pointer| pointer.get() == 0).count() as u64
+            }
+        })
+    }
+
+    /// A page's bytes; `None`: a hole.
+    pub(crate) fn page(&self, inode: &Inode, page: PageNo) -> Result<Option<Box<Block>>> {
+        if let Some(changed) = self.pages.with(inode.nid, page, |block| Box::new(*block)) {
+            return Ok(Some(changed));
+        }
+        match self.run(inode, page)?.addr {
+            BlockAddr::NULL => Ok(None),
+            BlockAddr::NEW => Ok(Some(Box::new([0; BLOCK_BYTES]))),
+            addr => self.device.block(addr).map(Some),
+        }
+    }
+
+    /// What only a writer has.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`].
+    pub(crate) fn space(&self) -> Result<&Space> {
+        self.space.as_ref().ok_or(Error::ReadOnly)
     }
 
     /// The pointer that says where the page is.

@@ -1,31 +1,62 @@
-//! Where a node is: the journal of the checkpoint, else the copy of the table's block that counts.
+//! Where a node is: what changed since the checkpoint, else the copy of the table's block that counts.
 //!
 //! The two copies of a block are in adjacent segments: blocks 0 to 511 of the table are at 0 to 511 or 512 to 1023, and so on.
+//!
+//! State       one lock over all of it (Linux' `nat_tree_lock`).
+//! Invariants  T1  a number is given out only if it is free, in memory and in the last checkpoint: a node that the checkpoint has is not
+//!                 mistaken for a later one of its number.
 
 use crate::device::Device;
-use crate::format::{NAT_ENTRIES, NatBlock, NatEntry, SEGMENT_BLOCKS, bit_msb};
+use crate::format::{NAT_ENTRIES, NatBlock, NatEntry, SEGMENT_BLOCKS, bit_msb, set_bit_msb};
 use crate::ids::{BlockAddr, Nid};
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
-use std::collections::HashMap;
-use zerocopy::FromBytes;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
 
-/// The table, as of a checkpoint.
+/// Numbers below are no files.
+const FIRST_NID: u32 = 4;
+/// Blocks of the table that are looked through for free numbers at a time.
+const BLOCKS_A_LOOK: u32 = 8;
+
+/// The table.
 pub(crate) struct Nat {
     start: BlockAddr,
     nids: u32,
+    state: RwLock<State>,
+}
+
+#[derive(Default)]
+struct State {
     bitmap: Vec<u8>,
     changes: HashMap<Nid, NatEntry>,
+    /// Freed since the checkpoint (T1).
+    freed: HashSet<Nid>,
+    /// Known to be free.
+    unused: Vec<Nid>,
+    /// Block of the table to look at next.
+    next_look: u32,
 }
 
 impl Nat {
     pub(crate) fn new(geometry: &Geometry, bitmap: Vec<u8>, changes: Vec<(Nid, NatEntry)>) -> Nat {
-        Nat { start: geometry.nat, nids: geometry.nids(), bitmap, changes: changes.into_iter().collect() }
+        let state = State { bitmap, changes: changes.into_iter().collect(), ..State::default() };
+        Nat { start: geometry.nat, nids: geometry.nids(), state: RwLock::new(state) }
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes changes in that are newer than the checkpoint.
-    pub(crate) fn change(&mut self, newer: Vec<(Nid, NatEntry)>) {
-        self.changes.extend(newer);
+    pub(crate) fn change(&self, newer: Vec<(Nid, NatEntry)>) {
+        self.state_mut().changes.extend(newer);
     }
 
     /// The entry of a node.
@@ -33,25 +64,119 @@ impl Nat {
     /// # Errors
     /// [`Error::Corrupt`] for a number beyond the table.
     pub(crate) fn find(&self, device: &Device, nid: Nid) -> Result<NatEntry> {
-        if let Some(changed) = self.changes.get(&nid) {
+        self.entry(&self.state(), device, nid)
+    }
+
+    fn entry(&self, state: &State, device: &Device, nid: Nid) -> Result<NatEntry> {
+        if let Some(changed) = state.changes.get(&nid) {
             return Ok(*changed);
         }
         if nid.0 >= self.nids {
             return Err(Error::Corrupt(format!("node {} of {} is asked for", nid.0, self.nids)));
         }
         let (block, entry) = (nid.0 / NAT_ENTRIES as u32, nid.0 as usize % NAT_ENTRIES);
-        let bytes = device.block(self.place(block))?;
-        let table =
-            NatBlock::ref_from_bytes(&bytes[..]).map_err(|error| Error::Corrupt(error.to_string()))?;
-        Ok(table.entries[entry])
+        Ok(table(&device.block(self.place(state, block))?[..])?.entries[entry])
     }
 
     /// Where the copy of the table's block `block` is that counts.
-    fn place(&self, block: u32) -> BlockAddr {
+    fn place(&self, state: &State, block: u32) -> BlockAddr {
         let (pair, within) = (block / SEGMENT_BLOCKS, block % SEGMENT_BLOCKS);
-        let second = if bit_msb(&self.bitmap, block as usize) { SEGMENT_BLOCKS } else { 0 };
+        let second = if bit_msb(&state.bitmap, block as usize) { SEGMENT_BLOCKS } else { 0 };
         self.start.plus(pair * 2 * SEGMENT_BLOCKS + second + within)
     }
+
+    /// The node is here now.
+    pub(crate) fn moved(&self, device: &Device, nid: Nid, addr: BlockAddr) -> Result<NatEntry> {
+        let mut state = self.state_mut();
+        let old = self.entry(&state, device, nid)?;
+        state.changes.insert(nid, NatEntry { addr: U32::new(addr.0), ..old });
+        Ok(old)
+    }
+
+    /// A number that no node has, for one of the inode `ino`; `None`: for a new inode.
+    ///
+    /// # Errors
+    /// [`Error::NoInodes`] if there is none.
+    pub(crate) fn take(&self, device: &Device, ino: Option<Nid>) -> Result<Nid> {
+        let mut state = self.state_mut();
+        if state.unused.is_empty() {
+            self.look(&mut state, device)?;
+        }
+        let nid = state.unused.pop().ok_or(Error::NoInodes)?;
+        let old = self.entry(&state, device, nid)?;
+        let ino = U32::new(ino.unwrap_or(nid).0);
+        state.changes.insert(nid, NatEntry { ino, addr: U32::new(BlockAddr::NEW.0), ..old });
+        Ok(nid)
+    }
+
+    /// Looks for free numbers, block by block from where it looked last, until some are found or all blocks were seen.
+    fn look(&self, state: &mut State, device: &Device) -> Result<()> {
+        let blocks = self.nids / NAT_ENTRIES as u32;
+        let mut looked = 0;
+        while looked < blocks && (looked < BLOCKS_A_LOOK || state.unused.is_empty()) {
+            let block = state.next_look % blocks;
+            let bytes = device.block(self.place(state, block))?;
+            for (n, stored) in table(&bytes[..])?.entries.iter().enumerate() {
+                let nid = Nid(block * NAT_ENTRIES as u32 + n as u32);
+                let entry = state.changes.get(&nid).unwrap_or(stored);
+                if nid.0 >= FIRST_NID && entry.addr.get() == 0 && !state.freed.contains(&nid) {
+                    state.unused.push(nid);
+                }
+            }
+            state.next_look = (block + 1) % blocks;
+            looked += 1;
+        }
+        state.unused.reverse();
+        Ok(())
+    }
+
+    /// The number is free, from the next checkpoint on to be taken again. Blocks that say they are of its old life are known by the
+    /// version.
+    pub(crate) fn free(&self, device: &Device, nid: Nid) -> Result<NatEntry> {
+        let mut state = self.state_mut();
+        let old = self.entry(&state, device, nid)?;
+        let version = old.version.wrapping_add(1);
+        state.changes.insert(nid, NatEntry { version, ino: U32::new(0), addr: U32::new(0) });
+        state.freed.insert(nid);
+        Ok(old)
+    }
+
+    /// Writes what changed into the copies that do not count, and says which copies count then.
+    pub(crate) fn write(&self, device: &Device) -> Result<Vec<u8>> {
+        let mut state = self.state_mut();
+        let mut blocks: BTreeMap<u32, Vec<(Nid, NatEntry)>> = BTreeMap::new();
+        for (nid, entry) in &state.changes {
+            blocks.entry(nid.0 / NAT_ENTRIES as u32).or_default().push((*nid, *entry));
+        }
+        for (block, entries) in blocks {
+            let mut bytes = device.block(self.place(&state, block))?;
+            let table = NatBlock::mut_from_bytes(&mut bytes[..])
+                .map_err(|error| Error::Corrupt(error.to_string()))?;
+            for (nid, entry) in entries {
+                table.entries[nid.0 as usize % NAT_ENTRIES] = entry;
+            }
+            let other = !bit_msb(&state.bitmap, block as usize);
+            set_bit_msb(&mut state.bitmap, block as usize, other);
+            device.write(self.place(&state, block), table.as_bytes())?;
+        }
+        state.changes.clear();
+        Ok(state.bitmap.clone())
+    }
+
+    /// The checkpoint counts.
+    pub(crate) fn checkpointed(&self) {
+        self.state_mut().freed.clear();
+    }
+
+    /// A number to look from for free ones.
+    pub(crate) fn next_free(&self) -> Nid {
+        let state = self.state();
+        Nid((state.next_look * NAT_ENTRIES as u32).max(FIRST_NID))
+    }
+}
+
+fn table(bytes: &[u8]) -> Result<&NatBlock> {
+    NatBlock::ref_from_bytes(bytes).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
 #[cfg(test)]
@@ -60,10 +185,11 @@ mod tests {
 
     #[test]
     fn copies_of_a_block_are_a_segment_apart_and_pairs_follow_each_other() {
-        let nat = Nat { start: BlockAddr(1000), nids: 0, bitmap: vec![0x40; 128], changes: HashMap::new() };
+        let state = State { bitmap: vec![0x40; 128], ..State::default() };
+        let nat = Nat { start: BlockAddr(1000), nids: 0, state: RwLock::default() };
         // The bitmap says the second copy of every eighth block, from block 1 on.
         for (block, place) in [(0, 1000), (1, 1513), (2, 1002), (511, 1511), (512, 2024), (513, 2537)] {
-            assert_eq!(nat.place(block), BlockAddr(place), "block {block}");
+            assert_eq!(nat.place(&state, block), BlockAddr(place), "block {block}");
         }
     }
 }

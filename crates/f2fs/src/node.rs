@@ -1,8 +1,9 @@
 //! Nodes, checked and kept: whoever asks for a number gets the block that the table names, if it says of itself what the table says.
 //!
-//! State       nodes that were read, by number, in shards; a shard that is full forgets all of it. Nothing is changed while an image is
-//!             open, so what is kept stays right.
+//! State       nodes by number, in shards, each under a lock: those that were read, which a full shard forgets, and those that
+//!             were changed, which stay until a checkpoint has written them. Who holds one that was handed out has it as it was then.
 //! Invariants  N1  a node that is handed out lies in the main area and bears its number and its inode.
+//!             N2  a node is read from the device, and put where it is written, under its shard's lock: what is kept is the newest.
 
 use crate::checksum::of_inode;
 use crate::device::Device;
@@ -12,6 +13,8 @@ use crate::nat::Nat;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -22,14 +25,113 @@ const NODES_PER_SHARD: usize = 64;
 /// The nodes of an image.
 pub(crate) struct Nodes {
     pub(crate) nat: Nat,
-    kept: [RwLock<HashMap<Nid, Arc<NodeBlock>>>; SHARDS],
+    shards: [RwLock<Shard>; SHARDS],
+    changed: AtomicUsize,
     /// What the checksums of inodes start from, if they have any.
     inode_seed: Option<u32>,
 }
 
+#[derive(Default)]
+struct Shard {
+    read: HashMap<Nid, Arc<NodeBlock>>,
+    changed: HashMap<Nid, Arc<NodeBlock>>,
+}
+
+impl Shard {
+    fn get(&self, nid: Nid) -> Option<&Arc<NodeBlock>> {
+        self.changed.get(&nid).or_else(|| self.read.get(&nid))
+    }
+
+    fn keep(&mut self, nid: Nid, node: Arc<NodeBlock>) {
+        if self.read.len() >= NODES_PER_SHARD {
+            self.read.clear();
+        }
+        self.read.insert(nid, node);
+    }
+}
+
 impl Nodes {
     pub(crate) fn new(nat: Nat, inode_seed: Option<u32>) -> Nodes {
-        Nodes { nat, kept: std::array::from_fn(|_| RwLock::default()), inode_seed }
+        let shards = std::array::from_fn(|_| RwLock::default());
+        Nodes { nat, shards, changed: AtomicUsize::new(0), inode_seed }
+    }
+
+    fn shard(&self, nid: Nid) -> &RwLock<Shard> {
+        &self.shards[nid.0 as usize % SHARDS]
+    }
+
+    /// Nodes that are to be written.
+    pub(crate) fn changed(&self) -> usize {
+        self.changed.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to write.
+    }
+
+    /// Changes a node.
+    pub(crate) fn change<R>(
+        &self,
+        device: &Device,
+        geometry: &Geometry,
+        nid: Nid,
+        change: impl FnOnce(&mut NodeBlock) -> R,
+    ) -> Result<R> {
+        let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
+        let shard = &mut *shard;
+        let node = match shard.changed.entry(nid) {
+            Entry::Occupied(changed) => changed.into_mut(),
+            Entry::Vacant(vacant) => {
+                let found = match shard.read.remove(&nid) {
+                    Some(kept) => Some(kept),
+                    None => self.read(device, geometry, nid)?,
+                };
+                let free = || Error::Corrupt(format!("node {} is changed, and free", nid.0));
+                self.changed.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
+                vacant.insert(found.ok_or_else(free)?)
+            }
+        };
+        Ok(change(Arc::make_mut(node)))
+    }
+
+    /// A node of a number that was free.
+    pub(crate) fn add(&self, nid: Nid, node: Arc<NodeBlock>) {
+        let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
+        shard.read.remove(&nid);
+        if shard.changed.insert(nid, node).is_none() {
+            self.changed.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        }
+    }
+
+    /// The node is no more.
+    pub(crate) fn forget(&self, nid: Nid) {
+        let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
+        shard.read.remove(&nid);
+        if shard.changed.remove(&nid).is_some() {
+            self.changed.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        }
+    }
+
+    /// Gives every changed node to `write`, which puts it onto the device. The checksums of inodes are put right by [`Nodes::seal`].
+    pub(crate) fn write(&self, mut write: impl FnMut(&mut NodeBlock) -> Result<()>) -> Result<()> {
+        for shard in &self.shards {
+            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+            let nids: Vec<Nid> = shard.changed.keys().copied().collect();
+            for nid in nids {
+                let Some(mut node) = shard.changed.remove(&nid) else { continue };
+                let written = write(Arc::make_mut(&mut node));
+                if let Err(error) = written {
+                    shard.changed.insert(nid, node);
+                    return Err(error);
+                }
+                self.changed.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
+                shard.keep(nid, node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the checksum of an inode right, if it has one.
+    pub(crate) fn seal(&self, node: &mut NodeBlock) {
+        if let Some((_, right)) = self.checksum_of(inode_of(node)) {
+            node.body[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&right.to_le_bytes());
+        }
     }
 
     /// A node of the inode `ino`.
@@ -64,17 +166,29 @@ impl Nodes {
         Ok(found.filter(|node| node.footer.ino.get() == ino.0))
     }
 
+    /// The node of this number, whosever it is.
+    pub(crate) fn any(
+        &self,
+        device: &Device,
+        geometry: &Geometry,
+        nid: Nid,
+    ) -> Result<Option<Arc<NodeBlock>>> {
+        self.find(device, geometry, nid)
+    }
+
     fn find(&self, device: &Device, geometry: &Geometry, nid: Nid) -> Result<Option<Arc<NodeBlock>>> {
-        let shard = &self.kept[nid.0 as usize % SHARDS];
-        if let Some(kept) = shard.read().unwrap_or_else(PoisonError::into_inner).get(&nid) {
+        let shard = self.shard(nid);
+        if let Some(kept) = shard.read().unwrap_or_else(PoisonError::into_inner).get(nid) {
             return Ok(Some(Arc::clone(kept)));
         }
-        let Some(node) = self.read(device, geometry, nid)? else { return Ok(None) };
-        let mut kept = shard.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= NODES_PER_SHARD {
-            kept.clear();
+        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = shard.get(nid) {
+            return Ok(Some(Arc::clone(kept)));
         }
-        Ok(Some(Arc::clone(kept.entry(nid).or_insert(node))))
+        // N2.
+        let Some(node) = self.read(device, geometry, nid)? else { return Ok(None) };
+        shard.keep(nid, Arc::clone(&node));
+        Ok(Some(node))
     }
 
     /// N1.
@@ -125,4 +239,14 @@ pub(crate) fn inode_of(node: &NodeBlock) -> &InodeBlock {
 /// The node as pointers.
 pub(crate) fn pointers_of(node: &NodeBlock) -> &PointerNode {
     zerocopy::transmute_ref!(node)
+}
+
+/// The node as an inode, to change it.
+pub(crate) fn inode_of_mut(node: &mut NodeBlock) -> &mut InodeBlock {
+    zerocopy::transmute_mut!(node)
+}
+
+/// The node as pointers, to change them.
+pub(crate) fn pointers_of_mut(node: &mut NodeBlock) -> &mut PointerNode {
+    zerocopy::transmute_mut!(node)
 }

@@ -2,25 +2,41 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::checksum::inode_seed;
-use crate::device::Device;
+use crate::commit::Ledger;
+use crate::device::{Access, Device};
 use crate::error::{OpenError, feature_names};
 use crate::format::{BLOCK_BYTES, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature};
 use crate::fsynced::Fsynced;
+use crate::guard::Guards;
+use crate::ids::Nid;
 use crate::inode::ROOT;
+use crate::make::now;
 use crate::media::Media;
 use crate::nat::Nat;
 use crate::node::Nodes;
+use crate::opened::OpenFiles;
+use crate::pages::Pages;
+use crate::segments::Segments;
+use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
 use heddle_vfs::FileKind;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-/// An F2FS image, open for reading.
+/// An open F2FS image.
 pub struct F2fs {
     pub(crate) media: Media,
-    pub(crate) checkpoint: Checkpoint,
+    pub(crate) guards: Guards,
+    pub(crate) opened: OpenFiles,
+    pub(crate) ledger: Mutex<Ledger>,
+    /// A checkpoint could not be written: nothing is changed any more.
+    pub(crate) failed: AtomicBool,
+    generation: AtomicU32,
     superblock: Superblock,
     fsynced_inodes: u64,
 }
@@ -66,30 +82,118 @@ impl F2fs {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<F2fs, OpenError> {
-        let device = Device::open(path)?;
+        F2fs::open_with(path, Access::Read)
+    }
+
+    /// Opens an image for reading and writing, and ends the inodes that were open without a name when it was last used.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_for_writing(path: &Path) -> Result<F2fs, OpenError> {
+        let fs = F2fs::open_with(path, Access::Write)?;
+        let unsupported = |what: String| OpenError::Unsupported { image: path.into(), what };
+        if fs.fsynced_inodes > 0 {
+            return Err(unsupported(format!(
+                "{} files that were fsynced after its last checkpoint, which it reads and does not write back yet: mount it once with \
+                 Linux, or read-only",
+                fs.fsynced_inodes
+            )));
+        }
+        let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
+        let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
+        for nid in orphans {
+            fs.media
+                .end(nid)
+                .map_err(|error| damaged(format!("inode {}, which has no name: {error}", nid.0)))?;
+            fs.ledger().orphans.remove(&nid);
+        }
+        Ok(fs)
+    }
+
+    fn open_with(path: &Path, access: Access) -> Result<F2fs, OpenError> {
+        let device = Device::open(path, access)?;
         let (superblock, geometry) = superblock::read(&device)?;
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
+        let space = match access {
+            Access::Read => None,
+            Access::Write => Some(space(&device, &superblock, &geometry, &checkpoint)?),
+        };
         let features = superblock.feature.get();
         let inode_seed = (features & feature::INODE_CHECKSUM != 0).then(|| inode_seed(&superblock.uuid));
         let (bitmap, changes) =
             (std::mem::take(&mut checkpoint.nat_bitmap), std::mem::take(&mut checkpoint.nat_changes));
-        let mut nat = Nat::new(&geometry, bitmap, changes);
+        let nat = Nat::new(&geometry, bitmap, changes);
         let fsynced = Fsynced::read(&device, &geometry, &checkpoint, &nat, features);
         nat.change(fsynced.nodes);
         let nodes = Nodes::new(nat, inode_seed);
-        let media = Media { device, geometry, features, nodes, names: fsynced.names };
+        let media =
+            Media { device, geometry, features, nodes, pages: Pages::new(), space, names: fsynced.names };
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         match media.inode(ROOT) {
             Ok(root) if root.kind == FileKind::Directory => {}
             Ok(_) => return Err(damaged("the root is no directory".into())),
             Err(error) => return Err(damaged(format!("the root directory: {error}"))),
         }
-        Ok(F2fs { media, checkpoint, superblock, fsynced_inodes: fsynced.inodes })
+        let orphans = checkpoint.orphans.iter().copied().collect();
+        let ledger = Ledger { checkpoint, orphans, since: Instant::now() };
+        Ok(F2fs {
+            media,
+            guards: Guards::new(),
+            opened: OpenFiles::default(),
+            ledger: Mutex::new(ledger),
+            failed: AtomicBool::new(false),
+            // Handles of an earlier mount are to mean nothing in this one.
+            generation: AtomicU32::new(now().nanos() ^ now().secs() as u32),
+            superblock,
+            fsynced_inodes: fsynced.inodes,
+        })
+    }
+
+    /// Writes everything down, so that the image needs nothing when it is next used. What is called afterwards works, and needs
+    /// another one.
+    ///
+    /// # Errors
+    /// [`heddle_vfs::Error::Io`].
+    pub fn unmount(&self) -> heddle_vfs::Result<()> {
+        let clean = self.ledger().checkpoint.has(checkpoint_flag::UNMOUNTED);
+        if self.media.space.is_some() && (self.is_changed() || !clean) {
+            self.checkpoint(true)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes a checkpoint if anything was changed since the last one.
+    ///
+    /// # Errors
+    /// [`heddle_vfs::Error::Io`].
+    pub fn checkpoint_if_changed(&self) -> heddle_vfs::Result<()> {
+        if self.is_changed() { self.checkpoint(false) } else { Ok(()) }
+    }
+
+    fn is_changed(&self) -> bool {
+        self.media.nodes.changed() + self.media.pages.count() > 0
+    }
+
+    /// What the device was given so far.
+    #[cfg(feature = "testkit")]
+    pub fn traffic(&self) -> Vec<crate::device::Traffic> {
+        self.media.device.traffic.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Generation of a new inode.
+    pub(crate) fn next_generation(&self) -> u32 {
+        self.generation.fetch_add(1, Relaxed) // ORDERING: Relaxed, only different from others.
     }
 
     /// What it says of itself.
     pub fn info(&self) -> Info {
-        let (head, features) = (&self.checkpoint.head, self.superblock.feature.get());
+        let (ledger, features) = (self.ledger(), self.superblock.feature.get());
+        let head = &ledger.checkpoint.head;
         let label = self.superblock.volume_name.iter().map(|unit| unit.get()).take_while(|unit| *unit != 0);
         Info {
             geometry: self.media.geometry.clone(),
@@ -98,17 +202,39 @@ impl F2fs {
             features,
             feature_names: feature_names(features),
             checkpoint_version: head.version.get(),
-            clean: self.checkpoint.has(checkpoint_flag::UNMOUNTED),
-            needs_fsck: self.checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR),
+            clean: ledger.checkpoint.has(checkpoint_flag::UNMOUNTED),
+            needs_fsck: ledger.checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR),
             blocks_user: head.blocks_user.get(),
             blocks_valid: head.blocks_valid.get(),
             segments_free: head.segments_free.get(),
             nodes: head.nodes_valid.get(),
             inodes: head.inodes_valid.get(),
-            orphans: self.checkpoint.orphans.len() as u64,
+            orphans: ledger.orphans.len() as u64,
             fsynced_inodes: self.fsynced_inodes,
         }
     }
+}
+
+/// What a writer needs, if this engine can write an image like this.
+fn space(
+    device: &Device,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    checkpoint: &Checkpoint,
+) -> Result<Space, OpenError> {
+    let image = || device.path().to_owned();
+    let unsupported =
+        |what: &str| Err(OpenError::Unsupported { image: image(), what: format!("{what}: add -o ro") });
+    if superblock.feature.get() & feature::QUOTA_INO != 0 {
+        return unsupported("quota files, which it does not keep up to date");
+    }
+    if checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR) {
+        return unsupported("a note that fsck.f2fs is needed, which it does not take away");
+    }
+    let damaged = |what: String| OpenError::Damaged { image: image(), what };
+    let logs = checkpoint.logs(device, geometry).map_err(damaged)?;
+    let segments = Segments::read(device, geometry, logs).map_err(damaged)?;
+    Ok(Space::new(segments, checkpoint.head.blocks_user.get(), Counts::of(&checkpoint.head)))
 }
 
 /// Does this file or device begin as an F2FS image does? False also where it cannot be read.

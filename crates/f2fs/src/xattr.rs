@@ -1,13 +1,14 @@
 //! Extended attributes, access lists included, from the inode's last slots and its attribute node.
 
-use crate::format::{NODE_BODY_BYTES, XATTR_MAGIC, XattrEntry, XattrHeader, xattr_prefix};
+use crate::format::{NODE_BODY_BYTES, XATTR_MAGIC, XattrEntry, XattrHeader, node_flag, xattr_prefix};
 use crate::ids::Nid;
 use crate::inode::Inode;
 use crate::media::Media;
 use heddle_vfs::acl::{Acl, Entry, Tag};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, Result, XattrName};
-use zerocopy::FromBytes;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Entries begin at multiples of this.
 const ALIGN_BYTES: usize = 4;
@@ -17,21 +18,128 @@ const ACL_VERSION: u32 = 1;
 impl Media {
     /// The attributes of an inode. Those that only a kernel has a use for are left out.
     pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
+        let bytes = self.xattr_bytes(inode)?;
+        let found = parse(&bytes);
+        found
+            .map(|(xattrs, _)| xattrs)
+            .map_err(|what| Error::Corrupt(format!("attributes of inode {}: {what}", inode.nid.0)))
+    }
+
+    fn xattr_bytes(&self, inode: &Inode) -> Result<Vec<u8>> {
         let mut bytes = inode.inline_xattr_bytes().to_vec();
         let nid = Nid(inode.block().xattr_nid.get());
         if nid != Nid::NONE {
             let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
             bytes.extend(&node.body[..NODE_BODY_BYTES]);
         }
-        parse(&bytes).map_err(|what| Error::Corrupt(format!("attributes of inode {}: {what}", inode.nid.0)))
+        Ok(bytes)
+    }
+
+    /// Sets all attributes of an inode; those that only a kernel has a use for stay.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if they do not fit into the inode and one block.
+    pub(crate) fn set_xattrs(&self, inode: &Inode, xattrs: &Xattrs) -> Result<()> {
+        let (_, others) = parse(&self.xattr_bytes(inode)?)
+            .map_err(|what| Error::Corrupt(format!("attributes of inode {}: {what}", inode.nid.0)))?;
+        let bytes = encode(xattrs, &others);
+        let inline = inode.inline_xattr_bytes().len();
+        let nid = Nid(inode.block().xattr_nid.get());
+        let in_node = bytes.len().saturating_sub(inline);
+        // The word of zeros that ends the list.
+        if in_node + ALIGN_BYTES > NODE_BODY_BYTES {
+            return Err(Error::NoSpace);
+        }
+        let needs_node = in_node > 0;
+        let node = match (nid, needs_node) {
+            (Nid::NONE, true) => self.new_node(inode, node_flag::XATTR_PLACE)?,
+            (nid, false) if nid != Nid::NONE => {
+                self.free_node(nid, false)?;
+                self.count_blocks(inode.nid, -1)?;
+                Nid::NONE
+            }
+            (nid, _) => nid,
+        };
+        if node != Nid::NONE {
+            let tail = &bytes[inline.min(bytes.len())..];
+            self.nodes.change(&self.device, &self.geometry, node, |block| {
+                block.body.fill(0);
+                block.body[..tail.len()].copy_from_slice(tail);
+            })?;
+        }
+        self.change_inode(inode.nid, |block| {
+            block.xattr_nid.set(node.0);
+            let area = inode.inline_xattr_bytes_mut(block);
+            area.fill(0);
+            let head = bytes.len().min(inline);
+            area[..head].copy_from_slice(&bytes[..head]);
+        })
     }
 }
 
-fn parse(bytes: &[u8]) -> std::result::Result<Xattrs, String> {
-    let mut found = Xattrs::default();
-    let Ok((header, mut rest)) = XattrHeader::read_from_prefix(bytes) else { return Ok(found) };
+/// An attribute that users do not see.
+type Other = (u8, Vec<u8>, Vec<u8>);
+
+/// The buffer: header, attributes. Empty without any.
+fn encode(xattrs: &Xattrs, others: &[Other]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let seen = xattrs.iter().filter_map(|(name, value)| media_form(name, value));
+    for (prefix, name, value) in others.iter().cloned().chain(seen) {
+        if bytes.is_empty() {
+            let header = XattrHeader {
+                magic: U32::new(XATTR_MAGIC),
+                references: U32::new(1),
+                reserved: [U32::new(0); 4],
+            };
+            bytes.extend(header.as_bytes());
+        }
+        let entry =
+            XattrEntry { prefix, name_bytes: name.len() as u8, value_bytes: U16::new(value.len() as u16) };
+        bytes.extend(entry.as_bytes());
+        bytes.extend(name);
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(ALIGN_BYTES), 0);
+    }
+    bytes
+}
+
+/// Prefix, rest of the name, and value as the media has it.
+fn media_form(name: &[u8], value: &[u8]) -> Option<Other> {
+    let lists = [
+        (XattrName::ACL_ACCESS, xattr_prefix::ACL_ACCESS),
+        (XattrName::ACL_DEFAULT, xattr_prefix::ACL_DEFAULT),
+    ];
+    if let Some((_, prefix)) = lists.iter().find(|(list, _)| list.bytes() == name) {
+        return Some((*prefix, Vec::new(), media_acl(&Acl::from_xattr(value).ok()??)));
+    }
+    let prefixes: [(&[u8], u8); 3] = [
+        (b"user.", xattr_prefix::USER),
+        (b"trusted.", xattr_prefix::TRUSTED),
+        (b"security.", xattr_prefix::SECURITY),
+    ];
+    let named =
+        |(begin, prefix): &(&[u8], u8)| Some((*prefix, name.strip_prefix(*begin)?.to_vec(), value.to_vec()));
+    prefixes.iter().find_map(named)
+}
+
+fn media_acl(acl: &Acl) -> Vec<u8> {
+    let mut bytes = ACL_VERSION.to_le_bytes().to_vec();
+    for entry in acl.entries() {
+        let word = entry.word();
+        bytes.extend((word as u32).to_le_bytes());
+        if matches!(entry.tag, Tag::User | Tag::Group) {
+            bytes.extend(entry.id.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// Those that users see, and the others.
+fn parse(bytes: &[u8]) -> std::result::Result<(Xattrs, Vec<Other>), String> {
+    let (mut found, mut others) = (Xattrs::default(), Vec::new());
+    let Ok((header, mut rest)) = XattrHeader::read_from_prefix(bytes) else { return Ok((found, others)) };
     if header.magic.get() != XATTR_MAGIC {
-        return Ok(found);
+        return Ok((found, others));
     }
     while let Ok((entry, behind)) = XattrEntry::read_from_prefix(rest) {
         if entry.prefix == 0 {
@@ -46,29 +154,32 @@ fn parse(bytes: &[u8]) -> std::result::Result<Xattrs, String> {
             ));
         };
         let (name, value) = content.split_at(name_bytes);
-        put(&mut found, entry.prefix, name, value)?;
+        if !put(&mut found, entry.prefix, name, value)? {
+            others.push((entry.prefix, name.to_vec(), value.to_vec()));
+        }
         rest = next;
     }
-    Ok(found)
+    Ok((found, others))
 }
 
-fn put(found: &mut Xattrs, prefix: u8, name: &[u8], value: &[u8]) -> std::result::Result<(), String> {
+/// False: it is not for users.
+fn put(found: &mut Xattrs, prefix: u8, name: &[u8], value: &[u8]) -> std::result::Result<bool, String> {
     let begin: &[u8] = match prefix {
         xattr_prefix::USER => b"user.",
         xattr_prefix::TRUSTED => b"trusted.",
         xattr_prefix::SECURITY => b"security.",
         xattr_prefix::ACL_ACCESS => return put_acl(found, XattrName::ACL_ACCESS, value),
         xattr_prefix::ACL_DEFAULT => return put_acl(found, XattrName::ACL_DEFAULT, value),
-        _ => return Ok(()),
+        _ => return Ok(false),
     };
     let whole = [begin, name].concat();
     let name = XattrName::new(&whole).map_err(|error| format!("a name: {error}"))?;
-    found.put(name, value.to_vec()).map_err(|error| error.to_string())
+    found.put(name, value.to_vec()).map(|()| true).map_err(|error| error.to_string())
 }
 
-fn put_acl(found: &mut Xattrs, name: XattrName<'static>, value: &[u8]) -> std::result::Result<(), String> {
+fn put_acl(found: &mut Xattrs, name: XattrName<'static>, value: &[u8]) -> std::result::Result<bool, String> {
     let acl = acl_of(value).ok_or("an access list that is none")?;
-    found.put(name, acl.to_xattr()).map_err(|error| error.to_string())
+    found.put(name, acl.to_xattr()).map(|()| true).map_err(|error| error.to_string())
 }
 
 /// Entries here have an id only where they name somebody.
@@ -110,7 +221,9 @@ mod tests {
         bytes.extend([7, 6, 1, 0]);
         bytes.extend(b"advise\x01\0");
         bytes.extend([0; 8]);
-        let found = parse(&bytes).unwrap();
+        let (found, others) = parse(&bytes).unwrap();
+        assert_eq!(others, [(7, b"advise".to_vec(), vec![1])]);
+        assert_eq!(parse(&encode(&found, &others)).unwrap(), (found.clone(), others));
         let all: Vec<_> = found.iter().collect();
         assert_eq!(all, [(&b"security.bc"[..], &[][..]), (&b"user.a"[..], &[10, 20][..])]);
     }
@@ -120,8 +233,8 @@ mod tests {
         let mut bytes = header();
         bytes.extend([1, 200, 2, 0, b'a', 10, 20, 0]);
         assert!(parse(&bytes).unwrap_err().contains("200"));
-        assert!(parse(&[0; 200]).unwrap().is_empty());
-        assert!(parse(&[]).unwrap().is_empty());
+        assert!(parse(&[0; 200]).unwrap().0.is_empty());
+        assert!(parse(&[]).unwrap().0.is_empty());
     }
 
     #[test]
@@ -135,6 +248,7 @@ mod tests {
             value.extend(id.map_or(Vec::new(), |id: u32| id.to_le_bytes().to_vec()));
         }
         let acl = acl_of(&value).unwrap();
+        assert_eq!(media_acl(&acl), value);
         assert_eq!(acl.entries().len(), 5);
         assert_eq!(acl.entries()[1], Entry { tag: Tag::User, perm: 4, id: 1000 });
         assert!(acl_of(&value[..value.len() - 1]).is_none());

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{listed, read};
+use common::{listed, read, unpacked};
 use heddle_f2fs::F2fs;
 use heddle_vfs::path::{resolve, resolve_nofollow};
 use heddle_vfs::{
@@ -14,7 +14,6 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 /// The images, unpacked once, in memory.
@@ -33,15 +32,6 @@ fn images() -> &'static Images {
         };
         Images(NAMES.map(image).into())
     })
-}
-
-fn unpacked(name: &str) -> File {
-    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/images/{name}.gz"));
-    let from = File::open(packed).unwrap();
-    let file = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap());
-    let done = Command::new("gzip").arg("-dc").stdin(from).stdout(file.try_clone().unwrap()).status();
-    assert!(done.unwrap().success());
-    file
 }
 
 impl Images {

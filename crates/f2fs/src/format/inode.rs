@@ -27,14 +27,22 @@ pub mod inline_flag {
 
 /// What [`InodeBlock::advise`] may say.
 pub mod advise_flag {
+    /// The name that the inode says is not its only one.
+    pub const LOST_PARENT: u8 = 0x2;
     /// The content is encrypted.
     pub const ENCRYPT: u8 = 0x4;
+    /// The content is sealed under a hash tree.
+    pub const VERITY: u8 = 0x40;
 }
 
 /// What [`InodeBlock::flags`] may say.
 pub mod inode_flag {
     /// The file is compressed.
     pub const COMPRESSED: u32 = 0x4;
+    /// Nothing of it may be changed.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// It may only grow.
+    pub const APPEND_ONLY: u32 = 0x20;
     /// The directory ignores case.
     pub const CASEFOLD: u32 = 0x4000_0000;
 }

@@ -38,6 +38,22 @@ pub fn bit_msb(bitmap: &[u8], index: usize) -> bool {
     bitmap.get(index / 8).is_some_and(|byte| byte & (0x80 >> (index % 8)) != 0)
 }
 
+/// Sets or clears bit `index` of a bitmap whose first bit is the highest of the first byte.
+pub fn set_bit_msb(bitmap: &mut [u8], index: usize, value: bool) {
+    if let Some(byte) = bitmap.get_mut(index / 8) {
+        let mask = 0x80 >> (index % 8);
+        *byte = if value { *byte | mask } else { *byte & !mask };
+    }
+}
+
+/// Sets or clears bit `index` of a bitmap whose first bit is the lowest of the first byte.
+pub fn set_bit_lsb(bitmap: &mut [u8], index: usize, value: bool) {
+    if let Some(byte) = bitmap.get_mut(index / 8) {
+        let mask = 1 << (index % 8);
+        *byte = if value { *byte | mask } else { *byte & !mask };
+    }
+}
+
 /// Bit `index` of a bitmap whose first bit is the lowest of the first byte (directories).
 pub fn bit_lsb(bitmap: &[u8], index: usize) -> bool {
     bitmap.get(index / 8).is_some_and(|byte| byte & (1 << (index % 8)) != 0)

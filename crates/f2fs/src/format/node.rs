@@ -10,10 +10,16 @@ pub const NODE_BODY_BYTES: usize = 4072;
 
 /// What [`NodeFooter::flag`] may say in its low bits; from bit 3 on it holds the node's place in its file.
 pub mod node_flag {
+    /// No node of a directory.
+    pub const COLD: u32 = 0x1;
     /// The last node that an fsync wrote of a file.
     pub const FSYNC: u32 = 0x2;
     /// The inode's name is to be made again too.
     pub const DENTRY: u32 = 0x4;
+    /// Bits below the place.
+    pub const BITS: u32 = 3;
+    /// Place of the node of attributes.
+    pub const XATTR_PLACE: u32 = u32::MAX >> BITS;
 }
 
 /// The end of every node.

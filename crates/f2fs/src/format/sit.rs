@@ -18,4 +18,20 @@ pub struct SitEntry {
     pub mtime: U64,
 }
 
-const _: () = assert!(size_of::<SitEntry>() == 74);
+/// Bits of [`SitEntry::blocks`] that count.
+pub const SIT_COUNT_BITS: u32 = 10;
+
+/// A block of the table. Two copies, in the two halves of its area; a bitmap of the checkpoint says which counts.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[repr(C)]
+pub struct SitBlock {
+    /// Of segments `55 * block` and the next.
+    pub entries: [SitEntry; SIT_ENTRIES],
+    /// Nothing.
+    pub rest: [u8; 26],
+}
+
+const _: () = {
+    assert!(size_of::<SitEntry>() == 74);
+    assert!(size_of::<SitBlock>() == super::BLOCK_BYTES);
+};

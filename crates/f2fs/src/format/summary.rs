@@ -12,6 +12,11 @@ pub const NAT_JOURNAL_ENTRIES: usize = 38;
 /// Changes that a SIT journal holds.
 pub const SIT_JOURNAL_ENTRIES: usize = 6;
 
+/// [`SummaryBlock::kind`] of data.
+pub const SUMMARY_OF_DATA: u8 = 0;
+/// [`SummaryBlock::kind`] of nodes.
+pub const SUMMARY_OF_NODES: u8 = 1;
+
 /// Whose a block is.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]

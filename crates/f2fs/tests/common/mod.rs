@@ -174,6 +174,38 @@ impl Image {
     }
 }
 
+impl Image {
+    /// An image without files.
+    pub fn empty(mib: u64, options: &[&str]) -> Option<Image> {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("image");
+        File::create(&path).unwrap().set_len(mib << 20).unwrap();
+        run(Command::new("mkfs.f2fs").arg("-q").args(options).arg(&path)).then_some(Image { _dir: dir, path })
+    }
+}
+
+/// An image that Linux wrote, unpacked in memory.
+pub fn unpacked(name: &str) -> File {
+    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/images/{name}.gz"));
+    let from = File::open(packed).unwrap();
+    let file = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    let done = Command::new("gzip").arg("-dc").stdin(from).stdout(file.try_clone().unwrap()).status();
+    assert!(done.unwrap().success());
+    file
+}
+
+/// fsck.f2fs has nothing to say against an image. Its status alone does not tell: what it would mend it calls FIX and returns 0.
+#[track_caller]
+pub fn fsck_is_clean(path: &Path) {
+    let done = Command::new("fsck.f2fs").arg("--dry-run").arg(path).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&done.stdout);
+    let bad: Vec<&str> = text
+        .lines()
+        .filter(|line| ["[ASSERT]", "[FIX]", "[Fail]"].iter().any(|mark| line.contains(mark)))
+        .collect();
+    assert!(done.status.success() && bad.is_empty(), "{:?}: {}", done.status, bad.join("\n"));
+}
+
 fn run(command: &mut Command) -> bool {
     let done = command.stdin(Stdio::null()).output();
     match done {

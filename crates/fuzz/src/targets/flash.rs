@@ -1,4 +1,4 @@
-//! F2FS images with forged fields, opened and read.
+//! F2FS images with forged fields, opened and read, and opened once more, changed and unmounted.
 //!
 //! Promises    no panic and no hang, whatever the image says.
 //!
@@ -10,7 +10,9 @@ use crate::image::walk::{Walk, kind};
 use heddle_f2fs::checksum::{SEED, checksum, inode_seed, of_inode};
 use heddle_f2fs::format::{BLOCK_BYTES, Block, INODE_CHECKSUM_OFFSET_BYTES, InodeBlock};
 use heddle_f2fs::{F2fs, Geometry};
-use heddle_vfs::FileSystem;
+use heddle_vfs::{
+    Cookie, Cred, DirEntry, FileSystem, Ino, Name, OpenFlags, RangeOp, SetAttr, SetXattr, XattrName,
+};
 use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -65,6 +67,11 @@ impl Target for Flash {
                 Walk::of(&fs).errors.hash(&mut hasher);
             }
         }
+        let written = image.copy().and_then(|copy| Ok((F2fs::open_for_writing(&path_of(&copy))?, copy)));
+        match written {
+            Err(error) => error.to_string().len().hash(&mut hasher),
+            Ok((fs, _copy)) => change(&fs).hash(&mut hasher),
+        }
         // The last first: one may have changed what another had.
         for (at, block) in before.iter().rev() {
             image.file.write_all_at(&block[..], *at).map_err(|e| e.to_string())?;
@@ -86,6 +93,22 @@ impl Image {
         let info = F2fs::open(&path_of(&file)).expect("an image").info();
         let places = places(&file, &info.geometry);
         Image { file, geometry: info.geometry, inode_seed: inode_seed(&info.uuid), places }
+    }
+
+    /// What the kernel copies without reading it.
+    fn copy(&self) -> Result<File, Box<dyn std::error::Error>> {
+        let copy = File::from(rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC)?);
+        let len = self.file.metadata()?.len();
+        copy.set_len(len)?;
+        let mut at = 0;
+        while let Ok(data) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
+            let end = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(data))?;
+            let mut bytes = vec![0; (end - data) as usize];
+            self.file.read_exact_at(&mut bytes, data)?;
+            copy.write_all_at(&bytes, data)?;
+            at = end;
+        }
+        Ok(copy)
     }
 
     fn path(&self) -> PathBuf {
@@ -154,6 +177,44 @@ impl Image {
             block[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&crc.to_le_bytes());
         }
     }
+}
+
+/// Names come and go, files grow and shrink; errors are as good as anything. What became of it.
+fn change(fs: &F2fs) -> usize {
+    let root = Cred::root();
+    let mut done = 0;
+    let mut names = Vec::new();
+    if let Ok(dir) = fs.open(&root, Ino::ROOT, OpenFlags::READ) {
+        let mut keep = |entry: DirEntry<'_>| {
+            names.push(entry.name.bytes().to_vec());
+            names.len() < 12
+        };
+        let _ = fs.readdir(&dir, Cookie::default(), &mut keep);
+        fs.release(dir);
+    }
+    for (n, name) in names.iter().enumerate() {
+        let Ok(name) = Name::new(name) else { continue };
+        let Ok(attr) = fs.lookup(&root, Ino::ROOT, name) else { continue };
+        if let Ok(file) = fs.open(&root, attr.ino, OpenFlags::READ_WRITE) {
+            done += usize::from(fs.write(&file, 5000 * n as u64, &[7; 9000]).is_ok());
+            done += usize::from(fs.fallocate(&file, RangeOp::Punch, 4096, 1 << 20).is_ok());
+            fs.release(file);
+        }
+        let size = SetAttr { size_bytes: Some(100 * n as u64), ..SetAttr::default() };
+        done += usize::from(fs.setattr(&root, attr.ino, None, &size).is_ok());
+        let note =
+            XattrName::new(b"user.note").map(|x| fs.setxattr(&root, attr.ino, x, &[5; 300], SetXattr::Any));
+        done += usize::from(matches!(note, Ok(Ok(()))));
+        done += usize::from(
+            fs.create(&root, attr.ino, name, 0o600, OpenFlags::WRITE).map(|(_, f)| fs.release(f)).is_ok(),
+        );
+        let gone = fs.unlink(&root, Ino::ROOT, name).or_else(|_| fs.rmdir(&root, Ino::ROOT, name));
+        done += usize::from(gone.is_ok());
+        if n % 4 == 0 {
+            done += usize::from(fs.sync().is_ok());
+        }
+    }
+    done + usize::from(fs.unmount().is_ok())
 }
 
 /// The descriptor as a path.

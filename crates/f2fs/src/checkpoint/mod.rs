@@ -4,6 +4,12 @@
 //!             C2  the version bitmaps have a bit for every block of SIT and NAT.
 //! Source      Linux `Documentation/filesystems/f2fs.rst`, "Checkpoint".
 
+mod logs;
+mod write;
+
+pub(crate) use logs::{Logs, OpenLog};
+pub(crate) use write::{Contents, write};
+
 use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::error::OpenError;
@@ -25,6 +31,10 @@ pub(crate) struct Checkpoint {
     pub(crate) head: CheckpointHead,
     /// Its own checksum: nodes written after it carry it.
     pub(crate) crc: u32,
+    /// Its pack.
+    start: BlockAddr,
+    /// The block of its head, with the bitmaps.
+    block: Box<Block>,
     /// Which copy of a block of the NAT counts.
     pub(crate) nat_bitmap: Vec<u8>,
     /// Changes of the NAT that are not in it yet.
@@ -42,6 +52,12 @@ struct Pack {
 }
 
 impl Checkpoint {
+    /// What nodes that are written after it carry: version, and its checksum if it says so.
+    pub(crate) fn node_version(&self) -> u64 {
+        let crc = if self.has(checkpoint_flag::CRC_RECOVERY) { u64::from(self.crc) << 32 } else { 0 };
+        self.head.version.get() | crc
+    }
+
     /// Has it this flag?
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.head.flags.get() & flag != 0
@@ -108,7 +124,8 @@ impl Pack {
         let nat_bitmap = self.nat_bitmap(geometry)?;
         let nat_changes = self.nat_changes(device)?;
         let orphans = self.orphans(device, geometry)?;
-        Ok(Checkpoint { head: self.head, crc: self.crc, nat_bitmap, nat_changes, orphans })
+        let Pack { start, head, crc, block } = self;
+        Ok(Checkpoint { head, crc, start, block, nat_bitmap, nat_changes, orphans })
     }
 
     fn has(&self, flag: u32) -> bool {

@@ -1,0 +1,166 @@
+//! A checkpoint is written: into the pack that does not count, its tail last.
+//!
+//! Crash order everything that it names is durable before its tail is written: nodes, data, NAT, SIT, summaries, and the pack's own other
+//!             blocks. Until the tail is durable the other pack counts, which names nothing that was written over (G2 of `segments`).
+
+use super::{BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, Checkpoint};
+use crate::checksum::{SEED, checksum};
+use crate::device::Device;
+use crate::format::{
+    BLOCK_BYTES, Block, ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
+};
+use crate::ids::Nid;
+use crate::segments::{DATA_LOGS, LOGS, Log, Position, kind_of_summary};
+use crate::space::Counts;
+use crate::superblock::Geometry;
+use heddle_vfs::{Error, Result};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// What is new in a checkpoint.
+pub(crate) struct Contents<'a> {
+    pub(crate) counts: Counts,
+    pub(crate) positions: &'a [Position],
+    pub(crate) summaries: &'a mut [Box<SummaryBlock>],
+    pub(crate) segments_free: u32,
+    pub(crate) next_free_nid: Nid,
+    pub(crate) sit_bitmap: &'a [u8],
+    pub(crate) nat_bitmap: &'a [u8],
+    /// Inodes without a name that are open.
+    pub(crate) orphans: &'a [Nid],
+    /// Nothing follows: the summaries of nodes are in it too.
+    pub(crate) unmounts: bool,
+    pub(crate) elapsed_secs: u64,
+}
+
+/// Writes the checkpoint that follows `last`.
+pub(crate) fn write(
+    device: &Device,
+    geometry: &Geometry,
+    last: &Checkpoint,
+    mut new: Contents<'_>,
+) -> Result<Checkpoint> {
+    let first = geometry.checkpoint;
+    let start = if last.start == first { first.plus(SEGMENT_BLOCKS) } else { first };
+    let mut middle: Vec<Box<Block>> = Vec::new();
+    let mut payload = new.sit_bitmap.chunks(BLOCK_BYTES);
+    // Large bitmaps stand in the head, whatever room there is behind it.
+    for _ in 0..geometry.checkpoint_payload {
+        middle.push(padded(payload.next().unwrap_or_default()));
+    }
+    middle.extend(orphan_blocks(new.orphans));
+    let summaries_start = 1 + middle.len() as u32;
+    middle.extend(summaries(&mut new));
+    let pack_blocks = middle.len() as u32 + 2;
+    if pack_blocks > SEGMENT_BLOCKS {
+        return Err(Error::Io(format!("a checkpoint of {pack_blocks} blocks, where a segment holds it")));
+    }
+    let mut head = last.head.clone();
+    head.version.set(head.version.get().wrapping_add(1));
+    fill(&mut head, &new);
+    (head.pack_blocks, head.summaries_start) = (pack_blocks.into(), summaries_start.into());
+    let (block, crc) = sealed(&head, geometry, &new)?;
+    device.write(start, &block[..])?;
+    for (n, block) in middle.iter().enumerate() {
+        device.write(start.plus(1 + n as u32), &block[..])?;
+    }
+    device.flush()?;
+    device.write(start.plus(pack_blocks - 1), &block[..])?;
+    device.flush()?;
+    Ok(Checkpoint {
+        head,
+        crc,
+        start,
+        block,
+        nat_bitmap: Vec::new(),
+        nat_changes: Vec::new(),
+        orphans: new.orphans.to_vec(),
+    })
+}
+
+fn padded(bytes: &[u8]) -> Box<Block> {
+    let mut block = Box::new([0; BLOCK_BYTES]);
+    block[..bytes.len()].copy_from_slice(bytes);
+    block
+}
+
+fn orphan_blocks(orphans: &[Nid]) -> Vec<Box<Block>> {
+    let blocks = orphans.len().div_ceil(ORPHANS_PER_BLOCK);
+    let mut all = Vec::new();
+    for (n, piece) in orphans.chunks(ORPHANS_PER_BLOCK).enumerate() {
+        let mut block = OrphanBlock::new_zeroed();
+        for (slot, nid) in block.ino.iter_mut().zip(piece) {
+            slot.set(nid.0);
+        }
+        (block.index, block.blocks) = ((n as u16 + 1).into(), (blocks as u16).into());
+        block.entries.set(piece.len() as u32);
+        all.push(padded(block.as_bytes()));
+    }
+    all
+}
+
+/// Those of data always, those of nodes at an unmount: else their footers say it.
+fn summaries(new: &mut Contents<'_>) -> Vec<Box<Block>> {
+    let logs = [Log::HotData, Log::WarmData, Log::ColdData, Log::HotNode, Log::WarmNode, Log::ColdNode];
+    let count = if new.unmounts { LOGS } else { DATA_LOGS };
+    let mut all = Vec::new();
+    for (log, summary) in logs.into_iter().zip(new.summaries.iter_mut()).take(count) {
+        // Journals are empty: what changed is in the tables.
+        summary.journal.fill(0);
+        summary.kind = kind_of_summary(log);
+        all.push(padded(summary.as_bytes()));
+    }
+    all
+}
+
+fn fill(head: &mut crate::format::CheckpointHead, new: &Contents<'_>) {
+    head.blocks_valid.set(new.counts.blocks);
+    head.nodes_valid.set(new.counts.nodes as u32);
+    head.inodes_valid.set(new.counts.inodes as u32);
+    head.segments_free.set(new.segments_free);
+    head.next_free_nid.set(new.next_free_nid.0);
+    head.elapsed_secs.set(head.elapsed_secs.get().wrapping_add(new.elapsed_secs));
+    for (n, position) in new.positions[..DATA_LOGS].iter().enumerate() {
+        head.data_segment[n].set(position.segment.0);
+        head.data_offset[n].set(position.next as u16);
+    }
+    for (n, position) in new.positions[DATA_LOGS..].iter().enumerate() {
+        head.node_segment[n].set(position.segment.0);
+        head.node_offset[n].set(position.next as u16);
+    }
+    head.alloc_type.fill(0);
+    let when = |is: bool, flag: u32| if is { flag } else { 0 };
+    head.flags.set(
+        (head.flags.get() & checkpoint_flag::LARGE_NAT_BITMAP)
+            | checkpoint_flag::CRC_RECOVERY
+            | when(new.unmounts, checkpoint_flag::UNMOUNTED)
+            | when(!new.orphans.is_empty(), checkpoint_flag::ORPHANS),
+    );
+}
+
+/// Head or tail as a block, and its checksum.
+fn sealed(
+    head: &crate::format::CheckpointHead,
+    geometry: &Geometry,
+    new: &Contents<'_>,
+) -> Result<(Box<Block>, u32)> {
+    let mut block = padded(head.as_bytes());
+    let large = head.flags.get() & checkpoint_flag::LARGE_NAT_BITMAP != 0;
+    let (start, end, bitmaps) = match (large, geometry.checkpoint_payload) {
+        (true, _) => (BITMAPS_OFFSET_BYTES + 4, BLOCK_BYTES, [new.nat_bitmap, new.sit_bitmap]),
+        (false, 0) => (BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, [new.sit_bitmap, new.nat_bitmap]),
+        (false, _) => (BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, [&[][..], new.nat_bitmap]),
+    };
+    let mut rest = &mut block[start..end];
+    for bitmap in bitmaps {
+        let (here, behind) = rest
+            .split_at_mut_checked(bitmap.len())
+            .ok_or_else(|| Error::Io("the bitmaps of a checkpoint do not fit into its head".into()))?;
+        here.copy_from_slice(bitmap);
+        rest = behind;
+    }
+    let at = head.checksum_offset.get() as usize;
+    let crc = checksum(SEED, &block[..at]);
+    let crc = if at < CHECKSUM_OFFSET_MAX { checksum(crc, &block[at + 4..]) } else { crc };
+    block[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    Ok((block, crc))
+}

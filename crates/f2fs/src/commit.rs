@@ -1,0 +1,91 @@
+//! A checkpoint of the engine: everything that was changed goes to the device, and counts at once.
+//!
+//! It has the file system to itself (`F2fs::quiet`): every call waits meanwhile, as in Linux (`cp_rwsem`).
+//!
+//! Source      F2FS paper (FAST '15) section 2.4; F2FS range-lock paper (SYSTOR '19) section 3.1, which says what this costs.
+
+use crate::checkpoint::{self, Checkpoint, Contents};
+use crate::format::{NodeBlock, node_flag};
+use crate::ids::{BlockAddr, Nid};
+use crate::media::Media;
+use crate::segments::{Log, of_node};
+use heddle_vfs::Result;
+use std::collections::BTreeSet;
+use std::time::Instant;
+use zerocopy::IntoBytes;
+
+/// The checkpoint that counts, and what the next one says besides.
+pub(crate) struct Ledger {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) orphans: BTreeSet<Nid>,
+    pub(crate) since: Instant,
+}
+
+impl Media {
+    /// Writes a checkpoint. Nobody else is inside.
+    pub(crate) fn commit(&self, ledger: &mut Ledger, unmounts: bool) -> Result<()> {
+        let space = self.space()?;
+        for nid in self.pages.inodes() {
+            self.write_pages(nid)?;
+        }
+        let version = ledger.checkpoint.node_version();
+        self.nodes.write(|node| self.write_node(node, version))?;
+        let nat_bitmap = self.nodes.nat.write(&self.device)?;
+        let sit_bitmap = space.segments.write(&self.device)?;
+        let (positions, mut summaries, segments_free) = space.segments.positions();
+        self.device.flush()?;
+        let orphans: Vec<Nid> = ledger.orphans.iter().copied().collect();
+        let contents = Contents {
+            counts: space.counts(),
+            positions: &positions,
+            summaries: &mut summaries,
+            segments_free,
+            next_free_nid: self.nodes.nat.next_free(),
+            sit_bitmap: &sit_bitmap,
+            nat_bitmap: &nat_bitmap,
+            orphans: &orphans,
+            unmounts,
+            elapsed_secs: ledger.since.elapsed().as_secs(),
+        };
+        ledger.checkpoint = checkpoint::write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
+        ledger.since = Instant::now();
+        space.segments.checkpointed();
+        self.nodes.nat.checkpointed();
+        Ok(())
+    }
+
+    fn write_node(&self, node: &mut NodeBlock, version: u64) -> Result<()> {
+        let nid = Nid(node.footer.nid.get());
+        let segments = &self.space()?.segments;
+        let (addr, next) = segments.allocate(&self.device, log_of(node), of_node(nid))?;
+        node.footer.checkpoint_version.set(version);
+        node.footer.next.set(next.0);
+        // What an fsync marked counts as anything else now.
+        let marks = node_flag::FSYNC | node_flag::DENTRY;
+        node.footer.flag.set(node.footer.flag.get() & !marks);
+        self.nodes.seal(node);
+        self.device.write(addr, node.as_bytes())?;
+        let old = BlockAddr(self.nodes.nat.moved(&self.device, nid, addr)?.addr.get());
+        if old.is_block() { segments.release(old) } else { Ok(()) }
+    }
+}
+
+/// Where a node goes: those of directories change soonest, those of node numbers last.
+fn log_of(node: &NodeBlock) -> Log {
+    let flag = node.footer.flag.get();
+    let place = flag >> node_flag::BITS;
+    match flag & node_flag::COLD == 0 {
+        _ if is_indirect(place) => Log::ColdNode,
+        true => Log::HotNode,
+        false => Log::WarmNode,
+    }
+}
+
+/// Is it a node of node numbers?
+fn is_indirect(place: u32) -> bool {
+    let all = crate::format::NODE_POINTERS as u32;
+    let double = 5 + 2 * all;
+    let under_double =
+        place > double && place != node_flag::XATTR_PLACE && (place - double - 1).is_multiple_of(all + 1);
+    place == 3 || place == 4 + all || place == double || under_double
+}

@@ -1,0 +1,240 @@
+//! Entries of directories come and go. What stands inline goes into blocks when it has no more room.
+//!
+//! Everything here is called with the directory's lock held for writing.
+
+use super::{DENTRY_NAME_BYTES, DENTRY_SLOTS, LEVELS_MAX, Slots, bucket, hash::hash, levels};
+use crate::format::{
+    BLOCK_BYTES, Block, Dentry, DentryBlock, INODE_POINTERS, InodeBlock, bit_lsb, inline_flag, set_bit_lsb,
+};
+use crate::ids::{Nid, PageNo};
+use crate::inode::Inode;
+use crate::media::Media;
+use heddle_vfs::{Error, FileKind, Result};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::{U16, U32};
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// Slots that can be changed.
+struct SlotsMut<'a> {
+    bitmap: &'a mut [u8],
+    entries: &'a mut [Dentry],
+    names: &'a mut [u8],
+}
+
+impl<'a> SlotsMut<'a> {
+    fn of_block(block: &'a mut Block) -> SlotsMut<'a> {
+        let block: &mut DentryBlock = zerocopy::transmute_mut!(block);
+        SlotsMut {
+            bitmap: &mut block.bitmap,
+            entries: &mut block.entries,
+            names: block.names.as_flattened_mut(),
+        }
+    }
+
+    fn inline(inode: &Inode, block: &'a mut InodeBlock) -> Option<SlotsMut<'a>> {
+        let content = inode.inline_content_mut(block);
+        let (slots, bitmap) = super::inline_slots(content.len());
+        let (head, rest) =
+            content.split_at_mut(content.len() - slots * (size_of::<Dentry>() + DENTRY_NAME_BYTES));
+        let (entries, names) = <[Dentry]>::mut_from_prefix_with_elems(rest, slots).ok()?;
+        Some(SlotsMut { bitmap: &mut head[..bitmap], entries, names })
+    }
+
+    /// Slots in a row that are free.
+    fn room(&self, slots: usize) -> Option<usize> {
+        let mut free = 0;
+        for slot in 0..self.entries.len() {
+            free = if bit_lsb(self.bitmap, slot) { 0 } else { free + 1 };
+            if free == slots {
+                return Some(slot + 1 - slots);
+            }
+        }
+        None
+    }
+
+    fn put(&mut self, at: usize, name: &[u8], nid: Nid, kind: FileKind) {
+        let name_bytes = U16::new(name.len() as u16);
+        self.entries[at] =
+            Dentry { hash: U32::new(hash(name)), ino: U32::new(nid.0), name_bytes, kind: raw(kind) };
+        self.names[at * DENTRY_NAME_BYTES..][..name.len()].copy_from_slice(name);
+        (at..at + slots_of(name)).for_each(|slot| set_bit_lsb(self.bitmap, slot, true));
+    }
+
+    /// Puts it where there is room; false if there is none.
+    fn add(&mut self, name: &[u8], nid: Nid, kind: FileKind) -> bool {
+        let room = self.room(slots_of(name));
+        room.map(|at| self.put(at, name, nid, kind)).is_some()
+    }
+}
+
+fn slots_of(name: &[u8]) -> usize {
+    name.len().div_ceil(DENTRY_NAME_BYTES)
+}
+
+fn raw(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Regular => 1,
+        FileKind::Directory => 2,
+        FileKind::CharDevice => 3,
+        FileKind::BlockDevice => 4,
+        FileKind::Fifo => 5,
+        FileKind::Socket => 6,
+        FileKind::Symlink => 7,
+    }
+}
+
+impl Media {
+    /// `.` and `..` of a new directory.
+    pub(crate) fn fill_dir(&self, dir: Nid, above: Nid) -> Result<()> {
+        self.reserve(dir, PageNo(0))?;
+        self.change_page(dir, PageNo(0), |block| {
+            let mut slots = SlotsMut::of_block(block);
+            slots.put(0, b".", dir, FileKind::Directory);
+            slots.put(1, b"..", above, FileKind::Directory);
+        })?;
+        self.change_inode(dir, |block| {
+            block.depth.set(1);
+            block.size_bytes.set(PAGE);
+        })
+    }
+
+    /// A name that is not there comes.
+    pub(crate) fn add_entry(&self, dir: Nid, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
+        let inode = self.inode(dir)?;
+        inode.readable()?;
+        if inode.has(inline_flag::DENTRY) {
+            let added = self.change_inode(dir, |block| {
+                SlotsMut::inline(&inode, block).is_some_and(|mut slots| slots.add(name, nid, kind))
+            })?;
+            if added {
+                return Ok(());
+            }
+            self.spread(&inode)?;
+        }
+        self.add_to_blocks(dir, name, nid, kind)
+    }
+
+    fn add_to_blocks(&self, dir: Nid, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
+        let inode = self.inode(dir)?;
+        let depth = levels(&inode)?;
+        for level in 0..LEVELS_MAX {
+            let (start, blocks) = bucket(hash(name), level, inode.block().dir_level);
+            for page in (start..start + blocks).map(PageNo) {
+                let (_, is_new) = self.reserve(dir, page)?;
+                if is_new {
+                    self.pages.put(dir, page, Box::new([0; BLOCK_BYTES]));
+                }
+                let added = std::cell::Cell::new(false);
+                let has_room = |block: &mut Block| SlotsMut::of_block(block).room(slots_of(name)).is_some();
+                // A full block is not to be written again.
+                let mut copy =
+                    self.page(&self.inode(dir)?, page)?.unwrap_or_else(|| Box::new([0; BLOCK_BYTES]));
+                if !has_room(&mut copy) {
+                    continue;
+                }
+                self.change_page(dir, page, |block| {
+                    added.set(SlotsMut::of_block(block).add(name, nid, kind))
+                })?;
+                if added.get() {
+                    let size = (page.0 + 1) * PAGE;
+                    return self.change_inode(dir, |block| {
+                        block.depth.set(depth.max(level + 1));
+                        block.size_bytes.set(block.size_bytes.get().max(size));
+                    });
+                }
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Inline entries go into blocks.
+    fn spread(&self, inode: &Inode) -> Result<()> {
+        let mut all = Vec::new();
+        Slots::inline(inode)?.each(0, &mut |entry| {
+            all.push((entry.name.to_vec(), entry.nid, entry.kind));
+            Ok(false)
+        })?;
+        let dir = inode.nid;
+        // All blocks that they may need, before anything changes: an error leaves them where they are.
+        let counts = self.space()?.counts();
+        if counts.blocks + all.len() as u64 + 2 > self.space()?.blocks_user {
+            return Err(Error::NoSpace);
+        }
+        self.clear_inline(inode, inline_flag::DENTRY)?;
+        if !inode.has(inline_flag::XATTR) {
+            let from = INODE_POINTERS - inode.inline_xattr_slots();
+            self.change_inode(dir, |block| block.addr[from..].fill(U32::new(0)))?;
+        }
+        let above = all.iter().find(|(name, ..)| name == b"..").map_or(dir, |(_, nid, _)| *nid);
+        self.fill_dir(dir, above)?;
+        for (name, nid, kind) in all.iter().filter(|(name, ..)| name != b"." && name != b"..") {
+            self.add_to_blocks(dir, name, *nid, *kind)?;
+        }
+        Ok(())
+    }
+
+    /// Where the entry of a name is: its page, if it does not stand inline, and slot.
+    fn find_entry(&self, inode: &Inode, name: &[u8]) -> Result<Option<(Option<PageNo>, usize)>> {
+        let place = std::cell::Cell::new(None);
+        let mut is_it = |entry: super::Entry<'_>| {
+            let same = entry.name == name;
+            if same {
+                place.set(Some(entry.place));
+            }
+            Ok(same)
+        };
+        if inode.has(inline_flag::DENTRY) {
+            Slots::inline(inode)?.each(0, &mut is_it)?;
+            return Ok(place.get().map(|slot| (None, slot as usize)));
+        }
+        for level in 0..levels(inode)? {
+            let (start, blocks) = bucket(hash(name), level, inode.block().dir_level);
+            for page in (start..start + blocks).map(PageNo) {
+                if let Some(block) = self.entries_of(inode, page)?
+                    && Slots::of_block(inode.nid, page, &block).each(0, &mut is_it)?
+                {
+                    return Ok(place.get().map(|at| (Some(page), at as usize % DENTRY_SLOTS)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A name goes.
+    pub(crate) fn remove_entry(&self, dir: Nid, name: &[u8]) -> Result<()> {
+        self.change_entry(dir, name, |slots, at| {
+            (at..at + slots_of(name)).for_each(|slot| set_bit_lsb(slots.bitmap, slot, false));
+        })
+    }
+
+    /// A name means another inode.
+    pub(crate) fn point_entry(&self, dir: Nid, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
+        self.change_entry(dir, name, |slots, at| {
+            (slots.entries[at].ino, slots.entries[at].kind) = (U32::new(nid.0), raw(kind));
+        })
+    }
+
+    fn change_entry(&self, dir: Nid, name: &[u8], change: impl Fn(&mut SlotsMut<'_>, usize)) -> Result<()> {
+        let inode = self.inode(dir)?;
+        let (page, slot) = self.find_entry(&inode, name)?.ok_or(Error::NotFound)?;
+        match page {
+            Some(page) => self.change_page(dir, page, |block| change(&mut SlotsMut::of_block(block), slot)),
+            None => self.change_inode(dir, |block| {
+                if let Some(mut slots) = SlotsMut::inline(&inode, block) {
+                    change(&mut slots, slot);
+                }
+            }),
+        }
+    }
+
+    /// Has it no names but `.` and `..`?
+    pub(crate) fn is_empty_dir(&self, dir: &Inode) -> Result<bool> {
+        let mut empty = true;
+        self.list(dir, 0, &mut |entry| {
+            empty &= entry.is_dots();
+            Ok(!empty)
+        })?;
+        Ok(empty)
+    }
+}

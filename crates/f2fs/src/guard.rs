@@ -1,0 +1,144 @@
+//! Who may be inside: calls, side by side, or a checkpoint, alone; and which inodes a call has to itself.
+//!
+//! Lock order  the gate, the latch of renames, inodes by stripe, and then the locks of the tables, of which none is held while another of
+//!             them is taken.
+//! Invariants  K1  a call holds the stripes of all inodes that it changes for writing, of one that it reads for reading, until it
+//!                 is done: it is seen whole or not at all.
+//!             K2  a checkpoint runs while no call is inside: what is on the device after a crash is what calls had done that had returned
+//!                 before one instant.
+
+use crate::commit::Ledger;
+use crate::ids::Nid;
+use crate::media::Media;
+use crate::volume::F2fs;
+use heddle_vfs::{Error, Result};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Locks that inodes share.
+const STRIPES: usize = 4096;
+/// Pages in memory at which a checkpoint is made.
+const PAGES_MAX: usize = 1 << 15;
+/// Segments that are kept free: each log may fill one, and the cleaner needs some to begin with.
+const SEGMENTS_KEPT: usize = 10;
+/// Segments that are cleaned between two checkpoints.
+const SEGMENTS_A_ROUND: usize = 8;
+/// Rounds of cleaning before a writer is told that there is no space.
+const ROUNDS: usize = 64;
+
+/// See the module.
+pub(crate) struct Guards {
+    gate: RwLock<()>,
+    pub(crate) renames: Mutex<()>,
+    stripes: Vec<RwLock<()>>,
+}
+
+impl Guards {
+    pub(crate) fn new() -> Guards {
+        let stripes = (0..STRIPES).map(|_| RwLock::default()).collect();
+        Guards { gate: RwLock::default(), renames: Mutex::default(), stripes }
+    }
+
+    fn stripe(nid: Nid) -> usize {
+        nid.0 as usize % STRIPES
+    }
+
+    /// Inodes to read one of.
+    pub(crate) fn shared(&self, nid: Nid) -> RwLockReadGuard<'_, ()> {
+        self.stripes[Guards::stripe(nid)].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Inodes to change.
+    pub(crate) fn alone(&self, nids: &[Nid]) -> Vec<RwLockWriteGuard<'_, ()>> {
+        let mut stripes: Vec<usize> = nids.iter().map(|nid| Guards::stripe(*nid)).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        stripes.iter().map(|n| self.stripes[*n].write().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+}
+
+impl F2fs {
+    /// A call that changes nothing.
+    pub(crate) fn inside(&self) -> RwLockReadGuard<'_, ()> {
+        self.guards.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call that changes something: there are segments enough for it, and for all that waits in memory.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] after a checkpoint that failed.
+    pub(crate) fn changing(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let space = self.media.space()?;
+        for _ in 0..2 {
+            // ORDERING: Relaxed, one word that only ever becomes true; who misses it is refused by the next checkpoint.
+            if self.failed.load(Relaxed) {
+                return Err(Error::Io(
+                    "an earlier checkpoint failed: what it was to write is not durable".into(),
+                ));
+            }
+            let inside = self.inside();
+            if space.segments.free() >= needed(&self.media) && self.media.pages.count() < PAGES_MAX {
+                return Ok(inside);
+            }
+            drop(inside);
+            self.make_room()?;
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Nobody else is inside.
+    fn quiet<R>(&self, work: impl FnOnce(&mut Ledger) -> Result<R>) -> Result<R> {
+        let _alone = self.guards.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut ledger);
+        if done.is_err() {
+            self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `changing`.
+        }
+        done
+    }
+
+    /// Everything that calls have done is durable when this returns.
+    pub(crate) fn checkpoint(&self, unmounts: bool) -> Result<()> {
+        if self.failed.load(Relaxed) {
+            // ORDERING: Relaxed, see `changing`.
+            return Err(Error::Io(
+                "an earlier checkpoint failed: what it was to write is not durable".into(),
+            ));
+        }
+        self.quiet(|ledger| self.media.commit(ledger, unmounts))
+    }
+
+    /// A checkpoint, and if that frees too little, cleaning.
+    fn make_room(&self) -> Result<()> {
+        self.quiet(|ledger| {
+            let media = &self.media;
+            media.commit(ledger, false)?;
+            let segments = &media.space()?.segments;
+            for _ in 0..ROUNDS {
+                if segments.free() >= needed(media) + SEGMENTS_A_ROUND / 2 {
+                    break;
+                }
+                let victims = segments.victims(SEGMENTS_A_ROUND, segments.free());
+                if victims.is_empty() {
+                    break;
+                }
+                let before = segments.free();
+                for victim in victims {
+                    media.clean(victim)?;
+                }
+                media.commit(ledger, false)?;
+                if segments.free() <= before {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Segments that it takes to write what is in memory, and to go on.
+fn needed(media: &Media) -> usize {
+    // A page that gets its block changes a node.
+    let blocks = 2 * media.pages.count() + media.nodes.changed();
+    blocks / crate::format::SEGMENT_BLOCKS as usize + SEGMENTS_KEPT
+}

@@ -1,0 +1,129 @@
+//! Inodes come and go.
+
+use crate::format::{
+    EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, InodeBlock, feature, inline_flag, node_flag,
+};
+use crate::ids::{Nid, PageNo};
+use crate::inode::Inode;
+use crate::media::Media;
+use crate::node::inode_of_mut;
+use heddle_vfs::xattr::Xattrs;
+use heddle_vfs::{Cred, FileKind, NewNode, Result, Time, XattrName};
+use std::sync::Arc;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// What a new inode is, beyond what the caller said.
+pub(crate) struct Birth<'a> {
+    pub(crate) above: &'a Inode,
+    /// Empty: it has no name yet.
+    pub(crate) name: &'a [u8],
+    pub(crate) now: Time,
+    pub(crate) generation: u32,
+}
+
+/// The present.
+pub(crate) fn now() -> Time {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Time::from_parts(since.as_secs() as i64, since.subsec_nanos())
+}
+
+impl Media {
+    /// A new inode that no name means yet. Everything of it is there, or nothing.
+    pub(crate) fn make(&self, cred: &Cred, node: &NewNode<'_>, birth: &Birth<'_>) -> Result<Nid> {
+        let above = birth.above.attr();
+        let inherits_group = above.perm & 0o2000 != 0;
+        let gid = if inherits_group { above.gid } else { cred.gid };
+        let default = self.xattrs(birth.above)?.acl(XattrName::ACL_DEFAULT);
+        let (mut perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
+        match node.kind {
+            FileKind::Directory if inherits_group => perm |= 0o2000,
+            FileKind::Directory | FileKind::Symlink => {}
+            _ if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => perm &= !0o2000,
+            _ => {}
+        }
+        let space = self.space()?;
+        space.take_node(true)?;
+        let taken = self.nodes.nat.take(&self.device, None);
+        let nid = taken.inspect_err(|_| space.give_node(true))?;
+        let mut block = Arc::new(crate::format::NodeBlock::new_zeroed());
+        if let Some(node_block) = Arc::get_mut(&mut block) {
+            let inode = inode_of_mut(node_block);
+            self.begin(inode, nid, node, birth);
+            inode.mode.set(node.kind.mode_bits() as u16 | perm);
+            (inode.uid, inode.gid) = (cred.uid.into(), gid.into());
+        }
+        self.nodes.add(nid, block);
+        let filled = self.fill(nid, node, birth.above.nid, &xattrs);
+        if filled.is_err() {
+            self.end(nid)?;
+        }
+        filled.map(|()| nid)
+    }
+
+    fn begin(&self, inode: &mut InodeBlock, nid: Nid, node: &NewNode<'_>, birth: &Birth<'_>) {
+        let is_dir = node.kind == FileKind::Directory;
+        inode.inline = inline_flag::XATTR;
+        inode.links.set(if is_dir { 2 } else { 1 });
+        inode.blocks.set(1);
+        set_time(&mut inode.atime, &mut inode.atime_ns, birth.now);
+        set_time(&mut inode.mtime, &mut inode.mtime_ns, birth.now);
+        set_time(&mut inode.ctime, &mut inode.ctime_ns, birth.now);
+        inode.generation.set(birth.generation);
+        named(inode, birth.above.nid, birth.name);
+        (inode.footer.nid, inode.footer.ino) = (U32::new(nid.0), U32::new(nid.0));
+        inode.footer.flag.set(if is_dir { 0 } else { node_flag::COLD });
+        let mut extra = 0;
+        if self.features & feature::EXTRA_ATTR != 0 {
+            inode.inline |= inline_flag::EXTRA_ATTR;
+            let mut attr = ExtraAttr::new_zeroed();
+            attr.extra_bytes.set(EXTRA_ATTR_MAX_BYTES as u16);
+            if self.features & feature::FLEXIBLE_INLINE_XATTR != 0 {
+                attr.inline_xattr_slots.set(INLINE_XATTR_SLOTS as u16);
+            }
+            if self.features & feature::INODE_CRTIME != 0 {
+                set_time(&mut attr.crtime, &mut attr.crtime_ns, birth.now);
+            }
+            inode.addr.as_mut_bytes()[..EXTRA_ATTR_MAX_BYTES].copy_from_slice(attr.as_bytes());
+            extra = EXTRA_ATTR_MAX_BYTES / size_of::<U32>();
+        }
+        if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            // The old form where it can say it.
+            let slot = usize::from(node.rdev > 0xffff);
+            inode.addr[extra + slot].set(node.rdev);
+        }
+    }
+
+    fn fill(&self, nid: Nid, node: &NewNode<'_>, above: Nid, xattrs: &Xattrs) -> Result<()> {
+        match node.kind {
+            FileKind::Directory => self.fill_dir(nid, above)?,
+            FileKind::Symlink => self.write(nid, 0, node.target)?,
+            _ => {}
+        }
+        if xattrs.is_empty() { Ok(()) } else { self.set_xattrs(&self.inode(nid)?, xattrs) }
+    }
+
+    /// An inode without name and opener is no more, with all that it had.
+    pub(crate) fn end(&self, nid: Nid) -> Result<()> {
+        self.cut_pages(nid, PageNo(0))?;
+        let xattrs = Nid(self.inode(nid)?.block().xattr_nid.get());
+        if xattrs != Nid::NONE {
+            self.free_node(xattrs, false)?;
+        }
+        self.free_node(nid, true)
+    }
+}
+
+/// The inode says which name it has: what was fsynced is found again by it.
+pub(crate) fn named(inode: &mut InodeBlock, above: Nid, name: &[u8]) {
+    inode.parent.set(above.0);
+    inode.name_bytes.set(name.len() as u32);
+    inode.name.fill(0);
+    inode.name[..name.len()].copy_from_slice(name);
+}
+
+/// Seconds and nanoseconds.
+pub(crate) fn set_time(secs: &mut zerocopy::little_endian::U64, nanos: &mut U32, time: Time) {
+    secs.set(time.secs() as u64);
+    nanos.set(time.nanos());
+}

@@ -1,0 +1,363 @@
+//! Names: make, link, unlink, rename.
+//!
+//! A call looks up what the names mean, locks all inodes that are in it, and looks again: what it then finds stays what it is.
+
+use crate::format::advise_flag;
+use crate::ids::Nid;
+use crate::inode::{Inode, nid_of};
+use crate::make::{Birth, named, now, set_time};
+use crate::volume::F2fs;
+use heddle_vfs::{Cred, Error, FileKind, Ino, Name, NewNode, Permission, RenameMode, Result, Time};
+use std::sync::RwLockWriteGuard;
+
+/// Longest target of a symbolic link, as Linux' `PATH_MAX` less its NUL.
+const TARGET_MAX_BYTES: usize = 4095;
+
+type Locked<'a> = Vec<RwLockWriteGuard<'a, ()>>;
+type Found = Option<(Nid, FileKind)>;
+
+/// The two ends of a rename.
+struct Move<'a> {
+    from: Nid,
+    old_name: &'a [u8],
+    to: Nid,
+    new_name: &'a [u8],
+    old: (Nid, FileKind),
+    target: Found,
+    mode: RenameMode,
+}
+
+fn is_dir(found: (Nid, FileKind)) -> bool {
+    found.1 == FileKind::Directory
+}
+
+impl F2fs {
+    /// A directory that may be searched, and what the name means in it.
+    fn search(&self, cred: &Cred, dir: Nid, name: &[u8]) -> Result<(Inode, Found)> {
+        let dir = self.directory(cred, dir)?;
+        let found = self.media.look_up(&dir, name)?;
+        Ok((dir, found))
+    }
+
+    /// The directory of a name and what it means, both locked.
+    fn locked(&self, cred: &Cred, dir: Nid, name: &[u8]) -> Result<(Locked<'_>, Inode, Found)> {
+        loop {
+            let (_, before) = {
+                let _shared = self.guards.shared(dir);
+                self.search(cred, dir, name)?
+            };
+            let nids: Vec<Nid> = std::iter::once(dir).chain(before.map(|(nid, _)| nid)).collect();
+            let locked = self.guards.alone(&nids);
+            let (above, found) = self.search(cred, dir, name)?;
+            if found == before {
+                return Ok((locked, above, found));
+            }
+        }
+    }
+
+    fn may_add(&self, cred: &Cred, dir: &Inode) -> Result<()> {
+        if dir.block().links.get() == 0 {
+            return Err(Error::NotFound);
+        }
+        self.check(dir, cred, Permission::WRITE_EXECUTE)
+    }
+
+    fn may_remove(&self, cred: &Cred, dir: &Inode, child: &Inode) -> Result<()> {
+        self.check(dir, cred, Permission::WRITE_EXECUTE)?;
+        let owns = |inode: &Inode| cred.is_root() || inode.block().uid.get() == cred.uid;
+        let sticky = dir.block().mode.get() & 0o1000 != 0;
+        if sticky && !owns(dir) && !owns(child) { Err(Error::NotPermitted) } else { Ok(()) }
+    }
+
+    /// Makes something under a name, and gives it to `then` before anybody else finds it.
+    pub(crate) fn make_named<R>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        node: &NewNode<'_>,
+        then: impl FnOnce(&Inode) -> R,
+    ) -> Result<R> {
+        if node.kind == FileKind::Symlink && node.target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if node.target.len() > TARGET_MAX_BYTES {
+            return Err(Error::NameTooLong);
+        }
+        let _inside = self.changing()?;
+        let parent = nid_of(parent)?;
+        let _locked = self.guards.alone(&[parent]);
+        let (above, found) = self.search(cred, parent, name)?;
+        if found.is_some() {
+            return Err(Error::Exists);
+        }
+        self.may_add(cred, &above)?;
+        if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) && !cred.is_root() {
+            return Err(Error::NotPermitted);
+        }
+        let now = now();
+        let birth = Birth { above: &above, name, now, generation: self.next_generation() };
+        let nid = self.media.make(cred, node, &birth)?;
+        if let Err(error) = self.enter(parent, name, (nid, node.kind), now) {
+            self.media.end(nid)?;
+            return Err(error);
+        }
+        self.media.inode(nid).map(|inode| then(&inode))
+    }
+
+    /// Makes an open file without a name.
+    pub(crate) fn make_nameless(
+        &self,
+        cred: &Cred,
+        dir: Ino,
+        perm: u16,
+        may_get_name: bool,
+    ) -> Result<Inode> {
+        let _inside = self.changing()?;
+        let dir = nid_of(dir)?;
+        let _locked = self.guards.alone(&[dir]);
+        let above = self.media.inode(dir)?;
+        if above.kind != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        self.may_add(cred, &above)?;
+        let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
+        let birth = Birth { above: &above, name: &[], now: now(), generation: self.next_generation() };
+        let nid = self.media.make(cred, &node, &birth)?;
+        self.media.change_inode(nid, |block| block.links.set(0))?;
+        self.opened.add(nid, may_get_name);
+        self.ledger().orphans.insert(nid);
+        self.media.inode(nid)
+    }
+
+    /// A name comes; its directory says so. Link counts of what it means are the caller's.
+    fn enter(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
+        self.media.add_entry(dir, name, child.0, child.1)?;
+        self.touch_dir(dir, i32::from(is_dir(child)), now)
+    }
+
+    /// A name goes.
+    fn leave(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
+        self.media.remove_entry(dir, name)?;
+        self.touch_dir(dir, -i32::from(is_dir(child)), now)
+    }
+
+    fn touch_dir(&self, dir: Nid, links: i32, now: Time) -> Result<()> {
+        self.media.change_inode(dir, |block| {
+            block.links.set(block.links.get().saturating_add_signed(links));
+            set_time(&mut block.mtime, &mut block.mtime_ns, now);
+            set_time(&mut block.ctime, &mut block.ctime_ns, now);
+        })
+    }
+
+    /// An inode has lost a name, a directory its only one.
+    fn lose_link(&self, child: (Nid, FileKind), now: Time) -> Result<()> {
+        let links = self.media.change_inode(child.0, |block| {
+            let left = if is_dir(child) { 0 } else { block.links.get().saturating_sub(1) };
+            block.links.set(left);
+            set_time(&mut block.ctime, &mut block.ctime_ns, now);
+            left
+        })?;
+        if links > 0 { Ok(()) } else { self.end_unless_open(child.0) }
+    }
+
+    /// One more name of what is no directory.
+    pub(crate) fn link_named(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Inode> {
+        let _inside = self.changing()?;
+        let (nid, parent) = (nid_of(ino)?, nid_of(parent)?);
+        let _locked = self.guards.alone(&[nid, parent]);
+        let (above, found) = self.search(cred, parent, name)?;
+        if found.is_some() {
+            return Err(Error::Exists);
+        }
+        self.may_add(cred, &above)?;
+        let inode = self.media.inode(nid)?;
+        if inode.kind == FileKind::Directory {
+            return Err(Error::NotPermitted);
+        }
+        if inode.block().links.get() == 0 && !self.may_get_name(nid) {
+            return Err(Error::NotFound);
+        }
+        if inode.block().links.get() == u32::MAX {
+            return Err(Error::TooManyLinks);
+        }
+        let now = now();
+        self.enter(parent, name, (nid, inode.kind), now)?;
+        self.got_name(nid);
+        self.media.change_inode(nid, |block| {
+            // Whose name the inode says is the newest one, and not the only one.
+            if block.links.get() > 0 {
+                block.advise |= advise_flag::LOST_PARENT;
+            }
+            block.links.set(block.links.get().saturating_add(1));
+            named(block, parent, name);
+            set_time(&mut block.ctime, &mut block.ctime_ns, now);
+        })?;
+        self.media.inode(nid)
+    }
+
+    /// A name goes, and what it means with the last one.
+    pub(crate) fn unlink_named(&self, cred: &Cred, parent: Ino, name: &[u8], dir_wanted: bool) -> Result<()> {
+        let _inside = self.changing()?;
+        let (_locked, above, found) = self.locked(cred, nid_of(parent)?, name)?;
+        let found = found.ok_or(Error::NotFound)?;
+        let child = self.child(&above, found.0)?;
+        self.may_remove(cred, &above, &child)?;
+        match (dir_wanted, is_dir(found)) {
+            (false, true) => return Err(Error::IsDirectory),
+            (true, false) => return Err(Error::NotDirectory),
+            (true, true) if !self.media.is_empty_dir(&child)? => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        let now = now();
+        self.leave(above.nid, name, found, now)?;
+        self.lose_link(found, now)
+    }
+
+    /// Moves a name.
+    pub(crate) fn rename_named(
+        &self,
+        cred: &Cred,
+        (parent, name): (Ino, Name<'_>),
+        (new_parent, new_name): (Ino, Name<'_>),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let _inside = self.changing()?;
+        // What lies above what does not change while it is looked at.
+        let _renames = self.guards.renames.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (from, to) = (nid_of(parent)?, nid_of(new_parent)?);
+        loop {
+            let before = {
+                let _locked = self.guards.alone(&[from, to]);
+                let old = self.search(cred, from, name.bytes());
+                let target = self.search(cred, to, new_name.bytes());
+                (old?.1, target?.1)
+            };
+            let nids: Vec<Nid> =
+                [from, to].into_iter().chain(before.0.map(|o| o.0)).chain(before.1.map(|t| t.0)).collect();
+            let _locked = self.guards.alone(&nids);
+            let old = self.search(cred, from, name.bytes());
+            let target = self.search(cred, to, new_name.bytes());
+            let ((from_dir, old), (to_dir, target)) = (old?, target?);
+            if (old, target) != before {
+                continue;
+            }
+            let old = old.ok_or(Error::NotFound)?;
+            let m = Move { from, old_name: name.bytes(), to, new_name: new_name.bytes(), old, target, mode };
+            return self.move_name(cred, &m, (&from_dir, &to_dir));
+        }
+    }
+
+    fn move_name(&self, cred: &Cred, m: &Move<'_>, dirs: (&Inode, &Inode)) -> Result<()> {
+        match (m.mode, m.target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+            (RenameMode::Exchange, None) => return Err(Error::NotFound),
+            _ => {}
+        }
+        self.check_loops(m)?;
+        if m.target.is_some_and(|target| target.0 == m.old.0) {
+            return Ok(());
+        }
+        self.may_move(cred, m, dirs)?;
+        let now = now();
+        match m.target {
+            Some(target) => {
+                self.media.point_entry(m.to, m.new_name, m.old.0, m.old.1)?;
+                if m.mode == RenameMode::Exchange {
+                    self.media.point_entry(m.from, m.old_name, target.0, target.1)?;
+                    self.moved(target, (m.to, m.from), m.old_name, now)?;
+                } else {
+                    self.media.remove_entry(m.from, m.old_name)?;
+                    self.lose_link(target, now)?;
+                }
+            }
+            None => {
+                self.media.add_entry(m.to, m.new_name, m.old.0, m.old.1)?;
+                self.media.remove_entry(m.from, m.old_name)?;
+            }
+        }
+        self.moved(m.old, (m.from, m.to), m.new_name, now)?;
+        let (left, came) = (i32::from(is_dir(m.old)), m.target.map_or(0, |target| i32::from(is_dir(target))));
+        let back = if m.mode == RenameMode::Exchange { came } else { 0 };
+        self.touch_dir(m.from, back - left, now)?;
+        self.touch_dir(m.to, left - came, now)
+    }
+
+    /// An inode has another name, perhaps in another directory.
+    fn moved(&self, child: (Nid, FileKind), (from, to): (Nid, Nid), name: &[u8], now: Time) -> Result<()> {
+        if is_dir(child) && from != to {
+            self.media.point_entry(child.0, b"..", to, FileKind::Directory)?;
+        }
+        self.media.change_inode(child.0, |block| {
+            named(block, to, name);
+            set_time(&mut block.ctime, &mut block.ctime_ns, now);
+        })
+    }
+
+    /// No directory goes below itself, and none is replaced by what is below it.
+    fn check_loops(&self, m: &Move<'_>) -> Result<()> {
+        let below = Error::InvalidArgument("a directory cannot be moved below itself");
+        if self.is_at_or_above(m.old, m.to)? {
+            return Err(below);
+        }
+        match m.target {
+            Some(target) if self.is_at_or_above(target, m.from)? => {
+                Err(if m.mode == RenameMode::Exchange { below } else { Error::NotEmpty })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_at_or_above(&self, above: (Nid, FileKind), mut dir: Nid) -> Result<bool> {
+        if !is_dir(above) {
+            return Ok(false);
+        }
+        // A directory that is its own ancestor is damage, and must not keep a thread.
+        for _ in 0..=self.media.geometry.nids() {
+            if dir == above.0 {
+                return Ok(true);
+            }
+            if dir == crate::inode::ROOT {
+                return Ok(false);
+            }
+            let inode = self.media.inode(dir)?;
+            dir = self.media.look_up(&inode, b"..")?.ok_or(Error::Stale)?.0;
+        }
+        Err(Error::Corrupt(format!("directory {} is below itself", dir.0)))
+    }
+
+    fn may_move(&self, cred: &Cred, m: &Move<'_>, (from, to): (&Inode, &Inode)) -> Result<()> {
+        let old = self.child(from, m.old.0)?;
+        self.may_remove(cred, from, &old)?;
+        let target = m.target.map(|(nid, _)| self.child(to, nid)).transpose()?;
+        match &target {
+            None => self.may_add(cred, to)?,
+            Some(target) => {
+                self.may_remove(cred, to, target)?;
+                let target_is_dir = target.kind == FileKind::Directory;
+                match (m.mode, is_dir(m.old), target_is_dir) {
+                    (RenameMode::Exchange, ..) => {}
+                    (_, true, false) => return Err(Error::NotDirectory),
+                    (_, false, true) => return Err(Error::IsDirectory),
+                    _ => {}
+                }
+            }
+        }
+        if m.from != m.to {
+            if is_dir(m.old) {
+                self.check(&old, cred, Permission::WRITE)?;
+            }
+            let exchanged =
+                target.as_ref().filter(|t| m.mode == RenameMode::Exchange && t.kind == FileKind::Directory);
+            if let Some(target) = exchanged {
+                self.check(target, cred, Permission::WRITE)?;
+            }
+        }
+        match target {
+            Some(target) if m.mode != RenameMode::Exchange && target.kind == FileKind::Directory => {
+                if self.media.is_empty_dir(&target)? { Ok(()) } else { Err(Error::NotEmpty) }
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Open files: how often each inode is open, and what happens when the last opener of one without a name goes.
+
+use crate::ids::Nid;
+use crate::volume::F2fs;
+use heddle_vfs::Result;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Clone, Copy, Default)]
+struct Opened {
+    handles: u32,
+    /// Made without a name, and may still get one.
+    may_get_name: bool,
+}
+
+/// Open inodes.
+#[derive(Default)]
+pub(crate) struct OpenFiles(Mutex<HashMap<Nid, Opened>>);
+
+impl OpenFiles {
+    fn table(&self) -> MutexGuard<'_, HashMap<Nid, Opened>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more handle. The inode is locked, or nobody else knows it.
+    pub(crate) fn add(&self, nid: Nid, may_get_name: bool) {
+        let mut table = self.table();
+        let opened = table.entry(nid).or_default();
+        opened.handles += 1;
+        opened.may_get_name |= may_get_name;
+    }
+
+    /// A handle fewer; true if it was the last.
+    fn take(&self, nid: Nid) -> bool {
+        let mut table = self.table();
+        let Some(opened) = table.get_mut(&nid) else { return true };
+        opened.handles -= 1;
+        let last = opened.handles == 0;
+        if last {
+            table.remove(&nid);
+        }
+        last
+    }
+}
+
+impl F2fs {
+    /// Was it made without a name, to get one?
+    pub(crate) fn may_get_name(&self, nid: Nid) -> bool {
+        self.opened.table().get(&nid).is_some_and(|opened| opened.may_get_name)
+    }
+
+    /// It has one.
+    pub(crate) fn got_name(&self, nid: Nid) {
+        if let Some(opened) = self.opened.table().get_mut(&nid) {
+            opened.may_get_name = false;
+        }
+        self.ledger().orphans.remove(&nid);
+    }
+
+    /// An inode has lost its last name: it is no more, unless it is open. The inode is locked.
+    pub(crate) fn end_unless_open(&self, nid: Nid) -> Result<()> {
+        if self.opened.table().contains_key(&nid) {
+            self.ledger().orphans.insert(nid);
+            return Ok(());
+        }
+        self.media.end(nid)
+    }
+
+    /// A handle goes.
+    pub(crate) fn close(&self, nid: Nid) {
+        let inside = self.inside();
+        let locked = self.guards.alone(&[nid]);
+        let is_orphan = self.opened.take(nid) && self.ledger().orphans.contains(&nid);
+        if is_orphan && self.media.end(nid).is_ok() {
+            // What failed is ended by the next mount.
+            self.ledger().orphans.remove(&nid);
+        }
+        drop((locked, inside));
+    }
+}

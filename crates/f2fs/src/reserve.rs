@@ -1,0 +1,315 @@
+//! Pointers of files, changed: pages get a place, and lose it.
+//!
+//! A page that is written gets its pointer at once, to no block yet ([`BlockAddr::NEW`]): space that a write has is not refused
+//! later. It gets its block when it goes to the device.
+//!
+//! Invariants  P1  a pointer to a block, and a reserved one, count as a block in the inode and in all; so does each node.
+//!             P2  the extent hint is empty as soon as a pointer changes: it need not be there, but must be right.
+//!
+//! Everything here is called with the inode's lock held for writing, or with no other call inside.
+
+use crate::format::{NODE_POINTERS, NodeBlock, SummaryEntry, node_flag};
+use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::inode::Inode;
+use crate::map::{Route, route};
+use crate::media::Media;
+use crate::node::{inode_of_mut, pointers_of, pointers_of_mut};
+use crate::segments::Log;
+use heddle_vfs::{Error, FileKind, Result};
+use std::sync::Arc;
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U16, U32};
+
+/// Pages in memory at which a writer puts those of its file onto the device.
+const PAGES_MANY: usize = 1 << 14;
+
+/// A pointer of a file.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The inode or a direct node.
+    holder: Nid,
+    /// Among the holder's pointers.
+    index: usize,
+    /// In the holder's block, in words from its first pointer.
+    at: usize,
+    addr: BlockAddr,
+}
+
+/// Places of nodes in their file: the inode is 0, then come direct and indirect ones with what hangs on them.
+fn place_of(route: &Route, level: usize) -> u32 {
+    let all = NODE_POINTERS as u32;
+    let root = match route.root {
+        Some(0) => 1,
+        Some(1) => 2,
+        Some(2) => 3,
+        Some(3) => 4 + all,
+        _ => 5 + 2 * all,
+    };
+    let [first, second] = route.inner.map(|index| index as u32);
+    match (level, route.depth) {
+        (0, _) => root,
+        (1, 1) => root + 1 + first,
+        (1, _) => root + 1 + first * (all + 1),
+        _ => root + 1 + first * (all + 1) + 1 + second,
+    }
+}
+
+impl Media {
+    /// A node of an inode, without anything in it.
+    pub(crate) fn new_node(&self, inode: &Inode, place: u32) -> Result<Nid> {
+        let space = self.space()?;
+        space.take_node(false)?;
+        let taken = self.nodes.nat.take(&self.device, Some(inode.nid));
+        let nid = taken.inspect_err(|_| space.give_node(false))?;
+        let mut node = NodeBlock::new_zeroed();
+        let cold = if inode.kind == FileKind::Directory { 0 } else { node_flag::COLD };
+        (node.footer.nid, node.footer.ino) = (U32::new(nid.0), U32::new(inode.nid.0));
+        node.footer.flag = U32::new(place << node_flag::BITS | cold);
+        self.nodes.add(nid, Arc::new(node));
+        self.count_blocks(inode.nid, 1)?;
+        Ok(nid)
+    }
+
+    /// A node, and its number, are free.
+    pub(crate) fn free_node(&self, nid: Nid, is_inode: bool) -> Result<()> {
+        let space = self.space()?;
+        self.nodes.forget(nid);
+        let old = BlockAddr(self.nodes.nat.free(&self.device, nid)?.addr.get());
+        space.give_node(is_inode);
+        if old.is_block() { space.segments.release(old) } else { Ok(()) }
+    }
+
+    /// P1. What an inode says may be anything.
+    pub(crate) fn count_blocks(&self, nid: Nid, change: i64) -> Result<()> {
+        self.change_inode(nid, |block| block.blocks.set(block.blocks.get().saturating_add_signed(change)))
+    }
+
+    /// Changes an inode.
+    pub(crate) fn change_inode<R>(
+        &self,
+        nid: Nid,
+        change: impl FnOnce(&mut crate::format::InodeBlock) -> R,
+    ) -> Result<R> {
+        self.nodes.change(&self.device, &self.geometry, nid, |node| change(inode_of_mut(node)))
+    }
+
+    /// The pointer of a page, with all nodes that lead to it.
+    fn slot(&self, inode: &Inode, page: PageNo) -> Result<Slot> {
+        let route = route(page, inode.pointers()).ok_or(Error::FileTooBig)?;
+        let Some(root) = route.root else {
+            let at = inode.first_pointer() + route.slot;
+            let addr = BlockAddr(inode.block().addr[at].get());
+            return Ok(Slot { holder: inode.nid, index: route.slot, at, addr });
+        };
+        let mut nid = Nid(inode.block().nid[root].get());
+        if nid == Nid::NONE {
+            nid = self.new_node(inode, place_of(&route, 0))?;
+            self.change_inode(inode.nid, |block| block.nid[root] = U32::new(nid.0))?;
+        }
+        for (level, index) in route.steps().iter().enumerate() {
+            let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+            let mut child = Nid(pointers_of(&node).pointers[*index].get());
+            if child == Nid::NONE {
+                child = self.new_node(inode, place_of(&route, level + 1))?;
+                self.set_pointer(nid, *index, child.0, false)?;
+            }
+            nid = child;
+        }
+        let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+        let addr = BlockAddr(pointers_of(&node).pointers[route.slot].get());
+        Ok(Slot { holder: nid, index: route.slot, at: route.slot, addr })
+    }
+
+    /// Sets a pointer of a node.
+    pub(crate) fn set_pointer(&self, holder: Nid, at: usize, value: u32, is_inode: bool) -> Result<()> {
+        self.nodes.change(&self.device, &self.geometry, holder, |node| {
+            if is_inode {
+                inode_of_mut(node).addr[at] = U32::new(value);
+            } else {
+                pointers_of_mut(node).pointers[at] = U32::new(value);
+            }
+        })
+    }
+
+    /// P2.
+    pub(crate) fn forget_hint(&self, inode: &Inode) -> Result<()> {
+        if inode.block().extent.pages.get() == 0 {
+            return Ok(());
+        }
+        self.change_inode(inode.nid, |block| block.extent = FromZeros::new_zeroed())
+    }
+
+    /// Makes sure that the page has a pointer; true: it had none. The inode may be another one afterwards: it is to be read again.
+    pub(crate) fn reserve(&self, nid: Nid, page: PageNo) -> Result<(BlockAddr, bool)> {
+        let inode = self.inode(nid)?;
+        let slot = self.slot(&inode, page)?;
+        if slot.addr != BlockAddr::NULL {
+            return Ok((slot.addr, false));
+        }
+        self.space()?.take_block()?;
+        self.forget_hint(&inode)?;
+        self.set_pointer(slot.holder, slot.at, BlockAddr::NEW.0, slot.holder == nid)?;
+        self.count_blocks(nid, 1)?;
+        Ok((BlockAddr::NEW, true))
+    }
+
+    /// Writers that have filled much memory put their file onto the device.
+    pub(crate) fn relieve(&self, nid: Nid) -> Result<()> {
+        if self.pages.count() < PAGES_MANY { Ok(()) } else { self.write_pages(nid) }
+    }
+
+    /// Writes the pages of an inode to the device.
+    pub(crate) fn write_pages(&self, nid: Nid) -> Result<()> {
+        for page in self.pages.of(nid) {
+            self.write_page(nid, page)?;
+        }
+        Ok(())
+    }
+
+    fn write_page(&self, nid: Nid, page: PageNo) -> Result<()> {
+        let inode = self.inode(nid)?;
+        let segments = &self.space()?.segments;
+        let slot = self.slot(&inode, page)?;
+        let version = self.nodes.nat.find(&self.device, slot.holder)?.version;
+        let entry = SummaryEntry { nid: U32::new(slot.holder.0), version, slot: U16::new(slot.index as u16) };
+        let log = if inode.kind == FileKind::Directory { Log::HotData } else { Log::WarmData };
+        let (addr, _) = segments.allocate(&self.device, log, entry)?;
+        let Some(bytes) = self.pages.with(nid, page, |block| Box::new(*block)) else { return Ok(()) };
+        self.device.write(addr, &bytes[..])?;
+        self.forget_hint(&inode)?;
+        self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == nid)?;
+        if slot.addr.is_block() {
+            segments.release(slot.addr)?;
+        }
+        self.pages.drop_range(nid, page..PageNo(page.0 + 1));
+        Ok(())
+    }
+
+    /// Takes pages from `first` on away, with the nodes that lead to them alone.
+    pub(crate) fn cut_pages(&self, nid: Nid, first: PageNo) -> Result<()> {
+        self.pages.drop_range(nid, first..PageNo(u64::MAX));
+        let inode = self.inode(nid)?;
+        if !inode.has_pointers() {
+            return Ok(());
+        }
+        self.forget_hint(&inode)?;
+        let (own, start) = (inode.pointers(), inode.first_pointer());
+        let mut freed = 0;
+        let mut pointers = inode.block().addr;
+        for pointer in &mut pointers[start + first.0.min(own as u64) as usize..start + own] {
+            freed += self.drop_block(pointer)?;
+        }
+        let mut nids = inode.block().nid;
+        let mut before = own as u64;
+        for (root, child) in nids.iter_mut().enumerate() {
+            let depth = [0, 0, 1, 1, 2][root];
+            let pages = span(depth) * NODE_POINTERS as u64;
+            let from = first.0.saturating_sub(before).min(pages);
+            before += pages;
+            if child.get() != 0 && from < pages {
+                let (gone, blocks) = self.cut_node(nid, Nid(child.get()), depth, from)?;
+                freed += blocks;
+                if gone {
+                    *child = U32::new(0);
+                }
+            }
+        }
+        self.change_inode(nid, |block| {
+            (block.addr, block.nid) = (pointers, nids);
+            block.blocks.set(block.blocks.get().saturating_sub(freed));
+        })
+    }
+
+    /// Cuts what a node leads to from page `from` of its own on; whether it went itself, and the blocks that were freed, it included.
+    fn cut_node(&self, ino: Nid, nid: Nid, depth: u32, from: u64) -> Result<(bool, u64)> {
+        let node = self.nodes.get(&self.device, &self.geometry, nid, ino)?;
+        let mut pointers = pointers_of(&node).pointers;
+        drop(node);
+        let (span, mut freed) = (span(depth), 0);
+        let first = (from / span) as usize;
+        for (index, pointer) in pointers.iter_mut().enumerate().skip(first) {
+            if pointer.get() == 0 {
+                continue;
+            }
+            if depth == 0 {
+                freed += self.drop_block(pointer)?;
+                continue;
+            }
+            let below = if index == first { from % span } else { 0 };
+            let (gone, blocks) = self.cut_node(ino, Nid(pointer.get()), depth - 1, below)?;
+            freed += blocks;
+            if gone {
+                *pointer = U32::new(0);
+            }
+        }
+        if from == 0 {
+            self.free_node(nid, false)?;
+            return Ok((true, freed + 1));
+        }
+        self.nodes
+            .change(&self.device, &self.geometry, nid, |node| pointers_of_mut(node).pointers = pointers)?;
+        Ok((false, freed))
+    }
+
+    /// Empties a pointer; 1 if it had a block or the promise of one.
+    fn drop_block(&self, pointer: &mut U32) -> Result<u64> {
+        let addr = BlockAddr(pointer.get());
+        if addr == BlockAddr::NULL {
+            return Ok(0);
+        }
+        let space = self.space()?;
+        if addr.is_block() {
+            space.segments.release(addr)?;
+        }
+        pointer.set(0);
+        space.give_blocks(1);
+        Ok(1)
+    }
+
+    /// Makes holes of pages, the nodes kept.
+    pub(crate) fn punch_pages(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
+        self.pages.drop_range(nid, from..to);
+        self.forget_hint(&self.inode(nid)?)?;
+        let mut page = from;
+        while page < to {
+            let inode = self.inode(nid)?;
+            let hole = self.hole(&inode, page)?;
+            if hole > 0 {
+                page = PageNo(page.0.saturating_add(hole));
+                continue;
+            }
+            let slot = self.slot(&inode, page)?;
+            let mut pointer = U32::new(slot.addr.0);
+            let freed = self.drop_block(&mut pointer)?;
+            self.set_pointer(slot.holder, slot.at, 0, slot.holder == nid)?;
+            self.count_blocks(nid, -(freed as i64))?;
+            page = PageNo(page.0 + 1);
+        }
+        Ok(())
+    }
+}
+
+/// Pages under a pointer of a node of this depth.
+fn span(depth: u32) -> u64 {
+    (NODE_POINTERS as u64).pow(depth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_numbered_as_linux_numbers_them() {
+        let at = |page: u64| route(PageNo(page), 873).unwrap();
+        let (direct, indirect) = (1018, 1018 * 1018);
+        assert_eq!(place_of(&at(873), 0), 1);
+        assert_eq!(place_of(&at(873 + direct), 0), 2);
+        let first = 873 + 2 * direct;
+        assert_eq!((place_of(&at(first), 0), place_of(&at(first + 7 * direct), 1)), (3, 4 + 7));
+        let second = first + indirect;
+        assert_eq!((place_of(&at(second), 0), place_of(&at(second + direct), 1)), (4 + 1018, 5 + 1018 + 1));
+        let double = second + indirect + 2 * indirect + 3 * direct;
+        let places = [0, 1, 2].map(|level| place_of(&at(double), level));
+        assert_eq!(places, [5 + 2036, 6 + 2036 + 2 * 1019, 6 + 2036 + 2 * 1019 + 1 + 3]);
+    }
+}

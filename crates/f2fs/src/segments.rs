@@ -1,0 +1,320 @@
+//! The main area: which blocks are live, where each log writes next, and which segments are free.
+//!
+//! State       one mutex over all of it (Linux' `sentry_lock`): a table of segments, six open ones with their summaries. Blocks go to
+//!             the end of a log, never into gaps.
+//! Invariants  G1  a block is live from its allocation to its release; the count of a segment is that of its bits.
+//!             G2  a segment is given to a log only if no block of it is live, in memory and in the last checkpoint: what the checkpoint
+//!                 names is there until the next one counts, whatever happens in between.
+//!             G3  a log always has a block left: it takes its next segment when it fills the one it has.
+//! Crash order the summary of a full segment is written when it is closed; it counts no sooner than the checkpoint that makes its
+//!             blocks live. The SIT is written into the copies that do not count.
+//! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
+
+use crate::checkpoint::{Logs, OpenLog};
+use crate::device::Device;
+use crate::format::{
+    SEGMENT_BLOCKS, SIT_COUNT_BITS, SIT_ENTRIES, SUMMARY_OF_DATA, SUMMARY_OF_NODES, SitBlock, SitEntry,
+    SummaryBlock, SummaryEntry, bit_msb, set_bit_msb,
+};
+use crate::ids::{BlockAddr, Nid, Segno};
+use crate::superblock::Geometry;
+use heddle_vfs::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Where a block goes, by how soon it will change; the numbers are those of the media.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Log {
+    /// Entries of directories.
+    HotData = 0,
+    /// Files.
+    WarmData = 1,
+    /// What the cleaner moves.
+    ColdData = 2,
+    /// Inodes and nodes of directories.
+    HotNode = 3,
+    /// Inodes and direct nodes of files.
+    WarmNode = 4,
+    /// Nodes of node numbers.
+    ColdNode = 5,
+}
+
+/// Logs.
+pub(crate) const LOGS: usize = 6;
+/// Logs of data.
+pub(crate) const DATA_LOGS: usize = 3;
+
+/// A segment in memory.
+#[derive(Clone)]
+struct Segment {
+    kind: u8,
+    count: u16,
+    live: [u8; 64],
+    mtime: u64,
+}
+
+struct State {
+    table: Vec<Segment>,
+    logs: Vec<OpenLog>,
+    free: BTreeSet<Segno>,
+    /// Changed since the last checkpoint.
+    changed: BTreeSet<Segno>,
+    bitmap: Vec<u8>,
+}
+
+/// See the module.
+pub(crate) struct Segments {
+    geometry: Geometry,
+    state: Mutex<State>,
+}
+
+/// Where a log writes next, for the head of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) segment: Segno,
+    pub(crate) next: u32,
+}
+
+impl Segments {
+    /// Reads the table, as of a checkpoint.
+    pub(crate) fn read(
+        device: &Device,
+        geometry: &Geometry,
+        logs: Logs,
+    ) -> std::result::Result<Segments, String> {
+        let mut table = Vec::with_capacity(geometry.main_segments as usize);
+        for block in 0..geometry.main_segments.div_ceil(SIT_ENTRIES as u32) {
+            let bytes =
+                device.block(place(geometry, &logs.sit_bitmap, block, false)).map_err(|e| e.to_string())?;
+            let entries = SitBlock::ref_from_bytes(&bytes[..]).map_err(|error| error.to_string())?;
+            table.extend(entries.entries.iter().map(segment_of));
+        }
+        table.truncate(geometry.main_segments as usize);
+        for (segno, entry) in &logs.sit_changes {
+            let slot =
+                table.get_mut(segno.0 as usize).ok_or_else(|| format!("a journal of segment {}", segno.0))?;
+            *slot = segment_of(entry);
+        }
+        for (n, segment) in table.iter().enumerate() {
+            let live: u32 = segment.live.iter().map(|byte| byte.count_ones()).sum();
+            if live != u32::from(segment.count) {
+                return Err(format!("segment {n} counts {} live blocks of {live}", segment.count));
+            }
+        }
+        let open: BTreeSet<Segno> = logs.open.iter().map(|log| log.segment).collect();
+        if open.len() != LOGS {
+            return Err("two logs share a segment".into());
+        }
+        for log in &logs.open {
+            let live = &table[log.segment.0 as usize].live;
+            if let Some(block) = (log.next..SEGMENT_BLOCKS).find(|block| bit_msb(live, *block as usize)) {
+                return Err(format!(
+                    "segment {} is open at block {}, and block {block} behind it is live: a log that fills gaps",
+                    log.segment.0, log.next
+                ));
+            }
+        }
+        let empty = |(n, segment): (usize, &Segment)| (segment.count == 0).then_some(Segno(n as u32));
+        let free = table.iter().enumerate().filter_map(empty).filter(|segno| !open.contains(segno)).collect();
+        // What stood in the journal is in no block of the table yet, and the next checkpoint has an empty one.
+        let changed = logs.sit_changes.iter().map(|(segno, _)| *segno).collect();
+        let state = State { table, logs: logs.open, free, changed, bitmap: logs.sit_bitmap };
+        Ok(Segments { geometry: geometry.clone(), state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Segments that logs can take.
+    pub(crate) fn free(&self) -> usize {
+        self.state().free.len()
+    }
+
+    /// The next block of a log, live from now on, and the one behind it. `entry` says whose it is.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if the log fills its segment and none is free: callers see to it that there are some.
+    pub(crate) fn allocate(
+        &self,
+        device: &Device,
+        log: Log,
+        entry: SummaryEntry,
+    ) -> Result<(BlockAddr, BlockAddr)> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let open = &mut state.logs[log as usize];
+        let (segment, block) = (open.segment, open.next);
+        open.summary.entries[block as usize] = entry;
+        if block + 1 == SEGMENT_BLOCKS {
+            // G3.
+            let next = *state.free.first().ok_or(Error::NoSpace)?;
+            open.summary.kind = kind_of_summary(log);
+            device.write(self.summary_place(segment), open.summary.as_bytes())?;
+            state.free.remove(&next);
+            *open = OpenLog { segment: next, next: 0, summary: Box::new(SummaryBlock::new_zeroed()) };
+            state.table[next.0 as usize].kind = log as u8;
+            state.changed.insert(next);
+        } else {
+            open.next = block + 1;
+        }
+        let following = address(&self.geometry, open.segment, open.next);
+        let slot = &mut state.table[segment.0 as usize];
+        (slot.kind, slot.mtime) = (log as u8, now_secs());
+        slot.count += 1;
+        set_bit_msb(&mut slot.live, block as usize, true);
+        state.changed.insert(segment);
+        Ok((address(&self.geometry, segment, block), following))
+    }
+
+    /// The block is dead. It is used again only after a checkpoint (G2).
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it was not live.
+    pub(crate) fn release(&self, addr: BlockAddr) -> Result<()> {
+        let at = addr.0.wrapping_sub(self.geometry.main.0);
+        let (segno, block) = (Segno(at / SEGMENT_BLOCKS), (at % SEGMENT_BLOCKS) as usize);
+        let mut state = self.state();
+        match state.table.get_mut(segno.0 as usize) {
+            Some(slot) if bit_msb(&slot.live, block) => {
+                slot.count -= 1;
+                slot.mtime = now_secs();
+                set_bit_msb(&mut slot.live, block, false);
+                state.changed.insert(segno);
+                Ok(())
+            }
+            _ => Err(Error::Corrupt(format!(
+                "block {} is freed, and the segment table says it is free",
+                addr.0
+            ))),
+        }
+    }
+
+    /// Writes what changed of the table, into the copies that do not count, and says which copies count then.
+    pub(crate) fn write(&self, device: &Device) -> Result<Vec<u8>> {
+        let mut state = self.state();
+        let blocks: BTreeSet<u32> = state.changed.iter().map(|segno| segno.0 / SIT_ENTRIES as u32).collect();
+        for block in blocks {
+            let mut out = SitBlock::new_zeroed();
+            let first = block as usize * SIT_ENTRIES;
+            for (entry, segment) in out.entries.iter_mut().zip(&state.table[first..]) {
+                *entry = entry_of(segment);
+            }
+            device.write(place(&self.geometry, &state.bitmap, block, true), out.as_bytes())?;
+            let other = !bit_msb(&state.bitmap, block as usize);
+            set_bit_msb(&mut state.bitmap, block as usize, other);
+        }
+        Ok(state.bitmap.clone())
+    }
+
+    /// The checkpoint counts: what it does not name can be used again.
+    pub(crate) fn checkpointed(&self) {
+        let mut state = self.state();
+        let state = &mut *state;
+        for segno in std::mem::take(&mut state.changed) {
+            let empty = state.table[segno.0 as usize].count == 0;
+            if empty && state.logs.iter().all(|log| log.segment != segno) {
+                state.free.insert(segno);
+            }
+        }
+    }
+
+    /// What a checkpoint says of the logs: where they write next, their summaries, and how many segments hold nothing.
+    pub(crate) fn positions(&self) -> (Vec<Position>, Vec<Box<SummaryBlock>>, u32) {
+        let state = self.state();
+        let positions =
+            state.logs.iter().map(|log| Position { segment: log.segment, next: log.next }).collect();
+        let summaries = state.logs.iter().map(|log| log.summary.clone()).collect();
+        let is_open = |segno: usize| state.logs.iter().any(|log| log.segment.0 as usize == segno);
+        let empty =
+            state.table.iter().enumerate().filter(|(n, segment)| segment.count == 0 && !is_open(*n)).count();
+        (positions, summaries, empty as u32)
+    }
+
+    /// Up to `count` segments that cost least to clean, those with the fewest live blocks, as long as half of `room` free segments holds
+    /// what is to be moved. Full ones bring nothing, open and empty ones neither.
+    pub(crate) fn victims(&self, count: usize, room: usize) -> Vec<Segno> {
+        let state = self.state();
+        let is_open = |segno: usize| state.logs.iter().any(|log| log.segment.0 as usize == segno);
+        let mut found: Vec<(u16, Segno)> = state
+            .table
+            .iter()
+            .enumerate()
+            .filter(|(n, segment)| (1..SEGMENT_BLOCKS as u16).contains(&segment.count) && !is_open(*n))
+            .map(|(n, segment)| (segment.count, Segno(n as u32)))
+            .collect();
+        found.sort_unstable();
+        let mut blocks = room * SEGMENT_BLOCKS as usize / 2;
+        let fits = |(live, _): &(u16, Segno)| {
+            let enough = blocks >= 2 * usize::from(*live);
+            blocks = blocks.saturating_sub(2 * usize::from(*live));
+            enough
+        };
+        found
+            .into_iter()
+            .take(count)
+            .take_while({
+                let mut fits = fits;
+                move |f| fits(f)
+            })
+            .map(|(_, segno)| segno)
+            .collect()
+    }
+
+    /// The live blocks of a closed segment and whose they are; true: they are nodes.
+    pub(crate) fn contents(
+        &self,
+        device: &Device,
+        segno: Segno,
+    ) -> Result<(bool, BTreeMap<BlockAddr, SummaryEntry>)> {
+        let bytes = device.block(self.summary_place(segno))?;
+        let summary =
+            SummaryBlock::ref_from_bytes(&bytes[..]).map_err(|error| Error::Corrupt(error.to_string()))?;
+        let state = self.state();
+        let segment = &state.table[segno.0 as usize];
+        let live = (0..SEGMENT_BLOCKS).filter(|block| bit_msb(&segment.live, *block as usize));
+        let found = live.map(|n| (address(&self.geometry, segno, n), summary.entries[n as usize])).collect();
+        Ok((segment.kind >= DATA_LOGS as u8, found))
+    }
+
+    fn summary_place(&self, segno: Segno) -> BlockAddr {
+        self.geometry.ssa.plus(segno.0)
+    }
+}
+
+/// The entry of a node's block.
+pub(crate) fn of_node(nid: Nid) -> SummaryEntry {
+    SummaryEntry { nid: U32::new(nid.0), version: 0, slot: U16::new(0) }
+}
+
+pub(crate) fn kind_of_summary(log: Log) -> u8 {
+    if (log as usize) < DATA_LOGS { SUMMARY_OF_DATA } else { SUMMARY_OF_NODES }
+}
+
+fn address(geometry: &Geometry, segment: Segno, block: u32) -> BlockAddr {
+    geometry.main.plus(segment.0 * SEGMENT_BLOCKS + block)
+}
+
+/// Where a block of the table is: the copy that counts, or the other one.
+fn place(geometry: &Geometry, bitmap: &[u8], block: u32, other: bool) -> BlockAddr {
+    let half = geometry.sit_segments / 2 * SEGMENT_BLOCKS;
+    let second = bit_msb(bitmap, block as usize) != other;
+    geometry.sit.plus(block + if second { half } else { 0 })
+}
+
+fn segment_of(entry: &SitEntry) -> Segment {
+    let word = entry.blocks.get();
+    let (kind, count) = ((word >> SIT_COUNT_BITS) as u8, word & ((1 << SIT_COUNT_BITS) - 1));
+    Segment { kind, count, live: entry.valid, mtime: entry.mtime.get() }
+}
+
+fn entry_of(segment: &Segment) -> SitEntry {
+    let blocks = U16::new(u16::from(segment.kind) << SIT_COUNT_BITS | segment.count);
+    SitEntry { blocks, valid: segment.live, mtime: U64::new(segment.mtime) }
+}
+
+fn now_secs() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

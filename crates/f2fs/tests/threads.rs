@@ -1,0 +1,96 @@
+//! Many threads on one image: every byte is somebody's, names are there or not, and what is left is in order.
+
+mod common;
+
+use common::{Image, fsck_is_clean};
+use heddle_f2fs::F2fs;
+use heddle_vfs::testkit::Tree;
+use heddle_vfs::{Cred, Error, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const WRITERS: u64 = 4;
+const ROUNDS: u64 = 400;
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+#[test]
+fn writers_readers_and_checkpoints_go_side_by_side() {
+    let Some(image) = Image::empty(128, &[]) else { return };
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let root = Cred::root();
+    let (shared, file) = fs.create(&root, Ino::ROOT, name("shared"), 0o644, OpenFlags::READ_WRITE).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|me| {
+                let (fs, file, root) = (&fs, &file, &root);
+                scope.spawn(move || {
+                    let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
+                    let dir = fs.make(root, Ino::ROOT, name(&format!("dir {me}")), node).unwrap().ino;
+                    for round in 0..ROUNDS {
+                        let bytes = [me as u8 + 1; 10_000];
+                        // Whole records that overlap others', and pages of its own.
+                        fs.write(file, round % 40 * 5_000, &bytes).unwrap();
+                        let (_, own) = fs
+                            .create(root, dir, name(&format!("file {round}")), 0o600, OpenFlags::WRITE)
+                            .unwrap();
+                        fs.append(&own, &bytes[..(round * 37 % 9_000) as usize + 1]).unwrap();
+                        fs.release(own);
+                        if round % 3 == 0 {
+                            let to = format!("{me} {round}");
+                            fs.rename(
+                                root,
+                                dir,
+                                name(&format!("file {round}")),
+                                Ino::ROOT,
+                                name(&to),
+                                RenameMode::NoReplace,
+                            )
+                            .unwrap();
+                        } else if round % 3 == 1 {
+                            fs.unlink(root, dir, name(&format!("file {round}"))).unwrap();
+                        }
+                        // A name that all of them make and take away.
+                        match fs.create(root, Ino::ROOT, name("contended"), 0o600, OpenFlags::WRITE) {
+                            Ok((_, one)) => fs.release(one),
+                            Err(error) => assert_eq!(error, Error::Exists),
+                        }
+                        if let Err(error) = fs.unlink(root, Ino::ROOT, name("contended")) {
+                            assert_eq!(error, Error::NotFound);
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                fs.sync().unwrap();
+            }
+        });
+        scope.spawn(|| {
+            let mut back = vec![0; 5_000];
+            while !done.load(Relaxed) {
+                // Records begin and end at multiples of this: each piece is of one writer.
+                for at in 0..40 {
+                    let read = fs.read(&file, at * 5_000, &mut back).unwrap();
+                    assert!(back[..read].iter().all(|b| *b == back[0]), "piece {at} is of two writers");
+                }
+            }
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        done.store(true, Relaxed);
+    });
+    fs.release(file);
+    assert_eq!(fs.getattr(shared.ino).unwrap().size_bytes, 39 * 5_000 + 10_000);
+    let tree = Tree::of(&fs).unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    fsck_is_clean(&image.path);
+    let again = Tree::of(&F2fs::open(&image.path).unwrap()).unwrap();
+    assert_eq!(again.difference(&tree), None);
+    let kept = (0..ROUNDS).filter(|round| round % 3 == 2).count() as u64;
+    let moved = (0..ROUNDS).filter(|round| round % 3 == 0).count() as u64;
+    assert_eq!(again.nodes.len() as u64, 2 + WRITERS * (1 + kept + moved));
+}
