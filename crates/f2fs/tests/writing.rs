@@ -68,7 +68,7 @@ fn it_does_what_the_model_does() {
             fsck_is_clean(path);
             F2fs::open_for_writing(path).unwrap()
         };
-        let cases = std::env::var("HEDDLE_MODEL_CASES").map_or(12, |text| text.parse().unwrap());
+        let cases = std::env::var("HEDDLE_MODEL_CASES").map_or(5, |text| text.parse().unwrap());
         let how = Differential { calls: Calls::ALL.without(Calls::LARGE_XATTR), cases, steps_max: 80 };
         agrees_with_model(how, make, Some(&remount));
     }
@@ -162,11 +162,11 @@ fn a_small_image_is_overwritten_many_times_and_cleaned() {
     let Some(image) = Image::empty(64, &[]) else { return };
     let fs = F2fs::open_for_writing(&image.path).unwrap();
     let files: Vec<_> = (0..8).map(|n| create(&fs, Ino::ROOT, &format!("file {n}")).1).collect();
-    // Two thirds of it are in use; sixteen times as much is written, here and there.
+    // Two thirds of it are in use; eight times as much is written, here and there.
     let pages = fs.statfs().unwrap().blocks_available * 2 / 3 / 8;
     let mut wanted = vec![0; (8 * pages) as usize];
     let mut random = 1_u64;
-    for round in 1..=16 * 8 * pages {
+    for round in 1..=8 * 8 * pages {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (random >> 33) % (8 * pages);
         let file = &files[(at / pages) as usize];

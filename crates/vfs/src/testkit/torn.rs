@@ -134,7 +134,7 @@ impl TornReport {
     }
 }
 
-/// One writer: writes until told to stop; the number of writes. Writer 0 must have made its first write before.
+/// One writer: writes until told to stop, at least once; the number of writes. Writer 0 must have made its first write before.
 ///
 /// # Errors
 /// Those of the file; [`io::ErrorKind::WriteZero`] for a short write.
@@ -146,12 +146,15 @@ pub fn write_until(
     stop: &AtomicBool,
 ) -> io::Result<u64> {
     let mut writes = 0;
-    while !stop.load(SeqCst) {
+    loop {
         let number = returned[writer].load(SeqCst) + 1;
         write_once(io, shape, writer, number, returned)?;
         writes += 1;
+        // Asked behind the write: readers may be done before this thread was let run at all.
+        if stop.load(SeqCst) {
+            return Ok(writes);
+        }
     }
-    Ok(writes)
 }
 
 fn write_once(
