@@ -1,9 +1,10 @@
-//! Linux itself writes F2FS images, in a virtual machine, and the flash engine reads them.
+//! Linux itself writes F2FS images, in a virtual machine, and the flash engine reads them; and the other way round.
 //!
 //! mkfs.f2fs makes an image; a guest (`guest.rs`: Debian's kernel under QEMU without acceleration, a tree of a few
 //! files in memory) mounts it and runs `crates/f2fs/tests/guest/guest.c`; the test `crates/f2fs/tests/linux.rs` says
 //! what must be there then. Two images: one is unmounted, the other's guest is reset after an fsync. The test command
-//! reads packed copies of such images, which `--pack` renews.
+//! reads packed copies of such images, which `--pack` renews. Then the engine writes images, a guest copies what it finds on them, and the
+//! engine looks at both (`crates/f2fs/tests/for_linux.rs`).
 
 mod guest;
 mod initramfs;
@@ -53,6 +54,18 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
+/// Where the engine puts images for Linux.
+const FOR_LINUX: &str = "HEDDLE_FOR_LINUX";
+const COPY: &str = "cp -a /mnt/tree /mnt/copy && umount /mnt && echo GUEST DONE";
+const FOR_LINUX_KINDS: [Kind; 2] = [
+    Kind { name: "for-linux", mkfs: &[], script: COPY },
+    Kind {
+        name: "for-linux-phone",
+        mkfs: &["-O", "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum"],
+        script: COPY,
+    },
+];
+
 /// `cargo xtask linux-f2fs [--pack]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let pack = match args {
@@ -82,7 +95,26 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         &["test", "--release", "-p", "heddle-f2fs", "--test", "linux", "--", "--nocapture"],
     );
     process::run(test.env(IMAGES, &home), LIMIT)?;
+    read_by_linux(root, &home, &guest)?;
     Ok(true)
+}
+
+/// The engine writes, Linux copies, the engine compares.
+fn read_by_linux(root: &Path, home: &Path, guest: &Guest) -> Result<()> {
+    let half = |test: &str| {
+        let mut cargo =
+            process::cargo(root, &["test", "--release", "-p", "heddle-f2fs", "--test", "for_linux", test]);
+        cargo.args(["--", "--ignored", "--nocapture"]).env(FOR_LINUX, home);
+        process::run(&mut cargo, LIMIT)
+    };
+    let images = FOR_LINUX_KINDS.iter().map(|kind| image(home, kind)).collect::<Result<Vec<_>>>()?;
+    half("a_tree_is_written_for_linux")?;
+    for (image, kind) in images.iter().zip(&FOR_LINUX_KINDS) {
+        println!("{}: Linux reads it", image.display());
+        let said = guest.boot(home, kind.script, image)?;
+        ensure!(said.contains(DONE), "the guest did not get through:\n{said}");
+    }
+    half("what_linux_copied_is_what_was_written")
 }
 
 /// The guest's program, which needs no library.
