@@ -46,6 +46,10 @@ pub(crate) const LOGS: usize = 6;
 /// Logs of data.
 pub(crate) const DATA_LOGS: usize = 3;
 
+/// All of them, as the media numbers them.
+pub(crate) const LOGS_IN_ORDER: [Log; LOGS] =
+    [Log::HotData, Log::WarmData, Log::ColdData, Log::HotNode, Log::WarmNode, Log::ColdNode];
+
 /// A segment in memory.
 #[derive(Clone)]
 struct Segment {
@@ -107,21 +111,42 @@ impl Segments {
         if open.len() != LOGS {
             return Err("two logs share a segment".into());
         }
-        for log in &logs.open {
-            let live = &table[log.segment.0 as usize].live;
-            if let Some(block) = (log.next..SEGMENT_BLOCKS).find(|block| bit_msb(live, *block as usize)) {
-                return Err(format!(
-                    "segment {} is open at block {}, and block {block} behind it is live: a log that fills gaps",
-                    log.segment.0, log.next
-                ));
-            }
-        }
         let empty = |(n, segment): (usize, &Segment)| (segment.count == 0).then_some(Segno(n as u32));
         let free = table.iter().enumerate().filter_map(empty).filter(|segno| !open.contains(segno)).collect();
         // What stood in the journal is in no block of the table yet, and the next checkpoint has an empty one.
         let changed = logs.sit_changes.iter().map(|(segno, _)| *segno).collect();
         let state = State { table, logs: logs.open, free, changed, bitmap: logs.sit_bitmap };
-        Ok(Segments { geometry: geometry.clone(), state: Mutex::new(state) })
+        let segments = Segments { geometry: geometry.clone(), state: Mutex::new(state) };
+        segments.leave_gaps(device).map_err(|error| error.to_string())?;
+        Ok(segments)
+    }
+
+    /// Linux fills gaps where few segments are free; here a log writes to its end. One that has live blocks before it takes another
+    /// segment.
+    fn leave_gaps(&self, device: &Device) -> Result<()> {
+        let mut state = self.state();
+        for log in LOGS_IN_ORDER {
+            let open = &state.logs[log as usize];
+            let live = &state.table[open.segment.0 as usize].live;
+            if (open.next..SEGMENT_BLOCKS).any(|block| bit_msb(live, block as usize)) {
+                self.close(device, &mut state, log)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The log goes on in a free segment.
+    fn close(&self, device: &Device, state: &mut State, log: Log) -> Result<()> {
+        // G3.
+        let next = *state.free.first().ok_or(Error::NoSpace)?;
+        let open = &mut state.logs[log as usize];
+        open.summary.kind = kind_of_summary(log);
+        device.write(self.summary_place(open.segment), open.summary.as_bytes())?;
+        state.free.remove(&next);
+        *open = OpenLog { segment: next, next: 0, summary: Box::new(SummaryBlock::new_zeroed()) };
+        state.table[next.0 as usize].kind = log as u8;
+        state.changed.insert(next);
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,17 +174,11 @@ impl Segments {
         let (segment, block) = (open.segment, open.next);
         open.summary.entries[block as usize] = entry;
         if block + 1 == SEGMENT_BLOCKS {
-            // G3.
-            let next = *state.free.first().ok_or(Error::NoSpace)?;
-            open.summary.kind = kind_of_summary(log);
-            device.write(self.summary_place(segment), open.summary.as_bytes())?;
-            state.free.remove(&next);
-            *open = OpenLog { segment: next, next: 0, summary: Box::new(SummaryBlock::new_zeroed()) };
-            state.table[next.0 as usize].kind = log as u8;
-            state.changed.insert(next);
+            self.close(device, state, log)?;
         } else {
             open.next = block + 1;
         }
+        let open = &state.logs[log as usize];
         let following = address(&self.geometry, open.segment, open.next);
         let slot = &mut state.table[segment.0 as usize];
         (slot.kind, slot.mtime) = (log as u8, now_secs());

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Image, Source, fsck_is_clean, listed, read};
 use heddle_f2fs::F2fs;
+use heddle_f2fs::checksum::{SEED, checksum};
 use heddle_vfs::path::resolve;
 use heddle_vfs::testkit::{Calls, Differential, agrees_with_model};
 use heddle_vfs::{
@@ -11,7 +12,9 @@ use heddle_vfs::{
     SetAttr, SetXattr, XattrName,
 };
 use std::cell::RefCell;
+use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const KINDS: [&[&str]; 4] = [
@@ -269,6 +272,59 @@ fn attributes_fill_inode_and_block_and_go_again() {
         fs.unmount().unwrap();
         fsck_is_clean(&image.path);
     }
+}
+
+/// Linux' logs fill gaps where few segments are free: blocks before and behind the place where they write next are live.
+#[test]
+fn a_log_that_was_filling_gaps_goes_on_in_another_segment() {
+    let Some(image) = Image::empty(64, &[]) else { return };
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let (_, file) = create(&fs, Ino::ROOT, "file");
+    fs.write(&file, 0, &[3; 40 * 4096]).unwrap();
+    fs.sync().unwrap();
+    fs.fallocate(&file, RangeOp::Punch, 5 * 4096, 5 * 4096).unwrap();
+    fs.release(file);
+    fs.unmount().unwrap();
+    let pack = u64::from(fs.info().geometry.checkpoint.0);
+    drop(fs);
+    // The log of warm data writes into gaps: into that of the file's fifth page next.
+    let disk = File::options().read(true).write(true).open(&image.path).unwrap();
+    let mut forged = 0;
+    for first in [pack, pack + 512] {
+        let mut head = [0; 4096];
+        disk.read_exact_at(&mut head, first * 4096).unwrap();
+        let blocks = u64::from(u32::from_le_bytes(head[136..140].try_into().unwrap()));
+        if !(3..512).contains(&blocks) {
+            continue;
+        }
+        let next = u16::from_le_bytes(head[118..120].try_into().unwrap());
+        if next < 40 {
+            continue;
+        }
+        head[118..120].copy_from_slice(&(next - 35).to_le_bytes());
+        head[177] = 1;
+        let crc = checksum(SEED, &head[..4092]);
+        head[4092..].copy_from_slice(&crc.to_le_bytes());
+        for at in [first, first + blocks - 1] {
+            disk.write_all_at(&head, at * 4096).unwrap();
+        }
+        forged += 1;
+    }
+    assert!(forged > 0);
+    fsck_is_clean(&image.path);
+    let mut wanted = vec![3; 40 * 4096];
+    wanted[5 * 4096..10 * 4096].fill(0);
+    let whole = |fs: &F2fs| assert_eq!(read(fs, Path::new("/file")), wanted);
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    whole(&fs);
+    let (_, other) = create(&fs, Ino::ROOT, "other");
+    fs.write(&other, 0, &[4; 70 * 4096]).unwrap();
+    fs.release(other);
+    fs.sync().unwrap();
+    fsck_is_clean(&image.path);
+    fs.unmount().unwrap();
+    fsck_is_clean(&image.path);
+    whole(&fs);
 }
 
 #[test]

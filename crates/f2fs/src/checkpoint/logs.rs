@@ -145,11 +145,8 @@ impl Checkpoint {
             let segment = self.head.node_segment[log].get().min(geometry.main_segments);
             let mut summary = Box::new(SummaryBlock::new_zeroed());
             summary.kind = SUMMARY_OF_NODES;
-            let mut blocks =
-                vec![
-                    0;
-                    BLOCK_BYTES * usize::from(self.head.node_offset[log].get()).min(SEGMENT_BLOCKS as usize)
-                ];
+            // All of them: a log that filled gaps has live blocks anywhere. What is not live may say what it likes.
+            let mut blocks = vec![0; BLOCK_BYTES * SEGMENT_BLOCKS as usize];
             let first = geometry.main.plus(segment.saturating_mul(SEGMENT_BLOCKS));
             device.read(first, 0, &mut blocks).map_err(|error| error.to_string())?;
             for (entry, block) in summary.entries.iter_mut().zip(blocks.chunks(BLOCK_BYTES)) {

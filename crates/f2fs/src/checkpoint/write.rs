@@ -10,7 +10,7 @@ use crate::format::{
     BLOCK_BYTES, Block, ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
 };
 use crate::ids::Nid;
-use crate::segments::{DATA_LOGS, LOGS, Log, Position, kind_of_summary};
+use crate::segments::{DATA_LOGS, LOGS, LOGS_IN_ORDER, Position, kind_of_summary};
 use crate::space::Counts;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
@@ -100,10 +100,9 @@ fn orphan_blocks(orphans: &[Nid]) -> Vec<Box<Block>> {
 
 /// Those of data always, those of nodes at an unmount: else their footers say it.
 fn summaries(new: &mut Contents<'_>) -> Vec<Box<Block>> {
-    let logs = [Log::HotData, Log::WarmData, Log::ColdData, Log::HotNode, Log::WarmNode, Log::ColdNode];
     let count = if new.unmounts { LOGS } else { DATA_LOGS };
     let mut all = Vec::new();
-    for (log, summary) in logs.into_iter().zip(new.summaries.iter_mut()).take(count) {
+    for (log, summary) in LOGS_IN_ORDER.into_iter().zip(new.summaries.iter_mut()).take(count) {
         // Journals are empty: what changed is in the tables.
         summary.journal.fill(0);
         summary.kind = kind_of_summary(log);
