@@ -68,7 +68,7 @@ impl Worker {
             };
             match done {
                 Ok(()) => {}
-                Err(Error::NoSpace) => {
+                Err(Error::NoSpace | Error::NoInodes) => {
                     // Nothing has happened; what makes room must work.
                     self.refused += 1;
                     self.remove(fs).expect("removing a file from a full image");
