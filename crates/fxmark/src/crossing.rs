@@ -3,7 +3,7 @@
 //! Two workers of one file pay for lines that pass between them. Where CPUs are a host's to place, that price changes by the moment:
 //! a pair that shares a cache today may be far apart for the next second, and a run in that second says more about the host than about
 //! the file system. So each run of several workers carries the price, taken right before and right after it; and a run in which it was
-//! more than twice the least price seen is taken again, a few times, whatever its result was.
+//! more than twice the least price seen is taken again, a few times, whatever its result was; until that has cost a benchmark two minutes.
 
 use crate::machine::pin;
 use crate::report::Run;
@@ -23,6 +23,8 @@ pub(crate) const FAR: f64 = 2.0;
 pub(crate) const RETAKES: u32 = 4;
 /// A slow spell is waited out before a run, for so long.
 const SPELL_MAX: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(5) };
+/// Waiting and runs that are taken again, in all of a benchmark: where CPUs are near for moments only, far is how this machine is.
+const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
 
 /// The price of a crossing through a benchmark.
@@ -30,12 +32,15 @@ pub(crate) struct Crossings<M> {
     measure: M,
     retakes: u32,
     least_ns: Option<f64>,
+    /// What is left of it.
+    patience: Duration,
 }
 
 impl<M: FnMut() -> Option<f64>> Crossings<M> {
-    /// Nothing is known yet; `measure` tells the price now (see [`between`]). A run is taken again `retakes` times at most.
+    /// Nothing is known yet; `measure` tells the price now (see [`between`]). A run is taken again `retakes` times at most, and none once
+    /// that has cost two minutes in all.
     pub(crate) fn new(measure: M, retakes: u32) -> Crossings<M> {
-        Crossings { measure, retakes, least_ns: None }
+        Crossings { measure, retakes, least_ns: None, patience: PATIENCE }
     }
 
     /// Takes a run of several workers, again if lines were slow in it; says in the run how slow, and how often it was taken again.
@@ -43,21 +48,26 @@ impl<M: FnMut() -> Option<f64>> Crossings<M> {
         let mut retaken = 0;
         loop {
             let before = self.wait_for_near();
+            let began = Instant::now();
             let run = take();
             let after = self.look();
             let slower = before.zip(after).map(|(before, after)| before.max(after));
-            if run.error.is_some() || retaken == self.retakes || !slower.is_some_and(|ns| self.is_far(ns)) {
+            let enough = retaken == self.retakes || self.patience.is_zero();
+            if run.error.is_some() || enough || !slower.is_some_and(|ns| self.is_far(ns)) {
                 return Run { line_crossing_ns: slower, retaken, ..run };
             }
+            self.patience = self.patience.saturating_sub(began.elapsed());
             retaken += 1;
         }
     }
 
     fn wait_for_near(&mut self) -> Option<f64> {
-        let end = Instant::now() + SPELL_MAX;
+        let began = Instant::now();
+        let most = if self.retakes == 0 { Duration::ZERO } else { SPELL_MAX.min(self.patience) };
         loop {
             let seen = self.look();
-            if self.retakes == 0 || !seen.is_some_and(|ns| self.is_far(ns)) || Instant::now() > end {
+            if !seen.is_some_and(|ns| self.is_far(ns)) || began.elapsed() >= most {
+                self.patience = self.patience.saturating_sub(began.elapsed());
                 return seen;
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -142,8 +152,12 @@ mod tests {
 
     /// What a run says of lines that were as slow as in this list, one figure before a run and one after.
     fn taken(measured: &[f64]) -> (Option<f64>, u32, u32) {
+        taken_within(PATIENCE, measured)
+    }
+
+    fn taken_within(patience: Duration, measured: &[f64]) -> (Option<f64>, u32, u32) {
         let mut figures = measured.iter().copied();
-        let mut crossings = Crossings::new(|| figures.next(), RETAKES);
+        let mut crossings = Crossings { patience, ..Crossings::new(|| figures.next(), RETAKES) };
         let job = crate::Config::default().job(Workload::DWOM, 2);
         let mut takes = 0;
         let target = crate::Target::Kernel(crate::Kernel::Tmpfs);
@@ -162,6 +176,7 @@ mod tests {
         let slow = [50.0; 1].into_iter().chain([210.0; 30]).collect::<Vec<_>>();
         assert_eq!(taken(&slow), (Some(210.0), RETAKES, RETAKES + 1));
         assert_eq!(taken(&[]), (None, 0, 1), "no figure, nothing to judge by");
+        assert_eq!(taken_within(Duration::ZERO, &[50.0, 210.0]), (Some(210.0), 0, 1), "it has cost enough");
     }
 
     #[test]
