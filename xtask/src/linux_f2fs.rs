@@ -57,13 +57,12 @@ const KINDS: [Kind; 3] = [
 /// Where the engine puts images for Linux.
 const FOR_LINUX: &str = "HEDDLE_FOR_LINUX";
 const COPY: &str = "cp -a /mnt/tree /mnt/copy && umount /mnt && echo GUEST DONE";
-const FOR_LINUX_KINDS: [Kind; 2] = [
+const PHONE: &[&str] = &["-O", "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum"];
+const FOR_LINUX_KINDS: [Kind; 4] = [
     Kind { name: "for-linux", mkfs: &[], script: COPY },
-    Kind {
-        name: "for-linux-phone",
-        mkfs: &["-O", "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum"],
-        script: COPY,
-    },
+    Kind { name: "for-linux-phone", mkfs: PHONE, script: COPY },
+    Kind { name: "for-linux-fsynced", mkfs: &[], script: COPY },
+    Kind { name: "for-linux-fsynced-phone", mkfs: PHONE, script: COPY },
 ];
 
 /// `cargo xtask linux-f2fs [--pack]`

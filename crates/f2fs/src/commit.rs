@@ -7,6 +7,7 @@
 use crate::checkpoint::{self, Checkpoint, Contents};
 use crate::format::{NodeBlock, node_flag};
 use crate::ids::{BlockAddr, Nid};
+use crate::map::Place;
 use crate::media::Media;
 use crate::segments::{Log, of_node};
 use heddle_vfs::Result;
@@ -29,7 +30,7 @@ impl Media {
             self.write_pages(nid)?;
         }
         let version = ledger.checkpoint.node_version();
-        self.nodes.write(|node| self.write_node(node, version))?;
+        self.nodes.write(|node| self.write_node(node, version, 0))?;
         let nat_bitmap = self.nodes.nat.write(&self.device)?;
         let sit_bitmap = space.segments.write(&self.device)?;
         let (positions, mut summaries, segments_free) = space.segments.positions();
@@ -49,20 +50,21 @@ impl Media {
         };
         ledger.checkpoint = checkpoint::write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
         ledger.since = Instant::now();
-        space.segments.checkpointed();
+        space.checkpointed();
         self.nodes.nat.checkpointed();
         Ok(())
     }
 
-    fn write_node(&self, node: &mut NodeBlock, version: u64) -> Result<()> {
+    /// Writes a node into its log, with these marks of an fsync.
+    pub(crate) fn write_node(&self, node: &mut NodeBlock, version: u64, marks: u32) -> Result<()> {
         let nid = Nid(node.footer.nid.get());
         let segments = &self.space()?.segments;
         let (addr, next) = segments.allocate(&self.device, log_of(node), of_node(nid))?;
         node.footer.checkpoint_version.set(version);
         node.footer.next.set(next.0);
-        // What an fsync marked counts as anything else now.
-        let marks = node_flag::FSYNC | node_flag::DENTRY;
-        node.footer.flag.set(node.footer.flag.get() & !marks);
+        // What an earlier fsync marked counts as anything else now.
+        let others = node.footer.flag.get() & !(node_flag::FSYNC | node_flag::DENTRY);
+        node.footer.flag.set(others | marks);
         self.nodes.seal(node);
         self.device.write(addr, node.as_bytes())?;
         let old = BlockAddr(self.nodes.nat.moved(&self.device, nid, addr)?.addr.get());
@@ -72,20 +74,10 @@ impl Media {
 
 /// Where a node goes: those of directories change soonest, those of node numbers last.
 fn log_of(node: &NodeBlock) -> Log {
-    let flag = node.footer.flag.get();
-    let place = flag >> node_flag::BITS;
-    match flag & node_flag::COLD == 0 {
-        _ if is_indirect(place) => Log::ColdNode,
+    let footer = &node.footer;
+    match footer.flag.get() & node_flag::COLD == 0 {
+        _ if Place::of(footer.place(), 0) == Some(Place::Indirect) => Log::ColdNode,
         true => Log::HotNode,
         false => Log::WarmNode,
     }
-}
-
-/// Is it a node of node numbers?
-fn is_indirect(place: u32) -> bool {
-    let all = crate::format::NODE_POINTERS as u32;
-    let double = 5 + 2 * all;
-    let under_double =
-        place > double && place != node_flag::XATTR_PLACE && (place - double - 1).is_multiple_of(all + 1);
-    place == 3 || place == 4 + all || place == double || under_double
 }

@@ -87,7 +87,11 @@ impl Device {
     /// Writes blocks that follow each other; durable after the next [`Device::flush`].
     pub(crate) fn write(&self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         #[cfg(feature = "testkit")]
-        self.note(Traffic::Write(addr, bytes.to_vec()));
+        {
+            // Another thread may well be first.
+            std::thread::yield_now();
+            self.note(Traffic::Write(addr, bytes.to_vec()));
+        }
         let at = u64::from(addr.0) * BLOCK_BYTES as u64;
         self.file.write_all_at(bytes, at).map_err(|error| {
             Error::Io(format!("block {} of {} cannot be written: {error}", addr.0, self.path.display()))

@@ -90,7 +90,7 @@ impl F2fs {
 }
 
 /// Is the inode the one that was opened?
-fn is_of(handle: &Handle, inode: &Inode) -> Result<()> {
+pub(crate) fn is_of(handle: &Handle, inode: &Inode) -> Result<()> {
     if u64::from(inode.block().generation.get()) == handle.token { Ok(()) } else { Err(Error::Stale) }
 }
 
@@ -288,8 +288,10 @@ impl FileSystem for F2fs {
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
-        self.ask(handle.ino, |inode| is_of(handle, inode))?;
-        self.sync()
+        if self.media.space.is_none() {
+            return self.ask(handle.ino, |inode| is_of(handle, inode));
+        }
+        self.make_durable(handle)
     }
 
     fn sync(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What was fsynced after the last checkpoint, taken in as Linux does when it mounts the image for writing, but in memory alone.
+//! What was fsynced after the last checkpoint. A reader takes it in in memory alone; for a writer see `roll_forward`.
 //!
 //! An fsync writes the nodes of the file into the log of direct nodes, each leading to the next, the last one marked.
 //! They say which checkpoint they were written after; the first that says another ends the chain. What follows a file's
@@ -13,7 +13,7 @@ use crate::format::{NatEntry, NodeBlock, NodeFooter, SEGMENT_BLOCKS, checkpoint_
 use crate::ids::{BlockAddr, Nid};
 use crate::inode::Inode;
 use crate::nat::Nat;
-use crate::node::inode_of;
+use crate::node::{Nodes, inode_of};
 use crate::superblock::Geometry;
 use heddle_vfs::{FileKind, NAME_MAX_BYTES, Name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,7 +24,7 @@ use zerocopy::little_endian::U32;
 /// Which log of nodes it is.
 const WARM_NODES: usize = 1;
 
-/// What is newer than the checkpoint.
+/// What is newer than the checkpoint, for a reader.
 #[derive(Default)]
 pub(crate) struct Fsynced {
     /// Where nodes are now.
@@ -36,11 +36,11 @@ pub(crate) struct Fsynced {
 }
 
 /// A node of the chain. Of most the footer says enough.
-struct Link {
-    addr: BlockAddr,
+pub(crate) struct Link {
+    pub(crate) addr: BlockAddr,
     footer: NodeFooter,
     /// The inode that says a name.
-    made: Option<Arc<NodeBlock>>,
+    pub(crate) made: Option<Arc<NodeBlock>>,
 }
 
 impl Link {
@@ -50,7 +50,7 @@ impl Link {
         Link { addr, footer, made: made.then(|| Arc::new(node)) }
     }
 
-    fn ino(&self) -> Nid {
+    pub(crate) fn ino(&self) -> Nid {
         Nid(self.footer.ino.get())
     }
 
@@ -59,24 +59,34 @@ impl Link {
     }
 }
 
-impl Fsynced {
+/// The nodes that were written after the checkpoint and acknowledged, in their order.
+pub(crate) struct Chain(pub(crate) Vec<Link>);
+
+impl Chain {
     pub(crate) fn read(
         device: &Device,
         geometry: &Geometry,
         checkpoint: &Checkpoint,
-        nat: &Nat,
-        features: u32,
-    ) -> Fsynced {
-        let chain = chain(device, geometry, checkpoint);
+        nodes: &Nodes,
+    ) -> Chain {
+        let mut chain = chain(device, geometry, checkpoint, nodes);
         let marks = chain.iter().enumerate().filter(|(_, link)| link.is_marked());
         let last: HashMap<Nid, usize> = marks.map(|(n, link)| (link.ino(), n)).collect();
+        let mut n = 0;
+        chain.retain(|link| {
+            n += 1;
+            last.get(&link.ino()).is_some_and(|last| *last >= n - 1)
+        });
+        Chain(chain)
+    }
+}
+
+impl Fsynced {
+    pub(crate) fn of(chain: &Chain, device: &Device, nat: &Nat, features: u32) -> Fsynced {
         let mut found = Fsynced::default();
         let mut inodes = BTreeSet::new();
-        for (n, link) in chain.iter().enumerate() {
+        for link in &chain.0 {
             let (nid, ino) = (Nid(link.footer.nid.get()), link.ino());
-            if last.get(&ino).is_none_or(|last| *last < n) {
-                continue;
-            }
             let here =
                 nat.find(device, ino).is_ok_and(|entry| entry.addr.get() != 0 && entry.ino.get() == ino.0);
             // Nodes of a file that nobody knows: it had no name any more when the inode could have told it.
@@ -108,7 +118,7 @@ impl Fsynced {
 }
 
 /// The nodes that were written after the checkpoint, in their order.
-fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint) -> Vec<Link> {
+fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint, nodes: &Nodes) -> Vec<Link> {
     let head = &checkpoint.head;
     let (segment, offset) = (head.node_segment[WARM_NODES].get(), head.node_offset[WARM_NODES].get());
     let mut chain = Vec::new();
@@ -120,10 +130,11 @@ fn chain(device: &Device, geometry: &Geometry, checkpoint: &Checkpoint) -> Vec<L
     // A damaged chain may be a circle.
     while geometry.in_main(addr) && seen.insert(addr) {
         let node = device.block(addr).ok().and_then(|block| NodeBlock::read_from_bytes(&block[..]).ok());
-        let Some(node) = node.filter(|node| is_later(checkpoint, node.footer.checkpoint_version.get()))
-        else {
-            break;
+        // One that was cut off while it was written was not acknowledged, and nothing behind it.
+        let is_next = |node: &NodeBlock| {
+            is_later(checkpoint, node.footer.checkpoint_version.get()) && nodes.check(node).is_ok()
         };
+        let Some(node) = node.filter(is_next) else { break };
         let next = BlockAddr(node.footer.next.get());
         chain.push(Link::of(addr, node));
         addr = next;

@@ -1,7 +1,7 @@
 //! Who may be inside: calls, side by side, or a checkpoint, alone; and which inodes a call has to itself.
 //!
-//! Lock order  the gate, the latch of renames, inodes by stripe, and then the locks of the tables, of which none is held while another of
-//!             them is taken.
+//! Lock order  the gate, the latch of renames, inodes by stripe, the chain of fsynced nodes, and then the locks of the tables: a shard
+//!             of nodes, and under it those of the NAT or of the segments.
 //! Invariants  K1  a call holds the stripes of all inodes that it changes for writing, of one that it reads for reading, until it
 //!                 is done: it is seen whole or not at all.
 //!             K2  a checkpoint runs while no call is inside: what is on the device after a crash is what calls had done that had returned
@@ -70,12 +70,7 @@ impl F2fs {
     pub(crate) fn changing(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let space = self.media.space()?;
         for _ in 0..2 {
-            // ORDERING: Relaxed, one word that only ever becomes true; who misses it is refused by the next checkpoint.
-            if self.failed.load(Relaxed) {
-                return Err(Error::Io(
-                    "an earlier checkpoint failed: what it was to write is not durable".into(),
-                ));
-            }
+            self.not_failed()?;
             let inside = self.inside();
             if space.segments.free() >= needed(&self.media) && self.media.pages.count() < PAGES_MAX {
                 return Ok(inside);
@@ -86,25 +81,32 @@ impl F2fs {
         Err(Error::NoSpace)
     }
 
+    /// # Errors
+    /// [`Error::Io`] after a checkpoint or an fsync that failed.
+    pub(crate) fn not_failed(&self) -> Result<()> {
+        // ORDERING: Relaxed, one word that only ever becomes true; who misses it is refused by the next checkpoint.
+        if self.failed.load(Relaxed) {
+            return Err(Error::Io(
+                "an earlier checkpoint failed: what it was to write is not durable".into(),
+            ));
+        }
+        Ok(())
+    }
+
     /// Nobody else is inside.
     fn quiet<R>(&self, work: impl FnOnce(&mut Ledger) -> Result<R>) -> Result<R> {
         let _alone = self.guards.gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut ledger);
         if done.is_err() {
-            self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `changing`.
+            self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `not_failed`.
         }
         done
     }
 
     /// Everything that calls have done is durable when this returns.
     pub(crate) fn checkpoint(&self, unmounts: bool) -> Result<()> {
-        if self.failed.load(Relaxed) {
-            // ORDERING: Relaxed, see `changing`.
-            return Err(Error::Io(
-                "an earlier checkpoint failed: what it was to write is not durable".into(),
-            ));
-        }
+        self.not_failed()?;
         self.quiet(|ledger| self.media.commit(ledger, unmounts))
     }
 

@@ -2,14 +2,15 @@
 //!
 //! It reads any image that mkfs.f2fs made and Linux wrote, as its last checkpoint has it and what was fsynced since, with
 //! inline data and entries, all levels of nodes, extended attributes and access lists; and it writes them: files and
-//! directories, six logs, cleaning, checkpoints. A sync, of a file too, is a checkpoint. It refuses, file by file, what it has no
+//! directories, six logs, cleaning, checkpoints, fsynced nodes that the next mount takes in. It refuses, file by file, what it has no
 //! key or method for (encryption, compression, directories that ignore case), and whole images with features that it does
 //! not know.
 //!
 //! From the media up: `format` (layouts alone) → `device` → `superblock`, `checkpoint` (what counts) → `nat`,
 //! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
 //! To write: `segments` (where blocks go), `space` (how many there are) → `reserve`, `pages`, `content`, `make` (what changes) → `names`,
-//! `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to themselves.
+//! `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to themselves. `since` says what
+//! `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened.
 //!
 //! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
 //!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
@@ -30,6 +31,7 @@ mod error;
 mod file;
 pub mod format;
 mod fs;
+mod fsync;
 mod fsynced;
 mod guard;
 mod ids;
@@ -43,7 +45,9 @@ mod node;
 mod opened;
 mod pages;
 mod reserve;
+mod roll_forward;
 mod segments;
+mod since;
 mod space;
 mod superblock;
 mod volume;

@@ -54,6 +54,7 @@ impl Media {
             (inode.uid, inode.gid) = (cred.uid.into(), gid.into());
         }
         self.nodes.add(nid, block);
+        space.since.born(nid);
         let filled = self.fill(nid, node, birth.above.nid, &xattrs);
         if filled.is_err() {
             self.end(nid)?;

@@ -3,7 +3,7 @@
 //! The inode has the first pointers. Behind them come the pages of two direct nodes, of two indirect ones (nodes of
 //! numbers of direct nodes) and of one double indirect one.
 
-use crate::format::NODE_POINTERS;
+use crate::format::{NODE_POINTERS, node_flag};
 use crate::ids::PageNo;
 
 /// Pages of a direct node.
@@ -77,6 +77,48 @@ pub(crate) fn route(page: PageNo, own: usize) -> Option<Route> {
         }
     }
     None
+}
+
+/// The first page under the node that an inode of `own` pointers leads to as the `root`-th, or behind the last one.
+pub(crate) fn first_page_under(root: usize, own: usize) -> PageNo {
+    let pages = [DIRECT, DIRECT, INDIRECT, INDIRECT, DOUBLE];
+    PageNo(own as u64 + pages[..root.min(pages.len())].iter().sum::<u64>())
+}
+
+/// What a node is, by its place in its file: the inode is 0, then come direct and indirect nodes with what hangs on them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    Inode,
+    /// Its first page.
+    Direct(PageNo),
+    Indirect,
+    Xattrs,
+}
+
+impl Place {
+    /// Of a file whose inode has `own` pointers; `None`: there is no such place.
+    pub(crate) fn of(place: u32, own: usize) -> Option<Place> {
+        let behind = |indirect: u64, direct: u64| {
+            Place::Direct(PageNo(own as u64 + 2 * DIRECT + indirect * INDIRECT + direct * DIRECT))
+        };
+        let (first, second, double) = (3, 4 + DIRECT, 5 + 2 * DIRECT);
+        Some(match u64::from(place) {
+            0 => Place::Inode,
+            n @ (1 | 2) => Place::Direct(PageNo(own as u64 + (n - 1) * DIRECT)),
+            _ if place == node_flag::XATTR_PLACE => Place::Xattrs,
+            n if n == first || n == second || n == double => Place::Indirect,
+            n if n < second => behind(0, n - first - 1),
+            n if n < double => behind(1, n - second - 1),
+            n => {
+                let (indirect, direct) = ((n - double - 1) / (DIRECT + 1), (n - double - 1) % (DIRECT + 1));
+                match direct.checked_sub(1) {
+                    _ if indirect >= DIRECT => return None,
+                    None => Place::Indirect,
+                    Some(direct) => behind(2 + indirect, direct),
+                }
+            }
+        })
+    }
 }
 
 #[cfg(test)]

@@ -131,13 +131,14 @@ impl F2fs {
     }
 
     /// A name comes; its directory says so. Link counts of what it means are the caller's.
-    fn enter(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
+    pub(crate) fn enter(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
         self.media.add_entry(dir, name, child.0, child.1)?;
         self.touch_dir(dir, i32::from(is_dir(child)), now)
     }
 
     /// A name goes.
     fn leave(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
+        self.media.space()?.since.left(dir);
         self.media.remove_entry(dir, name)?;
         self.touch_dir(dir, -i32::from(is_dir(child)), now)
     }
@@ -151,7 +152,8 @@ impl F2fs {
     }
 
     /// An inode has lost a name, a directory its only one.
-    fn lose_link(&self, child: (Nid, FileKind), now: Time) -> Result<()> {
+    pub(crate) fn lose_link(&self, child: (Nid, FileKind), now: Time) -> Result<()> {
+        self.media.space()?.since.beyond(child.0);
         let links = self.media.change_inode(child.0, |block| {
             let left = if is_dir(child) { 0 } else { block.links.get().saturating_sub(1) };
             block.links.set(left);
@@ -184,6 +186,7 @@ impl F2fs {
         let now = now();
         self.enter(parent, name, (nid, inode.kind), now)?;
         self.got_name(nid);
+        self.media.space()?.since.beyond(nid);
         self.media.change_inode(nid, |block| {
             // Whose name the inode says is the newest one, and not the only one.
             if block.links.get() > 0 {
@@ -259,6 +262,8 @@ impl F2fs {
             return Ok(());
         }
         self.may_move(cred, m, dirs)?;
+        let since = &self.media.space()?.since;
+        [m.from, m.to].into_iter().for_each(|dir| since.left(dir));
         let now = now();
         match m.target {
             Some(target) => {
@@ -288,6 +293,7 @@ impl F2fs {
         if is_dir(child) && from != to {
             self.media.point_entry(child.0, b"..", to, FileKind::Directory)?;
         }
+        self.media.space()?.since.beyond(child.0);
         self.media.change_inode(child.0, |block| {
             named(block, to, name);
             set_time(&mut block.ctime, &mut block.ctime_ns, now);

@@ -109,6 +109,20 @@ impl Nat {
         Ok(nid)
     }
 
+    /// The free number of an inode that is newer than the checkpoint, before any other number is taken.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is not free.
+    pub(crate) fn claim(&self, device: &Device, nid: Nid) -> Result<()> {
+        let mut state = self.state_mut();
+        let old = self.entry(&state, device, nid)?;
+        if old.addr.get() != 0 || nid.0 < FIRST_NID || state.freed.contains(&nid) {
+            return Err(Error::Corrupt(format!("inode {} was fsynced as a new one, and is not free", nid.0)));
+        }
+        state.changes.insert(nid, NatEntry { ino: U32::new(nid.0), addr: U32::new(BlockAddr::NEW.0), ..old });
+        Ok(())
+    }
+
     /// Looks for free numbers, block by block from where it looked last, until some are found or all blocks were seen.
     fn look(&self, state: &mut State, device: &Device) -> Result<()> {
         let blocks = self.nids / NAT_ENTRIES as u32;

@@ -7,7 +7,9 @@
 
 use crate::checksum::of_inode;
 use crate::device::Device;
-use crate::format::{INODE_CHECKSUM_OFFSET_BYTES, InodeBlock, NodeBlock, PointerNode, inline_flag};
+use crate::format::{
+    INODE_CHECKSUM_OFFSET_BYTES, InodeBlock, NodeBlock, NodeFooter, PointerNode, inline_flag,
+};
 use crate::ids::{BlockAddr, Nid};
 use crate::nat::Nat;
 use crate::superblock::Geometry;
@@ -15,7 +17,7 @@ use heddle_vfs::{Error, Result};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use zerocopy::{FromZeros, IntoBytes};
 
 const SHARDS: usize = 64;
@@ -27,6 +29,8 @@ pub(crate) struct Nodes {
     pub(crate) nat: Nat,
     shards: [RwLock<Shard>; SHARDS],
     changed: AtomicUsize,
+    /// The changed nodes of each inode, and their places. Taken while a shard is locked.
+    changed_of: [Mutex<HashMap<Nid, HashMap<Nid, u32>>>; SHARDS],
     /// What the checksums of inodes start from, if they have any.
     inode_seed: Option<u32>,
 }
@@ -53,7 +57,8 @@ impl Shard {
 impl Nodes {
     pub(crate) fn new(nat: Nat, inode_seed: Option<u32>) -> Nodes {
         let shards = std::array::from_fn(|_| RwLock::default());
-        Nodes { nat, shards, changed: AtomicUsize::new(0), inode_seed }
+        let changed_of = std::array::from_fn(|_| Mutex::default());
+        Nodes { nat, shards, changed: AtomicUsize::new(0), changed_of, inode_seed }
     }
 
     fn shard(&self, nid: Nid) -> &RwLock<Shard> {
@@ -63,6 +68,37 @@ impl Nodes {
     /// Nodes that are to be written.
     pub(crate) fn changed(&self) -> usize {
         self.changed.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to write.
+    }
+
+    /// The nodes of an inode that are to be written, it included, and their places.
+    pub(crate) fn changed_of(&self, ino: Nid) -> Vec<(Nid, u32)> {
+        let of = self.changes(ino);
+        let mut nodes: Vec<_> =
+            of.get(&ino).into_iter().flatten().map(|(nid, place)| (*nid, *place)).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    fn changes(&self, ino: Nid) -> MutexGuard<'_, HashMap<Nid, HashMap<Nid, u32>>> {
+        self.changed_of[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_changed(&self, footer: &NodeFooter) {
+        self.changed.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        let ino = Nid(footer.ino.get());
+        self.changes(ino).entry(ino).or_default().insert(Nid(footer.nid.get()), footer.place());
+    }
+
+    fn note_written(&self, footer: &NodeFooter) {
+        self.changed.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        let ino = Nid(footer.ino.get());
+        let mut changes = self.changes(ino);
+        if let Some(of) = changes.get_mut(&ino) {
+            of.remove(&Nid(footer.nid.get()));
+            if of.is_empty() {
+                changes.remove(&ino);
+            }
+        }
     }
 
     /// Changes a node.
@@ -83,8 +119,9 @@ impl Nodes {
                     None => self.read(device, geometry, nid)?,
                 };
                 let free = || Error::Corrupt(format!("node {} is changed, and free", nid.0));
-                self.changed.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
-                vacant.insert(found.ok_or_else(free)?)
+                let found = found.ok_or_else(free)?;
+                self.note_changed(&found.footer);
+                vacant.insert(found)
             }
         };
         Ok(change(Arc::make_mut(node)))
@@ -94,17 +131,19 @@ impl Nodes {
     pub(crate) fn add(&self, nid: Nid, node: Arc<NodeBlock>) {
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
         shard.read.remove(&nid);
-        if shard.changed.insert(nid, node).is_none() {
-            self.changed.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        if let Some(old) = shard.changed.remove(&nid) {
+            self.note_written(&old.footer);
         }
+        self.note_changed(&node.footer);
+        shard.changed.insert(nid, node);
     }
 
     /// The node is no more.
     pub(crate) fn forget(&self, nid: Nid) {
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
         shard.read.remove(&nid);
-        if shard.changed.remove(&nid).is_some() {
-            self.changed.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        if let Some(node) = shard.changed.remove(&nid) {
+            self.note_written(&node.footer);
         }
     }
 
@@ -114,16 +153,35 @@ impl Nodes {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
             let nids: Vec<Nid> = shard.changed.keys().copied().collect();
             for nid in nids {
-                let Some(mut node) = shard.changed.remove(&nid) else { continue };
-                let written = write(Arc::make_mut(&mut node));
-                if let Err(error) = written {
-                    shard.changed.insert(nid, node);
-                    return Err(error);
-                }
-                self.changed.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
-                shard.keep(nid, node);
+                self.write_in(&mut shard, nid, &mut write)?;
             }
         }
+        Ok(())
+    }
+
+    /// The same of one node, if it was changed.
+    pub(crate) fn write_one(
+        &self,
+        nid: Nid,
+        mut write: impl FnMut(&mut NodeBlock) -> Result<()>,
+    ) -> Result<()> {
+        let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
+        self.write_in(&mut shard, nid, &mut write)
+    }
+
+    fn write_in(
+        &self,
+        shard: &mut Shard,
+        nid: Nid,
+        write: &mut impl FnMut(&mut NodeBlock) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut node) = shard.changed.remove(&nid) else { return Ok(()) };
+        if let Err(error) = write(Arc::make_mut(&mut node)) {
+            shard.changed.insert(nid, node);
+            return Err(error);
+        }
+        self.note_written(&node.footer);
+        shard.keep(nid, node);
         Ok(())
     }
 
@@ -213,11 +271,19 @@ impl Nodes {
                 footer.nid, footer.ino, entry.ino
             ));
         }
-        match self.checksum_of(inode_of(&node)) {
+        match self.check(&node) {
+            Ok(()) => Ok(Some(node)),
+            Err(what) => wrong(what),
+        }
+    }
+
+    /// An inode bears the right checksum, if it should bear one.
+    pub(crate) fn check(&self, node: &NodeBlock) -> std::result::Result<(), String> {
+        match self.checksum_of(inode_of(node)) {
             Some((stored, right)) if stored != right => {
-                wrong(format!("the inode's checksum is {stored:#x}, not {right:#x}"))
+                Err(format!("the inode's checksum is {stored:#x}, not {right:#x}"))
             }
-            _ => Ok(Some(node)),
+            _ => Ok(()),
         }
     }
 

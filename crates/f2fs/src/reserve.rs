@@ -155,34 +155,54 @@ impl Media {
 
     /// Writers that have filled much memory put their file onto the device.
     pub(crate) fn relieve(&self, nid: Nid) -> Result<()> {
-        if self.pages.count() < PAGES_MANY { Ok(()) } else { self.write_pages(nid) }
-    }
-
-    /// Writes the pages of an inode to the device.
-    pub(crate) fn write_pages(&self, nid: Nid) -> Result<()> {
-        for page in self.pages.of(nid) {
-            self.write_page(nid, page)?;
+        if self.pages.count() >= PAGES_MANY && self.write_pages(nid)? {
+            self.space()?.since.spilled(nid);
         }
         Ok(())
+    }
+
+    /// Writes the pages of an inode to the device; true: there were some.
+    pub(crate) fn write_pages(&self, nid: Nid) -> Result<bool> {
+        let pages = self.pages.of(nid);
+        for page in &pages {
+            self.write_page(nid, *page)?;
+        }
+        Ok(!pages.is_empty())
     }
 
     fn write_page(&self, nid: Nid, page: PageNo) -> Result<()> {
         let inode = self.inode(nid)?;
         let segments = &self.space()?.segments;
         let slot = self.slot(&inode, page)?;
-        let version = self.nodes.nat.find(&self.device, slot.holder)?.version;
-        let entry = SummaryEntry { nid: U32::new(slot.holder.0), version, slot: U16::new(slot.index as u16) };
+        let entry = self.summary_of(&slot)?;
         let log = if inode.kind == FileKind::Directory { Log::HotData } else { Log::WarmData };
         let (addr, _) = segments.allocate(&self.device, log, entry)?;
         let Some(bytes) = self.pages.with(nid, page, |block| Box::new(*block)) else { return Ok(()) };
         self.device.write(addr, &bytes[..])?;
-        self.forget_hint(&inode)?;
-        self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == nid)?;
-        if slot.addr.is_block() {
-            segments.release(slot.addr)?;
-        }
+        self.lead(&inode, &slot, addr)?;
         self.pages.drop_range(nid, page..PageNo(page.0 + 1));
         Ok(())
+    }
+
+    /// A page is where a node that was fsynced says it is: its block becomes live.
+    pub(crate) fn adopt_page(&self, nid: Nid, page: PageNo, addr: BlockAddr) -> Result<()> {
+        self.reserve(nid, page)?;
+        let inode = self.inode(nid)?;
+        let slot = self.slot(&inode, page)?;
+        self.space()?.segments.adopt(&self.device, addr, self.summary_of(&slot)?)?;
+        self.lead(&inode, &slot, addr)
+    }
+
+    fn summary_of(&self, slot: &Slot) -> Result<SummaryEntry> {
+        let version = self.nodes.nat.find(&self.device, slot.holder)?.version;
+        Ok(SummaryEntry { nid: U32::new(slot.holder.0), version, slot: U16::new(slot.index as u16) })
+    }
+
+    /// The pointer leads to a block; the one before is free.
+    fn lead(&self, inode: &Inode, slot: &Slot, addr: BlockAddr) -> Result<()> {
+        self.forget_hint(inode)?;
+        self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == inode.nid)?;
+        if slot.addr.is_block() { self.space()?.segments.release(slot.addr) } else { Ok(()) }
     }
 
     /// Takes pages from `first` on away, with the nodes that lead to them alone.
@@ -243,6 +263,7 @@ impl Media {
             }
         }
         if from == 0 {
+            self.space()?.since.beyond(ino);
             self.free_node(nid, false)?;
             return Ok((true, freed + 1));
         }

@@ -10,6 +10,8 @@
 //!             blocks live. The SIT is written into the copies that do not count.
 //! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
 
+mod adopt;
+
 use crate::checkpoint::{Logs, OpenLog};
 use crate::device::Device;
 use crate::format::{
@@ -143,6 +145,7 @@ impl Segments {
         open.summary.kind = kind_of_summary(log);
         device.write(self.summary_place(open.segment), open.summary.as_bytes())?;
         state.free.remove(&next);
+        state.changed.insert(open.segment);
         *open = OpenLog { segment: next, next: 0, summary: Box::new(SummaryBlock::new_zeroed()) };
         state.table[next.0 as usize].kind = log as u8;
         state.changed.insert(next);
@@ -193,8 +196,7 @@ impl Segments {
     /// # Errors
     /// [`Error::Corrupt`] if it was not live.
     pub(crate) fn release(&self, addr: BlockAddr) -> Result<()> {
-        let at = addr.0.wrapping_sub(self.geometry.main.0);
-        let (segno, block) = (Segno(at / SEGMENT_BLOCKS), (at % SEGMENT_BLOCKS) as usize);
+        let (segno, block) = self.place_of(addr);
         let mut state = self.state();
         match state.table.get_mut(segno.0 as usize) {
             Some(slot) if bit_msb(&slot.live, block) => {

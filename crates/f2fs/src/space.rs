@@ -2,6 +2,7 @@
 
 use crate::format::CheckpointHead;
 use crate::segments::Segments;
+use crate::since::Since;
 use heddle_vfs::{Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,21 +30,44 @@ impl Counts {
 pub(crate) struct Space {
     pub(crate) segments: Segments,
     pub(crate) blocks_user: u64,
-    counts: Mutex<Counts>,
+    pub(crate) since: Since,
+    counted: Mutex<Counted>,
+}
+
+struct Counted {
+    now: Counts,
+    /// Blocks in use at the last checkpoint, and taken since, whether they were given back or not.
+    last: u64,
+    taken: u64,
 }
 
 impl Space {
     pub(crate) fn new(segments: Segments, blocks_user: u64, counts: Counts) -> Space {
-        Space { segments, blocks_user, counts: Mutex::new(counts) }
+        let counted = Mutex::new(Counted { now: counts, last: counts.blocks, taken: 0 });
+        Space { segments, blocks_user, since: Since::default(), counted }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is in use.
     pub(crate) fn counts(&self) -> Counts {
-        *self.locked()
+        self.locked().now
+    }
+
+    /// Is there space for all that the last checkpoint has, and for what came since besides? After a crash both may be there.
+    pub(crate) fn can_roll_forward(&self) -> bool {
+        let counted = self.locked();
+        counted.last + counted.taken <= self.blocks_user
+    }
+
+    /// A checkpoint counts.
+    pub(crate) fn checkpointed(&self) {
+        self.segments.checkpointed();
+        self.since.checkpointed();
+        let mut counted = self.locked();
+        (counted.last, counted.taken) = (counted.now.blocks, 0);
     }
 
     /// One more block of data.
@@ -51,11 +75,12 @@ impl Space {
     /// # Errors
     /// [`Error::NoSpace`].
     pub(crate) fn take_block(&self) -> Result<()> {
-        let mut counts = self.locked();
-        if counts.blocks >= self.blocks_user {
+        let mut counted = self.locked();
+        if counted.now.blocks >= self.blocks_user {
             return Err(Error::NoSpace);
         }
-        counts.blocks += 1;
+        counted.now.blocks += 1;
+        counted.taken += 1;
         Ok(())
     }
 
@@ -65,7 +90,7 @@ impl Space {
     /// [`Error::NoSpace`].
     pub(crate) fn take_node(&self, is_inode: bool) -> Result<()> {
         self.take_block()?;
-        let mut counts = self.locked();
+        let counts = &mut self.locked().now;
         counts.nodes += 1;
         counts.inodes += u64::from(is_inode);
         Ok(())
@@ -73,13 +98,13 @@ impl Space {
 
     /// So many blocks of data fewer.
     pub(crate) fn give_blocks(&self, count: u64) {
-        let mut counts = self.locked();
+        let counts = &mut self.locked().now;
         counts.blocks = counts.blocks.saturating_sub(count);
     }
 
     /// A node fewer.
     pub(crate) fn give_node(&self, is_inode: bool) {
-        let mut counts = self.locked();
+        let counts = &mut self.locked().now;
         counts.blocks = counts.blocks.saturating_sub(1);
         counts.nodes = counts.nodes.saturating_sub(1);
         counts.inodes = counts.inodes.saturating_sub(u64::from(is_inode));

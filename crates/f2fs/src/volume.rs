@@ -6,7 +6,7 @@ use crate::commit::Ledger;
 use crate::device::{Access, Device};
 use crate::error::{OpenError, feature_names};
 use crate::format::{BLOCK_BYTES, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature};
-use crate::fsynced::Fsynced;
+use crate::fsynced::{Chain, Fsynced};
 use crate::guard::Guards;
 use crate::ids::Nid;
 use crate::inode::ROOT;
@@ -19,7 +19,7 @@ use crate::pages::Pages;
 use crate::segments::Segments;
 use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
-use heddle_vfs::FileKind;
+use heddle_vfs::{Error, FileKind};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -36,6 +36,8 @@ pub struct F2fs {
     pub(crate) ledger: Mutex<Ledger>,
     /// A checkpoint could not be written: nothing is changed any more.
     pub(crate) failed: AtomicBool,
+    /// Whose nodes go into the log next, see `fsync`.
+    pub(crate) chain: Mutex<()>,
     generation: AtomicU32,
     superblock: Superblock,
     fsynced_inodes: u64,
@@ -82,23 +84,16 @@ impl F2fs {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<F2fs, OpenError> {
-        F2fs::open_with(path, Access::Read)
+        F2fs::open_with(path, Access::Read).map(|(fs, _)| fs)
     }
 
-    /// Opens an image for reading and writing, and ends the inodes that were open without a name when it was last used.
+    /// Opens an image for reading and writing, ends the inodes that were open without a name when it was last used, and takes in what was
+    /// fsynced after its last checkpoint.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open_for_writing(path: &Path) -> Result<F2fs, OpenError> {
-        let fs = F2fs::open_with(path, Access::Write)?;
-        let unsupported = |what: String| OpenError::Unsupported { image: path.into(), what };
-        if fs.fsynced_inodes > 0 {
-            return Err(unsupported(format!(
-                "{} files that were fsynced after its last checkpoint, which it reads and does not write back yet: mount it once with \
-                 Linux, or read-only",
-                fs.fsynced_inodes
-            )));
-        }
+        let (fs, chain) = F2fs::open_with(path, Access::Write)?;
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
         for nid in orphans {
@@ -107,10 +102,20 @@ impl F2fs {
                 .map_err(|error| damaged(format!("inode {}, which has no name: {error}", nid.0)))?;
             fs.ledger().orphans.remove(&nid);
         }
+        fs.roll_forward(&chain).map_err(|error| match error {
+            Error::NoSpace => OpenError::Unsupported {
+                image: path.into(),
+                what: format!(
+                    "{} files that were fsynced after its last checkpoint, and no space to take them in: add -o ro",
+                    fs.fsynced_inodes
+                ),
+            },
+            error => damaged(format!("what was fsynced after its last checkpoint: {error}")),
+        })?;
         Ok(fs)
     }
 
-    fn open_with(path: &Path, access: Access) -> Result<F2fs, OpenError> {
+    fn open_with(path: &Path, access: Access) -> Result<(F2fs, Chain), OpenError> {
         let device = Device::open(path, access)?;
         let (superblock, geometry) = superblock::read(&device)?;
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
@@ -123,9 +128,14 @@ impl F2fs {
         let (bitmap, changes) =
             (std::mem::take(&mut checkpoint.nat_bitmap), std::mem::take(&mut checkpoint.nat_changes));
         let nat = Nat::new(&geometry, bitmap, changes);
-        let fsynced = Fsynced::read(&device, &geometry, &checkpoint, &nat, features);
-        nat.change(fsynced.nodes);
         let nodes = Nodes::new(nat, inode_seed);
+        let chain = Chain::read(&device, &geometry, &checkpoint, &nodes);
+        let mut fsynced = Fsynced::of(&chain, &device, &nodes.nat, features);
+        if access == Access::Read {
+            nodes.nat.change(std::mem::take(&mut fsynced.nodes));
+        } else {
+            fsynced.names.clear();
+        }
         let media =
             Media { device, geometry, features, nodes, pages: Pages::new(), space, names: fsynced.names };
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
@@ -136,7 +146,7 @@ impl F2fs {
         }
         let orphans = checkpoint.orphans.iter().copied().collect();
         let ledger = Ledger { checkpoint, orphans, since: Instant::now() };
-        Ok(F2fs {
+        let fs = F2fs {
             media,
             guards: Guards::new(),
             opened: OpenFiles::default(),
@@ -146,7 +156,9 @@ impl F2fs {
             generation: AtomicU32::new(now().nanos() ^ now().secs() as u32),
             superblock,
             fsynced_inodes: fsynced.inodes,
-        })
+            chain: Mutex::default(),
+        };
+        Ok((fs, chain))
     }
 
     /// Writes everything down, so that the image needs nothing when it is next used. What is called afterwards works, and needs

@@ -13,10 +13,22 @@ use heddle_vfs::{
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// Those of the second name were not unmounted: Linux takes in what was fsynced.
 fn images() -> Vec<PathBuf> {
     let dir = PathBuf::from(std::env::var_os("HEDDLE_FOR_LINUX").unwrap());
-    ["for-linux", "for-linux-phone"].map(|name| dir.join(name)).into()
+    ["for-linux", "for-linux-phone", FSYNCED, FSYNCED_PHONE].map(|name| dir.join(name)).into()
 }
+
+const FSYNCED: &str = "for-linux-fsynced";
+const FSYNCED_PHONE: &str = "for-linux-fsynced-phone";
+
+/// What the files have that were fsynced.
+const LATE: [(&str, u64, &[u8]); 4] = [
+    ("/tree/large", 871 * 4096 + 1000, &[201; 9000]),
+    ("/tree/large", (14 << 20) + 5, &[202; 30_000]),
+    ("/tree/many/late", 0, &[203; 5000]),
+    ("/tree/late", 7 << 20, &[204; 100]),
+];
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
@@ -66,9 +78,38 @@ fn a_tree_is_written_for_linux() {
         let set = SetAttr { uid: Some(12), gid: Some(34), mtime: when, ..SetAttr::default() };
         let attr = resolve(&fs, &root, "/tree/large").unwrap();
         fs.setattr(&root, attr.ino, None, &set).unwrap();
-        fs.unmount().unwrap();
+        if image.ends_with(FSYNCED) || image.ends_with(FSYNCED_PHONE) {
+            fsync_and_leave(fs);
+        } else {
+            fs.unmount().unwrap();
+        }
         fsck_is_clean(&image);
     }
+}
+
+/// Behind a checkpoint; then something that nobody asked to be durable, and no unmount.
+fn fsync_and_leave(fs: F2fs) {
+    let root = Cred::root();
+    fs.sync().unwrap();
+    let version = fs.info().checkpoint_version;
+    for (path, at, bytes) in LATE {
+        let (dir, text) = path.rsplit_once('/').unwrap();
+        let dir = resolve(&fs, &root, dir).unwrap().ino;
+        let file = match resolve(&fs, &root, path) {
+            Ok(attr) => fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap(),
+            Err(_) => fs.create(&root, dir, name(text), 0o640, OpenFlags::READ_WRITE).unwrap().1,
+        };
+        fs.write(&file, at, bytes).unwrap();
+        fs.fsync(&file, false).unwrap();
+        fs.release(file);
+    }
+    for (path, at, _) in LATE {
+        let ino = resolve(&fs, &root, path).unwrap().ino;
+        let file = fs.open(&root, ino, OpenFlags::WRITE).unwrap();
+        fs.write(&file, at, b"lost").unwrap();
+        fs.release(file);
+    }
+    assert_eq!(fs.info().checkpoint_version, version, "no checkpoint since");
 }
 
 /// What stands below a directory, by its path from there.
@@ -94,6 +135,12 @@ fn what_linux_copied_is_what_was_written() {
             .map(|(path, _)| String::from_utf8_lossy(path).into_owned())
             .collect();
         assert_eq!((copied.len(), &differs[..]), (ours.len(), &[][..]), "{}", image.display());
+        if image.ends_with(FSYNCED) || image.ends_with(FSYNCED_PHONE) {
+            for (path, at, bytes) in LATE {
+                let content = common::read(&fs, path.as_ref());
+                assert!(content[at as usize..][..bytes.len()] == *bytes, "{}: {path}", image.display());
+            }
+        }
         // And this engine goes on where Linux ended.
         let gone = resolve(&fs, &Cred::root(), "/copy/many").unwrap();
         let handle = fs.open(&Cred::root(), gone.ino, OpenFlags::READ).unwrap();

@@ -33,8 +33,38 @@ struct Moment {
     /// What the device had been given then.
     traffic: usize,
     tree: Tree,
-    /// It was a sync.
-    durable: bool,
+    durable: Durable,
+}
+
+/// What a call has made durable.
+#[derive(Clone, PartialEq)]
+enum Durable {
+    Nothing,
+    Everything,
+    /// The file of this path.
+    File(Vec<u8>),
+}
+
+/// The path of a directory.
+fn path_of(fs: &F2fs, dir: Ino) -> Vec<u8> {
+    if dir == Ino::ROOT {
+        return Vec::new();
+    }
+    let above = fs.parent(dir).unwrap();
+    let handle = fs.open(&Cred::root(), above, OpenFlags::READ).unwrap();
+    let mut path = path_of(fs, above);
+    let mut found = false;
+    fs.readdir(&handle, Default::default(), &mut |entry| {
+        if entry.ino == dir {
+            path.extend([b"/", entry.name.bytes()].concat());
+            found = true;
+        }
+        !found
+    })
+    .unwrap();
+    fs.release(handle);
+    assert!(found);
+    path
 }
 
 /// A list of calls on a few names; errors are as good as anything.
@@ -47,11 +77,17 @@ fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
         let attr = fs.lookup(&root, dir, name).ok()?;
         fs.open(&root, attr.ino, OpenFlags::READ_WRITE).ok()
     };
+    let pack = fs.info().geometry.checkpoint.0;
+    let has_checkpoint = |traffic: &[Traffic]| {
+        let is = |t: &Traffic| matches!(t, Traffic::Write(addr, _) if (pack..pack + 1024).contains(&addr.0));
+        traffic.iter().any(is)
+    };
     for _ in 0..calls {
+        let before = fs.traffic().len();
         let dir = dirs[random.below(dirs.len() as u64) as usize];
         let (one, other) = (text(random), text(random));
         let (one, other) = (Name::new(one.as_bytes()).unwrap(), Name::new(other.as_bytes()).unwrap());
-        let mut durable = false;
+        let mut durable = Durable::Nothing;
         match random.below(14) {
             0 | 1 => {
                 if let Ok((_, file)) = fs.create(&root, dir, one, 0o644, OpenFlags::READ_WRITE) {
@@ -93,6 +129,11 @@ fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
                         2 => fs.append(&file, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
                         _ => fs.write(&file, at, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
                     };
+                    if random.below(2) == 0 {
+                        fs.fsync(&file, false).unwrap();
+                        // A name of several is as good as any, and then it was a checkpoint.
+                        durable = Durable::File([&path_of(fs, dir)[..], b"/", one.bytes()].concat());
+                    }
                     fs.release(file);
                 }
             }
@@ -105,10 +146,14 @@ fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
             }
             _ => {
                 fs.sync().unwrap();
-                durable = true;
+                durable = Durable::Everything;
             }
         }
-        moments.push(Moment { traffic: fs.traffic().len(), tree: Tree::of(fs).unwrap(), durable });
+        let traffic = fs.traffic();
+        if durable != Durable::Nothing && has_checkpoint(&traffic[before..]) {
+            durable = Durable::Everything;
+        }
+        moments.push(Moment { traffic: traffic.len(), tree: Tree::of(fs).unwrap(), durable });
     }
     moments
 }
@@ -151,8 +196,44 @@ fn cut(base: &BTreeMap<u32, Vec<u8>>, traffic: &[Traffic], random: &mut Random) 
     image
 }
 
-fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) {
-    let Some(image) = Image::empty(64, kind) else { return };
+/// An image of these blocks.
+fn put_down(blocks: &BTreeMap<u32, Vec<u8>>) -> Image {
+    let left = Image::empty(64, &[]).unwrap();
+    let file = File::options().write(true).open(&left.path).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(64 << 20).unwrap();
+    for (n, block) in blocks {
+        file.write_all_at(block, u64::from(*n) * BLOCK as u64).unwrap();
+    }
+    left
+}
+
+/// What may be there after a cut: what a checkpoint had at an instant not before the last sync, and of files that were fsynced since what
+/// they had then; the fsync that was cut off counts or does not.
+fn may_be(start: &Tree, moments: &[Moment], at: usize) -> Vec<Tree> {
+    let acknowledged = moments.iter().rposition(|m| m.durable == Durable::Everything && m.traffic <= at);
+    let running = moments.iter().position(|m| m.traffic > at).unwrap_or(moments.len() - 1);
+    let mut trees = Vec::new();
+    let first = acknowledged.map_or(0, |n| n + 1);
+    for next in first..=running + 1 {
+        let mut tree = next.checked_sub(1).map_or(start, |n| &moments[n].tree).clone();
+        for moment in &moments[next.min(running)..=running] {
+            if let Durable::File(path) = &moment.durable {
+                if moment.traffic > at {
+                    trees.push(tree.clone());
+                }
+                tree.nodes.insert(path.clone(), moment.tree.nodes[path].clone());
+            }
+        }
+        trees.push(tree);
+    }
+    trees
+}
+
+/// The number of files that were found again behind a checkpoint.
+fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> u64 {
+    let Some(image) = Image::empty(64, kind) else { return 1 };
+    let mut rolled = 0;
     let base = blocks_of(&image.path);
     let mut random = Random(seed);
     let fs = F2fs::open_for_writing(&image.path).unwrap();
@@ -163,23 +244,12 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) {
     drop(fs);
     for _ in 0..cuts {
         let at = random.below(traffic.len() as u64 + 1) as usize;
-        let left = Image::empty(64, &[]).unwrap();
-        let file = File::options().write(true).open(&left.path).unwrap();
-        file.set_len(0).unwrap();
-        file.set_len(64 << 20).unwrap();
-        for (n, block) in cut(&base, &traffic[..at], &mut random) {
-            file.write_all_at(&block, u64::from(n) * BLOCK as u64).unwrap();
-        }
+        let left = put_down(&cut(&base, &traffic[..at], &mut random));
         fsck_is_clean(&left.path);
         let fs = F2fs::open_for_writing(&left.path).unwrap_or_else(|e| panic!("seed {seed}, cut {at}: {e}"));
         let tree = Tree::of(&fs).unwrap();
-        let acknowledged = moments.iter().rposition(|m| m.durable && m.traffic <= at);
-        let running = moments.iter().position(|m| m.traffic > at).unwrap_or(moments.len() - 1);
-        let mut may_be: Vec<&Tree> =
-            moments[acknowledged.unwrap_or(0)..=running].iter().map(|m| &m.tree).collect();
-        if acknowledged.is_none() {
-            may_be.push(&start);
-        }
+        rolled += fs.info().fsynced_inodes;
+        let may_be = may_be(&start, &moments, at);
         let differs: Vec<String> = may_be.iter().filter_map(|wanted| tree.difference(wanted)).collect();
         assert!(differs.len() < may_be.len(), "seed {seed}, cut {at} of {}: {}", traffic.len(), differs[0]);
         // It can be used, and unmounted.
@@ -191,14 +261,125 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) {
         fs.unmount().unwrap();
         fsck_is_clean(&left.path);
     }
+    rolled
 }
 
 #[test]
 fn what_a_cut_leaves_is_one_instant_and_has_all_that_was_synced() {
     let cuts = std::env::var("HEDDLE_F2FS_CUTS").map_or(6, |text| text.parse().unwrap());
     let phone = ["-O", "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum"];
-    for seed in 1..=3 {
-        cuts_are_survived(&[], seed, cuts);
-        cuts_are_survived(&phone, 100 + seed, cuts);
+    let seeds = 1..=3;
+    let rolled: u64 = seeds
+        .map(|seed| cuts_are_survived(&[], seed, cuts) + cuts_are_survived(&phone, 100 + seed, cuts))
+        .sum();
+    assert!(rolled > 0, "no file was found again behind a checkpoint");
+}
+
+/// Two fsyncs, of which a cut keeps only the second one's node: neither counts, and the second does not come to count when a later one of
+/// another file fills the gap before it.
+#[test]
+fn what_lies_behind_a_lost_node_stays_lost() {
+    let Some(image) = Image::empty(64, &[]) else { return };
+    let root = Cred::root();
+    let open = || F2fs::open_for_writing(&image.path).unwrap();
+    let append = |fs: &F2fs, text: &str, fsync: bool| {
+        let name = Name::new(text.as_bytes()).unwrap();
+        let file = match fs.lookup(&root, Ino::ROOT, name) {
+            Ok(attr) => fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap(),
+            Err(_) => fs.create(&root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).unwrap().1,
+        };
+        fs.append(&file, text.as_bytes()).unwrap();
+        if fsync {
+            fs.fsync(&file, false).unwrap();
+        }
+        fs.release(file);
+    };
+    let fs = open();
+    ["one", "two", "three"].into_iter().for_each(|text| append(&fs, text, false));
+    fs.sync().unwrap();
+    append(&fs, "one", true);
+    let traffic = fs.traffic();
+    let is_write = |t: &Traffic| matches!(t, Traffic::Write(..));
+    let Some(Traffic::Write(lost, _)) = traffic.iter().rfind(|t| is_write(t)) else { panic!() };
+    append(&fs, "two", true);
+    drop(fs);
+    let disk = File::options().write(true).open(&image.path).unwrap();
+    disk.write_all_at(&[0; BLOCK], u64::from(lost.0) * BLOCK as u64).unwrap();
+    let fs = open();
+    assert_eq!(fs.info().fsynced_inodes, 0);
+    append(&fs, "three", true);
+    drop(fs);
+    let fs = open();
+    for (path, content) in [("/one", "one"), ("/two", "two"), ("/three", "threethree")] {
+        assert_eq!(common::read(&fs, Path::new(path)), content.as_bytes());
     }
+    fs.unmount().unwrap();
+    fsck_is_clean(&image.path);
+}
+
+/// Threads append to files of their own and fsync, some new ones among them; whatever returned before a cut is there after it.
+#[test]
+fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
+    const THREADS: usize = 4;
+    const APPENDS: u64 = 40;
+    const RECORD: u64 = 700;
+    let Some(image) = Image::empty(64, &[]) else { return };
+    let root = Cred::root();
+    let text = |me: usize, file: u64| format!("{me} {file}");
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+    let base = blocks_of(&image.path);
+    let before = fs.traffic().len();
+    // Of each thread what the device had been given when an append to a file had become durable, and the file's length then.
+    let acknowledged: Vec<Vec<(usize, u64, u64)>> = std::thread::scope(|scope| {
+        let work = |me: usize| {
+            let (fs, root) = (&fs, &root);
+            move || {
+                let mut all = Vec::new();
+                for n in 0..APPENDS {
+                    let of = n / 10;
+                    let text = text(me, of);
+                    let name = Name::new(text.as_bytes()).unwrap();
+                    let file = match fs.lookup(root, Ino::ROOT, name) {
+                        Ok(attr) => fs.open(root, attr.ino, OpenFlags::READ_WRITE).unwrap(),
+                        Err(_) => fs.create(root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).unwrap().1,
+                    };
+                    let at = fs.append(&file, &[me as u8 + 1; RECORD as usize]).unwrap();
+                    fs.fsync(&file, n % 2 == 0).unwrap();
+                    all.push((fs.traffic().len(), of, at + RECORD));
+                    fs.release(file);
+                }
+                all
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(work(me))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let traffic = fs.traffic().split_off(before);
+    drop(fs);
+    let mut random = Random(17);
+    let cuts: u64 = std::env::var("HEDDLE_F2FS_CUTS").map_or(20, |text| text.parse().unwrap());
+    let mut rolled = 0;
+    for _ in 0..cuts {
+        let at = random.below(traffic.len() as u64 + 1) as usize;
+        let left = put_down(&cut(&base, &traffic[..at], &mut random));
+        fsck_is_clean(&left.path);
+        let fs = F2fs::open_for_writing(&left.path).unwrap();
+        rolled += fs.info().fsynced_inodes;
+        for (me, all) in acknowledged.iter().enumerate() {
+            for (_, file, len) in all.iter().filter(|(when, ..)| when - before <= at) {
+                let content = common::read(&fs, Path::new(&format!("/{}", text(me, *file))));
+                assert!(
+                    content.len() as u64 >= *len,
+                    "cut {at}: thread {me}, file {file}: {}",
+                    content.len()
+                );
+                assert!(content.iter().all(|byte| *byte == me as u8 + 1));
+            }
+        }
+        fs.unmount().unwrap();
+        fsck_is_clean(&left.path);
+    }
+    assert!(rolled > cuts, "{rolled} files were found again behind a checkpoint");
 }

@@ -327,11 +327,169 @@ fn a_log_that_was_filling_gaps_goes_on_in_another_segment() {
     whole(&fs);
 }
 
+/// A call after which an fsync is a checkpoint, or one after which the file's nodes are enough.
+type Change<'a> = (bool, &'a dyn Fn(&F2fs, &Handle));
+
 #[test]
-fn an_image_that_was_fsynced_by_linux_and_not_unmounted_is_not_written() {
+fn an_fsync_makes_a_checkpoint_only_where_the_nodes_of_the_file_do_not_say_all() {
+    let Some(image) = Image::empty(160, &[]) else { return };
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let (root, dir) = (Cred::root(), make_dir(&fs, Ino::ROOT, "dir"));
+    let (_, file) = create(&fs, dir, "file");
+    fs.write(&file, 0, &[1; 10_000]).unwrap();
+    let version = || fs.info().checkpoint_version;
+    let before = version();
+    fs.fsync(&file, false).unwrap();
+    assert_eq!(version(), before + 1, "the first one of a mount");
+    let rename = |fs: &F2fs, from: &str, to: &str| {
+        fs.rename(&root, dir, name(from), dir, name(to), RenameMode::Replace).unwrap()
+    };
+    let size = |size| SetAttr { size_bytes: Some(size), ..SetAttr::default() };
+    let changes: [Change<'_>; 10] = [
+        (false, &|fs, file| _ = fs.write(file, 5000, &[2; 10_000]).unwrap()),
+        (false, &|_, _| ()),
+        (false, &|fs, file| _ = fs.setattr(&root, file.ino, None, &size(14_000)).unwrap()),
+        (false, &|fs, file| _ = fs.write(file, 20 << 20, &[3; 10_000]).unwrap()),
+        (true, &|fs, file| _ = fs.setattr(&root, file.ino, None, &size(15 << 20)).unwrap()),
+        (true, &|fs, _| rename(fs, "file", "other")),
+        (true, &|fs, file| {
+            let name = XattrName::new(b"user.x").unwrap();
+            fs.setxattr(&root, file.ino, name, b"value", SetXattr::Any).unwrap();
+        }),
+        (true, &|fs, file| _ = fs.link(&root, file.ino, Ino::ROOT, name("link")).unwrap()),
+        (true, &|fs, file| _ = fs.append(file, b"of two names").unwrap()),
+        (true, &|fs, _| fs.unlink(&root, Ino::ROOT, name("link")).unwrap()),
+    ];
+    for (n, (is_checkpoint, change)) in changes.iter().enumerate() {
+        change(&fs, &file);
+        let before = version();
+        fs.fsync(&file, false).unwrap();
+        assert_eq!(version() > before, *is_checkpoint, "change {n}");
+    }
+    let fresh = |is_checkpoint: bool, dir: Ino, text: &str| {
+        let (_, new) = create(&fs, dir, text);
+        fs.append(&new, text.as_bytes()).unwrap();
+        let before = version();
+        fs.fsync(&new, false).unwrap();
+        assert_eq!(version() > before, is_checkpoint, "{text}");
+        fs.release(new);
+    };
+    fresh(false, dir, "in a directory of the checkpoint");
+    fs.unlink(&root, dir, name("other")).unwrap();
+    fresh(true, dir, "where a name went");
+    let new = make_dir(&fs, dir, "new");
+    fresh(true, new, "in a new directory");
+    fresh(false, new, "in one that is not new any more");
+    let before = version();
+    fs.append(&file, b"it has no name").unwrap();
+    fs.fsync(&file, false).unwrap();
+    assert_eq!(version(), before + 1);
+    fs.release(file);
+    fs.unmount().unwrap();
+    fsck_is_clean(&image.path);
+}
+
+/// As after a kill: what was fsynced is there, under every kind of node, and what was not is as at the checkpoint.
+#[test]
+fn what_was_fsynced_without_a_checkpoint_is_taken_in_by_the_next_mount() {
+    for kind in KINDS {
+        let Some(image) = Image::empty(160, kind) else { return };
+        let fs = F2fs::open_for_writing(&image.path).unwrap();
+        let root = Cred::root();
+        let dir = make_dir(&fs, Ino::ROOT, "dir");
+        let (_, old) = create(&fs, dir, "old");
+        let (_, other) = create(&fs, dir, "other");
+        fs.write(&other, 0, &[9; 5000]).unwrap();
+        let mut wanted = vec![0; 13 << 20];
+        let put = |wanted: &mut Vec<u8>, at: usize, value: u8, len: usize| {
+            fs.write(&old, at as u64, &vec![value; len]).unwrap();
+            wanted[at..at + len].fill(value);
+        };
+        // Under the inode, both direct nodes and an indirect one.
+        for at in [0, 3_500_000, 7_000_000, 7_900_000, 12_500_000] {
+            put(&mut wanted, at, 1, 9000);
+        }
+        fs.sync().unwrap();
+        let version = fs.info().checkpoint_version;
+        for (n, at) in [100, 4096, 3_504_000, 4_000_000, 7_890_000, 11_999_999].into_iter().enumerate() {
+            put(&mut wanted, at, 2 + n as u8, 7000);
+            if n % 2 == 1 {
+                fs.fsync(&old, false).unwrap();
+            }
+        }
+        fs.fallocate(&old, RangeOp::Punch, 3_500_000, 100_000).unwrap();
+        wanted[3_500_000..3_600_000].fill(0);
+        let set =
+            SetAttr { perm: Some(0o4711), uid: Some(7), size_bytes: Some(13 << 20), ..SetAttr::default() };
+        fs.setattr(&root, old.ino, None, &set).unwrap();
+        fs.fsync(&old, true).unwrap();
+        fs.write(&old, 0, &[77; 4096]).unwrap();
+        let long = "n".repeat(255);
+        let mut made = Vec::new();
+        for (above, text) in [(Ino::ROOT, "fresh"), (dir, &long), (dir, "empty")] {
+            let (attr, new) = create(&fs, above, text);
+            if text != "empty" {
+                fs.append(&new, &[5; 100_000]).unwrap();
+                fs.write(&new, 5 << 20, b"far").unwrap();
+            }
+            fs.fsync(&new, false).unwrap();
+            made.push((above, text, attr));
+            fs.release(new);
+        }
+        fs.write(&other, 0, &[10; 5000]).unwrap();
+        fs.release(create(&fs, dir, "never synced").1);
+        fs.unlink(&root, dir, name("empty")).unwrap();
+        assert_eq!(fs.info().checkpoint_version, version, "{kind:?}: no checkpoint");
+        drop(fs);
+        fsck_is_clean(&image.path);
+        for times in ["rolled forward", "mounted again"] {
+            let fs = F2fs::open_for_writing(&image.path).unwrap();
+            assert_eq!(fs.info().fsynced_inodes, if times == "rolled forward" { 4 } else { 0 });
+            assert!(read(&fs, Path::new("/dir/old")) == wanted, "{kind:?}, {times}");
+            let attr = fs.lookup(&root, dir, name("old")).unwrap();
+            assert_eq!((attr.perm, attr.uid, attr.nlink), (0o4711, 7, 1), "{kind:?}, {times}");
+            assert!(read(&fs, Path::new("/dir/other")) == [9; 5000], "{kind:?}, {times}");
+            for (above, text, attr) in &made {
+                let found = fs.lookup(&root, *above, name(text)).unwrap();
+                assert_eq!((found.ino, found.generation, found.nlink), (attr.ino, attr.generation, 1));
+            }
+            let content = read(&fs, Path::new("/fresh"));
+            assert!(content.len() == (5 << 20) + 3 && content[..100_000] == [5; 100_000]);
+            assert!(content[100_000..5 << 20].iter().all(|byte| *byte == 0) && content.ends_with(b"far"));
+            assert_eq!(read(&fs, Path::new("/dir/empty")), b"");
+            let names = listed(&fs, Path::new("/dir"));
+            assert!(!names.contains(&b"never synced"[..]) && names.len() == 4, "{kind:?}, {times}");
+            // As after a kill again: the mount itself has made it a checkpoint's.
+            drop(fs);
+            fsck_is_clean(&image.path);
+        }
+    }
+}
+
+#[test]
+fn an_image_that_linux_fsynced_and_did_not_unmount_goes_on_as_linux_left_it() {
+    // fsck.f2fs wants a path of its own.
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = place.path().join("reset");
     let image = common::unpacked("reset");
-    let path = format!("/proc/self/fd/{}", image.as_raw_fd());
-    let Err(refused) = F2fs::open_for_writing(Path::new(&path)) else { panic!("it was opened") };
-    assert!(refused.to_string().contains("read-only"), "{refused}");
-    assert!(F2fs::open(Path::new(&path)).is_ok());
+    std::fs::copy(format!("/proc/self/fd/{}", image.as_raw_fd()), &path).unwrap();
+    let names = |fs: &F2fs| [listed(fs, Path::new("/")), listed(fs, Path::new("/many"))];
+    let before = names(&F2fs::open(&path).unwrap());
+    let check = |fsynced: u64| {
+        let fs = F2fs::open_for_writing(&path).unwrap();
+        assert_eq!(fs.info().fsynced_inodes, fsynced);
+        assert!(names(&fs) == before);
+        assert!(read(&fs, Path::new("/cut")) == [&[b'S'; 4096][..], &[b'q'; 904]].concat());
+        assert!(read(&fs, Path::new("/fresh")) == [b'F'; 100]);
+        assert!(read(&fs, Path::new("/over and over")) == [b'A' + 199 % 26; 20_000]);
+        fs
+    };
+    drop(check(2));
+    fsck_is_clean(&path);
+    let fs = check(0);
+    let (_, file) = create(&fs, Ino::ROOT, "ours");
+    fs.append(&file, &[6; 10_000]).unwrap();
+    fs.release(file);
+    fs.unmount().unwrap();
+    fsck_is_clean(&path);
 }

@@ -44,6 +44,13 @@ pub struct NodeFooter {
     pub next: U32,
 }
 
+impl NodeFooter {
+    /// Its place in its file.
+    pub fn place(&self) -> u32 {
+        self.flag.get() >> node_flag::BITS
+    }
+}
+
 /// Any node.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]

@@ -1,0 +1,83 @@
+//! An fsync: the pages of the file, then its nodes, the last one marked. A mount that finds no newer checkpoint takes them in
+//! (`roll_forward`).
+//!
+//! State       `F2fs::chain`: whose nodes go into the log next. Each node says where the next one will be, and one that is missing ends
+//!             what can be found: nodes are written in the order of their places, and only who has the chain writes any.
+//! Lock order  the gate, the file's inode, the chain, and then the locks of the tables.
+//! Crash order pages, a flush, nodes, a flush. Without the first flush marked nodes could lead to blocks that have not got their bytes.
+//!             The last node bears the mark: without it those before it do not count. As in Linux, a block that is written reaches the
+//!             media whole or not at all; an inode's checksum, where it has one, tells.
+//! Source      F2FS paper (FAST '15) section 2.4.2.
+
+use crate::format::node_flag;
+use crate::ids::Nid;
+use crate::inode::nid_of;
+use crate::map::Place;
+use crate::since::Durable;
+use crate::volume::F2fs;
+use heddle_vfs::{Error, Handle, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// An fsync makes a checkpoint if there was none for so long: what is found again without one does not become much.
+const CHECKPOINT_AGE_MAX: Duration = Duration::from_secs(60);
+
+impl F2fs {
+    /// Everything of an open file is durable when this returns.
+    pub(crate) fn make_durable(&self, handle: &Handle) -> Result<()> {
+        if self.fsync_nodes(handle)? { Ok(()) } else { self.checkpoint(false) }
+    }
+
+    /// True: its nodes were enough.
+    fn fsync_nodes(&self, handle: &Handle) -> Result<bool> {
+        self.not_failed()?;
+        let space = self.media.space()?;
+        let _inside = self.inside();
+        let nid = nid_of(handle.ino)?;
+        let _locked = self.guards.alone(&[nid]);
+        let inode = self.media.inode(nid)?;
+        crate::fs::is_of(handle, &inode)?;
+        let (version, age) = {
+            let ledger = self.ledger();
+            (ledger.checkpoint.node_version(), ledger.since.elapsed())
+        };
+        if age > CHECKPOINT_AGE_MAX || !space.can_roll_forward() {
+            return Ok(false);
+        }
+        let Durable::ByNodes { with_name } = space.since.way_of(&inode) else { return Ok(false) };
+        match self.write_file(nid, version, with_name) {
+            Ok(()) => Ok(true),
+            // A checkpoint says so too, if it is so.
+            Err(Error::NoSpace) => Ok(false),
+            Err(error) => {
+                // A gap in the chain hides whatever is written behind it.
+                self.failed.store(true, Relaxed); // ORDERING: Relaxed, see `not_failed`.
+                Err(error)
+            }
+        }
+    }
+
+    fn write_file(&self, nid: Nid, version: u64, with_name: bool) -> Result<()> {
+        let media = &self.media;
+        let wrote = media.write_pages(nid)?;
+        if media.space()?.since.take_spilled(nid) || wrote {
+            media.device.flush()?;
+        }
+        let mut nodes = media.nodes.changed_of(nid);
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        // The inode comes last, and bears the mark. Nodes of node numbers follow from it and from where the others have their place.
+        media.nodes.change(&media.device, &media.geometry, nid, |_| ())?;
+        nodes.retain(|(node, place)| *node != nid && Place::of(*place, 0) != Some(Place::Indirect));
+        let mark = node_flag::FSYNC | if with_name { node_flag::DENTRY } else { 0 };
+        let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        for (node, _) in nodes {
+            media.nodes.write_one(node, |node| media.write_node(node, version, 0))?;
+        }
+        media.nodes.write_one(nid, |node| media.write_node(node, version, mark))?;
+        drop(chain);
+        media.device.flush()
+    }
+}

@@ -1,0 +1,255 @@
+//! What was fsynced after the last checkpoint is taken in, when an image is opened for writing.
+//!
+//! The nodes of the chain say what files are to be: their pointers lead to blocks that the checkpoint does not know and that become live,
+//! their inodes say sizes, owners and times, and new ones their names. Files get that, by what changes files otherwise; the nodes
+//! themselves are written anew. A checkpoint ends it.
+//!
+//! Invariants  R1  until that checkpoint counts nothing is written over that the chain consists of or leads to: after a crash it begins
+//!                 again (`segments/adopt.rs`).
+//!             R2  numbers of new inodes are taken before any other number is.
+//! Source      F2FS paper (FAST '15) section 2.4.2.
+
+use crate::format::{BLOCK_BYTES, InodeBlock, NodeBlock, inline_flag, node_flag};
+use crate::fsynced::{Chain, Link};
+use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::inode::Inode;
+use crate::make::now;
+use crate::map::{Place, first_page_under};
+use crate::media::Media;
+use crate::node::{inode_of, inode_of_mut, pointers_of};
+use crate::volume::F2fs;
+use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
+use std::sync::Arc;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Nodes that an inode leads to itself.
+const ROOTS: usize = 5;
+
+fn wrong(nid: Nid, what: &str) -> Error {
+    Error::Corrupt(format!("inode {}: it was fsynced, and {what}", nid.0))
+}
+
+impl F2fs {
+    /// Takes the chain in. Nobody else is inside.
+    pub(crate) fn roll_forward(&self, chain: &Chain) -> Result<()> {
+        if chain.0.is_empty() {
+            return Ok(());
+        }
+        let media = &self.media;
+        let mut blocks = Vec::new();
+        for link in &chain.0 {
+            media.blocks_of(link, &mut blocks)?;
+        }
+        media.space()?.segments.keep(&media.device, blocks.into_iter())?;
+        // R2.
+        for node in chain.0.iter().filter_map(|link| link.made.as_ref()) {
+            media.begin_again(node)?;
+        }
+        for link in &chain.0 {
+            self.take_in(link)?;
+        }
+        self.checkpoint(false)
+    }
+
+    fn take_in(&self, link: &Link) -> Result<()> {
+        let media = &self.media;
+        let (node, ino) = (media.node_at(link.addr)?, link.ino());
+        let now = match media.inode(ino) {
+            // It had no name any more when the inode could have told it.
+            Err(Error::Stale) => return Ok(()),
+            found => found?,
+        };
+        if now.kind != FileKind::Regular {
+            return Ok(());
+        }
+        match Place::of(node.footer.place(), now.pointers()) {
+            Some(Place::Inode) => {
+                media.take_in_inode(&node, &now)?;
+                if link.made.is_some() { self.name_again(ino, inode_of(&node)) } else { Ok(()) }
+            }
+            Some(Place::Direct(first)) => media.take_in_pages(ino, first, &pointers_of(&node).pointers),
+            Some(Place::Xattrs) => media.take_in_xattrs(ino, &node),
+            Some(Place::Indirect) => Ok(()),
+            None => Err(wrong(ino, "a node of it has a place that no file has")),
+        }
+    }
+
+    /// A file that was made after the checkpoint gets its name; if its directory is not there any more, it ends.
+    fn name_again(&self, ino: Nid, block: &InodeBlock) -> Result<()> {
+        let media = &self.media;
+        let name = &block.name[..(block.name_bytes.get() as usize).min(NAME_MAX_BYTES)];
+        let name = Name::new(name).map_err(|_| wrong(ino, "has a name that none can have"))?.bytes();
+        let child = (ino, FileKind::Regular);
+        let above = match media.inode(Nid(block.parent.get())) {
+            Ok(above) if above.kind == FileKind::Directory => above,
+            Ok(_) | Err(Error::Stale) => return media.end(ino),
+            Err(error) => return Err(error),
+        };
+        match media.look_up(&above, name)? {
+            Some((nid, _)) if nid == ino => Ok(()),
+            // The name meant another file, which lost it before this one was made.
+            Some((_, FileKind::Directory)) => Err(wrong(ino, "its name is a directory's")),
+            Some(other) => {
+                media.point_entry(above.nid, name, ino, FileKind::Regular)?;
+                self.lose_link(other, now())
+            }
+            None => self.enter(above.nid, name, child, now()),
+        }
+    }
+}
+
+impl Media {
+    fn node_at(&self, addr: BlockAddr) -> Result<Arc<NodeBlock>> {
+        let mut node = Arc::new(NodeBlock::new_zeroed());
+        if let Some(block) = Arc::get_mut(&mut node) {
+            self.device.read(addr, 0, block.as_mut_bytes())?;
+        }
+        self.nodes.check(&node).map_err(|what| Error::Corrupt(format!("block {}: {what}", addr.0)))?;
+        Ok(node)
+    }
+
+    /// The block of a node of the chain, and those that it leads to.
+    fn blocks_of(&self, link: &Link, blocks: &mut Vec<BlockAddr>) -> Result<()> {
+        let node = self.node_at(link.addr)?;
+        let pointers: &[U32] = match Place::of(node.footer.place(), 0) {
+            Some(Place::Inode) => &inode_of(&node).addr,
+            Some(Place::Direct(_)) => &pointers_of(&node).pointers,
+            _ => &[],
+        };
+        blocks.push(link.addr);
+        // Of an inode some of these are no pointers: segments that they hit by chance are kept too, until the checkpoint.
+        let led = pointers.iter().map(|pointer| BlockAddr(pointer.get()));
+        blocks.extend(led.filter(|addr| addr.is_block() && self.geometry.in_main(*addr)));
+        Ok(())
+    }
+
+    /// A new inode without content and name, if the checkpoint does not have it.
+    fn begin_again(&self, node: &NodeBlock) -> Result<()> {
+        let ino = Nid(node.footer.ino.get());
+        match self.inode(ino) {
+            Ok(_) => return Ok(()),
+            Err(Error::Stale) => {}
+            Err(error) => return Err(error),
+        }
+        let mut again = node.clone();
+        let said = Inode::of(Arc::new(node.clone()), self.features)?;
+        if said.kind != FileKind::Regular {
+            return Ok(());
+        }
+        let space = self.space()?;
+        space.take_node(true)?;
+        self.nodes.nat.claim(&self.device, ino)?;
+        let block = inode_of_mut(&mut again);
+        let slots = said.first_pointer()..said.first_pointer() + said.pointers();
+        block.addr[slots].fill(U32::new(0));
+        block.inline &= !(inline_flag::DATA | inline_flag::DATA_EXIST);
+        block.nid.fill(U32::new(0));
+        (block.xattr_nid, block.links, block.blocks) = (U32::new(0), U32::new(1), 1.into());
+        (block.size_bytes, block.extent) = (0.into(), FromZeros::new_zeroed());
+        again.footer.flag.set(node_flag::COLD);
+        self.nodes.add(ino, Arc::new(again));
+        Ok(())
+    }
+
+    /// The inode becomes what it was when it was fsynced.
+    fn take_in_inode(&self, node: &Arc<NodeBlock>, now: &Inode) -> Result<()> {
+        let said = Inode::of(Arc::clone(node), self.features)?;
+        said.readable()?;
+        let (ino, block) = (said.nid, said.block());
+        if (said.kind, block.generation) != (now.kind, now.block().generation) {
+            return Err(wrong(ino, "is another file in the checkpoint"));
+        }
+        if (said.first_pointer(), said.pointers()) != (now.first_pointer(), now.pointers()) {
+            return Err(wrong(ino, "its attributes have another size in the checkpoint"));
+        }
+        self.take_in_form(&said, now)?;
+        let area = now.inline_xattr_slots();
+        let from = block.addr.len() - area;
+        self.change_inode(ino, |inode| {
+            (inode.mode, inode.advise, inode.flags) = (block.mode, block.advise, block.flags);
+            (inode.uid, inode.gid, inode.size_bytes) = (block.uid, block.gid, block.size_bytes);
+            (inode.atime, inode.atime_ns) = (block.atime, block.atime_ns);
+            (inode.mtime, inode.mtime_ns) = (block.mtime, block.mtime_ns);
+            (inode.ctime, inode.ctime_ns) = (block.ctime, block.ctime_ns);
+            (inode.parent, inode.name_bytes, inode.name) = (block.parent, block.name_bytes, block.name);
+            inode.addr[from..].copy_from_slice(&block.addr[from..]);
+        })?;
+        if said.has_pointers() {
+            self.take_in_pages(ino, PageNo(0), &block.addr[said.first_pointer()..][..said.pointers()])?;
+        }
+        Ok(())
+    }
+
+    /// Content that stands inline, or in pages: those that went with their nodes are taken away.
+    fn take_in_form(&self, said: &Inode, now: &Inode) -> Result<()> {
+        let (ino, block) = (said.nid, said.block());
+        let data = inline_flag::DATA | inline_flag::DATA_EXIST;
+        if said.has(inline_flag::DATA) {
+            if !now.has(inline_flag::DATA) {
+                self.cut_pages(ino, PageNo(0))?;
+            }
+            return self.change_inode(ino, |inode| {
+                inode.inline = inode.inline & !data | block.inline & data;
+                said.inline_content_mut(inode).copy_from_slice(said.inline_content());
+            });
+        }
+        if now.has(inline_flag::DATA) {
+            return self.clear_inline(now, data);
+        }
+        for root in 0..ROOTS {
+            if block.nid[root].get() == 0 && now.block().nid[root].get() != 0 {
+                let pages =
+                    first_page_under(root, now.pointers())..first_page_under(root + 1, now.pointers());
+                self.punch_pages(ino, pages.start, pages.end)?;
+            }
+        }
+        if said.size_bytes < now.size_bytes {
+            self.cut_pages(ino, PageNo(said.size_bytes.div_ceil(BLOCK_BYTES as u64)))?;
+        }
+        let xattrs = Nid(now.block().xattr_nid.get());
+        if block.xattr_nid.get() == 0 && xattrs != Nid::NONE {
+            self.free_node(xattrs, false)?;
+            self.count_blocks(ino, -1)?;
+            self.change_inode(ino, |inode| inode.xattr_nid.set(0))?;
+        }
+        Ok(())
+    }
+
+    /// Pages are where these pointers say.
+    fn take_in_pages(&self, ino: Nid, first: PageNo, pointers: &[U32]) -> Result<()> {
+        for (n, pointer) in pointers.iter().enumerate() {
+            let (page, said) = (PageNo(first.0.saturating_add(n as u64)), BlockAddr(pointer.get()));
+            let inode = self.inode(ino)?;
+            let is_hole = self.hole(&inode, page)? > 0;
+            let now = if is_hole { BlockAddr::NULL } else { self.run(&inode, page)?.addr };
+            if now == said {
+                continue;
+            }
+            match said {
+                BlockAddr::COMPRESSED => return Err(wrong(ino, "is compressed")),
+                BlockAddr::NULL | BlockAddr::NEW => {
+                    self.punch_pages(ino, page, PageNo(page.0 + 1))?;
+                    if said == BlockAddr::NEW {
+                        self.reserve(ino, page)?;
+                    }
+                }
+                addr if !self.geometry.in_main(addr) => {
+                    return Err(wrong(ino, "has a page outside the main area"));
+                }
+                addr => self.adopt_page(ino, page, addr)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in_xattrs(&self, ino: Nid, node: &NodeBlock) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let mut nid = Nid(inode.block().xattr_nid.get());
+        if nid == Nid::NONE {
+            nid = self.new_node(&inode, node_flag::XATTR_PLACE)?;
+            self.change_inode(ino, |block| block.xattr_nid.set(nid.0))?;
+        }
+        self.nodes.change(&self.device, &self.geometry, nid, |block| block.body = node.body)
+    }
+}

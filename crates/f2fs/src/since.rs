@@ -1,0 +1,95 @@
+//! What an fsync has to know of the time since the last checkpoint: which files their own nodes say all of.
+//!
+//! The nodes of a file, marked and found again after a crash, say its content and its inode, and of a new file its one name. They do not
+//! say that another name went, or a node, and they name a directory that must be there. Where that matters an fsync is a checkpoint.
+//!
+//! State       one mutex; a checkpoint, while nobody else is inside, empties it.
+//! Invariants  S1  before the first checkpoint of a mount no fsync goes without one: behind the place where the log of nodes goes on there
+//!                 may be nodes that were marked before the mount and are of the same checkpoint.
+//! Source      F2FS paper (FAST '15) section 2.4.2; Linux falls back to a checkpoint in the same cases, and in some fewer.
+
+use crate::ids::Nid;
+use crate::inode::Inode;
+use heddle_vfs::FileKind;
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Since(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// S1.
+    begun: bool,
+    /// Inodes that are new.
+    born: HashSet<Nid>,
+    /// Inodes of which more has changed than their nodes say.
+    beyond: HashSet<Nid>,
+    /// Directories that a name went from, or in which it means another file.
+    left: HashSet<Nid>,
+    /// Files of which pages are on the device, perhaps not durably.
+    spilled: HashSet<Nid>,
+}
+
+/// How a file becomes durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Durable {
+    /// By a checkpoint.
+    ByCheckpoint,
+    /// By its nodes.
+    ByNodes {
+        /// Its name is to be made again too.
+        with_name: bool,
+    },
+}
+
+impl Since {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An inode is new.
+    pub(crate) fn born(&self, nid: Nid) {
+        self.state().born.insert(nid);
+    }
+
+    /// More of an inode changes than its nodes say.
+    pub(crate) fn beyond(&self, nid: Nid) {
+        self.state().beyond.insert(nid);
+    }
+
+    /// A name goes from a directory, or means another file.
+    pub(crate) fn left(&self, dir: Nid) {
+        self.state().left.insert(dir);
+    }
+
+    /// Pages of a file were written.
+    pub(crate) fn spilled(&self, nid: Nid) {
+        self.state().spilled.insert(nid);
+    }
+
+    /// Were pages of a file written that no flush of its own followed? Not any more, after the one that the caller makes.
+    pub(crate) fn take_spilled(&self, nid: Nid) -> bool {
+        self.state().spilled.remove(&nid)
+    }
+
+    /// A checkpoint counts.
+    pub(crate) fn checkpointed(&self) {
+        *self.state() = State { begun: true, ..State::default() };
+    }
+
+    /// How this file becomes durable.
+    pub(crate) fn way_of(&self, inode: &Inode) -> Durable {
+        let state = self.state();
+        let parent = Nid(inode.block().parent.get());
+        let with_name = state.born.contains(&inode.nid);
+        let plain = inode.kind == FileKind::Regular && inode.block().links.get() == 1;
+        let name_is_safe = !with_name || !(state.born.contains(&parent) || state.left.contains(&parent));
+        if state.begun && plain && name_is_safe && !state.beyond.contains(&inode.nid) {
+            Durable::ByNodes { with_name }
+        } else {
+            Durable::ByCheckpoint
+        }
+    }
+}
