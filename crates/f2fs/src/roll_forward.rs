@@ -11,7 +11,7 @@
 
 use crate::format::{BLOCK_BYTES, InodeBlock, NodeBlock, inline_flag, node_flag};
 use crate::fsynced::{Chain, Link};
-use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::ids::{BlockAddr, Nid, PageNo, Segno};
 use crate::inode::Inode;
 use crate::make::now;
 use crate::map::{Place, first_page_under};
@@ -19,6 +19,7 @@ use crate::media::Media;
 use crate::node::{inode_of, inode_of_mut, pointers_of};
 use crate::volume::F2fs;
 use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
@@ -37,22 +38,27 @@ impl F2fs {
             return Ok(());
         }
         let media = &self.media;
-        let mut blocks = Vec::new();
+        let mut kept = BTreeSet::new();
         for link in &chain.0 {
-            media.blocks_of(link, &mut blocks)?;
+            media.add_segments_of(link, &mut kept)?;
         }
-        media.space()?.segments.keep(&media.device, blocks.into_iter())?;
+        media.space()?.segments.keep(&media.device, &kept)?;
         // R2.
-        for node in chain.0.iter().filter_map(|link| link.made.as_ref()) {
-            media.begin_again(node)?;
+        let mut born = BTreeSet::new();
+        for link in &chain.0 {
+            if let Some(node) = &link.made
+                && media.begin_again(node)?
+            {
+                born.insert(link.ino());
+            }
         }
         for link in &chain.0 {
-            self.take_in(link)?;
+            self.take_in(link, born.contains(&link.ino()))?;
         }
         self.checkpoint(false)
     }
 
-    fn take_in(&self, link: &Link) -> Result<()> {
+    fn take_in(&self, link: &Link, is_new: bool) -> Result<()> {
         let media = &self.media;
         let (node, ino) = (media.node_at(link.addr)?, link.ino());
         let now = match media.inode(ino) {
@@ -66,7 +72,7 @@ impl F2fs {
         match Place::of(node.footer.place(), now.pointers()) {
             Some(Place::Inode) => {
                 media.take_in_inode(&node, &now)?;
-                if link.made.is_some() { self.name_again(ino, inode_of(&node)) } else { Ok(()) }
+                if is_new && link.made.is_some() { self.name_again(ino, inode_of(&node)) } else { Ok(()) }
             }
             Some(Place::Direct(first)) => media.take_in_pages(ino, first, &pointers_of(&node).pointers),
             Some(Place::Xattrs) => media.take_in_xattrs(ino, &node),
@@ -109,33 +115,34 @@ impl Media {
         Ok(node)
     }
 
-    /// The block of a node of the chain, and those that it leads to.
-    fn blocks_of(&self, link: &Link, blocks: &mut Vec<BlockAddr>) -> Result<()> {
+    /// The segments where a node of the chain lies, and the blocks that it leads to.
+    fn add_segments_of(&self, link: &Link, kept: &mut BTreeSet<Segno>) -> Result<()> {
+        let segments = &self.space()?.segments;
         let node = self.node_at(link.addr)?;
         let pointers: &[U32] = match Place::of(node.footer.place(), 0) {
             Some(Place::Inode) => &inode_of(&node).addr,
             Some(Place::Direct(_)) => &pointers_of(&node).pointers,
             _ => &[],
         };
-        blocks.push(link.addr);
         // Of an inode some of these are no pointers: segments that they hit by chance are kept too, until the checkpoint.
         let led = pointers.iter().map(|pointer| BlockAddr(pointer.get()));
-        blocks.extend(led.filter(|addr| addr.is_block() && self.geometry.in_main(*addr)));
+        let blocks = led.filter(|addr| addr.is_block() && self.geometry.in_main(*addr));
+        kept.extend(blocks.chain([link.addr]).map(|addr| segments.place_of(addr).0));
         Ok(())
     }
 
-    /// A new inode without content and name, if the checkpoint does not have it.
-    fn begin_again(&self, node: &NodeBlock) -> Result<()> {
+    /// A new inode without content and name, if the checkpoint does not have it; true: it does not.
+    fn begin_again(&self, node: &NodeBlock) -> Result<bool> {
         let ino = Nid(node.footer.ino.get());
         match self.inode(ino) {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(false),
             Err(Error::Stale) => {}
             Err(error) => return Err(error),
         }
         let mut again = node.clone();
         let said = Inode::of(Arc::new(node.clone()), self.features)?;
         if said.kind != FileKind::Regular {
-            return Ok(());
+            return Ok(false);
         }
         let space = self.space()?;
         space.take_node(true)?;
@@ -149,7 +156,7 @@ impl Media {
         (block.size_bytes, block.extent) = (0.into(), FromZeros::new_zeroed());
         again.footer.flag.set(node_flag::COLD);
         self.nodes.add(ino, Arc::new(again));
-        Ok(())
+        Ok(true)
     }
 
     /// The inode becomes what it was when it was fsynced.

@@ -10,23 +10,20 @@ use crate::device::Device;
 use crate::format::{SEGMENT_BLOCKS, SUMMARY_OF_DATA, SummaryBlock, SummaryEntry, bit_msb, set_bit_msb};
 use crate::ids::{BlockAddr, Segno};
 use heddle_vfs::{Error, Result};
+use std::collections::BTreeSet;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 impl Segments {
-    /// No log is given the segments of these blocks, and those that write there go on in others, the log of direct nodes in any case.
+    /// No log is given these segments, and those that write there go on in others, the log of direct nodes in any case.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(crate) fn keep(&self, device: &Device, blocks: impl Iterator<Item = BlockAddr>) -> Result<()> {
+    pub(crate) fn keep(&self, device: &Device, kept: &BTreeSet<Segno>) -> Result<()> {
         let mut state = self.state();
-        let mut kept = std::collections::BTreeSet::new();
-        for addr in blocks {
-            let (segno, _) = self.place_of(addr);
-            if kept.insert(segno) {
-                state.free.remove(&segno);
-                // It is free after the next checkpoint, if nothing of it is live then.
-                state.changed.insert(segno);
-            }
+        for segno in kept {
+            state.free.remove(segno);
+            // It is free after the next checkpoint, if nothing of it is live then.
+            state.changed.insert(*segno);
         }
         for log in LOGS_IN_ORDER {
             if log == Log::WarmNode || kept.contains(&state.logs[log as usize].segment) {
@@ -69,7 +66,7 @@ impl Segments {
     }
 
     /// The segment of a block, and which of its blocks it is.
-    pub(super) fn place_of(&self, addr: BlockAddr) -> (Segno, usize) {
+    pub(crate) fn place_of(&self, addr: BlockAddr) -> (Segno, usize) {
         let at = addr.0.wrapping_sub(self.geometry.main.0);
         (Segno(at / SEGMENT_BLOCKS), (at % SEGMENT_BLOCKS) as usize)
     }
