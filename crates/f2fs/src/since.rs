@@ -28,6 +28,8 @@ struct State {
     beyond: HashSet<Nid>,
     /// Directories that a name went from, or in which it means another file.
     left: HashSet<Nid>,
+    /// Nodes were written that only the next mount would take in.
+    ahead: bool,
     /// Files of which pages are on the device, perhaps not durably.
     spilled: HashSet<Nid>,
 }
@@ -62,6 +64,16 @@ impl Since {
     /// A name goes from a directory, or means another file.
     pub(crate) fn left(&self, dir: Nid) {
         self.state().left.insert(dir);
+    }
+
+    /// An fsync writes nodes.
+    pub(crate) fn goes_ahead(&self) {
+        self.state().ahead = true;
+    }
+
+    /// Did one?
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.state().ahead
     }
 
     /// Pages of a file were written.

@@ -184,7 +184,8 @@ impl F2fs {
     }
 
     fn is_changed(&self) -> bool {
-        self.media.nodes.changed() + self.media.pages.count() > 0
+        let ahead = self.media.space.as_ref().is_some_and(|space| space.since.is_ahead());
+        ahead || self.media.nodes.changed() + self.media.pages.count() > 0
     }
 
     /// What the device was given so far.

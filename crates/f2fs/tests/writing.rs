@@ -380,6 +380,11 @@ fn an_fsync_makes_a_checkpoint_only_where_the_nodes_of_the_file_do_not_say_all()
     let new = make_dir(&fs, dir, "new");
     fresh(true, new, "in a new directory");
     fresh(false, new, "in one that is not new any more");
+    fs.unmount().unwrap();
+    fresh(false, new, "behind an unmount");
+    let before = version();
+    fs.unmount().unwrap();
+    assert_eq!(version(), before + 1, "an unmount leaves nothing to take in");
     let before = version();
     fs.append(&file, b"it has no name").unwrap();
     fs.fsync(&file, false).unwrap();
