@@ -475,13 +475,14 @@ impl FileSystem for NvmFs {
             // A batch that is not full reached the end.
             let ended = batch.entries.len() < LIST_BATCH;
             for (i, entry) in batch.entries.iter().enumerate() {
-                let Ok(name) = Name::new(batch.name(entry)) else {
+                let (Some(kind), Ok(name)) = (entry.0.meaning().kind(), Name::new(batch.name(entry))) else {
                     return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
                 };
+                let ino = entry.0.meaning().ino();
                 // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
                 let next_same = batch.entries.get(i + 1).is_some_and(|next| next.hash() == entry.hash());
                 let next = Cookie(if next_same { entry.hash() } else { entry.hash() + 1 });
-                if !emit(DirEntry { ino: entry.ino, kind: entry.kind, name, next }) {
+                if !emit(DirEntry { ino, kind, name, next }) {
                     return Ok(());
                 }
             }

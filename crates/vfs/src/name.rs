@@ -21,12 +21,19 @@ impl<'a> Name<'a> {
         }
         let forbidden = match bytes {
             [] | b"." | b".." => true,
-            _ => bytes.chunks(8).any(|chunk| {
+            _ => match (bytes.last_chunk(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+                // The last bytes may be looked at twice.
+                (Some(last), ..) => {
+                    let (eights, _) = bytes.as_chunks();
+                    eights.iter().chain([last]).any(|eight| is_forbidden(u64::from_le_bytes(*eight)))
+                }
+                (None, Some(first), Some(last)) => {
+                    let [first, last] = [first, last].map(|four| u64::from(u32::from_le_bytes(*four)));
+                    is_forbidden(first | last << 32)
+                }
                 // Bytes of ones stand for those that are not there: they are neither.
-                let rest = u64::MAX.checked_shl(8 * chunk.len() as u32).unwrap_or(0);
-                let word = word_of(chunk) | rest;
-                has_zero(word) || has_zero(word ^ u64::from_le_bytes([b'/'; 8]))
-            }),
+                _ => is_forbidden(word_of(bytes) | u64::MAX << (8 * bytes.len())),
+            },
         };
         if forbidden { Err(Error::InvalidName) } else { Ok(Name(bytes)) }
     }
@@ -36,6 +43,12 @@ impl<'a> Name<'a> {
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
+}
+
+/// Is one of the word's bytes NUL or a slash?
+#[inline]
+fn is_forbidden(word: u64) -> bool {
+    has_zero(word) || has_zero(word ^ u64::from_le_bytes([b'/'; 8]))
 }
 
 /// Is one of the word's bytes zero?

@@ -72,8 +72,10 @@ impl Engine {
             if batch.len() + RECORD_HEAD_BYTES + name.len() > BATCH_BYTES {
                 return false;
             }
-            batch.extend_from_slice(&entry.ino.0.to_ne_bytes());
-            batch.extend_from_slice(&[entry.kind as u8, name.len() as u8]);
+            let mut head = [0; RECORD_HEAD_BYTES];
+            head[..8].copy_from_slice(&entry.ino.0.to_ne_bytes());
+            head[8..].copy_from_slice(&[entry.kind as u8, name.len() as u8]);
+            batch.extend_from_slice(&head);
             batch.extend_from_slice(name);
             *next = entry.next;
             true

@@ -68,7 +68,7 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 unsafe impl Shared for Bucket {}
 
 /// The word of a bucket as it was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Word(u64);
 
 impl Word {
@@ -101,9 +101,12 @@ pub struct Dead;
 
 /// What a slot or a link says. In order of the tag.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Link(u64);
+pub struct Link(u64);
 
 impl Link {
+    /// To nothing.
+    pub const NONE: Link = Link(0);
+
     /// To the entry at `at`, of a name of this hash.
     fn to(at: u64, hash: u64) -> Link {
         Link(tag(hash) << PLACE_BITS | (at / UNIT))
@@ -111,8 +114,14 @@ impl Link {
 
     /// The last one.
     #[inline]
-    fn is_none(self) -> bool {
-        self.0 == 0
+    pub fn is_none(self) -> bool {
+        self == Link::NONE
+    }
+
+    /// Has the entry fetched, for who will read it soon. The link need not be sound.
+    #[inline(always)]
+    pub fn prefetch(self, core: &Core) {
+        core.arena.prefetch(self.place());
     }
 
     /// Where the entry is.
@@ -129,7 +138,7 @@ impl Link {
 
     /// The entry. The link may be nonsense (I3), and must not be the last.
     #[inline(always)]
-    fn follow(self, core: &Core) -> Result<Row<'_>, Torn> {
+    pub fn follow(self, core: &Core) -> Result<Row<'_>, Torn> {
         Row::at(core, self.place())
     }
 }
@@ -266,6 +275,17 @@ impl Bucket {
         self.each_outside(core, |_, row| each(row).map(|()| None::<()>)).map(drop)
     }
 
+    /// The word, and the links in the line in ascending order, those to nothing first; `None` if that is not all there is to read: the
+    /// bucket is changing, or dead, or has entries outside its line.
+    #[inline]
+    pub fn links(&self) -> Option<(Word, [Link; SLOTS])> {
+        let word = self.word();
+        let links = sorted(std::array::from_fn(|i| read(&self.slots[i])));
+        // ORDERING: Relaxed, `still` decides what it was worth.
+        let plain = !word.changing() && !word.dead() && self.chain.load(Relaxed) == 0;
+        plain.then_some((word, links))
+    }
+
     /// Calls `each` with every entry that hangs outside the line, and the link that led to it, until that has an answer.
     fn each_outside<'c, T>(
         &'c self,
@@ -324,14 +344,6 @@ impl Bucket {
     #[inline(always)]
     pub fn prefetch_line(&self) {
         heddle_arena::prefetch(self);
-    }
-
-    /// Has the entries in the line fetched, for who will read them soon. What the slots hold need not be sound.
-    #[inline]
-    pub fn prefetch(&self, core: &Core) {
-        for slot in self.slots.iter().map(read).filter(|slot| !slot.is_none()) {
-            core.arena.prefetch(slot.place());
-        }
     }
 
     /// Adds a name that is not there. Locked and changing. How many entries now hang outside the line.

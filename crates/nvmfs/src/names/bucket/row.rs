@@ -258,16 +258,34 @@ impl Line {
         self.0[1]
     }
 
-    /// What the name means.
+    /// See [`Row::meaning`].
     #[inline]
-    pub fn named(&self) -> Result<Named, Torn> {
-        Meaning([self.0[2], self.0[3], self.0[4]]).named()
+    pub fn meaning(&self) -> Meaning {
+        Meaning([self.0[2], self.0[3], self.0[4]])
+    }
+
+    /// Length of the name, in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        len(self.0[2])
+    }
+
+    /// A word for who has the copy: that of the link, which leads nowhere from here.
+    #[inline]
+    pub fn note(&mut self) -> &mut u64 {
+        &mut self.0[0]
+    }
+
+    /// What was noted.
+    #[inline]
+    pub fn noted(&self) -> u64 {
+        self.0[0]
     }
 
     /// The name; `None`: it is too long for a line.
     #[inline]
     pub fn name(&self) -> Option<&[u8]> {
-        self.0[HEADER_WORDS..].as_bytes().get(..len(self.0[2]))
+        self.0[HEADER_WORDS..].as_bytes().get(..self.len())
     }
 }
 

@@ -1,13 +1,17 @@
 //! Reading a directory, in the order of the hash.
+//!
+//! Mostly many buckets at one go (`stretch`): all their links first, in one flat list, so that how many each bucket has is no branch that a
+//! processor would have to foretell, and the entries are on their way from memory while others are read. Where a bucket is changing, or
+//! has entries outside its line, it is read by itself.
 
-use super::{Seen, read};
+use super::{Seen, Table, read};
 use crate::core::Core;
 use crate::inode::InodeRef;
-use crate::names::bucket::{HASH_BITS, Line, Row, Torn};
-use heddle_vfs::{FileKind, Ino, Result};
+use crate::names::bucket::{HASH_BITS, Line, Link, Row, SLOTS, Word};
+use heddle_vfs::Result;
 
-/// How many buckets ahead entries are fetched.
-const AHEAD: usize = 4;
+/// Buckets that are read at one go.
+const STRETCH: usize = 16;
 
 /// Entries that were read, in the order of the hash.
 #[derive(Default)]
@@ -18,56 +22,54 @@ pub struct Batch {
     long: Vec<u8>,
 }
 
-/// One of them.
+/// One of them. A long name's place is noted in the line.
 #[derive(Clone, Copy)]
-pub struct Listed {
-    /// What it names.
-    pub ino: Ino,
-    /// Kind of that.
-    pub kind: FileKind,
-    line: Line,
-    /// A long name's place.
-    long: (u32, u8),
-}
+pub struct Listed(pub Line);
 
 impl Listed {
     /// Its place in the order of reading.
     #[inline]
     pub fn hash(&self) -> u64 {
-        self.line.hash()
+        self.0.hash()
     }
 }
 
 impl Batch {
     /// Forgets them.
     pub fn clear(&mut self) {
-        self.entries.clear();
-        self.long.clear();
+        self.cut((0, 0));
     }
 
-    /// Its name.
+    /// Its name. Of no bytes, if the entry makes no sense.
     #[inline]
     pub fn name<'b>(&'b self, entry: &'b Listed) -> &'b [u8] {
-        match entry.line.name() {
+        match entry.0.name() {
             Some(name) => name,
-            None => &self.long[entry.long.0 as usize..][..usize::from(entry.long.1)],
+            None => &self.long[entry.0.noted() as usize..][..entry.0.len()],
         }
     }
 
-    #[inline]
+    fn mark(&self) -> (usize, usize) {
+        (self.entries.len(), self.long.len())
+    }
+
+    /// Forgets what came since that mark.
+    fn cut(&mut self, mark: (usize, usize)) {
+        self.entries.truncate(mark.0);
+        self.long.truncate(mark.1);
+    }
+
+    #[inline(always)]
     fn push(&mut self, core: &Core, row: Row<'_>) -> Seen<()> {
-        let line = row.line();
-        let named = line.named()?;
-        let mut long = (0, 0);
-        match line.name() {
-            Some([]) => return Err(Torn),
-            Some(_) => {}
-            None => {
-                let start = self.long.len() as u32;
-                long = (start, row.copy_name(core, &mut self.long)? as u8);
-            }
+        let mut line = row.line();
+        if line.name().is_none() {
+            *line.note() = self.long.len() as u64;
+            // The row may have changed since: the name is as long as the line says, or nothing of it counts.
+            let start = self.long.len();
+            row.copy_name(core, &mut self.long)?;
+            self.long.resize(start + line.len(), 0);
         }
-        self.entries.push(Listed { ino: named.child.ino, kind: named.kind, line, long });
+        self.entries.push(Listed(line));
         Ok(())
     }
 }
@@ -77,24 +79,70 @@ impl Batch {
 pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, max: usize, batch: &mut Batch) -> Result<()> {
     let mut at = from;
     while at >> HASH_BITS == 0 && batch.entries.len() < max {
-        let (first, first_long) = (batch.entries.len(), batch.long.len());
-        let end = read(core, dir, at, |table, bucket| {
-            batch.entries.truncate(first);
-            batch.long.truncate(first_long);
-            if let Some(soon) = table.buckets.get(table.index(at) + AHEAD) {
-                soon.prefetch(core);
-            }
-            bucket.each(core, |row| if row.hash() < at { Ok(()) } else { batch.push(core, row) })?;
-            Ok((table.index(at) as u64 + 1) << (HASH_BITS - table.bits()))
-        })?;
+        let mark = batch.mark();
+        let end = match stretch(core, dir, at, batch) {
+            Some(end) => Some(end),
+            None => bucket(core, dir, at, mark, batch)?,
+        };
         let Some(end) = end else {
-            batch.entries.truncate(first);
+            batch.cut(mark);
             return Ok(());
         };
-        if !batch.entries[first..].is_sorted_by_key(Listed::hash) {
-            batch.entries[first..].sort_unstable_by_key(Listed::hash);
+        let new = &mut batch.entries[mark.0..];
+        if !new.is_sorted_by_key(Listed::hash) {
+            new.sort_unstable_by_key(Listed::hash);
         }
         at = end;
     }
     Ok(())
+}
+
+/// Reads the entries of some buckets, from the one of hash `at` on; where the next one begins. `None`: what was read is worth nothing.
+#[inline]
+fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, batch: &mut Batch) -> Option<u64> {
+    let table = Table::of(core, dir)?;
+    let first = table.index(at);
+    let mut words = [Word::default(); STRETCH];
+    let mut links = [Link::NONE; STRETCH * SLOTS];
+    let (mut buckets, mut entries) = (0, 0);
+    for bucket in table.buckets[first..].iter().take(STRETCH) {
+        let Some((word, sorted)) = bucket.links() else { break };
+        words[buckets] = word;
+        buckets += 1;
+        for link in sorted {
+            // Written over by the next one if it leads to nothing.
+            links[entries] = link;
+            entries += usize::from(!link.is_none());
+        }
+    }
+    if buckets == 0 {
+        return None;
+    }
+    links[..entries].iter().for_each(|link| link.prefetch(core));
+    batch.entries.reserve(entries);
+    for link in &links[..entries] {
+        let row = link.follow(core).ok()?;
+        if row.hash() >= at {
+            batch.push(core, row).ok()?;
+        }
+    }
+    let read = table.buckets[first..].iter().zip(&words[..buckets]);
+    let same = read.fold(true, |same, (bucket, word)| same & bucket.still(*word));
+    (same && table.current()).then(|| ((first + buckets) as u64) << (HASH_BITS - table.bits()))
+}
+
+/// The same of one bucket, whatever it takes. `None`: the directory is dead.
+#[cold]
+fn bucket(
+    core: &Core,
+    dir: InodeRef<'_>,
+    at: u64,
+    mark: (usize, usize),
+    batch: &mut Batch,
+) -> Result<Option<u64>> {
+    read(core, dir, at, |table, bucket| {
+        batch.cut(mark);
+        bucket.each(core, |row| if row.hash() < at { Ok(()) } else { batch.push(core, row) })?;
+        Ok((table.index(at) as u64 + 1) << (HASH_BITS - table.bits()))
+    })
 }

@@ -1,6 +1,6 @@
 //! When a directory's table grows.
 
-use super::{CROWD, SLOTS, Table, key};
+use super::{Batch, CROWD, SLOTS, Table, key, list};
 use crate::fs::NvmFs;
 use crate::names::bucket::HASH_BITS;
 use crate::variant::Variant;
@@ -50,6 +50,34 @@ fn a_crowded_bucket_among_empty_ones_makes_no_table_grow_and_full_ones_do() {
 
     (0..200).for_each(|i| make(&fs, &format!("even {i}")));
     assert!(bits(&fs) > 4, "all buckets were full");
+    drop(fs);
+    volume.unmount();
+}
+
+/// From every place on, also one within a bucket, and with names of all lengths side by side.
+#[test]
+fn a_directory_is_listed_from_any_place_on_in_the_order_of_the_hash() {
+    let region = Region::anonymous(64 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions::default()).unwrap();
+    let fs = volume.fs();
+    let names: Vec<String> = (0..600).map(|i| format!("{i:0>width$}", width = 1 + i % 255)).collect();
+    names.iter().for_each(|name| make(&fs, name));
+    let mut expected: Vec<(u64, &[u8])> =
+        names.iter().map(|name| (key(&fs.core, name.as_bytes()).hash, name.as_bytes())).collect();
+    expected.sort_unstable();
+
+    let dir = fs.core.inode(Ino::ROOT).unwrap();
+    let mut places: Vec<u64> =
+        expected.iter().flat_map(|(hash, _)| [*hash, hash + 1]).chain([0, (1 << HASH_BITS) - 1]).collect();
+    places.dedup();
+    for from in places {
+        let mut batch = Batch::default();
+        list(&fs.core, dir, from, usize::MAX, &mut batch).unwrap();
+        let listed = batch.entries.iter().map(|entry| (entry.hash(), batch.name(entry)));
+        let rest = expected.iter().filter(|(hash, _)| *hash >= from).copied();
+        assert!(listed.eq(rest), "from {from:#x}");
+    }
     drop(fs);
     volume.unmount();
 }
