@@ -76,12 +76,30 @@ impl Engine {
             head[..8].copy_from_slice(&entry.ino.0.to_ne_bytes());
             head[8..].copy_from_slice(&[entry.kind as u8, name.len() as u8]);
             batch.extend_from_slice(&head);
-            batch.extend_from_slice(name);
+            extend(batch, name);
             *next = entry.next;
             true
         })?;
         dir.end = batch.is_empty();
         Ok(())
+    }
+}
+
+/// Appends a name. A short one is copied in two pieces that may overlap, since a call of memcpy takes as long as the rest of an entry.
+#[inline]
+fn extend(batch: &mut Vec<u8>, name: &[u8]) {
+    fn two<const N: usize>(batch: &mut Vec<u8>, name: &[u8]) {
+        let (Some(first), Some(last)) = (name.first_chunk::<N>(), name.last_chunk::<N>()) else { return };
+        batch.extend_from_slice(first);
+        batch.extend_from_slice(first);
+        let end = batch.len() - 2 * N + name.len();
+        batch[end - N..end].copy_from_slice(last);
+        batch.truncate(end);
+    }
+    match name.len() {
+        4..=8 => two::<4>(batch, name),
+        9..=16 => two::<8>(batch, name),
+        _ => batch.extend_from_slice(name),
     }
 }
 

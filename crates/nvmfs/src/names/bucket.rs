@@ -3,8 +3,7 @@
 //! State       `word`   version:48 | lane:10 | dead | changing | locked: the version of the last change of any name in it, and who has
 //!                      locked it
 //!             `slots`  six entries: high bits of the hash:26 | where (in units of 16 bytes):38; 0 = none. So a look-up reads no other
-//!                      entry's line, a table grows without reading any, and in the order of their slots entries are nearly in that of
-//!                      their hashes.
+//!                      entry's line, and a table grows without reading any.
 //!             `chain`  the first of further entries, as a slot says it; each names the next in the same way
 //!             Entries: `row`.
 //! Invariants  I1  `slots`, `chain` and what they lead to change only while the bucket is locked and `changing`.
@@ -15,6 +14,8 @@
 //!                 offsets from such memory only after checking them.
 //!             I4  memory that was a bucket once is a bucket for ever (`table` keeps a pool): a late locker locks a bucket, if of
 //!                 another directory, and finds out. A bucket that is dead stays dead until it is given a new life.
+//!             I5  slots that lead to entries are in ascending order, so in that of their hashes but where these agree in all bits that a
+//!                 slot has: who adds one puts them in order, in the line that he has to himself, and none of many readers needs to.
 //! Orderings   O1  a changer stores `changing` with a Release fence behind it before its first store of a change; the unlock
 //!                 (SeqCst) comes last. A reader loads the word (Acquire) first and again behind an Acquire fence.
 
@@ -267,7 +268,7 @@ impl Bucket {
         core: &'c Core,
         mut each: impl FnMut(Row<'c>) -> Result<(), Torn>,
     ) -> Result<(), Torn> {
-        for slot in sorted(std::array::from_fn(|i| read(&self.slots[i]))) {
+        for slot in self.slots.iter().map(read) {
             if !slot.is_none() {
                 each(slot.follow(core)?)?;
             }
@@ -275,12 +276,12 @@ impl Bucket {
         self.each_outside(core, |_, row| each(row).map(|()| None::<()>)).map(drop)
     }
 
-    /// The word, and the links in the line in ascending order, those to nothing first; `None` if that is not all there is to read: the
+    /// The word, and the links in the line in ascending order (I5), those to nothing anywhere between; `None` if that is not all there is to read: the
     /// bucket is changing, or dead, or has entries outside its line.
     #[inline]
     pub fn links(&self) -> Option<(Word, [Link; SLOTS])> {
         let word = self.word();
-        let links = sorted(std::array::from_fn(|i| read(&self.slots[i])));
+        let links = std::array::from_fn(|i| read(&self.slots[i]));
         // ORDERING: Relaxed, `still` decides what it was worth.
         let plain = !word.changing() && !word.dead() && self.chain.load(Relaxed) == 0;
         plain.then_some((word, links))
@@ -355,8 +356,13 @@ impl Bucket {
     /// Hangs an entry into the bucket. Locked and changing. How many now hang outside the line.
     fn hang(&self, core: &Core, link: Link) -> usize {
         // ORDERING: Relaxed throughout, I1; Release links the entry's words.
-        if let Some(free) = self.slots.iter().find(|slot| slot.load(Relaxed) == 0) {
-            free.store(link.0, Release); // ORDERING: Release, as above.
+        let mut links: [Link; SLOTS] = std::array::from_fn(|i| read(&self.slots[i]));
+        if let Some(free) = links.iter_mut().find(|link| link.is_none()) {
+            *free = link;
+            // I5.
+            for (slot, link) in self.slots.iter().zip(sorted(links)) {
+                slot.store(link.0, Release); // ORDERING: Release, as above.
+            }
             return 0;
         }
         let first = self.chain.load(Relaxed);
