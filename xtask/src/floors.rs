@@ -70,6 +70,7 @@ fn measure(root: &Path, campaign: &Campaign, workloads: &[&str], file: &PathBuf)
     // The floors, and docs/results.md, are about threads in the engines: the papers' variants have nothing else.
     command.args(["--workers-as", "threads"]);
     command.args(["--cores", &cores.join(","), "--secs", SECS, "--repeat", &REPEATS.to_string()]);
+    command.args(campaign.direct.then_some("--direct"));
     command.arg("--json").arg(file);
     let ran = process::run(&mut command, Duration::from_secs(3600));
     match std::fs::read_to_string(file) {

@@ -58,11 +58,13 @@ const KINDS: [Kind; 3] = [
 const FOR_LINUX: &str = "HEDDLE_FOR_LINUX";
 const COPY: &str = "cp -a /mnt/tree /mnt/copy && umount /mnt && echo GUEST DONE";
 const PHONE: &[&str] = &["-O", "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum"];
-const FOR_LINUX_KINDS: [Kind; 4] = [
+const FOR_LINUX_KINDS: [Kind; 5] = [
     Kind { name: "for-linux", mkfs: &[], script: COPY },
     Kind { name: "for-linux-phone", mkfs: PHONE, script: COPY },
     Kind { name: "for-linux-fsynced", mkfs: &[], script: COPY },
     Kind { name: "for-linux-fsynced-phone", mkfs: PHONE, script: COPY },
+    // The test makes it anew, and has it fsynced too.
+    Kind { name: "for-linux-fsynced-ours", mkfs: &[], script: COPY },
 ];
 
 /// `cargo xtask linux-f2fs [--pack]`

@@ -5,11 +5,14 @@
 //! owners that could be told dead.
 
 use crate::size::Size;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use heddle_f2fs::F2fs;
 use heddle_fxmark::{Attach, Attached, Need, Session, Target, WorkersAs, memory_available_bytes};
 use heddle_nvmfs::heir::Heir;
 use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How the papers' range locks are set.
@@ -86,6 +89,14 @@ pub fn fresh(variant: Variant, locks: Locks, bytes: u64) -> Result<Volume> {
 
 /// The same, mounted as `options` say.
 pub fn fresh_with(variant: Variant, options: &MountOptions<'_>, bytes: u64) -> Result<Volume> {
+    let region = Region::anonymous(fits(bytes)?)?;
+    touch(&region);
+    format_region(&region, variant)?;
+    Ok(mount(region, options)?)
+}
+
+/// So many bytes, if there is memory for them.
+fn fits(bytes: u64) -> Result<u64> {
     let free = memory_available_bytes();
     if bytes > free / 10 * 9 {
         bail!(
@@ -94,10 +105,7 @@ pub fn fresh_with(variant: Variant, options: &MountOptions<'_>, bytes: u64) -> R
             Size(free)
         );
     }
-    let region = Region::anonymous(bytes)?;
-    touch(&region);
-    format_region(&region, variant)?;
-    Ok(mount(region, options)?)
+    Ok(bytes)
 }
 
 /// Takes the page faults before anything is timed.
@@ -105,4 +113,31 @@ fn touch(region: &Region) {
     for at in (0..region.len_bytes()).step_by(BLOCK_BYTES) {
         region.store_u64(Pos(at), 0);
     }
+}
+
+/// An F2FS variant as a target: its image a file in memory, as the RAM disks of the kernel's file systems are.
+pub fn flash_target(variant: heddle_f2fs::Variant) -> Target {
+    let open = Arc::new(move |need: &Need| flash_session(variant, need));
+    Target::InProcess { name: variant.name().to_owned(), workers_as: WorkersAs::Threads, open }
+}
+
+fn flash_session(variant: heddle_f2fs::Variant, need: &Need) -> Result<Session> {
+    let disk = heddle_fxmark::memory_file(flash_bytes(need)?).context("a file in memory for the image")?;
+    // By this name it can be opened once more; it goes with the last descriptor.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", disk.as_raw_fd()));
+    heddle_f2fs::make_image(&path, "fxmark", &|_, _| ())?;
+    let fs = Arc::new(F2fs::open_as(&path, variant)?);
+    let image = Arc::clone(&fs);
+    let close = Box::new(move || {
+        image.unmount().context("the last checkpoint")?;
+        drop(disk);
+        Ok(())
+    });
+    Ok(Session { fs, attach: None, close })
+}
+
+/// Twice the data, since what is written over is free after a checkpoint only; and as much again as the kernel's RAM disks have.
+fn flash_bytes(need: &Need) -> Result<u64> {
+    let bytes = fits((512 << 20) + 2 * need.bytes + (8 << 10) * need.files)?;
+    Ok(bytes.next_multiple_of(2 << 20))
 }

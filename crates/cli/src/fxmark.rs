@@ -1,6 +1,6 @@
 //! `heddle fxmark`: the FxMark workloads on engines, on the kernel's file systems, on any directory.
 //!
-//! Workers are processes, as in the original, wherever they can be. In a table with one of the papers' variants, which work in one process
+//! Workers are processes, as in the original, wherever they can be. In a table with one of the papers' systems, which work in one process
 //! only, `heddle` has threads too: the table compares engines, and a process pays for things that a thread does not (its own page tables,
 //! its own first touch of a page). The kernel's file systems have processes in every table: that is what their callers are.
 
@@ -11,6 +11,7 @@ use crate::failure::{Said, usage};
 use crate::output::{self, Sink};
 use crate::progress::Bar;
 use crate::size::Size;
+use crate::variant::System;
 use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heddle_fxmark::{
@@ -28,14 +29,14 @@ pub struct Args {
     /// Workloads [default: all that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory); NAME+mount (the same
-    /// through FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel
-    /// (RAM disks, root); LABEL=PATH (any directory)
+    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl (on a fresh
+    /// F2FS image in memory); NAME+mount (the first five through FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs,
+    /// ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
-    /// What the workers of heddle are: processes, each of which attaches to the image, or threads of one process. nova* have threads:
-    /// the locks of a dead process could not be taken from it. All other targets have processes [default: processes; threads where
-    /// a nova* target is in the same table]
+    /// What the workers of heddle are: processes, each of which attaches to the image, or threads of one process. nova* and f2fs* have
+    /// threads: they work in one process. All other targets have processes [default: processes; threads where one of nova* or f2fs* is
+    /// in the same table]
     #[arg(long, value_name = "KIND", value_parser = workers_as_parser())]
     workers_as: Option<WorkersAs>,
     /// Numbers of workers, each on a CPU of its own
@@ -100,7 +101,8 @@ Examples:
 const WORKERS: &str = "
 Workers (--workers-as): forked processes, as in the original; in heddle each attaches to the image, and has it mapped
 before the clock runs. nova, nova-interval, nova-array and nova-tree have threads of one process: their locks have no
-owners that could be told dead. In a table with one of them heddle has threads too, so that engines are compared.
+owners that could be told dead. So have f2fs and f2fs-rl, whose memory is one process's. In a table with one of them heddle
+has threads too, so that engines are compared.
 ";
 
 fn workers_as_parser() -> impl TypedValueParser<Value = WorkersAs> {
@@ -227,7 +229,8 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
         let workers_as = if engines::takes_processes(variant) { of_heddle } else { WorkersAs::Threads };
         engines::target(name, variant, locks, workers_as)
     };
-    let plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
+    let mut plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
+    plain.extend(heddle_f2fs::Variant::ALL.map(engines::flash_target));
     let mut targets = Vec::new();
     for name in &args.targets {
         if mounted::way_of(name).is_some() {
@@ -249,10 +252,14 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
 
 /// What they are, by what is asked for and what else is in the table.
 fn workers_of_heddle(args: &Args) -> Result<WorkersAs> {
-    let stays = |name: &&String| Variant::from_name(name).is_some_and(|v| !engines::takes_processes(v));
+    let stays = |name: &&String| match System::from_name(name) {
+        Some(System::Nvm(variant)) => !engines::takes_processes(variant),
+        Some(System::Flash(_)) => true,
+        None => false,
+    };
     match (args.workers_as, args.targets.iter().find(stays)) {
         (Some(WorkersAs::Processes), Some(name)) => Err(usage(format!(
-            "--workers-as processes: {name} works in one process only, since its locks cannot be taken from the dead. \
+            "--workers-as processes: {name} works in one process only. \
              Leave it out, or compare with --workers-as threads"
         ))),
         (Some(asked), _) => Ok(asked),

@@ -1,13 +1,16 @@
 //! `heddle mkfs`: makes an image.
 
+mod flash;
+
 use crate::failure::usage;
 use crate::image;
 use crate::output::{self, Sink};
 use crate::progress::Bar;
 use crate::size::Size;
+use crate::variant::System;
 use anyhow::{Context, Result, bail};
 use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
-use heddle_nvmfs::{Variant, VolumeError, format_region};
+use heddle_nvmfs::{VolumeError, format_region};
 use heddle_pmem::{OpenOptions, Pos, Region};
 use serde::Serialize;
 use std::fs::File;
@@ -19,12 +22,16 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which system; its log fixes as which others the image can be mounted
-    #[arg(long, default_value = "heddle", value_parser = crate::variant::parser())]
-    variant: Variant,
+    /// Which system; its log fixes as which others the image can be mounted. f2fs and f2fs-rl: an F2FS image, for disks and flash, which
+    /// Linux can mount too
+    #[arg(long, default_value = "heddle", value_parser = crate::variant::system())]
+    variant: System,
     /// Size of the image [default: 1G; a device: all of it]
     #[arg(long)]
     size: Option<Size>,
+    /// Name of an F2FS image
+    #[arg(long)]
+    label: Option<String>,
     /// Overwrite what is there
     #[arg(long)]
     force: bool,
@@ -40,6 +47,7 @@ Examples:
   heddle mkfs --size 1G /dev/shm/my.img
   heddle mkfs --variant nova-tree --size 512MiB --force /dev/shm/my.img
   heddle mkfs /dev/dax0.0
+  heddle mkfs --variant f2fs --size 20G --label data /var/tmp/flash.img
 
 On tmpfs, memory stands in for persistent memory: fast, and gone when the machine restarts. On any other file system a
 fence is an msync: slow, and durable.";
@@ -59,6 +67,15 @@ struct Made {
 pub fn run(args: &Args) -> Result<()> {
     let image = args.image.as_path();
     let device = is_device(image);
+    let System::Nvm(variant) = args.variant else {
+        if !args.force {
+            refuse_to_overwrite(image)?;
+        }
+        return tell(args, flash::make(args)?, flash::DURABLE_BY);
+    };
+    if args.label.is_some() {
+        return Err(usage(format!("--label is for F2FS images: one of {} has no name", variant.name())));
+    }
     if let Some(Size(have)) = args.size.filter(|size| size.0 < REGION_BYTES_MIN) {
         return Err(usage(VolumeError::TooSmall { path: image.into(), have, min: REGION_BYTES_MIN }));
     }
@@ -66,27 +83,29 @@ pub fn run(args: &Args) -> Result<()> {
         refuse_to_overwrite(image)?;
     }
     let region = take(args, device)?;
-    format_region(&region, args.variant)?;
-    let made = Made {
-        output_version: 1,
-        image: image.display().to_string(),
-        variant: args.variant.name(),
-        size_bytes: region.len_bytes(),
-        durable_by: durable_by(&region),
-    };
+    format_region(&region, variant)?;
     if let Some(error) = region.failed() {
         bail!(error);
     }
+    tell(args, region.len_bytes(), durable_by(&region))
+}
+
+fn tell(args: &Args, size_bytes: u64, durable_by: &'static str) -> Result<()> {
+    let (image, variant) = (args.image.display().to_string(), args.variant.name());
+    let made = Made { output_version: 1, image, variant, size_bytes, durable_by };
     if args.json {
         return output::json(&Sink::Stdout, &made);
     }
+    // An F2FS image does not know as which system it is to be mounted.
+    let how = match args.variant {
+        System::Flash(variant) if variant != heddle_f2fs::Variant::default() => {
+            format!("--variant {} ", variant.name())
+        }
+        _ => String::new(),
+    };
+    let (image, size) = (&made.image, Size(size_bytes));
     output::data(&format!(
-        "{}: {}, variant {}, durable by {}\nmount it with: heddle mount {} DIR",
-        made.image,
-        Size(made.size_bytes),
-        made.variant,
-        made.durable_by,
-        made.image
+        "{image}: {size}, variant {variant}, durable by {durable_by}\nmount it with: heddle mount {how}{image} DIR"
     ))
 }
 

@@ -11,13 +11,15 @@ mod metrics;
 mod options;
 mod ready;
 
+use crate::failure::usage;
 use crate::output::talk;
 use crate::progress::{Bar, Patient};
+use crate::variant::System;
 use anyhow::{Context, Result};
 use heddle_fuse::{Mounted, Unmounter};
+use heddle_nvmfs::Volume;
 use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::server::{Server, ServerOptions};
-use heddle_nvmfs::{Variant, Volume};
 use heddle_pmem::OpenOptions;
 use metrics::Metrics;
 use options::Options;
@@ -31,9 +33,9 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Mount as this system [default: as the image was made]
-    #[arg(long, value_parser = crate::variant::parser())]
-    variant: Option<Variant>,
+    /// Mount as this system [default: as the image was made; an F2FS image: f2fs]
+    #[arg(long, value_parser = crate::variant::system())]
+    variant: Option<System>,
     /// Options, separated by commas; see below
     #[arg(short = 'o', value_name = "OPTS")]
     options: Vec<String>,
@@ -46,7 +48,7 @@ pub struct Args {
     /// Pass over options that do not exist.
     #[arg(long, hide = true)]
     sloppy: bool,
-    /// File or device made by heddle mkfs, or by mkfs.f2fs
+    /// File or device made by heddle mkfs or mkfs.f2fs
     image: PathBuf,
     /// An existing directory
     dir: PathBuf,
@@ -78,6 +80,7 @@ Examples:
   heddle mount -o ro,allow_other /dev/shm/my.img /mnt/h
   mount -t heddle -o noatime /dev/shm/my.img /mnt/h            (where mount.heddle is a link to this program)
   heddle mount /dev/sdb1 /mnt/phone                            (an F2FS image or device; with -o ro nothing is written to it)
+  heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h     (the same image; writers of different pages of a file in parallel)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
@@ -93,6 +96,12 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
     if heddle_f2fs::is_f2fs(&args.image) {
         return flash::serve(args, options, signals);
+    }
+    if let Some(System::Flash(variant)) = options.variant {
+        let (image, name) = (args.image.display(), variant.name());
+        return Err(usage(format!(
+            "{image} is no F2FS image, and {name} works on no other: make one with heddle mkfs --variant f2fs"
+        )));
     }
     let volume = recover(args, options)?;
     let how = shown_as(args, options);
@@ -251,7 +260,10 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
     let shown = Patient::new("reading");
     let progress = |what: &'static str, done, total| shown.at(what, done, total);
     let how = heddle_nvmfs::MountOptions {
-        variant: options.variant,
+        variant: match options.variant {
+            Some(System::Nvm(variant)) => Some(variant),
+            _ => None,
+        },
         read_only: options.read_only,
         lock_mode: options.lock_mode,
         segment_bytes: options.segment_bytes,

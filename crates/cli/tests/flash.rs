@@ -4,6 +4,7 @@ mod common;
 
 use common::{Place, heddle, own_namespace};
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -44,7 +45,7 @@ fn an_f2fs_image_is_mounted_for_reading_and_nothing_changes_it() {
     let before = fs::read(&image).unwrap();
     let mnt = place.text("mnt");
     fs::create_dir_all(&mnt).unwrap();
-    heddle(&["mount", "--variant", "nova", "-o", "ro", &image, &mnt]).failed(1, &["--variant"]);
+    heddle(&["mount", "--variant", "nova", "-o", "ro", &image, &mnt]).failed(1, &["nova", "f2fs, f2fs-rl"]);
     heddle(&["mount", "-o", "ro,log=/dev/null", &image, &mnt]).ok();
     let file = Path::new(&mnt).join("dir/file");
     assert_eq!(fs::read_to_string(&file).unwrap(), "on flash");
@@ -83,6 +84,41 @@ fn an_f2fs_image_is_mounted_and_written_and_fsck_finds_nothing() {
     assert!(fs::read(at("again")).unwrap() == bytes && fs::read(at("moved/large")).unwrap() == bytes);
     assert_eq!(fs::read_link(at("new/link")).unwrap(), Path::new("below/large"));
     heddle(&["umount", &mnt]).ok();
+}
+
+#[test]
+fn an_image_of_our_own_is_mounted_as_either_system() {
+    let place = Place::new();
+    let image = place.text("own.img");
+    heddle(&["mkfs", "--label", "x", &image]).failed(2, &["--label", "F2FS"]);
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "1M", &image]).failed(1, &["64 MiB"]);
+    let made =
+        ["mkfs", "--variant", "f2fs-rl", "--size", "128M", "--label", "ours", "--force", "--json", &image];
+    let said: serde_json::Value = serde_json::from_str(&heddle(&made).ok().out).unwrap();
+    assert_eq!((&said["variant"], &said["size_bytes"]), (&"f2fs-rl".into(), &(128 << 20).into()));
+    heddle(&["mkfs", "--variant", "f2fs", &image]).failed(1, &["--force"]);
+    let said: serde_json::Value =
+        serde_json::from_str(&heddle(&["info", "--json", &image]).ok().out).unwrap();
+    assert_eq!((&said["label"], &said["inodes"]), (&"ours".into(), &1.into()));
+    if !own_namespace() {
+        return;
+    }
+    let mnt = place.text("mnt");
+    fs::create_dir_all(&mnt).unwrap();
+    let file = Path::new(&mnt).join("file");
+    for (variant, text) in [("f2fs-rl", "one"), ("f2fs", "two")] {
+        heddle(&["mount", "--variant", variant, "-o", "log=/dev/null", &image, &mnt]).ok();
+        fs::write(&file, text.repeat(5000)).unwrap();
+        fs::File::options().write(true).open(&file).unwrap().write_all_at(text.as_bytes(), 3000).unwrap();
+        heddle(&["umount", &mnt]).ok();
+    }
+    heddle(&["mount", "-o", "ro,log=/dev/null", &image, &mnt]).ok();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "two".repeat(5000));
+    heddle(&["umount", &mnt]).ok();
+    let nvm = place.text("nvm.img");
+    heddle(&["mkfs", "--size", "64M", &nvm]).ok();
+    heddle(&["mount", "--variant", "f2fs-rl", &nvm, &mnt])
+        .failed(1, &["no F2FS image", "heddle mkfs --variant f2fs"]);
 }
 
 #[test]

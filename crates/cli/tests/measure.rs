@@ -206,3 +206,18 @@ fn a_mounted_target_is_measured_through_fuse_and_leaves_nothing() {
     assert!(runs.iter().all(|run| run["error"].is_null() && run["ops"].as_u64() > Some(0)), "{runs:?}");
     assert_eq!(runs[0]["target"], "nova-tree+mount");
 }
+
+#[test]
+fn systems_for_flash_are_measured_beside_the_others() {
+    let run = ["fxmark", "DWOM", "MWCM", "--target", "heddle,f2fs,f2fs-rl", "--files", "64", "--cores", "2"];
+    let said = heddle(&[&run[..], &["--secs", "0.05", "--repeat", "1", "--json", "-"]].concat()).ok().out;
+    let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 6);
+    for run in runs {
+        assert!(run["error"].is_null() && run["ops"].as_u64() > Some(0), "{run}");
+        assert_eq!(run["workers_as"], "threads", "{run}");
+    }
+    let said = [&run[..], &["--workers-as", "processes"]].concat();
+    heddle(&said).failed(2, &["f2fs", "one process"]);
+}

@@ -130,6 +130,11 @@ impl F2fs {
     /// The content has changed; without privilege set-id bits go.
     pub(crate) fn modified(&self, inode: &Inode, keeps_set_id: bool) -> Result<()> {
         let now = now();
+        let attr = inode.attr();
+        // Often it was changed at this tick before: then its node, which all that change the file share, is left alone.
+        if keeps_set_id && (attr.mtime, attr.ctime) == (now, now) {
+            return Ok(());
+        }
         self.media.change_inode(inode.nid, |block| {
             if !keeps_set_id {
                 block.mode.set(without_set_id(block.mode.get()));

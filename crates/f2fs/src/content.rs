@@ -1,6 +1,7 @@
 //! Bytes of files, changed. Pages are changed in memory; pointers are reserved at once.
 //!
-//! Everything here is called with the inode's lock held for writing.
+//! Everything here is called with the inode's lock held for writing, but for `has_pages`, and for `change_pages`, which may be called
+//! with these pages held instead (`ranges`).
 
 use crate::format::{BLOCK_BYTES, INODE_POINTERS, inline_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
@@ -10,6 +11,26 @@ use heddle_vfs::{Error, OFFSET_MAX_BYTES, RangeOp, Result};
 use zerocopy::little_endian::U32;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
+/// Longer writes go through memory, whose pages count when it is asked whether there are segments enough (`guard`): what goes to the device
+/// at once does not, and is to be little beside what is kept free, also if many do it.
+const THROUGH_BYTES_MAX: usize = 64 << 10;
+
+/// Which way bytes take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// Into pages in memory, for the device later.
+    Memory,
+    /// To the device at once: whole pages, and few.
+    Through,
+}
+
+impl Way {
+    /// For a write through a file that was opened so.
+    pub(crate) fn of(direct: bool, offset: u64, len_bytes: usize) -> Way {
+        let whole = aligned(offset, len_bytes as u64).is_ok();
+        if direct && whole && len_bytes <= THROUGH_BYTES_MAX { Way::Through } else { Way::Memory }
+    }
+}
 
 /// Where a range ends, if a file may be that long.
 pub(crate) fn end_of(offset: u64, len_bytes: u64) -> Result<u64> {
@@ -23,22 +44,48 @@ fn aligned(offset: u64, len_bytes: u64) -> Result<()> {
 
 impl Media {
     /// Writes all of `buf`, or nothing.
-    pub(crate) fn write(&self, nid: Nid, offset: u64, buf: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
         let end = end_of(offset, buf.len() as u64)?;
         let inode = self.content_of_pages(nid)?;
-        let (first, last) = (PageNo(offset / PAGE), PageNo((end - 1) / PAGE));
-        self.reserve_pages(nid, first, last)?;
-        for page in first.0..=last.0 {
+        self.reserve_pages(nid, PageNo(offset / PAGE), PageNo((end - 1) / PAGE))?;
+        self.change_pages(nid, offset, buf, way)?;
+        if end > inode.size_bytes {
+            self.change_inode(nid, |block| block.size_bytes.set(end))?;
+        }
+        Ok(())
+    }
+
+    /// Writes over pages that have their pointers.
+    pub(crate) fn change_pages(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
+        let end = offset + buf.len() as u64;
+        if way == Way::Through {
+            for (n, bytes) in buf.chunks_exact(BLOCK_BYTES).enumerate() {
+                self.place_page(nid, PageNo(offset / PAGE + n as u64), bytes)?;
+            }
+            self.space()?.since.spilled(nid);
+            return Ok(());
+        }
+        for page in offset / PAGE..=(end - 1) / PAGE {
             let start = page * PAGE;
             let (from, to) = (offset.max(start), end.min(start + PAGE));
             let piece = &buf[(from - offset) as usize..(to - offset) as usize];
             let at = (from - start) as usize;
             self.change_page(nid, PageNo(page), |block| block[at..at + piece.len()].copy_from_slice(piece))?;
         }
-        if end > inode.size_bytes {
-            self.change_inode(nid, |block| block.size_bytes.set(end))?;
-        }
         Ok(())
+    }
+
+    /// Have all pages of a range their pointers?
+    pub(crate) fn has_pages(&self, inode: &Inode, offset: u64, end: u64) -> Result<bool> {
+        if !inode.has_pointers() {
+            return Ok(false);
+        }
+        for page in offset / PAGE..=(end - 1) / PAGE {
+            if self.hole(inode, PageNo(page))? > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// All of them or none.

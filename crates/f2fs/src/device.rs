@@ -13,6 +13,11 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the lock of an image is tried for, and how long it is waited in between.
+const LOCK_TRIES: u32 = 10;
+const LOCK_TRY: Duration = Duration::from_millis(20);
 
 /// What an image is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,9 +56,15 @@ impl Device {
             Access::Read => FlockOperation::NonBlockingLockShared,
             Access::Write => FlockOperation::NonBlockingLockExclusive,
         };
-        match flock(&file, lock) {
-            Err(Errno::WOULDBLOCK) => return Err(OpenError::InUse { image: path.into() }),
-            done => done.map_err(|errno| fail("lock")(errno.into()))?,
+        let mut tries = 1;
+        loop {
+            match flock(&file, lock) {
+                // A child that another thread has just started has all our files until it becomes another program.
+                Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES => std::thread::sleep(LOCK_TRY),
+                Err(Errno::WOULDBLOCK) => return Err(OpenError::InUse { image: path.into() }),
+                done => break done.map_err(|errno| fail("lock")(errno.into()))?,
+            }
+            tries += 1;
         }
         // Works for block devices too, of which the inode has no size.
         let bytes = file.seek(SeekFrom::End(0)).map_err(fail("find the size of"))?;

@@ -23,7 +23,7 @@ pub enum OpenError {
         image: PathBuf,
     },
     /// Not F2FS, or nothing of it is left.
-    #[error("{} is no F2FS image: {why}. Make one with mkfs.f2fs, or mend it with fsck.f2fs", image.display())]
+    #[error("{} is no F2FS image: {why}. Make one with heddle mkfs --variant f2fs, or mend it with fsck.f2fs", image.display())]
     NotF2fs {
         /// The image.
         image: PathBuf,
@@ -37,6 +37,25 @@ pub enum OpenError {
         image: PathBuf,
         /// Which structure says what.
         what: String,
+    },
+    /// No image can be made of this size.
+    #[error(
+        "{} has {} MiB: an F2FS image has between {} MiB and {} TiB",
+        image.display(), bytes >> 20, crate::IMAGE_BYTES_MIN >> 20, crate::IMAGE_BYTES_MAX >> 40
+    )]
+    Size {
+        /// The image.
+        image: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// It could not be made.
+    #[error("cannot make an F2FS image in {}: {why}. What was there is gone; make it again", image.display())]
+    Making {
+        /// The image.
+        image: PathBuf,
+        /// What happened.
+        why: String,
     },
     /// It is F2FS of a kind that this engine does not read.
     #[error("{} has what this engine does not read: {what}", image.display())]

@@ -1,6 +1,7 @@
 //! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
 
 use crate::attrs::regular;
+use crate::content::Way;
 use crate::ids::Nid;
 use crate::inode::{Inode, ino_of, nid_of};
 use crate::make::{now, set_time};
@@ -68,7 +69,11 @@ impl F2fs {
     }
 
     /// Changes the content of an open file, which is made durable as far as memory demands it.
-    fn alter_content<R>(&self, handle: &Handle, change: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
+    pub(crate) fn alter_content<R>(
+        &self,
+        handle: &Handle,
+        change: impl FnOnce(&Inode) -> Result<R>,
+    ) -> Result<R> {
         if !handle.flags.write {
             return Err(Error::BadHandle);
         }
@@ -208,14 +213,7 @@ impl FileSystem for F2fs {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.ask(handle.ino, |inode| {
-            is_of(handle, inode)?;
-            match inode.kind {
-                _ if !handle.flags.read => Err(Error::BadHandle),
-                FileKind::Directory => Err(Error::IsDirectory),
-                _ => self.media.read(inode, offset, buf),
-            }
-        })
+        self.read_part(handle, offset, buf)
     }
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
@@ -367,7 +365,7 @@ impl FileSystem for F2fs {
                 if handle.flags.write { Ok(0) } else { Err(Error::BadHandle) }
             });
         }
-        self.alter_content(handle, |inode| self.media.write(inode.nid, offset, buf)).map(|()| buf.len())
+        self.write_part(handle, offset, buf).map(|()| buf.len())
     }
 
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
@@ -378,7 +376,8 @@ impl FileSystem for F2fs {
             });
         }
         self.alter_content(handle, |inode| {
-            self.media.write(inode.nid, inode.size_bytes, buf).map(|()| inode.size_bytes)
+            let way = Way::of(handle.flags.direct, inode.size_bytes, buf.len());
+            self.media.write(inode.nid, inode.size_bytes, buf, way).map(|()| inode.size_bytes)
         })
     }
 

@@ -1,7 +1,7 @@
 //! Who may be inside: calls, side by side, or a checkpoint, alone; and which inodes a call has to itself.
 //!
-//! Lock order  the gate, the latch of renames, inodes by stripe, the chain of fsynced nodes, and then the locks of the tables: a shard
-//!             of nodes, and under it those of the NAT or of the segments.
+//! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`ranges`), the chain of fsynced nodes, and then the
+//!             locks of the tables: a shard of nodes, and under it those of the NAT or of the segments.
 //! Invariants  K1  a call holds the stripes of all inodes that it changes for writing, of one that it reads for reading, until it
 //!                 is done: it is seen whole or not at all.
 //!             K2  a checkpoint runs while no call is inside: what is on the device after a crash is what calls had done that had returned
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Locks that inodes share.
-const STRIPES: usize = 4096;
+pub(crate) const STRIPES: usize = 4096;
 /// Pages in memory at which a checkpoint is made.
 const PAGES_MAX: usize = 1 << 15;
 /// Segments that are kept free: each log may fill one, and the cleaner needs some to begin with.
@@ -39,7 +39,8 @@ impl Guards {
         Guards { gate: RwLock::default(), renames: Mutex::default(), stripes }
     }
 
-    fn stripe(nid: Nid) -> usize {
+    /// Which one is an inode's.
+    pub(crate) fn stripe(nid: Nid) -> usize {
         nid.0 as usize % STRIPES
     }
 

@@ -1,40 +1,42 @@
 //! Inodes come and go.
 
+use crate::content::Way;
 use crate::format::{
     EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, InodeBlock, feature, inline_flag, node_flag,
 };
 use crate::ids::{Nid, PageNo};
-use crate::inode::Inode;
+use crate::inode::ROOT;
 use crate::media::Media;
 use crate::node::inode_of_mut;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, FileKind, NewNode, Result, Time, XattrName};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// What a new inode is, beyond what the caller said.
 pub(crate) struct Birth<'a> {
-    pub(crate) above: &'a Inode,
+    pub(crate) above: Nid,
     /// Empty: it has no name yet.
     pub(crate) name: &'a [u8],
     pub(crate) now: Time,
     pub(crate) generation: u32,
 }
 
-/// The present.
+/// The present, as of the system's last tick, like Linux has it in times of files.
 pub(crate) fn now() -> Time {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Time::from_parts(since.as_secs() as i64, since.subsec_nanos())
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Time::from_parts(now.tv_sec, now.tv_nsec as u32)
 }
 
 impl Media {
     /// A new inode that no name means yet. Everything of it is there, or nothing.
     pub(crate) fn make(&self, cred: &Cred, node: &NewNode<'_>, birth: &Birth<'_>) -> Result<Nid> {
-        let above = birth.above.attr();
-        let inherits_group = above.perm & 0o2000 != 0;
-        let gid = if inherits_group { above.gid } else { cred.gid };
-        let default = self.xattrs(birth.above)?.acl(XattrName::ACL_DEFAULT);
+        let above = self.inode(birth.above)?;
+        let inherits_group = above.attr().perm & 0o2000 != 0;
+        let gid = if inherits_group { above.attr().gid } else { cred.gid };
+        let default = self.xattrs(&above)?.acl(XattrName::ACL_DEFAULT);
         let (mut perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
         match node.kind {
             FileKind::Directory if inherits_group => perm |= 0o2000,
@@ -46,23 +48,42 @@ impl Media {
         space.take_node(true)?;
         let taken = self.nodes.nat.take(&self.device, None);
         let nid = taken.inspect_err(|_| space.give_node(true))?;
-        let mut block = Arc::new(crate::format::NodeBlock::new_zeroed());
-        if let Some(node_block) = Arc::get_mut(&mut block) {
-            let inode = inode_of_mut(node_block);
-            self.begin(inode, nid, node, birth);
+        self.begin(nid, node, birth, |inode| {
             inode.mode.set(node.kind.mode_bits() as u16 | perm);
             (inode.uid, inode.gid) = (cred.uid.into(), gid.into());
-        }
-        self.nodes.add(nid, block);
+        });
         space.since.born(nid);
-        let filled = self.fill(nid, node, birth.above.nid, &xattrs);
+        let filled = self.fill(nid, node, birth.above, &xattrs);
         if filled.is_err() {
             self.end(nid)?;
         }
         filled.map(|()| nid)
     }
 
-    fn begin(&self, inode: &mut InodeBlock, nid: Nid, node: &NewNode<'_>, birth: &Birth<'_>) {
+    /// The root of a new file system, the caller's.
+    pub(crate) fn make_root(&self) -> Result<()> {
+        let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
+        self.space()?.take_node(true)?;
+        self.begin(ROOT, &node, &Birth { above: ROOT, name: &[], now: now(), generation: 0 }, |inode| {
+            inode.mode.set(node.kind.mode_bits() as u16 | node.perm);
+            inode.uid.set(rustix::process::geteuid().as_raw());
+            inode.gid.set(rustix::process::getegid().as_raw());
+        });
+        self.fill_dir(ROOT, ROOT)
+    }
+
+    /// The inode of a number that was taken for it; `then` says whose it is.
+    fn begin(&self, nid: Nid, node: &NewNode<'_>, birth: &Birth<'_>, then: impl FnOnce(&mut InodeBlock)) {
+        let mut block = Arc::new(crate::format::NodeBlock::new_zeroed());
+        if let Some(node_block) = Arc::get_mut(&mut block) {
+            let inode = inode_of_mut(node_block);
+            self.fill_inode(inode, nid, node, birth);
+            then(inode);
+        }
+        self.nodes.add(nid, block);
+    }
+
+    fn fill_inode(&self, inode: &mut InodeBlock, nid: Nid, node: &NewNode<'_>, birth: &Birth<'_>) {
         let is_dir = node.kind == FileKind::Directory;
         inode.inline = inline_flag::XATTR;
         inode.links.set(if is_dir { 2 } else { 1 });
@@ -71,7 +92,7 @@ impl Media {
         set_time(&mut inode.mtime, &mut inode.mtime_ns, birth.now);
         set_time(&mut inode.ctime, &mut inode.ctime_ns, birth.now);
         inode.generation.set(birth.generation);
-        named(inode, birth.above.nid, birth.name);
+        named(inode, birth.above, birth.name);
         (inode.footer.nid, inode.footer.ino) = (U32::new(nid.0), U32::new(nid.0));
         inode.footer.flag.set(if is_dir { 0 } else { node_flag::COLD });
         let mut extra = 0;
@@ -98,7 +119,7 @@ impl Media {
     fn fill(&self, nid: Nid, node: &NewNode<'_>, above: Nid, xattrs: &Xattrs) -> Result<()> {
         match node.kind {
             FileKind::Directory => self.fill_dir(nid, above)?,
-            FileKind::Symlink => self.write(nid, 0, node.target)?,
+            FileKind::Symlink => self.write(nid, 0, node.target, Way::Memory)?,
             _ => {}
         }
         if xattrs.is_empty() { Ok(()) } else { self.set_xattrs(&self.inode(nid)?, xattrs) }

@@ -96,7 +96,7 @@ impl F2fs {
             return Err(Error::NotPermitted);
         }
         let now = now();
-        let birth = Birth { above: &above, name, now, generation: self.next_generation() };
+        let birth = Birth { above: parent, name, now, generation: self.next_generation() };
         let nid = self.media.make(cred, node, &birth)?;
         if let Err(error) = self.enter(parent, name, (nid, node.kind), now) {
             self.media.end(nid)?;
@@ -122,7 +122,7 @@ impl F2fs {
         }
         self.may_add(cred, &above)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
-        let birth = Birth { above: &above, name: &[], now: now(), generation: self.next_generation() };
+        let birth = Birth { above: dir, name: &[], now: now(), generation: self.next_generation() };
         let nid = self.media.make(cred, &node, &birth)?;
         self.media.change_inode(nid, |block| block.links.set(0))?;
         self.opened.add(nid, may_get_name);

@@ -1,4 +1,4 @@
-//! Pages that were written and are not on the device yet.
+//! Pages that were written and are not on the device yet. Who changes one has its inode to himself, or the page.
 //!
 //! State       pages by inode and number, in shards by inode. Who writes a page to the device takes it out only when its pointer says
 //!             where it is: a reader who finds no page here finds it there.
@@ -8,11 +8,13 @@ use crate::ids::{Nid, PageNo};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 
-type PagesOf = BTreeMap<PageNo, Box<Block>>;
+/// Each has a lock of its own: a copy of 4 KiB is not made under the shard's.
+type Page = Arc<Mutex<Box<Block>>>;
+type PagesOf = BTreeMap<PageNo, Page>;
 
 /// See the module.
 pub(crate) struct Pages {
@@ -34,9 +36,15 @@ impl Pages {
         self.count.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to write.
     }
 
+    fn find(&self, nid: Nid, page: PageNo) -> Option<Page> {
+        self.shard(nid).get(&nid)?.get(&page).cloned()
+    }
+
     /// Looks at a page.
     pub(crate) fn with<R>(&self, nid: Nid, page: PageNo, look: impl FnOnce(&Block) -> R) -> Option<R> {
-        self.shard(nid).get(&nid)?.get(&page).map(|block| look(block))
+        let found = self.find(nid, page)?;
+        let block = found.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(look(&block))
     }
 
     /// The first page from this one on that is here.
@@ -46,13 +54,13 @@ impl Pages {
 
     /// Changes a page that is here; false if it is not.
     pub(crate) fn change(&self, nid: Nid, page: PageNo, change: impl FnOnce(&mut Block)) -> bool {
-        let mut shard = self.shard(nid);
-        let found = shard.get_mut(&nid).and_then(|pages| pages.get_mut(&page));
-        found.map(|block| change(block)).is_some()
+        let found = self.find(nid, page);
+        found.map(|page| change(&mut page.lock().unwrap_or_else(PoisonError::into_inner))).is_some()
     }
 
     /// Puts a page here.
     pub(crate) fn put(&self, nid: Nid, page: PageNo, block: Box<Block>) {
+        let block = Arc::new(Mutex::new(block));
         if self.shard(nid).entry(nid).or_default().insert(page, block).is_none() {
             self.count.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
         }

@@ -21,7 +21,7 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
 /// Pages in memory at which a writer puts those of its file onto the device.
-const PAGES_MANY: usize = 1 << 14;
+pub(crate) const PAGES_MANY: usize = 1 << 14;
 
 /// A pointer of a file.
 #[derive(Clone, Copy, Debug)]
@@ -171,14 +171,21 @@ impl Media {
     }
 
     fn write_page(&self, nid: Nid, page: PageNo) -> Result<()> {
+        match self.pages.with(nid, page, |block| Box::new(*block)) {
+            Some(bytes) => self.place_page(nid, page, &bytes[..]),
+            None => Ok(()),
+        }
+    }
+
+    /// The bytes of a page that has its pointer go to a new block of the device.
+    pub(crate) fn place_page(&self, nid: Nid, page: PageNo, bytes: &[u8]) -> Result<()> {
         let inode = self.inode(nid)?;
         let segments = &self.space()?.segments;
         let slot = self.slot(&inode, page)?;
         let entry = self.summary_of(&slot)?;
         let log = if inode.kind == FileKind::Directory { Log::HotData } else { Log::WarmData };
         let (addr, _) = segments.allocate(&self.device, log, entry)?;
-        let Some(bytes) = self.pages.with(nid, page, |block| Box::new(*block)) else { return Ok(()) };
-        self.device.write(addr, &bytes[..])?;
+        self.device.write(addr, bytes)?;
         self.lead(&inode, &slot, addr)?;
         self.pages.drop_range(nid, page..PageNo(page.0 + 1));
         Ok(())

@@ -128,7 +128,8 @@ fn refuse_unread(device: &Device, found: &Superblock) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometry, String> {
+/// Where the areas are, if that can be so.
+pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometry, String> {
     let inodes = (found.node_ino.get(), found.meta_ino.get(), found.root_ino.get());
     if inodes != (1, 2, 3) {
         return Err(format!("the superblock's inodes are {inodes:?}, not 1, 2 and 3"));

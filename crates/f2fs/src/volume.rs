@@ -16,9 +16,11 @@ use crate::nat::Nat;
 use crate::node::Nodes;
 use crate::opened::OpenFiles;
 use crate::pages::Pages;
+use crate::ranges::Ranges;
 use crate::segments::Segments;
 use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
+use crate::variant::Variant;
 use heddle_vfs::{Error, FileKind};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -32,6 +34,8 @@ use std::time::Instant;
 pub struct F2fs {
     pub(crate) media: Media,
     pub(crate) guards: Guards,
+    /// If a file may have many writers.
+    pub(crate) ranges: Option<Ranges>,
     pub(crate) opened: OpenFiles,
     pub(crate) ledger: Mutex<Ledger>,
     /// A checkpoint could not be written: nothing is changed any more.
@@ -84,7 +88,7 @@ impl F2fs {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<F2fs, OpenError> {
-        F2fs::open_with(path, Access::Read).map(|(fs, _)| fs)
+        F2fs::open_with(path, Access::Read, Variant::F2fs).map(|(fs, _)| fs)
     }
 
     /// Opens an image for reading and writing, ends the inodes that were open without a name when it was last used, and takes in what was
@@ -93,7 +97,15 @@ impl F2fs {
     /// # Errors
     /// See [`OpenError`].
     pub fn open_for_writing(path: &Path) -> Result<F2fs, OpenError> {
-        let (fs, chain) = F2fs::open_with(path, Access::Write)?;
+        F2fs::open_as(path, Variant::F2fs)
+    }
+
+    /// The same, as one of the paper's systems.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_as(path: &Path, variant: Variant) -> Result<F2fs, OpenError> {
+        let (fs, chain) = F2fs::open_with(path, Access::Write, variant)?;
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
         for nid in orphans {
@@ -115,7 +127,7 @@ impl F2fs {
         Ok(fs)
     }
 
-    fn open_with(path: &Path, access: Access) -> Result<(F2fs, Chain), OpenError> {
+    fn open_with(path: &Path, access: Access, variant: Variant) -> Result<(F2fs, Chain), OpenError> {
         let device = Device::open(path, access)?;
         let (superblock, geometry) = superblock::read(&device)?;
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
@@ -146,9 +158,16 @@ impl F2fs {
         }
         let orphans = checkpoint.orphans.iter().copied().collect();
         let ledger = Ledger { checkpoint, orphans, since: Instant::now() };
+        let ranges = (variant == Variant::RangeLock).then(Ranges::new).transpose();
+        let ranges = ranges.map_err(|_| OpenError::System {
+            image: path.into(),
+            what: "get the memory for locks of ranges of",
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        })?;
         let fs = F2fs {
             media,
             guards: Guards::new(),
+            ranges,
             opened: OpenFiles::default(),
             ledger: Mutex::new(ledger),
             failed: AtomicBool::new(false),

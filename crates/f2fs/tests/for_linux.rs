@@ -4,23 +4,29 @@
 mod common;
 
 use common::fsck_is_clean;
-use heddle_f2fs::F2fs;
+use heddle_f2fs::{F2fs, make_image};
 use heddle_vfs::path::resolve;
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
     Cred, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RangeOp, SetAttr, SetTime, Time,
 };
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Those of the second name were not unmounted: Linux takes in what was fsynced.
 fn images() -> Vec<PathBuf> {
     let dir = PathBuf::from(std::env::var_os("HEDDLE_FOR_LINUX").unwrap());
-    ["for-linux", "for-linux-phone", FSYNCED, FSYNCED_PHONE].map(|name| dir.join(name)).into()
+    ["for-linux", "for-linux-phone", FSYNCED, FSYNCED_PHONE, OURS].map(|name| dir.join(name)).into()
 }
 
 const FSYNCED: &str = "for-linux-fsynced";
 const FSYNCED_PHONE: &str = "for-linux-fsynced-phone";
+/// This engine makes it, too.
+const OURS: &str = "for-linux-fsynced-ours";
+
+fn is_fsynced(image: &Path) -> bool {
+    [FSYNCED, FSYNCED_PHONE, OURS].iter().any(|name| image.ends_with(name))
+}
 
 /// What the files have that were fsynced.
 const LATE: [(&str, u64, &[u8]); 4] = [
@@ -39,6 +45,9 @@ fn name(text: &str) -> Name<'_> {
 fn a_tree_is_written_for_linux() {
     let root = Cred::root();
     for image in images() {
+        if image.ends_with(OURS) {
+            make_image(&image, "ours", &|_, _| ()).unwrap();
+        }
         let fs = F2fs::open_for_writing(&image).unwrap();
         let dir = NewNode { kind: FileKind::Directory, perm: 0o751, rdev: 0, target: &[] };
         let tree = fs.make(&root, Ino::ROOT, name("tree"), dir).unwrap().ino;
@@ -78,7 +87,7 @@ fn a_tree_is_written_for_linux() {
         let set = SetAttr { uid: Some(12), gid: Some(34), mtime: when, ..SetAttr::default() };
         let attr = resolve(&fs, &root, "/tree/large").unwrap();
         fs.setattr(&root, attr.ino, None, &set).unwrap();
-        if image.ends_with(FSYNCED) || image.ends_with(FSYNCED_PHONE) {
+        if is_fsynced(&image) {
             fsync_and_leave(fs);
         } else {
             fs.unmount().unwrap();
@@ -135,7 +144,7 @@ fn what_linux_copied_is_what_was_written() {
             .map(|(path, _)| String::from_utf8_lossy(path).into_owned())
             .collect();
         assert_eq!((copied.len(), &differs[..]), (ours.len(), &[][..]), "{}", image.display());
-        if image.ends_with(FSYNCED) || image.ends_with(FSYNCED_PHONE) {
+        if is_fsynced(&image) {
             for (path, at, bytes) in LATE {
                 let content = common::read(&fs, path.as_ref());
                 assert!(content[at as usize..][..bytes.len()] == *bytes, "{}: {path}", image.display());

@@ -6,13 +6,13 @@
 mod common;
 
 use common::{Image, fsck_is_clean};
-use heddle_f2fs::{BlockAddr, F2fs, Traffic};
+use heddle_f2fs::{BlockAddr, F2fs, Traffic, Variant};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
     Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RangeOp, RenameMode, SetAttr,
     SetXattr, XattrName,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,6 +33,8 @@ struct Moment {
     /// What the device had been given then.
     traffic: usize,
     tree: Tree,
+    /// Paths of directories.
+    dirs: HashMap<Ino, Vec<u8>>,
     durable: Durable,
 }
 
@@ -41,8 +43,8 @@ struct Moment {
 enum Durable {
     Nothing,
     Everything,
-    /// The file of this path.
-    File(Vec<u8>),
+    /// The file of this name in a directory. That the directory has another name now is not durable by it.
+    File(Ino, Vec<u8>),
 }
 
 /// The path of a directory.
@@ -75,7 +77,8 @@ fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
     let mut moments = Vec::new();
     let open = |dir: Ino, name: Name<'_>| -> Option<Handle> {
         let attr = fs.lookup(&root, dir, name).ok()?;
-        fs.open(&root, attr.ino, OpenFlags::READ_WRITE).ok()
+        // Only whole pages go past memory.
+        fs.open(&root, attr.ino, OpenFlags { direct: true, ..OpenFlags::READ_WRITE }).ok()
     };
     let pack = fs.info().geometry.checkpoint.0;
     let has_checkpoint = |traffic: &[Traffic]| {
@@ -116,7 +119,8 @@ fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
             8..=11 => {
                 if let Some(file) = open(dir, one) {
                     let (at, len) = (random.below(1 << 20), 1 + random.below(20_000));
-                    let _ = match random.below(4) {
+                    let whole = vec![random.below(255) as u8 + 1; BLOCK * (1 + random.below(5) as usize)];
+                    let _ = match random.below(6) {
                         0 => fs
                             .setattr(
                                 &root,
@@ -126,13 +130,14 @@ fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
                             )
                             .map(drop),
                         1 => fs.fallocate(&file, RangeOp::Punch, at, len),
-                        2 => fs.append(&file, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
+                        2 | 3 => fs.write(&file, at / BLOCK as u64 * BLOCK as u64, &whole).map(drop),
+                        4 => fs.append(&file, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
                         _ => fs.write(&file, at, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
                     };
                     if random.below(2) == 0 {
                         fs.fsync(&file, false).unwrap();
                         // A name of several is as good as any, and then it was a checkpoint.
-                        durable = Durable::File([&path_of(fs, dir)[..], b"/", one.bytes()].concat());
+                        durable = Durable::File(dir, one.bytes().to_vec());
                     }
                     fs.release(file);
                 }
@@ -153,7 +158,9 @@ fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
         if durable != Durable::Nothing && has_checkpoint(&traffic[before..]) {
             durable = Durable::Everything;
         }
-        moments.push(Moment { traffic: traffic.len(), tree: Tree::of(fs).unwrap(), durable });
+        let lives = dirs.iter().filter(|dir| fs.getattr(**dir).is_ok());
+        let paths = lives.map(|dir| (*dir, path_of(fs, *dir))).collect();
+        moments.push(Moment { traffic: traffic.len(), tree: Tree::of(fs).unwrap(), dirs: paths, durable });
     }
     moments
 }
@@ -216,13 +223,21 @@ fn may_be(start: &Tree, moments: &[Moment], at: usize) -> Vec<Tree> {
     let mut trees = Vec::new();
     let first = acknowledged.map_or(0, |n| n + 1);
     for next in first..=running + 1 {
-        let mut tree = next.checked_sub(1).map_or(start, |n| &moments[n].tree).clone();
+        let base = next.checked_sub(1).map(|n| &moments[n]);
+        let mut tree = base.map_or(start, |moment| &moment.tree).clone();
+        let path = |dirs: Option<&HashMap<Ino, Vec<u8>>>, dir: Ino, name: &[u8]| {
+            let above = dirs.and_then(|dirs| dirs.get(&dir)).map_or(&[][..], |path| path);
+            [above, b"/", name].concat()
+        };
         for moment in &moments[next.min(running)..=running] {
-            if let Durable::File(path) = &moment.durable {
+            if let Durable::File(dir, name) = &moment.durable {
                 if moment.traffic > at {
                     trees.push(tree.clone());
                 }
-                tree.nodes.insert(path.clone(), moment.tree.nodes[path].clone());
+                let at = path(base.map(|moment| &moment.dirs), *dir, name);
+                let mut file = moment.tree.nodes[&path(Some(&moment.dirs), *dir, name)].clone();
+                file.first_name.clone_from(&at);
+                tree.nodes.insert(at, file);
             }
         }
         trees.push(tree);
@@ -236,7 +251,7 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> u64 {
     let mut rolled = 0;
     let base = blocks_of(&image.path);
     let mut random = Random(seed);
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let fs = F2fs::open_as(&image.path, Variant::ALL[seed as usize % 2]).unwrap();
     let start = Tree::of(&fs).unwrap();
     let moments = play(&fs, &mut random, 120);
     let traffic = fs.traffic();

@@ -131,7 +131,11 @@ fn mount(kind: &str, options: &[(&str, &str)]) -> rustix::io::Result<OwnedFd> {
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)
 }
 
-fn memory_file(size_bytes: u64) -> io::Result<fs::File> {
+/// A file in memory without a name, all of it there: what RAM disks are made of.
+///
+/// # Errors
+/// The system's.
+pub fn memory_file(size_bytes: u64) -> io::Result<fs::File> {
     let file = fs::File::from(rustix::fs::memfd_create("heddle-fxmark", MemfdFlags::CLOEXEC)?);
     let zeros = vec![0; 1 << 20];
     for offset in (0..size_bytes).step_by(zeros.len()) {

@@ -33,6 +33,7 @@ mod worker;
 mod workload;
 
 pub use config::{Access, Config, ConfigError, Stride};
+pub use ground::memory_file;
 pub use machine::{Machine, memory_available_bytes};
 pub use report::{Cell, Options, Report, Run};
 pub use runner::{Lines, Progress, run};

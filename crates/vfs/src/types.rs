@@ -168,15 +168,20 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// Every write goes to the end (`O_APPEND`): front ends call [`crate::FileSystem::append`].
     pub append: bool,
+    /// Whole pages go to the device at once (`O_DIRECT`), where an engine keeps pages in memory; they are no more durable for it. Others
+    /// take it and have nothing to do for it.
+    pub direct: bool,
 }
 
 impl OpenFlags {
+    const NONE: OpenFlags =
+        OpenFlags { read: false, write: false, truncate: false, append: false, direct: false };
     /// Reading alone.
-    pub const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false, append: false };
+    pub const READ: OpenFlags = OpenFlags { read: true, ..OpenFlags::NONE };
     /// Writing alone.
-    pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, truncate: false, append: false };
+    pub const WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::NONE };
     /// Reading and writing.
-    pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, append: false };
+    pub const READ_WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::READ };
 
     /// From the flags of open(2).
     pub fn from_posix(flags: i32) -> OpenFlags {
@@ -186,6 +191,7 @@ impl OpenFlags {
             write: access != libc::O_RDONLY,
             truncate: flags & libc::O_TRUNC != 0,
             append: flags & libc::O_APPEND != 0,
+            direct: flags & libc::O_DIRECT != 0,
         }
     }
 }

@@ -7,6 +7,8 @@ pub struct Campaign {
     pub workloads: &'static [&'static str],
     pub targets: &'static [&'static str],
     pub cores: &'static [u32],
+    /// With `O_DIRECT`.
+    pub direct: bool,
 }
 
 /// A bound on a ratio of medians: of one cell to another, or to the best of several.
@@ -61,17 +63,21 @@ pub const CAMPAIGNS: &[Campaign] = &[
         workloads: &["DRBL", "DRBM", "DRBH", "DWOL", "DWOM", "DWAL", "DWTL", "DWSL"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "btrfs"],
         cores: &[2],
+        direct: false,
     },
     Campaign {
         workloads: &["MRPL", "MRPM", "MRPH", "MRDL", "MRDM", "MWCL", "MWCM", "MWUL", "MWUM", "MWRL", "MWRM"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "btrfs"],
         cores: &[2],
+        direct: false,
     },
     Campaign {
         workloads: &["DWOM", "DRBM"],
         targets: &["nova", "nova-interval", "nova-array", "nova-tree"],
         cores: &[1, 2],
+        direct: false,
     },
+    Campaign { workloads: &["DWOM"], targets: &["f2fs", "f2fs-rl"], cores: &[2], direct: true },
 ];
 
 pub const FLOORS: &[Floor] = &[
@@ -107,6 +113,8 @@ pub const FLOORS: &[Floor] = &[
     beside("DRBM", "nova-interval", &["nova"], Bound::Below(1.0)),
     beside("DRBM", "nova", &["nova-array"], Bound::Below(1.0)),
     beside("DRBM", "nova-tree", &["nova-array"], Bound::AtLeast(0.9)),
+    // Past the page cache: the lock of a file is held while the device works.
+    beside("DWOM", "f2fs-rl", &["f2fs"], Bound::AtLeast(1.5)),
 ];
 
 const fn beside_peers(workload: &'static str, peers: &'static [&'static str], ratio: f64) -> Floor {

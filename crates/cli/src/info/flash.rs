@@ -68,7 +68,7 @@ fn text(flash: &Flash, info: &Info) -> String {
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
     let rows = [
         ("image", flash.image.clone()),
-        ("variant", "f2fs, for reading".to_owned()),
+        ("variant", "f2fs".to_owned()),
         ("size", format!("{} ({} bytes)", Size(flash.size_bytes), flash.size_bytes)),
         ("label", or_none(&flash.label)),
         ("uuid", flash.uuid.clone()),

@@ -5,9 +5,11 @@
 
 use super::options::Options;
 use super::{Args, ended, say_ended, say_ready, shown_as};
+use crate::failure::usage;
 use crate::output::talk;
-use anyhow::{Context, Result, bail};
-use heddle_f2fs::F2fs;
+use crate::variant::System;
+use anyhow::{Context, Result};
+use heddle_f2fs::{F2fs, Variant};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -19,10 +21,18 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
 /// Mounts it and serves it until it is unmounted.
 pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
     let image = args.image.display();
-    if options.variant.is_some() {
-        bail!("{image} is an F2FS image: the variants of heddle mkfs are other systems. Leave out --variant");
-    }
-    let fs = if options.read_only { F2fs::open(&args.image)? } else { F2fs::open_for_writing(&args.image)? };
+    let variant = match options.variant {
+        None => Variant::default(),
+        Some(System::Flash(variant)) => variant,
+        Some(System::Nvm(variant)) => {
+            return Err(usage(format!(
+                "{image} is an F2FS image, and {} works on no such: it can be mounted as {}",
+                variant.name(),
+                Variant::ALL.map(Variant::name).join(", ")
+            )));
+        }
+    };
+    let fs = if options.read_only { F2fs::open(&args.image)? } else { F2fs::open_as(&args.image, variant)? };
     let fs = Arc::new(fs);
     let info = fs.info();
     talk(&format!("{image}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));

@@ -3,9 +3,9 @@
 use super::metrics::Place;
 use crate::failure::usage;
 use crate::size::Size;
-use crate::variant;
+use crate::variant::{self, System};
 use anyhow::Result;
-use heddle_nvmfs::{LockMode, Variant};
+use heddle_nvmfs::LockMode;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, n
 /// All options of a mount.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    pub variant: Option<Variant>,
+    pub variant: Option<System>,
     pub read_only: bool,
     pub allow_other: bool,
     /// All files show this owner.
@@ -68,7 +68,7 @@ pub struct Options {
 
 impl Options {
     /// From `--variant` and every `-o`; the last word on a thing counts. `sloppy` passes over options that do not exist.
-    pub fn parse(variant: Option<Variant>, lists: &[String], sloppy: bool) -> Result<Options> {
+    pub fn parse(variant: Option<System>, lists: &[String], sloppy: bool) -> Result<Options> {
         let mut options = Options {
             variant,
             read_only: false,
@@ -112,9 +112,8 @@ impl Options {
             _ if value.is_none() && WITHOUT_EFFECT.contains(&name) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
             ("variant", Some(name)) => {
-                let known = || Variant::ALL.map(Variant::name).join(", ");
-                self.variant =
-                    Some(Variant::from_name(name).ok_or_else(|| format!("there are {}", known()))?);
+                let known = || System::all().map(System::name).collect::<Vec<_>>().join(", ");
+                self.variant = Some(System::from_name(name).ok_or_else(|| format!("there are {}", known()))?);
             }
             ("lock-mode", Some(mode)) => self.lock_mode = variant::lock_mode(mode)?,
             ("no_attach", None) => self.attach = false,
@@ -154,6 +153,7 @@ fn id_of(name: &str, table: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heddle_nvmfs::Variant;
 
     fn parse(lists: &[&str]) -> Result<Options> {
         Options::parse(None, &lists.iter().map(|list| list.to_string()).collect::<Vec<_>>(), false)
@@ -163,7 +163,7 @@ mod tests {
     fn the_last_word_counts_and_lists_add_up() {
         let options = parse(&["ro,noatime,rw", "variant=nova-tree,lock-mode=paper,segment=64K,ro"]).unwrap();
         assert!(options.read_only);
-        assert_eq!(options.variant, Some(Variant::NovaTree));
+        assert_eq!(options.variant, Some(System::Nvm(Variant::NovaTree)));
         assert_eq!((options.lock_mode, options.segment_bytes), (LockMode::Paper, 65536));
     }
 

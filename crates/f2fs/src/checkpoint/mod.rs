@@ -58,6 +58,20 @@ impl Checkpoint {
         self.head.version.get() | crc
     }
 
+    /// What the first checkpoint of an image follows: none, with this head.
+    pub(crate) fn before_the_first(geometry: &Geometry, head: CheckpointHead) -> Checkpoint {
+        Checkpoint {
+            head,
+            crc: 0,
+            // So that it goes into the first pack.
+            start: geometry.checkpoint.plus(SEGMENT_BLOCKS),
+            block: Box::new([0; BLOCK_BYTES]),
+            nat_bitmap: Vec::new(),
+            nat_changes: Vec::new(),
+            orphans: Vec::new(),
+        }
+    }
+
     /// Has it this flag?
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.head.flags.get() & flag != 0

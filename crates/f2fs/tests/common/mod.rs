@@ -1,7 +1,7 @@
 //! A tree of all sorts of files, and images that f2fs-tools have loaded it into.
 #![allow(dead_code, reason = "not every suite uses all of it")]
 
-use heddle_f2fs::F2fs;
+use heddle_f2fs::{F2fs, make_image};
 use heddle_vfs::path::resolve_nofollow;
 use heddle_vfs::{Cred, FileKind, FileSystem, OpenFlags};
 use std::collections::BTreeSet;
@@ -181,6 +181,27 @@ impl Image {
         let path = dir.path().join("image");
         File::create(&path).unwrap().set_len(mib << 20).unwrap();
         run(Command::new("mkfs.f2fs").arg("-q").args(options).arg(&path)).then_some(Image { _dir: dir, path })
+    }
+}
+
+impl Image {
+    /// An empty image that this engine made.
+    pub fn made(mib: u64) -> Image {
+        Image::made_of_bytes(mib << 20)
+    }
+
+    /// The same of any size; what is not written takes no memory.
+    pub fn made_of_bytes(bytes: u64) -> Image {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("image");
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        make_image(&path, "ours ☃", &|_, _| ()).unwrap();
+        Image { _dir: dir, path }
+    }
+
+    /// Is fsck.f2fs there? Said loudly if not.
+    pub fn has_tools() -> bool {
+        run(Command::new("fsck.f2fs").arg("-V"))
     }
 }
 

@@ -133,12 +133,13 @@ impl Ops for Engine {
         Ok(made.named("create")?.1)
     }
 
-    fn open(&self, path: &RelPath, mode: Mode, _direct: bool) -> Result<Handle> {
+    fn open(&self, path: &RelPath, mode: Mode, direct: bool) -> Result<Handle> {
         let flags = match mode {
             Mode::Read => OpenFlags::READ,
             Mode::ReadWrite => OpenFlags::READ_WRITE,
             Mode::Append => OpenFlags { append: true, ..OpenFlags::READ_WRITE },
         };
+        let flags = OpenFlags { direct, ..flags };
         self.find(path).and_then(|ino| self.fs.open(&self.cred, ino, flags)).named("open")
     }
 

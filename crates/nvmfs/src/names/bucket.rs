@@ -276,8 +276,8 @@ impl Bucket {
         self.each_outside(core, |_, row| each(row).map(|()| None::<()>)).map(drop)
     }
 
-    /// The word, and the links in the line in ascending order (I5), those to nothing anywhere between; `None` if that is not all there is to read: the
-    /// bucket is changing, or dead, or has entries outside its line.
+    /// The word, and the links in the line in ascending order (I5), those to nothing anywhere between; `None` if that is not all there is
+    /// to read: the bucket is changing, or dead, or has entries outside its line.
     #[inline]
     pub fn links(&self) -> Option<(Word, [Link; SLOTS])> {
         let word = self.word();

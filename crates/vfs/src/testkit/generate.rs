@@ -75,6 +75,7 @@ fn flags() -> impl Strategy<Value = OpenFlags> {
         2 => Just(OpenFlags::READ),
         1 => Just(OpenFlags::WRITE),
         1 => Just(OpenFlags { truncate: true, ..OpenFlags::READ_WRITE }),
+        1 => Just(OpenFlags { direct: true, ..OpenFlags::READ_WRITE }),
         1 => Just(OpenFlags { truncate: true, ..OpenFlags::READ }),
     ]
 }

@@ -1,0 +1,276 @@
+//! Makes an image: where its areas are, and a first checkpoint with an empty root.
+//!
+//! Crash order the superblocks are cleared first and written last: what was interrupted is no file system.
+//! Source      F2FS paper (FAST '15) section 2.1; Linux `Documentation/filesystems/f2fs.rst`, "On-disk Layout".
+
+use crate::checkpoint::{Checkpoint, Logs, OpenLog};
+use crate::checksum::{SEED, checksum, inode_seed};
+use crate::commit::Ledger;
+use crate::device::{Access, Device};
+use crate::error::OpenError;
+use crate::format::{
+    BLOCK_BYTES, Block, CheckpointHead, LOGS_MAX, MAGIC, NAT_ENTRIES, NatEntry, SEGMENT_BLOCKS,
+    SIT_COUNT_BITS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, SitEntry, SummaryBlock, Superblock, feature,
+};
+use crate::ids::{BlockAddr, Nid, Segno};
+use crate::inode::ROOT;
+use crate::media::Media;
+use crate::nat::Nat;
+use crate::node::Nodes;
+use crate::pages::Pages;
+use crate::segments::{LOGS_IN_ORDER, Segments};
+use crate::space::{Counts, Space};
+use crate::superblock::{self, Geometry};
+use heddle_vfs::Error;
+use std::collections::{BTreeSet, HashMap};
+use std::io::Read;
+use std::path::Path;
+use std::time::Instant;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// The smallest image, in bytes: a quarter of it is for files.
+pub const IMAGE_BYTES_MIN: u64 = 64 << 20;
+/// The largest, in bytes: Linux takes no more segments.
+pub const IMAGE_BYTES_MAX: u64 = 16 << 40;
+
+/// Checksums wherever the format has them, and times of creation. Linux has known all of it since 4.18.
+const FEATURES: u32 =
+    feature::EXTRA_ATTR | feature::INODE_CHECKSUM | feature::INODE_CRTIME | feature::SUPERBLOCK_CHECKSUM;
+
+/// Segments of the checkpoint packs.
+const CHECKPOINT_SEGMENTS: u32 = 2;
+/// Bytes of version bitmaps that fit into a checkpoint's head.
+const BITMAPS_BYTES: u32 = (BLOCK_BYTES - size_of::<CheckpointHead>() - size_of::<u32>()) as u32;
+/// Bytes of a version bitmap for each segment of a table, both copies of it counted as one.
+const BITMAP_BYTES_A_SEGMENT: u32 = SEGMENT_BLOCKS / 8;
+/// Blocks that are cleared at a time.
+const CLEARED_BLOCKS: u32 = 1024;
+
+/// Sizes of the areas, in segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Areas {
+    sit: u32,
+    nat: u32,
+    ssa: u32,
+    main: u32,
+    /// Blocks of a checkpoint pack that hold the SIT's bitmap, if its head has no room.
+    payload: u32,
+    /// Of the main area, for cleaning alone.
+    reserved: u32,
+    /// Of the main area, what users do not get, the reserved ones included.
+    overprovision: u32,
+}
+
+impl Areas {
+    /// Of so many segments behind the superblocks.
+    fn of(total: u32) -> Areas {
+        let tables = total - CHECKPOINT_SEGMENTS;
+        let segments_of = |blocks: u32| blocks.div_ceil(SEGMENT_BLOCKS);
+        let sit_copy = segments_of(tables.div_ceil(SIT_ENTRIES as u32));
+        let sit_bitmap = sit_copy * BITMAP_BYTES_A_SEGMENT;
+        // Both bitmaps in the head, unless the SIT's would leave the NAT's less than half of it.
+        let payload =
+            if sit_bitmap > BITMAPS_BYTES / 2 { sit_bitmap.div_ceil(BLOCK_BYTES as u32) } else { 0 };
+        let room = if payload > 0 { BITMAPS_BYTES } else { BITMAPS_BYTES - sit_bitmap };
+        let rest = tables - 2 * sit_copy;
+        // A number for each block, as far as the bitmap reaches.
+        let numbers = u64::from(rest) * u64::from(SEGMENT_BLOCKS);
+        let nat_blocks = numbers.div_ceil(NAT_ENTRIES as u64);
+        let nat_copy =
+            nat_blocks.div_ceil(SEGMENT_BLOCKS.into()).min((room / BITMAP_BYTES_A_SEGMENT).into()) as u32;
+        let rest = rest - 2 * nat_copy;
+        let ssa = segments_of(rest);
+        let main = rest - ssa;
+        let (reserved, overprovision) = kept(main);
+        Areas { sit: 2 * sit_copy, nat: 2 * nat_copy, ssa, main, payload, reserved, overprovision }
+    }
+
+    /// What users get.
+    fn blocks_user(&self) -> u64 {
+        u64::from(self.main - self.overprovision) * u64::from(SEGMENT_BLOCKS)
+    }
+}
+
+/// Segments that are reserved for cleaning, and those that users do not get, these included. The more is kept from users, the emptier is
+/// the segment that the cleaner finds: with a share `s` kept, it is full by `1 - s` at worst, so that cleaning `1 / s` of them frees one.
+/// So many are reserved, twice, and six for the logs. The share that leaves users most is taken.
+fn kept(main: u32) -> (u32, u32) {
+    let of_share = |ten_thousandth: u32| {
+        let reserved = 2 * (10_000 / ten_thousandth + 1) + LOGS_IN_ORDER.len() as u32;
+        let spare = main.checked_sub(reserved)?;
+        Some((reserved, reserved + (u64::from(spare) * u64::from(ten_thousandth) / 10_000) as u32))
+    };
+    (1..6_000).filter_map(of_share).min_by_key(|(_, kept)| *kept).unwrap_or((main, main))
+}
+
+/// Makes an empty file system over the whole of a file or device, whatever it held before. `label` is its name, of up to 511 UTF-16
+/// units; `progress` hears bytes done and to do. The root belongs to the caller.
+///
+/// # Errors
+/// [`OpenError`]: the image is in use, too small or too large, or cannot be written.
+pub fn make_image(path: &Path, label: &str, progress: &dyn Fn(u64, u64)) -> Result<(), OpenError> {
+    let device = Device::open(path, Access::Write)?;
+    let bytes = device.blocks() * BLOCK_BYTES as u64;
+    if !(IMAGE_BYTES_MIN..=IMAGE_BYTES_MAX).contains(&bytes) {
+        return Err(OpenError::Size { image: path.into(), bytes });
+    }
+    let failed = |error: Error| OpenError::Making { image: path.into(), why: error.to_string() };
+    let made = superblock(device.blocks(), label).and_then(|superblock| make(device, &superblock, progress));
+    made.map_err(failed)
+}
+
+fn make(device: Device, superblock: &Superblock, progress: &dyn Fn(u64, u64)) -> Result<(), Error> {
+    let geometry = superblock::geometry(superblock, device.blocks()).map_err(Error::Corrupt)?;
+    clear(&device, BlockAddr(0), 2, &|_| ())?;
+    device.flush()?;
+    let tables = geometry.ssa.0 - geometry.checkpoint.0;
+    let bytes = |blocks: u32| u64::from(blocks) * BLOCK_BYTES as u64;
+    clear(&device, geometry.checkpoint, tables, &|done| progress(bytes(done), bytes(tables)))?;
+    let areas = Areas::of(superblock.segments.get());
+    let media = empty(device, superblock, &geometry, &areas)?;
+    media.make_root()?;
+    let checkpoint = Checkpoint::before_the_first(&geometry, head(superblock, &areas));
+    let mut ledger = Ledger { checkpoint, orphans: BTreeSet::new(), since: Instant::now() };
+    media.commit(&mut ledger, true)?;
+    let mut block: Box<Block> = Box::new([0; BLOCK_BYTES]);
+    block[SUPERBLOCK_OFFSET_BYTES..].copy_from_slice(superblock.as_bytes());
+    for copy in 0..2 {
+        media.device.write(BlockAddr(copy), &block[..])?;
+    }
+    media.device.flush()
+}
+
+fn clear(device: &Device, first: BlockAddr, blocks: u32, progress: &dyn Fn(u32)) -> Result<(), Error> {
+    let zeros = vec![0; CLEARED_BLOCKS as usize * BLOCK_BYTES];
+    for at in (0..blocks).step_by(CLEARED_BLOCKS as usize) {
+        let len = CLEARED_BLOCKS.min(blocks - at) as usize * BLOCK_BYTES;
+        device.write(first.plus(at), &zeros[..len])?;
+        progress((at + CLEARED_BLOCKS).min(blocks));
+    }
+    Ok(())
+}
+
+/// The superblock of a device of so many blocks.
+fn superblock(blocks: u64, label: &str) -> Result<Superblock, Error> {
+    let segments = (blocks / u64::from(SEGMENT_BLOCKS) - 1) as u32;
+    let areas = Areas::of(segments);
+    let mut random = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut random))
+        .map_err(|error| Error::Io(format!("no identity for the image: /dev/urandom: {error}")))?;
+    // Blocks 0 and 1 are the superblocks'; areas begin with the first whole segment behind them.
+    let mut starts = [SEGMENT_BLOCKS; 5];
+    for (n, area) in [CHECKPOINT_SEGMENTS, areas.sit, areas.nat, areas.ssa].into_iter().enumerate() {
+        starts[n + 1] = starts[n] + area * SEGMENT_BLOCKS;
+    }
+    let mut made = Superblock {
+        magic: U32::new(MAGIC),
+        major: U16::new(1),
+        minor: U16::new(16),
+        log_sector_bytes: U32::new(9),
+        log_sectors_per_block: U32::new(3),
+        log_block_bytes: U32::new(12),
+        log_blocks_per_segment: U32::new(9),
+        segments_per_section: U32::new(1),
+        sections_per_zone: U32::new(1),
+        checksum_offset: U32::new(std::mem::offset_of!(Superblock, crc) as u32),
+        blocks: U64::new(blocks),
+        sections: U32::new(areas.main),
+        segments: U32::new(segments),
+        segments_checkpoint: U32::new(CHECKPOINT_SEGMENTS),
+        segments_sit: U32::new(areas.sit),
+        segments_nat: U32::new(areas.nat),
+        segments_ssa: U32::new(areas.ssa),
+        segments_main: U32::new(areas.main),
+        segment0: U32::new(starts[0]),
+        checkpoint: U32::new(starts[0]),
+        sit: U32::new(starts[1]),
+        nat: U32::new(starts[2]),
+        ssa: U32::new(starts[3]),
+        main: U32::new(starts[4]),
+        root_ino: U32::new(3),
+        node_ino: U32::new(1),
+        meta_ino: U32::new(2),
+        uuid: random,
+        checkpoint_payload: U32::new(areas.payload),
+        feature: U32::new(FEATURES),
+        ..Superblock::new_zeroed()
+    };
+    // The last unit stays zero: it ends the name.
+    let units = made.volume_name.len() - 1;
+    for (slot, unit) in made.volume_name[..units].iter_mut().zip(label.encode_utf16()) {
+        slot.set(unit);
+    }
+    let maker = concat!("heddle ", env!("CARGO_PKG_VERSION")).as_bytes();
+    made.version[..maker.len()].copy_from_slice(maker);
+    made.init_version[..maker.len()].copy_from_slice(maker);
+    made.crc.set(checksum(SEED, &made.as_bytes()[..std::mem::offset_of!(Superblock, crc)]));
+    Ok(made)
+}
+
+/// What the first checkpoint follows.
+fn head(superblock: &Superblock, areas: &Areas) -> CheckpointHead {
+    let random = u32::from_le_bytes(*superblock.uuid.first_chunk().unwrap_or(&[0; 4]));
+    CheckpointHead {
+        // One that no node carries which an earlier file system has left.
+        version: U64::new(u64::from(random >> 1)),
+        blocks_user: U64::new(areas.blocks_user()),
+        segments_reserved: U32::new(areas.reserved),
+        segments_overprovision: U32::new(areas.overprovision),
+        node_segment: [U32::new(u32::MAX); LOGS_MAX],
+        data_segment: [U32::new(u32::MAX); LOGS_MAX],
+        sit_bitmap_bytes: U32::new(bitmap_bytes(areas.sit)),
+        nat_bitmap_bytes: U32::new(bitmap_bytes(areas.nat)),
+        checksum_offset: U32::new((BLOCK_BYTES - size_of::<u32>()) as u32),
+        ..CheckpointHead::new_zeroed()
+    }
+}
+
+/// Of a table of so many segments, both copies.
+fn bitmap_bytes(segments: u32) -> u32 {
+    segments / 2 * BITMAP_BYTES_A_SEGMENT
+}
+
+/// Nothing is in use.
+fn empty(
+    device: Device,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    areas: &Areas,
+) -> Result<Media, Error> {
+    let segments = Segments::read(&device, geometry, empty_logs(areas)).map_err(Error::Corrupt)?;
+    // Numbers 1 and 2 are those of the tables, which are in no node.
+    let own = |nid: Nid, addr: BlockAddr| {
+        (nid, NatEntry { version: 0, ino: U32::new(nid.0), addr: U32::new(addr.0) })
+    };
+    let entries = vec![own(Nid(1), BlockAddr(1)), own(Nid(2), BlockAddr(1)), own(ROOT, BlockAddr::NEW)];
+    let nat = Nat::new(geometry, vec![0; bitmap_bytes(areas.nat) as usize], entries);
+    Ok(Media {
+        device,
+        geometry: geometry.clone(),
+        features: FEATURES,
+        nodes: Nodes::new(nat, Some(inode_seed(&superblock.uuid))),
+        pages: Pages::new(),
+        space: Some(Space::new(segments, areas.blocks_user(), Counts::default())),
+        names: HashMap::new(),
+    })
+}
+
+/// Each log has a segment of its own, and nothing in it.
+fn empty_logs(areas: &Areas) -> Logs {
+    let open = LOGS_IN_ORDER.map(|log| OpenLog {
+        segment: Segno(log as u32),
+        next: 0,
+        summary: Box::new(SummaryBlock::new_zeroed()),
+    });
+    let kinds = LOGS_IN_ORDER.map(|log| {
+        let blocks = U16::new((log as u16) << SIT_COUNT_BITS);
+        (Segno(log as u32), SitEntry { blocks, valid: [0; 64], mtime: U64::ZERO })
+    });
+    Logs {
+        sit_bitmap: vec![0; bitmap_bytes(areas.sit) as usize],
+        sit_changes: kinds.into(),
+        open: open.into(),
+    }
+}

@@ -1,0 +1,81 @@
+//! Calls that read or write a part of an open file.
+//!
+//! With `f2fs` who writes has the file to himself. With `f2fs-rl` a write over pages that are there holds these alone (`ranges`); one that
+//! extends the file, fills a hole or finds the bytes inline takes the file to itself, as any other change does.
+
+use crate::attrs::regular;
+use crate::content::{Way, end_of};
+use crate::fs::is_of;
+use crate::inode::{Inode, nid_of};
+use crate::ranges::HeldRange;
+use crate::reserve::PAGES_MANY;
+use crate::volume::F2fs;
+use heddle_range_lock::Access;
+use heddle_vfs::{Error, FileKind, Handle, Result};
+use std::sync::RwLockReadGuard;
+
+/// A part of a file that is held. What is dropped first stands first.
+struct Part<'f> {
+    inode: Inode,
+    _range: Option<HeldRange<'f>>,
+    _stripe: RwLockReadGuard<'f, ()>,
+}
+
+impl F2fs {
+    /// What is read is of one instant.
+    pub(crate) fn read_part(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _inside = self.inside();
+        let part = self.part(handle, offset, buf.len(), Access::Shared)?;
+        match part.inode.kind {
+            _ if !handle.flags.read => Err(Error::BadHandle),
+            FileKind::Directory => Err(Error::IsDirectory),
+            _ => self.media.read(&part.inode, offset, buf),
+        }
+    }
+
+    /// All of `buf`, or nothing.
+    pub(crate) fn write_part(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<()> {
+        if self.ranges.is_some() && self.write_over(handle, offset, buf)? {
+            return Ok(());
+        }
+        let way = Way::of(handle.flags.direct, offset, buf.len());
+        self.alter_content(handle, |inode| self.media.write(inode.nid, offset, buf, way))
+    }
+
+    /// Writes over pages that are there; false if not all are, or too many wait in memory.
+    fn write_over(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<bool> {
+        if !handle.flags.write {
+            return Err(Error::BadHandle);
+        }
+        let end = end_of(offset, buf.len() as u64)?;
+        let _inside = self.changing()?;
+        let part = self.part(handle, offset, buf.len(), Access::Exclusive)?;
+        let inode = &part.inode;
+        regular(inode)?;
+        inode.readable()?;
+        // What is in memory goes to the device while its file is nobody else's (R1).
+        let fits = end <= inode.size_bytes && self.media.pages.count() < PAGES_MANY;
+        if !fits || !self.media.has_pages(inode, offset, end)? {
+            return Ok(false);
+        }
+        self.media.change_pages(inode.nid, offset, buf, Way::of(handle.flags.direct, offset, buf.len()))?;
+        self.modified(inode, true)?;
+        Ok(true)
+    }
+
+    /// The inode of an open file, a part of which is held, if parts are.
+    fn part(&self, handle: &Handle, offset: u64, len_bytes: usize, access: Access) -> Result<Part<'_>> {
+        let nid = nid_of(handle.ino)?;
+        let stripe = self.guards.shared(nid);
+        let bytes = offset..offset.saturating_add(len_bytes as u64);
+        let range = match &self.ranges {
+            Some(ranges) if !bytes.is_empty() => {
+                Some(ranges.hold(crate::guard::Guards::stripe(nid), bytes, access)?)
+            }
+            _ => None,
+        };
+        let inode = self.media.inode(nid)?;
+        is_of(handle, &inode)?;
+        Ok(Part { inode, _range: range, _stripe: stripe })
+    }
+}
