@@ -31,8 +31,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// The smallest image, in bytes: a quarter of it is for files.
 pub const IMAGE_BYTES_MIN: u64 = 64 << 20;
-/// The largest, in bytes: Linux takes no more segments.
-pub const IMAGE_BYTES_MAX: u64 = 16 << 40;
+/// The largest, in bytes. Numbers of blocks have 32 bits, and the last of them mean no block.
+pub const IMAGE_BYTES_MAX: u64 = 15 << 40;
 
 /// Checksums wherever the format has them, and times of creation. Linux has known all of it since 4.18.
 const FEATURES: u32 =
@@ -272,5 +272,32 @@ fn empty_logs(areas: &Areas) -> Logs {
         sit_bitmap: vec![0; bitmap_bytes(areas.sit) as usize],
         sit_changes: kinds.into(),
         open: open.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_fit_at_every_size() {
+        let small = (IMAGE_BYTES_MIN >> 20..1000).map(|mib| mib << 20);
+        let large = (0..400).map(|n| (1 << 30) + n * (IMAGE_BYTES_MAX - (1 << 30)) / 399);
+        for bytes in small.chain(large) {
+            let blocks = bytes / BLOCK_BYTES as u64;
+            let made = superblock(blocks, "").unwrap();
+            let geometry = superblock::geometry(&made, blocks).unwrap_or_else(|why| panic!("{bytes}: {why}"));
+            let areas = Areas::of(made.segments.get());
+            assert_eq!(areas.main, geometry.main_segments);
+            let (sit, nat) = (bitmap_bytes(areas.sit), bitmap_bytes(areas.nat));
+            let in_head = if areas.payload > 0 { nat } else { sit + nat };
+            assert!(in_head <= BITMAPS_BYTES, "{bytes}: {areas:?}");
+            assert!(areas.payload == 0 || areas.payload * BLOCK_BYTES as u32 >= sit, "{bytes}: {areas:?}");
+            // What is left behind the last segment is less than one.
+            let end = u64::from(geometry.main.0) + u64::from(areas.main) * u64::from(SEGMENT_BLOCKS);
+            assert!(end <= blocks && blocks - end < SEGMENT_BLOCKS.into(), "{bytes}");
+            assert!(areas.reserved >= 8 && areas.overprovision > areas.reserved, "{bytes}: {areas:?}");
+            assert!(areas.main > areas.overprovision, "{bytes}: {areas:?}");
+        }
     }
 }
