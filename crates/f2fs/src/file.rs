@@ -7,6 +7,8 @@ use crate::media::Media;
 use heddle_vfs::{Error, Result, SeekTarget};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
+/// What is read in larger pieces is not kept.
+const KEPT_BYTES_MAX: usize = 64 << 10;
 
 impl Media {
     /// Reads at `offset`; short only at the end of the file.
@@ -30,7 +32,7 @@ impl Media {
             let (page, skip) = (PageNo(offset / PAGE), offset % PAGE);
             let in_page = ((PAGE - skip) as usize).min(buf.len());
             let copy = |block: &Block| buf[..in_page].copy_from_slice(&block[skip as usize..][..in_page]);
-            let len = match self.pages.with(inode.nid, page, copy) {
+            let len = match self.pages.look(inode.nid, page, copy) {
                 Some(()) => in_page,
                 None => self.read_run(inode, page, skip, buf)?,
             };
@@ -46,10 +48,19 @@ impl Media {
         let changed = self.pages.next_of(inode.nid, page).map_or(u64::MAX, |next| next.0 - page.0);
         let bytes = run.pages.min(changed).saturating_mul(PAGE).saturating_sub(skip);
         let len = bytes.min(buf.len() as u64) as usize;
-        if run.addr.is_block() {
-            self.device.read(run.addr, skip as usize, &mut buf[..len])?;
-        } else {
-            buf[..len].fill(0);
+        match run.addr.is_block() {
+            false => buf[..len].fill(0),
+            // Who reads much at a time will seldom read it again soon.
+            true if len > KEPT_BYTES_MAX => self.device.read(run.addr, skip as usize, &mut buf[..len])?,
+            true => {
+                let skip = skip as usize;
+                let mut bytes = vec![0; (skip + len).next_multiple_of(BLOCK_BYTES)];
+                self.device.read(run.addr, 0, &mut bytes)?;
+                buf[..len].copy_from_slice(&bytes[skip..skip + len]);
+                for (n, block) in bytes.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+                    self.pages.keep(inode.nid, PageNo(page.0 + n as u64), Box::new(*block));
+                }
+            }
         }
         Ok(len)
     }

@@ -36,6 +36,7 @@ mod fsynced;
 mod guard;
 mod ids;
 mod inode;
+mod kept;
 mod make;
 mod map;
 mod media;

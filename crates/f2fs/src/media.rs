@@ -99,15 +99,19 @@ impl Media {
         })
     }
 
-    /// A page's bytes; `None`: a hole.
+    /// A page's bytes; `None`: a hole. The caller holds the inode, or the page.
     pub(crate) fn page(&self, inode: &Inode, page: PageNo) -> Result<Option<Box<Block>>> {
-        if let Some(changed) = self.pages.with(inode.nid, page, |block| Box::new(*block)) {
-            return Ok(Some(changed));
+        if let Some(found) = self.pages.look(inode.nid, page, |block| Box::new(*block)) {
+            return Ok(Some(found));
         }
         match self.run(inode, page)?.addr {
             BlockAddr::NULL => Ok(None),
             BlockAddr::NEW => Ok(Some(Box::new([0; BLOCK_BYTES]))),
-            addr => self.device.block(addr).map(Some),
+            addr => {
+                let block = self.device.block(addr)?;
+                self.pages.keep(inode.nid, page, block.clone());
+                Ok(Some(block))
+            }
         }
     }
 

@@ -1,14 +1,15 @@
 //! Pages that were written and are not on the device yet. Who changes one has its inode to himself, or the page.
 //!
 //! State       pages by inode and number, in shards by inode. Who writes a page to the device takes it out only when its pointer says
-//!             where it is: a reader who finds no page here finds it there.
+//!             where it is: a reader who finds no page here finds it there. Beside them those that are `kept`.
 
 use crate::format::Block;
 use crate::ids::{Nid, PageNo};
+use crate::kept::Kept;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 64;
 
@@ -18,17 +19,26 @@ type PagesOf = BTreeMap<PageNo, Page>;
 
 /// See the module.
 pub(crate) struct Pages {
-    shards: [Mutex<HashMap<Nid, PagesOf>>; SHARDS],
+    shards: [RwLock<HashMap<Nid, PagesOf>>; SHARDS],
+    kept: Kept,
     count: AtomicUsize,
 }
 
 impl Pages {
     pub(crate) fn new() -> Pages {
-        Pages { shards: std::array::from_fn(|_| Mutex::default()), count: AtomicUsize::new(0) }
+        Pages {
+            shards: std::array::from_fn(|_| RwLock::default()),
+            kept: Kept::new(),
+            count: AtomicUsize::new(0),
+        }
     }
 
-    fn shard(&self, nid: Nid) -> MutexGuard<'_, HashMap<Nid, PagesOf>> {
-        self.shards[nid.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, nid: Nid) -> RwLockReadGuard<'_, HashMap<Nid, PagesOf>> {
+        self.shards[nid.0 as usize % SHARDS].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shard_mut(&self, nid: Nid) -> RwLockWriteGuard<'_, HashMap<Nid, PagesOf>> {
+        self.shards[nid.0 as usize % SHARDS].write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many there are.
@@ -40,7 +50,7 @@ impl Pages {
         self.shard(nid).get(&nid)?.get(&page).cloned()
     }
 
-    /// Looks at a page.
+    /// Looks at a page that was changed.
     pub(crate) fn with<R>(&self, nid: Nid, page: PageNo, look: impl FnOnce(&Block) -> R) -> Option<R> {
         let found = self.find(nid, page)?;
         let block = found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,14 +71,26 @@ impl Pages {
     /// Puts a page here.
     pub(crate) fn put(&self, nid: Nid, page: PageNo, block: Box<Block>) {
         let block = Arc::new(Mutex::new(block));
-        if self.shard(nid).entry(nid).or_default().insert(page, block).is_none() {
+        self.kept.forget(nid, page..PageNo(page.0 + 1));
+        if self.shard_mut(nid).entry(nid).or_default().insert(page, block).is_none() {
             self.count.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
         }
     }
 
-    /// Drops pages.
+    /// Looks at a page that was changed, or kept.
+    pub(crate) fn look<R>(&self, nid: Nid, page: PageNo, mut look: impl FnMut(&Block) -> R) -> Option<R> {
+        self.with(nid, page, &mut look).or_else(|| self.kept.with(nid, page, look))
+    }
+
+    /// Keeps a page as it was read from the device, by one who holds its inode, or the page.
+    pub(crate) fn keep(&self, nid: Nid, page: PageNo, block: Box<Block>) {
+        self.kept.keep(nid, page, block);
+    }
+
+    /// Drops pages, also those that are kept.
     pub(crate) fn drop_range(&self, nid: Nid, pages: Range<PageNo>) {
-        let mut shard = self.shard(nid);
+        self.kept.forget(nid, pages.clone());
+        let mut shard = self.shard_mut(nid);
         let Some(of) = shard.get_mut(&nid) else { return };
         let gone: Vec<PageNo> = of.range(pages).map(|(page, _)| *page).collect();
         for page in &gone {
@@ -82,8 +104,8 @@ impl Pages {
 
     /// The inodes that have pages here.
     pub(crate) fn inodes(&self) -> Vec<Nid> {
-        let of_shard = |shard: &Mutex<HashMap<Nid, PagesOf>>| {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect::<Vec<_>>()
+        let of_shard = |shard: &RwLock<HashMap<Nid, PagesOf>>| {
+            shard.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()
     }

@@ -197,7 +197,9 @@ impl Media {
         let inode = self.inode(nid)?;
         let slot = self.slot(&inode, page)?;
         self.space()?.segments.adopt(&self.device, addr, self.summary_of(&slot)?)?;
-        self.lead(&inode, &slot, addr)
+        self.lead(&inode, &slot, addr)?;
+        self.pages.drop_range(nid, page..PageNo(page.0 + 1));
+        Ok(())
     }
 
     fn summary_of(&self, slot: &Slot) -> Result<SummaryEntry> {

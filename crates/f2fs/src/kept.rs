@@ -1,0 +1,165 @@
+//! Pages as the device has them, kept for who reads them again.
+//!
+//! State       pages by inode and number, in shards by inode. When there are too many, one goes of the shard whose turn it is: a hand goes
+//!             round in it, and passes over pages that were looked at since it was last there (second chance).
+//! Invariants  C1  what is kept is what the page's pointer leads to: who changes, cuts or moves a page forgets it. He has the inode or
+//!                 the page to himself (`guard`, `ranges`), and who reads a page and keeps it holds either for reading: so nothing is
+//!                 kept that has become old meanwhile.
+
+use crate::format::Block;
+use crate::ids::{Nid, PageNo};
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+const SHARDS: usize = 64;
+/// Pages at which one goes when another comes: 128 MiB.
+const PAGES_MAX: usize = 1 << 15;
+/// Pages that the hand passes over at a time.
+const PASSED_MAX: usize = 64;
+
+type Key = (Nid, PageNo);
+
+struct Page {
+    block: Box<Block>,
+    /// Looked at since the hand passed.
+    seen: AtomicBool,
+}
+
+struct Shard {
+    pages: BTreeMap<Key, Page>,
+    hand: Key,
+}
+
+/// See the module.
+pub(crate) struct Kept {
+    shards: [RwLock<Shard>; SHARDS],
+    count: AtomicUsize,
+    turn: AtomicUsize,
+}
+
+impl Shard {
+    /// The page goes whose turn it is; false if there is none.
+    fn give_one_up(&mut self) -> bool {
+        for passed in 0.. {
+            let behind = (Bound::Excluded(self.hand), Bound::Unbounded);
+            let next = self.pages.range(behind).next().or_else(|| self.pages.first_key_value());
+            let Some((key, page)) = next else { return false };
+            self.hand = *key;
+            // ORDERING: Relaxed, a hint, under the shard's lock for writing.
+            if passed >= PASSED_MAX || !page.seen.swap(false, Relaxed) {
+                break;
+            }
+        }
+        self.pages.remove(&self.hand).is_some()
+    }
+}
+
+impl Kept {
+    pub(crate) fn new() -> Kept {
+        let shard = || RwLock::new(Shard { pages: BTreeMap::new(), hand: (Nid::NONE, PageNo(0)) });
+        Kept {
+            shards: std::array::from_fn(|_| shard()),
+            count: AtomicUsize::new(0),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, nid: Nid) -> RwLockReadGuard<'_, Shard> {
+        self.shards[nid.0 as usize % SHARDS].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shard_mut(&self, n: usize) -> RwLockWriteGuard<'_, Shard> {
+        self.shards[n % SHARDS].write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a page.
+    pub(crate) fn with<R>(&self, nid: Nid, page: PageNo, look: impl FnOnce(&Block) -> R) -> Option<R> {
+        let shard = self.shard(nid);
+        let found = shard.pages.get(&(nid, page))?;
+        // ORDERING: Relaxed, a hint. Loaded first: of a page that many look at the line is not written.
+        if !found.seen.load(Relaxed) {
+            found.seen.store(true, Relaxed); // ORDERING: Relaxed, as above.
+        }
+        Some(look(&found.block))
+    }
+
+    /// Keeps a page (C1).
+    pub(crate) fn keep(&self, nid: Nid, page: PageNo, block: Box<Block>) {
+        let page = ((nid, page), Page { block, seen: AtomicBool::new(false) });
+        let new = self.shard_mut(nid.0 as usize).pages.insert(page.0, page.1).is_none();
+        // ORDERING: Relaxed, a count that decides nothing but how much is kept, about.
+        if new && self.count.fetch_add(1, Relaxed) >= PAGES_MAX {
+            let gone = (0..SHARDS).any(|_| {
+                let turn = self.turn.fetch_add(1, Relaxed); // ORDERING: Relaxed, any shard will do.
+                self.shard_mut(turn).give_one_up()
+            });
+            self.count.fetch_sub(usize::from(gone), Relaxed); // ORDERING: Relaxed, as above.
+        }
+    }
+
+    /// These pages change (C1).
+    pub(crate) fn forget(&self, nid: Nid, pages: Range<PageNo>) {
+        let range = (nid, pages.start)..(nid, pages.end);
+        if pages.is_empty() || self.shard(nid).pages.range(range.clone()).next().is_none() {
+            return;
+        }
+        let mut shard = self.shard_mut(nid.0 as usize);
+        let gone: Vec<Key> = shard.pages.range(range).map(|(key, _)| *key).collect();
+        gone.iter().for_each(|key| drop(shard.pages.remove(key)));
+        self.count.fetch_sub(gone.len(), Relaxed); // ORDERING: Relaxed, as in `keep`.
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.count.load(Relaxed) // ORDERING: Relaxed, a test's.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(kept: &Kept, nid: u32, page: u64) -> Option<u8> {
+        kept.with(Nid(nid), PageNo(page), |block| block[0])
+    }
+
+    fn keep(kept: &Kept, nid: u32, page: u64, fill: u8) {
+        kept.keep(Nid(nid), PageNo(page), Box::new([fill; crate::format::BLOCK_BYTES]));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone_and_the_rest_stays() {
+        let kept = Kept::new();
+        for page in 0..10 {
+            // Two inodes of one shard.
+            keep(&kept, 7, page, 1);
+            keep(&kept, 7 + SHARDS as u32, page, 2);
+        }
+        kept.forget(Nid(7), PageNo(3)..PageNo(5));
+        kept.forget(Nid(7), PageNo(5)..PageNo(3));
+        let left = |nid: u32| (0..10).map(|page| fill(&kept, nid, page)).collect::<Vec<_>>();
+        assert_eq!(left(7), [1, 1, 1, 0, 0, 1, 1, 1, 1, 1].map(|fill| (fill > 0).then_some(fill)));
+        assert_eq!(left(7 + SHARDS as u32), [Some(2); 10]);
+        kept.forget(Nid(7), PageNo(0)..PageNo(u64::MAX));
+        assert_eq!((left(7), kept.count()), (vec![None; 10], 10));
+    }
+
+    #[test]
+    fn there_are_never_too_many_and_one_that_is_looked_at_stays() {
+        let kept = Kept::new();
+        keep(&kept, 5, 0, 9);
+        for page in 0..3 * PAGES_MAX as u64 {
+            keep(&kept, 100 + page as u32 % 50, page, 1);
+            assert!(kept.count() <= PAGES_MAX);
+            if page % 1000 == 0 {
+                assert_eq!(fill(&kept, 5, 0), Some(9), "after {page}");
+            }
+        }
+        assert_eq!(kept.count(), PAGES_MAX);
+        let there = kept.shards.iter().map(|shard| shard.read().unwrap().pages.len()).sum::<usize>();
+        assert_eq!(there, PAGES_MAX);
+    }
+}
