@@ -1,17 +1,17 @@
 //! The device: a file or a block device, read and written in whole blocks.
 //!
 //! It is held under a lock (flock(2)) for as long as it is open: a shared one for reading, so that two readers may have it and a writer
-//! may not, an exclusive one for writing.
+//! may not, an exclusive one for writing. A block device is opened for writing only if nobody has it mounted.
 
 use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
 use heddle_vfs::{Error, Result};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,7 +51,14 @@ impl Device {
     pub(crate) fn open(path: &Path, access: Access) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
         let writes = access == Access::Write;
-        let mut file = File::options().read(true).write(writes).open(path).map_err(fail("open"))?;
+        // Of a device the kernel knows whether it is mounted, or another's: who writes wants it alone.
+        let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+        let alone = if writes && is_device { OFlags::EXCL } else { OFlags::empty() };
+        let opened = File::options().read(true).write(writes).custom_flags(alone.bits() as i32).open(path);
+        let mut file = opened.map_err(|source| match Errno::from_io_error(&source) {
+            Some(Errno::BUSY) => OpenError::InUse { image: path.into() },
+            _ => fail("open")(source),
+        })?;
         let lock = match access {
             Access::Read => FlockOperation::NonBlockingLockShared,
             Access::Write => FlockOperation::NonBlockingLockExclusive,

@@ -17,7 +17,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// Somebody else has it.
-    #[error("{} is in use: another program holds its lock. Unmount it there first", image.display())]
+    #[error("{} is in use: another program has it open, or the system has it mounted. Unmount it there first", image.display())]
     InUse {
         /// The image.
         image: PathBuf,

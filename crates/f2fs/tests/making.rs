@@ -7,7 +7,9 @@ use heddle_f2fs::{F2fs, IMAGE_BYTES_MIN, OpenError, make_image};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileKind, FileSystem, Ino, Name, OpenFlags};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Command;
 
 fn checked(image: &Image) {
     if Image::has_tools() {
@@ -126,5 +128,43 @@ fn what_is_too_small_or_in_use_is_left_alone() {
     let image = Image::made(64);
     let fs = F2fs::open_for_writing(&image.path).unwrap();
     assert!(matches!(make_image(&image.path, "", &|_, _| ()), Err(OpenError::InUse { .. })));
+    fs.sync().unwrap();
+}
+
+/// A loop device over an image, gone with this.
+struct Loop(String);
+
+impl Loop {
+    /// `None`, said loudly, without the rights to have one.
+    fn over(image: &Image) -> Option<Loop> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&image.path).output();
+        let Some(made) = made.ok().filter(|made| made.status.success()) else {
+            eprintln!("SKIPPED, NOT TESTED: no loop device can be made here, which takes root");
+            return None;
+        };
+        Some(Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// A mounted device is opened in the same way, exclusively.
+#[test]
+fn a_device_that_somebody_has_alone_is_left_alone() {
+    let image = Image::made(64);
+    let Some(device) = Loop::over(&image) else { return };
+    let path = Path::new(&device.0);
+    let alone = File::options().read(true).custom_flags(libc::O_EXCL).open(path).unwrap();
+    assert!(matches!(make_image(path, "", &|_, _| ()), Err(OpenError::InUse { .. })));
+    assert!(matches!(F2fs::open_for_writing(path), Err(OpenError::InUse { .. })));
+    assert_eq!(F2fs::open(path).unwrap().info().label, "ours ☃");
+    drop(alone);
+    make_image(path, "anew", &|_, _| ()).unwrap();
+    let fs = F2fs::open_for_writing(path).unwrap();
+    assert_eq!((fs.info().label.as_str(), fs.info().geometry.blocks), ("anew", (64 << 20) / 4096));
     fs.sync().unwrap();
 }
