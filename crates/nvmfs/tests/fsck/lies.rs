@@ -130,6 +130,22 @@ fn a_log_page_of_a_mount_that_cannot_be_does_not_use_up_the_mounts() {
     });
 }
 
+/// The first look took the name for what a power cut leaves; the repair counted as a mount, and the second look took it for one of that.
+#[test]
+fn a_name_of_an_inode_of_a_mount_that_never_was_goes() {
+    each_variant(|variant| {
+        for mounts in 1..=3 {
+            mended(variant, Code::DANGLING_CLEAN, &["/symlink", "/lost+found"], |craft, sample| {
+                rename_entry(craft, sample, "symlink", |record| {
+                    if let Record::Name { child, .. } = record {
+                        child.generation += mounts << 40;
+                    }
+                });
+            });
+        }
+    });
+}
+
 /// An inode of generation 0 got a name, and the mount said that it is gone.
 #[test]
 fn a_slot_of_generation_0_holds_no_inode() {
