@@ -239,7 +239,7 @@ catalogue! {
         "A power cut came in the making of the inode, or of one that an older rename still mentions. It is not shown."
         "Nothing.";
     62 DANGLING_CLEAN Error "name" "a name of an inode that is gone"
-        "The name was made during the last mount, which ended cleanly, or says to be of a later one: the inode was lost after it, or never was."
+        "The name was made during the last mount, which ended cleanly, or says to be of a later one: the inode was lost, or never was."
         "Removes the name.";
     63 KIND Error "name" "a name and its inode disagree about what it is"
         "The slot's word counts; such a name would not be shown."
