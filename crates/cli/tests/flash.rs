@@ -97,6 +97,8 @@ fn an_image_of_our_own_is_mounted_as_either_system() {
     let said: serde_json::Value = serde_json::from_str(&heddle(&made).ok().out).unwrap();
     assert_eq!((&said["variant"], &said["size_bytes"]), (&"f2fs-rl".into(), &(128 << 20).into()));
     heddle(&["mkfs", "--variant", "f2fs", &image]).failed(1, &["--force"]);
+    // A size that cannot be costs nothing of what is there.
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "1M", "--force", &image]).failed(1, &["64 MiB"]);
     let said: serde_json::Value =
         serde_json::from_str(&heddle(&["info", "--json", &image]).ok().out).unwrap();
     assert_eq!((&said["label"], &said["inodes"]), (&"ours".into(), &1.into()));
