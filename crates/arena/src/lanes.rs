@@ -111,6 +111,12 @@ thread_local! {
     };
 }
 
+/// The calling thread looks for a lane from the `nth` on, as if it had found that one last. Where a thread looks at first depends on
+/// its process's number; a rig whose runs must be the same each time says it.
+pub fn look_first_at(nth: u32) {
+    START.set(nth);
+}
+
 impl LaneTable {
     /// A table of `n` free lanes, at most 16,383 (what fits a cell's 14 bits).
     ///

@@ -122,18 +122,18 @@ pub fn flash_target(variant: heddle_f2fs::Variant) -> Target {
 }
 
 fn flash_session(variant: heddle_f2fs::Variant, need: &Need) -> Result<Session> {
+    let fs = fresh_flash(variant, need)?;
+    let image = Arc::clone(&fs);
+    Ok(Session { fs, attach: None, close: Box::new(move || image.unmount().context("the last checkpoint")) })
+}
+
+/// A fresh F2FS image in memory, open.
+pub fn fresh_flash(variant: heddle_f2fs::Variant, need: &Need) -> Result<Arc<F2fs>> {
     let disk = heddle_fxmark::memory_file(flash_bytes(need)?).context("a file in memory for the image")?;
     // By this name it can be opened once more; it goes with the last descriptor.
     let path = PathBuf::from(format!("/proc/self/fd/{}", disk.as_raw_fd()));
     heddle_f2fs::make_image(&path, "fxmark", &|_, _| ())?;
-    let fs = Arc::new(F2fs::open_as(&path, variant)?);
-    let image = Arc::clone(&fs);
-    let close = Box::new(move || {
-        image.unmount().context("the last checkpoint")?;
-        drop(disk);
-        Ok(())
-    });
-    Ok(Session { fs, attach: None, close })
+    Ok(Arc::new(F2fs::open_as(&path, variant)?))
 }
 
 /// Twice the data, since what is written over is free after a checkpoint only; and as much again as the kernel's RAM disks have.

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
     /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl (on a fresh
-    /// F2FS image in memory); NAME+mount (the first five through FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs,
+    /// F2FS image in memory); NAME+mount (any of them through FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs,
     /// ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
@@ -189,7 +189,7 @@ fn mount(args: &Args, config: &mut Config) -> Result<Option<Mounts>> {
             };
             let on = mounts.insert(on);
             *target = match way {
-                Way::Mount(variant) => on.add(variant, locks, &need)?,
+                Way::Mount(system) => on.add(system, locks, &need)?,
                 Way::Bypass => on.add_bypass(options_of_a_run(args), &need)?,
             };
         }

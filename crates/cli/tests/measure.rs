@@ -197,12 +197,20 @@ fn a_mounted_target_is_measured_through_fuse_and_leaves_nothing() {
     if !common::own_namespace() {
         return;
     }
-    let args =
-        ["fxmark", "DWOM", "--target", "nova-tree+mount,heddle+mount", "--secs", "0.05", "--repeat", "1"];
+    let args = [
+        "fxmark",
+        "DWOM",
+        "--target",
+        "nova-tree+mount,heddle+mount,f2fs-rl+mount",
+        "--secs",
+        "0.05",
+        "--repeat",
+        "1",
+    ];
     let said = heddle(&[&args[..], &["--json", "-"]].concat()).ok();
     let report: Value = serde_json::from_str(&said.out).unwrap();
     let runs = report["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 2);
+    assert_eq!(runs.len(), 3);
     assert!(runs.iter().all(|run| run["error"].is_null() && run["ops"].as_u64() > Some(0)), "{runs:?}");
     assert_eq!(runs[0]["target"], "nova-tree+mount");
 }

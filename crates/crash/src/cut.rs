@@ -135,9 +135,12 @@ impl Search<'_> {
         }
     }
 
+    /// The smallest store operations first: these are records, lists and marks; a large one is data, of which the next page tells little.
     fn few_missing(&mut self, stores: &[u64], units: &[usize], limit: usize) {
-        let mut operations: Vec<u64> = units.iter().map(|unit| stores[*unit]).collect();
-        operations.dedup();
+        let mut by_size: Vec<&[usize]> = units.chunk_by(|one, next| stores[*one] == stores[*next]).collect();
+        by_size.sort_by_key(|operation| operation.len());
+        let operations: Vec<u64> = by_size.iter().map(|operation| stores[operation[0]]).collect();
+        let units = &by_size.concat();
         for alone in [true, false] {
             for operation in &operations {
                 if self.explored.states as usize >= limit {
@@ -287,6 +290,21 @@ mod tests {
             Some(Looked { units: vec![512, 513, 514] })
         });
         assert_eq!((explored.images, images.len()), (8, 8));
+    }
+
+    /// An extent list behind as many pages as there are images: where it lay decided whether it was tried.
+    #[test]
+    fn a_small_store_is_tried_before_many_large_ones() {
+        let cut = cut(|region| {
+            region.nt_write(Pos(0), &[1; 4096]);
+            region.store_u64(Pos(4096), 1);
+        });
+        let mut tried = Vec::new();
+        explore(&cut, Bounds { ordered: 3, random: 0, seed: 1 }, &mut |choice, _| {
+            tried.push(choice[512] && !choice[0]);
+            Some(Looked { units: (0..513).collect() })
+        });
+        assert_eq!(tried, [false, false, true], "none, all, then the word alone");
     }
 
     #[test]

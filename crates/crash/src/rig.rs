@@ -4,11 +4,11 @@
 //! [`Cut`] is taken; when the step has returned, and what it came to is known, the images of its cuts are formed and judged: what
 //! they hold must be what the model held before or after the step; after it, once it has returned.
 
-use crate::cut::{Bounds, Choice, Cut, Looked, choice_text, explore, read_choice};
+use crate::cut::{Bounds, Choice, Cut, Looked, Random, choice_text, explore, read_choice};
 use crate::judge::{Allowed, Judge, options};
 use crate::op::{Op, Step, Workload};
 use crate::play::Player;
-use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, mount};
+use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, look_first_at, mount};
 use heddle_pmem::{CrashPoint, Model, Pos, Region, Simulator};
 use heddle_vfs::model::ModelFs;
 use heddle_vfs::tree::Tree;
@@ -170,6 +170,7 @@ impl std::error::Error for CannotRun {}
 /// [`CannotRun`]: the image cannot be made.
 pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) -> Result<Report, CannotRun> {
     let len_bytes = workload.image_bytes.max(IMAGE_BYTES) & !4095;
+    look_first_at(first_lane(config.bounds.seed, 0));
     let (region, simulator) = Region::simulated(len_bytes);
     simulator.set_model(config.model);
     let text = |e: &dyn std::fmt::Display| CannotRun(e.to_string());
@@ -196,6 +197,12 @@ pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) ->
     }
     run.report.nested = run.judge.nested;
     Ok(run.report)
+}
+
+/// Where a thread of the workload looks for a lane: a lane's blocks lie at a place of their own, so that a run is the same each time
+/// only if its lanes are, and different seeds try different places.
+fn first_lane(seed: u64, thread: u32) -> u32 {
+    (Random::new(seed).number() as u32).wrapping_add(thread)
 }
 
 /// A model whose root is the engine's.
@@ -239,7 +246,7 @@ impl Run<'_> {
             let end = (first..steps.len()).find(|i| steps[*i].op == Op::Remount).unwrap_or(steps.len());
             if let Ok(fs) = self.fs() {
                 let part = &steps[first..end];
-                on_threads(&fs, part, |play| {
+                on_threads(&fs, self.config.bounds.seed, part, |play| {
                     part.iter().all(|step| self.one(step, &mut model_player, model, play))
                 });
             }
@@ -439,7 +446,7 @@ pub type PlayOne<'a> = &'a mut dyn FnMut(usize, &Step) -> Result<(), Error>;
 
 /// Gives `work` the means to play steps, each by the thread it names. Those threads stay until `work` has ended, and what the engine
 /// gave them with them.
-fn on_threads<R>(fs: &NvmFs, steps: &[&Step], work: impl FnOnce(PlayOne<'_>) -> R) -> R {
+fn on_threads<R>(fs: &NvmFs, seed: u64, steps: &[&Step], work: impl FnOnce(PlayOne<'_>) -> R) -> R {
     let player = Mutex::new(Player::new(fs));
     let play = |number: usize, op: &Op| {
         crate::judge::without_panic(|| {
@@ -457,6 +464,7 @@ fn on_threads<R>(fs: &NvmFs, steps: &[&Step], work: impl FnOnce(PlayOne<'_>) -> 
             let play = &play;
             // Ends when its sender is dropped.
             scope.spawn(move || {
+                look_first_at(first_lane(seed, thread));
                 for (number, op, answer) in asked {
                     let _ = answer.send(play(number, &op));
                 }

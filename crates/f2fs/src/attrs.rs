@@ -79,12 +79,13 @@ impl F2fs {
         if set == &SetAttr::default() {
             return Ok(inode.attr());
         }
-        let now = now();
-        if let Some(size) = set.size_bytes {
-            self.media.resize(nid, size)?;
-        }
-        self.apply(&inode, cred, set, now)?;
-        Ok(self.media.inode(nid)?.attr())
+        self.watched(|| {
+            if let Some(size) = set.size_bytes {
+                self.media.resize(nid, size)?;
+            }
+            self.apply(&inode, cred, set, now())?;
+            Ok(self.media.inode(nid)?.attr())
+        })
     }
 
     fn apply(&self, inode: &Inode, cred: &Cred, set: &SetAttr, now: Time) -> Result<()> {

@@ -34,6 +34,22 @@ pub enum Traffic {
     Write(BlockAddr, Vec<u8>),
     /// What came before is durable.
     Flush,
+    /// Blocks that may have got these bytes, or some of them, and may lose them again.
+    FailedWrite(BlockAddr, Vec<u8>),
+    /// What came since the last flush may be lost for ever.
+    FailedFlush,
+}
+
+/// When a device fails, for tests.
+#[cfg(feature = "testkit")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Calls that it still serves, ...
+    pub served: u64,
+    /// ... calls that fail then.
+    pub failing: u64,
+    /// Nothing fails, and nothing is counted, for now.
+    pub paused: bool,
 }
 
 /// An open image.
@@ -44,6 +60,8 @@ pub(crate) struct Device {
     blocks: u64,
     #[cfg(feature = "testkit")]
     pub(crate) traffic: std::sync::Mutex<Vec<Traffic>>,
+    #[cfg(feature = "testkit")]
+    pub(crate) faults: std::sync::Mutex<Faults>,
 }
 
 impl Device {
@@ -81,6 +99,8 @@ impl Device {
             blocks: bytes / BLOCK_BYTES as u64,
             #[cfg(feature = "testkit")]
             traffic: std::sync::Mutex::default(),
+            #[cfg(feature = "testkit")]
+            faults: std::sync::Mutex::default(),
         })
     }
 
@@ -96,6 +116,8 @@ impl Device {
 
     /// Reads from byte `skip_bytes` of a block on.
     pub(crate) fn read(&self, addr: BlockAddr, skip_bytes: usize, into: &mut [u8]) -> Result<()> {
+        #[cfg(feature = "testkit")]
+        self.may_fail(None)?;
         let at = u64::from(addr.0) * BLOCK_BYTES as u64 + skip_bytes as u64;
         self.file.read_exact_at(into, at).map_err(|error| {
             Error::Io(format!("block {} of {} cannot be read: {error}", addr.0, self.path.display()))
@@ -108,6 +130,7 @@ impl Device {
         {
             // Another thread may well be first.
             std::thread::yield_now();
+            self.may_fail(Some(Traffic::FailedWrite(addr, bytes.to_vec())))?;
             self.note(Traffic::Write(addr, bytes.to_vec()));
         }
         let at = u64::from(addr.0) * BLOCK_BYTES as u64;
@@ -118,11 +141,32 @@ impl Device {
 
     /// Everything that was written is durable when this returns.
     pub(crate) fn flush(&self) -> Result<()> {
+        #[cfg(feature = "testkit")]
+        self.may_fail(Some(Traffic::FailedFlush))?;
         let done = self.file.sync_data();
         done.map_err(|error| Error::Io(format!("{} cannot be flushed: {error}", self.path.display())))?;
         #[cfg(feature = "testkit")]
         self.note(Traffic::Flush);
         Ok(())
+    }
+
+    /// Fails if it is time to, which leaves that trace.
+    #[cfg(feature = "testkit")]
+    fn may_fail(&self, trace: Option<Traffic>) -> Result<()> {
+        let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match &mut *faults {
+            Faults { paused: true, .. } => Ok(()),
+            Faults { served: served @ 1.., .. } => {
+                *served -= 1;
+                Ok(())
+            }
+            Faults { failing: failing @ 1.., .. } => {
+                *failing -= 1;
+                trace.into_iter().for_each(|trace| self.note(trace));
+                Err(Error::Io("the device fails, as a test told it to".into()))
+            }
+            _ => Ok(()),
+        }
     }
 
     #[cfg(feature = "testkit")]

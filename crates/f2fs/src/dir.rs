@@ -19,6 +19,7 @@ use crate::media::Media;
 use hash::hash;
 use heddle_vfs::{Error, FileKind, Result};
 use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
 
 /// Levels that a directory can have.
 const LEVELS_MAX: u32 = 63;
@@ -41,6 +42,15 @@ impl Entry<'_> {
     pub(crate) fn is_dots(&self) -> bool {
         matches!(self.name, b"." | b"..")
     }
+}
+
+/// An entry that was found on the media.
+struct Found {
+    /// Its block; `None`: it stands inline.
+    page: Option<PageNo>,
+    place: u64,
+    nid: Nid,
+    kind: FileKind,
 }
 
 /// Slots with their bitmap and names: a block, or what stands inline.
@@ -87,6 +97,20 @@ impl<'a> Slots<'a> {
         Ok(false)
     }
 
+    /// The entry of a name of this hash. Mostly it is in another block: so all hashes are looked at first, whatever their slots hold.
+    fn find(&self, name: &[u8], wanted: u32) -> Result<Option<Entry<'a>>> {
+        let wanted = U32::new(wanted);
+        let mut found = None;
+        if self.entries.iter().fold(false, |any, entry| any | (entry.hash == wanted)) {
+            self.each(0, &mut |entry| {
+                let same = entry.hash == wanted.get() && entry.name == name;
+                found = same.then_some(entry);
+                Ok(same)
+            })?;
+        }
+        Ok(found)
+    }
+
     /// The entry that begins in a slot, and the slots it takes.
     fn entry(&self, slot: usize) -> Result<(Entry<'a>, usize)> {
         let dentry = &self.entries[slot];
@@ -128,24 +152,26 @@ impl Media {
         if let Some(newer) = self.names.get(&dir.nid).and_then(|names| names.get(name)) {
             return Ok(Some(*newer));
         }
+        Ok(self.find(dir, name)?.map(|found| (found.nid, found.kind)))
+    }
+
+    /// Where the entry of a name stands on the media, and what it means.
+    fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
         let wanted = hash(name);
-        let mut found = None;
-        let mut is_it = |entry: Entry<'_>| {
-            let same = entry.hash == wanted && entry.name == name;
-            found = same.then_some((entry.nid, entry.kind));
-            Ok(same)
-        };
+        let found =
+            |page, entry: Entry<'_>| Found { page, place: entry.place, nid: entry.nid, kind: entry.kind };
         if dir.has(inline_flag::DENTRY) {
-            Slots::inline(dir)?.each(0, &mut is_it)?;
-            return Ok(found);
+            return Ok(Slots::inline(dir)?.find(name, wanted)?.map(|entry| found(None, entry)));
         }
         for level in 0..levels(dir)? {
             let (start, blocks) = bucket(wanted, level, dir.block().dir_level);
-            for page in start..start + blocks {
-                if let Some(block) = self.entries_of(dir, PageNo(page))?
-                    && Slots::of_block(dir.nid, PageNo(page), &block).each(0, &mut is_it)?
-                {
-                    return Ok(found);
+            for page in (start..start + blocks).map(PageNo) {
+                let seen = self.with_page(dir, page, |block| {
+                    let slots = Slots::of_block(dir.nid, page, zerocopy::transmute_ref!(block));
+                    Ok(slots.find(name, wanted)?.map(|entry| found(Some(page), entry)))
+                })?;
+                if let Some(found) = seen.transpose()?.flatten() {
+                    return Ok(Some(found));
                 }
             }
         }

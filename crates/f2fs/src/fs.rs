@@ -10,8 +10,8 @@ use crate::space::Counts;
 use crate::volume::F2fs;
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{
-    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags,
-    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
+    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
+    OpenFlags, Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
 };
 
 impl F2fs {
@@ -65,7 +65,7 @@ impl F2fs {
         let _inside = self.changing()?;
         let nid = nid_of(ino)?;
         let _locked = self.guards.alone(&[nid]);
-        change(&self.media.inode(nid)?)
+        self.watched(|| change(&self.media.inode(nid)?))
     }
 
     /// Changes the content of an open file, which is made durable as far as memory demands it.
@@ -224,29 +224,11 @@ impl FileSystem for F2fs {
         })
     }
 
-    fn readdir(
-        &self,
-        handle: &Handle,
-        from: Cookie,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        let mut from = from.0;
-        loop {
-            // The caller is given entries while nothing is locked: what he does with them is his.
-            let entries = self.ask(handle.ino, |dir| {
-                is_of(handle, dir)?;
-                self.some_entries(dir, from)
-            })?;
-            let Some((_, _, _, last)) = entries.last() else { return Ok(()) };
-            from = *last;
-            for (nid, kind, name, next) in &entries {
-                let entry =
-                    DirEntry { ino: ino_of(*nid), kind: *kind, name: Name::new(name)?, next: Cookie(*next) };
-                if !emit(entry) {
-                    return Ok(());
-                }
-            }
-        }
+    fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
+        self.ask(handle.ino, |dir| {
+            is_of(handle, dir)?;
+            self.list(dir, from, listing)
+        })
     }
 
     fn getxattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
@@ -389,32 +371,24 @@ impl FileSystem for F2fs {
     }
 }
 
-/// Entries that are read at a time.
-const ENTRIES_A_LOOK: usize = 256;
-
-type Listed = (Nid, FileKind, Vec<u8>, u64);
-
 impl F2fs {
-    fn some_entries(&self, dir: &Inode, from: u64) -> Result<Vec<Listed>> {
+    fn list(&self, dir: &Inode, from: Cookie, listing: &mut Listing) -> Result<()> {
         if dir.kind != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
-        let mut entries = Vec::new();
-        self.media.list(dir, from, &mut |entry| {
+        listing.clear();
+        self.media.list(dir, from.0, &mut |entry| {
             if entry.is_dots() {
                 return Ok(false);
             }
-            Name::new(entry.name).map_err(|_| {
-                let place = entry.place;
-                Error::Corrupt(format!(
-                    "directory {}: entry {place} has a name that none can have",
-                    dir.nid.0
-                ))
+            let place = entry.place;
+            let nid = dir.nid.0;
+            let name = Name::new(entry.name).map_err(|_| {
+                Error::Corrupt(format!("directory {nid}: entry {place} has a name that none can have"))
             })?;
-            entries.push((entry.nid, entry.kind, entry.name.to_vec(), entry.place + 1));
-            Ok(entries.len() >= ENTRIES_A_LOOK)
-        })?;
-        Ok(entries)
+            let next = Cookie(place + 1);
+            Ok(!listing.push(&DirEntry { ino: ino_of(entry.nid), kind: entry.kind, name, next }))
+        })
     }
 
     fn attributes_changed(&self, nid: Nid, perm: Option<u16>) -> Result<()> {

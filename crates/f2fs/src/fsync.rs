@@ -36,6 +36,8 @@ impl F2fs {
         let _inside = self.inside();
         let nid = nid_of(handle.ino)?;
         let _locked = self.guards.alone(&[nid]);
+        // Whoever had the inode before may have failed.
+        self.not_failed()?;
         let inode = self.media.inode(nid)?;
         crate::fs::is_of(handle, &inode)?;
         let (version, age) = {

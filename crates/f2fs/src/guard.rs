@@ -10,6 +10,7 @@
 use crate::commit::Ledger;
 use crate::ids::Nid;
 use crate::media::Media;
+use crate::steps;
 use crate::volume::F2fs;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -67,7 +68,7 @@ impl F2fs {
     /// A call that changes something: there are segments enough for it, and for all that waits in memory.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] after a checkpoint that failed.
+    /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] as [`F2fs::not_failed`].
     pub(crate) fn changing(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let space = self.media.space()?;
         for _ in 0..2 {
@@ -82,13 +83,24 @@ impl F2fs {
         Err(Error::NoSpace)
     }
 
+    /// Runs what changes something, inside, all locks held: if it fails half-way (`steps`), nothing is changed or written down any more.
+    pub(crate) fn watched<R>(&self, call: impl FnOnce() -> Result<R>) -> Result<R> {
+        let before = steps::taken();
+        let done = call();
+        if matches!(done, Err(Error::Io(_) | Error::Corrupt(_))) && steps::taken() != before {
+            // ORDERING: Relaxed, the gate and the inodes, which whoever writes this down must have, are let go behind it.
+            self.failed.store(true, Relaxed);
+        }
+        done
+    }
+
     /// # Errors
-    /// [`Error::Io`] after a checkpoint or an fsync that failed.
+    /// [`Error::Io`] after a call, a checkpoint or an fsync that failed half-way.
     pub(crate) fn not_failed(&self) -> Result<()> {
-        // ORDERING: Relaxed, one word that only ever becomes true; who misses it is refused by the next checkpoint.
+        // ORDERING: Relaxed, one word that only ever becomes true; who misses it looks again before anything is written down.
         if self.failed.load(Relaxed) {
             return Err(Error::Io(
-                "an earlier checkpoint failed: what it was to write is not durable".into(),
+                "an earlier call failed half-way, so nothing is changed any more: mount it again to have what is durable".into(),
             ));
         }
         Ok(())
@@ -97,6 +109,7 @@ impl F2fs {
     /// Nobody else is inside.
     fn quiet<R>(&self, work: impl FnOnce(&mut Ledger) -> Result<R>) -> Result<R> {
         let _alone = self.guards.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.not_failed()?;
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut ledger);
         if done.is_err() {

@@ -53,13 +53,14 @@ mod roll_forward;
 mod segments;
 mod since;
 mod space;
+mod steps;
 mod superblock;
 mod variant;
 mod volume;
 mod xattr;
 
 #[cfg(feature = "testkit")]
-pub use device::Traffic;
+pub use device::{Faults, Traffic};
 pub use error::OpenError;
 pub use ids::{BlockAddr, Nid};
 pub use mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, make_image};

@@ -99,20 +99,31 @@ impl Media {
         })
     }
 
-    /// A page's bytes; `None`: a hole. The caller holds the inode, or the page.
-    pub(crate) fn page(&self, inode: &Inode, page: PageNo) -> Result<Option<Box<Block>>> {
-        if let Some(found) = self.pages.look(inode.nid, page, |block| Box::new(*block)) {
-            return Ok(Some(found));
+    /// Looks at a page's bytes; `None`: a hole. The caller holds the inode, or the page.
+    pub(crate) fn with_page<R>(
+        &self,
+        inode: &Inode,
+        page: PageNo,
+        mut look: impl FnMut(&Block) -> R,
+    ) -> Result<Option<R>> {
+        if let Some(seen) = self.pages.look(inode.nid, page, &mut look) {
+            return Ok(Some(seen));
         }
         match self.run(inode, page)?.addr {
             BlockAddr::NULL => Ok(None),
-            BlockAddr::NEW => Ok(Some(Box::new([0; BLOCK_BYTES]))),
+            BlockAddr::NEW => Ok(Some(look(&[0; BLOCK_BYTES]))),
             addr => {
                 let block = self.device.block(addr)?;
-                self.pages.keep(inode.nid, page, block.clone());
-                Ok(Some(block))
+                let seen = look(&block);
+                self.pages.keep(inode.nid, page, block);
+                Ok(Some(seen))
             }
         }
+    }
+
+    /// A copy of a page, as [`Media::with_page`] looks at it.
+    pub(crate) fn page(&self, inode: &Inode, page: PageNo) -> Result<Option<Box<Block>>> {
+        self.with_page(inode, page, |block| Box::new(*block))
     }
 
     /// What only a writer has.

@@ -97,12 +97,14 @@ impl F2fs {
         }
         let now = now();
         let birth = Birth { above: parent, name, now, generation: self.next_generation() };
-        let nid = self.media.make(cred, node, &birth)?;
-        if let Err(error) = self.enter(parent, name, (nid, node.kind), now) {
-            self.media.end(nid)?;
-            return Err(error);
-        }
-        self.media.inode(nid).map(|inode| then(&inode))
+        self.watched(|| {
+            let nid = self.media.make(cred, node, &birth)?;
+            if let Err(error) = self.enter(parent, name, (nid, node.kind), now) {
+                self.media.end(nid)?;
+                return Err(error);
+            }
+            self.media.inode(nid).map(|inode| then(&inode))
+        })
     }
 
     /// Makes an open file without a name.
@@ -123,11 +125,13 @@ impl F2fs {
         self.may_add(cred, &above)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
         let birth = Birth { above: dir, name: &[], now: now(), generation: self.next_generation() };
-        let nid = self.media.make(cred, &node, &birth)?;
-        self.media.change_inode(nid, |block| block.links.set(0))?;
-        self.opened.add(nid, may_get_name);
-        self.ledger().orphans.insert(nid);
-        self.media.inode(nid)
+        self.watched(|| {
+            let nid = self.media.make(cred, &node, &birth)?;
+            self.media.change_inode(nid, |block| block.links.set(0))?;
+            self.opened.add(nid, may_get_name);
+            self.ledger().orphans.insert(nid);
+            self.media.inode(nid)
+        })
     }
 
     /// A name comes; its directory says so. Link counts of what it means are the caller's.
@@ -184,19 +188,21 @@ impl F2fs {
             return Err(Error::TooManyLinks);
         }
         let now = now();
-        self.enter(parent, name, (nid, inode.kind), now)?;
-        self.got_name(nid);
-        self.media.space()?.since.beyond(nid);
-        self.media.change_inode(nid, |block| {
-            // Whose name the inode says is the newest one, and not the only one.
-            if block.links.get() > 0 {
-                block.advise |= advise_flag::LOST_PARENT;
-            }
-            block.links.set(block.links.get().saturating_add(1));
-            named(block, parent, name);
-            set_time(&mut block.ctime, &mut block.ctime_ns, now);
-        })?;
-        self.media.inode(nid)
+        self.watched(|| {
+            self.enter(parent, name, (nid, inode.kind), now)?;
+            self.got_name(nid);
+            self.media.space()?.since.beyond(nid);
+            self.media.change_inode(nid, |block| {
+                // Whose name the inode says is the newest one, and not the only one.
+                if block.links.get() > 0 {
+                    block.advise |= advise_flag::LOST_PARENT;
+                }
+                block.links.set(block.links.get().saturating_add(1));
+                named(block, parent, name);
+                set_time(&mut block.ctime, &mut block.ctime_ns, now);
+            })?;
+            self.media.inode(nid)
+        })
     }
 
     /// A name goes, and what it means with the last one.
@@ -213,8 +219,10 @@ impl F2fs {
             _ => {}
         }
         let now = now();
-        self.leave(above.nid, name, found, now)?;
-        self.lose_link(found, now)
+        self.watched(|| {
+            self.leave(above.nid, name, found, now)?;
+            self.lose_link(found, now)
+        })
     }
 
     /// Moves a name.
@@ -226,9 +234,10 @@ impl F2fs {
         mode: RenameMode,
     ) -> Result<()> {
         let _inside = self.changing()?;
-        // What lies above what does not change while it is looked at.
-        let _renames = self.guards.renames.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (from, to) = (nid_of(parent)?, nid_of(new_parent)?);
+        // What lies above what does not change while it is looked at. A rename within a directory neither looks nor changes it.
+        let latch = || self.guards.renames.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _renames = (from != to).then(latch);
         loop {
             let before = {
                 let _locked = self.guards.alone(&[from, to]);
@@ -236,8 +245,11 @@ impl F2fs {
                 let target = self.search(cred, to, new_name.bytes());
                 (old?.1, target?.1)
             };
-            let nids: Vec<Nid> =
-                [from, to].into_iter().chain(before.0.map(|o| o.0)).chain(before.1.map(|t| t.0)).collect();
+            let (old, target) = (before.0.ok_or(Error::NotFound)?, before.1);
+            let m = Move { from, old_name: name.bytes(), to, new_name: new_name.bytes(), old, target, mode };
+            // While no inode is held: those above are, one by one.
+            let loops = if from == to { Ok(()) } else { self.check_loops(&m) };
+            let nids: Vec<Nid> = [from, to, old.0].into_iter().chain(target.map(|t| t.0)).collect();
             let _locked = self.guards.alone(&nids);
             let old = self.search(cred, from, name.bytes());
             let target = self.search(cred, to, new_name.bytes());
@@ -245,19 +257,18 @@ impl F2fs {
             if (old, target) != before {
                 continue;
             }
-            let old = old.ok_or(Error::NotFound)?;
-            let m = Move { from, old_name: name.bytes(), to, new_name: new_name.bytes(), old, target, mode };
-            return self.move_name(cred, &m, (&from_dir, &to_dir));
+            return self.watched(|| self.move_name(cred, &m, (&from_dir, &to_dir), loops));
         }
     }
 
-    fn move_name(&self, cred: &Cred, m: &Move<'_>, dirs: (&Inode, &Inode)) -> Result<()> {
+    /// `loops`: what `check_loops` says.
+    fn move_name(&self, cred: &Cred, m: &Move<'_>, dirs: (&Inode, &Inode), loops: Result<()>) -> Result<()> {
         match (m.mode, m.target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
             (RenameMode::Exchange, None) => return Err(Error::NotFound),
             _ => {}
         }
-        self.check_loops(m)?;
+        loops?;
         if m.target.is_some_and(|target| target.0 == m.old.0) {
             return Ok(());
         }
@@ -300,7 +311,8 @@ impl F2fs {
         })
     }
 
-    /// No directory goes below itself, and none is replaced by what is below it.
+    /// No directory goes below itself, and none is replaced by what is below it. With the latch of renames, which keeps who is above whom,
+    /// and no inode.
     fn check_loops(&self, m: &Move<'_>) -> Result<()> {
         let below = Error::InvalidArgument("a directory cannot be moved below itself");
         if self.is_at_or_above(m.old, m.to)? {
@@ -326,6 +338,7 @@ impl F2fs {
             if dir == crate::inode::ROOT {
                 return Ok(false);
             }
+            let _shared = self.guards.shared(dir);
             let inode = self.media.inode(dir)?;
             dir = self.media.look_up(&inode, b"..")?.ok_or(Error::Stale)?.0;
         }

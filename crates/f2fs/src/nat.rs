@@ -75,13 +75,13 @@ impl Nat {
             return Err(Error::Corrupt(format!("node {} of {} is asked for", nid.0, self.nids)));
         }
         let (block, entry) = (nid.0 / NAT_ENTRIES as u32, nid.0 as usize % NAT_ENTRIES);
-        Ok(table(&device.block(self.place(state, block))?[..])?.entries[entry])
+        Ok(table(&device.block(self.place(state, block, false))?[..])?.entries[entry])
     }
 
-    /// Where the copy of the table's block `block` is that counts.
-    fn place(&self, state: &State, block: u32) -> BlockAddr {
+    /// Where the copy of the table's block `block` is that counts, or the `other` one.
+    fn place(&self, state: &State, block: u32, other: bool) -> BlockAddr {
         let (pair, within) = (block / SEGMENT_BLOCKS, block % SEGMENT_BLOCKS);
-        let second = if bit_msb(&state.bitmap, block as usize) { SEGMENT_BLOCKS } else { 0 };
+        let second = if bit_msb(&state.bitmap, block as usize) != other { SEGMENT_BLOCKS } else { 0 };
         self.start.plus(pair * 2 * SEGMENT_BLOCKS + second + within)
     }
 
@@ -129,7 +129,7 @@ impl Nat {
         let mut looked = 0;
         while looked < blocks && (looked < BLOCKS_A_LOOK || state.unused.is_empty()) {
             let block = state.next_look % blocks;
-            let bytes = device.block(self.place(state, block))?;
+            let bytes = device.block(self.place(state, block, false))?;
             for (n, stored) in table(&bytes[..])?.entries.iter().enumerate() {
                 let nid = Nid(block * NAT_ENTRIES as u32 + n as u32);
                 let entry = state.changes.get(&nid).unwrap_or(stored);
@@ -163,15 +163,16 @@ impl Nat {
             blocks.entry(nid.0 / NAT_ENTRIES as u32).or_default().push((*nid, *entry));
         }
         for (block, entries) in blocks {
-            let mut bytes = device.block(self.place(&state, block))?;
+            let mut bytes = device.block(self.place(&state, block, false))?;
             let table = NatBlock::mut_from_bytes(&mut bytes[..])
                 .map_err(|error| Error::Corrupt(error.to_string()))?;
             for (nid, entry) in entries {
                 table.entries[nid.0 as usize % NAT_ENTRIES] = entry;
             }
+            // It counts, for who reads on, only when it is there.
+            device.write(self.place(&state, block, true), table.as_bytes())?;
             let other = !bit_msb(&state.bitmap, block as usize);
             set_bit_msb(&mut state.bitmap, block as usize, other);
-            device.write(self.place(&state, block), table.as_bytes())?;
         }
         state.changes.clear();
         Ok(state.bitmap.clone())
@@ -203,7 +204,9 @@ mod tests {
         let nat = Nat { start: BlockAddr(1000), nids: 0, state: RwLock::default() };
         // The bitmap says the second copy of every eighth block, from block 1 on.
         for (block, place) in [(0, 1000), (1, 1513), (2, 1002), (511, 1511), (512, 2024), (513, 2537)] {
-            assert_eq!(nat.place(&state, block), BlockAddr(place), "block {block}");
+            assert_eq!(nat.place(&state, block, false), BlockAddr(place), "block {block}");
+            let other = if bit_msb(&state.bitmap, block as usize) { place - 512 } else { place + 512 };
+            assert_eq!(nat.place(&state, block, true), BlockAddr(other), "the other of block {block}");
         }
     }
 }

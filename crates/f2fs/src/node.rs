@@ -12,6 +12,7 @@ use crate::format::{
 };
 use crate::ids::{BlockAddr, Nid};
 use crate::nat::Nat;
+use crate::steps;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::HashMap;
@@ -124,11 +125,13 @@ impl Nodes {
                 vacant.insert(found)
             }
         };
+        steps::take();
         Ok(change(Arc::make_mut(node)))
     }
 
     /// A node of a number that was free.
     pub(crate) fn add(&self, nid: Nid, node: Arc<NodeBlock>) {
+        steps::take();
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
         shard.read.remove(&nid);
         if let Some(old) = shard.changed.remove(&nid) {
@@ -140,6 +143,7 @@ impl Nodes {
 
     /// The node is no more.
     pub(crate) fn forget(&self, nid: Nid) {
+        steps::take();
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
         shard.read.remove(&nid);
         if let Some(node) = shard.changed.remove(&nid) {

@@ -71,7 +71,7 @@ impl F2fs {
         let inside = self.inside();
         let locked = self.guards.alone(&[nid]);
         let is_orphan = self.opened.take(nid) && self.ledger().orphans.contains(&nid);
-        if is_orphan && self.media.end(nid).is_ok() {
+        if is_orphan && self.watched(|| self.media.end(nid)).is_ok() {
             // What failed is ended by the next mount.
             self.ledger().orphans.remove(&nid);
         }

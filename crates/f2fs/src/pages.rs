@@ -6,6 +6,7 @@
 use crate::format::Block;
 use crate::ids::{Nid, PageNo};
 use crate::kept::Kept;
+use crate::steps;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -64,12 +65,15 @@ impl Pages {
 
     /// Changes a page that is here; false if it is not.
     pub(crate) fn change(&self, nid: Nid, page: PageNo, change: impl FnOnce(&mut Block)) -> bool {
-        let found = self.find(nid, page);
-        found.map(|page| change(&mut page.lock().unwrap_or_else(PoisonError::into_inner))).is_some()
+        let Some(page) = self.find(nid, page) else { return false };
+        steps::take();
+        change(&mut page.lock().unwrap_or_else(PoisonError::into_inner));
+        true
     }
 
     /// Puts a page here.
     pub(crate) fn put(&self, nid: Nid, page: PageNo, block: Box<Block>) {
+        steps::take();
         let block = Arc::new(Mutex::new(block));
         self.kept.forget(nid, page..PageNo(page.0 + 1));
         if self.shard_mut(nid).entry(nid).or_default().insert(page, block).is_none() {
@@ -92,6 +96,7 @@ impl Pages {
         self.kept.forget(nid, pages.clone());
         let mut shard = self.shard_mut(nid);
         let Some(of) = shard.get_mut(&nid) else { return };
+        steps::take();
         let gone: Vec<PageNo> = of.range(pages).map(|(page, _)| *page).collect();
         for page in &gone {
             of.remove(page);

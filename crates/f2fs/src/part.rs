@@ -58,8 +58,11 @@ impl F2fs {
         if !fits || !self.media.has_pages(inode, offset, end)? {
             return Ok(false);
         }
-        self.media.change_pages(inode.nid, offset, buf, Way::of(handle.flags.direct, offset, buf.len()))?;
-        self.modified(inode, true)?;
+        let way = Way::of(handle.flags.direct, offset, buf.len());
+        self.watched(|| {
+            self.media.change_pages(inode.nid, offset, buf, way)?;
+            self.modified(inode, true)
+        })?;
         Ok(true)
     }
 

@@ -19,6 +19,7 @@ use crate::format::{
     SummaryBlock, SummaryEntry, bit_msb, set_bit_msb,
 };
 use crate::ids::{BlockAddr, Nid, Segno};
+use crate::steps;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -171,6 +172,7 @@ impl Segments {
         log: Log,
         entry: SummaryEntry,
     ) -> Result<(BlockAddr, BlockAddr)> {
+        steps::take();
         let mut state = self.state();
         let state = &mut *state;
         let open = &mut state.logs[log as usize];
@@ -200,6 +202,7 @@ impl Segments {
         let mut state = self.state();
         match state.table.get_mut(segno.0 as usize) {
             Some(slot) if bit_msb(&slot.live, block) => {
+                steps::take();
                 slot.count -= 1;
                 slot.mtime = now_secs();
                 set_bit_msb(&mut slot.live, block, false);

@@ -3,6 +3,7 @@
 use crate::format::CheckpointHead;
 use crate::segments::Segments;
 use crate::since::Since;
+use crate::steps;
 use heddle_vfs::{Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -79,6 +80,7 @@ impl Space {
         if counted.now.blocks >= self.blocks_user {
             return Err(Error::NoSpace);
         }
+        steps::take();
         counted.now.blocks += 1;
         counted.taken += 1;
         Ok(())
@@ -98,12 +100,14 @@ impl Space {
 
     /// So many blocks of data fewer.
     pub(crate) fn give_blocks(&self, count: u64) {
+        steps::take();
         let counts = &mut self.locked().now;
         counts.blocks = counts.blocks.saturating_sub(count);
     }
 
     /// A node fewer.
     pub(crate) fn give_node(&self, is_inode: bool) {
+        steps::take();
         let counts = &mut self.locked().now;
         counts.blocks = counts.blocks.saturating_sub(1);
         counts.nodes = counts.nodes.saturating_sub(1);

@@ -39,6 +39,7 @@ pub struct F2fs {
     pub(crate) opened: OpenFiles,
     pub(crate) ledger: Mutex<Ledger>,
     /// A checkpoint could not be written: nothing is changed any more.
+    /// See [`F2fs::has_failed`].
     pub(crate) failed: AtomicBool,
     /// Whose nodes go into the log next, see `fsync`.
     pub(crate) chain: Mutex<()>,
@@ -186,6 +187,7 @@ impl F2fs {
     /// # Errors
     /// [`heddle_vfs::Error::Io`].
     pub fn unmount(&self) -> heddle_vfs::Result<()> {
+        self.not_failed()?;
         let clean = self.ledger().checkpoint.has(checkpoint_flag::UNMOUNTED);
         if self.media.space.is_some() && (self.is_changed() || !clean) {
             self.checkpoint(true)
@@ -199,6 +201,7 @@ impl F2fs {
     /// # Errors
     /// [`heddle_vfs::Error::Io`].
     pub fn checkpoint_if_changed(&self) -> heddle_vfs::Result<()> {
+        self.not_failed()?;
         if self.is_changed() { self.checkpoint(false) } else { Ok(()) }
     }
 
@@ -211,6 +214,17 @@ impl F2fs {
     #[cfg(feature = "testkit")]
     pub fn traffic(&self) -> Vec<crate::device::Traffic> {
         self.media.device.traffic.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has the device fail.
+    #[cfg(feature = "testkit")]
+    pub fn set_faults(&self, faults: impl FnOnce(&mut crate::device::Faults)) {
+        faults(&mut self.media.device.faults.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Has a call failed half-way? Then nothing is changed any more.
+    pub fn has_failed(&self) -> bool {
+        self.not_failed().is_err()
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {

@@ -154,7 +154,7 @@ fn what_linux_copied_is_what_was_written() {
         let gone = resolve(&fs, &Cred::root(), "/copy/many").unwrap();
         let handle = fs.open(&Cred::root(), gone.ino, OpenFlags::READ).unwrap();
         let mut names = Vec::new();
-        fs.readdir(&handle, Default::default(), &mut |entry| {
+        fs.each_entry(&handle, Default::default(), &mut |entry| {
             names.push(entry.name.bytes().to_vec());
             true
         })

@@ -44,7 +44,7 @@ fn a_directory_is_listed_from_any_place_once_and_whole() {
     let dir = resolve(&fs, &Cred::root(), "/many").unwrap();
     let handle = fs.open(&Cred::root(), dir.ino, OpenFlags::READ).unwrap();
     let (mut all, mut places) = (Vec::new(), Vec::new());
-    fs.readdir(&handle, Default::default(), &mut |entry| {
+    fs.each_entry(&handle, Default::default(), &mut |entry| {
         all.push(entry.name.bytes().to_vec());
         places.push(entry.next);
         true
@@ -52,7 +52,7 @@ fn a_directory_is_listed_from_any_place_once_and_whole() {
     .unwrap();
     for at in [0, 1, all.len() / 2, all.len() - 1] {
         let mut rest = Vec::new();
-        fs.readdir(&handle, places[at], &mut |entry| {
+        fs.each_entry(&handle, places[at], &mut |entry| {
             rest.push(entry.name.bytes().to_vec());
             true
         })

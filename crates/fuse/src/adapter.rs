@@ -23,9 +23,6 @@ use crate::session::Shared;
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
 const FMODE_EXEC: i32 = 0x20;
 
-/// Entries of a directory that one look at the engine brings for `readdirplus`.
-const BATCH_ENTRIES: usize = 128;
-
 pub(crate) struct Adapter {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) handles: Handles,
@@ -204,17 +201,6 @@ impl Adapter {
         Ok(())
     }
 
-    /// Entries from `from` on, their names copied: the engine may hold a lock while it gives them, and their attributes
-    /// are asked for afterwards.
-    fn batch(&self, handle: &Handle, from: Cookie) -> Result<Vec<(Vec<u8>, Cookie)>> {
-        let mut batch = Vec::with_capacity(BATCH_ENTRIES);
-        self.fs.readdir(handle, from, &mut |entry| {
-            batch.push((entry.name.bytes().to_vec(), entry.next));
-            batch.len() < BATCH_ENTRIES
-        })?;
-        Ok(batch)
-    }
-
     /// Fills `add` (which says true when it is full) with entries and attributes from place `offset` on.
     pub(crate) fn entries_with_attributes(
         &self,
@@ -228,22 +214,19 @@ impl Adapter {
         if offset <= 1 && add(b"..", 2, &self.fs.getattr(self.fs.parent(handle.ino)?)?) {
             return Ok(());
         }
-        let mut from = Cookie(offset.saturating_sub(2));
-        loop {
-            let batch = self.batch(handle, from)?;
-            for (name, next) in &batch {
-                // By name, not by the entry's inode number: that may be another file's by now.
-                match self.fs.lookup(&Cred::root(), handle.ino, Name::new(name)?) {
-                    Ok(attr) if add(name, place(*next), &attr) => return Ok(()),
-                    Ok(_) | Err(Error::NotFound | Error::Stale) => {}
-                    Err(error) => return Err(error),
+        let mut failed = Ok(());
+        self.fs.each_entry(handle, Cookie(offset.saturating_sub(2)), &mut |entry| {
+            // By name, not by the entry's inode number: that may be another file's by now.
+            match self.fs.lookup(&Cred::root(), handle.ino, entry.name) {
+                Ok(attr) => !add(entry.name.bytes(), place(entry.next), &attr),
+                Err(Error::NotFound | Error::Stale) => true,
+                Err(error) => {
+                    failed = Err(error);
+                    false
                 }
-                from = *next;
             }
-            if batch.len() < BATCH_ENTRIES {
-                return Ok(());
-            }
-        }
+        })?;
+        failed
     }
 }
 

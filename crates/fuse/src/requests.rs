@@ -393,7 +393,7 @@ impl fuser::Filesystem for Adapter {
             if full {
                 return Ok(());
             }
-            self.fs.readdir(dir, Cookie(offset.saturating_sub(2)), &mut |entry| {
+            self.fs.each_entry(dir, Cookie(offset.saturating_sub(2)), &mut |entry| {
                 let name = OsStr::from_bytes(entry.name.bytes());
                 !reply.add(INodeNo(entry.ino.0), place(entry.next), file_type(entry.kind), name)
             })

@@ -21,7 +21,7 @@ use crate::xattr::{self, check};
 use attrs::{checked, without_set_ids};
 use heddle_arena::sync::spin_hint;
 use heddle_vfs::{
-    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags,
+    Attr, Cookie, Cred, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags,
     Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
 };
 use std::sync::Arc;
@@ -31,8 +31,6 @@ use std::sync::atomic::Ordering::SeqCst;
 const WRITE_MAX_BYTES: usize = 1 << 31;
 /// Times that a look-up follows a name whose inode has just ended.
 const LOOKS_MAX: u32 = 10_000;
-/// Entries that are taken out of a directory at once.
-const LIST_BATCH: usize = 128;
 
 /// A mounted NVM file system. Every call is atomic and durable when it returns; [`FileSystem::fsync`] is free.
 #[derive(Clone)]
@@ -453,43 +451,13 @@ impl FileSystem for NvmFs {
         range::seek(&self.core, inode, target, offset)
     }
 
-    fn readdir(
-        &self,
-        handle: &Handle,
-        from: Cookie,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
+    fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
         let _counted = counted(&self.core, Kind::List);
         let dir = self.open_inode(handle)?;
         if !matches!(dir.vi.kind_perm(), Some((FileKind::Directory, _))) {
             return Err(Error::NotDirectory);
         }
-        let mut at = from.0;
-        let mut batch = table::Batch::default();
-        loop {
-            // No lane and no lock while the caller's code runs.
-            batch.clear();
-            table::list(&self.core, dir, at, LIST_BATCH, &mut batch)?;
-            let Some(last) = batch.entries.last() else { return Ok(()) };
-            at = last.hash() + 1;
-            // A batch that is not full reached the end.
-            let ended = batch.entries.len() < LIST_BATCH;
-            for (i, entry) in batch.entries.iter().enumerate() {
-                let (Some(kind), Ok(name)) = (entry.0.meaning().kind(), Name::new(batch.name(entry))) else {
-                    return Err(self.core.damage(format!("a name in directory {}", dir.ino.0)));
-                };
-                let ino = entry.0.meaning().ino();
-                // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
-                let next_same = batch.entries.get(i + 1).is_some_and(|next| next.hash() == entry.hash());
-                let next = Cookie(if next_same { entry.hash() } else { entry.hash() + 1 });
-                if !emit(DirEntry { ino, kind, name, next }) {
-                    return Ok(());
-                }
-            }
-            if ended {
-                return Ok(());
-            }
-        }
+        table::list(&self.core, dir, from.0, listing)
     }
 }
 

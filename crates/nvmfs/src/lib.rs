@@ -44,6 +44,7 @@ mod volume;
 mod xattr;
 
 pub use fs::NvmFs;
+pub use heddle_arena::lanes::look_first_at;
 pub use heddle_pmem::after_fault;
 pub use heddle_range_lock::Mode as LockMode;
 pub use inode::KernelPages;

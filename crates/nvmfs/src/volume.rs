@@ -397,12 +397,11 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let arena = arena(options.arena_bytes)
         .map_err(|e| VolumeError::Memory { path: path.clone(), why: e.to_string() })?;
     let read_only = options.read_only || region.is_read_only();
-    superblock = match superblock.next(1) {
-        // The unmount counts too.
-        Some(next) if next.next(0).is_some() => next,
+    superblock = match superblock.mounted() {
+        Some(mounted) => mounted,
         // What this mount counts stays in memory.
-        _ if read_only => superblock,
-        _ => return Err(VolumeError::WornOut { path }),
+        None if read_only => superblock,
+        None => return Err(VolumeError::WornOut { path }),
     };
     let was_clean = superblock.clean.get() == 1;
     superblock.clean = U32::new(0);

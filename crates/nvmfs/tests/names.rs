@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 fn listed(fs: &NvmFs, dir: Ino) -> BTreeMap<String, u32> {
     let mut names = BTreeMap::new();
     let handle = fs.open(&root(), dir, OpenFlags::READ).unwrap();
-    fs.readdir(&handle, Cookie::default(), &mut |entry| {
+    fs.each_entry(&handle, Cookie::default(), &mut |entry| {
         *names.entry(String::from_utf8_lossy(entry.name.bytes()).into_owned()).or_insert(0) += 1;
         true
     })

@@ -263,7 +263,7 @@ fn names_are_any_255_bytes_but_nul_and_slash() {
         |fs| {
             let dir = fs.open(&root(), Ino::ROOT, OpenFlags::READ).unwrap();
             let mut listed = BTreeSet::new();
-            fs.readdir(&dir, Cookie(0), &mut |entry| listed.insert(entry.name.bytes().to_vec())).unwrap();
+            fs.each_entry(&dir, Cookie(0), &mut |entry| listed.insert(entry.name.bytes().to_vec())).unwrap();
             fs.release(dir);
             assert_eq!(listed, names().into_iter().collect());
         },
@@ -360,7 +360,7 @@ fn a_listing_goes_on_at_its_place_while_names_come_and_go() {
             let fs = volume.fs();
             let handle = fs.open(&root(), dir, OpenFlags::READ).unwrap();
             let mut more = 0;
-            fs.readdir(&handle, at, &mut |entry| {
+            fs.each_entry(&handle, at, &mut |entry| {
                 listed.push(String::from_utf8_lossy(entry.name.bytes()).into_owned());
                 at = entry.next;
                 more += 1;

@@ -282,7 +282,7 @@ fn long_reads_end_whatever_is_overwritten_meanwhile() {
 fn names_in(fs: &NvmFs, dir: Ino) -> BTreeSet<String> {
     let handle = fs.open(&root(), dir, OpenFlags::READ).unwrap();
     let (mut names, mut count) = (BTreeSet::new(), 0);
-    fs.readdir(&handle, Cookie::default(), &mut |entry| {
+    fs.each_entry(&handle, Cookie::default(), &mut |entry| {
         names.insert(String::from_utf8(entry.name.bytes().to_vec()).unwrap());
         count += 1;
         true

@@ -1,25 +1,15 @@
 //! The interface between engines and front ends.
 
 use crate::{
-    Attr, Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, OpenFlags, Permission, Result, SetAttr,
-    SetXattr, StatFs, XattrName,
+    Attr, Cookie, Cred, DirEntry, Error, FileKind, Handle, Ino, Listing, Name, NewNode, OpenFlags,
+    Permission, Result, SetAttr, SetXattr, StatFs, XattrName,
 };
 
 /// Most that one call of [`FileSystem::copy_range`] copies unless an engine does better, in bytes.
 const COPY_MAX_BYTES: usize = 1 << 20;
 
-/// One entry given to a reader of a directory. `.` and `..` are not entries of an engine: front ends add them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DirEntry<'a> {
-    /// Inode number.
-    pub ino: Ino,
-    /// What it is.
-    pub kind: FileKind,
-    /// Its name.
-    pub name: Name<'a>,
-    /// Reading goes on after this entry from here.
-    pub next: Cookie,
-}
+/// What [`FileSystem::each_entry`] reads at a time: the kernel asks a mount for one or two pages of entries, so more would be for nothing.
+const LOOK_BYTES: usize = 8 << 10;
 
 /// What rename(2) does when the new name exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -243,12 +233,29 @@ pub trait FileSystem: Send + Sync {
     /// Next data or hole at or after `offset`.
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64>;
 
-    /// Gives the entries of an open directory from `from` on to `emit` until that returns false;
-    /// [`crate::Error::NotDirectory`] for a handle of anything else.
-    fn readdir(
+    /// Fills a listing, whatever it held, with entries of an open directory from `from` on; it is empty at the end of the directory, and
+    /// there alone. [`crate::Error::NotDirectory`] for a handle of anything else.
+    fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()>;
+
+    /// Gives the entries of an open directory from `from` on to `each` until that returns false. `each` may call the engine.
+    fn each_entry(
         &self,
         handle: &Handle,
-        from: Cookie,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()>;
+        mut from: Cookie,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let mut listing = Listing::with_room(LOOK_BYTES);
+        loop {
+            self.readdir(handle, from, &mut listing)?;
+            if listing.is_empty() {
+                return Ok(());
+            }
+            for entry in listing.entries() {
+                from = entry.next;
+                if !each(entry) {
+                    return Ok(());
+                }
+            }
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod cred;
 mod error;
 mod fs;
 pub mod ioctl;
+mod listing;
 pub mod model;
 mod name;
 pub mod path;
@@ -21,8 +22,9 @@ pub mod xattr;
 
 pub use cred::{Cred, Permission};
 pub use error::{Error, Result};
-pub use fs::{DirEntry, FileSystem, RangeOp, RenameMode, SeekTarget};
-pub use name::{NAME_MAX_BYTES, Name, word_of};
+pub use fs::{FileSystem, RangeOp, RenameMode, SeekTarget};
+pub use listing::{DirEntry, Listing, Mark};
+pub use name::{NAME_MAX_BYTES, Name, ShortName, word_of};
 pub use types::{
     Attr, Cookie, FileKind, Handle, Ino, NewNode, OFFSET_MAX_BYTES, OpenFlags, SetAttr, SetTime, StatFs, Time,
 };

@@ -38,6 +38,13 @@ impl<'a> Name<'a> {
         if forbidden { Err(Error::InvalidName) } else { Ok(Name(bytes)) }
     }
 
+    /// One that was checked before.
+    #[inline(always)]
+    pub(crate) fn known(bytes: &'a [u8]) -> Name<'a> {
+        debug_assert!(Name::new(bytes).is_ok());
+        Name(bytes)
+    }
+
     /// The bytes.
     #[inline]
     pub fn bytes(self) -> &'a [u8] {
@@ -45,18 +52,75 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Is one of the word's bytes NUL or a slash?
-#[inline]
-fn is_forbidden(word: u64) -> bool {
-    has_zero(word) || has_zero(word ^ u64::from_le_bytes([b'/'; 8]))
+/// A name of up to 24 bytes, eight bytes a word (the first is the lowest); what stands behind the last byte counts nothing. For engines
+/// that keep names in words: checked without being copied, and copied without a call.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortName {
+    words: [u64; ShortName::WORDS],
+    len: u8,
 }
 
-/// Is one of the word's bytes zero?
-#[inline]
-fn has_zero(word: u64) -> bool {
+impl ShortName {
+    /// Words that it has.
+    pub const WORDS: usize = 3;
+
+    /// Ones where the words of a name of so many bytes have none of it: they are neither NUL nor a slash.
+    const BEHIND: [[u64; ShortName::WORDS]; 8 * ShortName::WORDS + 1] = {
+        let mut behind = [[0; ShortName::WORDS]; 8 * ShortName::WORDS + 1];
+        let mut len = 0;
+        while len < behind.len() {
+            let mut at = len;
+            while at < 8 * ShortName::WORDS {
+                behind[len][at / 8] |= 0xff << (at % 8 * 8);
+                at += 1;
+            }
+            len += 1;
+        }
+        behind
+    };
+
+    /// Checks the bytes as [`Name::new`] does; `None` as well if there are more than 24.
+    #[inline(always)]
+    pub fn new(words: [u64; ShortName::WORDS], len: usize) -> Option<ShortName> {
+        let behind = ShortName::BEHIND.get(len)?;
+        let dots = u64::from_le_bytes(*b"..\0\0\0\0\0\0");
+        let found =
+            words.iter().zip(behind).fold(0, |found, (word, behind)| found | forbidden(word | behind));
+        let is_dots = len <= 2 && (words[0] ^ dots) & !behind[0] == 0;
+        (len > 0 && found == 0 && !is_dots).then_some(ShortName { words, len: len as u8 })
+    }
+
+    /// The words, in the order of bytes that memory has.
+    #[inline(always)]
+    pub(crate) fn words(self) -> [u64; ShortName::WORDS] {
+        self.words.map(u64::to_le)
+    }
+
+    /// Bytes of the name.
+    #[inline(always)]
+    pub(crate) fn len(self) -> usize {
+        usize::from(self.len)
+    }
+}
+
+/// Is one of the word's bytes NUL or a slash?
+#[inline(always)]
+fn is_forbidden(word: u64) -> bool {
+    forbidden(word) != 0
+}
+
+/// Not 0 if one of the word's bytes is NUL or a slash.
+#[inline(always)]
+fn forbidden(word: u64) -> u64 {
+    zeros(word) | zeros(word ^ u64::from_le_bytes([b'/'; 8]))
+}
+
+/// Not 0 if one of the word's bytes is zero.
+#[inline(always)]
+fn zeros(word: u64) -> u64 {
     const LOW: u64 = u64::from_le_bytes([0x01; 8]);
     const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
-    word.wrapping_sub(LOW) & !word & HIGH != 0
+    word.wrapping_sub(LOW) & !word & HIGH
 }
 
 /// The first eight bytes of a name, or all if there are fewer, as a word.
@@ -93,22 +157,34 @@ mod tests {
         }
     }
 
+    fn is_short(name: &[u8], behind: u8) -> bool {
+        let mut bytes = [behind; 8 * ShortName::WORDS];
+        bytes[..name.len()].copy_from_slice(name);
+        let words = std::array::from_fn(|i| word_of(&bytes[8 * i..]));
+        ShortName::new(words, name.len()).is_some()
+    }
+
     #[test]
     fn what_no_name_may_have_is_found_wherever_it_stands() {
-        for len in 1..=20 {
+        for len in 1..=24 {
             for byte in 0..=255u8 {
                 for at in 0..len {
                     let mut name = vec![b'x'; len];
                     name[at] = byte;
                     let allowed = byte != 0 && byte != b'/' && name != b".";
                     assert_eq!(Name::new(&name).is_ok(), allowed, "{name:?}");
+                    assert_eq!(is_short(&name, 0), allowed, "{name:?}");
+                    assert_eq!(is_short(&name, b'/'), allowed, "{name:?}");
                 }
             }
         }
         for name in [&b""[..], b".", b".."] {
             assert_eq!(Name::new(name), Err(Error::InvalidName), "{name:?}");
+            assert!(!is_short(name, 0) && !is_short(name, b'.'), "{name:?}");
         }
-        assert!(Name::new(b"...").is_ok());
+        assert!(
+            Name::new(b"...").is_ok() && is_short(b"...", 0) && is_short(b"x.", b'.') && is_short(b".x", 0)
+        );
         assert!(Name::new(&[b'n'; NAME_MAX_BYTES]).is_ok());
         assert_eq!(Name::new(&[b'n'; NAME_MAX_BYTES + 1]), Err(Error::NameTooLong));
     }

@@ -187,7 +187,7 @@ fn shown(xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> String {
 fn names(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
     with_open(fs, dir, |handle| {
         let mut names = Vec::new();
-        fs.readdir(handle, Cookie::default(), &mut |entry| {
+        fs.each_entry(handle, Cookie::default(), &mut |entry| {
             names.push(entry.name.bytes().to_vec());
             true
         })?;

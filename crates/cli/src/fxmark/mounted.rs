@@ -7,12 +7,15 @@ use crate::engines::{self, Locks};
 use crate::namespace;
 use crate::run::library;
 use crate::scratch::Scratch;
+use crate::variant::System;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use heddle_f2fs::F2fs;
 use heddle_fuse::{MountOptions, Mounted};
 use heddle_fxmark::{Need, Run, Target, Workload};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{Variant, Volume, format_region, inspect, mount, place};
 use heddle_pmem::{OpenOptions, Region};
+use heddle_vfs::FileSystem;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +26,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// `NAME+mount`.
-    Mount(Variant),
+    Mount(System),
     /// `heddle+bypass`.
     Bypass,
 }
@@ -31,15 +34,21 @@ pub enum Way {
 /// How a target of this name is mounted, if it is.
 pub fn way_of(target: &str) -> Option<Way> {
     match target.split_once('+')? {
-        (name, "mount") => Variant::from_name(name).map(Way::Mount),
+        (name, "mount") => System::from_name(name).map(Way::Mount),
         (name, "bypass") => Variant::from_name(name).filter(|v| *v == Variant::Heddle).map(|_| Way::Bypass),
         _ => None,
     }
 }
 
+/// What a mount shows.
+enum Image {
+    Nvm(Volume),
+    Flash(Arc<F2fs>),
+}
+
 /// Every mount of a benchmark; unmounted when dropped, the directory last.
 pub struct Mounts {
-    mounts: Vec<(Mounted, Volume, Option<Server>)>,
+    mounts: Vec<(Mounted, Image, Option<Server>)>,
     scratch: Scratch,
 }
 
@@ -52,10 +61,13 @@ impl Mounts {
     }
 
     /// A fresh image, mounted.
-    pub fn add(&mut self, variant: Variant, locks: Locks, need: &Need) -> Result<Target> {
-        let label = format!("{}+mount", variant.name());
-        let volume = engines::fresh(variant, locks, engines::image_bytes(need))?;
-        let path = self.serve(&label, volume, None, MountOptions::default())?;
+    pub fn add(&mut self, system: System, locks: Locks, need: &Need) -> Result<Target> {
+        let label = format!("{}+mount", system.name());
+        let image = match system {
+            System::Nvm(variant) => Image::Nvm(engines::fresh(variant, locks, engines::image_bytes(need))?),
+            System::Flash(variant) => Image::Flash(engines::fresh_flash(variant, need)?),
+        };
+        let path = self.serve(&label, image, None, MountOptions::default())?;
         Ok(Target::Directory { label, path })
     }
 
@@ -74,7 +86,7 @@ impl Mounts {
             ServerOptions { socket: Some(doors.join(place::socket_name(uuid))), ..ServerOptions::default() };
         let server = Server::start(&volume, &options)?;
         let how = MountOptions { source: image.display().to_string(), ..MountOptions::default() };
-        let path = self.serve(&name, volume, Some(server), how)?;
+        let path = self.serve(&name, Image::Nvm(volume), Some(server), how)?;
         let program = Bypassed { preload, doors, path, report: self.scratch.dir().join("report"), args };
         let run = move |workload, workers| program.run(workload, workers).map_err(|e| format!("{e:#}"));
         Ok(Target::Elsewhere { name, run: Arc::new(run) })
@@ -83,15 +95,19 @@ impl Mounts {
     fn serve(
         &mut self,
         label: &str,
-        volume: Volume,
+        image: Image,
         server: Option<Server>,
         how: MountOptions,
     ) -> Result<PathBuf> {
         let path = self.scratch.dir().join(label);
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &path, &how)?;
+        let fs: Arc<dyn FileSystem> = match &image {
+            Image::Nvm(volume) => Arc::new(volume.fs()),
+            Image::Flash(fs) => Arc::clone(fs) as Arc<dyn FileSystem>,
+        };
+        let mounted = heddle_fuse::mount(fs, &path, &how)?;
         self.scratch.has_mount(mounted.unmounter());
-        self.mounts.push((mounted, volume, server));
+        self.mounts.push((mounted, image, server));
         Ok(path)
     }
 }
@@ -148,11 +164,15 @@ fn served(report: &Path) -> Result<u64> {
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        for (mounted, volume, server) in self.mounts.drain(..) {
+        for (mounted, image, server) in self.mounts.drain(..) {
             // Unmounts, and returns when the engine is not in use any more.
             drop(mounted);
             drop(server);
-            volume.unmount();
+            match image {
+                Image::Nvm(volume) => volume.unmount(),
+                // What was measured stands, and the image goes.
+                Image::Flash(fs) => drop(fs),
+            }
         }
     }
 }

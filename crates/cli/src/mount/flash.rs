@@ -46,10 +46,16 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
     say_ready(args, options, &mounted, signals)?;
     let (ends, end) = mpsc::channel::<()>();
     let writer = Arc::clone(&fs);
+    let name = image.to_string();
     let keeper = std::thread::spawn(move || {
-        // An error stays, and is told by the next call that changes something.
+        let mut failed = false;
         while end.recv_timeout(CHECKPOINT_EVERY) == Err(RecvTimeoutError::Timeout) {
-            let _ = writer.checkpoint_if_changed();
+            // It stays, and every call that changes something says so too.
+            if let Err(error) = writer.checkpoint_if_changed()
+                && !std::mem::replace(&mut failed, true)
+            {
+                talk(&format!("{name}: {error}"));
+            }
         }
     });
     let served = ended(mounted.wait());

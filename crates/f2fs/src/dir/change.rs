@@ -41,18 +41,6 @@ impl<'a> SlotsMut<'a> {
         Some(SlotsMut { bitmap: &mut head[..bitmap], entries, names })
     }
 
-    /// Slots in a row that are free.
-    fn room(&self, slots: usize) -> Option<usize> {
-        let mut free = 0;
-        for slot in 0..self.entries.len() {
-            free = if bit_lsb(self.bitmap, slot) { 0 } else { free + 1 };
-            if free == slots {
-                return Some(slot + 1 - slots);
-            }
-        }
-        None
-    }
-
     fn put(&mut self, at: usize, name: &[u8], nid: Nid, kind: FileKind) {
         let name_bytes = U16::new(name.len() as u16);
         self.entries[at] =
@@ -63,9 +51,26 @@ impl<'a> SlotsMut<'a> {
 
     /// Puts it where there is room; false if there is none.
     fn add(&mut self, name: &[u8], nid: Nid, kind: FileKind) -> bool {
-        let room = self.room(slots_of(name));
-        room.map(|at| self.put(at, name, nid, kind)).is_some()
+        let at = room(self.bitmap, self.entries.len(), slots_of(name));
+        at.map(|at| self.put(at, name, nid, kind)).is_some()
     }
+}
+
+/// The first of `wanted` slots in a row that are free, of so many.
+fn room(bitmap: &[u8], slots: usize, wanted: usize) -> Option<usize> {
+    let (mut slot, mut free) = (0, 0);
+    while slot < slots {
+        if slot % 8 == 0 && bitmap.get(slot / 8) == Some(&0xff) {
+            (slot, free) = (slot + 8, 0);
+            continue;
+        }
+        free = if bit_lsb(bitmap, slot) { 0 } else { free + 1 };
+        slot += 1;
+        if free == wanted {
+            return Some(slot - wanted);
+        }
+    }
+    None
 }
 
 fn slots_of(name: &[u8]) -> usize {
@@ -121,18 +126,19 @@ impl Media {
         for level in 0..LEVELS_MAX {
             let (start, blocks) = bucket(hash(name), level, inode.block().dir_level);
             for page in (start..start + blocks).map(PageNo) {
+                // A full block is not to be written again.
+                let is_full = self.with_page(&inode, page, |block| {
+                    let block: &DentryBlock = zerocopy::transmute_ref!(block);
+                    room(&block.bitmap, DENTRY_SLOTS, slots_of(name)).is_none()
+                })?;
+                if is_full == Some(true) {
+                    continue;
+                }
                 let (_, is_new) = self.reserve(dir, page)?;
                 if is_new {
                     self.pages.put(dir, page, Box::new([0; BLOCK_BYTES]));
                 }
                 let added = std::cell::Cell::new(false);
-                let has_room = |block: &mut Block| SlotsMut::of_block(block).room(slots_of(name)).is_some();
-                // A full block is not to be written again.
-                let mut copy =
-                    self.page(&self.inode(dir)?, page)?.unwrap_or_else(|| Box::new([0; BLOCK_BYTES]));
-                if !has_room(&mut copy) {
-                    continue;
-                }
                 self.change_page(dir, page, |block| {
                     added.set(SlotsMut::of_block(block).add(name, nid, kind))
                 })?;
@@ -174,33 +180,6 @@ impl Media {
         Ok(())
     }
 
-    /// Where the entry of a name is: its page, if it does not stand inline, and slot.
-    fn find_entry(&self, inode: &Inode, name: &[u8]) -> Result<Option<(Option<PageNo>, usize)>> {
-        let place = std::cell::Cell::new(None);
-        let mut is_it = |entry: super::Entry<'_>| {
-            let same = entry.name == name;
-            if same {
-                place.set(Some(entry.place));
-            }
-            Ok(same)
-        };
-        if inode.has(inline_flag::DENTRY) {
-            Slots::inline(inode)?.each(0, &mut is_it)?;
-            return Ok(place.get().map(|slot| (None, slot as usize)));
-        }
-        for level in 0..levels(inode)? {
-            let (start, blocks) = bucket(hash(name), level, inode.block().dir_level);
-            for page in (start..start + blocks).map(PageNo) {
-                if let Some(block) = self.entries_of(inode, page)?
-                    && Slots::of_block(inode.nid, page, &block).each(0, &mut is_it)?
-                {
-                    return Ok(place.get().map(|at| (Some(page), at as usize % DENTRY_SLOTS)));
-                }
-            }
-        }
-        Ok(None)
-    }
-
     /// A name goes.
     pub(crate) fn remove_entry(&self, dir: Nid, name: &[u8]) -> Result<()> {
         self.change_entry(dir, name, |slots, at| {
@@ -217,8 +196,9 @@ impl Media {
 
     fn change_entry(&self, dir: Nid, name: &[u8], change: impl Fn(&mut SlotsMut<'_>, usize)) -> Result<()> {
         let inode = self.inode(dir)?;
-        let (page, slot) = self.find_entry(&inode, name)?.ok_or(Error::NotFound)?;
-        match page {
+        let found = self.find(&inode, name)?.ok_or(Error::NotFound)?;
+        let slot = found.place as usize % DENTRY_SLOTS;
+        match found.page {
             Some(page) => self.change_page(dir, page, |block| change(&mut SlotsMut::of_block(block), slot)),
             None => self.change_inode(dir, |block| {
                 if let Some(mut slots) = SlotsMut::inline(&inode, block) {
@@ -236,5 +216,27 @@ impl Media {
             Ok(!empty)
         })?;
         Ok(empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_the_first_run_of_free_slots_that_is_long_enough() {
+        let mut x = 1u64;
+        for _ in 0..2000 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let slots = 1 + (x >> 40) as usize % 40;
+            let ors = (x >> 60) as u32 % 4;
+            let mut bitmap: Vec<u8> = (0..slots.div_ceil(8)).map(|i| (x >> (7 * i)) as u8).collect();
+            bitmap.iter_mut().for_each(|byte| (0..ors).for_each(|n| *byte |= byte.rotate_left(n)));
+            for wanted in 1..=5 {
+                let free = |at: usize| (at..at + wanted).all(|slot| !bit_lsb(&bitmap, slot));
+                let first = (0..(slots + 1).saturating_sub(wanted)).find(|at| free(*at));
+                assert_eq!(room(&bitmap, slots, wanted), first, "{wanted} of {slots}: {bitmap:x?}");
+            }
+        }
     }
 }

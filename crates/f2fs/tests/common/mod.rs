@@ -124,7 +124,7 @@ pub fn listed(fs: &F2fs, path: &Path) -> BTreeSet<Vec<u8>> {
     let attr = resolve_nofollow(fs, &Cred::root(), path).unwrap();
     let handle = fs.open(&Cred::root(), attr.ino, OpenFlags::READ).unwrap();
     let mut names = BTreeSet::new();
-    fs.readdir(&handle, Default::default(), &mut |entry| {
+    fs.each_entry(&handle, Default::default(), &mut |entry| {
         assert!(names.insert(entry.name.bytes().to_vec()), "{}: twice", path.display());
         true
     })

@@ -82,7 +82,7 @@ pub fn kind(error: &impl std::fmt::Debug) -> String {
 fn names(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<(Vec<u8>, FileKind)>> {
     let handle = fs.open(&Cred::root(), dir, OpenFlags::READ)?;
     let mut names = Vec::new();
-    let done = fs.readdir(&handle, Cookie::default(), &mut |entry| {
+    let done = fs.each_entry(&handle, Cookie::default(), &mut |entry| {
         names.push((entry.name.bytes().to_vec(), entry.kind));
         names.len() < NAMES_MAX
     });

@@ -189,7 +189,7 @@ fn change(fs: &F2fs) -> usize {
             names.push(entry.name.bytes().to_vec());
             names.len() < 12
         };
-        let _ = fs.readdir(&dir, Cookie::default(), &mut keep);
+        let _ = fs.each_entry(&dir, Cookie::default(), &mut keep);
         fs.release(dir);
     }
     for (n, name) in names.iter().enumerate() {

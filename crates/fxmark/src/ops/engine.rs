@@ -7,7 +7,7 @@ use super::{Failure, Mode, Ops, Result, whole};
 use crate::page::Page;
 use crate::path::RelPath;
 use heddle_vfs::{
-    Cookie, Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr,
+    Cookie, Cred, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags, RenameMode, SetAttr,
 };
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -21,19 +21,13 @@ pub(crate) struct Engine {
 }
 
 /// An open directory with a batch of entries, as a C library's directory stream has one.
-pub(crate) struct Listing {
+pub(crate) struct Stream {
     handle: Handle,
-    /// Records of inode number, kind, name length and name.
-    batch: Vec<u8>,
-    at: usize,
+    batch: Listing,
+    /// Of the next entry in the batch.
+    place: usize,
     next: Cookie,
-    end: bool,
 }
-
-/// What glibc reads with one `getdents64`.
-const BATCH_BYTES: usize = 32 << 10;
-/// Inode number 8, kind 1, length 1.
-const RECORD_HEAD_BYTES: usize = 10;
 
 impl Engine {
     /// Calls as the user of this process.
@@ -63,43 +57,11 @@ impl Engine {
         Ok(self.fs.step(&self.cred, parent, name)?.0)
     }
 
-    fn fill(&self, dir: &mut Listing) -> heddle_vfs::Result<()> {
-        dir.batch.clear();
-        dir.at = 0;
-        let (batch, next) = (&mut dir.batch, &mut dir.next);
-        self.fs.readdir(&dir.handle, *next, &mut |entry| {
-            let name = entry.name.bytes();
-            if batch.len() + RECORD_HEAD_BYTES + name.len() > BATCH_BYTES {
-                return false;
-            }
-            let mut head = [0; RECORD_HEAD_BYTES];
-            head[..8].copy_from_slice(&entry.ino.0.to_ne_bytes());
-            head[8..].copy_from_slice(&[entry.kind as u8, name.len() as u8]);
-            batch.extend_from_slice(&head);
-            extend(batch, name);
-            *next = entry.next;
-            true
-        })?;
-        dir.end = batch.is_empty();
-        Ok(())
-    }
-}
-
-/// Appends a name. A short one is copied in two pieces that may overlap, since a call of memcpy takes as long as the rest of an entry.
-#[inline]
-fn extend(batch: &mut Vec<u8>, name: &[u8]) {
-    fn two<const N: usize>(batch: &mut Vec<u8>, name: &[u8]) {
-        let (Some(first), Some(last)) = (name.first_chunk::<N>(), name.last_chunk::<N>()) else { return };
-        batch.extend_from_slice(first);
-        batch.extend_from_slice(first);
-        let end = batch.len() - 2 * N + name.len();
-        batch[end - N..end].copy_from_slice(last);
-        batch.truncate(end);
-    }
-    match name.len() {
-        4..=8 => two::<4>(batch, name),
-        9..=16 => two::<8>(batch, name),
-        _ => batch.extend_from_slice(name),
+    /// Reads the next batch; false: there is none.
+    fn more(&self, dir: &mut Stream) -> Result<bool> {
+        dir.place = 0;
+        self.fs.readdir(&dir.handle, dir.next, &mut dir.batch).named("readdir")?;
+        Ok(!dir.batch.is_empty())
     }
 }
 
@@ -116,7 +78,7 @@ impl<T> Named<T> for heddle_vfs::Result<T> {
 
 impl Ops for Engine {
     type File = Handle;
-    type Dir = Listing;
+    type Dir = Stream;
 
     fn mkdir(&self, path: &RelPath) -> Result<()> {
         let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: b"" };
@@ -196,43 +158,31 @@ impl Ops for Engine {
         Ok(self.fs.getattr(file.ino).named("getattr")?.size_bytes)
     }
 
-    fn open_dir(&self, path: &RelPath) -> Result<Listing> {
+    fn open_dir(&self, path: &RelPath) -> Result<Stream> {
         let handle = self
             .find(path)
             .and_then(|ino| self.fs.open(&self.cred, ino, OpenFlags::READ))
             .named("opendir")?;
-        Ok(Listing {
-            handle,
-            batch: Vec::with_capacity(BATCH_BYTES),
-            at: 0,
-            next: Cookie::default(),
-            end: false,
-        })
+        Ok(Stream { handle, batch: Listing::default(), place: 0, next: Cookie::default() })
     }
 
     #[inline]
-    fn next_name<'d>(&self, dir: &'d mut Listing) -> Result<Option<&'d [u8]>> {
-        if dir.at == dir.batch.len() {
-            if !dir.end {
-                self.fill(dir).named("readdir")?;
-            }
-            if dir.end {
-                return Ok(None);
-            }
+    fn next_name<'d>(&self, dir: &'d mut Stream) -> Result<Option<&'d [u8]>> {
+        if dir.batch.is_behind(dir.place) && !self.more(dir)? {
+            return Ok(None);
         }
-        let name = dir.at + RECORD_HEAD_BYTES;
-        let len = usize::from(dir.batch[name - 1]);
-        dir.at = name + len;
-        Ok(Some(&dir.batch[name..name + len]))
+        let Some(entry) = dir.batch.next(&mut dir.place) else { return Ok(None) };
+        dir.next = entry.next;
+        Ok(Some(entry.name.bytes()))
     }
 
-    fn rewind(&self, dir: &mut Listing) -> Result<()> {
+    fn rewind(&self, dir: &mut Stream) -> Result<()> {
         dir.batch.clear();
-        (dir.at, dir.next, dir.end) = (0, Cookie::default(), false);
+        (dir.place, dir.next) = (0, Cookie::default());
         Ok(())
     }
 
-    fn close_dir(&self, dir: Listing) -> Result<()> {
+    fn close_dir(&self, dir: Stream) -> Result<()> {
         self.fs.release(dir.handle);
         Ok(())
     }

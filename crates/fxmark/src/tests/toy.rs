@@ -1,8 +1,8 @@
 //! A small in-memory file system to measure in tests, and one that misbehaves on purpose.
 
 use heddle_vfs::{
-    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags,
-    RangeOp, RenameMode, Result, SeekTarget, SetAttr, StatFs, Time,
+    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
+    OpenFlags, RangeOp, RenameMode, Result, SeekTarget, SetAttr, StatFs, Time,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -279,21 +279,12 @@ impl FileSystem for Toy {
         Err(Error::NotSupported("toy"))
     }
 
-    fn readdir(
-        &self,
-        handle: &Handle,
-        from: Cookie,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
+    fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
         let mut state = self.state();
         let hidden = if self.fault == Fault::HidesEntry { 3 } else { usize::MAX };
         let entries = state.dir(handle.ino)?.iter().enumerate().skip(from.0 as usize);
-        for (at, (name, (ino, kind))) in entries.filter(|(at, _)| *at != hidden) {
-            let name = Name::new(name)?;
-            if !emit(DirEntry { ino: Ino(*ino), kind: *kind, name, next: Cookie(at as u64 + 1) }) {
-                break;
-            }
-        }
-        Ok(())
+        listing.fill(entries.filter(|(at, _)| *at != hidden).map(|(at, (name, (ino, kind)))| {
+            Ok(DirEntry { ino: Ino(*ino), kind: *kind, name: Name::new(name)?, next: Cookie(at as u64 + 1) })
+        }))
     }
 }

@@ -112,6 +112,11 @@ impl Superblock {
         (self.epoch.get() <= MOUNTS_MAX && self.sequence.get() <= SEQUENCE_MAX).then_some(self)
     }
 
+    /// As the next mount writes it; `None`: it counts no further, with the unmount after it.
+    pub fn mounted(self) -> Option<Superblock> {
+        self.next(1).filter(|mounted| mounted.next(0).is_some())
+    }
+
     /// The bytes, checksum filled in.
     pub fn sealed(mut self) -> Superblock {
         self.crc = U32::new(self.sum());

@@ -127,6 +127,9 @@ catalogue! {
     14 SUPERBLOCK_TORN Note "superblock" "one copy of the superblock is half written"
         "A power cut came in a mount or an unmount; the other copy is whole and counts."
         "Nothing: the next mount writes both.";
+    15 WORN_OUT Error "superblock" "the image has no mount left"
+        "Its numbers count 4,194,303 mounts, and a repair counts as one: it mounts read-only."
+        "None: mount it read-only and copy what it holds to a new image.";
     20 SLOT_BIT Error "inode slot" "a flipped bit in an inode slot"
         "The checksum tells which bit."
         "Turns the bit back.";

@@ -135,6 +135,10 @@ pub fn read(name: &str, media: &Media<'_>) -> Result<Read, FsckError> {
         ));
         return Ok(Read { image: None, issues, fixes: Vec::new() });
     };
+    if newest.mounted().is_none() {
+        let what = format!("it has been mounted {} times", newest.epoch.get());
+        issues.push(issue(Code::WORN_OUT, 0, &what));
+    }
     let image = Image {
         superblock: newest,
         layout,

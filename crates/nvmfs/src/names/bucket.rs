@@ -21,7 +21,7 @@
 
 mod row;
 
-pub use row::{ENTRY_WORDS_MAX, HASH_BITS, Key, Line, Meaning, Named, Prepared, Row, Torn, entry_words};
+pub use row::{ENTRY_WORDS_MAX, HASH_BITS, Key, Meaning, Named, Prepared, Row, Torn, entry_words};
 
 use crate::core::Core;
 use crate::ids::Version;

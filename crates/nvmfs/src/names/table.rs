@@ -23,7 +23,7 @@ mod list;
 mod tests;
 
 pub use dead::{Logged, settle_dead};
-pub use list::{Batch, list};
+pub use list::list;
 
 use crate::core::{Core, no_memory};
 use crate::ids::Version;

@@ -66,7 +66,7 @@ fn two_mappings_of_one_arena_are_one_file_system() {
             }
             let root = fs.open(&cred, Ino::ROOT, OpenFlags::READ).unwrap();
             let mut names = 0;
-            fs.readdir(&root, Cookie(0), &mut |_| {
+            fs.each_entry(&root, Cookie(0), &mut |_| {
                 names += 1;
                 true
             })

@@ -4,7 +4,7 @@ use crate::common::{Short, each_variant, options};
 use crate::{DATA, Fate, IMAGE_BYTES, PAGE, SUPERBLOCK_BYTES, bytes_of, fate, image, refused};
 use heddle_nvmfs::format::page::{SLOTS, slot_pos};
 use heddle_nvmfs::format::superblock::MOUNTS_MAX;
-use heddle_nvmfs::fsck::survey;
+use heddle_nvmfs::fsck::{Code, Verdict, examine, survey};
 use heddle_nvmfs::{LogKind, MountOptions, VolumeError, format_region, mount};
 use heddle_pmem::Region;
 use heddle_vfs::testkit::Tree;
@@ -120,4 +120,36 @@ fn an_image_whose_numbers_are_used_up_is_read_only_and_one_beyond_them_is_damage
         let beyond = worn(&image, MOUNTS_MAX + 1);
         assert!(matches!(refused(&beyond), VolumeError::SuperblockDamaged { .. }), "{variant:?}");
     });
+}
+
+/// Found by the fuzzer's target `repair`: a repair took the last mount of an image, and a second look found nothing wrong.
+#[test]
+fn fsck_says_that_an_image_has_no_mount_left_also_where_it_is_the_repair_that_takes_it() {
+    each_variant(|variant| {
+        let (image, _) = image(variant);
+        let mut damaged = worn(&image, MOUNTS_MAX - 1);
+        damaged[SUPERBLOCK_BYTES + 100] = 1;
+        let mut left = damaged.clone();
+        let verdict = examined(&damaged);
+        for (block, words) in verdict.changes() {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            left[block.0 as usize * PAGE..][..PAGE].copy_from_slice(&bytes);
+        }
+        let says =
+            |verdict: &Verdict| verdict.issues.iter().map(|(issue, mended)| (issue.code, *mended)).collect();
+        let wanted: Vec<_> = vec![(Code::WORN_OUT, false), (Code::UNUSED_SPACE, true)];
+        let first: Vec<_> = says(&verdict);
+        assert_eq!(first, wanted, "{variant:?}");
+        for last in [left, worn(&image, MOUNTS_MAX)] {
+            assert!(matches!(refused(&last), VolumeError::WornOut { .. }), "{variant:?}");
+            let verdict = examined(&last);
+            let again: Vec<_> = says(&verdict);
+            assert_eq!((again, verdict.changes().count()), (vec![(Code::WORN_OUT, false)], 0), "{variant:?}");
+        }
+        assert_eq!(examined(&worn(&image, MOUNTS_MAX - 1)).found(), 0, "{variant:?}");
+    });
+}
+
+fn examined(image: &[u8]) -> Verdict {
+    examine("worn", &Region::simulated_from(image).0).unwrap()
 }

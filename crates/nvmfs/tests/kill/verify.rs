@@ -112,7 +112,7 @@ fn list(fs: &NvmFs, text: &str) -> Result<BTreeSet<u64>, String> {
     let Some(handle) = open(fs, text)? else { return Ok(BTreeSet::new()) };
     let mut numbers = BTreeSet::new();
     let mut wrong = None;
-    let read = fs.readdir(&handle, Cookie::default(), &mut |entry| {
+    let read = fs.each_entry(&handle, Cookie::default(), &mut |entry| {
         let name = String::from_utf8_lossy(entry.name.bytes()).into_owned();
         match name.parse() {
             Ok(number) if numbers.insert(number) => {}

@@ -111,7 +111,7 @@ fn programs(dice: &mut Dice, mix: Mix) -> (Option<Place>, [Vec<Op>; 3]) {
 fn listed(fs: &NvmFs, dir: Ino) -> BTreeSet<String> {
     let handle = fs.open(&root(), dir, OpenFlags::READ).unwrap();
     let mut names = BTreeSet::new();
-    fs.readdir(&handle, Cookie::default(), &mut |entry| {
+    fs.each_entry(&handle, Cookie::default(), &mut |entry| {
         let fresh = names.insert(String::from_utf8(entry.name.bytes().to_vec()).unwrap());
         assert!(fresh, "a name is listed twice");
         true

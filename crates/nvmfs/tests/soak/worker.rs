@@ -124,7 +124,7 @@ impl Worker {
         let dir = self.below(2) as usize;
         let handle = fs.open(&root(), self.dirs[dir], OpenFlags::READ)?;
         let mut names = Vec::new();
-        let listed = fs.readdir(&handle, Cookie::default(), &mut |entry| {
+        let listed = fs.each_entry(&handle, Cookie::default(), &mut |entry| {
             names.push(String::from_utf8_lossy(entry.name.bytes()).into_owned());
             true
         });
@@ -241,7 +241,7 @@ impl Worker {
         for dir in 0..2 {
             let mut count = 0;
             let handle = fs.open(&root(), self.dirs[dir], OpenFlags::READ).ok()?;
-            let listed = fs.readdir(&handle, Cookie::default(), &mut |_| {
+            let listed = fs.each_entry(&handle, Cookie::default(), &mut |_| {
                 count += 1;
                 true
             });

@@ -453,26 +453,19 @@ impl FileSystem for LinuxFs {
         rustix::fs::seek(self.file(handle)?.as_fd(), from).map_err(raw)
     }
 
-    fn readdir(
-        &self,
-        handle: &Handle,
-        _from: Cookie,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
+    fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
         let file = self.file(handle)?;
         if !file.metadata().map_err(std_error)?.is_dir() {
             return Err(Error::NotDirectory);
         }
-        for entry in std::fs::read_dir(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(std_error)? {
+        listing.clear();
+        let entries = std::fs::read_dir(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(std_error)?;
+        for (entry, next) in entries.zip(1..).skip(from.0 as usize) {
             let entry = entry.map_err(std_error)?;
             let meta = entry.metadata().map_err(std_error)?;
             let (name, kind) = (entry.file_name(), kind_of(meta.mode()).ok_or(Error::Stale)?);
-            if !emit(DirEntry {
-                ino: Ino(meta.ino()),
-                kind,
-                name: Name::new(name.as_bytes())?,
-                next: Cookie(1),
-            }) {
+            let name = Name::new(name.as_bytes())?;
+            if !listing.push(&DirEntry { ino: Ino(meta.ino()), kind, name, next: Cookie(next) }) {
                 break;
             }
         }

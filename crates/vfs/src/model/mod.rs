@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{
-    Attr, Cookie, Cred, DirEntry, Error, FileSystem, Handle, Ino, NAME_MAX_BYTES, Name, NewNode, OpenFlags,
+    Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Listing, NAME_MAX_BYTES, Name, NewNode, OpenFlags,
     Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, Time, XattrName,
 };
 use inode::{Body, Directory, Inode};
@@ -267,12 +267,7 @@ impl FileSystem for ModelFs {
         self.state().seek(handle, target, offset)
     }
 
-    fn readdir(
-        &self,
-        handle: &Handle,
-        from: Cookie,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        self.state().readdir(handle, from, emit)
+    fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
+        self.state().readdir(handle, from, listing)
     }
 }

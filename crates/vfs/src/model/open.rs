@@ -3,8 +3,8 @@
 use super::State;
 use super::content::end_of;
 use crate::{
-    Cookie, Cred, DirEntry, Error, FileKind, Handle, Ino, Name, OpenFlags, Permission, RangeOp, Result,
-    SeekTarget, Time,
+    Cookie, Cred, DirEntry, Error, FileKind, Handle, Ino, Listing, Name, OpenFlags, Permission, RangeOp,
+    Result, SeekTarget, Time,
 };
 
 impl State {
@@ -122,22 +122,13 @@ impl State {
         }
     }
 
-    pub(super) fn readdir(
-        &self,
-        handle: &Handle,
-        from: Cookie,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
+    pub(super) fn readdir(&self, handle: &Handle, from: Cookie, listing: &mut Listing) -> Result<()> {
         let ino = self.opened(handle)?;
         let directory = self.inode(ino)?.dir()?;
         let mut entries: Vec<_> = directory.entries.iter().filter(|(_, entry)| entry.cookie > from).collect();
         entries.sort_by_key(|(_, entry)| entry.cookie);
-        for (name, entry) in entries {
-            let name = Name::new(name)?;
-            if !emit(DirEntry { ino: entry.ino, kind: entry.kind, name, next: entry.cookie }) {
-                break;
-            }
-        }
-        Ok(())
+        listing.fill(entries.into_iter().map(|(name, entry)| {
+            Ok(DirEntry { ino: entry.ino, kind: entry.kind, name: Name::new(name)?, next: entry.cookie })
+        }))
     }
 }

@@ -95,7 +95,7 @@ fn places_in_a_directory_survive_changes() {
     let dir = fs.open(&root(), Ino::ROOT, OpenFlags::READ).unwrap();
     let list = |from: Cookie, count: usize| {
         let mut seen = Vec::new();
-        fs.readdir(&dir, from, &mut |entry| {
+        fs.each_entry(&dir, from, &mut |entry| {
             seen.push((String::from_utf8_lossy(entry.name.bytes()).into_owned(), entry.next));
             seen.len() < count
         })

@@ -447,7 +447,7 @@ fn on_name(fs: &dyn FileSystem, cred: &Cred, act: &Act) -> Result<Outcome> {
         Act::ReadDir { path } => {
             let handle = fs.open(cred, path::resolve(fs, cred, path)?.ino, OpenFlags::READ)?;
             let mut entries = BTreeMap::new();
-            let read = fs.readdir(&handle, Cookie::default(), &mut |entry| {
+            let read = fs.each_entry(&handle, Cookie::default(), &mut |entry| {
                 entries.insert(entry.name.bytes().to_vec(), entry.kind);
                 true
             });

@@ -8,16 +8,15 @@ use crate::core::Core;
 use crate::ids::{InodeId, Version};
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
-use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, word_of};
+use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, ShortName, word_of};
 use std::sync::atomic::Ordering::Relaxed;
-use zerocopy::IntoBytes;
 
 /// Bits of a hash.
 pub const HASH_BITS: u32 = 63;
 
 pub const HEADER_WORDS: usize = 5;
 /// An entry has at least a line, so that a name of 24 bytes is found in one, and checked in one step.
-const ENTRY_WORDS_MIN: usize = 8;
+const ENTRY_WORDS_MIN: usize = HEADER_WORDS + ShortName::WORDS;
 pub const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
 
 /// Words of the entry of a name of so many bytes.
@@ -54,13 +53,13 @@ impl Meaning {
     /// The inode.
     #[inline(always)]
     pub fn ino(self) -> Ino {
-        Ino(self.0[0] & ((1 << 40) - 1))
+        ino(self.0[0])
     }
 
     /// Its kind; `None` if what was read makes no sense.
     #[inline(always)]
     pub fn kind(self) -> Option<FileKind> {
-        FileKind::from_raw((self.0[0] >> 40 & 0xf) as u8)
+        kind(self.0[0])
     }
 
     /// All of it.
@@ -124,7 +123,17 @@ fn set_meaning(words: &[AtomicU64], len: usize, to: &Named) {
     words[4].store(to.version.0, Relaxed); // ORDERING: Relaxed, as above.
 }
 
-#[inline]
+#[inline(always)]
+fn ino(packed: u64) -> Ino {
+    Ino(packed & ((1 << 40) - 1))
+}
+
+#[inline(always)]
+fn kind(packed: u64) -> Option<FileKind> {
+    FileKind::from_raw((packed >> 40 & 0xf) as u8)
+}
+
+#[inline(always)]
 fn len(packed: u64) -> usize {
     (packed >> 48 & 0xff) as usize
 }
@@ -226,66 +235,22 @@ impl<'c> Row<'c> {
         Ok(words.iter().zip(key.words()).all(|(word, want)| word.load(Relaxed) == want))
     }
 
-    /// Its first line.
-    #[inline]
-    pub fn line(&self) -> Line {
-        let mut words: [u64; ENTRY_WORDS_MIN] = std::array::from_fn(|i| self.word(i));
-        words[HEADER_WORDS..].iter_mut().for_each(|word| *word = word.to_le());
-        Line(words)
+    /// All that a listing says of it, if its name is one of 24 bytes at most, and it makes sense.
+    #[inline(always)]
+    pub fn short(&self) -> Option<(Ino, FileKind, ShortName)> {
+        let packed = self.word(2);
+        let name = ShortName::new(std::array::from_fn(|i| self.word(HEADER_WORDS + i)), len(packed))?;
+        Some((ino(packed), kind(packed)?, name))
     }
 
-    /// Appends the name to `out`; its length.
-    pub fn copy_name(&self, core: &'c Core, out: &mut Vec<u8>) -> Result<usize, Torn> {
+    /// Copies the name to where there is room for it.
+    pub fn copy_name<'b>(&self, core: &'c Core, to: &'b mut [u8; NAME_MAX_BYTES]) -> Result<&'b [u8], Torn> {
         let len = self.len();
-        let start = out.len();
-        for word in self.name_words(core)? {
+        for (word, to) in self.name_words(core)?.iter().zip(to[..len].chunks_mut(8)) {
             // ORDERING: Relaxed, as `word`.
-            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+            to.copy_from_slice(&word.load(Relaxed).to_le_bytes()[..to.len()]);
         }
-        out.truncate(start + len);
-        if len == 0 { Err(Torn) } else { Ok(len) }
-    }
-}
-
-/// Copy of an entry's first line.
-#[derive(Clone, Copy)]
-pub struct Line([u64; ENTRY_WORDS_MIN]);
-
-impl Line {
-    /// See [`Row::hash`].
-    #[inline]
-    pub fn hash(&self) -> u64 {
-        self.0[1]
-    }
-
-    /// See [`Row::meaning`].
-    #[inline]
-    pub fn meaning(&self) -> Meaning {
-        Meaning([self.0[2], self.0[3], self.0[4]])
-    }
-
-    /// Length of the name, in bytes.
-    #[inline]
-    pub fn len(&self) -> usize {
-        len(self.0[2])
-    }
-
-    /// A word for who has the copy: that of the link, which leads nowhere from here.
-    #[inline]
-    pub fn note(&mut self) -> &mut u64 {
-        &mut self.0[0]
-    }
-
-    /// What was noted.
-    #[inline]
-    pub fn noted(&self) -> u64 {
-        self.0[0]
-    }
-
-    /// The name; `None`: it is too long for a line.
-    #[inline]
-    pub fn name(&self) -> Option<&[u8]> {
-        self.0[HEADER_WORDS..].as_bytes().get(..self.len())
+        Ok(&to[..len])
     }
 }
 

@@ -7,99 +7,56 @@
 use super::{Seen, Table, read};
 use crate::core::Core;
 use crate::inode::InodeRef;
-use crate::names::bucket::{HASH_BITS, Line, Link, Row, SLOTS, Word};
-use heddle_vfs::Result;
+use crate::names::bucket::{HASH_BITS, Link, Row, SLOTS, Torn, Word};
+use heddle_vfs::{Cookie, DirEntry, Listing, NAME_MAX_BYTES, Name, Result};
 
 /// Buckets that are read at one go.
 const STRETCH: usize = 16;
 
-/// Entries that were read, in the order of the hash.
-#[derive(Default)]
-pub struct Batch {
-    /// The entries.
-    pub entries: Vec<Listed>,
-    /// Names that are too long for an entry's line, one after the other.
-    long: Vec<u8>,
-}
+/// Where reading goes on; `None`: the listing is full, or the directory ends.
+type Next = Option<u64>;
 
-/// One of them. A long name's place is noted in the line.
-#[derive(Clone, Copy)]
-pub struct Listed(pub Line);
-
-impl Listed {
-    /// Its place in the order of reading.
-    #[inline]
-    pub fn hash(&self) -> u64 {
-        self.0.hash()
-    }
-}
-
-impl Batch {
-    /// Forgets them.
-    pub fn clear(&mut self) {
-        self.cut((0, 0));
-    }
-
-    /// Its name. Of no bytes, if the entry makes no sense.
-    #[inline]
-    pub fn name<'b>(&'b self, entry: &'b Listed) -> &'b [u8] {
-        match entry.0.name() {
-            Some(name) => name,
-            None => &self.long[entry.0.noted() as usize..][..entry.0.len()],
-        }
-    }
-
-    fn mark(&self) -> (usize, usize) {
-        (self.entries.len(), self.long.len())
-    }
-
-    /// Forgets what came since that mark.
-    fn cut(&mut self, mark: (usize, usize)) {
-        self.entries.truncate(mark.0);
-        self.long.truncate(mark.1);
-    }
-
-    #[inline(always)]
-    fn push(&mut self, core: &Core, row: Row<'_>) -> Seen<()> {
-        let mut line = row.line();
-        if line.name().is_none() {
-            *line.note() = self.long.len() as u64;
-            // The row may have changed since: the name is as long as the line says, or nothing of it counts.
-            let start = self.long.len();
-            row.copy_name(core, &mut self.long)?;
-            self.long.resize(start + line.len(), 0);
-        }
-        self.entries.push(Listed(line));
-        Ok(())
-    }
-}
-
-/// Reads at least `max` entries whose hash is at least `from`, or to the end, in the order of the hash; entries of one hash are
-/// not split.
-pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, max: usize, batch: &mut Batch) -> Result<()> {
+/// Fills a listing with the entries whose hash is at least `from`, in the order of the hash. A cookie is the least hash that is still to
+/// come.
+pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, listing: &mut Listing) -> Result<()> {
+    listing.clear();
     let mut at = from;
-    while at >> HASH_BITS == 0 && batch.entries.len() < max {
-        let mark = batch.mark();
-        let end = match stretch(core, dir, at, batch) {
-            Some(end) => Some(end),
-            None => bucket(core, dir, at, mark, batch)?,
+    while at >> HASH_BITS == 0 {
+        let before = listing.mark();
+        let next = match stretch(core, dir, at, listing) {
+            Some(next) => next,
+            None => {
+                let seen = read(core, dir, at, |table, bucket| {
+                    listing.cut(before);
+                    let mut rows = Vec::new();
+                    bucket.each(core, |row| {
+                        rows.push((row.hash(), row));
+                        Ok(())
+                    })?;
+                    let full = push_all(core, at, rows, listing)?;
+                    Ok((!full).then(|| end(table, table.index(at) + 1)))
+                })?;
+                if seen.is_none() {
+                    // The directory is dead: what was read of it on the way counts nothing.
+                    listing.cut(before);
+                }
+                seen.flatten()
+            }
         };
-        let Some(end) = end else {
-            batch.cut(mark);
-            return Ok(());
-        };
-        let new = &mut batch.entries[mark.0..];
-        if !new.is_sorted_by_key(Listed::hash) {
-            new.sort_unstable_by_key(Listed::hash);
-        }
-        at = end;
+        let Some(next) = next else { return Ok(()) };
+        at = next;
     }
     Ok(())
 }
 
-/// Reads the entries of some buckets, from the one of hash `at` on; where the next one begins. `None`: what was read is worth nothing.
+/// The hash at which a bucket begins.
+fn end(table: &Table<'_>, bucket: usize) -> u64 {
+    (bucket as u64) << (HASH_BITS - table.bits())
+}
+
+/// Reads the entries of some buckets, from the one of hash `at` on. `None`: the listing holds nothing that counts from then on.
 #[inline]
-fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, batch: &mut Batch) -> Option<u64> {
+fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Option<Next> {
     let table = Table::of(core, dir)?;
     let first = table.index(at);
     let mut words = [Word::default(); STRETCH];
@@ -119,30 +76,56 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, batch: &mut Batch) -> Option
         return None;
     }
     links[..entries].iter().for_each(|link| link.prefetch(core));
-    batch.entries.reserve(entries);
+    let (mut least, mut full) = (at, false);
     for link in &links[..entries] {
         let row = link.follow(core).ok()?;
-        if row.hash() >= at {
-            batch.push(core, row).ok()?;
+        let hash = row.hash();
+        if hash < at {
+            continue;
+        }
+        // Two of one slot's bits need not be in order, and those of one hash share a cookie: both are seldom.
+        if hash < least {
+            return None;
+        }
+        least = hash.wrapping_add(1);
+        if !push(core, row, least, listing).ok()? {
+            full = true;
+            break;
         }
     }
     let read = table.buckets[first..].iter().zip(&words[..buckets]);
     let same = read.fold(true, |same, (bucket, word)| same & bucket.still(*word));
-    (same && table.current()).then(|| ((first + buckets) as u64) << (HASH_BITS - table.bits()))
+    (same && table.current()).then(|| (!full).then(|| end(&table, first + buckets)))
 }
 
-/// The same of one bucket, whatever it takes. `None`: the directory is dead.
-#[cold]
-fn bucket(
-    core: &Core,
-    dir: InodeRef<'_>,
-    at: u64,
-    mark: (usize, usize),
-    batch: &mut Batch,
-) -> Result<Option<u64>> {
-    read(core, dir, at, |table, bucket| {
-        batch.cut(mark);
-        bucket.each(core, |row| if row.hash() < at { Ok(()) } else { batch.push(core, row) })?;
-        Ok((table.index(at) as u64 + 1) << (HASH_BITS - table.bits()))
-    })
+/// Adds those of a bucket's entries whose hash is at least `at`. Is the listing full?
+fn push_all(core: &Core, at: u64, mut rows: Vec<(u64, Row<'_>)>, listing: &mut Listing) -> Seen<bool> {
+    rows.retain(|(hash, _)| *hash >= at);
+    rows.sort_unstable_by_key(|(hash, _)| *hash);
+    for (i, (hash, row)) in rows.iter().enumerate() {
+        // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
+        let next_same = rows.get(i + 1).is_some_and(|(next, _)| next == hash);
+        if !push(core, *row, hash.wrapping_add(u64::from(!next_same)), listing)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Adds an entry; false: there is no room for it.
+#[inline(always)]
+fn push(core: &Core, row: Row<'_>, next: u64, listing: &mut Listing) -> Seen<bool> {
+    match row.short() {
+        Some((ino, kind, name)) => Ok(listing.push_short(ino, kind, name, Cookie(next))),
+        None => push_long(core, row, next, listing),
+    }
+}
+
+#[inline(never)]
+fn push_long(core: &Core, row: Row<'_>, next: u64, listing: &mut Listing) -> Seen<bool> {
+    let meaning = row.meaning();
+    let mut bytes = [0; NAME_MAX_BYTES];
+    let name = Name::new(row.copy_name(core, &mut bytes)?).map_err(|_| Torn)?;
+    let kind = meaning.kind().ok_or(Torn)?;
+    Ok(listing.push(&DirEntry { ino: meaning.ino(), kind, name, next: Cookie(next) }))
 }

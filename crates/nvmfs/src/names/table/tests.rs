@@ -1,12 +1,13 @@
 //! When a directory's table grows.
 
-use super::{Batch, CROWD, SLOTS, Table, key, list};
+use super::{CROWD, SLOTS, Table, key, list};
 use crate::fs::NvmFs;
+use crate::inode::InodeRef;
 use crate::names::bucket::HASH_BITS;
 use crate::variant::Variant;
 use crate::volume::{MountOptions, format, mount};
 use heddle_pmem::Region;
-use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
+use heddle_vfs::{Cred, FileSystem, Ino, Listing, Name, OpenFlags};
 
 fn make(fs: &NvmFs, name: &str) {
     let name = Name::new(name.as_bytes()).unwrap();
@@ -55,6 +56,13 @@ fn a_crowded_bucket_among_empty_ones_makes_no_table_grow_and_full_ones_do() {
 }
 
 /// From every place on, also one within a bucket, and with names of all lengths side by side.
+/// What one call lists: cookies and names.
+fn listed(fs: &NvmFs, dir: InodeRef<'_>, from: u64, room: usize) -> Vec<(u64, Vec<u8>)> {
+    let mut listing = Listing::with_room(room);
+    list(&fs.core, dir, from, &mut listing).unwrap();
+    listing.entries().map(|entry| (entry.next.0, entry.name.bytes().to_vec())).collect()
+}
+
 #[test]
 fn a_directory_is_listed_from_any_place_on_in_the_order_of_the_hash() {
     let region = Region::anonymous(64 << 20).unwrap();
@@ -72,11 +80,21 @@ fn a_directory_is_listed_from_any_place_on_in_the_order_of_the_hash() {
         expected.iter().flat_map(|(hash, _)| [*hash, hash + 1]).chain([0, (1 << HASH_BITS) - 1]).collect();
     places.dedup();
     for from in places {
-        let mut batch = Batch::default();
-        list(&fs.core, dir, from, usize::MAX, &mut batch).unwrap();
-        let listed = batch.entries.iter().map(|entry| (entry.hash(), batch.name(entry)));
+        let listed = listed(&fs, dir, from, 1 << 20);
+        let listed = listed.iter().map(|(next, name)| (next - 1, &name[..]));
         let rest = expected.iter().filter(|(hash, _)| *hash >= from).copied();
         assert!(listed.eq(rest), "from {from:#x}");
+    }
+    for room in [0, 300, 1000] {
+        let (mut at, mut all) = (0, Vec::new());
+        while let pieces = listed(&fs, dir, at, room)
+            && let Some((next, _)) = pieces.last()
+        {
+            at = *next;
+            all.extend(pieces);
+        }
+        let all = all.iter().map(|(next, name)| (next - 1, &name[..]));
+        assert!(all.eq(expected.iter().copied()), "with room for {room} bytes");
     }
     drop(fs);
     volume.unmount();

@@ -1,0 +1,262 @@
+//! Calls that are played on an image whose device notes what it is given, the images that a cut leaves, and what may be on them.
+
+use crate::common::Image;
+use heddle_f2fs::{BlockAddr, F2fs, Traffic};
+use heddle_vfs::testkit::Tree;
+use heddle_vfs::{
+    Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RangeOp, RenameMode, SetAttr,
+    SetXattr, XattrName,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+pub const BLOCK: usize = 4096;
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// After a call.
+pub struct Moment {
+    /// What the device had been given then.
+    pub traffic: usize,
+    pub tree: Tree,
+    /// Paths of directories.
+    pub dirs: HashMap<Ino, Vec<u8>>,
+    pub durable: Durable,
+    /// What was to be durable is: the call has not failed.
+    pub returned: bool,
+}
+
+/// What a call has made durable.
+#[derive(Clone, PartialEq)]
+pub enum Durable {
+    Nothing,
+    Everything,
+    /// The file of this name in a directory. That the directory has another name now is not durable by it.
+    File(Ino, Vec<u8>),
+}
+
+/// The path of a directory.
+pub fn path_of(fs: &F2fs, dir: Ino) -> Vec<u8> {
+    if dir == Ino::ROOT {
+        return Vec::new();
+    }
+    let above = fs.parent(dir).unwrap();
+    let handle = fs.open(&Cred::root(), above, OpenFlags::READ).unwrap();
+    let mut path = path_of(fs, above);
+    let mut found = false;
+    fs.each_entry(&handle, Default::default(), &mut |entry| {
+        if entry.ino == dir {
+            path.extend([b"/", entry.name.bytes()].concat());
+            found = true;
+        }
+        !found
+    })
+    .unwrap();
+    fs.release(handle);
+    assert!(found);
+    path
+}
+
+/// A list of calls on a few names; errors are as good as anything. It ends early when a device that is to fail has failed half-way through
+/// one, and the state of half a call is no moment.
+pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
+    let root = Cred::root();
+    let text = |random: &mut Random| format!("name {}", random.below(5));
+    let mut dirs = vec![Ino::ROOT];
+    let mut moments = Vec::new();
+    let open = |dir: Ino, name: Name<'_>| -> Option<Handle> {
+        let attr = fs.lookup(&root, dir, name).ok()?;
+        // Only whole pages go past memory.
+        fs.open(&root, attr.ino, OpenFlags { direct: true, ..OpenFlags::READ_WRITE }).ok()
+    };
+    let pack = fs.info().geometry.checkpoint.0;
+    let has_checkpoint = |traffic: &[Traffic]| {
+        let is = |t: &Traffic| matches!(t, Traffic::Write(addr, _) if (pack..pack + 1024).contains(&addr.0));
+        traffic.iter().any(is)
+    };
+    for _ in 0..calls {
+        let before = fs.traffic().len();
+        fs.set_faults(|faults| faults.paused = false);
+        let dir = dirs[random.below(dirs.len() as u64) as usize];
+        let (one, other) = (text(random), text(random));
+        let (one, other) = (Name::new(one.as_bytes()).unwrap(), Name::new(other.as_bytes()).unwrap());
+        let (mut durable, mut returned) = (Durable::Nothing, true);
+        match random.below(14) {
+            0 | 1 => {
+                if let Ok((_, file)) = fs.create(&root, dir, one, 0o644, OpenFlags::READ_WRITE) {
+                    fs.release(file);
+                }
+            }
+            2 => {
+                let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
+                dirs.extend(fs.make(&root, dir, one, node).map(|attr| attr.ino));
+            }
+            3 => {
+                let node = NewNode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target: b"there" };
+                let _ = fs.make(&root, dir, one, node);
+            }
+            4 => drop(fs.unlink(&root, dir, one)),
+            5 => drop(fs.rmdir(&root, dir, one)),
+            6 => drop(fs.rename(
+                &root,
+                dir,
+                one,
+                dirs[random.below(dirs.len() as u64) as usize],
+                other,
+                RenameMode::Replace,
+            )),
+            7 => drop(fs.lookup(&root, dir, one).and_then(|attr| fs.link(&root, attr.ino, dir, other))),
+            8..=11 => {
+                if let Some(file) = open(dir, one) {
+                    // Now and then behind what the inode leads to by itself.
+                    let room = [20, 20, 20, 23][random.below(4) as usize];
+                    let (at, len) = (random.below(1 << room), 1 + random.below(20_000));
+                    let whole = vec![random.below(255) as u8 + 1; BLOCK * (1 + random.below(5) as usize)];
+                    let _ = match random.below(6) {
+                        0 => fs
+                            .setattr(
+                                &root,
+                                file.ino,
+                                Some(&file),
+                                &SetAttr { size_bytes: Some(at), ..SetAttr::default() },
+                            )
+                            .map(drop),
+                        1 => fs.fallocate(&file, RangeOp::Punch, at, len),
+                        2 | 3 => fs.write(&file, at / BLOCK as u64 * BLOCK as u64, &whole).map(drop),
+                        4 => fs.append(&file, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
+                        _ => fs.write(&file, at, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
+                    };
+                    if random.below(2) == 0 && !fs.has_failed() {
+                        returned = fs.fsync(&file, false).is_ok();
+                        // A name of several is as good as any, and then it was a checkpoint.
+                        durable = Durable::File(dir, one.bytes().to_vec());
+                    }
+                    fs.release(file);
+                }
+            }
+            12 => {
+                let value = vec![3; random.below(600) as usize];
+                let name = XattrName::new(b"user.x").unwrap();
+                let _ = fs
+                    .lookup(&root, dir, one)
+                    .and_then(|attr| fs.setxattr(&root, attr.ino, name, &value, SetXattr::Any));
+            }
+            _ => {
+                returned = fs.sync().is_ok();
+                durable = Durable::Everything;
+            }
+        }
+        fs.set_faults(|faults| faults.paused = true);
+        if fs.has_failed() && durable == Durable::Nothing {
+            break;
+        }
+        let traffic = fs.traffic();
+        if durable != Durable::Nothing && has_checkpoint(&traffic[before..]) {
+            durable = Durable::Everything;
+        }
+        let lives = dirs.iter().filter(|dir| fs.getattr(**dir).is_ok());
+        let paths = lives.map(|dir| (*dir, path_of(fs, *dir))).collect();
+        let tree = Tree::of(fs).unwrap();
+        moments.push(Moment { traffic: traffic.len(), tree, dirs: paths, durable, returned });
+        if fs.has_failed() {
+            break;
+        }
+    }
+    moments
+}
+
+/// The blocks of an image that hold something.
+pub fn blocks_of(path: &Path) -> BTreeMap<u32, Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
+    let all = bytes.chunks(BLOCK).enumerate();
+    all.filter(|(_, block)| block.iter().any(|b| *b != 0))
+        .map(|(n, block)| (n as u32, block.to_vec()))
+        .collect()
+}
+
+/// Puts a write onto an image, or only its first bytes.
+fn put(image: &mut BTreeMap<u32, Vec<u8>>, (addr, bytes): (BlockAddr, &[u8]), len: usize) {
+    for (n, block) in bytes.chunks(BLOCK).enumerate() {
+        let slot = image.entry(addr.0 + n as u32).or_insert_with(|| vec![0; BLOCK]);
+        let part = len.saturating_sub(n * BLOCK).min(BLOCK);
+        slot[..part].copy_from_slice(&block[..part]);
+    }
+}
+
+/// The image that a cut leaves after so much traffic.
+pub fn cut(
+    base: &BTreeMap<u32, Vec<u8>>,
+    traffic: &[Traffic],
+    random: &mut Random,
+) -> BTreeMap<u32, Vec<u8>> {
+    let mut image = base.clone();
+    // None of the rest, all of it, or some.
+    let mode = random.below(4);
+    for (n, one) in traffic.iter().enumerate() {
+        let (Traffic::Write(addr, bytes) | Traffic::FailedWrite(addr, bytes)) = one else { continue };
+        // A flush that fails leaves what it was to flush to chance, also if a later one does not.
+        let mut flushes = traffic[n..].iter().filter(|t| matches!(t, Traffic::Flush | Traffic::FailedFlush));
+        let is_flushed = matches!((one, flushes.next()), (Traffic::Write(..), Some(Traffic::Flush)));
+        let len = match mode {
+            _ if is_flushed => bytes.len(),
+            0 => 0,
+            1 => bytes.len(),
+            _ => [0, bytes.len(), 512 * random.below(bytes.len() as u64 / 512) as usize]
+                [random.below(3) as usize],
+        };
+        put(&mut image, (*addr, bytes), len);
+    }
+    image
+}
+
+/// An image of these blocks.
+pub fn put_down(blocks: &BTreeMap<u32, Vec<u8>>) -> Image {
+    let left = Image::empty(64, &[]).unwrap();
+    let file = File::options().write(true).open(&left.path).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(64 << 20).unwrap();
+    for (n, block) in blocks {
+        file.write_all_at(block, u64::from(*n) * BLOCK as u64).unwrap();
+    }
+    left
+}
+
+/// What may be there after a cut: what a checkpoint had at an instant not before the last sync, and of files that were fsynced since what
+/// they had then; the fsync that was cut off counts or does not.
+pub fn may_be(start: &Tree, moments: &[Moment], at: usize) -> Vec<Tree> {
+    let is_acknowledged = |m: &Moment| m.durable == Durable::Everything && m.returned && m.traffic <= at;
+    let acknowledged = moments.iter().rposition(is_acknowledged);
+    let running = moments.iter().position(|m| m.traffic > at).unwrap_or(moments.len() - 1);
+    let mut trees = Vec::new();
+    let first = acknowledged.map_or(0, |n| n + 1);
+    for next in first..=running + 1 {
+        let base = next.checked_sub(1).map(|n| &moments[n]);
+        let mut tree = base.map_or(start, |moment| &moment.tree).clone();
+        let path = |dirs: Option<&HashMap<Ino, Vec<u8>>>, dir: Ino, name: &[u8]| {
+            let above = dirs.and_then(|dirs| dirs.get(&dir)).map_or(&[][..], |path| path);
+            [above, b"/", name].concat()
+        };
+        for moment in &moments[next.min(running)..=running] {
+            if let Durable::File(dir, name) = &moment.durable {
+                if moment.traffic > at || !moment.returned {
+                    trees.push(tree.clone());
+                }
+                let at = path(base.map(|moment| &moment.dirs), *dir, name);
+                let mut file = moment.tree.nodes[&path(Some(&moment.dirs), *dir, name)].clone();
+                file.first_name.clone_from(&at);
+                tree.nodes.insert(at, file);
+            }
+        }
+        trees.push(tree);
+    }
+    trees
+}
