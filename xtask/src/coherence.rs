@@ -33,8 +33,12 @@ const LIMIT: Duration = Duration::from_secs(900);
 const MALLOC: &str = "GLIBC_TUNABLES=glibc.malloc.arena_max=512";
 /// Lines of a run that are shown on the terminal.
 const SHOWN: usize = 6;
-/// Workloads in one directory run on so many images, added up: the seed of an image decides which names share a bucket.
-const IMAGES: usize = 5;
+
+/// Workloads in one directory run on so many images, added up: the seed of an image decides which names share a bucket. From 16 workers
+/// on, where counts are compared with each other, enough for 80,000 operations (128 a worker and image): chance is then within 1 %.
+fn images(workers: usize) -> usize {
+    if workers < 16 { 5 } else { (640 / workers).max(5) }
+}
 
 /// A workload on a target with a number of workers.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,12 +181,13 @@ impl Qemu {
         let mut all = self.run(workload, target, workers)?;
         if bars::SHARED_DIRECTORY.contains(&workload) {
             let mut each = format!("{:.3}", all.per_op(all.transfers()));
-            for _ in 1..IMAGES {
+            let images = images(workers);
+            for _ in 1..images {
                 let run = self.run(workload, target, workers)?;
                 each += &format!(" {:.3}", run.per_op(run.transfers()));
                 all.add(run);
             }
-            eprintln!("{workload} {target} {workers} workers, {IMAGES} images: {each}");
+            eprintln!("{workload} {target} {workers} workers, {images} images: {each}");
         }
         Ok(all)
     }

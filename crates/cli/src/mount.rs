@@ -62,6 +62,8 @@ Options for -o:
   variant=V              as --variant V
   lock-mode=paper        the papers' variants spin and let readers first, as published; default: waiters sleep, writers age
   segment=SIZE           segment of the papers' range locks (4K)
+  discard, nodiscard     F2FS: tell the device at each checkpoint which segments hold nothing any more [on block devices];
+                         an image's file gives their space back, and is slower to write there again
   attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
   no_attach              let no other process attach
   metrics=PORT|PATH      answer Prometheus at a port of this machine alone (9100, [::1]:9100) or a Unix socket (a path)

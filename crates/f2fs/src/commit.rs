@@ -50,6 +50,9 @@ impl Media {
         };
         ledger.checkpoint = checkpoint::write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
         ledger.since = Instant::now();
+        for (first, blocks) in space.segments.emptied() {
+            self.device.discard(first, blocks);
+        }
         space.checkpointed();
         self.nodes.nat.checkpointed();
         Ok(())

@@ -7,12 +7,13 @@ use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
 use heddle_vfs::{Error, Result};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How often the lock of an image is tried for, and how long it is waited in between.
@@ -38,6 +39,8 @@ pub enum Traffic {
     FailedWrite(BlockAddr, Vec<u8>),
     /// What came since the last flush may be lost for ever.
     FailedFlush,
+    /// Blocks, from this one on, that may hold anything from now on.
+    Discard(BlockAddr, u32),
 }
 
 /// When a device fails, for tests.
@@ -58,6 +61,8 @@ pub(crate) struct Device {
     file: File,
     path: PathBuf,
     blocks: u64,
+    /// It is told of blocks that hold nothing.
+    discards: AtomicBool,
     #[cfg(feature = "testkit")]
     pub(crate) traffic: std::sync::Mutex<Vec<Traffic>>,
     #[cfg(feature = "testkit")]
@@ -97,6 +102,7 @@ impl Device {
             file,
             path: path.into(),
             blocks: bytes / BLOCK_BYTES as u64,
+            discards: AtomicBool::new(is_device),
             #[cfg(feature = "testkit")]
             traffic: std::sync::Mutex::default(),
             #[cfg(feature = "testkit")]
@@ -148,6 +154,27 @@ impl Device {
         #[cfg(feature = "testkit")]
         self.note(Traffic::Flush);
         Ok(())
+    }
+
+    /// Whether it is told of blocks that hold nothing. Devices are; files are not, for writing where a hole is takes longer than writing
+    /// over what is there.
+    pub(crate) fn set_discards(&self, discards: bool) {
+        self.discards.store(discards, Relaxed); // ORDERING: Relaxed, either way is right.
+    }
+
+    /// Tells it that `blocks` blocks hold nothing that anyone will read before it is written: a file gives its space back, flash can erase
+    /// them. What they hold from now on is the device's choice. One that cannot be told, or fails to, loses nothing, and is not told again.
+    pub(crate) fn discard(&self, addr: BlockAddr, blocks: u32) {
+        // ORDERING: Relaxed, as above.
+        if !self.discards.load(Relaxed) {
+            return;
+        }
+        #[cfg(feature = "testkit")]
+        self.note(Traffic::Discard(addr, blocks));
+        let [at, len] = [addr.0, blocks].map(|n| u64::from(n) * BLOCK_BYTES as u64);
+        if fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len).is_err() {
+            self.set_discards(false);
+        }
     }
 
     /// Fails if it is time to, which leaves that trace.

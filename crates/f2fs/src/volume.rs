@@ -38,7 +38,6 @@ pub struct F2fs {
     pub(crate) ranges: Option<Ranges>,
     pub(crate) opened: OpenFiles,
     pub(crate) ledger: Mutex<Ledger>,
-    /// A checkpoint could not be written: nothing is changed any more.
     /// See [`F2fs::has_failed`].
     pub(crate) failed: AtomicBool,
     /// Whose nodes go into the log next, see `fsync`.
@@ -179,6 +178,12 @@ impl F2fs {
             chain: Mutex::default(),
         };
         Ok((fs, chain))
+    }
+
+    /// Whether each checkpoint tells the device which segments have come to hold nothing. So it is for block devices; an image's file gives
+    /// their space back if told so here.
+    pub fn set_discards(&self, discards: bool) {
+        self.media.device.set_discards(discards);
     }
 
     /// Writes everything down, so that the image needs nothing when it is next used. What is called afterwards works, and needs

@@ -25,6 +25,7 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> u64 {
     let base = blocks_of(&image.path);
     let mut random = Random(seed);
     let fs = F2fs::open_as(&image.path, Variant::ALL[seed as usize % 2]).unwrap();
+    fs.set_discards(true);
     let start = Tree::of(&fs).unwrap();
     let moments = play(&fs, &mut random, 120);
     assert!(!fs.has_failed() && moments.iter().all(|moment| moment.returned));

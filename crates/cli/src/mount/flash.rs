@@ -33,6 +33,9 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
         }
     };
     let fs = if options.read_only { F2fs::open(&args.image)? } else { F2fs::open_as(&args.image, variant)? };
+    if let Some(discards) = options.discard {
+        fs.set_discards(discards);
+    }
     let fs = Arc::new(fs);
     let info = fs.info();
     talk(&format!("{image}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));

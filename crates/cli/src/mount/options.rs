@@ -37,8 +37,8 @@ const WITHOUT_EFFECT: [&str; 22] = [
 ];
 
 const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
-                       suid, nosuid, dev, nodev, log=FILE, variant=V, lock-mode=paper|default, segment=SIZE, no_attach, \
-                       attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, and what fstab(5) has for everyone";
+                       suid, nosuid, dev, nodev, log=FILE, variant=V, lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
+                       no_attach, attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, and what fstab(5) has for everyone";
 
 /// All options of a mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct Options {
     pub log: Option<PathBuf>,
     pub lock_mode: LockMode,
     pub segment_bytes: u64,
+    /// Whether an F2FS image's device is told what holds nothing any more; `None`: as its kind has it.
+    pub discard: Option<bool>,
     /// Other processes may attach.
     pub attach: bool,
     /// Members of this group too.
@@ -81,6 +83,7 @@ impl Options {
             log: None,
             lock_mode: LockMode::Default,
             segment_bytes: 4096,
+            discard: None,
             attach: true,
             attach_group: None,
             patience: None,
@@ -106,6 +109,7 @@ impl Options {
             ("exec" | "noexec", None) => self.exec = name == "exec",
             ("suid" | "nosuid", None) => self.suid = name == "suid",
             ("dev" | "nodev", None) => self.dev = name == "dev",
+            ("discard" | "nodiscard", None) => self.discard = Some(name == "discard"),
             ("uid", Some(user)) => self.uid = Some(id_of(user, "/etc/passwd")?),
             ("gid", Some(group)) => self.gid = Some(id_of(group, "/etc/group")?),
             ("log", Some(file)) if !file.is_empty() => self.log = Some(file.into()),
@@ -162,7 +166,8 @@ mod tests {
     #[test]
     fn the_last_word_counts_and_lists_add_up() {
         let options = parse(&["ro,noatime,rw", "variant=nova-tree,lock-mode=paper,segment=64K,ro"]).unwrap();
-        assert!(options.read_only);
+        assert!(options.read_only && options.discard.is_none());
+        assert_eq!(parse(&["discard,nodiscard"]).unwrap().discard, Some(false));
         assert_eq!(options.variant, Some(System::Nvm(Variant::NovaTree)));
         assert_eq!((options.lock_mode, options.segment_bytes), (LockMode::Paper, 65536));
     }

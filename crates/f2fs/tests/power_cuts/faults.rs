@@ -17,6 +17,7 @@ fn one_failure(image: &Image, seed: u64, served: u64, failing: u64) -> bool {
     // By another one: the first call has to read what it needs.
     let start = Tree::of(&F2fs::open(&copy.path).unwrap()).unwrap();
     let fs = F2fs::open_as(&copy.path, Variant::ALL[seed as usize % 2]).unwrap();
+    fs.set_discards(true);
     fs.set_faults(|faults| (faults.served, faults.failing) = (served, failing));
     let moments = play(&fs, &mut random, 80);
     let failed = fs.has_failed();

@@ -202,6 +202,13 @@ pub fn cut(
     // None of the rest, all of it, or some.
     let mode = random.below(4);
     for (n, one) in traffic.iter().enumerate() {
+        if let Traffic::Discard(addr, blocks) = one {
+            // At once, later or never; a cut before it has happened looks like one where it never does.
+            if random.below(2) == 0 {
+                (addr.0..addr.0 + blocks).for_each(|block| drop(image.insert(block, vec![0xdd; BLOCK])));
+            }
+            continue;
+        }
         let (Traffic::Write(addr, bytes) | Traffic::FailedWrite(addr, bytes)) = one else { continue };
         // A flush that fails leaves what it was to flush to chance, also if a later one does not.
         let mut flushes = traffic[n..].iter().filter(|t| matches!(t, Traffic::Flush | Traffic::FailedFlush));
