@@ -57,7 +57,7 @@ impl Media {
         let owner = self.inode(Nid(node.footer.ino.get()))?;
         let block = self.device.block(addr)?;
         let segments = &self.space()?.segments;
-        let (new, _) = segments.allocate(&self.device, Log::ColdData, entry)?;
+        let new = segments.allocate(&self.device, Log::ColdData, std::iter::once(entry))?.first;
         self.device.write(new, &block[..])?;
         self.forget_hint(&owner)?;
         self.set_pointer(holder, at, new.0, is_inode)?;

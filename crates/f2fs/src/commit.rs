@@ -12,6 +12,7 @@ use crate::media::Media;
 use crate::segments::{Log, of_node};
 use heddle_vfs::Result;
 use std::collections::BTreeSet;
+use std::iter::once;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -62,15 +63,15 @@ impl Media {
     pub(crate) fn write_node(&self, node: &mut NodeBlock, version: u64, marks: u32) -> Result<()> {
         let nid = Nid(node.footer.nid.get());
         let segments = &self.space()?.segments;
-        let (addr, next) = segments.allocate(&self.device, log_of(node), of_node(nid))?;
+        let run = segments.allocate(&self.device, log_of(node), once(of_node(nid)))?;
         node.footer.checkpoint_version.set(version);
-        node.footer.next.set(next.0);
+        node.footer.next.set(run.behind.0);
         // What an earlier fsync marked counts as anything else now.
         let others = node.footer.flag.get() & !(node_flag::FSYNC | node_flag::DENTRY);
         node.footer.flag.set(others | marks);
         self.nodes.seal(node);
-        self.device.write(addr, node.as_bytes())?;
-        let old = BlockAddr(self.nodes.nat.moved(&self.device, nid, addr)?.addr.get());
+        self.device.write(run.first, node.as_bytes())?;
+        let old = BlockAddr(self.nodes.nat.moved(&self.device, nid, run.first)?.addr.get());
         if old.is_block() { segments.release(old) } else { Ok(()) }
     }
 }

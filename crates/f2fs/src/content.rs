@@ -13,7 +13,7 @@ use zerocopy::little_endian::U32;
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// Longer writes go through memory, whose pages count when it is asked whether there are segments enough (`guard`): what goes to the device
 /// at once does not, and is to be little beside what is kept free, also if many do it.
-const THROUGH_BYTES_MAX: usize = 64 << 10;
+const THROUGH_PAGES_MAX: usize = 16;
 
 /// Which way bytes take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,11 @@ impl Way {
     /// For a write through a file that was opened so.
     pub(crate) fn of(direct: bool, offset: u64, len_bytes: usize) -> Way {
         let whole = aligned(offset, len_bytes as u64).is_ok();
-        if direct && whole && len_bytes <= THROUGH_BYTES_MAX { Way::Through } else { Way::Memory }
+        if direct && whole && len_bytes <= THROUGH_PAGES_MAX * BLOCK_BYTES {
+            Way::Through
+        } else {
+            Way::Memory
+        }
     }
 }
 
@@ -59,9 +63,9 @@ impl Media {
     pub(crate) fn change_pages(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
         let end = offset + buf.len() as u64;
         if way == Way::Through {
-            for (n, bytes) in buf.chunks_exact(BLOCK_BYTES).enumerate() {
-                self.place_page(nid, PageNo(offset / PAGE + n as u64), bytes)?;
-            }
+            let pages: [PageNo; THROUGH_PAGES_MAX] =
+                std::array::from_fn(|n| PageNo(offset / PAGE + n as u64));
+            self.place_pages(nid, &pages[..buf.len() / BLOCK_BYTES], buf)?;
             self.space()?.since.spilled(nid);
             return Ok(());
         }

@@ -8,7 +8,7 @@
 //!
 //! Everything here is called with the inode's lock held for writing, or with no other call inside.
 
-use crate::format::{NODE_POINTERS, NodeBlock, SummaryEntry, node_flag};
+use crate::format::{BLOCK_BYTES, NODE_POINTERS, NodeBlock, SummaryEntry, node_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
 use crate::map::{Route, route};
@@ -22,6 +22,9 @@ use zerocopy::little_endian::{U16, U32};
 
 /// Pages in memory at which a writer puts those of its file onto the device.
 pub(crate) const PAGES_MANY: usize = 1 << 14;
+
+/// Pages that are written in one piece, if they come to lie together: 512 KiB.
+const PIECE_PAGES: usize = 128;
 
 /// A pointer of a file.
 #[derive(Clone, Copy, Debug)]
@@ -164,30 +167,42 @@ impl Media {
     /// Writes the pages of an inode to the device; true: there were some.
     pub(crate) fn write_pages(&self, nid: Nid) -> Result<bool> {
         let pages = self.pages.of(nid);
-        for page in &pages {
-            self.write_page(nid, *page)?;
+        for piece in pages.chunks(PIECE_PAGES) {
+            let mut bytes = Vec::with_capacity(piece.len() * BLOCK_BYTES);
+            let copied = |page: &&PageNo| {
+                self.pages.with(nid, **page, |block| bytes.extend_from_slice(block)).is_some()
+            };
+            let here: Vec<PageNo> = piece.iter().filter(copied).copied().collect();
+            self.place_pages(nid, &here, &bytes)?;
         }
         Ok(!pages.is_empty())
     }
 
-    fn write_page(&self, nid: Nid, page: PageNo) -> Result<()> {
-        match self.pages.with(nid, page, |block| Box::new(*block)) {
-            Some(bytes) => self.place_page(nid, page, &bytes[..]),
-            None => Ok(()),
-        }
-    }
-
-    /// The bytes of a page that has its pointer go to a new block of the device.
-    pub(crate) fn place_page(&self, nid: Nid, page: PageNo, bytes: &[u8]) -> Result<()> {
-        let inode = self.inode(nid)?;
+    /// The bytes of pages that have their pointers go to new blocks of the device: in one piece, wherever they are in the file, unless it
+    /// crosses the end of a segment.
+    pub(crate) fn place_pages(&self, nid: Nid, mut pages: &[PageNo], mut bytes: &[u8]) -> Result<()> {
         let segments = &self.space()?.segments;
-        let slot = self.slot(&inode, page)?;
-        let entry = self.summary_of(&slot)?;
-        let log = if inode.kind == FileKind::Directory { Log::HotData } else { Log::WarmData };
-        let (addr, _) = segments.allocate(&self.device, log, entry)?;
-        self.device.write(addr, bytes)?;
-        self.lead(&inode, &slot, addr)?;
-        self.pages.drop_range(nid, page..PageNo(page.0 + 1));
+        while !pages.is_empty() {
+            let inode = self.inode(nid)?;
+            let place = |page: &PageNo| {
+                let slot = self.slot(&inode, *page)?;
+                Ok((slot, self.summary_of(&slot)?))
+            };
+            let slots: Vec<(Slot, SummaryEntry)> = pages.iter().map(place).collect::<Result<_>>()?;
+            let log = if inode.kind == FileKind::Directory { Log::HotData } else { Log::WarmData };
+            let run = segments.allocate(&self.device, log, slots.iter().map(|(_, entry)| *entry))?;
+            let (piece, rest) = bytes.split_at(run.blocks * BLOCK_BYTES);
+            self.device.write(run.first, piece)?;
+            self.forget_hint(&inode)?;
+            for (n, (slot, _)) in slots[..run.blocks].iter().enumerate() {
+                self.lead(nid, slot, run.first.plus(n as u32))?;
+            }
+            let (placed, left) = pages.split_at(run.blocks);
+            for together in placed.chunk_by(|one, next| one.0 + 1 == next.0) {
+                self.pages.drop_range(nid, together[0]..PageNo(together[0].0 + together.len() as u64));
+            }
+            (pages, bytes) = (left, rest);
+        }
         Ok(())
     }
 
@@ -197,7 +212,8 @@ impl Media {
         let inode = self.inode(nid)?;
         let slot = self.slot(&inode, page)?;
         self.space()?.segments.adopt(&self.device, addr, self.summary_of(&slot)?)?;
-        self.lead(&inode, &slot, addr)?;
+        self.forget_hint(&inode)?;
+        self.lead(nid, &slot, addr)?;
         self.pages.drop_range(nid, page..PageNo(page.0 + 1));
         Ok(())
     }
@@ -207,10 +223,9 @@ impl Media {
         Ok(SummaryEntry { nid: U32::new(slot.holder.0), version, slot: U16::new(slot.index as u16) })
     }
 
-    /// The pointer leads to a block; the one before is free.
-    fn lead(&self, inode: &Inode, slot: &Slot, addr: BlockAddr) -> Result<()> {
-        self.forget_hint(inode)?;
-        self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == inode.nid)?;
+    /// The pointer of this inode's leads to a block; the one before is free. The hint is empty already (P2).
+    fn lead(&self, nid: Nid, slot: &Slot, addr: BlockAddr) -> Result<()> {
+        self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == nid)?;
         if slot.addr.is_block() { self.space()?.segments.release(slot.addr) } else { Ok(()) }
     }
 

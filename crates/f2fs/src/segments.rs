@@ -77,6 +77,16 @@ pub(crate) struct Segments {
     state: Mutex<State>,
 }
 
+/// Blocks of a log that lie together, live from now on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) first: BlockAddr,
+    /// One at least.
+    pub(crate) blocks: usize,
+    /// Where the log goes on.
+    pub(crate) behind: BlockAddr,
+}
+
 /// Where a log writes next, for the head of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
@@ -162,35 +172,39 @@ impl Segments {
         self.state().free.len()
     }
 
-    /// The next block of a log, live from now on, and the one behind it. `entry` says whose it is.
+    /// The next blocks of a log: as many of those asked for as its segment has room for. `entries` say whose they are.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if the log fills its segment and none is free: callers see to it that there are some.
+    /// [`Error::NoSpace`], and nothing taken, if the log fills its segment and none is free: callers see to it that there are some.
     pub(crate) fn allocate(
         &self,
         device: &Device,
         log: Log,
-        entry: SummaryEntry,
-    ) -> Result<(BlockAddr, BlockAddr)> {
+        entries: impl ExactSizeIterator<Item = SummaryEntry>,
+    ) -> Result<Run> {
         steps::take();
         let mut state = self.state();
         let state = &mut *state;
         let open = &mut state.logs[log as usize];
-        let (segment, block) = (open.segment, open.next);
-        open.summary.entries[block as usize] = entry;
-        if block + 1 == SEGMENT_BLOCKS {
+        let (segment, first) = (open.segment, open.next as usize);
+        let blocks = entries.len().min(SEGMENT_BLOCKS as usize - first);
+        open.summary.entries[first..first + blocks]
+            .iter_mut()
+            .zip(entries)
+            .for_each(|(slot, entry)| *slot = entry);
+        if first + blocks == SEGMENT_BLOCKS as usize {
             self.close(device, state, log)?;
         } else {
-            open.next = block + 1;
+            open.next += blocks as u32;
         }
         let open = &state.logs[log as usize];
-        let following = address(&self.geometry, open.segment, open.next);
+        let behind = address(&self.geometry, open.segment, open.next);
         let slot = &mut state.table[segment.0 as usize];
         (slot.kind, slot.mtime) = (log as u8, now_secs());
-        slot.count += 1;
-        set_bit_msb(&mut slot.live, block as usize, true);
+        slot.count += blocks as u16;
+        (first..first + blocks).for_each(|block| set_bit_msb(&mut slot.live, block, true));
         state.changed.insert(segment);
-        Ok((address(&self.geometry, segment, block), following))
+        Ok(Run { first: address(&self.geometry, segment, first as u32), blocks, behind })
     }
 
     /// The block is dead. It is used again only after a checkpoint (G2).

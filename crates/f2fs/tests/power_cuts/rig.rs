@@ -1,7 +1,7 @@
 //! Calls that are played on an image whose device notes what it is given, the images that a cut leaves, and what may be on them.
 
 use crate::common::Image;
-use heddle_f2fs::{BlockAddr, F2fs, Traffic};
+use heddle_f2fs::{F2fs, Traffic};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
     Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RangeOp, RenameMode, SetAttr,
@@ -183,13 +183,9 @@ pub fn blocks_of(path: &Path) -> BTreeMap<u32, Vec<u8>> {
         .collect()
 }
 
-/// Puts a write onto an image, or only its first bytes.
-fn put(image: &mut BTreeMap<u32, Vec<u8>>, (addr, bytes): (BlockAddr, &[u8]), len: usize) {
-    for (n, block) in bytes.chunks(BLOCK).enumerate() {
-        let slot = image.entry(addr.0 + n as u32).or_insert_with(|| vec![0; BLOCK]);
-        let part = len.saturating_sub(n * BLOCK).min(BLOCK);
-        slot[..part].copy_from_slice(&block[..part]);
-    }
+/// Puts a block onto an image, or only its first bytes.
+fn put(image: &mut BTreeMap<u32, Vec<u8>>, addr: u32, block: &[u8], len: usize) {
+    image.entry(addr).or_insert_with(|| vec![0; BLOCK])[..len].copy_from_slice(&block[..len]);
 }
 
 /// The image that a cut leaves after so much traffic.
@@ -213,14 +209,16 @@ pub fn cut(
         // A flush that fails leaves what it was to flush to chance, also if a later one does not.
         let mut flushes = traffic[n..].iter().filter(|t| matches!(t, Traffic::Flush | Traffic::FailedFlush));
         let is_flushed = matches!((one, flushes.next()), (Traffic::Write(..), Some(Traffic::Flush)));
-        let len = match mode {
-            _ if is_flushed => bytes.len(),
-            0 => 0,
-            1 => bytes.len(),
-            _ => [0, bytes.len(), 512 * random.below(bytes.len() as u64 / 512) as usize]
-                [random.below(3) as usize],
-        };
-        put(&mut image, (*addr, bytes), len);
+        // Blocks of one write arrive each for itself.
+        for (n, block) in bytes.chunks(BLOCK).enumerate() {
+            let len = match mode {
+                _ if is_flushed => BLOCK,
+                0 => 0,
+                1 => BLOCK,
+                _ => [0, BLOCK, 512 * random.below(8) as usize][random.below(3) as usize],
+            };
+            put(&mut image, addr.0 + n as u32, block, len);
+        }
     }
     image
 }
