@@ -201,7 +201,7 @@ pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) ->
 
 /// Where a thread of the workload looks for a lane: a lane's blocks lie at a place of their own, so that a run is the same each time
 /// only if its lanes are, and different seeds try different places.
-fn first_lane(seed: u64, thread: u32) -> u32 {
+pub(crate) fn first_lane(seed: u64, thread: u32) -> u32 {
     (Random::new(seed).number() as u32).wrapping_add(thread)
 }
 

@@ -16,9 +16,9 @@ use crate::cut::{Bounds, Cut, Random, choice_text, explore};
 use crate::judge::{Allowed, Judge, options, without_panic};
 use crate::op::{File, Op, Step};
 use crate::play::Player;
-use crate::rig::{Failure, IMAGE_BYTES, Report, model_like};
+use crate::rig::{Failure, IMAGE_BYTES, Report, first_lane, model_like};
 use crate::text;
-use heddle_nvmfs::{NvmFs, Variant, format_region, mount};
+use heddle_nvmfs::{NvmFs, Variant, format_region, look_first_at, mount};
 use heddle_pmem::{CrashPoint, Model, Region};
 use heddle_vfs::RangeOp;
 use history::{Call, Clock, History};
@@ -102,6 +102,7 @@ pub fn run(config: &Config) -> Result<Report, String> {
     let mut random = Random::new(config.seed);
     let setup = text::parse("threads", SETUP).map_err(|e| e.to_string())?.watched;
     let lists: Vec<Vec<Op>> = (0..config.threads).map(|_| calls(&mut random, config.calls)).collect();
+    look_first_at(first_lane(config.seed, 0));
     let (region, simulator) = Region::simulated(IMAGE_BYTES);
     simulator.set_model(config.model);
     format_region(&region, config.variant).map_err(|e| e.to_string())?;
@@ -125,7 +126,7 @@ pub fn run(config: &Config) -> Result<Report, String> {
             list.push((Cut { step: 0, returned: false, fence, point, id: fence }, at_fence.progress()));
         }
     }));
-    let calls = play_all(&fs, &lists, &clock, &turns);
+    let calls = play_all(&fs, config.seed, &lists, &clock, &turns);
     simulator.stop_stepping();
     simulator.stop_watching();
     let mut cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
@@ -139,13 +140,14 @@ pub fn run(config: &Config) -> Result<Report, String> {
 }
 
 /// Plays the lists, each in a thread of its own; what each call did, and when.
-fn play_all(fs: &NvmFs, lists: &[Vec<Op>], clock: &Clock, turns: &Turns) -> Vec<Vec<Call>> {
+fn play_all(fs: &NvmFs, seed: u64, lists: &[Vec<Op>], clock: &Clock, turns: &Turns) -> Vec<Vec<Call>> {
     std::thread::scope(|scope| {
         let workers: Vec<_> = lists
             .iter()
             .enumerate()
             .map(|(thread, list)| {
                 scope.spawn(move || {
+                    look_first_at(first_lane(seed, thread as u32 + 1));
                     let mut player = Player::new(fs);
                     let opened = player.play(0, &Op::Open { path: "/f".into(), name: OPEN.into() });
                     turns.enter(thread);
