@@ -51,10 +51,10 @@ impl Media {
         };
         ledger.checkpoint = checkpoint::write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
         ledger.since = Instant::now();
-        for (first, blocks) in space.segments.emptied() {
+        // Nobody is inside who could take one of them meanwhile.
+        for (first, blocks) in space.checkpointed() {
             self.device.discard(first, blocks);
         }
-        space.checkpointed();
         self.nodes.nat.checkpointed();
         Ok(())
     }

@@ -247,29 +247,18 @@ impl Segments {
         Ok(state.bitmap.clone())
     }
 
-    /// Runs of segments that the checkpoint which counts by now does not name, and the one before it did, or might have. Before
-    /// [`Segments::checkpointed`]: nobody has got them yet.
-    pub(crate) fn emptied(&self) -> Vec<(BlockAddr, u32)> {
-        let state = self.state();
-        let is_open = |segno: &Segno| state.logs.iter().any(|log| log.segment == *segno);
-        let emptied = state.changed.iter().filter(|segno| {
-            state.table[segno.0 as usize].count == 0 && !is_open(segno) && !state.free.contains(segno)
-        });
-        let all: Vec<Segno> = emptied.copied().collect();
-        let runs = all.chunk_by(|one, next| one.0 + 1 == next.0);
-        runs.map(|run| (address(&self.geometry, run[0], 0), run.len() as u32 * SEGMENT_BLOCKS)).collect()
-    }
-
-    /// The checkpoint counts: what it does not name can be used again.
-    pub(crate) fn checkpointed(&self) {
+    /// The checkpoint counts: what it does not name can be used again. These segments, in runs, which were not free before.
+    pub(crate) fn checkpointed(&self) -> Vec<(BlockAddr, u32)> {
         let mut state = self.state();
         let state = &mut *state;
-        for segno in std::mem::take(&mut state.changed) {
+        let mut freed = std::mem::take(&mut state.changed);
+        freed.retain(|segno| {
             let empty = state.table[segno.0 as usize].count == 0;
-            if empty && state.logs.iter().all(|log| log.segment != segno) {
-                state.free.insert(segno);
-            }
-        }
+            empty && state.logs.iter().all(|log| log.segment != *segno) && state.free.insert(*segno)
+        });
+        let freed: Vec<Segno> = freed.into_iter().collect();
+        let runs = freed.chunk_by(|one, next| one.0 + 1 == next.0);
+        runs.map(|run| (address(&self.geometry, run[0], 0), run.len() as u32 * SEGMENT_BLOCKS)).collect()
     }
 
     /// What a checkpoint says of the logs: where they write next, their summaries, and how many segments hold nothing.

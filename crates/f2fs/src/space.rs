@@ -1,6 +1,7 @@
 //! What a writer counts: blocks, nodes and inodes in use, and the blocks that users may have.
 
 use crate::format::CheckpointHead;
+use crate::ids::BlockAddr;
 use crate::segments::Segments;
 use crate::since::Since;
 use crate::steps;
@@ -63,12 +64,13 @@ impl Space {
         counted.last + counted.taken <= self.blocks_user
     }
 
-    /// A checkpoint counts.
-    pub(crate) fn checkpointed(&self) {
-        self.segments.checkpointed();
+    /// A checkpoint counts. Blocks that hold nothing any more, in runs.
+    pub(crate) fn checkpointed(&self) -> Vec<(BlockAddr, u32)> {
+        let freed = self.segments.checkpointed();
         self.since.checkpointed();
         let mut counted = self.locked();
         (counted.last, counted.taken) = (counted.now.blocks, 0);
+        freed
     }
 
     /// One more block of data.
