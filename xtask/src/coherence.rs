@@ -34,11 +34,10 @@ const MALLOC: &str = "GLIBC_TUNABLES=glibc.malloc.arena_max=512";
 /// Lines of a run that are shown on the terminal.
 const SHOWN: usize = 6;
 
-/// Workloads in one directory run on so many images, of which the median counts: the seed of an image decides which names share a bucket.
-/// From 16 workers on, where counts are compared with each other, enough for 80,000 operations (128 a worker and image): the medians are
-/// then within 1 %.
+/// Workloads in one directory run on so many images, added up: the seed of an image decides which names share a bucket. From 16 workers
+/// on, where counts are compared with each other, enough for 80,000 operations (128 a worker and image).
 fn images(workers: usize) -> usize {
-    if workers < 16 { 5 } else { (640 / workers).max(5) | 1 }
+    if workers < 16 { 5 } else { (640 / workers).max(5) }
 }
 
 /// A workload on a target with a number of workers.
@@ -69,6 +68,21 @@ impl Run {
 
     fn per_op(&self, transfers: u64) -> f64 {
         transfers as f64 / self.ops.max(1) as f64
+    }
+
+    /// Adds what the same run made of another image.
+    fn add(&mut self, other: Run) {
+        self.ops += other.ops;
+        for line in other.lines {
+            match self.lines.iter_mut().find(|mine| mine.name == line.name) {
+                Some(mine) => {
+                    mine.transfers += line.transfers;
+                    mine.count += line.count;
+                }
+                None => self.lines.push(line),
+            }
+        }
+        self.lines.sort_by_key(|line| std::cmp::Reverse(line.transfers));
     }
 }
 
@@ -164,18 +178,18 @@ impl Qemu {
     }
 
     fn run_images(&self, workload: &str, target: &str, workers: usize) -> Result<Run> {
-        let images = if bars::SHARED_DIRECTORY.contains(&workload) { images(workers) } else { 1 };
-        let mut runs = Vec::new();
-        for _ in 0..images {
-            runs.push(self.run(workload, target, workers)?);
+        let mut all = self.run(workload, target, workers)?;
+        if bars::SHARED_DIRECTORY.contains(&workload) {
+            let mut each = format!("{:.3}", all.per_op(all.transfers()));
+            let images = images(workers);
+            for _ in 1..images {
+                let run = self.run(workload, target, workers)?;
+                each += &format!(" {:.3}", run.per_op(run.transfers()));
+                all.add(run);
+            }
+            eprintln!("{workload} {target} {workers} workers, {images} images: {each}");
         }
-        let per_op = |run: &Run| run.per_op(run.transfers());
-        if images > 1 {
-            let each: String = runs.iter().map(|run| format!(" {:.3}", per_op(run))).collect();
-            eprintln!("{workload} {target} {workers} workers, {images} images:{each}");
-        }
-        runs.sort_by(|one, other| per_op(one).total_cmp(&per_op(other)));
-        Ok(runs.swap_remove(images / 2))
+        Ok(all)
     }
 
     fn run(&self, workload: &str, target: &str, workers: usize) -> Result<Run> {
