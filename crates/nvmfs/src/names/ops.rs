@@ -245,7 +245,6 @@ fn add_name(
             dir.vi.touch(now);
             bucket.begin_change(named.version);
             let crowded = bucket.put(guard.own, key, &named, entry)?;
-            let crowded = crowded.then(|| bucket.crowded());
             Ok((Rest { clean: committed.clean, crowded }, now))
         }
         Err(error) => {

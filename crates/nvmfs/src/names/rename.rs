@@ -337,9 +337,7 @@ fn show(
     // Both are changing before either is changed, and neither is unlocked before both are.
     locks.at(place_to)?.begin_change(plan.moved.version);
     locks.at(place_from)?.begin_change(plan.gone.version);
-    let bucket_to = locks.at(place_to)?;
-    let crowded = bucket_to.put(guard.own, plan.to.1, &plan.moved, entry_to)?;
-    let crowded = crowded.then(|| bucket_to.crowded());
+    let crowded = locks.at(place_to)?.put(guard.own, plan.to.1, &plan.moved, entry_to)?;
     match &plan.exchanged {
         Some(target) => locks.at(place_from)?.mean(plan.from.1, target)?,
         None => locks.at(place_from)?.take(guard.own, plan.from.1)?,

@@ -12,8 +12,9 @@
 //!             I5  buckets of a new array start with the version of the one they came from; after a restart all start with the
 //!                 largest version in the directory's log.
 //! Lock order  the growth latch (the inode's EOF latch), then buckets: by inode number, within a directory by hash, which is by index.
-//! Growth      when too many entries hang outside a bucket's line and a sample of others is full: no count is shared. All buckets are
-//!             locked, the new array is filled, published, and the old one dies.
+//! Growth      when too many entries hang outside a bucket's line and a sample of others is full: no count is shared, and each crowded
+//!             bucket has a sample of its own, so that none decides for long. All buckets are locked, the new array is filled, published,
+//!             and the old one dies.
 //! Orderings   O1  the word is stored (Release) when the array is filled, and loaded (Acquire) before it and compared after it.
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
@@ -45,7 +46,7 @@ pub const CLASSES: usize = 33;
 const BITS_MAX: u32 = CLASSES as u32 - 1;
 const BITS_MASK: u64 = 63;
 /// Entries outside a bucket's line that make the table grow.
-const CROWD: usize = 4;
+const CROWD: usize = 3;
 /// How much larger it gets: seldom, because all of its lines change hands then.
 const GROWTH_BITS: u32 = 2;
 /// Buckets that are looked at to tell a full table from one with a crowded bucket.
@@ -317,14 +318,22 @@ impl<'c> Locked<'c> {
         self.version = version;
     }
 
-    /// Adds a name, or makes it mean something else. A change has begun. True: the table should grow.
-    pub fn put(&self, own: &mut Own, key: Key<'_>, to: &Named, prepared: Prepared) -> Result<bool> {
+    /// Adds a name, or makes it mean something else. A change has begun. If the bucket is crowded then, it is to be said to [`grow`] when
+    /// it is unlocked.
+    pub fn put(
+        &self,
+        own: &mut Own,
+        key: Key<'_>,
+        to: &Named,
+        prepared: Prepared,
+    ) -> Result<Option<Crowded>> {
         if let Some(row) = self.row(key)? {
             row.mean(to);
             unprepare(self.core, own, prepared);
-            return Ok(false);
+            return Ok(None);
         }
-        Ok(self.bucket.add(self.core, key, to, prepared) >= CROWD)
+        let crowded = self.bucket.add(self.core, key, to, prepared) >= CROWD;
+        Ok(crowded.then(|| Crowded { word: self.table.word, index: self.table.index(key.hash) }))
     }
 
     /// Makes a name that is there mean something else. A change has begun.
@@ -453,13 +462,14 @@ pub fn free(core: &Core, dir: InodeRef<'_>) {
 /// latch. Without memory it stays as it is: slower, not wrong.
 pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
     // Asked before all buckets are locked: in a large table some bucket is crowded long before the table is full.
-    if !Table::of(core, dir).is_some_and(|table| table.word == crowded.0 && is_full(table.buckets)) {
+    let full = |table: Table<'_>| table.word == crowded.word && is_full(table.buckets, crowded.index);
+    if !Table::of(core, dir).is_some_and(full) {
         return;
     }
     let _latch = (!latched).then(|| dir.vi.eof.lock());
     let Ok(old) = lock_whole(core, dir) else { return };
     let bits = old.table.bits();
-    if old.table.word != crowded.0 || bits >= BITS_MAX {
+    if old.table.word != crowded.word || bits >= BITS_MAX {
         return;
     }
     let more = GROWTH_BITS.min(BITS_MAX - bits);
@@ -478,23 +488,20 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
 }
 
 /// Do buckets hold as many names as they should? If not, one is crowded by chance, or by names of one hash: more buckets would part
-/// few names, and listing would have to read them all.
-fn is_full(buckets: &[Bucket]) -> bool {
+/// few names, and listing would have to read them all. Looked at are some at equal distances from the crowded one: if they were the same
+/// for all, they alone would keep a table small that is full but for them.
+fn is_full(buckets: &[Bucket], crowded: usize) -> bool {
     let step = (buckets.len() / SAMPLE).max(1);
-    let sample = buckets.iter().step_by(step);
+    let sample = buckets.iter().skip(crowded % step).step_by(step);
     let (n, entries) = sample.fold((0, 0), |(n, entries), bucket| (n + 1, entries + bucket.in_line()));
     entries >= NAMES_A_BUCKET * n
 }
 
-/// A table that was found crowded.
+/// A table that was found crowded, and in which bucket.
 #[derive(Clone, Copy)]
-pub struct Crowded(u64);
-
-impl Locked<'_> {
-    /// The table, for [`grow`] when the bucket is unlocked.
-    pub fn crowded(&self) -> Crowded {
-        Crowded(self.table.word)
-    }
+pub struct Crowded {
+    word: u64,
+    index: usize,
 }
 
 /// The one bucket of a small directory: the word that leads to it, and itself.

@@ -5,7 +5,7 @@ use crate::fs::NvmFs;
 use crate::inode::InodeRef;
 use crate::names::bucket::HASH_BITS;
 use crate::variant::Variant;
-use crate::volume::{MountOptions, format, mount};
+use crate::volume::{MountOptions, Volume, format, mount};
 use heddle_pmem::Region;
 use heddle_vfs::{Cred, FileSystem, Ino, Listing, Name, OpenFlags};
 
@@ -19,43 +19,60 @@ fn remove(fs: &NvmFs, name: &str) {
     fs.unlink(&Cred::root(), Ino::ROOT, Name::new(name.as_bytes()).unwrap()).unwrap();
 }
 
-fn bits(fs: &NvmFs) -> u32 {
+fn bits_of(fs: &NvmFs) -> u32 {
     Table::of(&fs.core, fs.core.inode(Ino::ROOT).unwrap()).unwrap().bits()
+}
+
+/// An empty image whose root has a table of 2^`bits` buckets, and no names.
+fn emptied(bits: u32) -> Volume {
+    let region = Region::anonymous(64 << 20).unwrap();
+    format(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions::default()).unwrap();
+    let fs = volume.fs();
+    let mut names = Vec::new();
+    while bits_of(&fs) < bits {
+        names.push(format!("first {}", names.len()));
+        make(&fs, names.last().unwrap());
+    }
+    names.iter().for_each(|name| remove(&fs, name));
+    assert_eq!(bits_of(&fs), bits, "a table keeps its size");
+    volume
+}
+
+/// Names whose buckets, of 2^`bits`, are wanted.
+fn names_in(fs: &NvmFs, bits: u32, wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = String> {
+    (0..)
+        .map(|i| format!("name {i}"))
+        .filter(move |name| wanted(key(&fs.core, name.as_bytes()).hash >> (HASH_BITS - bits)))
 }
 
 /// One bucket in five of a large directory drew a name too many, and the table grew to four times what listing can read fast.
 #[test]
 fn a_crowded_bucket_among_empty_ones_makes_no_table_grow_and_full_ones_do() {
-    let region = Region::anonymous(64 << 20).unwrap();
-    format(&region, Variant::Heddle).unwrap();
-    let volume = mount(region, &MountOptions::default()).unwrap();
+    let volume = emptied(4);
     let fs = volume.fs();
-    let first: Vec<String> = (0..)
-        .map(|i| format!("first {i}"))
-        .take_while(|name| {
-            let small = bits(&fs) < 4;
-            if small {
-                make(&fs, name);
-            }
-            small
-        })
-        .collect();
-    first.iter().for_each(|name| remove(&fs, name));
-    assert_eq!(bits(&fs), 4, "a table keeps its size");
-
-    let index = |name: &str| key(&fs.core, name.as_bytes()).hash >> (HASH_BITS - 4);
-    let crowd: Vec<String> =
-        (0..).map(|i| format!("crowd {i}")).filter(|name| index(name) == 5).take(SLOTS + 2 * CROWD).collect();
-    crowd.iter().for_each(|name| make(&fs, name));
-    assert_eq!(bits(&fs), 4, "one bucket was crowded");
+    names_in(&fs, 4, |index| index == 5).take(SLOTS + 2 * CROWD).for_each(|name| make(&fs, &name));
+    assert_eq!(bits_of(&fs), 4, "one bucket was crowded");
 
     (0..200).for_each(|i| make(&fs, &format!("even {i}")));
-    assert!(bits(&fs) > 4, "all buckets were full");
+    assert!(bits_of(&fs) > 4, "all buckets were full");
     drop(fs);
     volume.unmount();
 }
 
-/// From every place on, also one within a bucket, and with names of all lengths side by side.
+/// The same 32 buckets decided for every crowded one: one table in 200 had four names a bucket, and was no larger.
+#[test]
+fn a_table_that_is_full_but_for_every_other_bucket_grows() {
+    for full in 0..2 {
+        let volume = emptied(6);
+        let fs = volume.fs();
+        names_in(&fs, 6, |index| index % 2 == full).take(32 * SLOTS).for_each(|name| make(&fs, &name));
+        assert!(bits_of(&fs) > 6, "those of {full} and every other were full");
+        drop(fs);
+        volume.unmount();
+    }
+}
+
 /// What one call lists: cookies and names.
 fn listed(fs: &NvmFs, dir: InodeRef<'_>, from: u64, room: usize) -> Vec<(u64, Vec<u8>)> {
     let mut listing = Listing::with_room(room);
@@ -63,6 +80,7 @@ fn listed(fs: &NvmFs, dir: InodeRef<'_>, from: u64, room: usize) -> Vec<(u64, Ve
     listing.entries().map(|entry| (entry.next.0, entry.name.bytes().to_vec())).collect()
 }
 
+/// From every place on, also one within a bucket, and with names of all lengths side by side.
 #[test]
 fn a_directory_is_listed_from_any_place_on_in_the_order_of_the_hash() {
     let region = Region::anonymous(64 << 20).unwrap();
