@@ -3,45 +3,26 @@
 //! Everything here is called with the inode's lock held for writing, but for `has_pages`, and for `change_pages`, which may be called
 //! with these pages held instead (`ranges`).
 
-use crate::format::{BLOCK_BYTES, INODE_POINTERS, inline_flag};
+use crate::format::{BLOCK_BYTES, INODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
 use crate::media::Media;
+use crate::way::Way;
 use heddle_vfs::{Error, OFFSET_MAX_BYTES, RangeOp, Result};
 use zerocopy::little_endian::U32;
 
-const PAGE: u64 = BLOCK_BYTES as u64;
-/// Longer writes go through memory, whose pages count when it is asked whether there are segments enough (`guard`): what goes to the device
-/// at once does not, and is to be little beside what is kept free, also if many do it.
-const THROUGH_PAGES_MAX: usize = 16;
-
-/// Which way bytes take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// Into pages in memory, for the device later.
-    Memory,
-    /// To the device at once: whole pages, and few.
-    Through,
-}
-
-impl Way {
-    /// For a write through a file that was opened so.
-    pub(crate) fn of(direct: bool, offset: u64, len_bytes: usize) -> Way {
-        let whole = aligned(offset, len_bytes as u64).is_ok();
-        if direct && whole && len_bytes <= THROUGH_PAGES_MAX * BLOCK_BYTES {
-            Way::Through
-        } else {
-            Way::Memory
-        }
-    }
-}
+pub(crate) const PAGE: u64 = BLOCK_BYTES as u64;
+/// Pages that go to the device at one go: as many as a segment has.
+const THROUGH_PAGES: usize = SEGMENT_BLOCKS as usize;
 
 /// Where a range ends, if a file may be that long.
 pub(crate) fn end_of(offset: u64, len_bytes: u64) -> Result<u64> {
     offset.checked_add(len_bytes).filter(|end| *end <= OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)
 }
 
-fn aligned(offset: u64, len_bytes: u64) -> Result<()> {
+/// # Errors
+/// [`Error::InvalidArgument`].
+pub(crate) fn aligned(offset: u64, len_bytes: u64) -> Result<()> {
     let whole = offset.is_multiple_of(PAGE) && len_bytes.is_multiple_of(PAGE);
     if whole { Ok(()) } else { Err(Error::InvalidArgument("the range is not of whole pages")) }
 }
@@ -63,9 +44,10 @@ impl Media {
     pub(crate) fn change_pages(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
         let end = offset + buf.len() as u64;
         if way == Way::Through {
-            let pages: [PageNo; THROUGH_PAGES_MAX] =
-                std::array::from_fn(|n| PageNo(offset / PAGE + n as u64));
-            self.place_pages(nid, &pages[..buf.len() / BLOCK_BYTES], buf)?;
+            let pages: Vec<PageNo> = (offset / PAGE..end / PAGE).map(PageNo).collect();
+            for (pages, bytes) in pages.chunks(THROUGH_PAGES).zip(buf.chunks(THROUGH_PAGES * BLOCK_BYTES)) {
+                self.place_pages(nid, pages, bytes)?;
+            }
             self.space()?.since.spilled(nid);
             return Ok(());
         }

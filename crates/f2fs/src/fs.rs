@@ -1,7 +1,6 @@
 //! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
 
 use crate::attrs::regular;
-use crate::content::Way;
 use crate::ids::Nid;
 use crate::inode::{Inode, ino_of, nid_of};
 use crate::make::{now, set_time};
@@ -358,7 +357,7 @@ impl FileSystem for F2fs {
             });
         }
         self.alter_content(handle, |inode| {
-            let way = Way::of(handle.flags.direct, inode.size_bytes, buf.len());
+            let (way, _under_way) = self.media.way(handle.flags.direct, inode.size_bytes, buf.len())?;
             self.media.write(inode.nid, inode.size_bytes, buf, way).map(|()| inode.size_bytes)
         })
     }

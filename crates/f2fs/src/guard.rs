@@ -153,7 +153,7 @@ impl F2fs {
 }
 
 /// Segments that it takes to write what is in memory, and to go on.
-fn needed(media: &Media) -> usize {
+pub(crate) fn needed(media: &Media) -> usize {
     // A page that gets its block changes a node.
     let blocks = 2 * media.pages.count() + media.nodes.changed();
     blocks / crate::format::SEGMENT_BLOCKS as usize + SEGMENTS_KEPT

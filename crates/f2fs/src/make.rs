@@ -1,6 +1,5 @@
 //! Inodes come and go.
 
-use crate::content::Way;
 use crate::format::{
     EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, InodeBlock, feature, inline_flag, node_flag,
 };
@@ -8,6 +7,7 @@ use crate::ids::{Nid, PageNo};
 use crate::inode::ROOT;
 use crate::media::Media;
 use crate::node::inode_of_mut;
+use crate::way::Way;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, FileKind, NewNode, Result, Time, XattrName};
 use rustix::time::{ClockId, clock_gettime};

@@ -4,7 +4,7 @@
 //! extends the file, fills a hole or finds the bytes inline takes the file to itself, as any other change does.
 
 use crate::attrs::regular;
-use crate::content::{Way, end_of};
+use crate::content::end_of;
 use crate::fs::is_of;
 use crate::inode::{Inode, nid_of};
 use crate::ranges::HeldRange;
@@ -38,8 +38,10 @@ impl F2fs {
         if self.ranges.is_some() && self.write_over(handle, offset, buf)? {
             return Ok(());
         }
-        let way = Way::of(handle.flags.direct, offset, buf.len());
-        self.alter_content(handle, |inode| self.media.write(inode.nid, offset, buf, way))
+        self.alter_content(handle, |inode| {
+            let (way, _under_way) = self.media.way(handle.flags.direct, offset, buf.len())?;
+            self.media.write(inode.nid, offset, buf, way)
+        })
     }
 
     /// Writes over pages that are there; false if not all are, or too many wait in memory.
@@ -58,7 +60,7 @@ impl F2fs {
         if !fits || !self.media.has_pages(inode, offset, end)? {
             return Ok(false);
         }
-        let way = Way::of(handle.flags.direct, offset, buf.len());
+        let (way, _under_way) = self.media.way(handle.flags.direct, offset, buf.len())?;
         self.watched(|| {
             self.media.change_pages(inode.nid, offset, buf, way)?;
             self.modified(inode, true)

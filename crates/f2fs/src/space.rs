@@ -6,6 +6,7 @@ use crate::segments::Segments;
 use crate::since::Since;
 use crate::steps;
 use heddle_vfs::{Error, Result};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// In use.
@@ -33,6 +34,8 @@ pub(crate) struct Space {
     pub(crate) segments: Segments,
     pub(crate) blocks_user: u64,
     pub(crate) since: Since,
+    /// Pages, see `way`.
+    pub(crate) under_way: AtomicUsize,
     counted: Mutex<Counted>,
 }
 
@@ -46,7 +49,7 @@ struct Counted {
 impl Space {
     pub(crate) fn new(segments: Segments, blocks_user: u64, counts: Counts) -> Space {
         let counted = Mutex::new(Counted { now: counts, last: counts.blocks, taken: 0 });
-        Space { segments, blocks_user, since: Since::default(), counted }
+        Space { segments, blocks_user, since: Since::default(), under_way: AtomicUsize::new(0), counted }
     }
 
     fn locked(&self) -> MutexGuard<'_, Counted> {

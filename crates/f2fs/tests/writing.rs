@@ -4,9 +4,9 @@ mod common;
 
 use common::{Image, Source, fsck_is_clean, listed, read};
 use heddle_f2fs::checksum::{SEED, checksum};
-use heddle_f2fs::{F2fs, Traffic, Variant};
+use heddle_f2fs::{F2fs, Variant};
 use heddle_vfs::path::resolve;
-use heddle_vfs::testkit::{Calls, Differential, Tree, agrees_with_model};
+use heddle_vfs::testkit::{Calls, Differential, agrees_with_model};
 use heddle_vfs::{
     Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RangeOp, RenameMode,
     SetAttr, SetXattr, XattrName,
@@ -502,60 +502,4 @@ fn an_image_that_linux_fsynced_and_did_not_unmount_goes_on_as_linux_left_it() {
     fs.release(file);
     fs.unmount().unwrap();
     fsck_is_clean(&path);
-}
-
-/// Whole pages through a file for direct I/O are on the device when the call returns; all else waits in memory. Either is seen at once.
-#[test]
-fn direct_writes_go_to_the_device_at_once() {
-    for variant in Variant::ALL {
-        let image = Image::made(64);
-        let fs = F2fs::open_as(&image.path, variant).unwrap();
-        let (attr, buffered) = create(&fs, Ino::ROOT, "file");
-        let flags = OpenFlags { direct: true, ..OpenFlags::READ_WRITE };
-        let direct = fs.open(&Cred::root(), attr.ino, flags).unwrap();
-        let page = |fill: u8| vec![fill; 4096];
-        let on_device = |fill: u8| {
-            let blocks = |one: &Traffic| match one {
-                Traffic::Write(_, bytes) => bytes.chunks(4096).filter(|block| *block == page(fill)).count(),
-                _ => 0,
-            };
-            fs.traffic().iter().map(blocks).sum::<usize>()
-        };
-        fs.write(&buffered, 0, &page(1).repeat(3)).unwrap();
-        assert_eq!(on_device(1), 0);
-        // Over a page in memory, then over the block; the size moves too.
-        fs.write(&direct, 4096, &page(2)).unwrap();
-        fs.write(&direct, 4096, &page(3)).unwrap();
-        fs.write(&direct, 8192, &page(4).repeat(2)).unwrap();
-        assert_eq!([1, 2, 3, 4].map(on_device), [0, 1, 1, 2]);
-        fs.write(&direct, 4097, b"memory").unwrap();
-        fs.append(&direct, &page(5)).unwrap();
-        fs.append(&direct, b"end").unwrap();
-        fs.append(&direct, &page(6)).unwrap();
-        assert_eq!([5, 6].map(on_device), [1, 0]);
-        let mut wanted = [page(1), page(3), page(4), page(4), page(5), b"end".to_vec(), page(6)].concat();
-        wanted[4097..][..6].copy_from_slice(b"memory");
-        let mut found = vec![0; 40_000];
-        for file in [&direct, &buffered] {
-            let len = fs.read(file, 0, &mut found).unwrap();
-            assert!(found[..len] == wanted, "{}", variant.name());
-        }
-        // An fsync has them flushed before it writes the node that leads to them.
-        fs.sync().unwrap();
-        fs.write(&direct, 0, &page(7)).unwrap();
-        fs.fsync(&direct, false).unwrap();
-        let traffic = fs.traffic();
-        let wrote = |one: &Traffic| matches!(one, Traffic::Write(_, bytes) if bytes[..] == page(7)[..]);
-        let behind = &traffic[traffic.iter().position(wrote).unwrap() + 1..];
-        assert!(matches!(behind, [Traffic::Flush, Traffic::Write(..), Traffic::Flush]), "{}", behind.len());
-        fs.release(buffered);
-        fs.release(direct);
-        let tree = Tree::of(&fs).unwrap();
-        fs.unmount().unwrap();
-        drop(fs);
-        if Image::has_tools() {
-            fsck_is_clean(&image.path);
-        }
-        assert_eq!(Tree::of(&F2fs::open(&image.path).unwrap()).unwrap().difference(&tree), None);
-    }
 }

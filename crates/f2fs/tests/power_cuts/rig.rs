@@ -120,7 +120,8 @@ pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
                     // Now and then behind what the inode leads to by itself.
                     let room = [20, 20, 20, 23][random.below(4) as usize];
                     let (at, len) = (random.below(1 << room), 1 + random.below(20_000));
-                    let whole = vec![random.below(255) as u8 + 1; BLOCK * (1 + random.below(5) as usize)];
+                    let most = [5, 5, 5, 5, 5, 5, 5, 700][random.below(8) as usize];
+                    let whole = vec![random.below(255) as u8 + 1; BLOCK * (1 + random.below(most) as usize)];
                     let _ = match random.below(6) {
                         0 => fs
                             .setattr(
