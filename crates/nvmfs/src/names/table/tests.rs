@@ -73,6 +73,31 @@ fn a_table_that_is_full_but_for_every_other_bucket_grows() {
     }
 }
 
+/// `HEDDLE_TABLES` directories. Below 1,024 buckets chance weighs more, and an overfull table less.
+#[test]
+fn no_table_of_many_buckets_holds_four_names_each() {
+    let tables = std::env::var("HEDDLE_TABLES").map_or(4, |text| text.parse().unwrap());
+    let full = 4 << 10;
+    let mut grown_at: Vec<usize> = (0..tables)
+        .map(|_| {
+            let volume = emptied(0);
+            let fs = volume.fs();
+            let bits_with = |names| {
+                make(&fs, &format!("name {names}"));
+                bits_of(&fs)
+            };
+            let names = (1..=full).find(|names| bits_with(*names) > 10);
+            drop(fs);
+            volume.unmount();
+            names.expect("no growth with four names a bucket")
+        })
+        .collect();
+    grown_at.sort_unstable();
+    let [least, most] = [grown_at[0], grown_at[tables - 1]];
+    println!("{tables} tables of 1,024 buckets grew with {least} to {most} names");
+    assert!(least > full / 2, "a table of {least} names is not full");
+}
+
 /// What one call lists: cookies and names.
 fn listed(fs: &NvmFs, dir: InodeRef<'_>, from: u64, room: usize) -> Vec<(u64, Vec<u8>)> {
     let mut listing = Listing::with_room(room);
