@@ -8,9 +8,9 @@
 //!
 //! From the media up: `format` (layouts alone) → `device` → `superblock`, `checkpoint` (what counts) → `nat`,
 //! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
-//! To write: `segments` (where blocks go), `space` (how many there are), `way` (at once or later) → `reserve`, `pages`, `content`, `make`
-//! (what changes) → `names`, `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to themselves. `since` says what
-//! `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened.
+//! To write: `segments` (where blocks go), `space` (how many there are), `way` (at once or later) → `reserve`, `pages`, `content`,
+//! `make` (what changes) → `names`, `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to
+//! themselves. `since` says what `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened.
 //!
 //! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
 //!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
