@@ -2,6 +2,7 @@
 
 mod content;
 mod flash;
+mod pieces;
 
 use crate::image;
 use crate::output::{self, Sink};
@@ -23,7 +24,7 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// A line for each inode: names, size, extents, chains and records of its log
+    /// A line for each inode: names, size, extents, chains and records of its log (F2FS: names, size, extents)
     #[arg(long)]
     files: bool,
     /// File or device
@@ -34,7 +35,7 @@ const EXAMPLES: &str = "\
 Examples:
   heddle info /dev/shm/my.img
   heddle info --files /dev/shm/my.img
-  heddle info /dev/sdb1                    (F2FS)
+  heddle info --files /dev/sdb1            (F2FS)
   heddle info --json /dev/shm/my.img";
 
 #[derive(Serialize)]
@@ -59,7 +60,7 @@ struct Info {
 pub fn run(args: &Args) -> Result<()> {
     let path = args.image.as_path();
     if heddle_f2fs::is_f2fs(path) {
-        return flash::run(path, args.json);
+        return flash::run(path, args.json, args.files);
     }
     let options = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
     let mut inside = None;

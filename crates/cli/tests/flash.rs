@@ -33,6 +33,12 @@ fn an_f2fs_image_says_what_it_is() {
     assert_eq!((&said["variant"], &said["label"]), (&"f2fs".into(), &"a name".into()));
     assert_eq!((&said["clean"], &said["inodes"]), (&true.into(), &3.into()));
     assert!(heddle(&["info", &image]).ok().out.contains("features    none"));
+    assert_eq!(said["content"], serde_json::Value::Null, "all files are read only if asked for");
+    let said: serde_json::Value =
+        serde_json::from_str(&heddle(&["info", "--files", "--json", &image]).ok().out).unwrap();
+    let file = said["content"]["files"].as_array().unwrap().iter().find(|file| file["kind"] == "regular");
+    assert_eq!((&file.unwrap()["size_bytes"], &file.unwrap()["names"]), (&8.into(), &1.into()));
+    assert!(heddle(&["info", "--files", &image]).ok().out.contains("extents "));
 }
 
 #[test]

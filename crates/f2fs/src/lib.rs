@@ -10,7 +10,8 @@
 //! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
 //! To write: `segments` (where blocks go), `space` (how many there are), `way` (at once or later) → `reserve`, `pages`, `content`,
 //! `make` (what changes) → `names`, `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to
-//! themselves. `since` says what `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened.
+//! themselves. `since` says what `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened. `survey`
+//! counts what is in it.
 //!
 //! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
 //!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
@@ -55,6 +56,7 @@ mod since;
 mod space;
 mod steps;
 mod superblock;
+mod survey;
 mod variant;
 mod volume;
 mod way;
@@ -66,5 +68,6 @@ pub use error::OpenError;
 pub use ids::{BlockAddr, Nid};
 pub use mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, make_image};
 pub use superblock::Geometry;
+pub use survey::{Survey, Surveyed};
 pub use variant::Variant;
 pub use volume::{F2fs, Info, is_f2fs};

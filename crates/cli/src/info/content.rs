@@ -1,5 +1,6 @@
 //! What is in an image: space, inodes, logs, fragmentation.
 
+use super::pieces::Fragmentation;
 use crate::size::Size;
 use crate::table::table;
 use heddle_nvmfs::fsck::Survey;
@@ -53,14 +54,6 @@ struct Logs {
 }
 
 #[derive(Serialize)]
-struct Fragmentation {
-    files_with_data: u64,
-    extents: u64,
-    extents_of_one_file_max: u64,
-    blocks_an_extent: f64,
-}
-
-#[derive(Serialize)]
 struct File {
     inode: u64,
     kind: String,
@@ -87,7 +80,7 @@ impl Content {
         let max = |of: fn(&heddle_nvmfs::fsck::Figures) -> u64| {
             survey.inodes.iter().map(|i| of(&i.figures)).max().unwrap_or(0)
         };
-        let (records, living, extents) = (sum(|f| f.records), sum(|f| f.living), sum(|f| f.extents));
+        let (records, living) = (sum(|f| f.records), sum(|f| f.living));
         let shown = survey.inodes.iter().filter(|_| files).map(|i| File {
             inode: i.ino.0,
             kind: format!("{:?}", i.kind).to_lowercase(),
@@ -127,12 +120,10 @@ impl Content {
                 records_living: living,
                 records_dead: records.saturating_sub(living),
             },
-            fragmentation: Fragmentation {
-                files_with_data: sum(|f| u64::from(f.extents > 0)),
-                extents,
-                extents_of_one_file_max: max(|f| f.extents),
-                blocks_an_extent: survey.blocks_data as f64 / extents.max(1) as f64,
-            },
+            fragmentation: Fragmentation::of(
+                survey.inodes.iter().map(|i| i.figures.extents),
+                survey.blocks_data,
+            ),
             issues: survey.issues,
             files: shown.collect(),
         }
@@ -140,7 +131,7 @@ impl Content {
 
     /// For people.
     pub fn text(&self) -> String {
-        let (s, i, l, f) = (&self.space, &self.inodes, &self.logs, &self.fragmentation);
+        let (s, i, l) = (&self.space, &self.inodes, &self.logs);
         let mut rows = vec![
             (
                 "space",
@@ -173,13 +164,7 @@ impl Content {
                     l.records_dead
                 ),
             ),
-            (
-                "extents",
-                format!(
-                    "{} in {} files (at most {} in one), {:.1} blocks each",
-                    f.extents, f.files_with_data, f.extents_of_one_file_max, f.blocks_an_extent
-                ),
-            ),
+            ("extents", self.fragmentation.text()),
         ];
         if self.issues > 0 {
             rows.push(("damage", format!("{} issues: see heddle fsck -n", self.issues)));

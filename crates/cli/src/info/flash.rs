@@ -1,10 +1,12 @@
-//! What an F2FS image says of itself.
+//! What an F2FS image says of itself; and, if asked for, what is in it.
 
+use super::pieces::Fragmentation;
 use crate::output::{self, Sink};
 use crate::size::Size;
+use crate::table::table;
 use anyhow::Result;
 use heddle_f2fs::format::BLOCK_BYTES;
-use heddle_f2fs::{F2fs, Info};
+use heddle_f2fs::{F2fs, Info, Survey};
 use serde::Serialize;
 use std::path::Path;
 
@@ -29,11 +31,32 @@ struct Flash {
     inodes: u32,
     orphans: u64,
     fsynced_inodes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Content>,
 }
 
-/// Prints it.
-pub fn run(image: &Path, json: bool) -> Result<()> {
-    let info = F2fs::open(image)?.info();
+#[derive(Serialize)]
+struct Content {
+    fragmentation: Fragmentation,
+    /// What could not be read.
+    problems: Vec<String>,
+    files: Vec<File>,
+}
+
+#[derive(Serialize)]
+struct File {
+    inode: u32,
+    kind: String,
+    names: u32,
+    size_bytes: u64,
+    data_bytes: u64,
+    extents: u64,
+}
+
+/// Prints it; with all `files`, which are read for that.
+pub fn run(image: &Path, json: bool, files: bool) -> Result<()> {
+    let fs = F2fs::open(image)?;
+    let info = fs.info();
     let flash = Flash {
         output_version: 1,
         image: image.display().to_string(),
@@ -54,8 +77,39 @@ pub fn run(image: &Path, json: bool) -> Result<()> {
         inodes: info.inodes,
         orphans: info.orphans,
         fsynced_inodes: info.fsynced_inodes,
+        content: files.then(|| Content::of(fs.survey())),
     };
     if json { output::json(&Sink::Stdout, &flash) } else { output::data(&text(&flash, &info)) }
+}
+
+impl Content {
+    fn of(survey: Survey) -> Content {
+        let files = survey.inodes.iter().map(|i| File {
+            inode: i.nid.0,
+            kind: format!("{:?}", i.kind).to_lowercase(),
+            names: i.links,
+            size_bytes: i.size_bytes,
+            data_bytes: i.blocks * BLOCK_BYTES as u64,
+            extents: i.extents,
+        });
+        let blocks = survey.inodes.iter().map(|i| i.blocks).sum();
+        Content {
+            fragmentation: Fragmentation::of(survey.inodes.iter().map(|i| i.extents), blocks),
+            files: files.collect(),
+            problems: survey.problems,
+        }
+    }
+
+    fn text(&self) -> String {
+        let problems = self.problems.iter().map(|what| format!("\n{:<12}{what}", "unreadable"));
+        let rows = self.files.iter().map(|f| {
+            let [size, data] = [f.size_bytes, f.data_bytes].map(|bytes| Size(bytes).to_string());
+            [f.inode.to_string(), f.kind.clone(), f.names.to_string(), size, data, f.extents.to_string()]
+        });
+        let table = table(["inode", "kind", "names", "size", "data", "extents"], rows);
+        let extents = self.fragmentation.text();
+        format!("\n{:<12}{extents}{}\n\n{table}", "extents", problems.collect::<String>())
+    }
 }
 
 fn text(flash: &Flash, info: &Info) -> String {
@@ -89,7 +143,8 @@ fn text(flash: &Flash, info: &Info) -> String {
         ),
         ("areas", areas(info)),
     ];
-    rows.map(|(name, value)| format!("{name:<12}{value}")).join("\n")
+    let content = flash.content.as_ref().map_or(String::new(), Content::text);
+    rows.map(|(name, value)| format!("{name:<12}{value}")).join("\n") + &content
 }
 
 fn areas(info: &Info) -> String {

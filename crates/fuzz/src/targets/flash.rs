@@ -1,4 +1,4 @@
-//! F2FS images with forged fields, opened and read, and opened once more, changed and unmounted.
+//! F2FS images with forged fields, opened, read and surveyed, and opened once more, changed and unmounted.
 //!
 //! Promises    no panic and no hang, whatever the image says.
 //!
@@ -65,6 +65,7 @@ impl Target for Flash {
             Ok(fs) => {
                 let _ = (fs.statfs(), fs.info());
                 Walk::of(&fs).errors.hash(&mut hasher);
+                fs.survey().problems.len().hash(&mut hasher);
             }
         }
         let written = image.copy().and_then(|copy| Ok((F2fs::open_for_writing(&path_of(&copy))?, copy)));
@@ -195,8 +196,10 @@ fn change(fs: &F2fs) -> usize {
     for (n, name) in names.iter().enumerate() {
         let Ok(name) = Name::new(name) else { continue };
         let Ok(attr) = fs.lookup(&root, Ino::ROOT, name) else { continue };
-        if let Ok(file) = fs.open(&root, attr.ino, OpenFlags::READ_WRITE) {
+        let flags = OpenFlags { direct: n % 2 == 1, ..OpenFlags::READ_WRITE };
+        if let Ok(file) = fs.open(&root, attr.ino, flags) {
             done += usize::from(fs.write(&file, 5000 * n as u64, &[7; 9000]).is_ok());
+            done += usize::from(fs.write(&file, 4096 * n as u64, &[8; 20 * BLOCK_BYTES]).is_ok());
             done += usize::from(fs.fallocate(&file, RangeOp::Punch, 4096, 1 << 20).is_ok());
             fs.release(file);
         }
