@@ -26,7 +26,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Workloads [default: all that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
+    /// Workloads, see --list [default: FxMark's that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
     /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl (on a fresh
@@ -96,7 +96,8 @@ Examples:
   heddle fxmark DWOM --access random --file-size 120M --segment 4K,16K,64K,256K --target nova-array,nova-tree
   heddle fxmark --target heddle,disk=/var/tmp --secs 5 --json results.json --html results.html
   heddle fxmark DWOM --target heddle,heddle+mount,heddle+bypass,tmpfs --cores 1,2
-  heddle fxmark DWOM DRBM --target heddle --cores 2 --workers-as threads";
+  heddle fxmark DWOM DRBM --target heddle --cores 2 --workers-as threads
+  heddle fxmark HACC VARMAIL --target heddle,nova,tmpfs,ext4 --cores 1,2   applications: checkpoint, mail spool";
 
 const WORKERS: &str = "
 Workers (--workers-as): forked processes, as in the original; in heddle each attaches to the image, and has it mapped

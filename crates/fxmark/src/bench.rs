@@ -3,12 +3,14 @@
 pub(crate) mod append;
 pub(crate) mod blocks;
 pub(crate) mod create;
+pub(crate) mod hacc;
 pub(crate) mod list;
 pub(crate) mod lookup;
 pub(crate) mod names;
 pub(crate) mod rename;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
+pub(crate) mod varmail;
 
 use crate::Workload;
 use crate::board::Board;
@@ -65,6 +67,8 @@ macro_rules! dispatch {
             MWCL | MWCM => $on.$with::<$ops, create::Create>($($argument),*),
             MWUL | MWUM => $on.$with::<$ops, unlink::Unlink>($($argument),*),
             MWRL | MWRM => $on.$with::<$ops, rename::Rename>($($argument),*),
+            HACC => $on.$with::<$ops, hacc::Hacc>($($argument),*),
+            VARMAIL => $on.$with::<$ops, varmail::Varmail>($($argument),*),
         }
     }};
 }

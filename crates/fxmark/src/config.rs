@@ -100,6 +100,8 @@ pub enum ConfigError {
     Value { name: &'static str, value: String, remedy: &'static str },
     #[error("--direct is measured with DRBL DRBM DWOL DWOM, not with {workload}: leave that out")]
     NotDirect { workload: Workload },
+    #[error("--faithful is about FxMark's own loops, which {workload} is none of: leave that out")]
+    NotFaithful { workload: Workload },
 }
 
 impl Config {
@@ -127,6 +129,9 @@ impl Config {
         }
         if let Some(&workload) = self.workloads.iter().find(|w| self.direct && !w.takes_direct()) {
             return Err(ConfigError::NotDirect { workload });
+        }
+        if let Some(&workload) = self.workloads.iter().find(|w| self.faithful && w.is_application()) {
+            return Err(ConfigError::NotFaithful { workload });
         }
         self.check_values()
     }

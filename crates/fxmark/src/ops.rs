@@ -4,7 +4,6 @@
 pub(crate) mod engine;
 pub(crate) mod posix;
 
-use crate::page::Page;
 use crate::path::RelPath;
 
 /// Why a worker gave up. Any of them fails the run.
@@ -69,11 +68,11 @@ pub(crate) trait Ops {
     fn unlink(&self, path: &RelPath) -> Result<()>;
     fn rename(&self, from: &RelPath, to: &RelPath) -> Result<()>;
 
-    /// A whole page or a failure.
-    fn read(&self, file: &Self::File, offset: u64, page: &mut Page) -> Result<()>;
-    fn write(&self, file: &Self::File, offset: u64, page: &Page) -> Result<()>;
+    /// All bytes in one call, or a failure.
+    fn read(&self, file: &Self::File, offset: u64, bytes: &mut [u8]) -> Result<()>;
+    fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> Result<()>;
     /// The offset it went to, where the world tells.
-    fn append(&self, file: &Self::File, page: &Page) -> Result<Option<u64>>;
+    fn append(&self, file: &Self::File, bytes: &[u8]) -> Result<Option<u64>>;
     fn truncate(&self, file: &Self::File, size_bytes: u64) -> Result<()>;
     fn fsync(&self, file: &Self::File) -> Result<()>;
     fn size(&self, file: &Self::File) -> Result<u64>;
@@ -91,7 +90,6 @@ pub(crate) trait Ops {
     fn ready(&self) {}
 }
 
-pub(crate) fn whole(call: &'static str, got: usize) -> Result<()> {
-    let want = size_of::<Page>();
+pub(crate) fn whole(call: &'static str, got: usize, want: usize) -> Result<()> {
     if got == want { Ok(()) } else { Err(Failure::Short { call, got, want }) }
 }

@@ -157,7 +157,7 @@ impl Run {
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<6} {:<16} {} cores #{}: ", self.workload, self.target, self.cores, self.repeat)?;
+        write!(f, "{:<7} {:<16} {} cores #{}: ", self.workload, self.target, self.cores, self.repeat)?;
         match &self.error {
             Some(error) => write!(f, "failed: {error}"),
             None => write!(f, "{} ops/s", text::short(self.ops_per_sec)),

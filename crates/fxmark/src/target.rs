@@ -1,6 +1,6 @@
 //! What is measured: an engine opened in this process, a kernel file system on a fresh RAM disk, any directory.
 
-use crate::bench::lookup;
+use crate::bench::{hacc, lookup, varmail};
 use crate::config::Job;
 use crate::page::PAGE_BYTES;
 use crate::{ConfigError, Run, Workload};
@@ -201,6 +201,11 @@ impl Need {
             MRPM => (0, lookup::TREE_NODES),
             MWCM if job.faithful => (workers * u64::from(job.files), workers * u64::from(job.files)),
             MRDL | MRDM | MWCL | MWCM | MWUL | MWUM | MWRL | MWRM => (0, workers * u64::from(job.files)),
+            HACC => (hacc::file_bytes(job).div_ceil(PAGE_BYTES), 1),
+            VARMAIL => {
+                let mails = workers * varmail::mails(job) as u64;
+                (mails * varmail::MAIL_PAGES, mails)
+            }
         };
         Need { bytes: pages * PAGE_BYTES, files: files + dirs, workers: job.workers, direct: job.direct }
     }

@@ -62,7 +62,7 @@ fn every_workload_runs_in_process() {
 
 #[test]
 fn every_workload_runs_the_originals_loops_too() {
-    let workloads = Workload::all().filter(|w| *w != Workload::DWAL);
+    let workloads = Workload::all().filter(|w| *w != Workload::DWAL && !w.is_application());
     measured(&Config { faithful: true, ..quick(workloads, vec![toy(Fault::None)]) });
 }
 
@@ -136,6 +136,7 @@ fn mistakes_of_usage_are_told_before_anything_runs() {
         (Config { file_size_bytes: Some(100), ..good.clone() }, "--file-size"),
         (Config { targets: vec![toy(Fault::None), toy(Fault::None)], ..good.clone() }, "twice"),
         (Config { direct: true, workloads: vec![Workload::DWAL], ..good.clone() }, "DRBL DRBM DWOL DWOM"),
+        (Config { faithful: true, workloads: vec![Workload::HACC], ..good.clone() }, "HACC"),
     ];
     for (config, word) in bad {
         let text = run(&config, &mut ()).unwrap_err().to_string();

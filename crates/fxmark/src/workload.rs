@@ -1,7 +1,8 @@
 //! The workloads: names, what one operation is, where the original program does something else.
 //!
 //! Source  FxMark (USENIX ATC'16), Tables 1 and 2: nineteen workloads, four letters each (data or metadata, read or
-//!         write, operation, sharing level); the mixes are those of SRL's Fig. 12 (c, d).
+//!         write, operation, sharing level); the mixes are those of SRL's Fig. 12 (c, d). The applications: `bench/hacc.rs`,
+//!         `bench/varmail.rs`.
 
 use crate::ConfigError;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ pub enum Workload {
     DRBL, DRBM, DRBH, DWOL, DWOM, DWAL, DWTL, DWSL,
     MRPL, MRPM, MRPH, MRDL, MRDM, MWCL, MWCM, MWUL, MWUM, MWRL, MWRM,
     MIX50, MIX75, MIX25,
+    HACC, VARMAIL,
 }
 
 struct Spec {
@@ -27,7 +29,7 @@ struct Spec {
 }
 
 use Workload::*;
-const SPECS: [Spec; 22] = [
+const SPECS: [Spec; 24] = [
     spec(DRBL, "DRBL", "pread 4 KiB of the worker's own file", ""),
     spec(DRBM, "DRBM", "pread 4 KiB of the worker's own block of one shared file", ""),
     spec(DRBH, "DRBH", "pread 4 KiB, the same block for all workers", ""),
@@ -95,6 +97,18 @@ const SPECS: [Spec; 22] = [
     spec(MIX50, "MIX50", "DWOM by 50 % of the workers, DRBM by the others, one file", ""),
     spec(MIX75, "MIX75", "DWOM by 75 % of the workers, DRBM by the others, one file", ""),
     spec(MIX25, "MIX25", "DWOM by 25 % of the workers, DRBM by the others, one file", ""),
+    spec(
+        HACC,
+        "HACC",
+        "a rank's part of a checkpoint in one shared file: open, nine large writes at no page's start, close",
+        "",
+    ),
+    spec(
+        VARMAIL,
+        "VARMAIL",
+        "a turn of a mail server: remove; make, write, fsync; read, append, fsync; read; one directory",
+        "",
+    ),
 ];
 
 const fn spec(
@@ -109,10 +123,10 @@ const fn spec(
 impl Workload {
     /// The nineteen of the paper.
     pub fn nineteen() -> impl Iterator<Item = Workload> {
-        SPECS.iter().map(|s| s.workload).filter(|w| w.write_percent().is_none())
+        SPECS.iter().map(|s| s.workload).filter(|w| w.write_percent().is_none() && !w.is_application())
     }
 
-    /// All: the nineteen and the mixes.
+    /// All: the nineteen, the mixes and the applications.
     pub fn all() -> impl Iterator<Item = Workload> {
         SPECS.iter().map(|s| s.workload)
     }
@@ -146,6 +160,11 @@ impl Workload {
         matches!(self, DRBL | DRBM | DWOL | DWOM)
     }
 
+    /// Is it no loop around one call, but calls as an application makes them?
+    pub fn is_application(self) -> bool {
+        matches!(self, HACC | VARMAIL)
+    }
+
     /// Share of the workers that write, for the mixes.
     pub(crate) fn write_percent(self) -> Option<u64> {
         match self {
@@ -174,13 +193,14 @@ pub(crate) fn names() -> String {
 
 /// What `heddle fxmark --list` prints: each workload, and how `--faithful` differs.
 pub fn list() -> String {
-    let mut out = String::from("Workloads (FxMark's nineteen, then mixes): what counts as one operation\n\n");
+    let mut out =
+        String::from("Workloads (FxMark's nineteen, mixes, applications): what counts as one operation\n\n");
     for spec in &SPECS {
-        out += &format!("  {:<6} {}\n", spec.name, spec.operation);
+        out += &format!("  {:<8} {}\n", spec.name, spec.operation);
     }
     out += NOTES;
     for spec in SPECS.iter().filter(|s| !s.faithful.is_empty()) {
-        out += &format!("  {:<6} {}\n", spec.name, spec.faithful);
+        out += &format!("  {:<8} {}\n", spec.name, spec.faithful);
     }
     out
 }
@@ -195,6 +215,8 @@ that allocate late (ext4, xfs, btrfs): that favours them.
 Mixes: writers are cores x percent. Where that is no whole number, one worker mixes operation by operation, so the
 percentage is exact on any number of cores; reads and writes are counted apart.
 --access random (DRBL DRBM DWOL DWOM DWSL and mixes): a random page of the worker's own part of the file each time.
+HACC: a rank's part is 8 MiB, or its share of --file-size: bytes a second are operations a second times that.
+VARMAIL: 1,000 mails in all, four fifths of them there; each worker has its own.
 
 --faithful: the loops of the original program, traps included. All data is zeros there, there is no warm-up, and:
 ";

@@ -145,10 +145,10 @@ impl Bypassed {
     }
 }
 
-/// Are its operations reads and writes of open files?
+/// Does each operation read or write an open file once at least?
 fn is_of_data(workload: Workload) -> bool {
     let name = workload.to_string();
-    name.starts_with('D') || name.starts_with("MIX")
+    name.starts_with('D') || name.starts_with("MIX") || workload.is_application()
 }
 
 /// Data calls that the engine served, of all processes.

@@ -9,6 +9,7 @@ use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
 use crate::worker::{Next, Stage};
+use zerocopy::IntoBytes;
 
 pub(crate) struct Append<O: Ops> {
     file: O::File,
@@ -30,7 +31,7 @@ impl<O: Ops> Append<O> {
             self.pages = 0;
         }
         self.ink.stamp(&mut self.out, self.owner, self.pages, self.seq + 1);
-        let at = stage.ops.append(&self.file, &self.out)?;
+        let at = stage.ops.append(&self.file, self.out.as_bytes())?;
         if let Some(offset) = at {
             Failure::wrong("offset of an append", offset, self.pages * PAGE_BYTES)?;
         }
@@ -41,7 +42,7 @@ impl<O: Ops> Append<O> {
 
     fn read_back(&mut self, stage: &Stage<'_, O>, page: u64) -> Result<()> {
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, page * PAGE_BYTES, &mut self.back)?;
+        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         self.ink.check(&self.back, self.owner, page, self.seq - self.pages + page + 1)
     }
 }

@@ -13,6 +13,7 @@ use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page, WORDS};
 use crate::path::RelPath;
 use crate::random::Random;
 use crate::worker::{Next, Stage};
+use zerocopy::IntoBytes;
 
 /// Pages `first + k * step`, `k < count`, of a file of `file_pages`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,7 +98,7 @@ impl<O: Ops> Blocks<O> {
         self.seq += 1;
         let page = self.pages.page(k);
         self.ink.stamp(&mut self.out, self.owner, page, self.seq);
-        stage.ops.write(&self.file, page * PAGE_BYTES, &self.out)?;
+        stage.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
         if self.sync {
             stage.ops.fsync(&self.file)?;
         }
@@ -111,7 +112,7 @@ impl<O: Ops> Blocks<O> {
         // An odd step visits every word before it visits one again.
         self.probe = (self.probe + 197) % WORDS;
         self.back.words[self.probe] = POISON;
-        stage.ops.read(&self.file, page * PAGE_BYTES, &mut self.back)?;
+        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         let want = self.ink.word(self.owner, page, self.last[k as usize], self.probe);
         if self.back.words[self.probe] == want {
             return Ok(());
@@ -122,7 +123,7 @@ impl<O: Ops> Blocks<O> {
     fn read_whole(&mut self, stage: &Stage<'_, O>, k: u64) -> Result<()> {
         let page = self.pages.page(k);
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, page * PAGE_BYTES, &mut self.back)?;
+        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         self.ink.check(&self.back, self.owner, page, self.last[k as usize])
     }
 }
@@ -173,7 +174,7 @@ impl<O: Ops> Bench<O> for Blocks<O> {
             for k in 0..pages.count {
                 let page = pages.page(k);
                 ink.stamp(&mut bench.out, owner, page, 0);
-                ops.write(&bench.file, page * PAGE_BYTES, &bench.out)?;
+                ops.write(&bench.file, page * PAGE_BYTES, bench.out.as_bytes())?;
             }
         }
         Ok(bench)

@@ -11,6 +11,7 @@ use crate::ops::{Ops, Result};
 use crate::page::Page;
 use crate::path::RelPath;
 use crate::worker::{Next, Stage};
+use zerocopy::IntoBytes;
 
 pub(crate) struct Create {
     place: Place,
@@ -47,7 +48,7 @@ impl<O: Ops> Bench<O> for Create {
         } else {
             let file = stage.ops.create(&self.place.file(stage.me, self.made as u64))?;
             if self.place == Place::Shared {
-                stage.ops.write(&file, 0, &self.zeros)?;
+                stage.ops.write(&file, 0, self.zeros.as_bytes())?;
             }
             stage.ops.close(file)?;
         }

@@ -11,6 +11,7 @@ use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
 use crate::worker::{Next, Stage};
+use zerocopy::IntoBytes;
 
 pub(crate) struct Truncate<O: Ops> {
     file: O::File,
@@ -28,7 +29,7 @@ impl<O: Ops> Truncate<O> {
     fn extend(&mut self, stage: &Stage<'_, O>) -> Result<()> {
         self.seq += 1;
         self.ink.stamp(&mut self.out, self.owner, 1, self.seq);
-        stage.ops.write(&self.file, PAGE_BYTES, &self.out)
+        stage.ops.write(&self.file, PAGE_BYTES, self.out.as_bytes())
     }
 
     #[inline]
@@ -41,7 +42,7 @@ impl<O: Ops> Truncate<O> {
     fn fill(&mut self, stage: &Stage<'_, O>) -> Result<()> {
         for page in self.pages..stage.job.window_pages {
             self.ink.stamp(&mut self.out, self.owner, page, 0);
-            stage.ops.write(&self.file, page * PAGE_BYTES, &self.out)?;
+            stage.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
         }
         self.pages = stage.job.window_pages;
         stage.ops.fsync(&self.file)
@@ -49,7 +50,7 @@ impl<O: Ops> Truncate<O> {
 
     fn is_page(&mut self, stage: &Stage<'_, O>, page: u64, seq: u64) -> Result<()> {
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, page * PAGE_BYTES, &mut self.back)?;
+        stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
         self.ink.check(&self.back, self.owner, page, seq)
     }
 
@@ -75,7 +76,7 @@ impl<O: Ops> Bench<O> for Truncate<O> {
             back: Page::filled(POISON),
         };
         ink.stamp(&mut bench.out, owner, 0, 0);
-        stage.ops.write(&bench.file, 0, &bench.out)?;
+        stage.ops.write(&bench.file, 0, bench.out.as_bytes())?;
         if stage.job.faithful {
             bench.fill(stage)?;
         }
@@ -112,7 +113,7 @@ impl<O: Ops> Bench<O> for Truncate<O> {
         // What was cut off must not come back when the file grows over it.
         stage.ops.truncate(&self.file, 2 * PAGE_BYTES)?;
         self.back.words.fill(POISON);
-        stage.ops.read(&self.file, PAGE_BYTES, &mut self.back)?;
+        stage.ops.read(&self.file, PAGE_BYTES, self.back.as_mut_bytes())?;
         Ink::Zeros.check(&self.back, self.owner, 1, self.seq)?;
         self.shrink(stage, 1)?;
         self.is_page(stage, 0, 0)

@@ -4,13 +4,11 @@
 //! every engine is called through `dyn FileSystem`, so none is favoured by inlining.
 
 use super::{Failure, Mode, Ops, Result, whole};
-use crate::page::Page;
 use crate::path::RelPath;
 use heddle_vfs::{
     Cookie, Cred, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags, RenameMode, SetAttr,
 };
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// An engine and who calls it.
 pub(crate) struct Engine {
@@ -131,18 +129,19 @@ impl Ops for Engine {
     }
 
     #[inline]
-    fn read(&self, file: &Handle, offset: u64, page: &mut Page) -> Result<()> {
-        whole("read", self.fs.read(file, offset, page.as_mut_bytes()).named("read")?)
+    fn read(&self, file: &Handle, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let want = bytes.len();
+        whole("read", self.fs.read(file, offset, bytes).named("read")?, want)
     }
 
     #[inline]
-    fn write(&self, file: &Handle, offset: u64, page: &Page) -> Result<()> {
-        whole("write", self.fs.write(file, offset, page.as_bytes()).named("write")?)
+    fn write(&self, file: &Handle, offset: u64, bytes: &[u8]) -> Result<()> {
+        whole("write", self.fs.write(file, offset, bytes).named("write")?, bytes.len())
     }
 
     #[inline]
-    fn append(&self, file: &Handle, page: &Page) -> Result<Option<u64>> {
-        self.fs.append(file, page.as_bytes()).named("append").map(Some)
+    fn append(&self, file: &Handle, bytes: &[u8]) -> Result<Option<u64>> {
+        self.fs.append(file, bytes).named("append").map(Some)
     }
 
     fn truncate(&self, file: &Handle, size_bytes: u64) -> Result<()> {

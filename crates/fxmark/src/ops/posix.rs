@@ -3,12 +3,10 @@
 //! Calls go through the C library's symbols and never past them, so that a preloaded library can take them.
 
 use super::{Failure, Mode, Ops, Result, whole};
-use crate::page::Page;
 use crate::path::RelPath;
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use zerocopy::IntoBytes;
 
 /// The working directory is the root of what is measured.
 pub(crate) struct Posix;
@@ -79,27 +77,24 @@ impl Ops for Posix {
     }
 
     #[inline]
-    fn read(&self, file: &Fd, offset: u64, page: &mut Page) -> Result<()> {
-        let bytes = page.as_mut_bytes();
+    fn read(&self, file: &Fd, offset: u64, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: the buffer is valid for its length.
         let rc = unsafe { libc::pread64(file.0, bytes.as_mut_ptr().cast(), bytes.len(), offset as i64) };
-        whole("pread", checked("pread", rc as i64)? as usize)
+        whole("pread", checked("pread", rc as i64)? as usize, bytes.len())
     }
 
     #[inline]
-    fn write(&self, file: &Fd, offset: u64, page: &Page) -> Result<()> {
-        let bytes = page.as_bytes();
+    fn write(&self, file: &Fd, offset: u64, bytes: &[u8]) -> Result<()> {
         // SAFETY: the buffer is valid for its length.
         let rc = unsafe { libc::pwrite64(file.0, bytes.as_ptr().cast(), bytes.len(), offset as i64) };
-        whole("pwrite", checked("pwrite", rc as i64)? as usize)
+        whole("pwrite", checked("pwrite", rc as i64)? as usize, bytes.len())
     }
 
     #[inline]
-    fn append(&self, file: &Fd, page: &Page) -> Result<Option<u64>> {
-        let bytes = page.as_bytes();
+    fn append(&self, file: &Fd, bytes: &[u8]) -> Result<Option<u64>> {
         // SAFETY: the buffer is valid for its length.
         let rc = unsafe { libc::write(file.0, bytes.as_ptr().cast(), bytes.len()) };
-        whole("write", checked("write", rc as i64)? as usize)?;
+        whole("write", checked("write", rc as i64)? as usize, bytes.len())?;
         Ok(None)
     }
 
