@@ -97,7 +97,7 @@ Examples:
   heddle fxmark --target heddle,disk=/var/tmp --secs 5 --json results.json --html results.html
   heddle fxmark DWOM --target heddle,heddle+mount,heddle+bypass,tmpfs --cores 1,2
   heddle fxmark DWOM DRBM --target heddle --cores 2 --workers-as threads
-  heddle fxmark HACC VARMAIL --target heddle,nova,tmpfs,ext4 --cores 1,2   applications: checkpoint, mail spool";
+  heddle fxmark HACC OLTP VARMAIL --target heddle,nova,tmpfs,ext4   applications: checkpoint, database, mail";
 
 const WORKERS: &str = "
 Workers (--workers-as): forked processes, as in the original; in heddle each attaches to the image, and has it mapped

@@ -7,6 +7,7 @@ pub(crate) mod hacc;
 pub(crate) mod list;
 pub(crate) mod lookup;
 pub(crate) mod names;
+pub(crate) mod oltp;
 pub(crate) mod rename;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
@@ -68,6 +69,7 @@ macro_rules! dispatch {
             MWUL | MWUM => $on.$with::<$ops, unlink::Unlink>($($argument),*),
             MWRL | MWRM => $on.$with::<$ops, rename::Rename>($($argument),*),
             HACC => $on.$with::<$ops, hacc::Hacc>($($argument),*),
+            OLTP => $on.$with::<$ops, oltp::Oltp<$ops>>($($argument),*),
             VARMAIL => $on.$with::<$ops, varmail::Varmail>($($argument),*),
         }
     }};

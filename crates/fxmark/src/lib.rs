@@ -1,4 +1,4 @@
-//! FxMark, the many-core file system benchmark, and two applications as they call a file system, for engines opened in this process and for
+//! FxMark, the many-core file system benchmark, and three applications as they call a file system, for engines opened in this process and for
 //! whatever the kernel mounts.
 //!
 //! [`Config`] says what to run, [`run`] runs it, [`Report`] says what came out. One loop a workload serves both worlds:
@@ -9,7 +9,7 @@
 //!                 worker's error or a wrong byte is a failed run, never a faster one.
 //!             I3  every run starts with a fresh set of files, on a fresh file system where the target is one of ours.
 //! Source      Min et al., "Understanding Manycore Scalability of File Systems" (USENIX ATC'16); mixes, random access
-//!             and file sizes as in the evaluation of SRL. HACC and VARMAIL: `bench/hacc.rs`, `bench/varmail.rs`.
+//!             and file sizes as in the evaluation of SRL. HACC, OLTP and VARMAIL: `bench/hacc.rs` and its neighbours.
 #![warn(missing_docs)]
 
 mod bench;

@@ -1,6 +1,6 @@
 //! What is measured: an engine opened in this process, a kernel file system on a fresh RAM disk, any directory.
 
-use crate::bench::{hacc, lookup, varmail};
+use crate::bench::{hacc, lookup, oltp, varmail};
 use crate::config::Job;
 use crate::page::PAGE_BYTES;
 use crate::{ConfigError, Run, Workload};
@@ -202,6 +202,7 @@ impl Need {
             MWCM if job.faithful => (workers * u64::from(job.files), workers * u64::from(job.files)),
             MRDL | MRDM | MWCL | MWCM | MWUL | MWUM | MWRL | MWRM => (0, workers * u64::from(job.files)),
             HACC => (hacc::file_bytes(job).div_ceil(PAGE_BYTES), 1),
+            OLTP => (oltp::files_bytes(job).div_ceil(PAGE_BYTES), oltp::FILES),
             VARMAIL => {
                 let mails = workers * varmail::mails(job) as u64;
                 (mails * varmail::MAIL_PAGES, mails)

@@ -2,7 +2,7 @@
 //!
 //! Source  FxMark (USENIX ATC'16), Tables 1 and 2: nineteen workloads, four letters each (data or metadata, read or
 //!         write, operation, sharing level); the mixes are those of SRL's Fig. 12 (c, d). The applications: `bench/hacc.rs`,
-//!         `bench/varmail.rs`.
+//!         `bench/oltp.rs`, `bench/varmail.rs`.
 
 use crate::ConfigError;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub enum Workload {
     DRBL, DRBM, DRBH, DWOL, DWOM, DWAL, DWTL, DWSL,
     MRPL, MRPM, MRPH, MRDL, MRDM, MWCL, MWCM, MWUL, MWUM, MWRL, MWRM,
     MIX50, MIX75, MIX25,
-    HACC, VARMAIL,
+    HACC, OLTP, VARMAIL,
 }
 
 struct Spec {
@@ -29,7 +29,7 @@ struct Spec {
 }
 
 use Workload::*;
-const SPECS: [Spec; 24] = [
+const SPECS: [Spec; 25] = [
     spec(DRBL, "DRBL", "pread 4 KiB of the worker's own file", ""),
     spec(DRBM, "DRBM", "pread 4 KiB of the worker's own block of one shared file", ""),
     spec(DRBH, "DRBH", "pread 4 KiB, the same block for all workers", ""),
@@ -104,6 +104,12 @@ const SPECS: [Spec; 24] = [
         "",
     ),
     spec(
+        OLTP,
+        "OLTP",
+        "a database: read 2 KiB of one of ten files; to ten reads, write 2 KiB and fsync; to 3,200, 256 KiB of the log",
+        "",
+    ),
+    spec(
         VARMAIL,
         "VARMAIL",
         "a turn of a mail server: remove; make, write, fsync; read, append, fsync; read; one directory",
@@ -162,7 +168,7 @@ impl Workload {
 
     /// Is it no loop around one call, but calls as an application makes them?
     pub fn is_application(self) -> bool {
-        matches!(self, HACC | VARMAIL)
+        matches!(self, HACC | OLTP | VARMAIL)
     }
 
     /// Share of the workers that write, for the mixes.
@@ -216,6 +222,7 @@ Mixes: writers are cores x percent. Where that is no whole number, one worker mi
 percentage is exact on any number of cores; reads and writes are counted apart.
 --access random (DRBL DRBM DWOL DWOM DWSL and mixes): a random page of the worker's own part of the file each time.
 HACC: a rank's part is 8 MiB, or its share of --file-size: bytes a second are operations a second times that.
+OLTP: the data files have the size of --file-size together, or 8 MiB a worker, as the shared file has elsewhere.
 VARMAIL: 1,000 mails in all, four fifths of them there; each worker has its own.
 
 --faithful: the loops of the original program, traps included. All data is zeros there, there is no warm-up, and:

@@ -22,22 +22,22 @@ fn fails(fault: Fault, workloads: &[Workload], word: &str) {
 
 #[test]
 fn a_lost_write_is_seen_even_if_later_ones_cover_it() {
-    fails(Fault::DropsWrites, &[DWOL, DWOM, DWAL, DWTL, DWSL, MIX50, HACC, VARMAIL], "wrong");
+    fails(Fault::DropsWrites, &[DWOL, DWOM, DWAL, DWTL, DWSL, MIX50, HACC, OLTP, VARMAIL], "wrong");
 }
 
 #[test]
 fn reads_of_zeros_are_seen() {
-    fails(Fault::ReadsZeros, &[DRBL, DRBM, DRBH, DWOL, DWOM, DWAL, MIX25, HACC, VARMAIL], "wrong data");
+    fails(Fault::ReadsZeros, &[DRBL, DRBM, DRBH, DWOL, DWOM, DWAL, MIX25, HACC, OLTP, VARMAIL], "wrong data");
 }
 
 #[test]
 fn reads_that_move_nothing_are_seen() {
-    fails(Fault::ReadsNothing, &[DRBL, DRBM, DRBH, DWOM, HACC, VARMAIL], "wrong data");
+    fails(Fault::ReadsNothing, &[DRBL, DRBM, DRBH, DWOM, HACC, OLTP, VARMAIL], "wrong data");
 }
 
 #[test]
 fn an_error_of_one_worker_fails_the_run() {
-    fails(Fault::Fails, &[DWOL, DWOM, DWAL, DWTL, DWSL, HACC, VARMAIL], "planted");
+    fails(Fault::Fails, &[DWOL, DWOM, DWAL, DWTL, DWSL, HACC, OLTP, VARMAIL], "planted");
 }
 
 #[test]
