@@ -1,5 +1,5 @@
-//! FxMark, the many-core file system benchmark, and three applications as they call a file system, for engines opened in this process and for
-//! whatever the kernel mounts.
+//! FxMark, the many-core file system benchmark, and three applications as they call a file system, for engines opened in this process and
+//! for whatever the kernel mounts.
 //!
 //! [`Config`] says what to run, [`run`] runs it, [`Report`] says what came out. One loop a workload serves both worlds:
 //! threads or forked processes that call a [`heddle_vfs::FileSystem`], and forked processes that call the C library.

@@ -1,12 +1,12 @@
 //! OLTP: a database's files, read at random, written and synced in small pieces, with a log beside them.
 //!
 //! A step reads 2 KiB at a random place of the next of ten data files; every tenth writes 2 KiB besides and fsyncs; one in 3,200 writes
-//! 256 KiB of the log and fsyncs. Each read and each write with its fsync is one operation. These are the rates at which the original's 200
-//! readers let its ten writers and its log writer go on; here each worker does all three, and computes nothing between. Blocks are
+//! 256 KiB of the log and fsyncs. Each read and each write with its fsync is one operation. These are the rates at which the original's
+//! 200 readers let its ten writers and its log writer go on; here each worker does all three, and computes nothing between. Blocks are
 //! dealt out to the workers by turns, so two workers share each page of 4 KiB.
 //!
-//! Source      Filebench's personality of this name, which pNOVA (APSys '19, Table 2) and the F2FS range-lock paper (SYSTOR '19, Tables 3, 5
-//!             and 7) measure; its data is 100 MB, here it is the size of the shared file.
+//! Source      Filebench's personality of this name, which pNOVA (APSys '19, Table 2) and the F2FS range-lock paper (SYSTOR '19, Tables 3,
+//!             5 and 7) measure; its data is 100 MB, here it is the size of the shared file.
 
 use super::Bench;
 use crate::config::Job;
