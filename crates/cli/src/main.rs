@@ -67,6 +67,7 @@ enum Command {
     Fsck(fsck::Args),
     Explain(explain::Args),
     Dump(dump::Args),
+    #[command(visible_alias = "workload")]
     Fxmark(fxmark::Args),
     Locks(locks::Args),
     Bandwidth(bandwidth::Args),
@@ -138,13 +139,19 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_grammar_is_sound_and_every_command_shows_examples() {
+    fn the_grammar_is_sound_and_every_command_shows_examples_and_stands_in_the_readme() {
+        let readme = include_str!("../../../README.md");
         let mut cli = super::Cli::command();
         cli.build();
         cli.clone().debug_assert();
         for command in cli.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
             let help = command.clone().render_long_help().to_string();
-            assert!(help.contains("Examples:"), "heddle {} --help shows no example", command.get_name());
+            let name = command.get_name();
+            assert!(help.contains("Examples:"), "heddle {name} --help shows no example");
+            assert!(
+                readme.contains(&format!("`heddle {name} ")) || readme.contains(&format!("`heddle {name}`")),
+                "README: no heddle {name}"
+            );
         }
     }
 }
