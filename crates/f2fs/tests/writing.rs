@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Image, Source, fsck_is_clean, listed, read};
+use common::{Image, Source, fill, fsck_is_clean, listed, read};
 use heddle_f2fs::checksum::{SEED, checksum};
 use heddle_f2fs::{F2fs, Variant};
 use heddle_vfs::path::resolve;
@@ -208,16 +208,7 @@ fn a_full_image_refuses_and_loses_nothing_and_what_is_deleted_comes_back() {
     let (kept, file) = create(&fs, Ino::ROOT, "kept");
     fs.write(&file, 0, &[7; 40_000]).unwrap();
     let (_, filler) = create(&fs, Ino::ROOT, "filler");
-    let (mut written, available) = (0, fs.statfs().unwrap().blocks_available * 4096);
-    let full = loop {
-        match fs.append(&filler, &[9; 1 << 16]) {
-            Ok(_) => written += 1 << 16,
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(full, Error::NoSpace);
-    assert_eq!(fs.getattr(filler.ino).unwrap().size_bytes, written, "all of a write or nothing");
-    assert!(written > available / 20 * 19, "{written} bytes of {available}");
+    fill(&fs, &filler, 1 << 16);
     fs.sync().unwrap();
     fsck_is_clean(&image.path);
     fs.release(filler);

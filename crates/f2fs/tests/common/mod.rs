@@ -3,7 +3,7 @@
 
 use heddle_f2fs::{F2fs, make_image};
 use heddle_vfs::path::resolve_nofollow;
-use heddle_vfs::{Cred, FileKind, FileSystem, OpenFlags};
+use heddle_vfs::{Cred, Error, FileKind, FileSystem, Handle, OpenFlags};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -112,6 +112,20 @@ impl Source {
             }
         }
     }
+}
+
+/// Appends pieces to an empty file of a nearly empty image until there is no space: nearly all that was available is in it, in whole pieces.
+pub fn fill(fs: &F2fs, file: &Handle, piece_bytes: usize) {
+    let (mut written, available) = (0, fs.statfs().unwrap().blocks_available * 4096);
+    let full = loop {
+        match fs.append(file, &vec![9; piece_bytes]) {
+            Ok(_) => written += piece_bytes as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, Error::NoSpace);
+    assert_eq!(fs.getattr(file.ino).unwrap().size_bytes, written, "all of a write or nothing");
+    assert!(written > available / 20 * 19, "{written} bytes of {available}");
 }
 
 /// Bytes that differ from page to page.
