@@ -114,7 +114,8 @@ impl Source {
     }
 }
 
-/// Appends pieces to an empty file of a nearly empty image until there is no space: nearly all that was available is in it, in whole pieces.
+/// Appends pieces to an empty file of a nearly empty image until there is no space: nearly all that was available is in it then, in
+/// whole pieces.
 pub fn fill(fs: &F2fs, file: &Handle, piece_bytes: usize) {
     let (mut written, available) = (0, fs.statfs().unwrap().blocks_available * 4096);
     let full = loop {
