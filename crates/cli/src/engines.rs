@@ -6,7 +6,7 @@
 
 use crate::size::Size;
 use anyhow::{Context, Result, bail, ensure};
-use heddle_f2fs::F2fs;
+use heddle_f2fs::{F2fs, LogRegion};
 use heddle_fxmark::{Attach, Attached, Need, Session, Target, WorkersAs, memory_available_bytes};
 use heddle_nvmfs::heir::Heir;
 use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
@@ -115,6 +115,9 @@ fn touch(region: &Region) {
     }
 }
 
+/// NVM of a node log.
+const NODE_LOG_BYTES: u64 = 128 << 20;
+
 /// An F2FS variant as a target: its image a file in memory, as the RAM disks of the kernel's file systems are.
 pub fn flash_target(variant: heddle_f2fs::Variant) -> Target {
     let open = Arc::new(move |need: &Need| flash_session(variant, need));
@@ -133,11 +136,16 @@ pub fn fresh_flash(variant: heddle_f2fs::Variant, need: &Need) -> Result<Arc<F2f
     // By this name it can be opened once more; it goes with the last descriptor.
     let path = PathBuf::from(format!("/proc/self/fd/{}", disk.as_raw_fd()));
     heddle_f2fs::make_image(&path, "fxmark", &|_, _| ())?;
-    Ok(Arc::new(F2fs::open_as(&path, variant)?))
+    if !variant.has_node_log() {
+        return Ok(Arc::new(F2fs::open_as(&path, variant)?));
+    }
+    let region = Region::anonymous(NODE_LOG_BYTES).context("memory for the node log")?;
+    touch(&region);
+    Ok(Arc::new(F2fs::open_with_log(&path, variant, LogRegion { region, discard: false })?))
 }
 
 /// Twice the data, since what is written over is free after a checkpoint only; and as much again as the kernel's RAM disks have.
 fn flash_bytes(need: &Need) -> Result<u64> {
-    let bytes = fits((512 << 20) + 2 * need.bytes + (8 << 10) * need.files)?;
+    let bytes = fits(NODE_LOG_BYTES + (512 << 20) + 2 * need.bytes + (8 << 10) * need.files)?;
     Ok(bytes.next_multiple_of(2 << 20))
 }

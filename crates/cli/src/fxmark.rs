@@ -29,9 +29,10 @@ pub struct Args {
     /// Workloads, see --list [default: FxMark's that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl (on a fresh
-    /// F2FS image in memory); NAME+mount (any of them through FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs,
-    /// ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
+    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl, f2fs-nl,
+    /// f2fs-integrated (on a fresh F2FS image in memory, with the node log in memory too); NAME+mount (any of them through FUSE);
+    /// heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks,
+    /// root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
     /// What the workers of heddle are: processes, each of which attaches to the image, or threads of one process. nova* and f2fs* have
@@ -102,7 +103,7 @@ Examples:
 const WORKERS: &str = "
 Workers (--workers-as): forked processes, as in the original; in heddle each attaches to the image, and has it mapped
 before the clock runs. nova, nova-interval, nova-array and nova-tree have threads of one process: their locks have no
-owners that could be told dead. So have f2fs and f2fs-rl, whose memory is one process's. In a table with one of them heddle
+owners that could be told dead. So have f2fs*, whose memory is one process's. In a table with one of them heddle
 has threads too, so that engines are compared.
 ";
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which system; its log fixes as which others the image can be mounted. f2fs and f2fs-rl: an F2FS image, for disks and flash, which
+    /// Which system; its log fixes as which others the image can be mounted. f2fs*: an F2FS image, for disks and flash, which
     /// Linux can mount too
     #[arg(long, default_value = "heddle", value_parser = crate::variant::system())]
     variant: System,
@@ -98,6 +98,9 @@ fn tell(args: &Args, size_bytes: u64, durable_by: &'static str) -> Result<()> {
     }
     // An F2FS image does not know as which system it is to be mounted.
     let how = match args.variant {
+        System::Flash(variant) if variant.has_node_log() => {
+            format!("--variant {} --nvm FILE ", variant.name())
+        }
         System::Flash(variant) if variant != heddle_f2fs::Variant::default() => {
             format!("--variant {} ", variant.name())
         }

@@ -36,6 +36,9 @@ pub struct Args {
     /// Mount as this system [default: as the image was made; an F2FS image: f2fs]
     #[arg(long, value_parser = crate::variant::system())]
     variant: Option<System>,
+    /// With f2fs-nl and f2fs-integrated: NVM for the node log, a file or a device; made if it is not there, of 64 MiB
+    #[arg(long, value_name = "FILE")]
+    nvm: Option<PathBuf>,
     /// Options, separated by commas; see below
     #[arg(short = 'o', value_name = "OPTS")]
     options: Vec<String>,
@@ -62,6 +65,9 @@ Options for -o:
   variant=V              as --variant V
   lock-mode=paper        the papers' variants spin and let readers first, as published; default: waiters sleep, writers age
   segment=SIZE           segment of the papers' range locks (4K)
+  nvm=FILE               as --nvm FILE
+  nvm-size=SIZE          size of a node log that is made (64M)
+  discard-nvm            F2FS: give up what was fsynced and only the node log has; the image goes on from its last checkpoint
   discard, nodiscard     F2FS: tell the device at each checkpoint which segments hold nothing any more [on block devices];
                          an image's file gives their space back, and is slower to write there again
   attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
@@ -83,6 +89,7 @@ Examples:
   mount -t heddle -o noatime /dev/shm/my.img /mnt/h            (where mount.heddle is a link to this program)
   heddle mount /dev/sdb1 /mnt/phone                            (an F2FS image or device; with -o ro nothing is written to it)
   heddle mount --variant f2fs-rl /var/tmp/flash.img /mnt/h     (the same image; writers of different pages of a file in parallel)
+  heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h    (fsyncs go into NVM; give it at every mount)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
@@ -90,7 +97,8 @@ until they are closed, a second signal ends it at once (nothing is lost: the nex
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let options = Options::parse(args.variant, &args.options, args.sloppy)?;
+    let mut options = Options::parse(args.variant, &args.options, args.sloppy)?;
+    options.nvm = args.nvm.clone().or(options.nvm);
     if args.foreground || args.tell_ready { serve(args, &options) } else { background::start(args) }
 }
 
@@ -98,6 +106,12 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
     if heddle_f2fs::is_f2fs(&args.image) {
         return flash::serve(args, options, signals);
+    }
+    if options.nvm.is_some() {
+        let image = args.image.display();
+        return Err(usage(format!(
+            "{image} is no F2FS image: --nvm is for those, as f2fs-nl or f2fs-integrated"
+        )));
     }
     if let Some(System::Flash(variant)) = options.variant {
         let (image, name) = (args.image.display(), variant.name());

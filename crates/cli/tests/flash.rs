@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{Place, heddle, own_namespace};
+use common::{Place, command, heddle, own_namespace};
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// An image with one file in it; `None`, said loudly, where f2fs-tools are missing.
 fn image(place: &Place) -> Option<String> {
@@ -51,7 +52,8 @@ fn an_f2fs_image_is_mounted_for_reading_and_nothing_changes_it() {
     let before = fs::read(&image).unwrap();
     let mnt = place.text("mnt");
     fs::create_dir_all(&mnt).unwrap();
-    heddle(&["mount", "--variant", "nova", "-o", "ro", &image, &mnt]).failed(1, &["nova", "f2fs, f2fs-rl"]);
+    heddle(&["mount", "--variant", "nova", "-o", "ro", &image, &mnt])
+        .failed(1, &["nova", "f2fs, f2fs-rl, f2fs-nl, f2fs-integrated"]);
     heddle(&["mount", "-o", "ro,log=/dev/null", &image, &mnt]).ok();
     let file = Path::new(&mnt).join("dir/file");
     assert_eq!(fs::read_to_string(&file).unwrap(), "on flash");
@@ -127,6 +129,57 @@ fn an_image_of_our_own_is_mounted_as_either_system() {
     heddle(&["mkfs", "--size", "64M", &nvm]).ok();
     heddle(&["mount", "--variant", "f2fs-rl", &nvm, &mnt])
         .failed(1, &["no F2FS image", "heddle mkfs --variant f2fs"]);
+}
+
+/// With a node log: a killed mount loses nothing that was fsynced, and who goes on without the log has to say so.
+#[test]
+fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let [image, nvm, mnt] = ["flash.img", "nvm", "mnt"].map(|name| place.text(name));
+    fs::create_dir_all(&mnt).unwrap();
+    let made = heddle(&["mkfs", "--variant", "f2fs-integrated", "--size", "128M", &image]).ok();
+    assert!(made.out.contains("--variant f2fs-integrated --nvm FILE"), "{}", made.out);
+    heddle(&["mount", "--variant", "f2fs-nl", &image, &mnt]).failed(1, &["--nvm FILE"]);
+    heddle(&["mount", "--nvm", &nvm, &image, &mnt]).failed(1, &["f2fs-nl"]);
+    heddle(&["mount", "--variant", "f2fs-nl", "--nvm", &nvm, "-o", "nvm-size=64K", &image, &mnt])
+        .failed(1, &["at least"]);
+    assert!(!Path::new(&nvm).exists(), "what was made for nothing is gone again");
+    let file = Path::new(&mnt).join("file");
+    let fsynced_and_killed = |variant: &str, options: &str, text: &str| {
+        let how = ["mount", "--foreground", "--variant", variant, "--nvm", &nvm, "-o", options, &image, &mnt];
+        let mut served = command(&how).spawn().unwrap();
+        let device = |path: &Path| fs::metadata(path).unwrap().dev();
+        let start = Instant::now();
+        while device(Path::new(&mnt)) == device(&place.path("")) {
+            assert!(start.elapsed() < Duration::from_secs(30), "never mounted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        fs::write(&file, text).unwrap();
+        File::open(&file).unwrap().sync_all().unwrap();
+        fs::write(Path::new(&mnt).join("not fsynced"), "x").unwrap();
+        served.kill().unwrap();
+        served.wait().unwrap();
+        heddle(&["umount", &mnt]).ok();
+    };
+    fsynced_and_killed("f2fs-integrated", "nvm-size=8M", "fsynced");
+    let said: serde_json::Value =
+        serde_json::from_str(&heddle(&["info", "--json", &image]).ok().out).unwrap();
+    assert_eq!(said["node_log"], true);
+    heddle(&["mount", &image, &mnt]).failed(1, &["--nvm", "-o discard-nvm"]);
+    heddle(&["mount", "--variant", "f2fs-nl", "-o", "log=/dev/null", "--nvm", &nvm, &image, &mnt]).ok();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");
+    heddle(&["umount", &mnt]).ok();
+    // The image is whole without it, after an unmount.
+    heddle(&["mount", "-o", "log=/dev/null", &image, &mnt]).ok();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");
+    heddle(&["umount", &mnt]).ok();
+    fsynced_and_killed("f2fs-nl", "ro,rw", "lost");
+    heddle(&["mount", "-o", "log=/dev/null,discard-nvm", &image, &mnt]).ok();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");
+    heddle(&["umount", &mnt]).ok();
 }
 
 #[test]

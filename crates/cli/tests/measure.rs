@@ -217,11 +217,12 @@ fn a_mounted_target_is_measured_through_fuse_and_leaves_nothing() {
 
 #[test]
 fn systems_for_flash_are_measured_beside_the_others() {
-    let run = ["fxmark", "DWOM", "MWCM", "--target", "heddle,f2fs,f2fs-rl", "--files", "64", "--cores", "2"];
+    let targets = "heddle,f2fs,f2fs-rl,f2fs-nl,f2fs-integrated";
+    let run = ["fxmark", "DWOM", "MWCM", "--target", targets, "--files", "64", "--cores", "2"];
     let said = heddle(&[&run[..], &["--secs", "0.05", "--repeat", "1", "--json", "-"]].concat()).ok().out;
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
     let runs = report["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 6);
+    assert_eq!(runs.len(), 10);
     for run in runs {
         assert!(run["error"].is_null() && run["ops"].as_u64() > Some(0), "{run}");
         assert_eq!(run["workers_as"], "threads", "{run}");

@@ -1,18 +1,22 @@
-//! A checkpoint of the engine: everything that was changed goes to the device, and counts at once.
+//! A checkpoint of the engine: everything that was changed goes to the device, and counts at once. With a node log it is a fold, and most
+//! of the time an epoch does: pages go to the device, nodes into the log, and no table is written.
 //!
-//! It has the file system to itself (`F2fs::quiet`): every call waits meanwhile, as in Linux (`cp_rwsem`).
+//! Either has the file system to itself (`F2fs::quiet`): every call waits meanwhile, as in Linux (`cp_rwsem`).
 //!
-//! Source      F2FS paper (FAST '15) section 2.4; F2FS range-lock paper (SYSTOR '19) section 3.1, which says what this costs.
+//! Source      F2FS paper (FAST '15) section 2.4; F2FS range-lock paper (SYSTOR '19) section 3.1, which says what this costs, and 3.3.
 
 use crate::checkpoint::{self, Checkpoint, Contents};
 use crate::format::{NodeBlock, node_flag};
-use crate::ids::{BlockAddr, Nid};
+use crate::ids::{BlockAddr, Nid, Nids};
 use crate::map::Place;
 use crate::media::Media;
+use crate::node_log::{Content, Group, Member, NodeLog};
 use crate::segments::{Log, of_node};
-use heddle_vfs::Result;
+use crate::superblock;
+use heddle_vfs::{Error, Result};
 use std::collections::BTreeSet;
 use std::iter::once;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -31,7 +35,12 @@ impl Media {
             self.write_pages(nid)?;
         }
         let version = ledger.checkpoint.node_version();
+        let changed: Nids = self.nodes.all_changed().into_iter().collect();
         self.nodes.write(|node| self.write_node(node, version, 0))?;
+        let logged = self.nodes.log.as_ref().map(NodeLog::nids).unwrap_or_default();
+        for nid in logged.into_iter().filter(|nid| !changed.contains(nid)) {
+            self.nodes.fold(&self.device, &self.geometry, nid, |node| self.write_node(node, version, 0))?;
+        }
         let nat_bitmap = self.nodes.nat.write(&self.device)?;
         let sit_bitmap = space.segments.write(&self.device)?;
         let (positions, mut summaries, segments_free) = space.segments.positions();
@@ -48,6 +57,7 @@ impl Media {
             orphans: &orphans,
             unmounts,
             elapsed_secs: ledger.since.elapsed().as_secs(),
+            announce: &|next| self.nodes.log.as_ref().map_or(Ok(()), |log| log.will_fold(next)),
         };
         ledger.checkpoint = checkpoint::write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
         ledger.since = Instant::now();
@@ -56,7 +66,82 @@ impl Media {
             self.device.discard(first, blocks);
         }
         self.nodes.nat.checkpointed();
-        Ok(())
+        match &self.nodes.log {
+            Some(log) => log.folded(ledger.checkpoint.identity()),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes an epoch, if there is a log that has room for it; false: it is to be a checkpoint. Nobody else is inside.
+    pub(crate) fn close_epoch(&self) -> Result<bool> {
+        let Some(log) = self.nodes.log.as_ref().filter(|log| !log.is_filling()) else { return Ok(false) };
+        for nid in self.pages.inodes() {
+            self.write_pages(nid)?;
+        }
+        self.device.flush()?;
+        let (changed, deleted) = (self.nodes.all_changed(), log.all_deleted());
+        if changed.is_empty() && deleted.is_empty() {
+            return Ok(true);
+        }
+        let mut group = self.begin_group(log, changed.len() + deleted.len(), true)?;
+        for nid in &changed {
+            if !self.log_node(&mut group, *nid, false)? {
+                return Ok(false);
+            }
+        }
+        for (ino, gone) in &deleted {
+            if !group.put(&Member::deleted(*ino, *gone)) {
+                return Ok(false);
+            }
+        }
+        group.finish()?;
+        changed.iter().for_each(|nid| self.nodes.logged(*nid));
+        deleted.iter().for_each(|(ino, _)| log.deletion_recorded(*ino));
+        self.nodes.nat.checkpointed();
+        self.space()?.since.epoch_closed();
+        Ok(true)
+    }
+
+    /// Puts what has changed of a file's nodes, and which of them are no more, into the log; false: it has no room.
+    pub(crate) fn log_nodes_of(&self, log: &NodeLog, ino: Nid, named: bool) -> Result<bool> {
+        let (nodes, deleted) = (self.nodes.changed_of(ino), log.deleted_of(ino));
+        if nodes.is_empty() && deleted.is_empty() {
+            return Ok(true);
+        }
+        let mut group = self.begin_group(log, nodes.len() + deleted.len(), false)?;
+        for (nid, _) in &nodes {
+            if !self.log_node(&mut group, *nid, named && *nid == ino)? {
+                return Ok(false);
+            }
+        }
+        for gone in &deleted {
+            if !group.put(&Member::deleted(ino, *gone)) {
+                return Ok(false);
+            }
+        }
+        group.finish()?;
+        nodes.iter().for_each(|(nid, _)| self.nodes.logged(*nid));
+        log.deletion_recorded(ino);
+        Ok(true)
+    }
+
+    /// Begins a group of the log; before the first one the image says that it has one.
+    fn begin_group<'l>(&self, log: &'l NodeLog, members: usize, epoch: bool) -> Result<Group<'l>> {
+        // ORDERING: Acquire and Release, who sees the mark noted has it durable before his records; two may both write it.
+        if !log.is_marked.load(Acquire) {
+            superblock::set_log_mark(&self.device, true)?;
+            log.is_marked.store(true, Release); // ORDERING: Release, as above.
+        }
+        log.begin(members, epoch)
+    }
+
+    /// Puts a changed node into the log; false: it has no room.
+    fn log_node(&self, group: &mut Group<'_>, nid: Nid, named: bool) -> Result<bool> {
+        let gone = || Error::Corrupt(format!("node {} is to be logged, and is not changed", nid.0));
+        let node = self.nodes.changed_node(nid).ok_or_else(gone)?;
+        let version = self.nodes.nat.find(&self.device, nid)?.version;
+        let content = Content::Node { now: &node.now, before: node.before.as_deref() };
+        Ok(group.put(&Member { nid, ino: Nid(node.now.footer.ino.get()), version, named, content }))
     }
 
     /// Writes a node into its log, with these marks of an fsync.

@@ -3,7 +3,7 @@
 //! Everything here is called with the inode's lock held for writing, but for `has_pages`, and for `change_pages`, which may be called
 //! with these pages held instead (`ranges`).
 
-use crate::format::{BLOCK_BYTES, INODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
+use crate::format::{BLOCK_BYTES, Block, INODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
 use crate::media::Media;
@@ -56,7 +56,13 @@ impl Media {
             let (from, to) = (offset.max(start), end.min(start + PAGE));
             let piece = &buf[(from - offset) as usize..(to - offset) as usize];
             let at = (from - start) as usize;
-            self.change_page(nid, PageNo(page), |block| block[at..at + piece.len()].copy_from_slice(piece))?;
+            let change = |block: &mut Block| block[at..at + piece.len()].copy_from_slice(piece);
+            match piece.first_chunk() {
+                // Of a page that is written whole nothing has to be read.
+                Some(whole) if self.pages.change(nid, PageNo(page), |block| *block = *whole) => {}
+                Some(whole) => self.pages.put(nid, PageNo(page), Box::new(*whole)),
+                None => self.change_page(nid, PageNo(page), change)?,
+            }
         }
         Ok(())
     }
@@ -93,12 +99,7 @@ impl Media {
     }
 
     /// Changes a page that has its pointer.
-    pub(crate) fn change_page(
-        &self,
-        nid: Nid,
-        page: PageNo,
-        change: impl Fn(&mut crate::format::Block),
-    ) -> Result<()> {
+    pub(crate) fn change_page(&self, nid: Nid, page: PageNo, change: impl Fn(&mut Block)) -> Result<()> {
         if self.pages.change(nid, page, &change) {
             return Ok(());
         }

@@ -41,6 +41,8 @@ pub enum Traffic {
     FailedFlush,
     /// Blocks, from this one on, that may hold anything from now on.
     Discard(BlockAddr, u32),
+    /// What the node log was given before is durable; noted by who watches that.
+    Fence,
 }
 
 /// When a device fails, for tests.
@@ -64,7 +66,7 @@ pub(crate) struct Device {
     /// It is told of blocks that hold nothing.
     discards: AtomicBool,
     #[cfg(feature = "testkit")]
-    pub(crate) traffic: std::sync::Mutex<Vec<Traffic>>,
+    pub(crate) traffic: std::sync::Arc<std::sync::Mutex<Vec<Traffic>>>,
     #[cfg(feature = "testkit")]
     pub(crate) faults: std::sync::Mutex<Faults>,
 }
@@ -104,7 +106,7 @@ impl Device {
             blocks: bytes / BLOCK_BYTES as u64,
             discards: AtomicBool::new(is_device),
             #[cfg(feature = "testkit")]
-            traffic: std::sync::Mutex::default(),
+            traffic: std::sync::Arc::default(),
             #[cfg(feature = "testkit")]
             faults: std::sync::Mutex::default(),
         })

@@ -49,6 +49,14 @@ pub enum OpenError {
         /// Its size.
         bytes: u64,
     },
+    /// The region given as its node log is none of it, or is missing.
+    #[error("{} cannot be mounted with this node log: {what}", image.display())]
+    NodeLog {
+        /// The image.
+        image: PathBuf,
+        /// Why not.
+        what: String,
+    },
     /// It could not be made.
     #[error("cannot make an F2FS image in {}: {why}. What was there is gone; make it again", image.display())]
     Making {

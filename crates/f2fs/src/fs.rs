@@ -274,7 +274,7 @@ impl FileSystem for F2fs {
     }
 
     fn sync(&self) -> Result<()> {
-        if self.media.space.is_none() { Ok(()) } else { self.checkpoint(false) }
+        if self.media.space.is_none() { Ok(()) } else { self.checkpoint() }
     }
 
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {

@@ -1,5 +1,5 @@
 //! An fsync: the pages of the file, then its nodes, the last one marked. A mount that finds no newer checkpoint takes them in
-//! (`roll_forward`).
+//! (`roll_forward`). With a node log they go there instead, and no mark and no second flush are needed.
 //!
 //! State       `F2fs::chain`: whose nodes go into the log next. Each node says where the next one will be, and one that is missing ends
 //!             what can be found: nodes are written in the order of their places, and only who has the chain writes any.
@@ -13,6 +13,7 @@ use crate::format::node_flag;
 use crate::ids::Nid;
 use crate::inode::nid_of;
 use crate::map::Place;
+use crate::node_log::NodeLog;
 use crate::since::Durable;
 use crate::volume::F2fs;
 use heddle_vfs::{Error, Handle, Result};
@@ -26,7 +27,7 @@ const CHECKPOINT_AGE_MAX: Duration = Duration::from_secs(60);
 impl F2fs {
     /// Everything of an open file is durable when this returns.
     pub(crate) fn make_durable(&self, handle: &Handle) -> Result<()> {
-        if self.fsync_nodes(handle)? { Ok(()) } else { self.checkpoint(false) }
+        if self.fsync_nodes(handle)? { Ok(()) } else { self.checkpoint() }
     }
 
     /// True: its nodes were enough.
@@ -44,12 +45,18 @@ impl F2fs {
             let ledger = self.ledger();
             (ledger.checkpoint.node_version(), ledger.since.elapsed())
         };
-        if age > CHECKPOINT_AGE_MAX || !space.can_roll_forward() {
+        let log = self.media.nodes.log.as_ref();
+        if log.is_none() && (age > CHECKPOINT_AGE_MAX || !space.can_roll_forward()) {
             return Ok(false);
         }
-        let Durable::ByNodes { with_name } = space.since.way_of(&inode) else { return Ok(false) };
-        match self.write_file(nid, version, with_name) {
-            Ok(()) => Ok(true),
+        let way = space.since.way_of(&inode, log.is_some());
+        let Durable::ByNodes { with_name } = way else { return Ok(false) };
+        let written = match log {
+            Some(log) => self.log_file(log, nid, with_name),
+            None => self.write_file(nid, version, with_name).map(|()| true),
+        };
+        match written {
+            Ok(written) => Ok(written),
             // A checkpoint says so too, if it is so.
             Err(Error::NoSpace) => Ok(false),
             Err(error) => {
@@ -60,12 +67,21 @@ impl F2fs {
         }
     }
 
-    fn write_file(&self, nid: Nid, version: u64, with_name: bool) -> Result<()> {
+    /// False: the log has no room.
+    fn log_file(&self, log: &NodeLog, nid: Nid, with_name: bool) -> Result<bool> {
+        self.flush_pages(nid)?;
+        self.media.log_nodes_of(log, nid, with_name)
+    }
+
+    fn flush_pages(&self, nid: Nid) -> Result<()> {
         let media = &self.media;
         let wrote = media.write_pages(nid)?;
-        if media.space()?.since.take_spilled(nid) || wrote {
-            media.device.flush()?;
-        }
+        if media.space()?.since.take_spilled(nid) || wrote { media.device.flush() } else { Ok(()) }
+    }
+
+    fn write_file(&self, nid: Nid, version: u64, with_name: bool) -> Result<()> {
+        let media = &self.media;
+        self.flush_pages(nid)?;
         let mut nodes = media.nodes.changed_of(nid);
         if nodes.is_empty() {
             return Ok(());

@@ -10,6 +10,7 @@
 use crate::commit::Ledger;
 use crate::ids::Nid;
 use crate::media::Media;
+use crate::node_log::NodeLog;
 use crate::steps;
 use crate::volume::F2fs;
 use heddle_vfs::{Error, Result};
@@ -118,16 +119,25 @@ impl F2fs {
         done
     }
 
-    /// Everything that calls have done is durable when this returns.
-    pub(crate) fn checkpoint(&self, unmounts: bool) -> Result<()> {
+    /// Everything that calls have done is durable when this returns: by an epoch of the node log, if there is one and it has room.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.not_failed()?;
+        self.quiet(|ledger| if self.media.close_epoch()? { Ok(()) } else { self.media.commit(ledger, false) })
+    }
+
+    /// The same, and the device alone has all of it.
+    pub(crate) fn fold(&self, unmounts: bool) -> Result<()> {
         self.not_failed()?;
         self.quiet(|ledger| self.media.commit(ledger, unmounts))
     }
 
-    /// A checkpoint, and if that frees too little, cleaning.
+    /// A checkpoint, and if that frees too little, cleaning. If only memory is full, an epoch is enough.
     fn make_room(&self) -> Result<()> {
         self.quiet(|ledger| {
             let media = &self.media;
+            if media.space()?.segments.free() >= needed(media) && media.close_epoch()? {
+                return Ok(());
+            }
             media.commit(ledger, false)?;
             let segments = &media.space()?.segments;
             for _ in 0..ROUNDS {
@@ -154,7 +164,8 @@ impl F2fs {
 
 /// Segments that it takes to write what is in memory, and to go on.
 pub(crate) fn needed(media: &Media) -> usize {
-    // A page that gets its block changes a node.
-    let blocks = 2 * media.pages.count() + media.nodes.changed();
+    // A page that gets its block changes a node. A fold writes those that the log has.
+    let logged = media.nodes.log.as_ref().map_or(0, NodeLog::nodes);
+    let blocks = 2 * media.pages.count() + media.nodes.changed() + logged;
     blocks / crate::format::SEGMENT_BLOCKS as usize + SEGMENTS_KEPT
 }

@@ -1,5 +1,8 @@
 //! What the media counts: nodes, blocks, segments.
 
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+
 /// Number of a node: an inode, or a block of pointers. 0 names none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Nid(pub u32);
@@ -7,6 +10,30 @@ pub struct Nid(pub u32);
 impl Nid {
     /// No node.
     pub const NONE: Nid = Nid(0);
+}
+
+/// What is known by a node's number.
+pub(crate) type ByNid<V> = HashMap<Nid, V, BuildHasherDefault<NidHasher>>;
+/// Numbers of nodes.
+pub(crate) type Nids = HashSet<Nid, BuildHasherDefault<NidHasher>>;
+
+/// Spreads numbers of nodes, which mostly follow each other. An image can choose them so that they collide; it has slow calls then.
+#[derive(Default)]
+pub(crate) struct NidHasher(u64);
+
+impl Hasher for NidHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // An odd number near 2^64 by the golden ratio (Knuth, volume 3, section 6.4): tables use the highest and the lowest bits.
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A block of 4 KiB, counted from the start of the device. Pointers of files have three values that are no block.

@@ -250,7 +250,7 @@ fn empty(
         device,
         geometry: geometry.clone(),
         features: FEATURES,
-        nodes: Nodes::new(nat, Some(inode_seed(&superblock.uuid))),
+        nodes: Nodes::new(nat, Some(inode_seed(&superblock.uuid)), None),
         pages: Pages::new(),
         space: Some(Space::new(segments, areas.blocks_user(), Counts::default())),
         names: HashMap::new(),

@@ -2,22 +2,24 @@
 //!
 //! The two copies of a block are in adjacent segments: blocks 0 to 511 of the table are at 0 to 511 or 512 to 1023, and so on.
 //!
-//! State       one lock over all of it (Linux' `nat_tree_lock`).
+//! State       one lock over all of it (Linux' `nat_tree_lock`). Entries that were read are kept: they are those of the copies that count.
 //! Invariants  T1  a number is given out only if it is free, in memory and in the last checkpoint: a node that the checkpoint has is not
 //!                 mistaken for a later one of its number.
 
 use crate::device::Device;
 use crate::format::{NAT_ENTRIES, NatBlock, NatEntry, SEGMENT_BLOCKS, bit_msb, set_bit_msb};
-use crate::ids::{BlockAddr, Nid};
+use crate::ids::{BlockAddr, ByNid, Nid, Nids};
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Numbers below are no files.
 const FIRST_NID: u32 = 4;
+/// Entries that are kept: some 2 MiB.
+const KEPT_MAX: usize = 1 << 16;
 /// Blocks of the table that are looked through for free numbers at a time.
 const BLOCKS_A_LOOK: u32 = 8;
 
@@ -31,13 +33,21 @@ pub(crate) struct Nat {
 #[derive(Default)]
 struct State {
     bitmap: Vec<u8>,
-    changes: HashMap<Nid, NatEntry>,
+    changes: ByNid<NatEntry>,
+    /// Read, not changed.
+    kept: ByNid<NatEntry>,
     /// Freed since the checkpoint (T1).
-    freed: HashSet<Nid>,
+    freed: Nids,
     /// Known to be free.
     unused: Vec<Nid>,
     /// Block of the table to look at next.
     next_look: u32,
+}
+
+impl State {
+    fn known(&self, nid: Nid) -> Option<NatEntry> {
+        self.changes.get(&nid).or_else(|| self.kept.get(&nid)).copied()
+    }
 }
 
 impl Nat {
@@ -64,12 +74,24 @@ impl Nat {
     /// # Errors
     /// [`Error::Corrupt`] for a number beyond the table.
     pub(crate) fn find(&self, device: &Device, nid: Nid) -> Result<NatEntry> {
-        self.entry(&self.state(), device, nid)
+        let state = self.state();
+        if let Some(known) = state.known(nid) {
+            return Ok(known);
+        }
+        let entry = self.entry(&state, device, nid)?;
+        drop(state);
+        let mut state = self.state_mut();
+        if state.kept.len() >= KEPT_MAX {
+            state.kept.clear();
+        }
+        // Who has changed it meanwhile comes first; a checkpoint cannot have been in between.
+        state.kept.insert(nid, entry);
+        Ok(state.known(nid).unwrap_or(entry))
     }
 
     fn entry(&self, state: &State, device: &Device, nid: Nid) -> Result<NatEntry> {
-        if let Some(changed) = state.changes.get(&nid) {
-            return Ok(*changed);
+        if let Some(known) = state.known(nid) {
+            return Ok(known);
         }
         if nid.0 >= self.nids {
             return Err(Error::Corrupt(format!("node {} of {} is asked for", nid.0, self.nids)));
@@ -174,7 +196,11 @@ impl Nat {
             let other = !bit_msb(&state.bitmap, block as usize);
             set_bit_msb(&mut state.bitmap, block as usize, other);
         }
-        state.changes.clear();
+        let changes = std::mem::take(&mut state.changes);
+        if state.kept.len() + changes.len() > KEPT_MAX {
+            state.kept.clear();
+        }
+        state.kept.extend(changes.into_iter().take(KEPT_MAX));
         Ok(state.bitmap.clone())
     }
 

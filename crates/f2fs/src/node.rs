@@ -1,7 +1,7 @@
 //! Nodes, checked and kept: whoever asks for a number gets the block that the table names, if it says of itself what the table says.
 //!
 //! State       nodes by number, in shards, each under a lock: those that were read, which a full shard forgets, and those that
-//!             were changed, which stay until a checkpoint has written them. Who holds one that was handed out has it as it was then.
+//!             were changed, which stay until a checkpoint or the log has them. Who holds one that was handed out has it as it was then.
 //! Invariants  N1  a node that is handed out lies in the main area and bears its number and its inode.
 //!             N2  a node is read from the device, and put where it is written, under its shard's lock: what is kept is the newest.
 
@@ -10,12 +10,12 @@ use crate::device::Device;
 use crate::format::{
     INODE_CHECKSUM_OFFSET_BYTES, InodeBlock, NodeBlock, NodeFooter, PointerNode, inline_flag,
 };
-use crate::ids::{BlockAddr, Nid};
+use crate::ids::{BlockAddr, ByNid, Nid};
 use crate::nat::Nat;
+use crate::node_log::{Located, NodeLog};
 use crate::steps;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -31,20 +31,30 @@ pub(crate) struct Nodes {
     shards: [RwLock<Shard>; SHARDS],
     changed: AtomicUsize,
     /// The changed nodes of each inode, and their places. Taken while a shard is locked.
-    changed_of: [Mutex<HashMap<Nid, HashMap<Nid, u32>>>; SHARDS],
+    changed_of: [Mutex<ByNid<ByNid<u32>>>; SHARDS],
     /// What the checksums of inodes start from, if they have any.
     inode_seed: Option<u32>,
+    /// Where fsyncs and epochs go, if not onto the device.
+    pub(crate) log: Option<NodeLog>,
 }
 
 #[derive(Default)]
 struct Shard {
-    read: HashMap<Nid, Arc<NodeBlock>>,
-    changed: HashMap<Nid, Arc<NodeBlock>>,
+    read: ByNid<Arc<NodeBlock>>,
+    changed: ByNid<Changed>,
+}
+
+/// A node that is to be written.
+#[derive(Clone)]
+pub(crate) struct Changed {
+    pub(crate) now: Arc<NodeBlock>,
+    /// As it was when it was last durable, for a log that takes what differs; nothing of a new one.
+    pub(crate) before: Option<Arc<NodeBlock>>,
 }
 
 impl Shard {
     fn get(&self, nid: Nid) -> Option<&Arc<NodeBlock>> {
-        self.changed.get(&nid).or_else(|| self.read.get(&nid))
+        self.changed.get(&nid).map(|changed| &changed.now).or_else(|| self.read.get(&nid))
     }
 
     fn keep(&mut self, nid: Nid, node: Arc<NodeBlock>) {
@@ -56,10 +66,10 @@ impl Shard {
 }
 
 impl Nodes {
-    pub(crate) fn new(nat: Nat, inode_seed: Option<u32>) -> Nodes {
+    pub(crate) fn new(nat: Nat, inode_seed: Option<u32>, log: Option<NodeLog>) -> Nodes {
         let shards = std::array::from_fn(|_| RwLock::default());
         let changed_of = std::array::from_fn(|_| Mutex::default());
-        Nodes { nat, shards, changed: AtomicUsize::new(0), changed_of, inode_seed }
+        Nodes { nat, shards, changed: AtomicUsize::new(0), changed_of, inode_seed, log }
     }
 
     fn shard(&self, nid: Nid) -> &RwLock<Shard> {
@@ -80,7 +90,7 @@ impl Nodes {
         nodes
     }
 
-    fn changes(&self, ino: Nid) -> MutexGuard<'_, HashMap<Nid, HashMap<Nid, u32>>> {
+    fn changes(&self, ino: Nid) -> MutexGuard<'_, ByNid<ByNid<u32>>> {
         self.changed_of[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,13 +130,14 @@ impl Nodes {
                     None => self.read(device, geometry, nid)?,
                 };
                 let free = || Error::Corrupt(format!("node {} is changed, and free", nid.0));
-                let found = found.ok_or_else(free)?;
-                self.note_changed(&found.footer);
-                vacant.insert(found)
+                let now = found.ok_or_else(free)?;
+                self.note_changed(&now.footer);
+                let before = self.log.is_some().then(|| Arc::clone(&now));
+                vacant.insert(Changed { now, before })
             }
         };
         steps::take();
-        Ok(change(Arc::make_mut(node)))
+        Ok(change(Arc::make_mut(&mut node.now)))
     }
 
     /// A node of a number that was free.
@@ -135,10 +146,10 @@ impl Nodes {
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
         shard.read.remove(&nid);
         if let Some(old) = shard.changed.remove(&nid) {
-            self.note_written(&old.footer);
+            self.note_written(&old.now.footer);
         }
         self.note_changed(&node.footer);
-        shard.changed.insert(nid, node);
+        shard.changed.insert(nid, Changed { now: node, before: None });
     }
 
     /// The node is no more.
@@ -147,7 +158,7 @@ impl Nodes {
         let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
         shard.read.remove(&nid);
         if let Some(node) = shard.changed.remove(&nid) {
-            self.note_written(&node.footer);
+            self.note_written(&node.now.footer);
         }
     }
 
@@ -180,13 +191,47 @@ impl Nodes {
         write: &mut impl FnMut(&mut NodeBlock) -> Result<()>,
     ) -> Result<()> {
         let Some(mut node) = shard.changed.remove(&nid) else { return Ok(()) };
-        if let Err(error) = write(Arc::make_mut(&mut node)) {
+        if let Err(error) = write(Arc::make_mut(&mut node.now)) {
             shard.changed.insert(nid, node);
             return Err(error);
         }
-        self.note_written(&node.footer);
-        shard.keep(nid, node);
+        self.note_written(&node.now.footer);
+        shard.keep(nid, node.now);
         Ok(())
+    }
+
+    /// Gives a node that only the log has to `write`, which puts it onto the device.
+    pub(crate) fn fold(
+        &self,
+        device: &Device,
+        geometry: &Geometry,
+        nid: Nid,
+        write: impl FnMut(&mut NodeBlock) -> Result<()>,
+    ) -> Result<()> {
+        self.change(device, geometry, nid, |_| ())?;
+        self.write_one(nid, write)
+    }
+
+    /// A changed node, for one who puts it into the log; `None`: it is not changed.
+    pub(crate) fn changed_node(&self, nid: Nid) -> Option<Changed> {
+        self.shard(nid).read().unwrap_or_else(PoisonError::into_inner).changed.get(&nid).cloned()
+    }
+
+    /// All changed nodes, by number.
+    pub(crate) fn all_changed(&self) -> Vec<Nid> {
+        let of_shard = |shard: &RwLock<Shard>| {
+            shard.read().unwrap_or_else(PoisonError::into_inner).changed.keys().copied().collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
+    /// A changed node is in the log, as it is.
+    pub(crate) fn logged(&self, nid: Nid) {
+        let mut shard = self.shard(nid).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = shard.changed.remove(&nid) {
+            self.note_written(&node.now.footer);
+            shard.keep(nid, node.now);
+        }
     }
 
     /// Puts the checksum of an inode right, if it has one.
@@ -260,6 +305,32 @@ impl Nodes {
         if addr == BlockAddr::NULL {
             return Ok(None);
         }
+        let located = self.log.as_ref().and_then(|log| Some((log, log.find(nid)?)));
+        let node = match located {
+            Some((log, place)) => {
+                let base = || self.on_device(device, geometry, nid, addr).map(Arc::unwrap_or_clone);
+                Arc::new(log.load(nid, place, base)?)
+            }
+            None => self.on_device(device, geometry, nid, addr)?,
+        };
+        let footer = &node.footer;
+        if (footer.nid.get(), footer.ino) == (nid.0, entry.ino) {
+            return Ok(Some(node));
+        }
+        Err(Error::Corrupt(format!(
+            "node {} at block {}: it says to be node {} of inode {}, the table says of inode {}",
+            nid.0, addr.0, footer.nid, footer.ino, entry.ino
+        )))
+    }
+
+    /// The node that the device has there, whosever it is.
+    pub(crate) fn on_device(
+        &self,
+        device: &Device,
+        geometry: &Geometry,
+        nid: Nid,
+        addr: BlockAddr,
+    ) -> Result<Arc<NodeBlock>> {
         let wrong = |what: String| Err(Error::Corrupt(format!("node {} at block {}: {what}", nid.0, addr.0)));
         if !geometry.in_main(addr) {
             return wrong("that is outside the main area".into());
@@ -268,16 +339,17 @@ impl Nodes {
         if let Some(block) = Arc::get_mut(&mut node) {
             device.read(addr, 0, block.as_mut_bytes())?;
         }
-        let footer = &node.footer;
-        if (footer.nid.get(), footer.ino) != (nid.0, entry.ino) {
-            return wrong(format!(
-                "it says to be node {} of inode {}, the table says of inode {}",
-                footer.nid, footer.ino, entry.ino
-            ));
-        }
         match self.check(&node) {
-            Ok(()) => Ok(Some(node)),
+            Ok(()) => Ok(node),
             Err(what) => wrong(what),
+        }
+    }
+
+    /// Its newest record is there: what was read before is older.
+    pub(crate) fn located(&self, nid: Nid, place: Located) {
+        if let Some(log) = &self.log {
+            self.shard(nid).write().unwrap_or_else(PoisonError::into_inner).read.remove(&nid);
+            log.locate(nid, place);
         }
     }
 

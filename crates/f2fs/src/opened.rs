@@ -1,9 +1,8 @@
 //! Open files: how often each inode is open, and what happens when the last opener of one without a name goes.
 
-use crate::ids::Nid;
+use crate::ids::{ByNid, Nid};
 use crate::volume::F2fs;
 use heddle_vfs::Result;
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Clone, Copy, Default)]
@@ -15,10 +14,10 @@ struct Opened {
 
 /// Open inodes.
 #[derive(Default)]
-pub(crate) struct OpenFiles(Mutex<HashMap<Nid, Opened>>);
+pub(crate) struct OpenFiles(Mutex<ByNid<Opened>>);
 
 impl OpenFiles {
-    fn table(&self) -> MutexGuard<'_, HashMap<Nid, Opened>> {
+    fn table(&self) -> MutexGuard<'_, ByNid<Opened>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,10 +4,10 @@
 //!             where it is: a reader who finds no page here finds it there. Beside them those that are `kept`.
 
 use crate::format::Block;
-use crate::ids::{Nid, PageNo};
+use crate::ids::{ByNid, Nid, PageNo};
 use crate::kept::Kept;
 use crate::steps;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -20,7 +20,7 @@ type PagesOf = BTreeMap<PageNo, Page>;
 
 /// See the module.
 pub(crate) struct Pages {
-    shards: [RwLock<HashMap<Nid, PagesOf>>; SHARDS],
+    shards: [RwLock<ByNid<PagesOf>>; SHARDS],
     kept: Kept,
     count: AtomicUsize,
 }
@@ -34,11 +34,11 @@ impl Pages {
         }
     }
 
-    fn shard(&self, nid: Nid) -> RwLockReadGuard<'_, HashMap<Nid, PagesOf>> {
+    fn shard(&self, nid: Nid) -> RwLockReadGuard<'_, ByNid<PagesOf>> {
         self.shards[nid.0 as usize % SHARDS].read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shard_mut(&self, nid: Nid) -> RwLockWriteGuard<'_, HashMap<Nid, PagesOf>> {
+    fn shard_mut(&self, nid: Nid) -> RwLockWriteGuard<'_, ByNid<PagesOf>> {
         self.shards[nid.0 as usize % SHARDS].write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +109,7 @@ impl Pages {
 
     /// The inodes that have pages here.
     pub(crate) fn inodes(&self) -> Vec<Nid> {
-        let of_shard = |shard: &RwLock<HashMap<Nid, PagesOf>>| {
+        let of_shard = |shard: &RwLock<ByNid<PagesOf>>| {
             shard.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()

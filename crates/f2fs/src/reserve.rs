@@ -14,6 +14,7 @@ use crate::inode::Inode;
 use crate::map::{Route, route};
 use crate::media::Media;
 use crate::node::{inode_of_mut, pointers_of, pointers_of_mut};
+use crate::node_log::Deleted;
 use crate::segments::Log;
 use heddle_vfs::{Error, FileKind, Result};
 use std::sync::Arc;
@@ -77,7 +78,12 @@ impl Media {
     pub(crate) fn free_node(&self, nid: Nid, is_inode: bool) -> Result<()> {
         let space = self.space()?;
         self.nodes.forget(nid);
-        let old = BlockAddr(self.nodes.nat.free(&self.device, nid)?.addr.get());
+        let entry = self.nodes.nat.free(&self.device, nid)?;
+        let old = BlockAddr(entry.addr.get());
+        if let Some(log) = &self.nodes.log {
+            let gone = Deleted { nid, version: entry.version.wrapping_add(1) };
+            log.free(Nid(entry.ino.get()), gone, old.is_block());
+        }
         space.give_node(is_inode);
         if old.is_block() { space.segments.release(old) } else { Ok(()) }
     }
@@ -287,7 +293,7 @@ impl Media {
             }
         }
         if from == 0 {
-            self.space()?.since.beyond(ino);
+            self.space()?.since.nodes_went(ino);
             self.free_node(nid, false)?;
             return Ok((true, freed + 1));
         }

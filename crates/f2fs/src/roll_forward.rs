@@ -55,7 +55,7 @@ impl F2fs {
         for link in &chain.0 {
             self.take_in(link, born.contains(&link.ino()))?;
         }
-        self.checkpoint(false)
+        self.checkpoint()
     }
 
     fn take_in(&self, link: &Link, is_new: bool) -> Result<()> {
@@ -82,7 +82,7 @@ impl F2fs {
     }
 
     /// A file that was made after the checkpoint gets its name; if its directory is not there any more, it ends.
-    fn name_again(&self, ino: Nid, block: &InodeBlock) -> Result<()> {
+    pub(crate) fn name_again(&self, ino: Nid, block: &InodeBlock) -> Result<()> {
         let media = &self.media;
         let name = &block.name[..(block.name_bytes.get() as usize).min(NAME_MAX_BYTES)];
         let name = Name::new(name).map_err(|_| wrong(ino, "has a name that none can have"))?.bytes();

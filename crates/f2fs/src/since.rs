@@ -1,17 +1,17 @@
 //! What an fsync has to know of the time since the last checkpoint: which files their own nodes say all of.
 //!
 //! The nodes of a file, marked and found again after a crash, say its content and its inode, and of a new file its one name. They do not
-//! say that another name went, or a node, and they name a directory that must be there. Where that matters an fsync is a checkpoint.
+//! say that another name went, or a node, and they name a directory that must be there. Where that matters an fsync is a checkpoint. In a
+//! node log they say of nodes that they went, too.
 //!
-//! State       one mutex; a checkpoint, while nobody else is inside, empties it.
+//! State       one mutex; a checkpoint or an epoch, while nobody else is inside, empties it.
 //! Invariants  S1  before the first checkpoint of a mount no fsync goes without one: behind the place where the log of nodes goes on there
 //!                 may be nodes that were marked before the mount and are of the same checkpoint.
 //! Source      F2FS paper (FAST '15) section 2.4.2; Linux falls back to a checkpoint in the same cases, and in some fewer.
 
-use crate::ids::Nid;
+use crate::ids::{Nid, Nids};
 use crate::inode::Inode;
 use heddle_vfs::FileKind;
-use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// See the module.
@@ -23,15 +23,17 @@ struct State {
     /// S1.
     begun: bool,
     /// Inodes that are new.
-    born: HashSet<Nid>,
-    /// Inodes of which more has changed than their nodes say.
-    beyond: HashSet<Nid>,
+    born: Nids,
+    /// Inodes of which more has changed than their nodes say: a name.
+    beyond: Nids,
+    /// Inodes that have fewer nodes.
+    lessened: Nids,
     /// Directories that a name went from, or in which it means another file.
-    left: HashSet<Nid>,
+    left: Nids,
     /// Nodes were written that only the next mount would take in.
     ahead: bool,
     /// Files of which pages are on the device, perhaps not durably.
-    spilled: HashSet<Nid>,
+    spilled: Nids,
 }
 
 /// How a file becomes durable.
@@ -59,6 +61,11 @@ impl Since {
     /// More of an inode changes than its nodes say.
     pub(crate) fn beyond(&self, nid: Nid) {
         self.state().beyond.insert(nid);
+    }
+
+    /// Nodes of an inode go, or may.
+    pub(crate) fn nodes_went(&self, nid: Nid) {
+        self.state().lessened.insert(nid);
     }
 
     /// A name goes from a directory, or means another file.
@@ -91,14 +98,21 @@ impl Since {
         *self.state() = State { begun: true, ..State::default() };
     }
 
-    /// How this file becomes durable.
-    pub(crate) fn way_of(&self, inode: &Inode) -> Durable {
+    /// An epoch counts.
+    pub(crate) fn epoch_closed(&self) {
+        let mut state = self.state();
+        *state = State { begun: state.begun, ..State::default() };
+    }
+
+    /// How this file becomes durable, with a node log or without.
+    pub(crate) fn way_of(&self, inode: &Inode, by_log: bool) -> Durable {
         let state = self.state();
         let parent = Nid(inode.block().parent.get());
         let with_name = state.born.contains(&inode.nid);
         let plain = inode.kind == FileKind::Regular && inode.block().links.get() == 1;
         let name_is_safe = !with_name || !(state.born.contains(&parent) || state.left.contains(&parent));
-        if state.begun && plain && name_is_safe && !state.beyond.contains(&inode.nid) {
+        let said_by_nodes = by_log || (state.begun && !state.lessened.contains(&inode.nid));
+        if said_by_nodes && plain && name_is_safe && !state.beyond.contains(&inode.nid) {
             Durable::ByNodes { with_name }
         } else {
             Durable::ByCheckpoint

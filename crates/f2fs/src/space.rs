@@ -103,6 +103,20 @@ impl Space {
         Ok(())
     }
 
+    /// So many more are in use than the checkpoint says.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if that is less than nothing.
+    pub(crate) fn recount(&self, blocks: i64, nodes: i64, inodes: i64) -> Result<()> {
+        let now = &mut self.locked().now;
+        let less = || Error::Corrupt("the node log takes away more than the image has".into());
+        for (count, change) in [(&mut now.blocks, blocks), (&mut now.nodes, nodes), (&mut now.inodes, inodes)]
+        {
+            *count = count.checked_add_signed(change).ok_or_else(less)?;
+        }
+        Ok(())
+    }
+
     /// So many blocks of data fewer.
     pub(crate) fn give_blocks(&self, count: u64) {
         steps::take();

@@ -7,9 +7,10 @@ use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::error::{OpenError, feature_names};
 use crate::format::{
-    MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
+    LOG_MARK, MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
 };
 use crate::ids::BlockAddr;
+use heddle_vfs::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Features that change nothing for who reads, or that are refused file by file.
@@ -90,6 +91,28 @@ pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError>
         }
     }
     Err(OpenError::NotF2fs { image: image(), why: wrong.join("; ") })
+}
+
+/// Has both copies say that a node log may have what the image has not, or that none has. Durable when this returns.
+pub(crate) fn set_log_mark(device: &Device, is_logged: bool) -> Result<(), Error> {
+    for copy in 0..2 {
+        let mut block = device.block(BlockAddr(copy))?;
+        let bytes = &mut block[SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
+        // One that is damaged stays so: nobody believes it.
+        if let Ok(found) = Superblock::mut_from_bytes(bytes)
+            && check(found).is_ok()
+        {
+            found.log_mark = if is_logged { LOG_MARK } else { [0; LOG_MARK.len()] };
+            if found.feature.get() & feature::SUPERBLOCK_CHECKSUM != 0 {
+                let at = std::mem::offset_of!(Superblock, crc);
+                let crc = checksum(SEED, &found.as_bytes()[..at]);
+                found.crc.set(crc);
+            }
+            device.write(BlockAddr(copy), &block[..])?;
+            device.flush()?;
+        }
+    }
+    Ok(())
 }
 
 /// Is it one, and whole?

@@ -1,4 +1,4 @@
-//! The systems of the F2FS range-lock paper (SYSTOR '19, section 4.1), as far as they are built. The image is the same in all of them.
+//! The systems of the F2FS range-lock paper (SYSTOR '19, section 4.1). The image is the same in all of them.
 
 /// Which of them works on an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -8,22 +8,38 @@ pub enum Variant {
     F2fs,
     /// Calls that write different pages of a file do not wait for each other.
     RangeLock,
+    /// One call at a time changes a file; fsyncs and epochs go into a log in NVM.
+    NodeLog,
+    /// Both: the range lock and the node log.
+    Integrated,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Variant; 2] = [Variant::F2fs, Variant::RangeLock];
+    pub const ALL: [Variant; 4] = [Variant::F2fs, Variant::RangeLock, Variant::NodeLog, Variant::Integrated];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Variant::F2fs => "f2fs",
             Variant::RangeLock => "f2fs-rl",
+            Variant::NodeLog => "f2fs-nl",
+            Variant::Integrated => "f2fs-integrated",
         }
     }
 
     /// The one of this name.
     pub fn from_name(name: &str) -> Option<Variant> {
         Variant::ALL.into_iter().find(|variant| variant.name() == name)
+    }
+
+    /// May a file have many writers?
+    pub fn has_ranges(self) -> bool {
+        matches!(self, Variant::RangeLock | Variant::Integrated)
+    }
+
+    /// Does it need NVM beside the image?
+    pub fn has_node_log(self) -> bool {
+        matches!(self, Variant::NodeLog | Variant::Integrated)
     }
 }

@@ -5,7 +5,9 @@ use crate::checksum::inode_seed;
 use crate::commit::Ledger;
 use crate::device::{Access, Device};
 use crate::error::{OpenError, feature_names};
-use crate::format::{BLOCK_BYTES, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature};
+use crate::format::{
+    BLOCK_BYTES, LOG_MARK, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature,
+};
 use crate::fsynced::{Chain, Fsynced};
 use crate::guard::Guards;
 use crate::ids::Nid;
@@ -14,6 +16,7 @@ use crate::make::now;
 use crate::media::Media;
 use crate::nat::Nat;
 use crate::node::Nodes;
+use crate::node_log::{Base, Found, NodeLog};
 use crate::opened::OpenFiles;
 use crate::pages::Pages;
 use crate::ranges::Ranges;
@@ -45,6 +48,14 @@ pub struct F2fs {
     generation: AtomicU32,
     superblock: Superblock,
     fsynced_inodes: u64,
+}
+
+/// NVM for a node log.
+pub struct LogRegion {
+    /// At least 528 KiB of it: a log of this image, one that nothing is in, or zeros.
+    pub region: heddle_pmem::Region,
+    /// What it has does not count.
+    pub discard: bool,
 }
 
 /// What an image says of itself.
@@ -80,6 +91,8 @@ pub struct Info {
     pub orphans: u64,
     /// Inodes of which something was fsynced after the checkpoint.
     pub fsynced_inodes: u64,
+    /// A node log may have what is newer.
+    pub is_logged: bool,
 }
 
 impl F2fs {
@@ -88,7 +101,7 @@ impl F2fs {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<F2fs, OpenError> {
-        F2fs::open_with(path, Access::Read, Variant::F2fs).map(|(fs, _)| fs)
+        F2fs::open_with(path, Access::Read, Variant::F2fs, None).map(|(fs, ..)| fs)
     }
 
     /// Opens an image for reading and writing, ends the inodes that were open without a name when it was last used, and takes in what was
@@ -100,19 +113,50 @@ impl F2fs {
         F2fs::open_as(path, Variant::F2fs)
     }
 
-    /// The same, as one of the paper's systems.
+    /// The same, as one of the paper's systems that need nothing beside the image.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open_as(path: &Path, variant: Variant) -> Result<F2fs, OpenError> {
-        let (fs, chain) = F2fs::open_with(path, Access::Write, variant)?;
+        F2fs::open_system(path, variant, None)
+    }
+
+    /// The same, with a node log: what fsyncs and epochs changed of nodes goes there. What it has of this image is taken in first.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_with_log(path: &Path, variant: Variant, log: LogRegion) -> Result<F2fs, OpenError> {
+        F2fs::open_system(path, variant, Some(log))
+    }
+
+    fn open_system(path: &Path, variant: Variant, log: Option<LogRegion>) -> Result<F2fs, OpenError> {
+        let refused = |what: String| Err(OpenError::NodeLog { image: path.into(), what });
+        match (variant.has_node_log(), &log) {
+            (true, None) => return refused(format!("{} needs one, in NVM", variant.name())),
+            (false, Some(_)) => return refused(format!("{} has none", variant.name())),
+            _ => {}
+        }
+        let (fs, chain, found) = F2fs::open_with(path, Access::Write, variant, log)?;
+        if !found.is_empty() && !chain.0.is_empty() {
+            return refused(
+                "it has what was fsynced, and so has the image itself, which was used without it since: add -o discard-nvm to give up \
+                 what only the log has".into(),
+            );
+        }
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
+        fs.take_in_log(&found).map_err(|error| damaged(format!("what its node log has: {error}")))?;
         let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
         for nid in orphans {
-            fs.media
-                .end(nid)
-                .map_err(|error| damaged(format!("inode {}, which has no name: {error}", nid.0)))?;
+            // One that the log knows better got a name, or is no more.
+            if !found.has(nid) {
+                fs.media
+                    .end(nid)
+                    .map_err(|error| damaged(format!("inode {}, which has no name: {error}", nid.0)))?;
+            }
             fs.ledger().orphans.remove(&nid);
+        }
+        if !found.is_empty() {
+            fs.fold(false).map_err(|error| damaged(format!("what its node log has: {error}")))?;
         }
         fs.roll_forward(&chain).map_err(|error| match error {
             Error::NoSpace => OpenError::Unsupported {
@@ -127,7 +171,12 @@ impl F2fs {
         Ok(fs)
     }
 
-    fn open_with(path: &Path, access: Access, variant: Variant) -> Result<(F2fs, Chain), OpenError> {
+    fn open_with(
+        path: &Path,
+        access: Access,
+        variant: Variant,
+        log: Option<LogRegion>,
+    ) -> Result<(F2fs, Chain, Found), OpenError> {
         let device = Device::open(path, access)?;
         let (superblock, geometry) = superblock::read(&device)?;
         let mut checkpoint = Checkpoint::read(&device, &geometry)?;
@@ -140,7 +189,8 @@ impl F2fs {
         let (bitmap, changes) =
             (std::mem::take(&mut checkpoint.nat_bitmap), std::mem::take(&mut checkpoint.nat_changes));
         let nat = Nat::new(&geometry, bitmap, changes);
-        let nodes = Nodes::new(nat, inode_seed);
+        let (log, found) = node_log(path, access, log, &superblock, checkpoint.identity())?;
+        let nodes = Nodes::new(nat, inode_seed, log);
         let chain = Chain::read(&device, &geometry, &checkpoint, &nodes);
         let mut fsynced = Fsynced::of(&chain, &device, &nodes.nat, features);
         if access == Access::Read {
@@ -158,7 +208,7 @@ impl F2fs {
         }
         let orphans = checkpoint.orphans.iter().copied().collect();
         let ledger = Ledger { checkpoint, orphans, since: Instant::now() };
-        let ranges = (variant == Variant::RangeLock).then(Ranges::new).transpose();
+        let ranges = variant.has_ranges().then(Ranges::new).transpose();
         let ranges = ranges.map_err(|_| OpenError::System {
             image: path.into(),
             what: "get the memory for locks of ranges of",
@@ -174,10 +224,10 @@ impl F2fs {
             // Handles of an earlier mount are to mean nothing in this one.
             generation: AtomicU32::new(now().nanos() ^ now().secs() as u32),
             superblock,
-            fsynced_inodes: fsynced.inodes,
+            fsynced_inodes: fsynced.inodes + found.fsynced_inodes(),
             chain: Mutex::default(),
         };
-        Ok((fs, chain))
+        Ok((fs, chain, found))
     }
 
     /// Whether each checkpoint tells the device which segments have come to hold nothing. So it is for block devices; an image's file gives
@@ -194,11 +244,34 @@ impl F2fs {
     pub fn unmount(&self) -> heddle_vfs::Result<()> {
         self.not_failed()?;
         let clean = self.ledger().checkpoint.has(checkpoint_flag::UNMOUNTED);
-        if self.media.space.is_some() && (self.is_changed() || !clean) {
-            self.checkpoint(true)
-        } else {
-            Ok(())
+        if self.media.space.is_some() && (self.is_changed() || self.is_logged() || !clean) {
+            self.fold(true)?;
         }
+        // ORDERING: Relaxed, asked with nobody inside who begins records.
+        if let Some(log) = self.media.nodes.log.as_ref().filter(|log| log.is_marked.load(Relaxed)) {
+            superblock::set_log_mark(&self.media.device, false)?;
+            log.is_marked.store(false, Relaxed); // ORDERING: Relaxed, as above.
+        }
+        Ok(())
+    }
+
+    /// The image, which nobody has open, goes on without its node log: what only that has is given up.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn forget_log(path: &Path) -> Result<(), OpenError> {
+        let device = Device::open(path, Access::Write)?;
+        superblock::read(&device)?;
+        let failed = |error: Error| OpenError::Damaged { image: path.into(), what: error.to_string() };
+        superblock::set_log_mark(&device, false).map_err(failed)
+    }
+
+    /// Brings everything to the device, so that a node log has nothing that it lacks.
+    ///
+    /// # Errors
+    /// [`heddle_vfs::Error::Io`].
+    pub fn fold_now(&self) -> heddle_vfs::Result<()> {
+        self.fold(false)
     }
 
     /// Makes a checkpoint if anything was changed since the last one.
@@ -207,18 +280,30 @@ impl F2fs {
     /// [`heddle_vfs::Error::Io`].
     pub fn checkpoint_if_changed(&self) -> heddle_vfs::Result<()> {
         self.not_failed()?;
-        if self.is_changed() { self.checkpoint(false) } else { Ok(()) }
+        if self.is_changed() { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// Has the log what the device has not?
+    fn is_logged(&self) -> bool {
+        self.media.nodes.log.as_ref().is_some_and(|log| !log.is_empty())
     }
 
     fn is_changed(&self) -> bool {
         let ahead = self.media.space.as_ref().is_some_and(|space| space.since.is_ahead());
-        ahead || self.media.nodes.changed() + self.media.pages.count() > 0
+        let freed = self.media.nodes.log.as_ref().is_some_and(|log| log.is_behind());
+        ahead || freed || self.media.nodes.changed() + self.media.pages.count() > 0
     }
 
     /// What the device was given so far.
     #[cfg(feature = "testkit")]
     pub fn traffic(&self) -> Vec<crate::device::Traffic> {
         self.media.device.traffic.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where what the device is given is noted.
+    #[cfg(feature = "testkit")]
+    pub fn traffic_log(&self) -> std::sync::Arc<Mutex<Vec<crate::device::Traffic>>> {
+        std::sync::Arc::clone(&self.media.device.traffic)
     }
 
     /// Has the device fail.
@@ -262,7 +347,32 @@ impl F2fs {
             inodes: head.inodes_valid.get(),
             orphans: ledger.orphans.len() as u64,
             fsynced_inodes: self.fsynced_inodes,
+            is_logged: self.superblock.log_mark == LOG_MARK,
         }
+    }
+}
+
+/// The node log of an image with this checkpoint, if it is opened with one, and what that has.
+fn node_log(
+    path: &Path,
+    access: Access,
+    log: Option<LogRegion>,
+    superblock: &Superblock,
+    base: Base,
+) -> Result<(Option<NodeLog>, Found), OpenError> {
+    let refused = |what: String| OpenError::NodeLog { image: path.into(), what };
+    let marked = superblock.log_mark == LOG_MARK;
+    match log {
+        Some(LogRegion { region, discard }) => {
+            let opened = NodeLog::open(region, (superblock.uuid, base), marked, discard);
+            opened.map(|(log, found)| (Some(log), found)).map_err(refused)
+        }
+        None if access == Access::Write && marked => Err(refused(
+            "it was mounted as f2fs-nl or f2fs-integrated, and not unmounted: mount it so once more, with the same --nvm, \
+             or add -o discard-nvm to give up what only that has"
+                .into(),
+        )),
+        None => Ok((None, Found::default())),
     }
 }
 

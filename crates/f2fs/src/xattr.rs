@@ -50,7 +50,7 @@ impl Media {
         if in_node + ALIGN_BYTES > NODE_BODY_BYTES {
             return Err(Error::NoSpace);
         }
-        self.space()?.since.beyond(inode.nid);
+        self.space()?.since.nodes_went(inode.nid);
         let needs_node = in_node > 0;
         let node = match (nid, needs_node) {
             (Nid::NONE, true) => self.new_node(inode, node_flag::XATTR_PLACE)?,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Image, fill, fsck_is_clean};
+use common::{Image, fill, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Traffic, Variant};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Attr, Cred, FileSystem, Handle, Ino, Name, OpenFlags};
@@ -38,7 +38,7 @@ fn is_in_order(image: &Image, fs: F2fs) {
 fn direct_writes_go_to_the_device_at_once() {
     for variant in Variant::ALL {
         let image = Image::made(64);
-        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        let fs = open_as(&image.path, variant).unwrap();
         let (attr, buffered) = create(&fs, "file", OpenFlags::READ_WRITE);
         let direct = fs.open(&Cred::root(), attr.ino, DIRECT).unwrap();
         let page = |fill: u8| vec![fill; 4096];
@@ -69,7 +69,12 @@ fn direct_writes_go_to_the_device_at_once() {
         let traffic = fs.traffic();
         let wrote = |one: &Traffic| matches!(one, Traffic::Write(_, bytes) if bytes[..] == page(7)[..]);
         let behind = &traffic[traffic.iter().position(wrote).unwrap() + 1..];
-        assert!(matches!(behind, [Traffic::Flush, Traffic::Write(..), Traffic::Flush]), "{}", behind.len());
+        let fits = match behind {
+            [Traffic::Flush] => variant.has_node_log(),
+            [Traffic::Flush, Traffic::Write(..), Traffic::Flush] => !variant.has_node_log(),
+            _ => false,
+        };
+        assert!(fits, "{}: {}", variant.name(), behind.len());
         fs.release(buffered);
         fs.release(direct);
         is_in_order(&image, fs);
@@ -80,7 +85,7 @@ fn direct_writes_go_to_the_device_at_once() {
 fn a_direct_write_of_many_pages_goes_to_the_device_at_once() {
     for variant in Variant::ALL {
         let image = Image::made(128);
-        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        let fs = open_as(&image.path, variant).unwrap();
         let (_, file) = create(&fs, "file", DIRECT);
         // More than a segment, and more than the inode has pointers for.
         let pages = 1500;
@@ -103,7 +108,7 @@ fn large_direct_writes_side_by_side_fit_where_little_is_free() {
     const PIECE: u64 = 6 << 20;
     for variant in Variant::ALL {
         let image = Image::made(128);
-        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        let fs = open_as(&image.path, variant).unwrap();
         let pieces = fs.statfs().unwrap().blocks_available * 4096 * 2 / 3 / PIECE;
         let (attr, file) = create(&fs, "file", DIRECT);
         std::thread::scope(|scope| {

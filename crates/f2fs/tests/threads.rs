@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Image, fsck_is_clean};
+use common::{Image, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode};
@@ -22,7 +22,7 @@ fn writers_readers_and_checkpoints_go_side_by_side() {
 
 fn side_by_side(variant: Variant) {
     let Some(image) = Image::empty(128, &[]) else { return };
-    let fs = F2fs::open_as(&image.path, variant).unwrap();
+    let fs = open_as(&image.path, variant).unwrap();
     let root = Cred::root();
     let (shared, file) = fs.create(&root, Ino::ROOT, name("shared"), 0o644, OpenFlags::READ_WRITE).unwrap();
     let done = AtomicBool::new(false);

@@ -1,12 +1,12 @@
-//! Overlapping writes and reads are atomic to each other: two writers, two readers, three shapes, both systems, with checkpoints
+//! Overlapping writes and reads are atomic to each other: two writers, two readers, three shapes, all systems, with checkpoints
 //! beside them.
 //!
 //! `HEDDLE_TORN_READS` reads a shape, `HEDDLE_TORN_READS_LARGEST` of the largest.
 
 mod common;
 
-use common::{Image, fsck_is_clean};
-use heddle_f2fs::{F2fs, Variant};
+use common::{Image, fsck_is_clean, open_as};
+use heddle_f2fs::Variant;
 use heddle_vfs::FileSystem;
 use heddle_vfs::testkit::torn::{SHAPES, TornConfig, check};
 use heddle_vfs::testkit::{FsFile, PositionalIo};
@@ -18,7 +18,7 @@ fn reads_and_writes_are_whole(variant: Variant) {
     // Through a file for direct I/O whole pages go to the device at once, and the rest does not.
     for (shape, how) in SHAPES.into_iter().flat_map(|shape| [(shape, 0), (shape, libc::O_DIRECT)]) {
         let image = Image::made(128);
-        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        let fs = open_as(&image.path, variant).unwrap();
         let reads = if shape == SHAPES[2] { "HEDDLE_TORN_READS_LARGEST" } else { "HEDDLE_TORN_READS" };
         let reads = std::env::var(reads).map_or(1000, |text| text.parse().unwrap());
         let wanted = TornConfig { reads, limit: Duration::from_secs(3600), ..TornConfig::new(shape) };
@@ -59,4 +59,14 @@ fn f2fs_never_shows_half_of_a_write() {
 #[test]
 fn f2fs_rl_never_shows_half_of_a_write() {
     reads_and_writes_are_whole(Variant::RangeLock);
+}
+
+#[test]
+fn f2fs_nl_never_shows_half_of_a_write() {
+    reads_and_writes_are_whole(Variant::NodeLog);
+}
+
+#[test]
+fn f2fs_integrated_never_shows_half_of_a_write() {
+    reads_and_writes_are_whole(Variant::Integrated);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Image, Source, fill, fsck_is_clean, listed, read};
+use common::{Image, Source, fill, fsck_is_clean, listed, open_as, read};
 use heddle_f2fs::checksum::{SEED, checksum};
 use heddle_f2fs::{F2fs, Variant};
 use heddle_vfs::path::resolve;
@@ -45,8 +45,8 @@ fn it_does_what_the_model_does() {
     for kind in foreign.chain([None]) {
         let image: RefCell<Option<Image>> = RefCell::new(None);
         let mounts = RefCell::new(0_usize);
-        // As either system by turns.
-        let open = |path: &Path| F2fs::open_as(path, Variant::ALL[*mounts.borrow() / 2 % 2]).unwrap();
+        // As each system by turns, another one after each second mount, which was unmounted.
+        let open = |path: &Path| open_as(path, Variant::ALL[mounts.borrow().div_ceil(2) % 4]).unwrap();
         let make = || {
             let fresh = kind.map_or_else(|| Image::made(160), |kind| Image::empty(160, kind).unwrap());
             let fs = open(&fresh.path);

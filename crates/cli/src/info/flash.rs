@@ -31,6 +31,8 @@ struct Flash {
     inodes: u32,
     orphans: u64,
     fsynced_inodes: u64,
+    /// A node log may have what is newer.
+    node_log: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<Content>,
 }
@@ -77,6 +79,7 @@ pub fn run(image: &Path, json: bool, files: bool) -> Result<()> {
         inodes: info.inodes,
         orphans: info.orphans,
         fsynced_inodes: info.fsynced_inodes,
+        node_log: info.is_logged,
         content: files.then(|| Content::of(fs.survey())),
     };
     if json { output::json(&Sink::Stdout, &flash) } else { output::data(&text(&flash, &info)) }
@@ -117,6 +120,10 @@ fn text(flash: &Flash, info: &Info) -> String {
         (true, 0) => "clean".to_owned(),
         (_, 0) => "not unmounted".to_owned(),
         (_, inodes) => format!("not unmounted; of {inodes} files something was fsynced after the checkpoint"),
+    };
+    let state = match flash.node_log {
+        true => format!("{state}; its node log, in NVM, may have what is newer: mount it with that"),
+        false => state,
     };
     let state = if flash.needs_fsck { format!("{state}; Linux asks for fsck.f2fs") } else { state };
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };

@@ -21,6 +21,9 @@ pub fn start(args: &Args) -> Result<()> {
     if let Some(variant) = args.variant {
         command.args(["--variant", variant.name()]);
     }
+    if let Some(nvm) = &args.nvm {
+        command.arg("--nvm").arg(nvm);
+    }
     for list in &args.options {
         command.arg("-o").arg(list);
     }

@@ -7,10 +7,13 @@ use super::options::Options;
 use super::{Args, ended, say_ended, say_ready, shown_as};
 use crate::failure::usage;
 use crate::output::talk;
+use crate::progress::Bar;
 use crate::variant::System;
 use anyhow::{Context, Result};
-use heddle_f2fs::{F2fs, Variant};
+use heddle_f2fs::{F2fs, LogRegion, Variant};
+use heddle_pmem::{OpenOptions as RegionOptions, Region};
 use signal_hook::iterator::Signals;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -32,7 +35,7 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
             )));
         }
     };
-    let fs = if options.read_only { F2fs::open(&args.image)? } else { F2fs::open_as(&args.image, variant)? };
+    let fs = open(args, options, variant)?;
     if let Some(discards) = options.discard {
         fs.set_discards(discards);
     }
@@ -41,8 +44,13 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
     talk(&format!("{image}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));
     if info.fsynced_inodes > 0 {
         talk(&format!(
-            "{image}: was not unmounted; of {} files what was fsynced after that checkpoint is shown too",
+            "{image}: was not unmounted; of {} files what was fsynced after its last checkpoint, or epoch, is shown too",
             info.fsynced_inodes
+        ));
+    }
+    if options.read_only && info.is_logged {
+        talk(&format!(
+            "{image}: what was fsynced since may be in its node log alone, which is not shown: mount it with that, without ro"
         ));
     }
     let mounted = heddle_fuse::mount(Arc::clone(&fs) as _, &args.dir, &shown_as(args, options))?;
@@ -67,4 +75,48 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
     let written = fs.unmount().with_context(|| format!("{image}: the last checkpoint"));
     say_ended(args, &served);
     served.and(written)
+}
+
+fn open(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
+    let name = variant.name();
+    let Some(nvm) = &options.nvm else {
+        if variant.has_node_log() && !options.read_only {
+            return Err(usage(format!(
+                "{name} needs NVM for its node log: add --nvm FILE, and give the same at every mount"
+            )));
+        }
+        if options.discard_nvm && !options.read_only {
+            F2fs::forget_log(&args.image)?;
+        }
+        return Ok(if options.read_only {
+            F2fs::open(&args.image)?
+        } else {
+            F2fs::open_as(&args.image, variant)?
+        });
+    };
+    if !variant.has_node_log() {
+        return Err(usage(format!("{name} has no node log: with --nvm mount as f2fs-nl or f2fs-integrated")));
+    }
+    if options.read_only {
+        return Err(usage(
+            "a node log is taken into the image when that is mounted for writing: leave ro away, or --nvm",
+        ));
+    }
+    let is_new = !nvm.exists();
+    let opened = node_log(nvm, is_new, options.nvm_bytes).and_then(|region| {
+        let log = LogRegion { region, discard: options.discard_nvm };
+        Ok(F2fs::open_with_log(&args.image, variant, log)?)
+    });
+    if opened.is_err() && is_new {
+        let _ = std::fs::remove_file(nvm);
+    }
+    opened
+}
+
+/// The region of a node log, made if it is not there.
+fn node_log(nvm: &Path, is_new: bool, bytes: u64) -> Result<Region> {
+    let bar = Bar::of_bytes("node log");
+    let progress = |done, total| bar.at(done, total);
+    let how = RegionOptions { progress: Some(&progress), ..RegionOptions::default() };
+    Ok(if is_new { Region::create(nvm, bytes, &how)? } else { Region::open(nvm, &how)? })
 }

@@ -18,6 +18,7 @@ use crate::format::{
     ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
 };
 use crate::ids::{BlockAddr, Nid};
+use crate::node_log::Base;
 use crate::superblock::Geometry;
 use zerocopy::FromBytes;
 
@@ -56,6 +57,11 @@ impl Checkpoint {
     pub(crate) fn node_version(&self) -> u64 {
         let crc = if self.has(checkpoint_flag::CRC_RECOVERY) { u64::from(self.crc) << 32 } else { 0 };
         self.head.version.get() | crc
+    }
+
+    /// Which one it is.
+    pub(crate) fn identity(&self) -> Base {
+        Base { version: self.head.version.get(), crc: self.crc }
     }
 
     /// What the first checkpoint of an image follows: none, with this head.

@@ -10,6 +10,7 @@ use crate::format::{
     BLOCK_BYTES, Block, ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
 };
 use crate::ids::Nid;
+use crate::node_log::Base;
 use crate::segments::{DATA_LOGS, LOGS, LOGS_IN_ORDER, Position, kind_of_summary};
 use crate::space::Counts;
 use crate::superblock::Geometry;
@@ -30,6 +31,8 @@ pub(crate) struct Contents<'a> {
     /// Nothing follows: the summaries of nodes are in it too.
     pub(crate) unmounts: bool,
     pub(crate) elapsed_secs: u64,
+    /// Told which checkpoint it is, before it counts.
+    pub(crate) announce: &'a dyn Fn(Base) -> Result<()>,
 }
 
 /// Writes the checkpoint that follows `last`.
@@ -64,6 +67,7 @@ pub(crate) fn write(
         device.write(start.plus(1 + n as u32), &block[..])?;
     }
     device.flush()?;
+    (new.announce)(Base { version: head.version.get(), crc })?;
     device.write(start.plus(pack_blocks - 1), &block[..])?;
     device.flush()?;
     Ok(Checkpoint {

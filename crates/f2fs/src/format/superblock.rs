@@ -75,6 +75,7 @@ pub struct DeviceRecord {
 /// | 0      | magic | taking anything else for F2FS |
 /// | 44..96 | counts and places of the areas | reading one area as another: they must follow each other without a gap |
 /// | 2180   | feature | misreading what a later Linux wrote: unknown bits are refused |
+/// | 3060   | log_mark | using an image without its node log |
 /// | 3068   | crc   | damage, where the feature is on |
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
@@ -122,7 +123,9 @@ pub struct Superblock {
     pub hot_extensions: u8,
     pub encoding: U16,
     pub encoding_flags: U16,
-    pub reserved: [u8; 306],
+    pub reserved: [u8; 298],
+    /// Nothing to Linux, which keeps it: [`LOG_MARK`](super::LOG_MARK) while a node log may have what the image has not.
+    pub log_mark: [u8; 8],
     pub crc: U32,
 }
 

@@ -1,7 +1,8 @@
 //! A tree of all sorts of files, and images that f2fs-tools have loaded it into.
 #![allow(dead_code, reason = "not every suite uses all of it")]
 
-use heddle_f2fs::{F2fs, make_image};
+use heddle_f2fs::{F2fs, LogRegion, OpenError, Variant, make_image};
+use heddle_pmem::Region;
 use heddle_vfs::path::resolve_nofollow;
 use heddle_vfs::{Cred, Error, FileKind, FileSystem, Handle, OpenFlags};
 use std::collections::BTreeSet;
@@ -112,6 +113,21 @@ impl Source {
             }
         }
     }
+}
+
+/// Opens an image as one of the systems; its node log, if that has one, is a file beside it.
+pub fn open_as(path: &Path, variant: Variant) -> Result<F2fs, OpenError> {
+    open_with_log_of(path, variant, 4 << 20)
+}
+
+/// The same, with a log of so many bytes, if it is a new one.
+pub fn open_with_log_of(path: &Path, variant: Variant, len_bytes: u64) -> Result<F2fs, OpenError> {
+    if !variant.has_node_log() {
+        return F2fs::open_as(path, variant);
+    }
+    let (at, how) = (path.with_extension("nvm"), heddle_pmem::OpenOptions::default());
+    let region = if at.exists() { Region::open(&at, &how) } else { Region::create(&at, len_bytes, &how) };
+    F2fs::open_with_log(path, variant, LogRegion { region: region.unwrap(), discard: false })
 }
 
 /// Appends pieces to an empty file of a nearly empty image until there is no space: nearly all that was available is in it then, in

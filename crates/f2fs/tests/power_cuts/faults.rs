@@ -4,7 +4,7 @@
 //! `HEDDLE_F2FS_FAULTS`: devices that fail, of each kind.
 
 use super::rig::{Random, blocks_of, cut, may_be, play, put_down};
-use crate::common::{Image, fsck_is_clean};
+use crate::common::{Image, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileSystem, Ino, Name, OpenFlags};
@@ -16,7 +16,8 @@ fn one_failure(image: &Image, seed: u64, served: u64, failing: u64) -> bool {
     let copy = put_down(&base);
     // By another one: the first call has to read what it needs.
     let start = Tree::of(&F2fs::open(&copy.path).unwrap()).unwrap();
-    let fs = F2fs::open_as(&copy.path, Variant::ALL[seed as usize % 2]).unwrap();
+    let variant = Variant::ALL[(seed / 4 + seed) as usize % 4];
+    let fs = open_as(&copy.path, variant).unwrap();
     fs.set_discards(true);
     fs.set_faults(|faults| (faults.served, faults.failing) = (served, failing));
     let moments = play(&fs, &mut random, 80);
@@ -34,7 +35,10 @@ fn one_failure(image: &Image, seed: u64, served: u64, failing: u64) -> bool {
     drop(fs);
     let left = put_down(&cut(&base, &traffic, &mut random));
     fsck_is_clean(&left.path);
-    let fs = F2fs::open_for_writing(&left.path).unwrap_or_else(|e| panic!("seed {seed}, {served}: {e}"));
+    if variant.has_node_log() {
+        std::fs::copy(copy.path.with_extension("nvm"), left.path.with_extension("nvm")).unwrap();
+    }
+    let fs = open_as(&left.path, variant).unwrap_or_else(|e| panic!("seed {seed}, {served}: {e}"));
     let tree = Tree::of(&fs).unwrap();
     let may_be = if moments.is_empty() { vec![start] } else { may_be(&start, &moments, traffic.len()) };
     let differs: Vec<String> = may_be.iter().filter_map(|wanted| tree.difference(wanted)).collect();

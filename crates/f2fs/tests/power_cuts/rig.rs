@@ -138,8 +138,10 @@ pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
                     };
                     if random.below(2) == 0 && !fs.has_failed() {
                         returned = fs.fsync(&file, false).is_ok();
-                        // A name of several is as good as any, and then it was a checkpoint.
-                        durable = Durable::File(dir, one.bytes().to_vec());
+                        // Of a file with several names that is a checkpoint, or an epoch.
+                        let is_one = fs.getattr(file.ino).is_ok_and(|attr| attr.nlink == 1);
+                        let of_it = || Durable::File(dir, one.bytes().to_vec());
+                        durable = if is_one { of_it() } else { Durable::Everything };
                     }
                     fs.release(file);
                 }

@@ -68,7 +68,8 @@ impl Target for Flash {
                 fs.survey().problems.len().hash(&mut hasher);
             }
         }
-        let written = image.copy().and_then(|copy| Ok((F2fs::open_for_writing(&path_of(&copy))?, copy)));
+        let written =
+            copy_of(&image.file).and_then(|copy| Ok((F2fs::open_for_writing(&path_of(&copy))?, copy)));
         match written {
             Err(error) => error.to_string().len().hash(&mut hasher),
             Ok((fs, _copy)) => change(&fs).hash(&mut hasher),
@@ -94,22 +95,6 @@ impl Image {
         let info = F2fs::open(&path_of(&file)).expect("an image").info();
         let places = places(&file, &info.geometry);
         Image { file, geometry: info.geometry, inode_seed: inode_seed(&info.uuid), places }
-    }
-
-    /// What the kernel copies without reading it.
-    fn copy(&self) -> Result<File, Box<dyn std::error::Error>> {
-        let copy = File::from(rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC)?);
-        let len = self.file.metadata()?.len();
-        copy.set_len(len)?;
-        let mut at = 0;
-        while let Ok(data) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
-            let end = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(data))?;
-            let mut bytes = vec![0; (end - data) as usize];
-            self.file.read_exact_at(&mut bytes, data)?;
-            copy.write_all_at(&bytes, data)?;
-            at = end;
-        }
-        Ok(copy)
     }
 
     fn path(&self) -> PathBuf {
@@ -180,8 +165,23 @@ impl Image {
     }
 }
 
+/// A file in memory with the same bytes; what is a hole stays one.
+pub fn copy_of(file: &File) -> Result<File, Box<dyn std::error::Error>> {
+    let copy = File::from(rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC)?);
+    copy.set_len(file.metadata()?.len())?;
+    let mut at = 0;
+    while let Ok(data) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(data))?;
+        let mut bytes = vec![0; (end - data) as usize];
+        file.read_exact_at(&mut bytes, data)?;
+        copy.write_all_at(&bytes, data)?;
+        at = end;
+    }
+    Ok(copy)
+}
+
 /// Names come and go, files grow and shrink; errors are as good as anything. What became of it.
-fn change(fs: &F2fs) -> usize {
+pub fn change(fs: &F2fs) -> usize {
     let root = Cred::root();
     let mut done = 0;
     let mut names = Vec::new();
@@ -221,7 +221,7 @@ fn change(fs: &F2fs) -> usize {
 }
 
 /// The descriptor as a path.
-fn path_of(file: &File) -> PathBuf {
+pub fn path_of(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 

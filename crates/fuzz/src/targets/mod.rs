@@ -4,6 +4,7 @@ mod decoders;
 mod flash;
 mod language;
 mod mount;
+mod node_log;
 mod repair;
 mod wire;
 
@@ -60,6 +61,12 @@ pub const TARGETS: &[Row] = &[
         about: "F2FS images with forged fields: open, list, read",
         short: 150,
         make: |_| Box::new(flash::Flash::new()),
+    },
+    Row {
+        name: "nodelog",
+        about: "node logs with forged records: open, list, write, unmount, open the image alone",
+        short: 150,
+        make: |_| Box::new(node_log::NodeLog::new()),
     },
     Row {
         name: "decoders",

@@ -1,0 +1,214 @@
+//! Records are written: a group counts as a whole, when the fence behind it is done.
+//!
+//! A group needs no mark of its own: each of its records says how many there are, and one that is missing or torn makes the others not
+//! count. So an fsync is one fence. Lanes keep writers of different files apart: who finds one taken tries the next.
+
+use super::record::crc_of;
+use super::{DEPTH_MAX, Deleted, Located, NodeLog, runs};
+use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES, NodeBlock, RecordHead, record_flag};
+use crate::ids::Nid;
+use heddle_pmem::Pos;
+use heddle_vfs::Result;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use zerocopy::IntoBytes;
+
+/// Where a lane writes next; the same twice: it has no chunk.
+#[derive(Default)]
+pub(super) struct Lane {
+    at: u64,
+    end: u64,
+    /// A record, as it is put together.
+    buffer: Vec<u8>,
+}
+
+/// What is new of a node.
+pub(crate) enum Content<'a> {
+    /// It is `now`; `before` it was what its last record says, or the base's node; nothing: it is new.
+    Node { now: &'a NodeBlock, before: Option<&'a NodeBlock> },
+    /// Its number is free.
+    Deleted,
+}
+
+/// What a record is to say.
+pub(crate) struct Member<'a> {
+    pub(crate) nid: Nid,
+    pub(crate) ino: Nid,
+    /// Of the number.
+    pub(crate) version: u8,
+    /// Its name is to be made too.
+    pub(crate) named: bool,
+    pub(crate) content: Content<'a>,
+}
+
+impl Member<'_> {
+    /// A number that came free.
+    pub(crate) fn deleted(ino: Nid, gone: Deleted) -> Member<'static> {
+        let Deleted { nid, version } = gone;
+        Member { nid, ino, version, named: false, content: Content::Deleted }
+    }
+}
+
+/// Records that count together, once [`Group::finish`] has returned. Dropped before, none of them counts.
+pub(crate) struct Group<'l> {
+    log: &'l NodeLog,
+    lane: MutexGuard<'l, Lane>,
+    number: u64,
+    members: u32,
+    flags: u8,
+    put: Vec<(Nid, Option<Located>)>,
+    is_durable: bool,
+}
+
+thread_local! {
+    /// The lane that this thread tries first.
+    static FIRST: Cell<Option<usize>> = const { Cell::new(None) };
+}
+static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+impl NodeLog {
+    /// Begins a group of so many records. Of an epoch: nobody is inside.
+    ///
+    /// # Errors
+    /// [`heddle_vfs::Error::Io`] if the head cannot be made to say that records count.
+    pub(crate) fn begin(&self, members: usize, epoch: bool) -> Result<Group<'_>> {
+        self.make_active()?;
+        let lane = self.lane();
+        Ok(Group {
+            log: self,
+            // ORDERING: Relaxed, different from others, and of one inode ordered by its lock (O1).
+            number: self.next_group.fetch_add(1, Relaxed),
+            lane,
+            members: members as u32,
+            flags: if epoch { record_flag::EPOCH } else { 0 },
+            put: Vec::with_capacity(members),
+            is_durable: false,
+        })
+    }
+
+    fn lane(&self) -> MutexGuard<'_, Lane> {
+        let first = FIRST.with(|first| {
+            // ORDERING: Relaxed, any spread will do.
+            let mine = first.get().unwrap_or_else(|| NEXT_THREAD.fetch_add(1, Relaxed));
+            first.set(Some(mine));
+            mine % self.lanes.len()
+        });
+        for n in 0..self.lanes.len() {
+            match self.lanes[(first + n) % self.lanes.len()].try_lock() {
+                Ok(lane) => return lane,
+                Err(TryLockError::Poisoned(lane)) => return lane.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        self.lanes[first].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A chunk that nobody has; `None`: all are taken.
+    fn chunk(&self) -> Option<u64> {
+        let more = |next: u64| (next < self.chunks).then_some(next + 1);
+        // ORDERING: Relaxed, whose a chunk is is all that it says.
+        let taken = self.next_chunk.fetch_update(Relaxed, Relaxed, more).ok()?;
+        Some(LOG_CHUNKS_BYTES + taken * CHUNK_BYTES)
+    }
+
+    /// All lanes leave their chunks. Nobody is inside.
+    pub(super) fn leave_chunks(&self) {
+        for lane in &self.lanes {
+            let mut lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
+            (lane.at, lane.end) = (0, 0);
+        }
+    }
+}
+
+impl Group<'_> {
+    /// Writes a record; false: the log has no room for it.
+    pub(crate) fn put(&mut self, member: &Member<'_>) -> bool {
+        let log = self.log;
+        let mut buffer = std::mem::take(&mut self.lane.buffer);
+        buffer.clear();
+        buffer.resize(size_of::<RecordHead>(), 0);
+        let mut flags = self.flags | if member.named { record_flag::NAMED } else { 0 };
+        let (mut line, mut depth) = (0, 1);
+        match member.content {
+            Content::Deleted => flags |= record_flag::DELETED,
+            Content::Node { now, before } => {
+                let last = log.find(member.nid);
+                // L5: chains stay short.
+                let before = before.filter(|_| last.is_none_or(|last| last.depth < DEPTH_MAX));
+                match (before, last) {
+                    (None, _) => flags |= record_flag::WHOLE,
+                    (Some(_), Some(last)) => (line, depth) = (last.line, last.depth + 1),
+                    (Some(_), None) => {}
+                }
+                runs::encode(before, now, &mut buffer);
+            }
+        }
+        let payload_bytes = buffer.len() - size_of::<RecordHead>();
+        let mut head = RecordHead {
+            crc: 0.into(),
+            // ORDERING: Relaxed, it changes with nobody inside.
+            generation: log.generation.load(Relaxed).into(),
+            group: self.number.into(),
+            members: self.members.into(),
+            nid: member.nid.0.into(),
+            ino: member.ino.0.into(),
+            before: line.into(),
+            payload_bytes: (payload_bytes as u16).into(),
+            flags,
+            version: member.version,
+            depth,
+            rest: [0; 3],
+        };
+        head.crc.set(crc_of(&head, &buffer[size_of::<RecordHead>()..]));
+        buffer[..size_of::<RecordHead>()].copy_from_slice(head.as_bytes());
+        buffer.resize(buffer.len().next_multiple_of(LOG_LINE_BYTES as usize), 0);
+        let at = self.room(buffer.len() as u64);
+        if let Some(at) = at {
+            log.region.nt_write(Pos(at), &buffer);
+            let is_node = flags & record_flag::DELETED == 0;
+            let place = Located { line: (at / LOG_LINE_BYTES) as u32, depth };
+            self.put.push((member.nid, is_node.then_some(place)));
+        }
+        self.lane.buffer = buffer;
+        at.is_some()
+    }
+
+    fn room(&mut self, len_bytes: u64) -> Option<u64> {
+        let lane = &mut *self.lane;
+        if lane.end - lane.at < len_bytes {
+            let chunk = self.log.chunk()?;
+            (lane.at, lane.end) = (chunk, chunk + CHUNK_BYTES);
+        }
+        let at = lane.at;
+        lane.at += len_bytes;
+        Some(at)
+    }
+
+    /// All of them are durable, and count.
+    ///
+    /// # Errors
+    /// [`heddle_vfs::Error::Io`] if they may not be.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        assert_eq!(self.put.len(), self.members as usize, "a group of another size than its records say");
+        // PERSIST: the records; the pages that they lead to were flushed before. One fence for all of them (L2).
+        self.log.region.fence();
+        self.is_durable = true;
+        self.log.check_media()?;
+        for (nid, place) in std::mem::take(&mut self.put) {
+            if let Some(place) = place {
+                self.log.locate(nid, place);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        if !self.is_durable && !self.put.is_empty() {
+            // PERSIST: records that do not count; a torn one would look like damage (L3).
+            self.log.region.fence();
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The head: which image the log belongs to, and on top of which of its checkpoints records count.
+//!
+//! Each change of it is written to both places, one after the other: a cut leaves the old or the new one, damage leaves the other.
+
+use crate::format::{LOG_FORMAT, LOG_HEADS_BYTES, LOG_MAGIC, LogHead, log_state};
+use heddle_pmem::{Pos, Region};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// A checkpoint of the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Base {
+    pub(crate) version: u64,
+    pub(crate) crc: u32,
+}
+
+/// Whether records count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// None do.
+    Clean,
+    /// Those that are there do, on top of the image as it is.
+    Records,
+    /// Those that are there count on top of another checkpoint than the image has.
+    Elsewhere,
+}
+
+/// See the module.
+pub(super) struct Heads {
+    now: LogHead,
+}
+
+impl Heads {
+    /// The head of a log without records, written.
+    pub(super) fn make(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
+        let mut made = Heads::new(region, uuid, base, generation);
+        made.write(region);
+        made
+    }
+
+    fn new(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
+        let mut now = LogHead::new_zeroed();
+        (now.magic, now.format, now.uuid) = (LOG_MAGIC.into(), LOG_FORMAT.into(), uuid);
+        (now.len_bytes, now.generation) = (region.len_bytes().into(), generation.into());
+        (now.base_version, now.base_crc, now.state) =
+            (base.version.into(), base.crc.into(), log_state::CLEAN.into());
+        Heads { now }
+    }
+
+    /// The head that counts; `None`: there is nothing.
+    pub(super) fn read(region: &Region) -> Result<Option<Heads>, String> {
+        let mut whole: Option<LogHead> = None;
+        let mut is_empty = true;
+        for at in LOG_HEADS_BYTES {
+            let mut bytes = [0; size_of::<LogHead>()];
+            region.read(Pos(at), &mut bytes);
+            is_empty &= bytes.iter().all(|byte| *byte == 0);
+            let head = LogHead::read_from_bytes(&bytes).map_err(|error| error.to_string())?;
+            let is_whole = head.magic.get() == LOG_MAGIC && head.crc.get() == crc_of(&head);
+            if is_whole && whole.as_ref().is_none_or(|other| other.seq.get() < head.seq.get()) {
+                whole = Some(head);
+            }
+        }
+        match whole {
+            Some(head) if head.format.get() != LOG_FORMAT => {
+                Err(format!("it has format {}, and this program knows {LOG_FORMAT}", head.format))
+            }
+            Some(head) if head.len_bytes.get() > region.len_bytes() => Err(format!(
+                "it was cut short: it had {} bytes, and has {}",
+                head.len_bytes,
+                region.len_bytes()
+            )),
+            Some(now) => Ok(Some(Heads { now })),
+            None if is_empty => Ok(None),
+            None => Err("it holds something that is no node log, or a damaged one".into()),
+        }
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.now.generation.get()
+    }
+
+    pub(super) fn uuid(&self) -> [u8; 16] {
+        self.now.uuid
+    }
+
+    pub(super) fn base(&self) -> Base {
+        Base { version: self.now.base_version.get(), crc: self.now.base_crc.get() }
+    }
+
+    /// Was it the log of this image, with this checkpoint, when it was last used?
+    pub(super) fn is_of(&self, uuid: [u8; 16], image: Base) -> bool {
+        self.now.uuid == uuid
+            && (self.base() == image || self.standing(image) == Standing::Clean && self.is_folding())
+    }
+
+    fn is_folding(&self) -> bool {
+        self.now.state.get() == log_state::FOLDING
+    }
+
+    fn next(&self) -> Base {
+        Base { version: self.now.next_version.get(), crc: self.now.next_crc.get() }
+    }
+
+    /// What it means for an image with this checkpoint.
+    pub(super) fn standing(&self, image: Base) -> Standing {
+        let state = self.now.state.get();
+        match state {
+            log_state::CLEAN => Standing::Clean,
+            // The fold was done, and the head not yet changed.
+            log_state::FOLDING if self.next() == image => Standing::Clean,
+            _ if self.base() == image => Standing::Records,
+            _ => Standing::Elsewhere,
+        }
+    }
+
+    /// Records count from now on.
+    pub(super) fn make_active(&mut self, region: &Region) {
+        if self.now.state.get() == log_state::CLEAN {
+            self.now.state.set(log_state::ACTIVE);
+            self.write(region);
+        }
+    }
+
+    /// The image's next checkpoint will be this one, and have all that the records say.
+    pub(super) fn make_folding(&mut self, region: &Region, next: Base) {
+        if self.now.state.get() != log_state::CLEAN {
+            self.now.state.set(log_state::FOLDING);
+            (self.now.next_version, self.now.next_crc) = (next.version.into(), next.crc.into());
+            self.write(region);
+        }
+    }
+
+    /// No record counts; those to come, of another generation, will extend this checkpoint.
+    pub(super) fn begin_anew(&mut self, region: &Region, uuid: [u8; 16], base: Base) {
+        let says_so =
+            self.now.state.get() == log_state::CLEAN && self.now.uuid == uuid && self.base() == base;
+        if !says_so {
+            let (seq, generation) = (self.now.seq, self.generation().wrapping_add(1));
+            *self = Heads::new(region, uuid, base, generation);
+            self.now.seq = seq;
+            self.write(region);
+        }
+    }
+
+    fn write(&mut self, region: &Region) {
+        self.now.seq.set(self.now.seq.get() + 1);
+        self.now.crc.set(crc_of(&self.now));
+        for at in LOG_HEADS_BYTES {
+            region.nt_write(Pos(at), self.now.as_bytes());
+            // PERSIST: one place is whole before the other is written over.
+            region.fence();
+        }
+    }
+}
+
+fn crc_of(head: &LogHead) -> u32 {
+    let bytes = head.as_bytes();
+    crc32fast::hash(&bytes[..bytes.len() - size_of::<u32>()])
+}

@@ -1,0 +1,308 @@
+//! The node log: what fsyncs and epochs change of nodes goes into NVM, as records, and not onto the device.
+//!
+//! The device's last checkpoint is the *base*. On top of it a node is what its newest record says, for as long as the next checkpoint of
+//! the device (*fold*) has not taken all of them in. An *fsync* writes the records of a file; an *epoch* those of all nodes that have
+//! changed, after all pages are on the device, at one instant. A record names its node, inode, version and the record that it changes:
+//! it is its own entry of the node table, in the same lines, so that nothing else of that table is written ("pin-point update").
+//!
+//! State       in NVM: two heads, of which the later whole one counts, and chunks of records. In memory: where each node's newest record
+//!             is (`index`), the free chunks, a chunk under way for each lane, numbers that came free and are not recorded yet.
+//! Invariants  L1  the device alone is the file system of the base at every instant: nothing of it is written over before the next
+//!                 checkpoint counts (G2 of `segments`), and no node is written but by a fold.
+//!             L2  a record counts if all of its group are there and whole. Those of one node have groups in the order of what they say.
+//!             L3  in a chunk a group's records are written when those ahead of them are durable: behind what cannot be read lies
+//!                 nothing, or the rest of one group that does not count. Anything else is damage.
+//!             L4  a generation of records is never continued: a mount takes what it finds in, folds it, and begins another one.
+//!             L5  a record that changes another one names it; a chain of them ends in a whole one, or in the base's node.
+//! Lock order  the locks of calls (`guard`), a lane, a shard of the index.
+//! Crash order pages, a flush of the device, records, a fence: durable. A fold: the head says which checkpoint is to come, a fence; that
+//!             checkpoint's tail; the head begins a generation on top of it, a fence.
+//! Orderings   O1  the group's number is taken under the lane; those of one inode are ordered by that inode's lock.
+//! Source      F2FS range-lock paper (SYSTOR '19) sections 3.3 to 3.5. There the log is all that nodes have; here it extends an image
+//!             that Linux can mount.
+
+mod group;
+mod head;
+mod record;
+mod runs;
+mod scan;
+mod take_in;
+
+pub(crate) use group::{Content, Group, Member};
+pub(crate) use head::Base;
+pub(crate) use scan::Found;
+
+use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
+use crate::ids::{ByNid, Nid};
+use crate::make::now;
+use head::{Heads, Standing};
+use heddle_pmem::Region;
+use heddle_vfs::{Error, Result};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+const SHARDS: usize = 64;
+/// Most lanes. A lane takes a chunk, so a small log has fewer.
+const LANES_MAX: usize = 64;
+/// Least bytes of a log: eight chunks.
+pub(crate) const LOG_BYTES_MIN: u64 = LOG_CHUNKS_BYTES + 8 * CHUNK_BYTES;
+/// Most bytes of a log: lines are numbered by 32 bits.
+const LOG_BYTES_MAX: u64 = LOG_LINE_BYTES << 32;
+/// Records that a node needs at most: reading it is so many loads.
+const DEPTH_MAX: u8 = 8;
+/// Share of the chunks, in tenths, at which an epoch becomes a fold.
+const FULL_TENTHS: u64 = 7;
+
+/// Where a node's newest record is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Located {
+    pub(crate) line: u32,
+    depth: u8,
+}
+
+/// A number that came free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deleted {
+    pub(crate) nid: Nid,
+    pub(crate) version: u8,
+}
+
+/// See the module.
+pub(crate) struct NodeLog {
+    region: Region,
+    heads: Mutex<Heads>,
+    /// The head says that records count.
+    is_active: AtomicBool,
+    /// The image says that a log may have what it has not.
+    pub(crate) is_marked: AtomicBool,
+    generation: AtomicU32,
+    chunks: u64,
+    /// The next chunk that nobody has.
+    next_chunk: AtomicU64,
+    next_group: AtomicU64,
+    lanes: Vec<Mutex<group::Lane>>,
+    index: [RwLock<ByNid<Located>>; SHARDS],
+    nodes: AtomicUsize,
+    /// By inode.
+    deleted: Mutex<ByNid<Vec<Deleted>>>,
+}
+
+impl NodeLog {
+    /// The log of an image with this checkpoint, in this region, and what it says. `marked`: the image says that a log may have what it
+    /// has not; `discard`: whatever that is, it does not count.
+    ///
+    /// # Errors
+    /// Why it cannot be that.
+    pub(crate) fn open(
+        region: Region,
+        (uuid, image): ([u8; 16], Base),
+        marked: bool,
+        discard: bool,
+    ) -> std::result::Result<(NodeLog, Found), String> {
+        if region.len_bytes() < LOG_BYTES_MIN {
+            return Err(format!(
+                "it has {} bytes, and a node log at least {LOG_BYTES_MIN}",
+                region.len_bytes()
+            ));
+        }
+        const ANOTHER: &str = "it was last mounted with another one, and not unmounted: name that one, or add -o discard-nvm to give up \
+                               what only that one has";
+        let heads = Heads::read(&region)?;
+        // If the image knows of a log it is to be this one.
+        let is_right = !marked || discard || heads.as_ref().is_some_and(|heads| heads.is_of(uuid, image));
+        let Some(mut heads) = heads else {
+            if !is_right {
+                return Err(ANOTHER.into());
+            }
+            // Whatever bytes are there, they are of another generation, all but certainly.
+            let heads = Heads::make(&region, uuid, image, now().nanos() ^ now().secs() as u32);
+            return Ok((NodeLog::new(region, heads, marked), Found::default()));
+        };
+        let standing = heads.standing(image);
+        let (base, owner) = (heads.base(), heads.uuid());
+        if standing == Standing::Clean && !is_right {
+            return Err(ANOTHER.into());
+        }
+        if standing == Standing::Clean || discard {
+            heads.begin_anew(&region, uuid, image);
+            return Ok((NodeLog::new(region, heads, marked), Found::default()));
+        }
+        let log = NodeLog::new(region, heads, marked);
+        let found = log.scan()?;
+        match standing {
+            _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
+            Standing::Records if owner == uuid => return Ok((log, found)),
+            _ if owner != uuid => {
+                return Err("the log has what was fsynced on another image, which is not in that image yet: mount that one with it first"
+                    .into());
+            }
+            _ => {
+                return Err(format!(
+                    "the log has what was fsynced after checkpoint {}, and the image, with checkpoint {}, was changed without it since: \
+                     add -o discard-nvm to give up what only the log has",
+                    base.version, image.version
+                ));
+            }
+        }
+        log.generation.store(log.lock_heads().generation(), Relaxed); // ORDERING: Relaxed, nobody else knows the log.
+        log.check_media().map_err(|error| error.to_string())?;
+        Ok((log, found))
+    }
+
+    fn new(region: Region, heads: Heads, marked: bool) -> NodeLog {
+        let chunks = region.len_bytes().min(LOG_BYTES_MAX).saturating_sub(LOG_CHUNKS_BYTES) / CHUNK_BYTES;
+        let lanes = (chunks as usize / 4).clamp(1, LANES_MAX);
+        NodeLog {
+            generation: AtomicU32::new(heads.generation()),
+            heads: Mutex::new(heads),
+            is_active: AtomicBool::new(false),
+            is_marked: AtomicBool::new(marked),
+            chunks,
+            next_chunk: AtomicU64::new(0),
+            next_group: AtomicU64::new(1),
+            lanes: (0..lanes).map(|_| Mutex::default()).collect(),
+            index: std::array::from_fn(|_| RwLock::default()),
+            nodes: AtomicUsize::new(0),
+            deleted: Mutex::default(),
+            region,
+        }
+    }
+
+    fn shard(&self, nid: Nid) -> RwLockReadGuard<'_, ByNid<Located>> {
+        self.index[nid.0 as usize % SHARDS].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shard_mut(&self, nid: Nid) -> RwLockWriteGuard<'_, ByNid<Located>> {
+        self.index[nid.0 as usize % SHARDS].write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a node's newest record is, if it has one.
+    pub(crate) fn find(&self, nid: Nid) -> Option<Located> {
+        self.shard(nid).get(&nid).copied()
+    }
+
+    /// Its newest record is there.
+    pub(crate) fn locate(&self, nid: Nid, place: Located) {
+        if self.shard_mut(nid).insert(nid, place).is_none() {
+            self.nodes.fetch_add(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        }
+    }
+
+    /// Nodes that have records: a fold writes them all.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to fold.
+    }
+
+    /// The nodes that have records.
+    pub(crate) fn nids(&self) -> Vec<Nid> {
+        let of_shard = |shard: &RwLock<ByNid<Located>>| {
+            shard.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect::<Vec<_>>()
+        };
+        self.index.iter().flat_map(of_shard).collect()
+    }
+
+    /// A node is no more, and its number had been given to something durable: `durable`, or it has a record. The next fsync of its
+    /// inode, or the next epoch, says so.
+    pub(crate) fn free(&self, ino: Nid, gone: Deleted, durable: bool) {
+        let was = self.shard_mut(gone.nid).remove(&gone.nid).is_some();
+        if was {
+            self.nodes.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
+        }
+        if was || durable {
+            self.deleted().entry(ino).or_default().push(gone);
+        }
+    }
+
+    fn deleted(&self) -> MutexGuard<'_, ByNid<Vec<Deleted>>> {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers of an inode that came free and are not recorded yet.
+    pub(crate) fn deleted_of(&self, ino: Nid) -> Vec<Deleted> {
+        self.deleted().get(&ino).cloned().unwrap_or_default()
+    }
+
+    /// They are recorded.
+    pub(crate) fn deletion_recorded(&self, ino: Nid) {
+        self.deleted().remove(&ino);
+    }
+
+    /// The same of all inodes.
+    pub(crate) fn all_deleted(&self) -> Vec<(Nid, Deleted)> {
+        let deleted = self.deleted();
+        deleted.iter().flat_map(|(ino, gone)| gone.iter().map(|gone| (*ino, *gone))).collect()
+    }
+
+    /// Records count from now on.
+    fn make_active(&self) -> Result<()> {
+        // ORDERING: Acquire, pairs with the Release below: who sees it has the head durable before his records.
+        if !self.is_active.load(Acquire) {
+            self.lock_heads().make_active(&self.region);
+            self.check_media()?;
+            self.is_active.store(true, Release); // ORDERING: Release, pairs with the Acquire above.
+        }
+        Ok(())
+    }
+
+    /// The checkpoint that comes to count next has all that the log says.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn will_fold(&self, next: Base) -> Result<()> {
+        self.lock_heads().make_folding(&self.region, next);
+        self.check_media()
+    }
+
+    /// It counts. Nobody is inside.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn folded(&self, base: Base) -> Result<()> {
+        let mut heads = self.lock_heads();
+        let uuid = heads.uuid();
+        heads.begin_anew(&self.region, uuid, base);
+        // ORDERING: Relaxed, all of it, nobody is inside.
+        self.generation.store(heads.generation(), Relaxed);
+        self.is_active.store(false, Relaxed); // ORDERING: Relaxed, as above.
+        self.next_chunk.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        self.nodes.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        self.leave_chunks();
+        for shard in &self.index {
+            shard.write().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+        self.deleted().clear();
+        self.check_media()
+    }
+
+    fn lock_heads(&self) -> MutexGuard<'_, Heads> {
+        self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Did numbers come free that it does not say, or is it time to fold?
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_filling() || !self.deleted().is_empty()
+    }
+
+    /// Is there anything that the device's checkpoint has not?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.next_chunk.load(Relaxed) == 0 // ORDERING: Relaxed, asked with nobody inside, or as an estimate.
+    }
+
+    /// Is it time to fold?
+    pub(crate) fn is_filling(&self) -> bool {
+        // ORDERING: Relaxed, an estimate.
+        self.next_chunk.load(Relaxed) * 10 >= self.chunks * FULL_TENTHS
+    }
+
+    /// # Errors
+    /// [`Error::Io`] if what was stored may not be durable.
+    fn check_media(&self) -> Result<()> {
+        match self.region.failed() {
+            None => Ok(()),
+            Some(error) => Err(Error::Io(format!("the node log: {error}"))),
+        }
+    }
+}

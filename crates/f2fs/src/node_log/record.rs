@@ -1,0 +1,123 @@
+//! Records are read: one at a line, and the node that a chain of them says.
+
+use super::{DEPTH_MAX, Located, NodeLog, runs};
+use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES, NodeBlock, RecordHead, record_flag};
+use crate::ids::Nid;
+use heddle_pmem::Pos;
+use heddle_vfs::{Error, Result};
+use std::sync::atomic::Ordering::Relaxed;
+use zerocopy::{FromBytes, IntoBytes};
+
+impl NodeLog {
+    /// The node that a record says; `base` is asked for what the base checkpoint has, if the record changes that.
+    pub(crate) fn load(
+        &self,
+        nid: Nid,
+        place: Located,
+        base: impl FnOnce() -> Result<NodeBlock>,
+    ) -> Result<NodeBlock> {
+        let mut payloads = Vec::new();
+        let mut line = place.line;
+        let mut node = loop {
+            let (head, payload) =
+                self.record(line).ok_or_else(|| damaged(nid, line, "makes no sense, or cannot be read"))?;
+            if head.nid.get() != nid.0 || head.flags & record_flag::DELETED != 0 {
+                return Err(damaged(nid, line, "is another one's"));
+            }
+            payloads.push(payload);
+            match (head.flags & record_flag::WHOLE != 0, head.before.get()) {
+                (true, _) => break runs::empty(),
+                (false, 0) => break base()?,
+                (false, _) if payloads.len() >= usize::from(DEPTH_MAX) => {
+                    return Err(damaged(nid, line, "needs too many others"));
+                }
+                (false, before) => line = before,
+            }
+        };
+        for payload in payloads.iter().rev() {
+            if !runs::apply(payload, &mut node) {
+                return Err(damaged(nid, place.line, "says words beyond the node"));
+            }
+        }
+        Ok(node)
+    }
+
+    /// The record at a line, if a whole one of this generation is there, or one of which a bit has flipped, which is mended.
+    pub(super) fn record(&self, line: u32) -> Option<(RecordHead, Vec<u8>)> {
+        let at = u64::from(line) * LOG_LINE_BYTES;
+        let in_chunk = at.checked_sub(LOG_CHUNKS_BYTES)?;
+        if in_chunk / CHUNK_BYTES >= self.chunks {
+            return None;
+        }
+        let room = (CHUNK_BYTES - in_chunk % CHUNK_BYTES) as usize;
+        let mut bytes = [0; size_of::<RecordHead>()];
+        self.region.read(Pos(at), &mut bytes);
+        let head = RecordHead::read_from_bytes(&bytes).ok()?;
+        // ORDERING: Relaxed, it changes with nobody inside.
+        let flipped = (head.generation.get() ^ self.generation.load(Relaxed)).count_ones();
+        if flipped > 1 {
+            return None;
+        }
+        let payload = self.payload(at, &head, room);
+        if let Some(payload) = payload.as_ref().filter(|payload| head.crc.get() == crc_of(&head, payload)) {
+            return (flipped == 0).then(|| (head, payload.clone()));
+        }
+        let mended = mended(&bytes, |head| self.payload(at, head, room));
+        // ORDERING: Relaxed, as above.
+        mended.filter(|(head, _)| head.generation.get() == self.generation.load(Relaxed))
+    }
+
+    fn payload(&self, at: u64, head: &RecordHead, room: usize) -> Option<Vec<u8>> {
+        let (start, len) = (size_of::<RecordHead>(), usize::from(head.payload_bytes.get()));
+        if len > runs::RUNS_BYTES_MAX || start + len > room {
+            return None;
+        }
+        let mut payload = vec![0; len];
+        self.region.read(Pos(at).plus(start as u64), &mut payload);
+        (!self.region.lost(Pos(at), (start + len) as u64)).then_some(payload)
+    }
+}
+
+/// What a record's checksum should be.
+pub(super) fn crc_of(head: &RecordHead, payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&head.as_bytes()[size_of::<u32>()..]);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+/// The record that these bytes and the payload behind them were before one bit of them flipped. No whole record is that near to another
+/// one, and one that was cut off while it was written may count or not.
+fn mended(
+    bytes: &[u8; size_of::<RecordHead>()],
+    payload: impl Fn(&RecordHead) -> Option<Vec<u8>>,
+) -> Option<(RecordHead, Vec<u8>)> {
+    for bit in 0..8 * bytes.len() {
+        let mut bytes = *bytes;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let head = RecordHead::read_from_bytes(&bytes).ok()?;
+        if let Some(payload) = payload(&head)
+            && head.crc.get() == crc_of(&head, &payload)
+        {
+            return Some((head, payload));
+        }
+    }
+    let head = RecordHead::read_from_bytes(bytes).ok()?;
+    let mut payload = payload(&head)?;
+    for bit in 0..8 * payload.len() {
+        payload[bit / 8] ^= 1 << (bit % 8);
+        if head.crc.get() == crc_of(&head, &payload) {
+            return Some((head, payload));
+        }
+        payload[bit / 8] ^= 1 << (bit % 8);
+    }
+    None
+}
+
+fn damaged(nid: Nid, line: u32, what: &str) -> Error {
+    Error::Corrupt(format!(
+        "the node log: node {} should be at byte {}, and the record there {what}",
+        nid.0,
+        u64::from(line) * LOG_LINE_BYTES
+    ))
+}

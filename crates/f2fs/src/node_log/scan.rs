@@ -1,0 +1,133 @@
+//! What a log says when it is found: the newest record of each node that counts.
+
+use super::{Located, NodeLog};
+use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES, RecordHead, record_flag};
+use crate::ids::Nid;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What is newest of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newest {
+    pub(super) place: Located,
+    pub(super) group: u64,
+    pub(super) version: u8,
+    pub(super) ino: Nid,
+    pub(super) deleted: bool,
+    /// Its name is to be made, unless an epoch followed.
+    pub(super) named: bool,
+}
+
+/// What counts of a log.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(super) nodes: BTreeMap<Nid, Newest>,
+    last_epoch: u64,
+}
+
+impl Found {
+    /// Nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Does it say something of this node?
+    pub(crate) fn has(&self, nid: Nid) -> bool {
+        self.nodes.contains_key(&nid)
+    }
+
+    /// Files that were fsynced after the last epoch.
+    pub(crate) fn fsynced_inodes(&self) -> u64 {
+        let fsynced = |(nid, newest): &(&Nid, &Newest)| {
+            newest.ino == **nid && !newest.deleted && newest.group > self.last_epoch
+        };
+        self.nodes.iter().filter(fsynced).count() as u64
+    }
+
+    /// New files whose names only their inodes say.
+    pub(super) fn named(&self) -> impl Iterator<Item = Nid> + '_ {
+        let is_named = |newest: &Newest| newest.named && !newest.deleted && newest.group > self.last_epoch;
+        self.nodes.iter().filter(move |(_, newest)| is_named(newest)).map(|(nid, _)| *nid)
+    }
+}
+
+impl NodeLog {
+    /// Looks through all chunks, twice: which groups are whole, and what they say.
+    ///
+    /// # Errors
+    /// Why not all that was acknowledged may be there.
+    pub(crate) fn scan(&self) -> Result<Found, String> {
+        let mut groups: HashMap<u64, (u32, u32)> = HashMap::new();
+        let mut gaps: Vec<(u64, BTreeSet<u64>)> = Vec::new();
+        self.each_record(&mut |head, _, gap| {
+            let group = head.group.get();
+            let count = groups.entry(group).or_insert((head.members.get(), 0));
+            count.1 += 1;
+            match (gap, gaps.last_mut()) {
+                (None, _) => {}
+                (Some(at), Some((last, behind))) if at == *last => drop(behind.insert(group)),
+                (Some(at), _) => gaps.push((at, BTreeSet::from([group]))),
+            }
+        });
+        let is_whole = |group: &u64| groups.get(group).is_some_and(|(members, seen)| seen >= members);
+        for (at, behind) in gaps {
+            // L3: of one that was cut off while it was written records may lie behind a gap, and of no other.
+            if behind.len() > 1 || behind.iter().any(is_whole) {
+                return Err(format!(
+                    "the record at byte {at} is damaged, and with it what was fsynced then is lost, perhaps more: \
+                     add -o discard-nvm to go back to the image's checkpoint"
+                ));
+            }
+        }
+        let mut found = Found::default();
+        self.each_record(&mut |head, line, _| {
+            // L2.
+            if is_whole(&head.group.get()) {
+                found.add(head.group.get(), head, line);
+            }
+        });
+        Ok(found)
+    }
+
+    /// All whole records, chunk by chunk, their lines, and where the gap is that lies before them in their chunk, if there is one.
+    fn each_record(&self, look: &mut dyn FnMut(&RecordHead, u32, Option<u64>)) {
+        for chunk in 0..self.chunks {
+            let mut at = LOG_CHUNKS_BYTES + chunk * CHUNK_BYTES;
+            let (end, mut gap) = (at + CHUNK_BYTES, None);
+            while at < end {
+                let line = (at / LOG_LINE_BYTES) as u32;
+                at += match self.record(line) {
+                    Some((head, payload)) => {
+                        look(&head, line, gap);
+                        (size_of::<RecordHead>() as u64 + payload.len() as u64)
+                            .next_multiple_of(LOG_LINE_BYTES)
+                    }
+                    None => {
+                        gap = gap.or(Some(at));
+                        LOG_LINE_BYTES
+                    }
+                };
+            }
+        }
+    }
+}
+
+impl Found {
+    fn add(&mut self, group: u64, head: &RecordHead, line: u32) {
+        let flag = |flag| head.flags & flag != 0;
+        if flag(record_flag::EPOCH) {
+            self.last_epoch = self.last_epoch.max(group);
+        }
+        let newest = Newest {
+            place: Located { line, depth: head.depth },
+            group,
+            version: head.version,
+            ino: Nid(head.ino.get()),
+            deleted: flag(record_flag::DELETED),
+            named: flag(record_flag::NAMED),
+        };
+        let kept = self.nodes.entry(Nid(head.nid.get())).or_insert(newest);
+        if group >= kept.group {
+            *kept = newest;
+        }
+    }
+}

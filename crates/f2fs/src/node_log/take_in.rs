@@ -1,0 +1,164 @@
+//! What a log says is taken in, when its image is opened: nodes become what their newest records say, and what follows from that is put
+//! right: the node table, which blocks are live and whose they are, and how many. Then the image is folded.
+//!
+//! Of each node the base's version and the newest one are compared, pointer by pointer: a block that only the older one leads to is free,
+//! one that only the newer one leads to is live. A node that is no more counts as one without pointers.
+//!
+//! Invariants  N1  until the fold counts nothing is written over that the base or the log consists of, or leads to: after a crash it
+//!                 begins again.
+
+use super::scan::{Found, Newest};
+use crate::format::{NatEntry, NodeBlock, SummaryEntry};
+use crate::ids::{BlockAddr, Nid, Segno};
+use crate::inode::Inode;
+use crate::map::Place;
+use crate::media::Media;
+use crate::node::{inode_of, pointers_of};
+use crate::volume::F2fs;
+use heddle_vfs::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zerocopy::little_endian::{U16, U32};
+
+/// What is to be put right.
+#[derive(Default)]
+struct Changes {
+    /// Blocks that are not live any more.
+    freed: BTreeSet<BlockAddr>,
+    /// Blocks that have become live, and whose they are.
+    live: BTreeMap<BlockAddr, SummaryEntry>,
+    /// How many more there are of each.
+    blocks: i64,
+    nodes: i64,
+    inodes: i64,
+    /// Inodes without a name.
+    nameless: Vec<Nid>,
+}
+
+/// The pointers to blocks that a node has, in their places.
+struct Pointers(Vec<U32>);
+
+impl F2fs {
+    /// Takes in what was found. Nobody else is inside, and a fold follows.
+    pub(crate) fn take_in_log(&self, found: &Found) -> Result<()> {
+        let media = &self.media;
+        let mut changes = Changes::default();
+        for (nid, newest) in &found.nodes {
+            media.compare(*nid, newest, &mut changes)?;
+        }
+        media.settle(&changes)?;
+        for nid in found.named() {
+            let inode = media.inode(nid)?;
+            if inode.block().links.get() > 0 {
+                self.name_again(nid, inode.block())?;
+            }
+        }
+        for nid in changes.nameless {
+            media.end(nid)?;
+        }
+        Ok(())
+    }
+}
+
+impl Media {
+    fn compare(&self, nid: Nid, newest: &Newest, changes: &mut Changes) -> Result<()> {
+        let base = self.nodes.nat.find(&self.device, nid)?;
+        let addr = BlockAddr(base.addr.get());
+        let old = if addr.is_block() {
+            Some(self.nodes.on_device(&self.device, &self.geometry, nid, addr)?)
+        } else {
+            None
+        };
+        let place = match (newest.deleted, addr.is_block()) {
+            (true, _) => BlockAddr::NULL,
+            // The fold gives it another one, and releases this one.
+            (false, true) => addr,
+            (false, false) => BlockAddr::NEW,
+        };
+        let ino = if newest.deleted { Nid::NONE } else { newest.ino };
+        let entry = NatEntry { version: newest.version, ino: U32::new(ino.0), addr: U32::new(place.0) };
+        self.nodes.nat.change(vec![(nid, entry)]);
+        let new = if newest.deleted {
+            changes.freed.extend(old.as_ref().map(|_| addr));
+            None
+        } else {
+            self.nodes.located(nid, newest.place);
+            self.nodes.any(&self.device, &self.geometry, nid)?
+        };
+        let is_inode = |node: &Option<Arc<NodeBlock>>| {
+            i64::from(node.as_ref().is_some_and(|node| node.footer.nid == node.footer.ino))
+        };
+        let node_change = i64::from(new.is_some()) - i64::from(old.is_some());
+        changes.nodes += node_change;
+        changes.blocks += node_change;
+        changes.inodes += is_inode(&new) - is_inode(&old);
+        if let Some(node) = new.as_ref().filter(|node| node.footer.nid == node.footer.ino)
+            && inode_of(node).links.get() == 0
+        {
+            changes.nameless.push(nid);
+        }
+        let (old, new) = (self.pointers(old)?, self.pointers(new)?);
+        changes.add(self, nid, newest.version, &old, &new)
+    }
+
+    fn pointers(&self, node: Option<Arc<NodeBlock>>) -> Result<Pointers> {
+        let Some(node) = node else { return Ok(Pointers(Vec::new())) };
+        if node.footer.nid == node.footer.ino {
+            let inode = Inode::of(node, self.features)?;
+            let all = if inode.has_pointers() { inode.pointers() } else { 0 };
+            return Ok(Pointers(inode.block().addr[inode.first_pointer()..][..all].to_vec()));
+        }
+        Ok(match Place::of(node.footer.place(), 0) {
+            Some(Place::Direct(_)) => Pointers(pointers_of(&node).pointers.to_vec()),
+            Some(Place::Indirect | Place::Xattrs) => Pointers(Vec::new()),
+            Some(Place::Inode) | None => {
+                return Err(wrong(Nid(node.footer.nid.get()), "has a place that no node has"));
+            }
+        })
+    }
+
+    fn settle(&self, changes: &Changes) -> Result<()> {
+        let space = self.space()?;
+        space.recount(changes.blocks, changes.nodes, changes.inodes)?;
+        let kept: BTreeSet<Segno> =
+            changes.live.keys().map(|addr| space.segments.place_of(*addr).0).collect();
+        space.segments.keep(&self.device, &kept)?;
+        for addr in &changes.freed {
+            space.segments.release(*addr)?;
+        }
+        for (addr, entry) in &changes.live {
+            space.segments.adopt(&self.device, *addr, *entry)?;
+        }
+        Ok(())
+    }
+}
+
+impl Changes {
+    fn add(&mut self, media: &Media, nid: Nid, version: u8, old: &Pointers, new: &Pointers) -> Result<()> {
+        let at = |pointers: &Pointers, slot: usize| BlockAddr(pointers.0.get(slot).map_or(0, |p| p.get()));
+        for slot in 0..old.0.len().max(new.0.len()) {
+            let (old, new) = (at(old, slot), at(new, slot));
+            self.blocks += i64::from(new != BlockAddr::NULL) - i64::from(old != BlockAddr::NULL);
+            if old == new {
+                continue;
+            }
+            if old.is_block() {
+                self.freed.insert(old);
+            }
+            if new.is_block() {
+                if !media.geometry.in_main(new) {
+                    return Err(wrong(nid, "leads to a block outside the main area"));
+                }
+                let entry = SummaryEntry { nid: U32::new(nid.0), version, slot: U16::new(slot as u16) };
+                if self.live.insert(new, entry).is_some() {
+                    return Err(wrong(nid, "leads to a block that another one leads to"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn wrong(nid: Nid, what: &str) -> Error {
+    Error::Corrupt(format!("the node log: node {} {what}", nid.0))
+}
