@@ -11,6 +11,7 @@ mod dump;
 mod engines;
 mod explain;
 mod failure;
+mod fold;
 mod fsck;
 mod fxmark;
 mod image;
@@ -60,6 +61,7 @@ enum Command {
     Mkfs(mkfs::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Fold(fold::Args),
     Run(run::Args),
     Stat(look::stat::Args),
     Top(look::top::Args),
@@ -100,6 +102,7 @@ fn main() -> ExitCode {
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
+        Command::Fold(args) => fold::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Stat(args) => look::stat::run(&args),
         Command::Top(args) => look::top::run(&args),

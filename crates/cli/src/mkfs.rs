@@ -124,7 +124,8 @@ fn take(args: &Args, device: bool) -> Result<Region> {
     Ok(region)
 }
 
-fn durable_by(region: &Region) -> &'static str {
+/// What a store there has to do to be durable.
+pub fn durable_by(region: &Region) -> &'static str {
     match region.backend() {
         heddle_pmem::Backend::Dax => "a store fence (persistent memory)",
         heddle_pmem::Backend::File => "msync (a file on a disk)",

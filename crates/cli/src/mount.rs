@@ -11,6 +11,8 @@ mod metrics;
 mod options;
 mod ready;
 
+pub use flash::node_log;
+
 use crate::failure::usage;
 use crate::output::talk;
 use crate::progress::{Bar, Patient};

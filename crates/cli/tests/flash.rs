@@ -176,9 +176,18 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     heddle(&["mount", "-o", "log=/dev/null", &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");
     heddle(&["umount", &mnt]).ok();
+    fsynced_and_killed("f2fs-nl", "ro,rw", "folded");
+    heddle(&["fold", "--nvm", &place.text("none"), &image]).failed(2, &["no such file"]);
+    let said: serde_json::Value =
+        serde_json::from_str(&heddle(&["fold", "--json", "--nvm", &nvm, &image]).ok().out).unwrap();
+    assert_eq!((&said["had_log"], &said["fsynced_inodes"]), (&true.into(), &1.into()));
+    assert!(heddle(&["fold", "--nvm", &nvm, &image]).ok().out.contains("was whole without its log"));
+    heddle(&["mount", "-o", "ro,log=/dev/null", &image, &mnt]).ok();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "folded");
+    heddle(&["umount", &mnt]).ok();
     fsynced_and_killed("f2fs-nl", "ro,rw", "lost");
     heddle(&["mount", "-o", "log=/dev/null,discard-nvm", &image, &mnt]).ok();
-    assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "folded");
     heddle(&["umount", &mnt]).ok();
 }
 

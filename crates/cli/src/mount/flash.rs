@@ -8,6 +8,7 @@ use super::{Args, ended, say_ended, say_ready, shown_as};
 use crate::failure::usage;
 use crate::output::talk;
 use crate::progress::Bar;
+use crate::size::Size;
 use crate::variant::System;
 use anyhow::{Context, Result};
 use heddle_f2fs::{F2fs, LogRegion, Variant};
@@ -113,10 +114,13 @@ fn open(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
     opened
 }
 
-/// The region of a node log, made if it is not there.
-fn node_log(nvm: &Path, is_new: bool, bytes: u64) -> Result<Region> {
+/// The region of a node log; one that is new is made, of so many bytes.
+pub fn node_log(nvm: &Path, is_new: bool, bytes: u64) -> Result<Region> {
     let bar = Bar::of_bytes("node log");
     let progress = |done, total| bar.at(done, total);
     let how = RegionOptions { progress: Some(&progress), ..RegionOptions::default() };
-    Ok(if is_new { Region::create(nvm, bytes, &how)? } else { Region::open(nvm, &how)? })
+    let region = if is_new { Region::create(nvm, bytes, &how)? } else { Region::open(nvm, &how)? };
+    let (shown, size) = (nvm.display(), Size(region.len_bytes()));
+    talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
+    Ok(region)
 }

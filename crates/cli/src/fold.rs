@@ -1,0 +1,76 @@
+//! `heddle fold`: what a node log has is written into its image, as the next mount would do it.
+
+use crate::failure::usage;
+use crate::mount::node_log;
+use crate::output::{self, Sink};
+use anyhow::Result;
+use heddle_f2fs::{F2fs, LogRegion, Variant};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Write what a node log has into its F2FS image, so that this needs it no more: for Linux, or for another machine
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The node log: as at the last mount
+    #[arg(long, value_name = "FILE")]
+    nvm: PathBuf,
+    /// Tell it as JSON
+    #[arg(long)]
+    json: bool,
+    /// The image, not mounted
+    image: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  heddle fold --nvm /dev/pmem0 /dev/sdb1 && mount -t f2fs /dev/sdb1 /mnt/h
+
+An unmount does the same. This is for an image whose mount was killed, or whose machine lost its power.";
+
+#[derive(Serialize)]
+struct Folded {
+    output_version: u32,
+    image: String,
+    /// The image said that the log may have what it has not.
+    had_log: bool,
+    /// Files that were fsynced and not yet in a checkpoint or an epoch.
+    fsynced_inodes: u64,
+    checkpoint_version: u64,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let image = args.image.display().to_string();
+    if !heddle_f2fs::is_f2fs(&args.image) {
+        return Err(usage(format!("{image} is no F2FS image: only those have node logs")));
+    }
+    if !args.nvm.exists() {
+        return Err(usage(format!(
+            "{}: no such file; name the node log of the last mount",
+            args.nvm.display()
+        )));
+    }
+    let had_log = F2fs::open(&args.image)?.info().is_logged;
+    let log = LogRegion { region: node_log(&args.nvm, false, 0)?, discard: false };
+    let fs = F2fs::open_with_log(&args.image, Variant::NodeLog, log)?;
+    fs.unmount()?;
+    let info = fs.info();
+    let folded = Folded {
+        output_version: 1,
+        image,
+        had_log,
+        fsynced_inodes: info.fsynced_inodes,
+        checkpoint_version: info.checkpoint_version,
+    };
+    if args.json {
+        return output::json(&Sink::Stdout, &folded);
+    }
+    let Folded { image, fsynced_inodes, checkpoint_version, .. } = &folded;
+    output::data(&match had_log {
+        true => format!(
+            "{image}: whole without its log; checkpoint {checkpoint_version}, {fsynced_inodes} files fsynced since the last epoch"
+        ),
+        false => format!("{image}: was whole without its log; checkpoint {checkpoint_version}"),
+    })
+}
