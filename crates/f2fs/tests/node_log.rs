@@ -288,6 +288,75 @@ fn the_base_stays_until_a_fold() {
     assert!(content(&fs) == vec![5; LARGE]);
 }
 
+/// What was fsynced without a log is in the image's base before the log has anything.
+#[test]
+fn what_was_fsynced_without_a_log_comes_first() {
+    let Some(image) = Image::empty(64, &[]) else { return };
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    append_durably(&fs, "file", b"one");
+    append_durably(&fs, "file", b"two");
+    drop(fs);
+    let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
+    let fs = fs.unwrap();
+    assert_eq!(fs.info().fsynced_inodes, 1);
+    append_durably(&fs, "file", b"three");
+    drop(fs);
+    fsck_is_clean(&image.path);
+    assert_eq!(common::read(&F2fs::open(&image.path).unwrap(), Path::new("/file")), b"onetwo");
+    let fs = open(&image.path, Variant::NodeLog, &nvm.crash_point().durable_image()).0.unwrap();
+    assert_eq!(common::read(&fs, Path::new("/file")), b"onetwothree");
+    fs.unmount().unwrap();
+    fsck_is_clean(&image.path);
+}
+
+/// Of a full image, whose space one large file has, or many small ones, everything comes back.
+#[test]
+fn a_full_image_comes_back() {
+    for small in [false, true] {
+        let image = Image::made(64);
+        let (fs, nvm) = open(&image.path, Variant::NodeLog, &vec![0; 8 << 20]);
+        let fs = fs.unwrap();
+        let root = Cred::root();
+        let mut files = 0_u64;
+        let full = loop {
+            let text = format!("file {}", if small { files } else { 0 });
+            let made = fs.create(&root, Ino::ROOT, name(&text), 0o600, OpenFlags::READ_WRITE);
+            let file = match made {
+                Ok((_, file)) => file,
+                Err(Error::Exists) => opened_again(&fs, &text),
+                Err(error) => break error,
+            };
+            let done = fs.append(&file, &[files as u8 | 1; 20_000]);
+            let done =
+                done.and_then(|_| if files.is_multiple_of(5) { fs.fsync(&file, false) } else { Ok(()) });
+            fs.release(file);
+            if let Err(error) = done {
+                break error;
+            }
+            files += 1;
+        };
+        assert_eq!(full, Error::NoSpace);
+        fs.sync().unwrap();
+        let (tree, space) = (Tree::of(&fs).unwrap(), fs.statfs().unwrap());
+        assert!(files > 300 && space.blocks_free < 100, "{files} files, {} blocks", space.blocks_free);
+        drop(fs);
+        let fs = open(&image.path, Variant::NodeLog, &nvm.crash_point().durable_image()).0.unwrap();
+        assert_eq!(Tree::of(&fs).unwrap().difference(&tree), None);
+        assert_eq!(fs.statfs().unwrap(), space);
+        fs.unmount().unwrap();
+        drop(fs);
+        if Image::has_tools() {
+            fsck_is_clean(&image.path);
+        }
+    }
+}
+
+fn opened_again(fs: &F2fs, text: &str) -> heddle_vfs::Handle {
+    let root = Cred::root();
+    let attr = fs.lookup(&root, Ino::ROOT, name(text)).unwrap();
+    fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap()
+}
+
 /// A file that the base has without a name, and that got one in an epoch, is no orphan; one that lost its name in an epoch is.
 #[test]
 fn names_that_came_and_went_with_an_epoch_count() {

@@ -166,8 +166,12 @@ fn a_tree_of_another_program_is_changed_and_keeps_the_rest() {
 
 #[test]
 fn a_small_image_is_overwritten_many_times_and_cleaned() {
+    [Variant::F2fs, Variant::Integrated].into_iter().for_each(overwritten_and_cleaned);
+}
+
+fn overwritten_and_cleaned(variant: Variant) {
     let Some(image) = Image::empty(64, &[]) else { return };
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let fs = open_as(&image.path, variant).unwrap();
     fs.set_discards(true);
     let files: Vec<_> = (0..8).map(|n| create(&fs, Ino::ROOT, &format!("file {n}")).1).collect();
     // Two thirds of it are in use; eight times as much is written, here and there.

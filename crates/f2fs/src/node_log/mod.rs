@@ -14,7 +14,7 @@
 //!                 nothing, or the rest of one group that does not count. Anything else is damage.
 //!             L4  a generation of records is never continued: a mount takes what it finds in, folds it, and begins another one.
 //!             L5  a record that changes another one names it; a chain of them ends in a whole one, or in the base's node.
-//! Lock order  the locks of calls (`guard`), a lane, a shard of the index.
+//! Lock order  the locks of calls (`guard`), a lane, the locks of the tables (`node`, `nat`), a shard of the index.
 //! Crash order pages, a flush of the device, records, a fence: durable. A fold: the head says which checkpoint is to come, a fence; that
 //!             checkpoint's tail; the head begins a generation on top of it, a fence.
 //! Orderings   O1  the group's number is taken under the lane; those of one inode are ordered by that inode's lock.
