@@ -98,7 +98,7 @@ impl Media {
         changed.iter().for_each(|nid| self.nodes.logged(*nid));
         deleted.iter().for_each(|(ino, _)| log.deletion_recorded(*ino));
         self.nodes.nat.checkpointed();
-        self.space()?.since.epoch_closed();
+        self.space()?.epoch_closed();
         Ok(true)
     }
 

@@ -46,7 +46,7 @@ impl F2fs {
             (ledger.checkpoint.node_version(), ledger.since.elapsed())
         };
         let log = self.media.nodes.log.as_ref();
-        if log.is_none() && (age > CHECKPOINT_AGE_MAX || !space.can_roll_forward()) {
+        if log.is_none() && age > CHECKPOINT_AGE_MAX || !space.can_roll_forward() {
             return Ok(false);
         }
         let way = space.since.way_of(&inode, log.is_some());

@@ -142,7 +142,7 @@ impl F2fs {
 
     /// A name goes.
     fn leave(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
-        self.media.space()?.since.left(dir);
+        self.media.space()?.since.left(dir, name);
         self.media.remove_entry(dir, name)?;
         self.touch_dir(dir, -i32::from(is_dir(child)), now)
     }
@@ -274,7 +274,7 @@ impl F2fs {
         }
         self.may_move(cred, m, dirs)?;
         let since = &self.media.space()?.since;
-        [m.from, m.to].into_iter().for_each(|dir| since.left(dir));
+        [(m.from, m.old_name), (m.to, m.new_name)].into_iter().for_each(|(dir, name)| since.left(dir, name));
         let now = now();
         match m.target {
             Some(target) => {

@@ -12,7 +12,11 @@
 use crate::ids::{Nid, Nids};
 use crate::inode::Inode;
 use heddle_vfs::FileKind;
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Names that are kept.
+const LEFT_MAX: usize = 1 << 16;
 
 /// See the module.
 #[derive(Default)]
@@ -28,8 +32,10 @@ struct State {
     beyond: Nids,
     /// Inodes that have fewer nodes.
     lessened: Nids,
-    /// Directories that a name went from, or in which it means another file.
-    left: Nids,
+    /// Names that went, or mean another file, by their directories and checksums.
+    left: HashSet<(Nid, u32)>,
+    /// More went than are kept.
+    left_many: bool,
     /// Nodes were written that only the next mount would take in.
     ahead: bool,
     /// Files of which pages are on the device, perhaps not durably.
@@ -46,6 +52,16 @@ pub(crate) enum Durable {
         /// Its name is to be made again too.
         with_name: bool,
     },
+}
+
+impl State {
+    /// Did the name of a new file mean another one? Then that one's end is to be durable first. Another name with the same checksum is taken
+    /// for it: that costs a checkpoint.
+    fn has_left(&self, parent: Nid, inode: &Inode) -> bool {
+        let block = inode.block();
+        let name = &block.name[..(block.name_bytes.get() as usize).min(block.name.len())];
+        self.left_many || self.left.contains(&(parent, crc32fast::hash(name)))
+    }
 }
 
 impl Since {
@@ -69,8 +85,18 @@ impl Since {
     }
 
     /// A name goes from a directory, or means another file.
-    pub(crate) fn left(&self, dir: Nid) {
-        self.state().left.insert(dir);
+    pub(crate) fn left(&self, dir: Nid, name: &[u8]) {
+        let mut state = self.state();
+        if state.left.len() < LEFT_MAX {
+            state.left.insert((dir, crc32fast::hash(name)));
+        } else {
+            state.left_many = true;
+        }
+    }
+
+    /// How many names went, or mean another file.
+    pub(crate) fn names_left(&self) -> u64 {
+        self.state().left.len() as u64
     }
 
     /// An fsync writes nodes.
@@ -110,7 +136,7 @@ impl Since {
         let parent = Nid(inode.block().parent.get());
         let with_name = state.born.contains(&inode.nid);
         let plain = inode.kind == FileKind::Regular && inode.block().links.get() == 1;
-        let name_is_safe = !with_name || !(state.born.contains(&parent) || state.left.contains(&parent));
+        let name_is_safe = !with_name || !(state.born.contains(&parent) || state.has_left(parent, inode));
         let said_by_nodes = by_log || (state.begun && !state.lessened.contains(&inode.nid));
         if said_by_nodes && plain && name_is_safe && !state.beyond.contains(&inode.nid) {
             Durable::ByNodes { with_name }

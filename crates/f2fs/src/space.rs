@@ -41,9 +41,15 @@ pub(crate) struct Space {
 
 struct Counted {
     now: Counts,
-    /// Blocks in use at the last checkpoint, and taken since, whether they were given back or not.
+    /// Blocks in use at the last checkpoint, or epoch, and taken since, whether they were given back or not.
     last: u64,
     taken: u64,
+}
+
+impl Counted {
+    fn begin_anew(&mut self) {
+        (self.last, self.taken) = (self.now.blocks, 0);
+    }
 }
 
 impl Space {
@@ -61,18 +67,25 @@ impl Space {
         self.locked().now
     }
 
-    /// Is there space for all that the last checkpoint has, and for what came since besides? After a crash both may be there.
+    /// Is there space for all that the last checkpoint has, or epoch, and for what came since besides? After a crash both may be there.
+    /// A new name that took the place of one that went may need a block then.
     pub(crate) fn can_roll_forward(&self) -> bool {
+        let names = self.since.names_left();
         let counted = self.locked();
-        counted.last + counted.taken <= self.blocks_user
+        counted.last + counted.taken + names <= self.blocks_user
+    }
+
+    /// An epoch counts.
+    pub(crate) fn epoch_closed(&self) {
+        self.since.epoch_closed();
+        self.locked().begin_anew();
     }
 
     /// A checkpoint counts. Blocks that hold nothing any more, in runs.
     pub(crate) fn checkpointed(&self) -> Vec<(BlockAddr, u32)> {
         let freed = self.segments.checkpointed();
         self.since.checkpointed();
-        let mut counted = self.locked();
-        (counted.last, counted.taken) = (counted.now.blocks, 0);
+        self.locked().begin_anew();
         freed
     }
 

@@ -15,7 +15,7 @@ use common::{Image, fsck_is_clean};
 use heddle_f2fs::{F2fs, LogRegion, Traffic, Variant};
 use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Cred, Error, FileSystem, Ino, OpenFlags, SetAttr};
+use heddle_vfs::{Cred, Error, FileSystem, Ino, OpenFlags, RangeOp, SetAttr};
 use machine::{Watch, append_durably, fresh, made, name, open};
 use rig::{Random, blocks_of, cut, may_be, play, put_down};
 use std::path::Path;
@@ -305,6 +305,30 @@ fn what_was_fsynced_without_a_log_comes_first() {
     assert_eq!(common::read(&F2fs::open(&image.path).unwrap(), Path::new("/file")), b"onetwo");
     let fs = open(&image.path, Variant::NodeLog, &nvm.crash_point().durable_image()).0.unwrap();
     assert_eq!(common::read(&fs, Path::new("/file")), b"onetwothree");
+    fs.unmount().unwrap();
+    fsck_is_clean(&image.path);
+}
+
+/// What is deleted, and not durably, is still there after a cut, and with it what was written in its place.
+#[test]
+fn space_that_came_free_is_not_promised_twice() {
+    let Some(image) = Image::empty(64, &[]) else { return };
+    let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
+    let fs = fs.unwrap();
+    let available = fs.statfs().unwrap().blocks_available;
+    let large = made(&fs, "large");
+    // Space without blocks: it is only counted.
+    let whole = RangeOp::Allocate { keep_size: false };
+    fs.fallocate(&large, whole, 0, available * 9 / 10 * 4096).unwrap();
+    fs.sync().unwrap();
+    fs.release(large);
+    fs.unlink(&Cred::root(), Ino::ROOT, name("large")).unwrap();
+    append_durably(&fs, "file", &vec![1; available as usize / 2 * 4096]);
+    let nvm = nvm.crash_point().durable_image();
+    drop(fs);
+    let fs = open(&image.path, Variant::NodeLog, &nvm).0.unwrap();
+    assert_eq!(common::read(&fs, Path::new("/file")).len(), available as usize / 2 * 4096);
+    assert_eq!(fs.lookup(&Cred::root(), Ino::ROOT, name("large")), Err(Error::NotFound));
     fs.unmount().unwrap();
     fsck_is_clean(&image.path);
 }

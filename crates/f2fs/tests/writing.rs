@@ -376,7 +376,8 @@ fn an_fsync_makes_a_checkpoint_only_where_the_nodes_of_the_file_do_not_say_all()
     };
     fresh(false, dir, "in a directory of the checkpoint");
     fs.unlink(&root, dir, name("other")).unwrap();
-    fresh(true, dir, "where a name went");
+    fresh(false, dir, "where another name went");
+    fresh(true, dir, "other");
     let new = make_dir(&fs, dir, "new");
     fresh(true, new, "in a new directory");
     fresh(false, new, "in one that is not new any more");

@@ -78,6 +78,12 @@ pub const CAMPAIGNS: &[Campaign] = &[
         direct: false,
     },
     Campaign { workloads: &["DWOM"], targets: &["f2fs", "f2fs-rl"], cores: &[2], direct: true },
+    Campaign {
+        workloads: &["DWSL"],
+        targets: &["f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated", "ext4", "xfs"],
+        cores: &[2],
+        direct: false,
+    },
 ];
 
 pub const FLOORS: &[Floor] = &[
@@ -115,6 +121,10 @@ pub const FLOORS: &[Floor] = &[
     beside("DRBM", "nova-tree", &["nova-array"], Bound::AtLeast(0.9)),
     // Past the page cache: the lock of a file is held while the device works.
     beside("DWOM", "f2fs-rl", &["f2fs"], Bound::AtLeast(1.5)),
+    // The device is memory: what an fsync saves is one call that writes, one that flushes, and a checksum. The page itself is the rest.
+    beside("DWSL", "f2fs-nl", &["f2fs"], Bound::AtLeast(1.3)),
+    beside("DWSL", "f2fs-integrated", &["f2fs-rl"], Bound::AtLeast(1.3)),
+    beside("DWSL", "f2fs-nl", &["ext4", "xfs"], Bound::AtLeast(3.0)),
 ];
 
 const fn beside_peers(workload: &'static str, peers: &'static [&'static str], ratio: f64) -> Floor {
