@@ -55,8 +55,8 @@ pub(crate) enum Durable {
 }
 
 impl State {
-    /// Did the name of a new file mean another one? Then that one's end is to be durable first. Another name with the same checksum is taken
-    /// for it: that costs a checkpoint.
+    /// Did the name of a new file mean another one? Then that one's end is to be durable first. Another name with the same checksum is
+    /// taken for it: that costs a checkpoint.
     fn has_left(&self, parent: Nid, inode: &Inode) -> bool {
         let block = inode.block();
         let name = &block.name[..(block.name_bytes.get() as usize).min(block.name.len())];

@@ -145,6 +145,7 @@ impl F2fs {
         }
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
         fs.take_in_log(&found).map_err(|error| damaged(format!("what its node log has: {error}")))?;
+        check_root(&fs.media).map_err(|what| damaged(format!("what its node log has: {what}")))?;
         let orphans: Vec<Nid> = fs.ledger().orphans.iter().copied().collect();
         for nid in orphans {
             // One that the log knows better got a name, or is no more.
@@ -201,11 +202,7 @@ impl F2fs {
         let media =
             Media { device, geometry, features, nodes, pages: Pages::new(), space, names: fsynced.names };
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
-        match media.inode(ROOT) {
-            Ok(root) if root.kind == FileKind::Directory => {}
-            Ok(_) => return Err(damaged("the root is no directory".into())),
-            Err(error) => return Err(damaged(format!("the root directory: {error}"))),
-        }
+        check_root(&media).map_err(damaged)?;
         let orphans = checkpoint.orphans.iter().copied().collect();
         let ledger = Ledger { checkpoint, orphans, since: Instant::now() };
         let ranges = variant.has_ranges().then(Ranges::new).transpose();
@@ -349,6 +346,15 @@ impl F2fs {
             fsynced_inodes: self.fsynced_inodes,
             is_logged: self.superblock.log_mark == LOG_MARK,
         }
+    }
+}
+
+/// Is the root there? Asked before anything is written.
+fn check_root(media: &Media) -> Result<(), String> {
+    match media.inode(ROOT) {
+        Ok(root) if root.kind == FileKind::Directory => Ok(()),
+        Ok(_) => Err("the root is no directory".into()),
+        Err(error) => Err(format!("the root directory: {error}")),
     }
 }
 

@@ -60,7 +60,7 @@ const PEERS: &[&str] = &["tmpfs", "ext4", "xfs", "btrfs"];
 
 pub const CAMPAIGNS: &[Campaign] = &[
     Campaign {
-        workloads: &["DRBL", "DRBM", "DRBH", "DWOL", "DWOM", "DWAL", "DWTL", "DWSL"],
+        workloads: &["DRBL", "DRBM", "DRBH", "DWOL", "DWOM", "DWAL", "DWTL"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "btrfs"],
         cores: &[2],
         direct: false,
@@ -80,7 +80,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
     Campaign { workloads: &["DWOM"], targets: &["f2fs", "f2fs-rl"], cores: &[2], direct: true },
     Campaign {
         workloads: &["DWSL"],
-        targets: &["f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated", "ext4", "xfs"],
+        targets: &["heddle", "tmpfs", "ext4", "xfs", "f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated"],
         cores: &[2],
         direct: false,
     },
