@@ -349,7 +349,7 @@ impl F2fs {
     }
 }
 
-/// Is the root there? Asked before anything is written.
+/// Is the root there? Asked before anything that was found counts.
 fn check_root(media: &Media) -> Result<(), String> {
     match media.inode(ROOT) {
         Ok(root) if root.kind == FileKind::Directory => Ok(()),

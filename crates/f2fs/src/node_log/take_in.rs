@@ -80,6 +80,7 @@ impl Media {
         self.nodes.nat.change(vec![(nid, entry)]);
         let new = if newest.deleted {
             changes.freed.extend(old.as_ref().map(|_| addr));
+            self.nodes.forget(nid);
             None
         } else {
             self.nodes.located(nid, newest.place);

@@ -3,7 +3,7 @@
 use crate::common::{self, Image};
 use crate::machine::{LOG_BYTES, append_durably, fresh, name, open};
 use crate::rig::{Random, blocks_of, put_down};
-use heddle_f2fs::format::{LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, RecordHead};
+use heddle_f2fs::format::{LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, RecordHead, record_flag};
 use heddle_f2fs::{F2fs, LogRegion, OpenError, Variant};
 use heddle_pmem::Region;
 use heddle_vfs::testkit::Tree;
@@ -150,4 +150,30 @@ fn damaged_and_forged_records_are_errors_and_no_panics() {
     }
     assert!(told > 15 && mended > 25, "{told} told, {mended} mended");
     assert!(forged.iter().all(|count| *count > 5), "{forged:?} forged");
+}
+
+/// A record that says that the root is free, or a file, is refused, and the image stays what it was (found by the fuzzer).
+#[test]
+fn a_log_without_a_root_is_refused_before_anything_of_it_counts() {
+    let image = Image::made(64);
+    let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
+    let fs = fs.unwrap();
+    append_durably(&fs, "file", b"one");
+    fs.sync().unwrap();
+    drop(fs);
+    let log = nvm.crash_point().durable_image();
+    let (at, head) = records(&log).into_iter().find(|(_, head)| head.nid.get() == 3).expect("the root's");
+    let (mut free, mut file) = (head.clone(), head.clone());
+    free.flags |= record_flag::DELETED;
+    // One run: the mode and what follows it in the first word.
+    file.payload_bytes.set(8);
+    for (n, head) in [free, file].into_iter().enumerate() {
+        let mut nvm = log.clone();
+        nvm[at + 40..at + 48].copy_from_slice(&[0, 0, 1, 0, 0xa4, 0x81, 0, 0]);
+        sealed(&mut nvm, at, &head);
+        let Err(error) = open(&image.path, Variant::NodeLog, &nvm).0 else { panic!("taken in: {n}") };
+        assert!(error.to_string().contains("node log"), "{error}");
+    }
+    let fs = open(&image.path, Variant::NodeLog, &log).0.unwrap();
+    assert_eq!(common::read(&fs, Path::new("/file")), b"one");
 }
