@@ -17,7 +17,7 @@ use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileSystem, Ino, OpenFlags, RangeOp, SetAttr};
 use machine::{Watch, append_durably, fresh, made, name, open};
-use rig::{Random, blocks_of, cut, may_be, play, put_down};
+use rig::{Appended, Random, blocks_of, cut, may_be, play, put_down};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -117,30 +117,12 @@ fn what_a_cut_leaves_is_one_instant_and_has_all_that_was_synced() {
 /// Threads append to files of their own and fsync, some new ones among them; whatever returned before a cut is there after it.
 #[test]
 fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
-    const THREADS: usize = 4;
-    const APPENDS: u64 = 40;
-    const RECORD: u64 = 700;
     let Some(image) = Image::empty(64, &[]) else { return };
     let base = blocks_of(&image.path);
     let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
     let fs = fs.unwrap();
     let watch = Watch::of(&fs, &nvm, 5);
-    let text = |me: usize, file: u64| format!("{me} {file}");
-    // Of each thread what had happened when an append to a file had become durable, and the file's length then.
-    let acknowledged: Vec<Vec<(usize, u64, u64)>> = std::thread::scope(|scope| {
-        let work = |me: usize| {
-            let fs = &fs;
-            move || {
-                let append = |n: u64| {
-                    let at = append_durably(fs, &text(me, n / 10), &[me as u8 + 1; RECORD as usize]);
-                    (fs.traffic().len(), n / 10, at + RECORD)
-                };
-                (0..APPENDS).map(append).collect()
-            }
-        };
-        let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(work(me))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
+    let appended = Appended::side_by_side(&fs);
     let traffic = fs.traffic();
     nvm.stop_watching();
     drop(fs);
@@ -153,17 +135,7 @@ fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
         fsck_is_clean(&left.path);
         let fs = open(&left.path, Variant::NodeLog, &nvm).0.unwrap();
         found += fs.info().fsynced_inodes;
-        for (me, all) in acknowledged.iter().enumerate() {
-            for (_, file, len) in all.iter().filter(|(when, ..)| *when <= at) {
-                let content = common::read(&fs, Path::new(&format!("/{}", text(me, *file))));
-                assert!(
-                    content.len() as u64 >= *len,
-                    "cut {at}: thread {me}, file {file}: {}",
-                    content.len()
-                );
-                assert!(content.iter().all(|byte| *byte == me as u8 + 1));
-            }
-        }
+        appended.is_there(&fs, at);
         fs.unmount().unwrap();
         fsck_is_clean(&left.path);
     }

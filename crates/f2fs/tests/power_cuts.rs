@@ -13,7 +13,7 @@ use common::{Image, fsck_is_clean};
 use heddle_f2fs::{F2fs, Traffic, Variant};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
-use power_cuts::rig::{BLOCK, Random, blocks_of, cut, may_be, play, put_down};
+use power_cuts::rig::{Appended, BLOCK, Random, blocks_of, cut, may_be, play, put_down};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -110,42 +110,13 @@ fn what_lies_behind_a_lost_node_stays_lost() {
 /// Threads append to files of their own and fsync, some new ones among them; whatever returned before a cut is there after it.
 #[test]
 fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
-    const THREADS: usize = 4;
-    const APPENDS: u64 = 40;
-    const RECORD: u64 = 700;
     let Some(image) = Image::empty(64, &[]) else { return };
-    let root = Cred::root();
-    let text = |me: usize, file: u64| format!("{me} {file}");
     let fs = F2fs::open_for_writing(&image.path).unwrap();
     fs.sync().unwrap();
     fs.unmount().unwrap();
     let base = blocks_of(&image.path);
     let before = fs.traffic().len();
-    // Of each thread what the device had been given when an append to a file had become durable, and the file's length then.
-    let acknowledged: Vec<Vec<(usize, u64, u64)>> = std::thread::scope(|scope| {
-        let work = |me: usize| {
-            let (fs, root) = (&fs, &root);
-            move || {
-                let mut all = Vec::new();
-                for n in 0..APPENDS {
-                    let of = n / 10;
-                    let text = text(me, of);
-                    let name = Name::new(text.as_bytes()).unwrap();
-                    let file = match fs.lookup(root, Ino::ROOT, name) {
-                        Ok(attr) => fs.open(root, attr.ino, OpenFlags::READ_WRITE).unwrap(),
-                        Err(_) => fs.create(root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).unwrap().1,
-                    };
-                    let at = fs.append(&file, &[me as u8 + 1; RECORD as usize]).unwrap();
-                    fs.fsync(&file, n % 2 == 0).unwrap();
-                    all.push((fs.traffic().len(), of, at + RECORD));
-                    fs.release(file);
-                }
-                all
-            }
-        };
-        let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(work(me))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
+    let appended = Appended::side_by_side(&fs);
     let traffic = fs.traffic().split_off(before);
     drop(fs);
     let mut random = Random(17);
@@ -157,17 +128,7 @@ fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
         fsck_is_clean(&left.path);
         let fs = F2fs::open_for_writing(&left.path).unwrap();
         rolled += fs.info().fsynced_inodes;
-        for (me, all) in acknowledged.iter().enumerate() {
-            for (_, file, len) in all.iter().filter(|(when, ..)| when - before <= at) {
-                let content = common::read(&fs, Path::new(&format!("/{}", text(me, *file))));
-                assert!(
-                    content.len() as u64 >= *len,
-                    "cut {at}: thread {me}, file {file}: {}",
-                    content.len()
-                );
-                assert!(content.iter().all(|byte| *byte == me as u8 + 1));
-            }
-        }
+        appended.is_there(&fs, before + at);
         fs.unmount().unwrap();
         fsck_is_clean(&left.path);
     }

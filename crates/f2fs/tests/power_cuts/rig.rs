@@ -1,6 +1,6 @@
 //! Calls that are played on an image whose device notes what it is given, the images that a cut leaves, and what may be on them.
 
-use crate::common::Image;
+use crate::common::{Image, read};
 use heddle_f2fs::{F2fs, Traffic};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
@@ -267,4 +267,52 @@ pub fn may_be(start: &Tree, moments: &[Moment], at: usize) -> Vec<Tree> {
         trees.push(tree);
     }
     trees
+}
+
+/// What threads have appended and fsynced: of each thread what had happened when that had returned, of which file, and its length then.
+pub struct Appended(Vec<Vec<(usize, u64, u64)>>);
+
+impl Appended {
+    /// Some threads append to files of their own, each to four of them, which they make, and fsync each time.
+    pub fn side_by_side(fs: &F2fs) -> Appended {
+        const THREADS: usize = 4;
+        const APPENDS: u64 = 40;
+        const RECORD: u64 = 700;
+        let work = |me: usize| {
+            let append = move |n: u64| {
+                let (root, text) = (Cred::root(), Appended::name(me, n / 10));
+                let name = Name::new(text.as_bytes()).unwrap();
+                let file = match fs.lookup(&root, Ino::ROOT, name) {
+                    Ok(attr) => fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap(),
+                    Err(_) => fs.create(&root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).unwrap().1,
+                };
+                let at = fs.append(&file, &[me as u8 + 1; RECORD as usize]).unwrap();
+                fs.fsync(&file, n.is_multiple_of(2)).unwrap();
+                fs.release(file);
+                (fs.traffic().len(), n / 10, at + RECORD)
+            };
+            move || (0..APPENDS).map(append).collect()
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(work(me))).collect();
+            Appended(threads.into_iter().map(|thread| thread.join().unwrap()).collect())
+        })
+    }
+
+    fn name(thread: usize, file: u64) -> String {
+        format!("{thread} {file}")
+    }
+
+    /// All that had returned then is there.
+    #[track_caller]
+    pub fn is_there(&self, fs: &F2fs, then: usize) {
+        for (me, all) in self.0.iter().enumerate() {
+            for (_, file, len) in all.iter().filter(|(when, ..)| *when <= then) {
+                let content = read(fs, Path::new(&format!("/{}", Appended::name(me, *file))));
+                let found = content.len() as u64;
+                assert!(found >= *len, "cut {then}: thread {me}, file {file}: {found} bytes");
+                assert!(content.iter().all(|byte| *byte == me as u8 + 1));
+            }
+        }
+    }
 }

@@ -116,17 +116,9 @@ impl Image {
         let word = usize::from(number(2)) % (BLOCK_BYTES / 4) * 4;
         let (how, value) = (edit[4], u32::from_le_bytes([edit[5], edit[6], edit[7], 0]));
         let old = u32::from_le_bytes([block[word], block[word + 1], block[word + 2], block[word + 3]]);
-        let new = match how % 6 {
-            0 => value,
-            1 => u32::MAX - value % 3,
-            2 => old ^ 1 << (value % 32),
-            3 => old.wrapping_add(value % 16).wrapping_sub(8),
-            4 => (value & 0xffff) << 16 | old & 0xffff,
-            _ => {
-                let other = value as usize % (BLOCK_BYTES / 4) * 4;
-                u32::from_le_bytes([block[other], block[other + 1], block[other + 2], block[other + 3]])
-            }
-        };
+        let other = value as usize % (BLOCK_BYTES / 4) * 4;
+        let other = u32::from_le_bytes([block[other], block[other + 1], block[other + 2], block[other + 3]]);
+        let new = forged(old, how, value, other);
         block[word..word + 4].copy_from_slice(&new.to_le_bytes());
         self.put_right(&mut block);
         let copies = [Some(at), self.other_copy(at)];
@@ -162,6 +154,18 @@ impl Image {
             let crc = of_inode(self.inode_seed, inode);
             block[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&crc.to_le_bytes());
         }
+    }
+}
+
+/// What becomes of a word; `other`: one from nearby.
+pub fn forged(old: u32, how: u8, value: u32, other: u32) -> u32 {
+    match how % 6 {
+        0 => value,
+        1 => u32::MAX - value % 3,
+        2 => old ^ 1 << (value % 32),
+        3 => old.wrapping_add(value % 16).wrapping_sub(8),
+        4 => (value & 0xffff) << 16 | old & 0xffff,
+        _ => other,
     }
 }
 

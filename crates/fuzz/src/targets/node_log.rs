@@ -5,7 +5,7 @@
 //! An edit changes a field or some bytes of one record, or of both heads; their checksums are put right, so that what they say is judged.
 
 use super::Target;
-use super::flash::{change, copy_of, path_of};
+use super::flash::{change, copy_of, forged, path_of};
 use crate::image::walk::{Walk, kind};
 use heddle_f2fs::format::{BLOCK_BYTES, LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, LogHead, RecordHead};
 use heddle_f2fs::{F2fs, LogRegion, OpenError, Variant};
@@ -108,14 +108,7 @@ impl NodeLog {
         let (how, value) = (edit[4], u32::from_le_bytes([edit[5], edit[6], edit[7], 0]));
         let forge = |word: &mut [u8]| {
             let old = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let new = match how % 6 {
-                0 => value,
-                1 => u32::MAX - value % 3,
-                2 => old ^ 1 << (value % 32),
-                3 => old.wrapping_add(value % 16).wrapping_sub(8),
-                4 => (value & 0xffff) << 16 | old & 0xffff,
-                _ => (old & !0xff) | value & 0xff,
-            };
+            let new = forged(old, how, value, (old & !0xff) | value & 0xff);
             word.copy_from_slice(&new.to_le_bytes());
         };
         match number(0) % (self.records.len() + 1) {
