@@ -10,8 +10,8 @@
 //! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
 //! To write: `segments` (where blocks go), `space` (how many there are), `way` (at once or later) → `reserve`, `pages`, `content`,
 //! `make` (what changes) → `names`, `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to
-//! themselves. `since` says what `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened. `survey`
-//! counts what is in it.
+//! themselves. `since` says what `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened;
+//! with a log in NVM both are `node_log`'s. `survey` counts what is in an image, `told` says what it is.
 //!
 //! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
 //!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
@@ -58,6 +58,7 @@ mod space;
 mod steps;
 mod superblock;
 mod survey;
+mod told;
 mod variant;
 mod volume;
 mod way;
@@ -70,5 +71,6 @@ pub use ids::{BlockAddr, Nid};
 pub use mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, make_image};
 pub use superblock::Geometry;
 pub use survey::{Survey, Surveyed};
+pub use told::Info;
 pub use variant::Variant;
-pub use volume::{F2fs, Info, LogRegion, is_f2fs};
+pub use volume::{F2fs, LogRegion, is_f2fs};

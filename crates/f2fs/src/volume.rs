@@ -4,7 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checksum::inode_seed;
 use crate::commit::Ledger;
 use crate::device::{Access, Device};
-use crate::error::{OpenError, feature_names};
+use crate::error::OpenError;
 use crate::format::{
     BLOCK_BYTES, LOG_MARK, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature,
 };
@@ -46,8 +46,8 @@ pub struct F2fs {
     /// Whose nodes go into the log next, see `fsync`.
     pub(crate) chain: Mutex<()>,
     generation: AtomicU32,
-    superblock: Superblock,
-    fsynced_inodes: u64,
+    pub(crate) superblock: Superblock,
+    pub(crate) fsynced_inodes: u64,
 }
 
 /// NVM for a node log.
@@ -56,43 +56,6 @@ pub struct LogRegion {
     pub region: heddle_pmem::Region,
     /// What it has does not count.
     pub discard: bool,
-}
-
-/// What an image says of itself.
-#[derive(Clone, Debug)]
-pub struct Info {
-    /// Where everything is.
-    pub geometry: Geometry,
-    /// Its name, as it was made.
-    pub label: String,
-    /// Its identity.
-    pub uuid: [u8; 16],
-    /// Bits of [`feature`].
-    pub features: u32,
-    /// The same in words.
-    pub feature_names: String,
-    /// Version of the checkpoint that counts.
-    pub checkpoint_version: u64,
-    /// Written by an unmount.
-    pub clean: bool,
-    /// The kernel has asked for fsck, or met an error.
-    pub needs_fsck: bool,
-    /// Blocks for users.
-    pub blocks_user: u64,
-    /// Blocks in use.
-    pub blocks_valid: u64,
-    /// Segments without anything in them.
-    pub segments_free: u32,
-    /// Nodes in use.
-    pub nodes: u32,
-    /// Inodes in use.
-    pub inodes: u32,
-    /// Inodes without a name that were open.
-    pub orphans: u64,
-    /// Inodes of which something was fsynced after the checkpoint.
-    pub fsynced_inodes: u64,
-    /// A node log may have what is newer.
-    pub is_logged: bool,
 }
 
 impl F2fs {
@@ -321,31 +284,6 @@ impl F2fs {
     /// Generation of a new inode.
     pub(crate) fn next_generation(&self) -> u32 {
         self.generation.fetch_add(1, Relaxed) // ORDERING: Relaxed, only different from others.
-    }
-
-    /// What it says of itself.
-    pub fn info(&self) -> Info {
-        let (ledger, features) = (self.ledger(), self.superblock.feature.get());
-        let head = &ledger.checkpoint.head;
-        let label = self.superblock.volume_name.iter().map(|unit| unit.get()).take_while(|unit| *unit != 0);
-        Info {
-            geometry: self.media.geometry.clone(),
-            label: char::decode_utf16(label).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect(),
-            uuid: self.superblock.uuid,
-            features,
-            feature_names: feature_names(features),
-            checkpoint_version: head.version.get(),
-            clean: ledger.checkpoint.has(checkpoint_flag::UNMOUNTED),
-            needs_fsck: ledger.checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR),
-            blocks_user: head.blocks_user.get(),
-            blocks_valid: head.blocks_valid.get(),
-            segments_free: head.segments_free.get(),
-            nodes: head.nodes_valid.get(),
-            inodes: head.inodes_valid.get(),
-            orphans: ledger.orphans.len() as u64,
-            fsynced_inodes: self.fsynced_inodes,
-            is_logged: self.superblock.log_mark == LOG_MARK,
-        }
     }
 }
 

@@ -19,8 +19,9 @@ impl NodeLog {
         let mut payloads = Vec::new();
         let mut line = place.line;
         let mut node = loop {
+            let found = self.record(line).or_else(|| self.mended(line, &mut 1));
             let (head, payload) =
-                self.record(line).ok_or_else(|| damaged(nid, line, "makes no sense, or cannot be read"))?;
+                found.ok_or_else(|| damaged(nid, line, "makes no sense, or cannot be read"))?;
             if head.nid.get() != nid.0 || head.flags & record_flag::DELETED != 0 {
                 return Err(damaged(nid, line, "is another one's"));
             }
@@ -42,29 +43,47 @@ impl NodeLog {
         Ok(node)
     }
 
-    /// The record at a line, if a whole one of this generation is there, or one of which a bit has flipped, which is mended.
+    /// The record at a line, if a whole one of this generation is there.
     pub(super) fn record(&self, line: u32) -> Option<(RecordHead, Vec<u8>)> {
+        let (at, room) = self.place_of(line)?;
+        let head = self.head(at)?;
+        // ORDERING: Relaxed, it changes with nobody inside.
+        if head.generation.get() != self.generation.load(Relaxed) {
+            return None;
+        }
+        let payload = self.payload(at, &head, room)?;
+        (head.crc.get() == crc_of(&head, &payload)).then_some((head, payload))
+    }
+
+    /// The record of this generation that was at a line before one bit of it flipped. That takes milliseconds to find, or not to find, and
+    /// one of `tries`.
+    pub(super) fn mended(&self, line: u32, tries: &mut u32) -> Option<(RecordHead, Vec<u8>)> {
+        let (at, room) = self.place_of(line)?;
+        let head = self.head(at)?;
+        // ORDERING: Relaxed, as above.
+        let generation = self.generation.load(Relaxed);
+        let payload = |head: &RecordHead| self.payload(at, head, room);
+        let is_whole = || payload(&head).is_some_and(|payload| head.crc.get() == crc_of(&head, &payload));
+        // A whole one of an earlier generation is no damage.
+        if (head.generation.get() ^ generation).count_ones() > 1 || is_whole() || *tries == 0 {
+            return None;
+        }
+        *tries -= 1;
+        mended(&head, payload).filter(|(head, _)| head.generation.get() == generation)
+    }
+
+    /// Where a line is, and how much of its chunk there is from it on; `None`: in no chunk.
+    fn place_of(&self, line: u32) -> Option<(u64, usize)> {
         let at = u64::from(line) * LOG_LINE_BYTES;
         let in_chunk = at.checked_sub(LOG_CHUNKS_BYTES)?;
-        if in_chunk / CHUNK_BYTES >= self.chunks {
-            return None;
-        }
         let room = (CHUNK_BYTES - in_chunk % CHUNK_BYTES) as usize;
+        (in_chunk / CHUNK_BYTES < self.chunks).then_some((at, room))
+    }
+
+    fn head(&self, at: u64) -> Option<RecordHead> {
         let mut bytes = [0; size_of::<RecordHead>()];
         self.region.read(Pos(at), &mut bytes);
-        let head = RecordHead::read_from_bytes(&bytes).ok()?;
-        // ORDERING: Relaxed, it changes with nobody inside.
-        let flipped = (head.generation.get() ^ self.generation.load(Relaxed)).count_ones();
-        if flipped > 1 {
-            return None;
-        }
-        let payload = self.payload(at, &head, room);
-        if let Some(payload) = payload.as_ref().filter(|payload| head.crc.get() == crc_of(&head, payload)) {
-            return (flipped == 0).then(|| (head, payload.clone()));
-        }
-        let mended = mended(&bytes, |head| self.payload(at, head, room));
-        // ORDERING: Relaxed, as above.
-        mended.filter(|(head, _)| head.generation.get() == self.generation.load(Relaxed))
+        RecordHead::read_from_bytes(&bytes).ok()
     }
 
     fn payload(&self, at: u64, head: &RecordHead, room: usize) -> Option<Vec<u8>> {
@@ -86,28 +105,26 @@ pub(super) fn crc_of(head: &RecordHead, payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The record that these bytes and the payload behind them were before one bit of them flipped. No whole record is that near to another
-/// one, and one that was cut off while it was written may count or not.
+/// The record that a head and the payload behind it were before one bit of them flipped. No whole record is that near to another one, and
+/// one that was cut off while it was written may count or not.
 fn mended(
-    bytes: &[u8; size_of::<RecordHead>()],
+    found: &RecordHead,
     payload: impl Fn(&RecordHead) -> Option<Vec<u8>>,
 ) -> Option<(RecordHead, Vec<u8>)> {
-    for bit in 0..8 * bytes.len() {
-        let mut bytes = *bytes;
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        let head = RecordHead::read_from_bytes(&bytes).ok()?;
+    for bit in 0..8 * size_of::<RecordHead>() {
+        let mut head = found.clone();
+        head.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
         if let Some(payload) = payload(&head)
             && head.crc.get() == crc_of(&head, &payload)
         {
             return Some((head, payload));
         }
     }
-    let head = RecordHead::read_from_bytes(bytes).ok()?;
-    let mut payload = payload(&head)?;
+    let mut payload = payload(found)?;
     for bit in 0..8 * payload.len() {
         payload[bit / 8] ^= 1 << (bit % 8);
-        if head.crc.get() == crc_of(&head, &payload) {
-            return Some((head, payload));
+        if found.crc.get() == crc_of(found, &payload) {
+            return Some((found.clone(), payload));
         }
         payload[bit / 8] ^= 1 << (bit % 8);
     }

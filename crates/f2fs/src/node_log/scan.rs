@@ -5,6 +5,9 @@ use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES, RecordHead, r
 use crate::ids::Nid;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// Records that are tried to be mended at most.
+const TRIES_MAX: u32 = 64;
+
 /// What is newest of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newest {
@@ -90,12 +93,17 @@ impl NodeLog {
 
     /// All whole records, chunk by chunk, their lines, and where the gap is that lies before them in their chunk, if there is one.
     fn each_record(&self, look: &mut dyn FnMut(&RecordHead, u32, Option<u64>)) {
+        let mut tries = TRIES_MAX;
         for chunk in 0..self.chunks {
             let mut at = LOG_CHUNKS_BYTES + chunk * CHUNK_BYTES;
             let (end, mut gap) = (at + CHUNK_BYTES, None);
             while at < end {
                 let line = (at / LOG_LINE_BYTES) as u32;
-                at += match self.record(line) {
+                let mut found = self.record(line);
+                if found.is_none() && gap.is_none() {
+                    found = self.mended(line, &mut tries);
+                }
+                at += match found {
                     Some((head, payload)) => {
                         look(&head, line, gap);
                         (size_of::<RecordHead>() as u64 + payload.len() as u64)
