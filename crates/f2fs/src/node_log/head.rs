@@ -71,7 +71,13 @@ impl Heads {
             )),
             Some(now) => Ok(Some(Heads { now })),
             None if is_empty => Ok(None),
-            None => Err("it holds something that is no node log, or a damaged one".into()),
+            None => {
+                let path = region.path().map_or_else(|| "FILE".into(), |path| path.display().to_string());
+                Err(format!(
+                    "it holds something that is no node log, or a damaged one. If nothing of that is needed: \
+                     dd if=/dev/zero of={path} bs=4096 count=2 conv=notrunc"
+                ))
+            }
         }
     }
 
