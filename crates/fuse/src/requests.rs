@@ -341,10 +341,16 @@ impl fuser::Filesystem for Adapter {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_set_id_bits(handle.ino)?;
             }
-            if flags.0 & libc::O_APPEND != 0 && !from_page_cache {
-                return self.fs.append(handle, data).map(|_| data.len());
+            let written = if flags.0 & libc::O_APPEND != 0 && !from_page_cache {
+                self.fs.append(handle, data).map(|_| data.len())?
+            } else {
+                self.fs.write(handle, offset, data)?
+            };
+            // The kernel says so here, of the file, of this call (RWF_DSYNC) or of the mount, and sends no fsync behind it.
+            if flags.0 & libc::O_DSYNC != 0 {
+                self.fs.fsync(handle, flags.0 & libc::O_SYNC != libc::O_SYNC)?;
             }
-            self.fs.write(handle, offset, data)
+            Ok(written)
         });
         match written {
             Ok(written) => reply.written(written as u32),
