@@ -14,7 +14,7 @@ pub struct Info {
     pub label: String,
     /// Its identity.
     pub uuid: [u8; 16],
-    /// Bits of [`feature`].
+    /// Bits of [`feature`](crate::format::feature).
     pub features: u32,
     /// The same in words.
     pub feature_names: String,

@@ -1,6 +1,7 @@
 //! The head: which image the log belongs to, and on top of which of its checkpoints records count.
 //!
-//! Each change of it is written to both places, one after the other: a cut leaves the old or the new one, damage leaves the other.
+//! Each change of it is written to both places, one after the other, first to that which does not hold the newest whole one: a cut leaves
+//! the old or the new one, also when it is the second cut; damage leaves the other.
 
 use crate::format::{LOG_FORMAT, LOG_HEADS_BYTES, LOG_MAGIC, LogHead, log_state};
 use heddle_pmem::{Pos, Region};
@@ -27,6 +28,8 @@ pub(super) enum Standing {
 /// See the module.
 pub(super) struct Heads {
     now: LogHead,
+    /// Which place is written first.
+    first: usize,
 }
 
 impl Heads {
@@ -43,21 +46,21 @@ impl Heads {
         (now.len_bytes, now.generation) = (region.len_bytes().into(), generation.into());
         (now.base_version, now.base_crc, now.state) =
             (base.version.into(), base.crc.into(), log_state::CLEAN.into());
-        Heads { now }
+        Heads { now, first: 0 }
     }
 
     /// The head that counts; `None`: there is nothing.
     pub(super) fn read(region: &Region) -> Result<Option<Heads>, String> {
-        let mut whole: Option<LogHead> = None;
+        let (mut whole, mut first): (Option<LogHead>, usize) = (None, 0);
         let mut is_empty = true;
-        for at in LOG_HEADS_BYTES {
+        for (place, at) in LOG_HEADS_BYTES.into_iter().enumerate() {
             let mut bytes = [0; size_of::<LogHead>()];
             region.read(Pos(at), &mut bytes);
             is_empty &= bytes.iter().all(|byte| *byte == 0);
             let head = LogHead::read_from_bytes(&bytes).map_err(|error| error.to_string())?;
             let is_whole = head.magic.get() == LOG_MAGIC && head.crc.get() == crc_of(&head);
             if is_whole && whole.as_ref().is_none_or(|other| other.seq.get() < head.seq.get()) {
-                whole = Some(head);
+                (whole, first) = (Some(head), 1 - place);
             }
         }
         match whole {
@@ -69,7 +72,7 @@ impl Heads {
                 head.len_bytes,
                 region.len_bytes()
             )),
-            Some(now) => Ok(Some(Heads { now })),
+            Some(now) => Ok(Some(Heads { now, first })),
             None if is_empty => Ok(None),
             None => {
                 let path = region.path().map_or_else(|| "FILE".into(), |path| path.display().to_string());
@@ -142,7 +145,7 @@ impl Heads {
             self.now.state.get() == log_state::CLEAN && self.now.uuid == uuid && self.base() == base;
         if !says_so {
             let (seq, generation) = (self.now.seq, self.generation().wrapping_add(1));
-            *self = Heads::new(region, uuid, base, generation);
+            self.now = Heads::new(region, uuid, base, generation).now;
             self.now.seq = seq;
             self.write(region);
         }
@@ -151,8 +154,8 @@ impl Heads {
     fn write(&mut self, region: &Region) {
         self.now.seq.set(self.now.seq.get() + 1);
         self.now.crc.set(crc_of(&self.now));
-        for at in LOG_HEADS_BYTES {
-            region.nt_write(Pos(at), self.now.as_bytes());
+        for place in [self.first, 1 - self.first] {
+            region.nt_write(Pos(LOG_HEADS_BYTES[place]), self.now.as_bytes());
             // PERSIST: one place is whole before the other is written over.
             region.fence();
         }

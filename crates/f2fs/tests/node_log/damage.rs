@@ -5,10 +5,11 @@ use crate::machine::{LOG_BYTES, append_durably, fresh, name, open};
 use crate::rig::{Random, blocks_of, put_down};
 use heddle_f2fs::format::{LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, RecordHead, record_flag};
 use heddle_f2fs::{F2fs, LogRegion, OpenError, Variant};
-use heddle_pmem::Region;
+use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileSystem, Ino};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A log is refused where taking it in would lose something, and says what to do.
@@ -62,6 +63,33 @@ fn a_log_that_does_not_belong_is_refused() {
     assert_eq!(common::read(&fs, Path::new("/other")), b"two");
     append_durably(&fs, "third", b"three");
     fs.unmount().unwrap();
+}
+
+/// A cut left one head torn; a second one, while the next change of the head is written, leaves the other.
+#[test]
+fn two_cuts_leave_a_head() {
+    let image = Image::made(64);
+    let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
+    append_durably(&fs.unwrap(), "file", b"one");
+    let log = nvm.crash_point().durable_image();
+    let base = blocks_of(&image.path);
+    for at in LOG_HEADS_BYTES {
+        let mut torn = log.clone();
+        torn[at as usize + 16..][..8].fill(0);
+        let (region, simulator) = Region::simulated_from(&torn);
+        let second: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
+        let seen = Arc::clone(&second);
+        simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
+            seen.lock().unwrap().get_or_insert_with(|| point.image(|n| n % 2 == 0));
+        }));
+        let copy = put_down(&base);
+        let log = LogRegion { region, discard: false };
+        F2fs::open_with_log(&copy.path, Variant::NodeLog, log).unwrap();
+        let left = second.lock().unwrap().take().expect("a fold changes the head");
+        assert!(left != torn);
+        let fs = open(&put_down(&base).path, Variant::NodeLog, &left).0.unwrap();
+        assert_eq!(common::read(&fs, Path::new("/file")), b"one");
+    }
 }
 
 /// The records of a log, where they begin.
