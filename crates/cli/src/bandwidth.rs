@@ -4,6 +4,7 @@ use crate::failure::usage;
 use crate::output::{self, Sink, talk};
 use crate::size::Size;
 use crate::table::table;
+use crate::taking::{self, Force};
 use anyhow::Result;
 use heddle_fxmark::{Machine, memory_available_bytes};
 use heddle_pmem::bandwidth::{BUFFER_BYTES, Plan, Rate, Row, measure};
@@ -28,9 +29,12 @@ pub struct Args {
     /// Private buffer of a thread [default: 300M, as in the SRL paper's Fig. 9]
     #[arg(long)]
     buffer: Option<Size>,
-    /// Measure this file or device instead of plain memory; ITS CONTENT IS LOST, so a file must not exist yet
+    /// Measure this device, or a new file, instead of plain memory
     #[arg(long, value_name = "IMAGE")]
     on: Option<PathBuf>,
+    /// With --on: a device that holds something LOSES IT
+    #[arg(long, requires = "on")]
+    force: bool,
     /// As JSON, to a file or to stdout (-)
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -135,9 +139,13 @@ fn take(args: &Args, bytes: u64) -> Result<Region> {
     match &args.on {
         None => Ok(Region::anonymous(bytes)?),
         Some(path) => {
-            let device = path.exists() && !path.is_file();
-            let options = OpenOptions { overwrite: device, ..OpenOptions::default() };
-            crate::image::create(path, bytes, &options)
+            let force = if args.force { Force::Yes } else { Force::No };
+            let ground =
+                taking::take(path, force, "Name another one, or give up what it holds with --force")?;
+            if ground.taken.is_file() && !ground.taken.is_new() {
+                return Err(usage(format!("{} exists: name a new file, or a device", path.display())));
+            }
+            crate::image::create(path, ground, bytes, &OpenOptions::default())
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::size::Size;
 use anyhow::{Context, Result, bail, ensure};
-use heddle_f2fs::{F2fs, LogRegion};
+use heddle_f2fs::{F2fs, LogRegion, LogState};
 use heddle_fxmark::{Attach, Attached, Need, Session, Target, WorkersAs, memory_available_bytes};
 use heddle_nvmfs::heir::Heir;
 use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
@@ -141,7 +141,11 @@ pub fn fresh_flash(variant: heddle_f2fs::Variant, need: &Need) -> Result<Arc<F2f
     }
     let region = Region::anonymous(NODE_LOG_BYTES).context("memory for the node log")?;
     touch(&region);
-    Ok(Arc::new(F2fs::open_with_log(&path, variant, LogRegion { region, discard: false })?))
+    Ok(Arc::new(F2fs::open_with_log(
+        &path,
+        variant,
+        LogRegion { region, state: LogState::Free, discard: false },
+    )?))
 }
 
 /// Twice the data, since what is written over is free after a checkpoint only; and as much again as the kernel's RAM disks have.

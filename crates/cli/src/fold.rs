@@ -1,10 +1,9 @@
 //! `heddle fold`: what a node log has is written into its image, as the next mount would do it.
 
 use crate::failure::usage;
-use crate::mount::node_log;
 use crate::output::{self, Sink};
 use anyhow::Result;
-use heddle_f2fs::{F2fs, LogRegion, Variant};
+use heddle_f2fs::{F2fs, Variant};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -45,14 +44,8 @@ pub fn run(args: &Args) -> Result<()> {
     if !heddle_f2fs::is_f2fs(&args.image) {
         return Err(usage(format!("{image} is no F2FS image: only those have node logs")));
     }
-    if !args.nvm.exists() {
-        return Err(usage(format!(
-            "{}: no such file; name the node log of the last mount",
-            args.nvm.display()
-        )));
-    }
+    let log = crate::mount::node_log::left(&args.nvm)?;
     let had_log = F2fs::open(&args.image)?.info().is_logged;
-    let log = LogRegion { region: node_log(&args.nvm, false, 0)?, discard: false };
     let fs = F2fs::open_with_log(&args.image, Variant::NodeLog, log)?;
     fs.unmount()?;
     let info = fs.info();

@@ -1,18 +1,13 @@
 //! Opening images, and finding where one is mounted: an error about an image in use names the directory to unmount.
 
-use crate::size::Size;
+use crate::taking::Ground;
 use anyhow::{Result, anyhow, bail};
-use heddle_fxmark::memory_available_bytes;
 use heddle_pmem::{BLOCK_BYTES, Error, OpenOptions, Region};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// What the kernel calls tmpfs.
-pub const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Opens an image.
 pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
@@ -20,38 +15,9 @@ pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
 }
 
 /// Makes an image.
-///
-/// Whether it fits is asked before the first block is taken: filling a tmpfs that is larger than the memory left does not
-/// end with an error, but with processes being killed.
-pub fn create(image: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
-    let room_bytes = room_bytes(image);
-    if len_bytes > room_bytes {
-        bail!(
-            "{} does not fit: {} are asked for, {} could be had there. Free some, or choose a smaller --size",
-            image.display(),
-            Size(len_bytes),
-            Size(room_bytes)
-        );
-    }
-    Region::create(image, len_bytes, options).map_err(|error| explain(image, error))
-}
-
-/// What a file could have at most; no limit where that is not known. On tmpfs a tenth of the free memory stays free.
-fn room_bytes(image: &Path) -> u64 {
-    let above = image.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (Ok(free), Ok(kind)) = (rustix::fs::statvfs(above), rustix::fs::statfs(above)) else {
-        return u64::MAX;
-    };
-    let own_bytes = match image.metadata() {
-        Ok(meta) if meta.is_file() => meta.blocks() * 512,
-        // A device brings its own room.
-        Ok(_) => return u64::MAX,
-        Err(_) => 0,
-    };
-    let free_bytes = free.f_bavail.saturating_mul(free.f_frsize);
-    let memory_bytes =
-        if kind.f_type as u64 == TMPFS_MAGIC { memory_available_bytes() / 10 * 9 } else { u64::MAX };
-    free_bytes.min(memory_bytes).saturating_add(own_bytes)
+pub fn create(image: &Path, ground: Ground, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+    let made = ground.clear()?.create(len_bytes, options);
+    made.map_err(|error| explain(image, error))
 }
 
 /// Adds the way out: the mount to unmount, the right that lacks, the command that makes an image.
@@ -60,9 +26,9 @@ pub fn explain(image: &Path, error: Error) -> anyhow::Error {
         && *len_bytes < BLOCK_BYTES as u64
     {
         let image = image.display();
-        return anyhow!(
-            "{image} is no image, or what is left of one: it has {len_bytes} bytes. Make one with: heddle mkfs {image}"
-        );
+        let remedy =
+            if *len_bytes == 0 { format!(". Make one with: heddle mkfs {image}") } else { String::new() };
+        return anyhow!("{image} is no image, or what is left of one: it has {len_bytes} bytes{remedy}");
     }
     if let Error::System { errno, .. } = &error {
         let remedy = match *errno {

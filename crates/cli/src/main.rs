@@ -29,6 +29,7 @@ mod scratch;
 mod shell;
 mod size;
 mod table;
+mod taking;
 mod umount;
 mod variant;
 

@@ -7,16 +7,14 @@ use crate::image;
 use crate::output::{self, Sink};
 use crate::progress::Bar;
 use crate::size::Size;
+use crate::taking::{self, Force, Ground};
 use crate::variant::System;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
 use heddle_nvmfs::{VolumeError, format_region};
-use heddle_pmem::{OpenOptions, Pos, Region};
+use heddle_pmem::{OpenOptions, Region};
 use serde::Serialize;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Make an image: a file (best on tmpfs) or a persistent-memory device with an empty file system
 #[derive(clap::Args)]
@@ -32,7 +30,7 @@ pub struct Args {
     /// Name of an F2FS image
     #[arg(long)]
     label: Option<String>,
-    /// Overwrite what is there
+    /// Overwrite what is there, after naming it
     #[arg(long)]
     force: bool,
     /// Tell what was made as JSON
@@ -63,15 +61,16 @@ struct Made {
     durable_by: &'static str,
 }
 
+const REMEDY: &str = "Choose another name, or overwrite it with --force";
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let image = args.image.as_path();
-    let device = is_device(image);
+    let force = if args.force { Force::Yes } else { Force::No };
     let System::Nvm(variant) = args.variant else {
-        if !args.force {
-            refuse_to_overwrite(image)?;
-        }
-        return tell(args, flash::make(args)?, flash::DURABLE_BY);
+        flash::check(args)?;
+        let size_bytes = flash::make(args, taking::take(image, force, REMEDY)?)?;
+        return tell(args, size_bytes, flash::DURABLE_BY);
     };
     if args.label.is_some() {
         return Err(usage(format!("--label is for F2FS images: one of {} has no name", variant.name())));
@@ -79,10 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(Size(have)) = args.size.filter(|size| size.0 < REGION_BYTES_MIN) {
         return Err(usage(VolumeError::TooSmall { path: image.into(), have, min: REGION_BYTES_MIN }));
     }
-    if !args.force {
-        refuse_to_overwrite(image)?;
-    }
-    let region = take(args, device)?;
+    let region = map(args, taking::take(image, force, REMEDY)?)?;
     format_region(&region, variant)?;
     if let Some(error) = region.failed() {
         bail!(error);
@@ -113,15 +109,15 @@ fn tell(args: &Args, size_bytes: u64, durable_by: &'static str) -> Result<()> {
 }
 
 /// Maps the file or device, made and pre-faulted.
-fn take(args: &Args, device: bool) -> Result<Region> {
+fn map(args: &Args, ground: Ground) -> Result<Region> {
     let bar = Bar::of_bytes("making");
     let progress = |done, total| bar.at(done, total);
     let options = OpenOptions { overwrite: true, progress: Some(&progress), ..OpenOptions::default() };
-    let region = match args.size {
-        None if device => image::open(&args.image, &options)?,
-        size => image::create(&args.image, size.unwrap_or(SIZE_DEFAULT).0, &options)?,
+    let size_bytes = match args.size {
+        None if !ground.taken.is_file() => ground.taken.len_bytes()?,
+        size => size.unwrap_or(SIZE_DEFAULT).0,
     };
-    Ok(region)
+    image::create(&args.image, ground, size_bytes, &options)
 }
 
 /// What a store there has to do to be durable.
@@ -131,45 +127,4 @@ pub fn durable_by(region: &Region) -> &'static str {
         heddle_pmem::Backend::File => "msync (a file on a disk)",
         _ => "a store fence (memory in place of persistent memory: gone when the machine restarts)",
     }
-}
-
-fn is_device(image: &Path) -> bool {
-    image.metadata().is_ok_and(|meta| meta.file_type().is_block_device() || meta.file_type().is_char_device())
-}
-
-/// A file that holds anything, or a device whose beginning is not all zeros, stays as it is.
-fn refuse_to_overwrite(image: &Path) -> Result<()> {
-    let Ok(meta) = image.metadata() else { return Ok(()) };
-    let remedy = "Choose another name, or overwrite it with --force";
-    if meta.is_file() && meta.len() > 0 {
-        match heddle_in(image, meta.len()) {
-            Some(variant) => {
-                bail!("{} holds a heddle file system ({variant}) already. {remedy}", image.display())
-            }
-            None => bail!("{} is a file of {} already. {remedy}", image.display(), Size(meta.len())),
-        }
-    }
-    if is_device(image) && !begins_with_zeros(image)? {
-        bail!("{} holds something already. {remedy}", image.display());
-    }
-    Ok(())
-}
-
-fn heddle_in(image: &Path, len_bytes: u64) -> Option<&'static str> {
-    crate::info::of_file(image, len_bytes).ok().map(|info| info.variant.name())
-}
-
-/// File systems and partition tables say what they are within the first 128 KiB.
-fn begins_with_zeros(device: &Path) -> Result<bool> {
-    let mut head = vec![0; 128 << 10];
-    let read = File::open(device).and_then(|mut file| file.read_exact(&mut head));
-    if read.is_err() {
-        // Device-DAX can be mapped only.
-        let options = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
-        let region = Region::open(device, &options)
-            .with_context(|| format!("cannot look into {}", device.display()))?;
-        let len = head.len().min(region.len_bytes() as usize);
-        region.read(Pos(0), &mut head[..len]);
-    }
-    Ok(head.iter().all(|byte| *byte == 0))
 }

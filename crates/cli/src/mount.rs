@@ -8,10 +8,9 @@ mod flash;
 pub mod helper;
 mod log;
 mod metrics;
+pub mod node_log;
 mod options;
 mod ready;
-
-pub use flash::node_log;
 
 use crate::failure::usage;
 use crate::output::talk;
@@ -70,6 +69,7 @@ Options for -o:
   nvm=FILE               as --nvm FILE
   nvm-size=SIZE          size of a node log that is made (64M)
   discard-nvm            F2FS: give up what was fsynced and only the node log has; the image goes on from its last checkpoint
+  force-nvm              F2FS: make a node log in the file or device, whatever it holds; without, only where zeros are
   discard, nodiscard     F2FS: tell the device at each checkpoint which segments hold nothing any more [on block devices];
                          an image's file gives their space back, and is slower to write there again
   attach-group=G         members of group G may attach to the image too (heddle run); else only you and root

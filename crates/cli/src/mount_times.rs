@@ -215,7 +215,7 @@ fn mount_once(image: &Path) -> Result<Mounted> {
 }
 
 fn measure(image: &Path, variant: Variant, case: &Case, repeat: usize) -> Result<Row> {
-    let region = crate::image::create(image, case.bytes, &OpenOptions::default())?;
+    let region = heddle_pmem::Region::create(image, case.bytes, &OpenOptions::default())?;
     format_region(&region, variant)?;
     let volume = mount(region, &MountOptions::default())?;
     (case.fill)(&volume.fs()).with_context(|| case.name.clone())?;

@@ -1,6 +1,5 @@
 //! A command's own directory, gone when the command is: at its end, on an error, on Ctrl-C.
 
-use crate::image::TMPFS_MAGIC;
 use crate::output::talk;
 use anyhow::{Context, Result};
 use heddle_fuse::Unmounter;
@@ -10,6 +9,9 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the kernel calls tmpfs.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Free space that makes /dev/shm large enough for the images of `heddle demo`.
 const SHM_FREE_MIN: u64 = 400 << 20;

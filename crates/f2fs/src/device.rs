@@ -80,7 +80,7 @@ impl Device {
         let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         let alone = if writes && is_device { OFlags::EXCL } else { OFlags::empty() };
         let opened = File::options().read(true).write(writes).custom_flags(alone.bits() as i32).open(path);
-        let mut file = opened.map_err(|source| match Errno::from_io_error(&source) {
+        let file = opened.map_err(|source| match Errno::from_io_error(&source) {
             Some(Errno::BUSY) => OpenError::InUse { image: path.into() },
             _ => fail("open")(source),
         })?;
@@ -98,6 +98,13 @@ impl Device {
             }
             tries += 1;
         }
+        Device::of(file, path)
+    }
+
+    /// One that is open, and held under a lock.
+    pub(crate) fn of(mut file: File, path: &Path) -> std::result::Result<Device, OpenError> {
+        let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
+        let is_device = file.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         // Works for block devices too, of which the inode has no size.
         let bytes = file.seek(SeekFrom::End(0)).map_err(fail("find the size of"))?;
         Ok(Device {

@@ -23,7 +23,7 @@ pub enum OpenError {
         image: PathBuf,
     },
     /// Not F2FS, or nothing of it is left.
-    #[error("{} is no F2FS image: {why}. Make one with heddle mkfs --variant f2fs, or mend it with fsck.f2fs", image.display())]
+    #[error("{} is no F2FS image, or a damaged one: {why}. If it was one, mend it with: fsck.f2fs", image.display())]
     NotF2fs {
         /// The image.
         image: PathBuf,

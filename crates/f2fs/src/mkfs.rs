@@ -23,6 +23,7 @@ use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
 use heddle_vfs::Error;
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
@@ -110,7 +111,23 @@ fn kept(main: u32) -> (u32, u32) {
 /// # Errors
 /// [`OpenError`]: the image is in use, too small or too large, or cannot be written.
 pub fn make_image(path: &Path, label: &str, progress: &dyn Fn(u64, u64)) -> Result<(), OpenError> {
-    let device = Device::open(path, Access::Write)?;
+    make_on(Device::open(path, Access::Write)?, path, label, progress)
+}
+
+/// The same in a file or device that is open, and locked, already; `path` is what errors call it.
+///
+/// # Errors
+/// As [`make_image`].
+pub fn make_image_in(
+    file: File,
+    path: &Path,
+    label: &str,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(), OpenError> {
+    make_on(Device::of(file, path)?, path, label, progress)
+}
+
+fn make_on(device: Device, path: &Path, label: &str, progress: &dyn Fn(u64, u64)) -> Result<(), OpenError> {
     let bytes = device.blocks() * BLOCK_BYTES as u64;
     if !(IMAGE_BYTES_MIN..=IMAGE_BYTES_MAX).contains(&bytes) {
         return Err(OpenError::Size { image: path.into(), bytes });

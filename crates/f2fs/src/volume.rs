@@ -52,10 +52,21 @@ pub struct F2fs {
 
 /// NVM for a node log.
 pub struct LogRegion {
-    /// At least 528 KiB of it: a log of this image, one that nothing is in, or zeros.
+    /// At least 528 KiB of it.
     pub region: heddle_pmem::Region,
+    /// What it holds.
+    pub state: LogState,
     /// What it has does not count.
     pub discard: bool,
+}
+
+/// What a region for a node log holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogState {
+    /// A log of this image, or one that nothing is in.
+    Made,
+    /// Nothing that anybody needs: a log is made in it.
+    Free,
 }
 
 impl F2fs {
@@ -307,7 +318,8 @@ fn node_log(
     let refused = |what: String| OpenError::NodeLog { image: path.into(), what };
     let marked = superblock.log_mark == LOG_MARK;
     match log {
-        Some(LogRegion { region, discard }) => {
+        Some(LogRegion { region, state, discard }) => {
+            let region = (region, state);
             let opened = NodeLog::open(region, (superblock.uuid, base), marked, discard);
             opened.map(|(log, found)| (Some(log), found)).map_err(refused)
         }

@@ -12,11 +12,11 @@ mod machine;
 mod rig;
 
 use common::{Image, fsck_is_clean};
-use heddle_f2fs::{F2fs, LogRegion, Traffic, Variant};
+use heddle_f2fs::{F2fs, Traffic, Variant};
 use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileSystem, Ino, OpenFlags, RangeOp, SetAttr};
-use machine::{Watch, append_durably, fresh, made, name, open};
+use machine::{Watch, append_durably, fresh, log_in, made, name, open};
 use rig::{Appended, Random, blocks_of, cut, may_be, play, put_down};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,7 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> (u64, u64) {
         simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
             seen.lock().unwrap().push([point.image(|_| chance.below(2) == 0), point.full_image()]);
         }));
-        let fs = F2fs::open_with_log(&left.path, variant, LogRegion { region, discard: false });
+        let fs = F2fs::open_with_log(&left.path, variant, log_in(region, &nvm, false));
         let taken_in = fs.unwrap_or_else(|error| panic!("{what}: {error}")).traffic();
         simulator.stop_watching();
         if let [first, second, .., last] = &fences.lock().unwrap()[..] {

@@ -17,6 +17,7 @@ use crate::shared::boot_id;
 use crate::variant::Variant;
 use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
+use heddle_media::Content;
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_range_lock::{Geometry, Mode};
 use heddle_vfs::{Error, FileKind, Ino, Time};
@@ -44,12 +45,12 @@ pub enum VolumeError {
         min: u64,
     },
     /// Neither copy of the superblock is one.
-    #[error("cannot mount {}: it holds no heddle file system ({what}). Make one with: heddle mkfs {}", path.display(), path.display())]
+    #[error("cannot mount {}: it holds no heddle file system, but {what}{}", path.display(), way_on(path, what))]
     NotAnImage {
         /// Image.
         path: PathBuf,
         /// What is there instead.
-        what: &'static str,
+        what: Content,
     },
     /// Both copies of the superblock are damaged.
     #[error("cannot mount {}: both copies of the superblock are damaged. Restore the image from a backup", path.display())]
@@ -115,6 +116,14 @@ pub enum VolumeError {
         /// What it met.
         source: Error,
     },
+}
+
+/// Where nothing is to be lost, how to make an image. Of other people's bytes it is not said.
+fn way_on(path: &Path, what: &Content) -> String {
+    match what {
+        Content::Blank => format!(". Make one with: heddle mkfs {}", path.display()),
+        _ => String::new(),
+    }
 }
 
 type Result<T> = std::result::Result<T, VolumeError>;
@@ -338,11 +347,8 @@ fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8]
             _ => {}
         }
     }
-    let blank = matches!(first, FoundSuperblock::Blank);
-    Err(VolumeError::NotAnImage {
-        path,
-        what: if blank { "it begins with zeros" } else { "it begins with something else" },
-    })
+    let what = heddle_media::look(len_bytes, &|at, into| read(Pos(at), into));
+    Err(VolumeError::NotAnImage { path, what })
 }
 
 /// Does the superblock agree with itself? Its checksum is right; this guards against a program that wrote nonsense.

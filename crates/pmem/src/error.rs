@@ -17,6 +17,14 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A symbolic link in place of a file that would be written over.
+    #[error("{} is a symbolic link to {}: name that file itself", path.display(), to.display())]
+    IsLink {
+        /// The link.
+        path: PathBuf,
+        /// Where it leads.
+        to: PathBuf,
+    },
     /// Another process (or another open of this one) holds the region.
     #[error("cannot open {}: it is in use by {}. Unmount it with: heddle umount, or end that process",
             path.display(), holder_text(*pid, *since))]
@@ -51,7 +59,7 @@ pub enum Error {
     },
     /// The file system below is full.
     #[error("{} does not fit: it needs {len_bytes} bytes and could have {free_bytes}. Free some, ask for less, or \
-             raise the limit (tmpfs: mount -o remount,size=SIZE)", path.display())]
+             raise the limit (of tmpfs: mount -o remount,size=SIZE; of a control group; memory itself)", path.display())]
     NoSpace {
         /// The file.
         path: PathBuf,

@@ -32,8 +32,10 @@ pub mod planted;
 mod presence;
 mod probe;
 mod region;
+mod room;
 mod simulator;
 mod survive;
+mod taken;
 mod untouched;
 
 pub use caller::{BadBuffer, after_fault};
@@ -46,6 +48,7 @@ pub use probe::Probe;
 pub use region::{Backend, Region};
 pub use simulator::{CrashPoint, Model, Pending, Simulator};
 pub use survive::survive_faults;
+pub use taken::Taken;
 
 /// Bytes of a block: the unit of a region's length, and of what the media formats address.
 pub const BLOCK_BYTES: usize = 4096;

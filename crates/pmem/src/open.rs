@@ -1,12 +1,14 @@
 //! Making and opening regions: lock, size, reserve, map, find out what makes a store durable.
 //!
 //! Invariants  I1  a region is locked before a byte of it is changed, and while any mapping of it made here lives (see `presence`).
-//!             I2  whatever `create` made, it removes again when it fails.
+//!             I2  whatever `create` made, it removes again when it fails (see `taken`).
 //! Lock order  the file's lock is taken without waiting.
 
 use crate::dirty::Failure;
 use crate::mapping::{Mapping, reserve};
 use crate::region::{Backend, Region, Source};
+use crate::room::{folder_of, is_in_memory, room_bytes};
+use crate::taken::Taken;
 use crate::{BLOCK_BYTES, Error, Result, holder::holder, presence};
 use rustix::fs::{
     self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs,
@@ -49,24 +51,12 @@ impl Region {
     /// [`Error::NotMappable`], [`Error::System`].
     pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
         let path = path.as_ref();
-        let len_bytes = whole_blocks(path, len_bytes)?;
-        let how = OFlags::RDWR | OFlags::CLOEXEC;
-        let fresh = fs::openat(CWD, path, how | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600));
-        let (file, made) = match fresh {
-            Ok(file) => (file, true),
-            Err(Errno::EXIST) if options.overwrite => {
-                (fs::openat(CWD, path, how, Mode::empty()).map_err(system("open", path))?, false)
-            }
-            Err(Errno::EXIST) => return Err(Error::Exists { path: path.into() }),
-            Err(errno) => return Err(system("create", path)(errno)),
-        };
-        let filled = lock(&file, path, FlockOperation::NonBlockingLockExclusive)
-            .and_then(|stat| fill(&file, &stat, path, len_bytes, options))
-            .and_then(|len_bytes| map(file, path, len_bytes, options));
-        if filled.is_err() && made {
-            let _ = fs::unlink(path);
+        whole_blocks(path, len_bytes)?;
+        let taken = Taken::new(path)?;
+        match taken.is_new() || options.overwrite {
+            true => taken.create(len_bytes, options),
+            false => Err(Error::Exists { path: path.into() }),
         }
-        filled
     }
 
     /// Maps an existing file or device whole.
@@ -166,7 +156,7 @@ impl Region {
     }
 }
 
-fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
+pub(crate) fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
     let block = BLOCK_BYTES as u64;
     if len_bytes < block {
         return Err(Error::TooSmall { path: path.into(), len_bytes, least_bytes: block });
@@ -174,7 +164,7 @@ fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
     Ok(len_bytes & !(block - 1))
 }
 
-fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<Stat> {
+pub(crate) fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<Stat> {
     let stat = fstat(file).map_err(system("examine", path))?;
     let free = || match how {
         FlockOperation::NonBlockingLockExclusive => presence::claim(file),
@@ -190,13 +180,21 @@ fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<Stat> {
     }
 }
 
-fn is_regular(stat: &Stat) -> bool {
+pub(crate) fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 
 /// Gives a file its size and blocks; for a device checks that it is large enough. Returns the length to map.
-fn fill(file: &OwnedFd, stat: &Stat, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<u64> {
+pub(crate) fn fill(
+    file: &OwnedFd,
+    stat: &Stat,
+    path: &Path,
+    len_bytes: u64,
+    options: &OpenOptions<'_>,
+) -> Result<u64> {
     if is_regular(stat) {
+        // Asked while what is there is still whole.
+        fits(file, path, len_bytes)?;
         ftruncate(file, 0).map_err(system("empty", path))?;
         let reserved = size_and_reserve(file, path, len_bytes, options.progress);
         if reserved.is_err() {
@@ -204,7 +202,6 @@ fn fill(file: &OwnedFd, stat: &Stat, path: &Path, len_bytes: u64, options: &Open
         }
         reserved?;
         fs::fsync(file).map_err(system("sync", path))?;
-        sync_directory_of(path)?;
         return Ok(len_bytes);
     }
     let device_bytes = size_of_media(file, stat, path)?;
@@ -227,35 +224,46 @@ fn size_and_reserve(file: &OwnedFd, path: &Path, len_bytes: u64, progress: Progr
     }
 }
 
-fn reserve_all(
+pub(crate) fn reserve_all(
     file: &OwnedFd,
     path: &Path,
     len_bytes: u64,
     is_new: bool,
     progress: Progress<'_>,
 ) -> Result<()> {
+    // A disk that is full says so by itself; what lies there may be packed, and take fewer blocks than bytes.
+    if is_in_memory(file) {
+        fits(file, path, len_bytes)?;
+    }
     match reserve(file.as_fd(), len_bytes, is_new, progress) {
         Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => Err(no_space(file, path, len_bytes)),
         done => done.map_err(system("reserve the blocks of", path)),
     }
 }
 
-/// What is free counts with what the file itself holds already: that much it could have.
+/// Can the file have so many bytes? What it has already counts.
+fn fits(file: &OwnedFd, path: &Path, len_bytes: u64) -> Result<()> {
+    let have = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
+    match room_bytes(file).saturating_add(have) {
+        room if room < len_bytes => Err(no_space(file, path, len_bytes)),
+        _ => Ok(()),
+    }
+}
+
 fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
-    let free = fstatfs(file).map_or(0, |fs| fs.f_bavail * fs.f_bsize as u64);
     let own = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
-    Error::NoSpace { path: path.into(), len_bytes, free_bytes: free + own }
+    Error::NoSpace { path: path.into(), len_bytes, free_bytes: room_bytes(file).saturating_add(own) }
 }
 
 /// A file that was made must still have its name after a power cut.
-fn sync_directory_of(path: &Path) -> Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+pub(crate) fn sync_directory_of(path: &Path) -> Result<()> {
+    let parent = &folder_of(path);
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = fs::openat(CWD, parent, how, Mode::empty()).map_err(system("open", parent))?;
     fs::fsync(directory).map_err(system("sync", parent))
 }
 
-fn size_of_media(file: &OwnedFd, stat: &Stat, path: &Path) -> Result<u64> {
+pub(crate) fn size_of_media(file: &OwnedFd, stat: &Stat, path: &Path) -> Result<u64> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(stat.st_size as u64),
         FileType::BlockDevice => fs::seek(file, SeekFrom::End(0)).map_err(system("measure", path)),
@@ -274,7 +282,7 @@ fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+pub(crate) fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
     let (mapping, backend) = map_as_durably_as_possible(file.as_fd(), len_bytes, options.read_only)
         .map_err(system("map", path))?;
     if options.prefault && backend != Backend::File {
@@ -307,6 +315,6 @@ fn map_as_durably_as_possible(
     Ok((mapping, backend))
 }
 
-fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Error {
+pub(crate) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Error {
     move |errno| Error::System { action, path: path.into(), errno }
 }

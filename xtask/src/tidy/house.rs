@@ -17,7 +17,8 @@ struct Room {
 }
 
 const ROOMS: &[Room] = &[
-    Room { name: "heddle-pmem", uses: &[], tests_use: &[] },
+    Room { name: "heddle-media", uses: &[], tests_use: &[] },
+    Room { name: "heddle-pmem", uses: &["heddle-media"], tests_use: &[] },
     Room { name: "heddle-arena", uses: &[], tests_use: &[] },
     Room { name: "heddle-range-lock", uses: &["heddle-arena"], tests_use: &[] },
     Room { name: "heddle-vfs", uses: &[], tests_use: &[] },
@@ -35,7 +36,7 @@ const ROOMS: &[Room] = &[
     Room { name: "xtask", uses: &[], tests_use: &[] },
 ];
 
-const ENGINE: &[&str] = &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena"];
+const ENGINE: &[&str] = &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "heddle-arena", "heddle-media"];
 const RIG: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem"];
 const FUZZ: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-crash"];
 const BELOW_FRONT: &[&str] = &["heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-arena"];
@@ -43,6 +44,7 @@ const EVERYTHING: &[&str] = &[
     "heddle-vfs",
     "heddle-range-lock",
     "heddle-pmem",
+    "heddle-media",
     "heddle-arena",
     "heddle-nvmfs",
     "heddle-f2fs",

@@ -4,17 +4,13 @@
 //! No other process attaches to it.
 
 use super::options::Options;
-use super::{Args, ended, say_ended, say_ready, shown_as};
+use super::{Args, ended, node_log, say_ended, say_ready, shown_as};
 use crate::failure::usage;
 use crate::output::talk;
-use crate::progress::Bar;
-use crate::size::Size;
 use crate::variant::System;
 use anyhow::{Context, Result};
-use heddle_f2fs::{F2fs, LogRegion, Variant};
-use heddle_pmem::{OpenOptions as RegionOptions, Region};
+use heddle_f2fs::{F2fs, Variant};
 use signal_hook::iterator::Signals;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -103,24 +99,5 @@ fn open(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
             "a node log is taken into the image when that is mounted for writing: leave ro away, or --nvm",
         ));
     }
-    let is_new = !nvm.exists();
-    let opened = node_log(nvm, is_new, options.nvm_bytes).and_then(|region| {
-        let log = LogRegion { region, discard: options.discard_nvm };
-        Ok(F2fs::open_with_log(&args.image, variant, log)?)
-    });
-    if opened.is_err() && is_new {
-        let _ = std::fs::remove_file(nvm);
-    }
-    opened
-}
-
-/// The region of a node log; one that is new is made, of so many bytes.
-pub fn node_log(nvm: &Path, is_new: bool, bytes: u64) -> Result<Region> {
-    let bar = Bar::of_bytes("node log");
-    let progress = |done, total| bar.at(done, total);
-    let how = RegionOptions { progress: Some(&progress), ..RegionOptions::default() };
-    let region = if is_new { Region::create(nvm, bytes, &how)? } else { Region::open(nvm, &how)? };
-    let (shown, size) = (nvm.display(), Size(region.len_bytes()));
-    talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
-    Ok(region)
+    node_log::open(&args.image, variant, nvm, options)
 }

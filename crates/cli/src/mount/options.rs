@@ -38,7 +38,7 @@ const WITHOUT_EFFECT: [&str; 22] = [
 
 const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
                        suid, nosuid, dev, nodev, log=FILE, variant=V, lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
-                       nvm=FILE, nvm-size=SIZE, discard-nvm, \
+                       nvm=FILE, nvm-size=SIZE, discard-nvm, force-nvm, \
                        no_attach, attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, and what fstab(5) has for everyone";
 
 /// All options of a mount.
@@ -62,10 +62,12 @@ pub struct Options {
     pub discard: Option<bool>,
     /// NVM for a node log.
     pub nvm: Option<PathBuf>,
-    /// Bytes of one that is made.
-    pub nvm_bytes: u64,
+    /// Bytes of one that is made, if told.
+    pub nvm_bytes: Option<u64>,
     /// What a node log has does not count.
     pub discard_nvm: bool,
+    /// A node log is made whatever was there.
+    pub force_nvm: bool,
     /// Other processes may attach.
     pub attach: bool,
     /// Members of this group too.
@@ -92,8 +94,9 @@ impl Options {
             segment_bytes: 4096,
             discard: None,
             nvm: None,
-            nvm_bytes: 64 << 20,
+            nvm_bytes: None,
             discard_nvm: false,
+            force_nvm: false,
             attach: true,
             attach_group: None,
             patience: None,
@@ -121,8 +124,9 @@ impl Options {
             ("dev" | "nodev", None) => self.dev = name == "dev",
             ("discard" | "nodiscard", None) => self.discard = Some(name == "discard"),
             ("nvm", Some(file)) if !file.is_empty() => self.nvm = Some(file.into()),
-            ("nvm-size", Some(size)) => self.nvm_bytes = size.parse::<Size>()?.0,
+            ("nvm-size", Some(size)) => self.nvm_bytes = Some(size.parse::<Size>()?.0),
             ("discard-nvm", None) => self.discard_nvm = true,
+            ("force-nvm", None) => self.force_nvm = true,
             ("uid", Some(user)) => self.uid = Some(id_of(user, "/etc/passwd")?),
             ("gid", Some(group)) => self.gid = Some(id_of(group, "/etc/group")?),
             ("log", Some(file)) if !file.is_empty() => self.log = Some(file.into()),
@@ -180,9 +184,9 @@ mod tests {
     fn the_last_word_counts_and_lists_add_up() {
         let options = parse(&["ro,noatime,rw", "variant=nova-tree,lock-mode=paper,segment=64K,ro"]).unwrap();
         assert!(options.read_only && options.discard.is_none());
-        assert!(options.nvm.is_none() && options.nvm_bytes == 64 << 20 && !options.discard_nvm);
+        assert!(options.nvm.is_none() && options.nvm_bytes.is_none() && !options.discard_nvm);
         let logged = parse(&["nvm=/dev/pmem0,nvm-size=1G", "discard-nvm"]).unwrap();
-        assert_eq!((logged.nvm, logged.nvm_bytes), (Some("/dev/pmem0".into()), 1 << 30));
+        assert_eq!((logged.nvm, logged.nvm_bytes), (Some("/dev/pmem0".into()), Some(1 << 30)));
         assert!(logged.discard_nvm);
         assert_eq!(parse(&["discard,nodiscard"]).unwrap().discard, Some(false));
         assert_eq!(options.variant, Some(System::Nvm(Variant::NovaTree)));

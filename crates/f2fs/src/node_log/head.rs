@@ -49,14 +49,12 @@ impl Heads {
         Heads { now, first: 0 }
     }
 
-    /// The head that counts; `None`: there is nothing.
-    pub(super) fn read(region: &Region) -> Result<Option<Heads>, String> {
+    /// The head that counts.
+    pub(super) fn read(region: &Region) -> Result<Heads, String> {
         let (mut whole, mut first): (Option<LogHead>, usize) = (None, 0);
-        let mut is_empty = true;
         for (place, at) in LOG_HEADS_BYTES.into_iter().enumerate() {
             let mut bytes = [0; size_of::<LogHead>()];
             region.read(Pos(at), &mut bytes);
-            is_empty &= bytes.iter().all(|byte| *byte == 0);
             let head = LogHead::read_from_bytes(&bytes).map_err(|error| error.to_string())?;
             let is_whole = head.magic.get() == LOG_MAGIC && head.crc.get() == crc_of(&head);
             if is_whole && whole.as_ref().is_none_or(|other| other.seq.get() < head.seq.get()) {
@@ -72,15 +70,10 @@ impl Heads {
                 head.len_bytes,
                 region.len_bytes()
             )),
-            Some(now) => Ok(Some(Heads { now, first })),
-            None if is_empty => Ok(None),
-            None => {
-                let path = region.path().map_or_else(|| "FILE".into(), |path| path.display().to_string());
-                Err(format!(
-                    "it holds something that is no node log, or a damaged one. If nothing of that is needed: \
-                     dd if=/dev/zero of={path} bs=4096 count=2 conv=notrunc"
-                ))
-            }
+            Some(now) => Ok(Heads { now, first }),
+            None => Err("both heads of its node log are damaged: what only that has is lost. To go on without it, make another one: \
+                         mount with -o force-nvm,discard-nvm"
+                .into()),
         }
     }
 

@@ -35,6 +35,7 @@ pub(crate) use scan::Found;
 use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
 use crate::ids::{ByNid, Nid};
 use crate::make::now;
+use crate::volume::LogState;
 use head::{Heads, Standing};
 use heddle_pmem::Region;
 use heddle_vfs::{Error, Result};
@@ -97,7 +98,7 @@ impl NodeLog {
     /// # Errors
     /// Why it cannot be that.
     pub(crate) fn open(
-        region: Region,
+        (region, state): (Region, LogState),
         (uuid, image): ([u8; 16], Base),
         marked: bool,
         discard: bool,
@@ -110,7 +111,10 @@ impl NodeLog {
         }
         const ANOTHER: &str = "it was last mounted with another one, and not unmounted: name that one, or add -o discard-nvm to give up \
                                what only that one has";
-        let heads = Heads::read(&region)?;
+        let heads = match state {
+            LogState::Made => Some(Heads::read(&region)?),
+            LogState::Free => None,
+        };
         // If the image knows of a log it is to be this one.
         let is_right = !marked || discard || heads.as_ref().is_some_and(|heads| heads.is_of(uuid, image));
         let Some(mut heads) = heads else {

@@ -1,7 +1,7 @@
 //! A tree of all sorts of files, and images that f2fs-tools have loaded it into.
 #![allow(dead_code, reason = "not every suite uses all of it")]
 
-use heddle_f2fs::{F2fs, LogRegion, OpenError, Variant, make_image};
+use heddle_f2fs::{F2fs, LogRegion, LogState, OpenError, Variant, make_image};
 use heddle_pmem::Region;
 use heddle_vfs::path::resolve_nofollow;
 use heddle_vfs::{Cred, Error, FileKind, FileSystem, Handle, OpenFlags};
@@ -126,8 +126,11 @@ pub fn open_with_log_of(path: &Path, variant: Variant, len_bytes: u64) -> Result
         return F2fs::open_as(path, variant);
     }
     let (at, how) = (path.with_extension("nvm"), heddle_pmem::OpenOptions::default());
-    let region = if at.exists() { Region::open(&at, &how) } else { Region::create(&at, len_bytes, &how) };
-    F2fs::open_with_log(path, variant, LogRegion { region: region.unwrap(), discard: false })
+    let (region, state) = match at.exists() {
+        true => (Region::open(&at, &how), LogState::Made),
+        false => (Region::create(&at, len_bytes, &how), LogState::Free),
+    };
+    F2fs::open_with_log(path, variant, LogRegion { region: region.unwrap(), state, discard: false })
 }
 
 /// Appends pieces to an empty file of a nearly empty image until there is no space: nearly all that was available is in it then, in

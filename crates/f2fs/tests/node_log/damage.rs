@@ -1,10 +1,10 @@
 //! Logs that belong elsewhere, are damaged, or say what no engine has written.
 
 use crate::common::{self, Image};
-use crate::machine::{LOG_BYTES, append_durably, fresh, name, open};
+use crate::machine::{LOG_BYTES, append_durably, fresh, log_in, name, open};
 use crate::rig::{Random, blocks_of, put_down};
 use heddle_f2fs::format::{LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, RecordHead, record_flag};
-use heddle_f2fs::{F2fs, LogRegion, OpenError, Variant};
+use heddle_f2fs::{F2fs, OpenError, Variant};
 use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileSystem, Ino};
@@ -25,7 +25,7 @@ fn a_log_that_does_not_belong_is_refused() {
     assert!(matches!(F2fs::open_as(&image.path, Variant::NodeLog), Err(OpenError::NodeLog { .. })));
     refused(&image, Variant::F2fs, &fresh(), "f2fs has none");
     refused(&image, Variant::NodeLog, &fresh()[..8192], "at least");
-    refused(&image, Variant::NodeLog, &vec![7; LOG_BYTES as usize], "no node log");
+    refused(&image, Variant::NodeLog, &vec![7; LOG_BYTES as usize], "damaged");
     let (fs, nvm) = open(&image.path, Variant::NodeLog, &vec![0; LOG_BYTES as usize + 4096]);
     append_durably(&fs.unwrap(), "file", b"one");
     let log = nvm.crash_point().durable_image();
@@ -59,7 +59,7 @@ fn a_log_that_does_not_belong_is_refused() {
     drop(fs);
     refused(&image, Variant::NodeLog, &log, "-o discard-nvm");
     let (region, _nvm) = Region::simulated_from(&log);
-    let fs = F2fs::open_with_log(&image.path, Variant::NodeLog, LogRegion { region, discard: true }).unwrap();
+    let fs = F2fs::open_with_log(&image.path, Variant::NodeLog, log_in(region, &log, true)).unwrap();
     assert_eq!(common::read(&fs, Path::new("/other")), b"two");
     append_durably(&fs, "third", b"three");
     fs.unmount().unwrap();
@@ -83,7 +83,7 @@ fn two_cuts_leave_a_head() {
             seen.lock().unwrap().get_or_insert_with(|| point.image(|n| n % 2 == 0));
         }));
         let copy = put_down(&base);
-        let log = LogRegion { region, discard: false };
+        let log = log_in(region, &torn, false);
         F2fs::open_with_log(&copy.path, Variant::NodeLog, log).unwrap();
         let left = second.lock().unwrap().take().expect("a fold changes the head");
         assert!(left != torn);

@@ -1,7 +1,8 @@
 //! An image with its node log on a machine that can lose its power: device and NVM at one instant.
 
 use crate::rig::Random;
-use heddle_f2fs::{F2fs, LogRegion, OpenError, Traffic, Variant};
+use heddle_f2fs::format::LOG_CHUNKS_BYTES;
+use heddle_f2fs::{F2fs, LogRegion, LogState, OpenError, Traffic, Variant};
 use heddle_pmem::{CrashPoint, Region, Simulator};
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 use std::path::Path;
@@ -60,7 +61,13 @@ impl Watch {
 
 pub fn open(path: &Path, variant: Variant, nvm: &[u8]) -> (Result<F2fs, OpenError>, Simulator) {
     let (region, simulator) = Region::simulated_from(nvm);
-    (F2fs::open_with_log(path, variant, LogRegion { region, discard: false }), simulator)
+    (F2fs::open_with_log(path, variant, log_in(region, nvm, false)), simulator)
+}
+
+/// A region with these bytes: zeros are free.
+pub fn log_in(region: Region, nvm: &[u8], discard: bool) -> LogRegion {
+    let is_free = nvm[..LOG_CHUNKS_BYTES as usize].iter().all(|byte| *byte == 0);
+    LogRegion { region, state: if is_free { LogState::Free } else { LogState::Made }, discard }
 }
 
 pub fn fresh() -> Vec<u8> {

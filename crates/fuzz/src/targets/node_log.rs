@@ -8,7 +8,7 @@ use super::Target;
 use super::flash::{change, copy_of, forged, path_of};
 use crate::image::walk::{Walk, kind};
 use heddle_f2fs::format::{BLOCK_BYTES, LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, LogHead, RecordHead};
-use heddle_f2fs::{F2fs, LogRegion, OpenError, Variant};
+use heddle_f2fs::{F2fs, LogRegion, LogState, OpenError, Variant};
 use heddle_pmem::{Pos, Region};
 use heddle_vfs::{
     Cred, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RangeOp, SetAttr, SetXattr, XattrName,
@@ -146,7 +146,8 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 fn opened(image: &File, region: Region) -> Result<F2fs, OpenError> {
-    F2fs::open_with_log(&path_of(image), Variant::Integrated, LogRegion { region, discard: false })
+    let state = if region.load_u64(Pos(0)) == 0 { LogState::Free } else { LogState::Made };
+    F2fs::open_with_log(&path_of(image), Variant::Integrated, LogRegion { region, state, discard: false })
 }
 
 /// Files and directories come, change and go; most of it is fsynced.

@@ -180,8 +180,7 @@ fn mended(
             _ => {}
         }
     }
-    let blank = matches!(places[0].1, FoundSuperblock::Blank);
-    let what = if blank { "it begins with zeros" } else { "it begins with something else" };
+    let what = media.content();
     Err(FsckError::NotAnImage { image: name.to_owned(), what })
 }
 

@@ -47,6 +47,11 @@ impl<'a> Media<'a> {
         self.region.len_bytes() / BLOCK_BYTES as u64
     }
 
+    /// What the file or device holds.
+    pub fn content(&self) -> heddle_media::Content {
+        heddle_media::look(self.region.len_bytes(), &|at, into| self.region.read(Pos(at), into))
+    }
+
     /// One word; `at` is a multiple of 8.
     pub fn word(&self, at: Pos) -> u64 {
         let (block, word) = parts(at);

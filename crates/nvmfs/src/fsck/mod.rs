@@ -48,12 +48,12 @@ pub use survey::{Inode, Owner, Survey, survey};
 #[derive(thiserror::Error, Debug)]
 pub enum FsckError {
     /// No superblock of ours, not even a damaged one.
-    #[error("cannot check {image}: it holds no heddle file system ({what}). Was it made with heddle mkfs?")]
+    #[error("cannot check {image}: it holds no heddle file system, but {what}")]
     NotAnImage {
         /// The image.
         image: String,
         /// What is there instead.
-        what: &'static str,
+        what: heddle_media::Content,
     },
     /// Another format.
     #[error(

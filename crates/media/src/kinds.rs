@@ -1,0 +1,152 @@
+//! Formats whose mark is short, lies at the end, or may be at several places: each is told by a function.
+
+use crate::Holding;
+use crate::bytes::Bytes;
+
+const SECTOR: u64 = 512;
+const BLOCK: u64 = 4096;
+
+/// Those that are there.
+pub fn found(bytes: &Bytes<'_>) -> Vec<Holding> {
+    let kinds: [fn(&Bytes<'_>) -> Option<Holding>; 13] =
+        [heddle, f2fs, ext, swap, lvm, luks2, raid_0_90, raid_1, gpt, mbr, zfs, nilfs2, hfs_plus];
+    kinds.iter().filter_map(|kind| kind(bytes)).collect()
+}
+
+fn holding(kind: &'static str, marks: Vec<(u64, u64)>) -> Option<Holding> {
+    (!marks.is_empty()).then_some(Holding { kind, label: None, marks })
+}
+
+/// The first block, the last one, and the last one of an image smaller than its media, which the first block tells.
+fn heddle(bytes: &Bytes<'_>) -> Option<Holding> {
+    const MAGIC: &[u8] = b"HEDDLE\x00\xf5";
+    const BLOCKS_TOTAL: u64 = 40;
+    const SUPERBLOCK_BYTES: u64 = 128;
+    let mut places = vec![0, bytes.before_end(bytes.len_bytes % BLOCK + BLOCK)];
+    if bytes.has(0, MAGIC) {
+        let last = bytes.u64(BLOCKS_TOTAL).checked_sub(1).and_then(|block| block.checked_mul(BLOCK));
+        places.extend(last.filter(|at| *at < bytes.len_bytes && !places.contains(at)));
+    }
+    let there = places.into_iter().filter(|at| bytes.has(*at, MAGIC));
+    holding("a heddle file system", there.map(|at| (at, SUPERBLOCK_BYTES)).collect())
+}
+
+fn f2fs(bytes: &Bytes<'_>) -> Option<Holding> {
+    const MAGIC: u32 = 0xf2f5_2010;
+    let copies: Vec<u64> = [0x400, 0x1400].into_iter().filter(|at| bytes.u32(*at) == MAGIC).collect();
+    let label = copies.first().and_then(|at| bytes.text_utf16(at + 0x7c, 512));
+    Some(Holding { label, ..holding("f2fs", copies.into_iter().map(|at| (at, 4)).collect())? })
+}
+
+/// Its mark has two bytes: the sizes behind it must be possible too.
+fn ext(bytes: &Bytes<'_>) -> Option<Holding> {
+    let superblock = 0x400;
+    let is_one = bytes.has(superblock + 0x38, &[0x53, 0xef])
+        && bytes.u32(superblock) != 0
+        && bytes.u32(superblock + 0x18) <= 6
+        && bytes.u32(superblock + 0x4c) <= 1;
+    if !is_one {
+        return None;
+    }
+    const HAS_JOURNAL: u32 = 0x4;
+    /// Extents, 64 bits, flexible groups: none of them is in ext3.
+    const OF_EXT4: u32 = 0x40 | 0x80 | 0x200;
+    let kind = match (bytes.u32(superblock + 0x5c), bytes.u32(superblock + 0x60)) {
+        (_, incompatible) if incompatible & OF_EXT4 != 0 => "ext4",
+        (compatible, _) if compatible & HAS_JOURNAL != 0 => "ext3",
+        _ => "ext2",
+    };
+    let label = bytes.text(superblock + 0x78, 16);
+    Some(Holding { label, ..holding(kind, vec![(superblock + 0x38, 2)])? })
+}
+
+/// At the end of the first page, whatever a page is.
+fn swap(bytes: &Bytes<'_>) -> Option<Holding> {
+    const MAGICS: [&[u8]; 5] = [b"SWAPSPACE2", b"SWAP-SPACE", b"S1SUSPEND\0", b"ULSUSPEND\0", b"LINHIB0001"];
+    let ends = [4096, 8192, 16384, 32768, 65536].map(|page: u64| page - 10);
+    let there = ends.into_iter().filter(|at| MAGICS.iter().any(|magic| bytes.has(*at, magic)));
+    let found = holding("swap", there.map(|at| (at, 10)).collect())?;
+    Some(Holding { label: bytes.text(1052, 16), ..found })
+}
+
+/// In one of the first four sectors.
+fn lvm(bytes: &Bytes<'_>) -> Option<Holding> {
+    let sectors = (0..4).map(|sector| sector * SECTOR);
+    let there = sectors.filter(|at| bytes.has(*at, b"LABELONE") && bytes.has(at + 24, b"LVM2 001"));
+    holding("an LVM physical volume", there.map(|at| (at, 8)).collect())
+}
+
+/// The second header lies behind the first one's area of text, whose sizes are fixed.
+fn luks2(bytes: &Bytes<'_>) -> Option<Holding> {
+    let sizes = (15..23).map(|log| 1u64 << log);
+    let marks: Vec<_> = sizes.filter(|at| bytes.has(*at, b"SKUL\xba\xbe")).map(|at| (at, 6)).collect();
+    let first = bytes.has(0, b"LUKS\xba\xbe\0\x02");
+    let label = first.then(|| bytes.text(24, 48)).flatten();
+    (first || !marks.is_empty()).then_some(Holding { kind: "LUKS", label, marks })
+}
+
+const RAID_MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
+
+/// In the last whole 64 KiB, in the byte order of the machine that made it.
+fn raid_0_90(bytes: &Bytes<'_>) -> Option<Holding> {
+    const UNIT: u64 = 64 << 10;
+    let at = (bytes.len_bytes & !(UNIT - 1)).checked_sub(UNIT)?;
+    let mut turned = RAID_MAGIC;
+    turned.reverse();
+    let is_one = [RAID_MAGIC, turned].iter().any(|magic| bytes.has(at, magic)) && bytes.u32(at + 4) == 0;
+    holding("a member of a Linux RAID (0.90)", Vec::from_iter(is_one.then_some((at, 4))))
+}
+
+/// 1.0 near the end, 1.1 at the beginning, 1.2 a block behind it.
+fn raid_1(bytes: &Bytes<'_>) -> Option<Holding> {
+    let near_end = (bytes.len_bytes / SECTOR).checked_sub(16).map(|sector| (sector & !7) * SECTOR);
+    let places = [Some(0), Some(BLOCK), near_end].into_iter().flatten();
+    let there: Vec<u64> = places.filter(|at| bytes.has(*at, &RAID_MAGIC) && bytes.u32(at + 4) == 1).collect();
+    let label = there.first().and_then(|at| bytes.text(at + 32, 32));
+    let marks = there.into_iter().map(|at| (at, 4)).collect();
+    Some(Holding { label, ..holding("a member of a Linux RAID (1.x)", marks)? })
+}
+
+/// The second sector and the last one, of either size.
+fn gpt(bytes: &Bytes<'_>) -> Option<Holding> {
+    let places = [SECTOR, BLOCK, bytes.before_end(SECTOR), bytes.before_end(BLOCK)];
+    let there = places.into_iter().filter(|at| bytes.has(*at, b"EFI PART"));
+    holding("a partition table (GPT)", there.map(|at| (at, 8)).collect())
+}
+
+/// Boot sectors of file systems end with the same two bytes: a table has a partition, and says of each only whether it is booted.
+fn mbr(bytes: &Bytes<'_>) -> Option<Holding> {
+    const TABLE: u64 = 446;
+    let entries: [[u8; 16]; 4] = std::array::from_fn(|n| bytes.at(TABLE + n as u64 * 16));
+    let is_table = bytes.has(510, &[0x55, 0xaa])
+        && entries.iter().all(|entry| entry[0] & 0x7f == 0)
+        && entries.iter().any(|entry| entry[4] != 0 && entry[12..] != [0; 4]);
+    holding("a partition table (MBR)", Vec::from_iter(is_table.then_some((510, 2))))
+}
+
+/// Two labels at each end, each with a ring of roots of its newest states.
+fn zfs(bytes: &Bytes<'_>) -> Option<Holding> {
+    const LABEL: u64 = 256 << 10;
+    const MAGIC: u64 = 0x00ba_b10c;
+    let whole = bytes.len_bytes & !(LABEL - 1);
+    let ends = [2 * LABEL, LABEL].into_iter().filter_map(|back| whole.checked_sub(back));
+    let labels = [0, LABEL].into_iter().chain(ends);
+    let roots = labels.flat_map(|label| (0..128).map(move |n| label + (128 << 10) + n * 1024));
+    let is_root = |at: &u64| [MAGIC, MAGIC.swap_bytes()].contains(&bytes.u64(*at));
+    holding("a member of a ZFS pool", roots.filter(is_root).map(|at| (at, 8)).collect())
+}
+
+fn nilfs2(bytes: &Bytes<'_>) -> Option<Holding> {
+    // Two bytes alone: the revision before them is 2, and the size of a superblock fits one.
+    let superblock = 1024;
+    let size = u16::from_le_bytes(bytes.at(superblock + 8));
+    let is_one = bytes.has(superblock + 6, &[0x34, 0x34])
+        && bytes.u32(superblock) == 2
+        && (256..=1024).contains(&size);
+    holding("nilfs2", Vec::from_iter(is_one.then_some((superblock + 6, 2))))
+}
+
+fn hfs_plus(bytes: &Bytes<'_>) -> Option<Holding> {
+    let is_one = bytes.has(1024, b"H+\0\x04") || bytes.has(1024, b"HX\0\x05");
+    holding("hfsplus", Vec::from_iter(is_one.then_some((1024, 4))))
+}

@@ -1,0 +1,117 @@
+//! Whether a reservation can succeed, asked before the first page of it is touched: filling memory that is not there does not end with an
+//! error but with processes being killed.
+//!
+//! State       what may be had is the least of: the file system's free blocks; for files in memory a share of the memory that is
+//!             available, and what each limit of a control group above this process leaves.
+
+use rustix::fs::{StatVfs, fstatfs, fstatvfs};
+use std::fs::read_to_string;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// What the kernel calls the file systems whose files are memory.
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
+/// Bytes that a file can be given beside those it has.
+pub(crate) fn room_bytes(file: impl AsFd) -> u64 {
+    let of_files = fstatvfs(&file).map_or(u64::MAX, |free: StatVfs| {
+        // ramfs and files of memory alone have no size.
+        if free.f_blocks == 0 { u64::MAX } else { free.f_bavail.saturating_mul(free.f_frsize) }
+    });
+    if !is_in_memory(&file) {
+        return of_files;
+    }
+    // A tenth stays for everybody else.
+    let memory = memory_available_bytes().map_or(u64::MAX, |bytes| bytes / 10 * 9);
+    of_files.min(memory).min(left_by_groups(Path::new("/sys/fs/cgroup"), &own_groups()))
+}
+
+/// Are its blocks pages of memory?
+pub(crate) fn is_in_memory(file: impl AsFd) -> bool {
+    fstatfs(file).is_ok_and(|fs| [TMPFS, RAMFS].contains(&(fs.f_type as u64)))
+}
+
+fn memory_available_bytes() -> Option<u64> {
+    let text = read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+fn own_groups() -> String {
+    read_to_string("/proc/self/cgroup").unwrap_or_default()
+}
+
+/// The least that a limit leaves, of the groups in `/proc/self/cgroup` and those above them; both versions' files.
+fn left_by_groups(root: &Path, groups: &str) -> u64 {
+    let mut least = u64::MAX;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, limit, usage, cache) = match controllers {
+            "" => (root.to_path_buf(), "memory.max", "memory.current", "inactive_file"),
+            list if list.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            }
+            _ => continue,
+        };
+        let mut group = root.join(path.trim_start_matches('/'));
+        loop {
+            least = least.min(left_in(&group, limit, usage, cache).unwrap_or(u64::MAX));
+            if group == root || !group.pop() {
+                break;
+            }
+        }
+    }
+    least
+}
+
+/// What one group's limit leaves; the page cache that nobody uses can be given up for it.
+fn left_in(group: &Path, limit: &str, usage: &str, cache: &str) -> Option<u64> {
+    let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (limit, usage) = (number(limit)?, number(usage)?);
+    let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let cache =
+        stat.lines().find_map(|line| line.strip_prefix(cache)?.strip_prefix(' ')?.parse::<u64>().ok());
+    Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
+}
+
+/// Where a path's file would be.
+pub(crate) fn folder_of(path: &Path) -> PathBuf {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    above.unwrap_or(Path::new(".")).to_path_buf()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_least_limit_of_all_groups_above_counts() {
+        let root = std::env::temp_dir().join(format!("heddle-room-{}", std::process::id()));
+        let put = |group: &str, name: &str, text: &str| {
+            let dir = root.join(group);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(name), text).unwrap();
+        };
+        put("a/b", "memory.max", "max\n");
+        put("a/b", "memory.current", "5\n");
+        put("a", "memory.max", "1000\n");
+        put("a", "memory.current", "300\n");
+        put("a", "memory.stat", "anon 7\ninactive_file 100\n");
+        assert_eq!(left_by_groups(&root, "0::/a/b\n"), 800);
+        assert_eq!(left_by_groups(&root, "0::/elsewhere\n"), u64::MAX);
+        put("memory/c", "memory.limit_in_bytes", "600\n");
+        put("memory/c", "memory.usage_in_bytes", "700\n");
+        assert_eq!(left_by_groups(&root, "5:cpu:/c\n4:memory:/c\n"), 0);
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn memory_that_the_machine_lacks_is_no_room() {
+        let file = rustix::fs::memfd_create("room", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let room = room_bytes(&file);
+        assert!(room > 0 && room < 1 << 50, "{room}");
+    }
+}

@@ -1,0 +1,251 @@
+//! A file or device that is held and not yet a region: what it holds is looked at before a byte of it is changed.
+//!
+//! Invariants  I1  it is locked as a region is (see `open`), so what was looked at is what is changed.
+//!             I2  a file that was made here gets its name when it has its blocks; before, a failure or a kill leaves nothing of it.
+//!             I3  a symbolic link is followed only to a device: a file behind one was not named by the caller.
+
+use crate::error::{Error, Result};
+use crate::open::{self, OpenOptions, system};
+use crate::region::Region;
+use crate::room::folder_of;
+use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Taken {
+    /// `None`: it was handed on.
+    file: Option<OwnedFd>,
+    stat: Stat,
+    path: PathBuf,
+    state: State,
+}
+
+/// Whether it was made here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Existing,
+    /// Made, and without a name until it is kept: a process that is killed leaves nothing.
+    Nameless,
+    /// Made by name, where the file system knows no files without one.
+    Named,
+}
+
+impl Taken {
+    /// Makes the file, or holds the file or device that is there.
+    ///
+    /// Errors: [`Error::InUse`], [`Error::IsLink`], [`Error::System`].
+    pub fn new(path: impl AsRef<Path>) -> Result<Taken> {
+        let path = path.as_ref();
+        let how = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let (file, state) = match open_existing(path, how)? {
+            Some(file) => (file, State::Existing),
+            None => make(path, how)?,
+        };
+        let stat = open::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
+        let taken = |stat| Taken { file: Some(file), stat, path: path.into(), state };
+        match stat {
+            Ok(stat) => Ok(taken(stat)),
+            Err(error) => {
+                if state == State::Named {
+                    let _ = fs::unlink(path);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn file(&self) -> &OwnedFd {
+        self.file.as_ref().expect("it is handed on by value")
+    }
+
+    /// What the kernel says of it.
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// It was made here.
+    pub fn is_new(&self) -> bool {
+        self.state != State::Existing
+    }
+
+    /// Gives a new file its name, durably: nobody may have taken that meanwhile.
+    fn keep(&mut self) -> Result<()> {
+        if self.state == State::Nameless {
+            let from = format!("/proc/self/fd/{}", self.file().as_raw_fd());
+            match fs::linkat(CWD, from, CWD, &self.path, AtFlags::SYMLINK_FOLLOW) {
+                Err(Errno::EXIST) => return Err(Error::Exists { path: self.path.clone() }),
+                linked => linked.map_err(system("create", &self.path))?,
+            }
+        }
+        if self.is_new() {
+            self.state = State::Existing;
+            open::sync_directory_of(&self.path)?;
+        }
+        Ok(())
+    }
+
+    /// A file, not a device.
+    pub fn is_file(&self) -> bool {
+        open::is_regular(&self.stat)
+    }
+
+    /// Its bytes, or the device's.
+    ///
+    /// Errors: [`Error::NotMappable`], [`Error::System`].
+    pub fn len_bytes(&self) -> Result<u64> {
+        open::size_of_media(self.file(), &self.stat, &self.path)
+    }
+
+    /// What it holds.
+    ///
+    /// Errors: as [`Taken::len_bytes`], and those of a mapping.
+    pub fn content(&self) -> Result<heddle_media::Content> {
+        let len_bytes = self.len_bytes()?;
+        if let Some(region) = self.mapped(true)? {
+            return Ok(heddle_media::look(len_bytes, &|at, into| region.read(crate::Pos(at), into)));
+        }
+        Ok(content_of(&self.as_file()?, len_bytes))
+    }
+
+    /// Is all of a file zeros?
+    ///
+    /// Errors: [`Error::System`].
+    pub fn is_zero(&self) -> Result<bool> {
+        let (file, len_bytes) = (self.as_file()?, self.len_bytes()?);
+        let mut piece = vec![0; 1 << 20];
+        for at in (0..len_bytes).step_by(piece.len()) {
+            let here = (len_bytes - at).min(piece.len() as u64) as usize;
+            let read = file.read_exact_at(&mut piece[..here], at);
+            read.map_err(|error| {
+                system("read", &self.path)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            })?;
+            if piece[..here].iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the marks of what it holds away, durably.
+    ///
+    /// Errors: [`Error::System`], [`Error::NotDurable`].
+    pub fn wipe(&self, content: &heddle_media::Content) -> Result<()> {
+        if let Some(region) = self.mapped(false)? {
+            let done: Result<()> = heddle_media::wipe(content, |at, zeros| {
+                region.nt_write(crate::Pos(at), zeros);
+                Ok(())
+            });
+            // PERSIST: what was there is gone before anything is made.
+            region.fence();
+            return done.and_then(|()| region.failed().map_or(Ok(()), Err));
+        }
+        let file = self.as_file()?;
+        let failed = |error: std::io::Error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            system("write", &self.path)(errno)
+        };
+        heddle_media::wipe(content, |at, zeros| file.write_all_at(zeros, at)).map_err(failed)?;
+        file.sync_all().map_err(failed)
+    }
+
+    fn as_file(&self) -> Result<File> {
+        let file = rustix::io::fcntl_dupfd_cloexec(self.file(), 0);
+        file.map(File::from).map_err(system("open again", &self.path))
+    }
+
+    /// A character device can be mapped only.
+    fn mapped(&self, read_only: bool) -> Result<Option<Region>> {
+        if FileType::from_raw_mode(self.stat.st_mode) != FileType::CharacterDevice {
+            return Ok(None);
+        }
+        let len_bytes = self.len_bytes()?;
+        let file = self.as_file()?.into();
+        Region::attach(file, Some(&self.path), len_bytes, read_only).map(Some)
+    }
+
+    /// As [`Region::create`] does it, whatever it holds.
+    ///
+    /// Errors: those of that.
+    pub fn create(mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+        let len_bytes = open::whole_blocks(&self.path, len_bytes)?;
+        let len_bytes = open::fill(self.file(), &self.stat, &self.path, len_bytes, options)?;
+        let region = open::map(self.as_file()?.into(), &self.path, len_bytes, options)?;
+        self.keep()?;
+        Ok(region)
+    }
+
+    /// As [`Region::open`] does it, for writing.
+    ///
+    /// Errors: those of that.
+    pub fn open(self, options: &OpenOptions<'_>) -> Result<Region> {
+        let len_bytes = open::whole_blocks(&self.path, self.len_bytes()?)?;
+        if self.is_file() {
+            open::reserve_all(self.file(), &self.path, len_bytes, false, options.progress)?;
+        }
+        open::map(self.as_file()?.into(), &self.path, len_bytes, options)
+    }
+
+    /// The file itself, which stays, and keeps its lock for as long as it is open.
+    ///
+    /// Errors: [`Error::Exists`], [`Error::System`].
+    pub fn into_file(mut self) -> Result<File> {
+        self.keep()?;
+        Ok(self.file.take().expect("it is handed on by value").into())
+    }
+}
+
+impl AsFd for Taken {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file().as_fd()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.state == State::Named {
+            let _ = fs::unlink(&self.path);
+        }
+    }
+}
+
+/// What a file or device holds that can be read.
+pub(crate) fn content_of(file: &File, len_bytes: u64) -> heddle_media::Content {
+    heddle_media::look(len_bytes, &|at, into| {
+        // What cannot be read says nothing.
+        let _ = file.read_exact_at(into, at);
+    })
+}
+
+/// What has that name, if anything.
+fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
+    match fs::openat(CWD, path, how | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(file) => Ok(Some(file)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::LOOP) => {
+            let file = fs::openat(CWD, path, how, Mode::empty()).map_err(system("open", path))?;
+            let stat = fs::fstat(&file).map_err(system("examine", path))?;
+            match open::is_regular(&stat) {
+                true => Err(Error::IsLink {
+                    path: path.into(),
+                    to: path.canonicalize().unwrap_or_else(|_| path.into()),
+                }),
+                false => Ok(Some(file)),
+            }
+        }
+        Err(errno) => Err(system("open", path)(errno)),
+    }
+}
+
+fn make(path: &Path, how: OFlags) -> Result<(OwnedFd, State)> {
+    let mode = Mode::from_raw_mode(0o600);
+    if let Ok(file) = fs::openat(CWD, folder_of(path), how | OFlags::TMPFILE, mode) {
+        return Ok((file, State::Nameless));
+    }
+    let made = fs::openat(CWD, path, how | OFlags::CREATE | OFlags::EXCL, mode);
+    made.map(|file| (file, State::Named)).map_err(system("create", path))
+}
