@@ -1,13 +1,10 @@
 //! A [`FileSystem`] behind the kernel's requests: what they have in common.
 //!
-//! Invariants  A1  after a panic of the engine it is not called again: a broken invariant gives no answers.
 //! Places in a directory are the engine's cookies plus 2; 0 is before `.`, 1 before `..`, 2 before the first entry.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
@@ -16,8 +13,9 @@ use heddle_vfs::{
 };
 
 use crate::convert::{errno, file_attr};
-use crate::handles::{Handles, Open};
-use crate::modes::{Asked, Marks, Modes};
+use crate::handles::{Handles, Marks, Open};
+use crate::modes::{Asked, Modes};
+use crate::pages::Pages;
 use crate::session::Shared;
 
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
@@ -27,11 +25,11 @@ pub(crate) struct Adapter {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) handles: Handles,
     pub(crate) modes: Modes,
+    pub(crate) pages: Pages,
     pub(crate) shared: Arc<Shared>,
     /// Who shows as owner of everything, whoever is.
     pub(crate) owner: ShownOwner,
     ttl: Duration,
-    broken: AtomicBool,
 }
 
 /// Owner and group that all files show; new files are stored with them.
@@ -55,7 +53,8 @@ impl Adapter {
         shared: Arc<Shared>,
     ) -> Adapter {
         let (handles, modes) = (Handles::default(), Modes::default());
-        Adapter { fs, handles, modes, shared, owner, ttl, broken: AtomicBool::new(false) }
+        let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
+        Adapter { fs, handles, modes, pages, shared, owner, ttl }
     }
 
     /// What the kernel is told of a file, and for how long it may believe it.
@@ -67,21 +66,9 @@ impl Adapter {
         (ttl, told)
     }
 
-    /// A1. An answer that cannot be given is an [`Error::Io`].
+    /// An answer that cannot be given is an [`Error::Io`].
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let failed = || Error::Io("the engine panicked; the mount is out of service".into());
-        // ORDERING: Relaxed: a flag alone, nothing is read behind it; a late sight of it costs one more call.
-        if self.broken.load(Ordering::Relaxed) {
-            return Err(failed());
-        }
-        if self.shared.is_shut_down() {
-            return Err(Error::Io("the file system was shut down".into()));
-        }
-        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-            // ORDERING: Relaxed, as above.
-            self.broken.store(true, Ordering::Relaxed);
-            Err(failed())
-        })
+        self.shared.guarded(work)
     }
 
     pub(crate) fn with_handle<T>(
@@ -116,7 +103,8 @@ impl Adapter {
     }
 
     pub(crate) fn give_back(&self, open: Open) {
-        self.modes.closes(&*self.fs, &open.marks, &open.handle);
+        self.pages.closes(&open);
+        self.modes.closes(&open.handle);
         self.fs.release(open.handle);
     }
 

@@ -2,18 +2,19 @@
 //!
 //! State       slots in segments that are added and never moved or freed: segment k has 64 * 2^k slots.
 //!             A slot has a lock of its own; the list of free slots has one that only open and release take.
+//!             Beside its lock a slot says which inode its file is of, so that those of one inode are found without locks.
 //! Invariants  H1  a number is `generation << 32 | slot`. The generation counts a slot's uses: a number that the kernel
 //!                 did not get from us, or has given back, finds no file.
 //!             H2  a file leaves its slot under the slot's write lock, so no call is using it.
+//!             H3  a slot says its inode before anyone can have the file's number.
 //! Lock order  a slot's lock is not held while the list's is taken.
 //!
 //! A request takes one uncontended read lock here: requests on different descriptors share no line.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-use heddle_vfs::{Error, Handle, Result};
-
-use crate::modes::Marks;
+use heddle_vfs::{Error, Handle, Ino, Result};
 
 const FIRST_SLOTS: u32 = 64;
 const SEGMENTS: usize = 20;
@@ -33,12 +34,22 @@ struct Free {
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Slot(RwLock<Entry>);
+struct Slot {
+    entry: RwLock<Entry>,
+    ino: AtomicU64,
+}
 
 #[derive(Default)]
 struct Entry {
     generation: u32,
     open: Option<Open>,
+}
+
+/// What one descriptor has shown.
+#[derive(Default)]
+pub(crate) struct Marks {
+    /// The kernel has read a page through it.
+    pub(crate) maps: AtomicBool,
 }
 
 /// An open file, and what is known of its descriptor.
@@ -51,7 +62,9 @@ impl Handles {
     /// Keeps a file; its number. A file that finds no room comes back.
     pub(crate) fn insert(&self, handle: Handle) -> std::result::Result<u64, Handle> {
         let Some(index) = self.free_slot() else { return Err(handle) };
-        let mut entry = self.slot_or_new(index).0.write().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.slot_or_new(index);
+        let mut entry = slot.entry.write().unwrap_or_else(PoisonError::into_inner);
+        slot.ino.store(handle.ino.0, SeqCst);
         entry.open = Some(Open { handle, marks: Marks::default() });
         Ok(u64::from(entry.generation) << 32 | u64::from(index))
     }
@@ -59,7 +72,7 @@ impl Handles {
     /// Uses a file.
     pub(crate) fn with<T>(&self, number: u64, work: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
         let slot = self.slot(number as u32).ok_or(Error::BadHandle)?;
-        let entry = slot.0.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = slot.entry.read().unwrap_or_else(PoisonError::into_inner);
         match &entry.open {
             Some(open) if entry.generation == (number >> 32) as u32 => work(open),
             _ => Err(Error::BadHandle),
@@ -69,7 +82,7 @@ impl Handles {
     /// Takes a file out.
     pub(crate) fn remove(&self, number: u64) -> Option<Open> {
         let index = number as u32;
-        let mut entry = self.slot(index)?.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entry = self.slot(index)?.entry.write().unwrap_or_else(PoisonError::into_inner);
         if entry.generation != (number >> 32) as u32 {
             return None;
         }
@@ -82,8 +95,18 @@ impl Handles {
 
     /// Takes all files out.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Open> + '_ {
-        let slots = self.segments.iter().filter_map(OnceLock::get).flat_map(|segment| segment.iter());
-        slots.filter_map(|slot| slot.0.write().unwrap_or_else(PoisonError::into_inner).open.take())
+        self.slots().filter_map(|slot| slot.entry.write().unwrap_or_else(PoisonError::into_inner).open.take())
+    }
+
+    /// Waits until all calls on files of this inode that have begun are at their end. Not to be called by one of them.
+    pub(crate) fn wait_for_calls(&self, ino: Ino) {
+        for slot in self.slots().filter(|slot| slot.ino.load(SeqCst) == ino.0) {
+            drop(slot.entry.write().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.segments.iter().filter_map(OnceLock::get).flat_map(|segment| segment.iter())
     }
 
     fn free_slot(&self) -> Option<u32> {

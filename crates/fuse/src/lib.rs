@@ -18,7 +18,8 @@
 //! **Mappings** are the exception. Private ones (programs being executed, shared libraries) just work. Shared ones work
 //! through the page cache, negotiated with `FUSE_DIRECT_IO_ALLOW_MMAP`: what they write reaches the engine at `msync`,
 //! `munmap` or the kernel's leisure, page by page, and is not atomic. Reads and writes through the mount see it, because
-//! the kernel writes dirty pages back before and drops clean ones after them.
+//! the kernel writes dirty pages back before and drops clean ones after them. A page that comes back whole is compared with
+//! what the kernel was given of it, where a call went around it meanwhile: what such a call wrote stays.
 //!
 //! **Permissions** are checked twice: by the kernel (`default_permissions`) and by the engine. A FUSE request carries a
 //! user and a group but no supplementary groups. When the engine refuses a caller who is not root, they are read from
@@ -46,6 +47,7 @@ mod error;
 mod handles;
 mod modes;
 mod mounts;
+mod pages;
 mod requests;
 mod session;
 mod xattrs;

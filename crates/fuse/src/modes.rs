@@ -1,11 +1,10 @@
-//! Who changes a file, and who has it mapped: what decides about the kernel's own copies of attributes and bytes.
+//! Who changes a file: what decides about the kernel's own copies of attributes. (Of bytes: `pages`.)
 //!
 //! State       counts of descriptors open for writing, by a hash of the inode; a descriptor counts until it is closed for good
 //!             (the kernel keeps it open for as long as it is mapped, duplicated, inherited). Two inodes that share a count
 //!             cost round trips, nothing else.
 //! Invariants  M1  while an inode is open for writing, no attribute of it is given to the kernel to keep, nor afterwards one that was
 //!                 asked for before; what the kernel was given before, or is on its way to it, is dropped when it opens.
-//!             M2  the engine has been told of a kernel page before that page is read.
 //!
 //! Why M1      of two answers that are under way at once the kernel keeps the one that comes first, and hands the other to its
 //!             caller without keeping it. If the second is the newer, its caller has seen a size that the next stat(2), answered
@@ -19,21 +18,34 @@
 //! owner, so only mappings ask so. Private ones (programs, libraries) cannot be told from shared ones.
 //! Source      protocol review M1; fuse-and-bypass 5.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use heddle_vfs::{FileSystem, Handle, Ino};
+use heddle_vfs::{Handle, Ino};
 
 /// Counts: so many that a few hundred files open for writing leave nearly all others their own.
 const COUNTS: usize = 8192;
 
-/// What one descriptor has shown.
-#[derive(Default)]
-pub(crate) struct Marks {
-    maps: AtomicBool,
+/// Counts of something by inode.
+pub(crate) struct Counts(Box<[AtomicU32]>);
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts((0..COUNTS).map(|_| AtomicU32::new(0)).collect())
+    }
 }
 
+impl Counts {
+    /// That of this inode, and of others with its hash.
+    pub(crate) fn of(&self, ino: Ino) -> &AtomicU32 {
+        // The top bits of a product by an odd constant: neighbouring inodes go apart.
+        let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
+        &self.0[hash as usize]
+    }
+}
+
+#[derive(Default)]
 pub(crate) struct Modes {
-    writers: Box<[AtomicU32]>,
+    writers: Counts,
     /// Descriptors open for writing that were closed for good.
     closings: AtomicU64,
 }
@@ -44,13 +56,6 @@ pub(crate) struct Asked {
     closings: u64,
 }
 
-impl Default for Modes {
-    fn default() -> Modes {
-        let writers = (0..COUNTS).map(|_| AtomicU32::new(0)).collect();
-        Modes { writers, closings: AtomicU64::new(0) }
-    }
-}
-
 impl Modes {
     /// To be called before the engine is asked for an attribute.
     pub(crate) fn asked(&self) -> Asked {
@@ -59,39 +64,23 @@ impl Modes {
 
     /// May the kernel keep attributes of this inode that the engine gave since `asked`?
     pub(crate) fn may_be_kept(&self, ino: Ino, asked: Asked) -> bool {
-        self.count(ino).load(SeqCst) == 0 && self.closings.load(SeqCst) == asked.closings
+        self.writers.of(ino).load(SeqCst) == 0 && self.closings.load(SeqCst) == asked.closings
     }
 
     /// A descriptor of this file opens; true if what the kernel has of it must be dropped then, before anyone hears of the descriptor.
     pub(crate) fn opens(&self, handle: &Handle) -> bool {
         if handle.flags.write {
-            self.count(handle.ino).fetch_add(1, SeqCst);
+            self.writers.of(handle.ino).fetch_add(1, SeqCst);
         }
         handle.flags.write
     }
 
-    /// The kernel is about to fill a page through this descriptor (M2).
-    pub(crate) fn note_mapped(&self, fs: &dyn FileSystem, marks: &Marks, handle: &Handle) {
-        if !marks.maps.load(SeqCst) && !marks.maps.swap(true, SeqCst) {
-            fs.note_kernel_pages(handle, true);
-        }
-    }
-
     /// This descriptor is closed for good.
-    pub(crate) fn closes(&self, fs: &dyn FileSystem, marks: &Marks, handle: &Handle) {
-        if marks.maps.load(SeqCst) {
-            fs.note_kernel_pages(handle, false);
-        }
+    pub(crate) fn closes(&self, handle: &Handle) {
         if handle.flags.write {
             self.closings.fetch_add(1, SeqCst);
-            self.count(handle.ino).fetch_sub(1, SeqCst);
+            self.writers.of(handle.ino).fetch_sub(1, SeqCst);
         }
-    }
-
-    fn count(&self, ino: Ino) -> &AtomicU32 {
-        // The top bits of a product by an odd constant: neighbouring inodes go apart.
-        let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - COUNTS.ilog2());
-        &self.writers[hash as usize]
     }
 }
 
@@ -99,7 +88,6 @@ impl Modes {
 mod tests {
     use super::*;
     use heddle_vfs::OpenFlags;
-    use heddle_vfs::model::ModelFs;
 
     fn handle(flags: OpenFlags) -> Handle {
         Handle { ino: Ino(7), flags, token: 0 }
@@ -107,28 +95,28 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_a_file_that_is_open_for_writing() {
-        let (modes, fs) = (Modes::default(), ModelFs::new());
+        let modes = Modes::default();
         let may_be_kept = || modes.may_be_kept(Ino(7), modes.asked());
         let [reader, writer, other] = [OpenFlags::READ, OpenFlags::WRITE, OpenFlags::READ_WRITE].map(handle);
         assert!(!modes.opens(&reader) && may_be_kept());
         assert!(modes.opens(&writer) && !may_be_kept());
         assert!(modes.opens(&other) && !may_be_kept());
-        modes.closes(&fs, &Marks::default(), &writer);
+        modes.closes(&writer);
         assert!(!may_be_kept());
-        modes.closes(&fs, &Marks::default(), &other);
+        modes.closes(&other);
         assert!(may_be_kept());
-        modes.closes(&fs, &Marks::default(), &reader);
+        modes.closes(&reader);
         assert!(may_be_kept());
     }
 
     #[test]
     fn what_was_asked_for_before_a_writer_closed_is_not_kept() {
-        let (modes, fs) = (Modes::default(), ModelFs::new());
+        let modes = Modes::default();
         let before_it_opened = modes.asked();
         let writer = handle(OpenFlags::WRITE);
         modes.opens(&writer);
         let while_it_was_open = modes.asked();
-        modes.closes(&fs, &Marks::default(), &writer);
+        modes.closes(&writer);
         assert!(!modes.may_be_kept(Ino(7), before_it_opened));
         assert!(!modes.may_be_kept(Ino(7), while_it_was_open));
         assert!(modes.may_be_kept(Ino(7), modes.asked()));

@@ -64,8 +64,10 @@ impl fuser::Filesystem for Adapter {
     fn destroy(&mut self) {
         let _ = self.guarded(|| {
             self.handles.drain().for_each(|open| self.give_back(open));
-            self.fs.sync()
+            Ok(())
         });
+        self.pages.end();
+        let _ = self.guarded(|| self.fs.sync());
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -311,12 +313,11 @@ impl fuser::Filesystem for Adapter {
             if buffer.len() < len {
                 buffer.resize(len, 0);
             }
-            let read = self.with_open(fh, |open| {
-                if owner.is_none() {
-                    self.modes.note_mapped(&*self.fs, &open.marks, &open.handle);
-                }
-                self.fs.read(&open.handle, offset, &mut buffer[..len])
-            });
+            // Calls have an owner, pages have none.
+            let read = match owner {
+                Some(_) => self.with_handle(fh, |handle| self.fs.read(handle, offset, &mut buffer[..len])),
+                None => self.read_pages(fh, offset, &mut buffer[..len]),
+            };
             match read {
                 Ok(read) => reply.data(&buffer[..read.min(len)]),
                 Err(error) => reply.error(errno(&error)),
@@ -341,10 +342,10 @@ impl fuser::Filesystem for Adapter {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_set_id_bits(handle.ino)?;
             }
-            let written = if flags.0 & libc::O_APPEND != 0 && !from_page_cache {
-                self.fs.append(handle, data).map(|_| data.len())?
-            } else {
-                self.fs.write(handle, offset, data)?
+            let written = match flags.0 & libc::O_APPEND != 0 {
+                _ if from_page_cache => self.write_back(handle, offset, data)?,
+                true => self.append_around(handle, data)?,
+                false => self.write_around(handle, offset, data)?,
             };
             // The kernel says so here, of the file, of this call (RWF_DSYNC) or of the mount, and sends no fsync behind it.
             if flags.0 & libc::O_DSYNC != 0 {
@@ -506,7 +507,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let done = range_op(mode)
-            .and_then(|op| self.with_handle(fh, |handle| self.fs.fallocate(handle, op, offset, length)));
+            .and_then(|op| self.with_handle(fh, |handle| self.fallocate_around(handle, op, offset, length)));
         answer_empty(done, reply);
     }
 

@@ -4,8 +4,12 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -247,15 +251,35 @@ enum Found {
 }
 
 /// What the threads that serve a mount and its owner both know.
+///
+/// Invariant: after a panic of the engine it is not called again. A broken invariant gives no answers.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     notifier: OnceLock<Notifier>,
     shut_down: AtomicBool,
+    broken: AtomicBool,
 }
 
 impl Shared {
     pub(crate) fn is_shut_down(&self) -> bool {
         self.shut_down.load(SeqCst)
+    }
+
+    /// Calls the engine, if it may be called.
+    pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> heddle_vfs::Result<T>) -> heddle_vfs::Result<T> {
+        let failed = || heddle_vfs::Error::Io("the engine panicked; the mount is out of service".into());
+        // ORDERING: Relaxed: a flag alone, nothing is read behind it; a late sight of it costs one more call.
+        if self.broken.load(Relaxed) {
+            return Err(failed());
+        }
+        if self.is_shut_down() {
+            return Err(heddle_vfs::Error::Io("the file system was shut down".into()));
+        }
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            // ORDERING: Relaxed, as above.
+            self.broken.store(true, Relaxed);
+            Err(failed())
+        })
     }
 
     pub(crate) fn shut_down(&self) {
@@ -268,5 +292,13 @@ impl Shared {
             // It fails for an inode the kernel does not know (any more): then there is nothing to forget.
             let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
         }
+    }
+
+    /// The kernel writes back and drops its pages of `len_bytes` bytes of this inode, of all behind if that is 0. It waits for threads that
+    /// serve. False if it could not.
+    pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len_bytes: u64) -> bool {
+        let Some(notifier) = self.notifier.get() else { return true };
+        // An inode that the kernel does not know has no pages, and is no error.
+        notifier.inval_inode(INodeNo(ino.0), offset as i64, len_bytes as i64).is_ok()
     }
 }

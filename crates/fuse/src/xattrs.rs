@@ -76,6 +76,10 @@ impl Adapter {
     ) -> Result<u32> {
         let len = len_bytes.min(COPY_MAX_BYTES);
         let copy = |from: &Handle, to: &Handle| {
+            if self.is_mapped(to.ino) {
+                // The kernel drops its pages around the target, with what was stored to them. It copies by writes instead.
+                return Err(Error::NotSupported("copies into a file that is mapped"));
+            }
             if request.uid() != 0 {
                 self.drop_set_id_bits(to.ino)?;
             }

@@ -1,0 +1,265 @@
+//! Files of which the kernel keeps pages for a mapping: calls that go around those pages, and pages that come back.
+//!
+//! Why         A direct write drops the kernel's pages, is carried out, and drops them once more. A page that the kernel reads between the
+//!             two holds the old bytes. If a mapping then stores to it, it comes back whole, and the old bytes with it.
+//!             So what comes back is compared with what the kernel was given, and the bytes that differ are written.
+//! State       per mapped file, the `Base` of each page that a call went around: what the kernel's page held before that call, but for
+//!             stores. A page without one holds the engine's bytes, but for stores: nothing is remembered of it.
+//! Invariants  P1  a file is noted, and all calls on it that began before have ended, before a page of it is read for the kernel.
+//!             P2  a call that changes a noted file captures bases first, and holds the file's lock until the engine has ended it.
+//!             P3  the base of a page goes when the kernel reads the page again, when the page comes back and takes nothing away, or
+//!                 when the kernel has dropped it.
+//!             P4  a file is noted for as long as a descriptor is open that a page was read through; when the last one closes, the
+//!                 kernel drops its pages first. So another descriptor that maps the file reads again, and is seen.
+//! Lock order  a file's `ready`, then a slot of the handles, then its `held`; `files` last. None of them is held while the kernel is told
+//!             to drop pages: it writes them back first, to threads that take these locks.
+
+mod held;
+mod keeper;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fuser::FileHandle;
+use heddle_vfs::{Cred, FileSystem, Handle, Ino, OpenFlags, RangeOp, Result};
+
+use crate::adapter::Adapter;
+use crate::handles::Open;
+use crate::modes::Counts;
+use crate::session::Shared;
+use held::FilePages;
+use keeper::{Job, Keeper};
+
+const PAGE_BYTES: u64 = 4096;
+
+/// All mapped files of a mount.
+pub(crate) struct Pages {
+    known: Arc<Known>,
+    keeper: Keeper,
+}
+
+/// What the threads that serve and the one that tidies up both know.
+struct Known {
+    fs: Arc<dyn FileSystem>,
+    shared: Arc<Shared>,
+    /// Noted files by a hash of the inode: all that a call on another file looks at.
+    noted: Counts,
+    files: Mutex<HashMap<Ino, Noted>>,
+    /// Bases captured since the kernel was last made to drop pages.
+    captured: AtomicUsize,
+}
+
+struct Noted {
+    pages: Arc<FilePages>,
+    /// Open descriptors that a page was read through.
+    descriptors: usize,
+    /// Descriptors there ever were.
+    ever: u64,
+}
+
+impl Pages {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, shared: Arc<Shared>) -> Pages {
+        let (noted, files, captured) = (Counts::default(), Mutex::default(), AtomicUsize::new(0));
+        let known = Arc::new(Known { fs, shared, noted, files, captured });
+        Pages { keeper: Keeper::new(Arc::clone(&known)), known }
+    }
+
+    /// This descriptor is closed for good.
+    pub(crate) fn closes(&self, open: &Open) {
+        if open.marks.maps.load(SeqCst) {
+            self.closes_one_of(open.handle.ino);
+        }
+    }
+
+    fn closes_one_of(&self, ino: Ino) {
+        if self.known.leave(ino) && !self.keeper.tell(Job::Unmapped(ino)) {
+            self.known.forget_unmapped(ino, u64::MAX);
+        }
+    }
+
+    /// No thread of this uses the engine any more.
+    pub(crate) fn end(&self) {
+        self.keeper.end();
+        for (_, noted) in self.known.files().drain() {
+            self.known.forget(&noted);
+        }
+    }
+
+    fn count(&self, captured: usize) {
+        if captured > 0 && keeper::is_due(self.known.captured.fetch_add(captured, SeqCst), captured) {
+            self.keeper.tell(Job::Tidy);
+        }
+    }
+}
+
+impl Known {
+    /// The pages of a noted file. For others this is a look at a word that nobody writes to.
+    fn of(&self, ino: Ino) -> Option<Arc<FilePages>> {
+        if self.noted.of(ino).load(SeqCst) == 0 {
+            return None;
+        }
+        self.files().get(&ino).map(|noted| Arc::clone(&noted.pages))
+    }
+
+    /// Notes one descriptor more of a file.
+    fn note(&self, ino: Ino) -> Result<Arc<FilePages>> {
+        let count = |noted: &mut Noted| {
+            noted.descriptors += 1;
+            noted.ever += 1;
+            Arc::clone(&noted.pages)
+        };
+        if let Some(noted) = self.files().get_mut(&ino) {
+            return Ok(count(noted));
+        }
+        let handle = self.fs.open(&Cred::root(), ino, OpenFlags::READ)?;
+        self.fs.note_kernel_pages(&handle, true);
+        let mut fresh = Some(Noted { pages: Arc::new(FilePages::new(handle)), descriptors: 0, ever: 0 });
+        let pages = count(self.files().entry(ino).or_insert_with(|| {
+            self.noted.of(ino).fetch_add(1, SeqCst);
+            fresh.take().expect("it is made above")
+        }));
+        fresh.iter().for_each(|unused| self.forget(unused));
+        Ok(pages)
+    }
+
+    /// One descriptor less; true if it was the last.
+    fn leave(&self, ino: Ino) -> bool {
+        self.files().get_mut(&ino).is_some_and(|noted| {
+            noted.descriptors -= 1;
+            noted.descriptors == 0
+        })
+    }
+
+    /// How many descriptors a file without any ever had.
+    fn unmapped(&self, ino: Ino) -> Option<u64> {
+        self.files().get(&ino).filter(|noted| noted.descriptors == 0).map(|noted| noted.ever)
+    }
+
+    /// The kernel has no page of a file that had so many descriptors, or fewer.
+    fn forget_unmapped(&self, ino: Ino, ever: u64) {
+        let mut files = self.files();
+        if files.get(&ino).is_some_and(|noted| noted.descriptors == 0 && noted.ever <= ever) {
+            let noted = files.remove(&ino);
+            self.noted.of(ino).fetch_sub(1, SeqCst);
+            drop(files);
+            noted.iter().for_each(|noted| self.forget(noted));
+        }
+    }
+
+    fn forget(&self, noted: &Noted) {
+        // An engine that may not be called any more finds by itself what was open.
+        let _ = self.shared.guarded(|| {
+            if let Some(handle) = noted.pages.end() {
+                self.fs.note_kernel_pages(&handle, false);
+                self.fs.release(handle);
+            }
+            Ok(())
+        });
+    }
+
+    /// Makes the kernel drop pages that something is remembered of; false if something must stay.
+    fn tidy(&self) -> bool {
+        self.captured.store(0, SeqCst);
+        let files: Vec<_> =
+            self.files().iter().map(|(ino, noted)| (*ino, Arc::clone(&noted.pages))).collect();
+        let mut all = true;
+        for (ino, pages) in files {
+            for stale in pages.stale() {
+                let Range { start, end } = stale.pages;
+                let dropped = self.shared.drop_pages(ino, start * PAGE_BYTES, (end - start) * PAGE_BYTES);
+                if dropped {
+                    pages.dropped(&stale);
+                }
+                all &= dropped;
+            }
+        }
+        all
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<Ino, Noted>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Adapter {
+    /// Reads for a page of the kernel's.
+    pub(crate) fn read_pages(&self, fh: FileHandle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if !self.with_open(fh, |open| Ok(open.marks.maps.load(SeqCst)))? {
+            self.note_mapped(fh)?;
+        }
+        self.with_handle(fh, |handle| match self.pages.known.of(handle.ino) {
+            Some(pages) => pages.read(&*self.fs, handle, offset, buf),
+            None => self.fs.read(handle, offset, buf),
+        })
+    }
+
+    /// P1.
+    fn note_mapped(&self, fh: FileHandle) -> Result<()> {
+        let ino = self.with_handle(fh, |handle| Ok(handle.ino))?;
+        let pages = self.guarded(|| self.pages.known.note(ino))?;
+        pages.once(|| self.handles.wait_for_calls(ino));
+        let marked = self.with_open(fh, |open| Ok(!open.marks.maps.swap(true, SeqCst)));
+        if marked != Ok(true) {
+            self.pages.closes_one_of(ino);
+        }
+        marked.map(drop)
+    }
+
+    /// A page of the kernel's comes back.
+    pub(crate) fn write_back(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        match self.pages.known.of(handle.ino) {
+            Some(pages) => pages.write_back(&*self.fs, handle, offset, data),
+            None => self.fs.write(handle, offset, data),
+        }
+    }
+
+    /// Writes around the kernel's pages.
+    pub(crate) fn write_around(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        let len = data.len() as u64;
+        let range = || Ok(offset..offset.saturating_add(len));
+        self.around(handle, range, || self.fs.write(handle, offset, data))
+    }
+
+    /// Appends around the kernel's pages.
+    pub(crate) fn append_around(&self, handle: &Handle, data: &[u8]) -> Result<usize> {
+        let range = || {
+            let end = self.fs.getattr(handle.ino)?.size_bytes;
+            Ok(end..end.saturating_add(data.len() as u64))
+        };
+        self.around(handle, range, || self.fs.append(handle, data).map(|_| data.len()))
+    }
+
+    /// Allocates, punches, zeroes around the kernel's pages.
+    pub(crate) fn fallocate_around(
+        &self,
+        handle: &Handle,
+        op: RangeOp,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        let range = || match op {
+            RangeOp::Allocate { .. } => Ok(0..0),
+            _ => Ok(offset..offset.saturating_add(len_bytes)),
+        };
+        self.around(handle, range, || self.fs.fallocate(handle, op, offset, len_bytes))
+    }
+
+    /// Does the kernel keep pages of this file?
+    pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
+        self.pages.known.of(ino).is_some()
+    }
+
+    fn around<T>(
+        &self,
+        handle: &Handle,
+        range: impl FnOnce() -> Result<Range<u64>>,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(pages) = self.pages.known.of(handle.ino) else { return call() };
+        let (result, captured) = pages.around(&*self.fs, range, call);
+        self.pages.count(captured);
+        result
+    }
+}

@@ -1,0 +1,97 @@
+//! A thread that makes the kernel drop pages: of what is remembered every now and then, of a file when its last mapped descriptor closes.
+//!
+//! It starts with the first job. The kernel writes dirty pages back before it drops them and waits for that, so no thread that serves may
+//! ask for it. Where the thread cannot be started, or the kernel refuses, more is remembered for longer.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use heddle_vfs::Ino;
+
+use super::Known;
+
+/// How often it looks while something is remembered.
+const ROUND: Duration = Duration::from_millis(200);
+
+/// So many bases (16 MiB) are tidied away at once.
+const BASES_MANY: usize = 4096;
+
+pub(super) enum Job {
+    /// Something is remembered, or much.
+    Tidy,
+    /// The last mapped descriptor of a file has closed.
+    Unmapped(Ino),
+}
+
+/// See the module.
+pub(super) struct Keeper {
+    known: Arc<Known>,
+    thread: Mutex<Option<Thread>>,
+}
+
+struct Thread {
+    jobs: Sender<Job>,
+    runs: JoinHandle<()>,
+}
+
+/// Do so many bases more wake the thread?
+pub(super) fn is_due(before: usize, added: usize) -> bool {
+    before == 0 || before / BASES_MANY != (before + added) / BASES_MANY
+}
+
+impl Keeper {
+    pub(super) fn new(known: Arc<Known>) -> Keeper {
+        Keeper { known, thread: Mutex::default() }
+    }
+
+    /// Starts it, if it does not run; false if that cannot be.
+    pub(super) fn tell(&self, job: Job) -> bool {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let (jobs, received) = channel();
+            let known = Arc::clone(&self.known);
+            let named = std::thread::Builder::new().name("heddle-pages".into());
+            *thread = named.spawn(move || keep(&known, &received)).ok().map(|runs| Thread { jobs, runs });
+        }
+        thread.as_ref().is_some_and(|thread| thread.jobs.send(job).is_ok())
+    }
+
+    /// Ends it, its jobs done.
+    pub(super) fn end(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Thread { jobs, runs }) = thread {
+            drop(jobs);
+            let _ = runs.join();
+        }
+    }
+}
+
+fn keep(known: &Known, jobs: &Receiver<Job>) {
+    let mut tidied = Instant::now();
+    let mut some_stay = false;
+    loop {
+        let captured = known.captured.load(SeqCst);
+        let job = match captured > 0 || some_stay {
+            true if captured >= BASES_MANY => Err(RecvTimeoutError::Timeout),
+            true => jobs.recv_timeout(ROUND.saturating_sub(tidied.elapsed())),
+            false => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match job {
+            Ok(Job::Unmapped(ino)) => {
+                if let Some(ever) = known.unmapped(ino) {
+                    known.shared.drop_pages(ino, 0, 0);
+                    known.forget_unmapped(ino, ever);
+                }
+            }
+            Ok(Job::Tidy) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                some_stay = !known.tidy();
+                tidied = Instant::now();
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Shared mappings beside calls on the same pages: neither takes away what the other wrote.
+
+mod common;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Mount, mount};
+use heddle_fuse::MountOptions;
+use heddle_vfs::Time;
+use heddle_vfs::model::ModelFs;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+
+const PAGE: usize = 4096;
+
+/// A file, mapped shared and writable.
+struct Mapping {
+    at: *const AtomicU8,
+    len: usize,
+}
+
+// SAFETY: memory that all threads reach by atomic bytes alone.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn of(file: &File, len: usize) -> Mapping {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping where the kernel likes.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, 0) }.unwrap();
+        Mapping { at: at.cast(), len }
+    }
+
+    fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: mapped for as long as this lives.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+
+    fn sync(&self) {
+        // SAFETY: the whole mapping.
+        unsafe { rustix::mm::msync(self.at.cast_mut().cast(), self.len, MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference any more.
+        unsafe { rustix::mm::munmap(self.at.cast_mut().cast(), self.len) }.unwrap();
+    }
+}
+
+fn opened(path: &Path) -> File {
+    File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// A mount whose engine, once armed, stops in the next call that changes something, until `go` or for a moment.
+struct Halting {
+    mount: Mount,
+    armed: Arc<AtomicBool>,
+    reached: Mutex<Receiver<()>>,
+    go: std::sync::mpsc::Sender<()>,
+}
+
+fn halting() -> Option<Halting> {
+    let armed = Arc::new(AtomicBool::new(false));
+    let (reaches, reached) = channel();
+    let (go, goes) = channel::<()>();
+    let (halts, goes) = (armed.clone(), Mutex::new(goes));
+    let clock = move || {
+        if halts.swap(false, SeqCst) {
+            reaches.send(()).unwrap();
+            let gone = goes.lock().unwrap().recv_timeout(Duration::from_millis(500));
+            assert!(gone != Err(RecvTimeoutError::Disconnected));
+        }
+        Time(1)
+    };
+    let mount = mount(Arc::new(ModelFs::with_clock(clock)), &MountOptions::default())?;
+    Some(Halting { mount, armed, reached: Mutex::new(reached), go })
+}
+
+/// While `call` is inside the engine, one byte of `page` is stored to through a mapping; it gets through with it, or waits.
+fn store_during(halting: &Halting, mapping: &Mapping, at: usize, call: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            halting.reached.lock().unwrap().recv().unwrap();
+            mapping.bytes()[at].store(7, SeqCst);
+            // The call may have gone on by itself.
+            let _ = halting.go.send(());
+        });
+        halting.armed.store(true, SeqCst);
+        call();
+    });
+    mapping.sync();
+}
+
+#[test]
+fn a_write_is_kept_when_a_mapping_dirties_its_page_meanwhile() {
+    for mapped_before in [false, true] {
+        let Some(halting) = halting() else { return };
+        let file = opened(&halting.mount.path("file"));
+        file.write_all_at(&[3; 2 * PAGE], 0).unwrap();
+        let mapping = Mapping::of(&file, 2 * PAGE);
+        if mapped_before {
+            assert_eq!(mapping.bytes()[PAGE].load(SeqCst), 3);
+        }
+        store_during(&halting, &mapping, 100, || file.write_all_at(&[1; 8], 0).unwrap());
+        let mut bytes = [0; PAGE];
+        opened(&halting.mount.path("file")).read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(
+            bytes[..9],
+            [1, 1, 1, 1, 1, 1, 1, 1, 3],
+            "what was written; mapped before: {mapped_before}"
+        );
+        assert_eq!(bytes[100], 7, "what was stored");
+    }
+}
+
+/// Threads write their own bytes of every page, some by stores, some by calls; what is there at the end is all of it.
+#[test]
+fn stores_and_writes_to_one_page_are_all_there() {
+    const PAGES: usize = 64;
+    const THREADS: usize = 4;
+    let Some(mount) = common::model() else { return };
+    let seconds = std::env::var("HEDDLE_MAPPED_SECONDS").map_or(2, |seconds| seconds.parse().unwrap());
+    let until = Instant::now() + Duration::from_secs(seconds);
+    for round in 0_u32.. {
+        if Instant::now() > until {
+            break;
+        }
+        let path = mount.path(&format!("file{round}"));
+        let file = opened(&path);
+        if round % 2 == 0 {
+            file.set_len((PAGES * PAGE) as u64).unwrap();
+        } else {
+            file.write_all_at(&vec![0xee; PAGES * PAGE], 0).unwrap();
+        }
+        let mapping = Mapping::of(&file, PAGES * PAGE);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (file, mapping) = (&file, &mapping);
+                scope.spawn(move || {
+                    for page in 0..PAGES {
+                        let at = page * PAGE + thread * 8;
+                        if thread % 2 == 0 {
+                            file.write_all_at(&[thread as u8 + 1; 8], at as u64).unwrap();
+                        } else {
+                            for byte in &mapping.bytes()[at..at + 8] {
+                                byte.store(thread as u8 + 1, SeqCst);
+                            }
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| mapping.sync());
+        });
+        drop(mapping);
+        drop(file);
+        let bytes = std::fs::read(&path).unwrap();
+        for page in 0..PAGES {
+            for thread in 0..THREADS {
+                let at = page * PAGE + thread * 8;
+                let wanted = [thread as u8 + 1; 8];
+                assert_eq!(bytes[at..at + 8], wanted, "round {round}, page {page}, thread {thread}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}
