@@ -3,11 +3,14 @@
 //! State       the engine's handle, opened at the first use and once more in a forked child; the offset, which is ours until it
 //!             has to be shared with somebody who only knows the kernel's (another program, a forked child, stdio): then it is the
 //!             kernel's for ever.
+//!             Whether it appends is `append`'s.
 //! Invariants  F1  the kernel's descriptor is open for as long as calls are made here: the mount's process keeps the inode for it,
 //!                 and lets the kernel keep no attributes of a file that is open for writing.
 //!             F2  calls that use the offset hold `lock`, as the kernel's do.
 //! Lock order  `lock` of one file, nothing else.
 
+use crate::append::{Append, Words};
+use crate::args;
 use crate::attach::Attachment;
 use crate::error::errno_of;
 use crate::lock::Lock;
@@ -44,9 +47,6 @@ pub type Served<T> = Result<Result<T, Errno>, Passed>;
 /// After a panic of the engine it is not called again in this process.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Longest single call, as the kernel's.
-const CALL_BYTES_MAX: usize = 0x7fff_f000;
-
 /// What the engine gave, once for a process.
 struct Opened {
     handle: Handle,
@@ -58,7 +58,7 @@ pub struct File {
     at: &'static Attachment,
     told: Told,
     flags: OpenFlags,
-    append: AtomicBool,
+    append: Append,
     opened: AtomicPtr<Opened>,
     /// The process that opened it.
     opened_by: AtomicU32,
@@ -78,7 +78,7 @@ impl File {
             at,
             told,
             flags,
-            append: AtomicBool::new(flags.append),
+            append: Append::new(flags.append),
             opened: AtomicPtr::new(std::ptr::null_mut()),
             opened_by: AtomicU32::new(0),
             lock: Lock::new(),
@@ -88,22 +88,24 @@ impl File {
         }
     }
 
-    /// Reads at `offset`.
+    /// Reads at `offset`. What the kernel would refuse, or cut short where the buffer ends, it refuses or cuts short itself.
     ///
     /// # Safety
     /// As for read(2): `buf` is valid for writes of `len` bytes.
     #[inline]
     pub unsafe fn read_at(&self, buf: *mut u8, len: usize, offset: i64) -> Served<usize> {
-        let Ok(from) = u64::try_from(offset) else { return Ok(Err(Errno::INVAL)) };
-        if !self.flags.read {
-            return Ok(Err(Errno::BADF));
-        }
+        let Some((from, len)) = args::transfer(buf.addr(), len, offset).filter(|_| self.flags.read) else {
+            return Err(Passed::Unserved);
+        };
         if len == 0 {
             return Ok(Ok(0));
         }
-        // SAFETY: the caller's promise; `len` is cut below what a slice may have.
-        let buf = unsafe { std::slice::from_raw_parts_mut(buf, len.min(CALL_BYTES_MAX)) };
-        self.engine(|fs, handle| fs.read(handle, from, buf))
+        // SAFETY: the caller's promise; `len` is at most what a slice may have.
+        let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
+        match self.engine(|fs, handle| fs.read(handle, from, buf))? {
+            Err(Errno::FAULT) => Err(Passed::Unserved),
+            done => Ok(done),
+        }
     }
 
     /// Writes at `offset`, or at the end where the descriptor says so; gives what was written and where it ends.
@@ -119,23 +121,22 @@ impl File {
         offset: i64,
         at_end: bool,
     ) -> Served<(usize, u64)> {
-        let Ok(to) = u64::try_from(offset) else { return Ok(Err(Errno::INVAL)) };
-        if !self.flags.write {
-            return Ok(Err(Errno::BADF));
-        }
+        let Some((to, len)) = args::transfer(buf.addr(), len, offset).filter(|_| self.flags.write) else {
+            return Err(Passed::Unserved);
+        };
         if len == 0 {
             return Ok(Ok((0, to)));
         }
-        // SAFETY: the caller's promise; `len` is cut below what a slice may have.
-        let buf = unsafe { std::slice::from_raw_parts(buf, len.min(CALL_BYTES_MAX)) };
-        let append = at_end || self.append.load(SeqCst);
+        // SAFETY: the caller's promise; `len` is at most what a slice may have.
+        let buf = unsafe { std::slice::from_raw_parts(buf, len) };
+        let append = at_end || self.append.is_on(fd);
         let done = self.engine(|fs, handle| {
             let at = if append { fs.append(handle, buf)? } else { fs.write(handle, to, buf).map(|_| to)? };
             Ok((buf.len(), at + buf.len() as u64))
         })?;
         if let Ok((_, end)) = done {
             // Somebody mapped the file meanwhile: his pages may lack this. Made again through the mount, they do not.
-            self.unless_mapped().or_else(|_| self.write_again(fd, buf, end - buf.len() as u64))?;
+            self.unless_mapped().or_else(|_| self.write_again(fd, buf, end - buf.len() as u64, append))?;
         }
         Ok(done)
     }
@@ -152,34 +153,47 @@ impl File {
         })
     }
 
-    /// As write(2).
+    /// As write(2), or to the end, as with `RWF_APPEND`.
     ///
     /// # Safety
     /// As [`File::write_at`].
-    pub unsafe fn write(&self, fd: BorrowedFd<'_>, buf: *const u8, len: usize) -> Served<usize> {
-        self.with_offset(|offset| {
-            // SAFETY: the caller's promise.
-            let done = unsafe { self.write_at(fd, buf, len, offset as i64, false) }?;
-            Ok(done.map(|(n, end)| (n, if n == 0 { offset } else { end })))
-        })
+    pub unsafe fn write(
+        &self,
+        fd: BorrowedFd<'_>,
+        buf: *const u8,
+        len: usize,
+        at_end: bool,
+    ) -> Served<usize> {
+        let _held = self.lock.hold();
+        let kernels = self.kernel_offset.load(SeqCst);
+        if kernels && !(at_end || self.append.is_on(fd)) {
+            return Err(Passed::KernelOffset);
+        }
+        let offset = if kernels { 0 } else { self.offset.load(SeqCst) };
+        // SAFETY: the caller's promise.
+        let done = unsafe { self.write_at(fd, buf, len, offset as i64, at_end) }?;
+        Ok(done.map(|(n, end)| {
+            match n {
+                0 => {}
+                // Who shares the offset finds it behind what was appended.
+                _ if kernels => drop(rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(end))),
+                _ => self.offset.store(end, SeqCst),
+            }
+            n
+        }))
     }
 
     /// As lseek(2).
     pub fn seek(&self, offset: i64, whence: i32) -> Served<u64> {
         self.with_offset(|now| {
-            let to = match whence {
-                libc::SEEK_SET => i128::from(offset),
-                libc::SEEK_CUR => i128::from(now) + i128::from(offset),
-                libc::SEEK_END => i128::from(self.size()?) + i128::from(offset),
+            let base = match whence {
+                libc::SEEK_SET => 0,
+                libc::SEEK_CUR => now,
+                libc::SEEK_END => self.size()?,
                 libc::SEEK_DATA | libc::SEEK_HOLE => return self.seek_data(offset, whence),
                 _ => return Ok(Err(Errno::INVAL)),
             };
-            Ok(match i64::try_from(to) {
-                Ok(to) if to >= 0 => Ok((to as u64, to as u64)),
-                Ok(_) => Err(Errno::INVAL),
-                Err(_) if to < 0 => Err(Errno::INVAL),
-                Err(_) => Err(Errno::OVERFLOW),
-            })
+            Ok(args::seek_to(base, offset).map(|to| (to, to)))
         })
     }
 
@@ -201,8 +215,8 @@ impl File {
     }
 
     /// Do writes go to its end?
-    pub fn appends(&self) -> bool {
-        self.append.load(SeqCst)
+    pub fn appends(&self, fd: BorrowedFd<'_>) -> bool {
+        self.append.is_on(fd)
     }
 
     /// As fsync(2) and fdatasync(2).
@@ -217,25 +231,19 @@ impl File {
 
     /// As ftruncate(2).
     pub fn truncate(&self, len: i64) -> Served<()> {
-        let Ok(size) = u64::try_from(len) else { return Ok(Err(Errno::INVAL)) };
-        if !self.flags.write {
-            return Ok(Err(Errno::INVAL));
-        }
+        let Some(size) = u64::try_from(len).ok().filter(|_| self.flags.write) else {
+            return Err(Passed::Unserved);
+        };
         let set = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
         self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop))
     }
 
     /// As fallocate(2).
     pub fn allocate(&self, op: RangeOp, offset: i64, len: i64) -> Served<()> {
-        let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
-            return Ok(Err(Errno::INVAL));
+        let valid = offset >= 0 && len > 0 && offset.checked_add(len).is_some() && self.flags.write;
+        let (Ok(offset), Ok(len), true) = (u64::try_from(offset), u64::try_from(len), valid) else {
+            return Err(Passed::Unserved);
         };
-        if len == 0 {
-            return Ok(Err(Errno::INVAL));
-        }
-        if !self.flags.write {
-            return Ok(Err(Errno::BADF));
-        }
         self.engine(|fs, handle| fs.fallocate(handle, op, offset, len))
     }
 
@@ -269,31 +277,50 @@ impl File {
 
     /// `O_APPEND` was set or taken away with fcntl(2).
     pub fn set_append(&self, append: bool) {
-        self.append.store(append, SeqCst);
+        self.append.set(append);
     }
 
     /// From now on the kernel has the offset (it is to be shared with somebody who knows only that one).
     pub fn give_offset_away(&self, fd: BorrowedFd<'_>) {
         let _held = self.lock.hold();
         if !self.kernel_offset.load(SeqCst) {
-            // A regular file can be sought to any offset that a call has reached.
-            let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
+            self.offset_to_kernel(fd);
             self.kernel_offset.store(true, SeqCst);
         }
     }
 
-    /// Does a call of the kernel that uses its offset, with ours.
+    /// A child that knows what this process knows is to have the open file too.
+    pub fn share_with_child(&self, fd: BorrowedFd<'_>, words: &mut Words) {
+        self.give_offset_away(fd);
+        self.append.share(words);
+    }
+
+    /// A program that knows nothing of this library's is to have the open file too.
+    pub fn share_with_stranger(&self, fd: BorrowedFd<'_>) {
+        self.give_offset_away(fd);
+        self.append.ask_from_now_on();
+    }
+
+    /// Does a call of the kernel that uses its offset, with ours; one that appends finds the end where it is.
     pub fn with_kernel_offset<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce() -> T) -> T {
         let _held = self.lock.hold();
+        if self.append.is_on(fd) {
+            Told::refresh(fd);
+        }
         if self.kernel_offset.load(SeqCst) {
             return call();
         }
-        let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
+        self.offset_to_kernel(fd);
         let done = call();
         if let Ok(now) = rustix::fs::tell(fd) {
             self.offset.store(now, SeqCst);
         }
         done
+    }
+
+    fn offset_to_kernel(&self, fd: BorrowedFd<'_>) {
+        // A regular file can be sought to any offset that a call has reached.
+        let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
     }
 
     /// In a forked child: its parent's threads do not exist here, nor is its handle ours.
@@ -306,6 +333,7 @@ impl File {
 
     /// The last descriptor of this process is closed.
     pub fn close(self) {
+        self.append.close();
         let opened = self.opened.swap(std::ptr::null_mut(), SeqCst);
         if opened.is_null() || self.opened_by.load(SeqCst) != process() {
             // A parent's: it gives it back itself.
@@ -413,8 +441,14 @@ impl File {
     }
 
     /// What is written already, once more through the mount, so that the kernel drops its pages of it.
-    fn write_again(&self, fd: BorrowedFd<'_>, mut buf: &[u8], mut at: u64) -> Result<(), Passed> {
-        if self.append.load(SeqCst) {
+    fn write_again(
+        &self,
+        fd: BorrowedFd<'_>,
+        mut buf: &[u8],
+        mut at: u64,
+        append: bool,
+    ) -> Result<(), Passed> {
+        if append {
             // The mount would append it: what appends has no page of its own that could be old, but the last one's rest.
             return Ok(());
         }

@@ -13,12 +13,15 @@
 //!
 //! System calls here are made without the C library (`rustix`): the preloaded library exports the C library's own names.
 
+mod append;
+mod args;
 mod attach;
 mod error;
 mod file;
 mod lock;
 mod tell;
 
+pub use append::Words;
 pub use attach::{Attachment, Attachments, Found};
 pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served, this_is_a_child};

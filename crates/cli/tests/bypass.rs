@@ -52,15 +52,17 @@ fn sum(report: &[serde_json::Value], of: &str) -> u64 {
     report.iter().map(|line| line[of].as_u64().unwrap()).sum()
 }
 
-const TRAPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/traps.c");
+/// Where the traps are: a program for each kind.
+const TRAPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c");
 const C_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bypass/c");
 
 /// One trap: on tmpfs, on the mount and under the bypass it ends the same, and there the engine serves what it should.
 #[track_caller]
 fn trap(name: &str, served: &[&str]) {
+    let (kind, name) = name.split_once('/').unwrap_or(("traps", name));
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
-    let Some(program) = compiled(&place, TRAPS, &["-pthread", "-w"]) else { return };
+    let Some(program) = compiled(&place, &format!("{TRAPS}/{kind}.c"), &["-pthread", "-w"]) else { return };
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
     let (program, other) = (program.to_str().unwrap(), place.text("other"));
     let plain = |file: &str| Command::new(program).args([name, file, &other]).output().unwrap();
@@ -102,6 +104,22 @@ traps! {
     the_kernels_own_copies_see_the_offset_and_the_size = "copies", ["write"];
     ranges_are_copied_between_files = "ranges", ["write", "read"];
     the_limit_of_the_file_size_holds = "limits", [];
+    /// The handler's line overwrote the first bytes of the file.
+    handlers_of_signals_share_the_offset = "offsets/handlers", ["write"];
+    a_handler_on_a_stack_of_its_own_may_be_left_by_longjmp = "offsets/jumps", ["write"];
+    a_handler_may_close_while_its_thread_allocates = "offsets/closing", ["write"];
+    children_made_by_clone_share_the_offset = "offsets/children", ["write"];
+    who_gets_a_descriptor_in_a_message_shares_the_offset = "offsets/sent", ["write"];
+    duplicates_made_by_system_calls_share_the_offset = "offsets/numbers", ["write"];
+    an_append_leaves_the_offset_at_the_end = "offsets/appending", ["write"];
+    o_append_counts_for_all_who_share_the_open_file = "offsets/setting", ["write"];
+    of_two_mistakes_the_kernels_is_reported = "edges/errors", ["write"];
+    offsets_near_the_largest_are_as_the_kernel_has_them = "edges/ends", ["seek"];
+    what_fits_into_half_a_buffer_is_moved = "edges/more", ["read"];
+    the_limit_of_the_file_size_holds_for_appends_at_an_offset = "edges/limits", ["write"];
+    cutting_out_a_range_is_answered_alike_mapped_or_not = "edges/cutting", ["resize"];
+    a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];
+    a_thread_that_waits_in_the_kernel_can_be_cancelled = "edges/cancelled_in_the_kernel", ["write"];
 }
 
 #[test]
@@ -302,38 +320,6 @@ fn advice_about_reading_does_not_take_a_file_away_from_the_bypass() {
     went_well(&out);
     let mapped: u64 = report.iter().map(|line| line["passed_on"]["mapped"].as_u64().unwrap()).sum();
     assert_eq!((mapped, sum(&report, "advise"), sum(&report, "read")), (0, 8, 1), "{report:?}");
-}
-
-/// Cuts the second of three pages out, inserts an empty one; ends with the errno of the first call that fails.
-const SHIFTS: &str = "
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.fallocate64.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-def shift(mode):
-    if libc.fallocate64(fd, mode, 4096, 4096) != 0:
-        sys.exit(ctypes.get_errno())
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-os.write(fd, b'a' * 4096 + b'b' * 4096 + b'c' * 4096)
-shift(0x08)
-assert os.pread(fd, 9000, 0) == b'a' * 4096 + b'c' * 4096
-shift(0x20)
-assert os.pread(fd, 13000, 0) == b'a' * 4096 + bytes(4096) + b'c' * 4096
-";
-
-#[test]
-fn ranges_are_cut_out_and_inserted_though_the_kernels_fuse_refuses_to() {
-    let Some(_alone) = alone() else { return };
-    let place = Place::with_image("heddle");
-    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
-    let file = mounted.path("file");
-    let (out, report) = run(&place, &["python3", "-c", SHIFTS, file.to_str().unwrap()]);
-    went_well(&out);
-    assert_eq!(sum(&report, "resize"), 2);
-    let seen = fs::read(&file).unwrap();
-    assert_eq!(seen, [[b'a'; 4096], [0; 4096], [b'c'; 4096]].concat(), "the mount sees it");
-    // Should this ever pass, SHORTCOMINGS.md has a line too many.
-    let plain = Command::new("python3").args(["-c", SHIFTS]).arg(&file).status().unwrap();
-    assert_eq!(plain.code(), Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, forget_others, here};
 use crate::{barrier, report, signals};
+use heddle_bypass::Words;
 use rustix::fd::BorrowedFd;
 use std::mem::forget;
 
@@ -29,23 +30,26 @@ extern "C" fn end() {
 }
 
 /// fork(2): all of the table stands still, and no offset is ours alone any more.
-extern "C" fn before() {
+pub extern "C" fn before() {
     if let Some(busy) = Busy::enter() {
         forget(busy);
     }
     CHANGES.take();
+    let mut words = Words::default();
     each(|fd, descriptor| {
         // SAFETY: open as far as the program's own calls are in order.
-        descriptor.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(fd) });
+        descriptor.file.share_with_child(unsafe { BorrowedFd::borrow_raw(fd) }, &mut words);
     });
 }
 
-extern "C" fn after_in_parent() {
+/// fork(2), in the parent.
+pub extern "C" fn after_in_parent() {
     CHANGES.give();
-    leave();
+    here().leave();
 }
 
-extern "C" fn after_in_child() {
+/// fork(2), in the child.
+pub extern "C" fn after_in_child() {
     heddle_bypass::this_is_a_child();
     barrier::start();
     each(|_, descriptor| {
@@ -54,18 +58,10 @@ extern "C" fn after_in_child() {
     });
     forget_others();
     CHANGES.give();
-    leave();
+    here().leave();
 }
 
-fn leave() {
-    let was = here().busy.replace(false);
-    if was && here().waiting.get() != 0 {
-        signals::deliver_waiting();
-    }
-}
-
-/// A child that is made without fork(2)'s handlers, or another program in this process, is about to get the descriptors that
-/// survive exec(3).
+/// A program that knows nothing of this library's is about to get all descriptors, or those that survive exec(3).
 pub fn offsets_to_kernel(all: bool) {
     if here().is_vfork_child() {
         return;
@@ -78,7 +74,7 @@ pub fn offsets_to_kernel(all: bool) {
         let survives = rustix::io::fcntl_getfd(borrowed)
             .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC));
         if all || survives {
-            descriptor.file.give_offset_away(borrowed);
+            descriptor.file.share_with_stranger(borrowed);
         }
     });
     CHANGES.give();
@@ -88,6 +84,12 @@ pub fn offsets_to_kernel(all: bool) {
 pub extern "C" fn before_vfork() {
     offsets_to_kernel(true);
     here().vfork_in.set(rustix::process::getpid().as_raw_nonzero().get());
+}
+
+/// Before a child is made that shares this memory and goes on beside this thread: what it calls is the kernel's, for ever.
+pub fn before_sharing_child() {
+    offsets_to_kernel(true);
+    here().vfork_in.set(-rustix::process::getpid().as_raw_nonzero().get());
 }
 
 /// Before exec(3): this program may end here.
@@ -101,7 +103,7 @@ pub extern "C" fn before_exec() {
 
 /// Before a function that writes to a descriptor by ways of its own (`dprintf`).
 pub extern "C" fn before_inner_write(fd: libc::c_int) {
-    if let Some(used) = crate::table::using(fd) {
+    if let Some(used) = crate::table::holding(fd) {
         used.file().give_offset_away(used.fd());
     }
 }

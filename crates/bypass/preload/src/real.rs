@@ -17,9 +17,10 @@ pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
 }
 
 /// Declares functions of the C library: `real::read(…)` calls the one behind ours; one that does not exist there fails with ENOSYS.
+/// "C-unwind": a thread that is cancelled in one of them leaves it by unwinding.
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $missing:expr;)*) => {$(
-        #[allow(clippy::too_many_arguments, clippy::unused_unit)]
+        #[allow(clippy::too_many_arguments, clippy::unused_unit, non_snake_case)]
         pub unsafe fn $name($($arg: $type),*) -> $ret {
             static NEXT: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
@@ -32,7 +33,7 @@ macro_rules! real {
                 return $missing;
             }
             // SAFETY: the C library's function of this name has this form (its own headers).
-            let next: unsafe extern "C" fn($($type),*) -> $ret = unsafe { std::mem::transmute(next) };
+            let next: unsafe extern "C-unwind" fn($($type),*) -> $ret = unsafe { std::mem::transmute(next) };
             // SAFETY: the caller's promise.
             unsafe { next($($arg),*) }
         }
@@ -133,6 +134,24 @@ real! {
     copy_file_range(from: Fd, at: *mut i64, to: Fd, to_at: *mut i64, len: usize, flags: u32) -> isize = -1;
     splice(from: Fd, at: *mut i64, to: Fd, to_at: *mut i64, len: usize, flags: u32) -> isize = -1;
     sendmsg(fd: Fd, message: *const libc::msghdr, flags: c_int) -> isize = -1;
+    sendmmsg(fd: Fd, messages: *mut libc::mmsghdr, n: u32, flags: c_int) -> c_int = -1;
+    pidfd_getfd(pidfd: Fd, fd: Fd, flags: u32) -> Fd = -1;
+    daemon(nochdir: c_int, noclose: c_int) -> c_int = -1;
+    login_tty(fd: Fd) -> c_int = -1;
+    pthread_cancel(thread: libc::pthread_t) -> c_int = libc::ENOSYS;
+    pthread_testcancel() -> () = ();
+    pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
+    pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
+    _Fork() -> libc::pid_t = -1;
+    clone(
+        entry: Option<unsafe extern "C-unwind" fn(Buf) -> c_int>,
+        stack: Buf,
+        flags: c_int,
+        arg: Buf,
+        parents_id: Buf,
+        thread: Buf,
+        childs_id: Buf
+    ) -> c_int = -1;
 
     mmap(at: Buf, len: usize, protection: c_int, flags: c_int, fd: Fd, from: i64) -> Buf = libc::MAP_FAILED;
     mmap64(at: Buf, len: usize, protection: c_int, flags: c_int, fd: Fd, from: i64) -> Buf = libc::MAP_FAILED;

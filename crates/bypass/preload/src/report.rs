@@ -2,7 +2,7 @@
 //! program.
 
 use crate::table::MOUNTS;
-use crate::thread::{Here, here, records};
+use crate::thread::{here, records};
 use heddle_bypass::Passed;
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -92,13 +92,6 @@ impl Counts {
 fn bump(counter: &AtomicU64, by: u64) {
     // ORDERING: Relaxed, a count alone.
     counter.store(counter.load(Relaxed) + by, Relaxed);
-}
-
-/// A call of ours was passed on where there is no file in hand. Takes nothing that a handler may not take.
-pub fn note_passed(h: &Here, why: Passed) {
-    if let Some(record) = h.known_record() {
-        record.counts.add_passed(why);
-    }
 }
 
 static PATH: OnceLock<OsString> = OnceLock::new();

@@ -155,7 +155,7 @@ fn is_fault(signal: c_int, info: &siginfo_t) -> bool {
 }
 
 /// What the kernel calls.
-unsafe extern "C" fn arrive(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let errno = real::errno();
     // SAFETY: the kernel gives both to a handler with SA_SIGINFO.
     let (known, ucontext) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };
@@ -166,7 +166,7 @@ unsafe extern "C" fn arrive(signal: c_int, info: *mut siginfo_t, context: *mut c
         go_on_at(ucontext, next);
         return;
     }
-    if !fault && here().busy.get() && put_aside(signal, known, ucontext) {
+    if !fault && here().is_busy() && put_aside(signal, known, ucontext) {
         real::set_errno(errno);
         return;
     }
@@ -199,23 +199,32 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
     let frame = 0_u8;
     let h = here();
-    let outer = h.handler_frame.replace((&raw const frame).addr());
+    let at = (&raw const frame).addr();
+    // SAFETY: what the kernel gave.
+    let stack = unsafe { &(*context.cast::<ucontext_t>()).uc_stack };
+    let own = stack.ss_sp.addr();
+    let on_own = stack.ss_flags & libc::SS_DISABLE == 0 && (own..own + stack.ss_size).contains(&at);
+    let outer = (h.handler_frame.replace(at), h.handler_stack.replace(if on_own { own } else { 0 }));
+    let had_record = h.has_record();
     let depth = h.in_handler.replace(h.in_handler.get() + 1);
     if flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the program gave it as a handler of this form.
-        let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { transmute(handler) };
+        let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+            unsafe { transmute(handler) };
         // SAFETY: what the kernel gave.
         unsafe { handler(signal, info, context) };
     } else {
         // SAFETY: the program gave it as a handler of this form.
-        let handler: unsafe extern "C" fn(c_int) = unsafe { transmute(handler) };
+        let handler: unsafe extern "C-unwind" fn(c_int) = unsafe { transmute(handler) };
         // SAFETY: as above.
         unsafe { handler(signal) };
     }
-    {
-        h.in_handler.set(depth);
-        h.handler_frame.set(outer);
-    };
+    h.in_handler.set(depth);
+    h.handler_frame.set(outer.0);
+    h.handler_stack.set(outer.1);
+    if !had_record {
+        h.give_record_back();
+    }
 }
 
 /// Keeps the signal for later and blocks it until then; false if there is no room.

@@ -1,19 +1,22 @@
 //! Which numbers are ours.
 //!
-//! State       a table by number, in chunks that are made when first needed; files that were closed while a thread used them.
+//! State       a table by number, in chunks that are made when first needed; a list of files that were closed while a thread used them, or
+//!             by a handler of a signal.
 //! Invariants  D1  entries change under `CHANGES`; they are looked up without it (thread.rs, O1).
 //!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
 //!                 leaves that to a later change if a thread is using it.
+//!             D3  in a handler of a signal nothing is allocated and nothing freed: its thread may be in the middle of that.
 
 use crate::barrier;
+use crate::calls::cancel::NotNow;
 use crate::descriptor::Descriptor;
-use crate::report::{Count, note_passed};
+use crate::report::Count;
 use crate::thread::{Busy, Here, Record, here, others, records};
-use heddle_bypass::{Attachments, File, Found, Told};
+use heddle_bypass::{Attachments, File, Found, Passed, Told};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
@@ -21,10 +24,14 @@ const CHUNKS: usize = 1024;
 type Chunk = [AtomicPtr<Descriptor>; CHUNK];
 
 static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
-static CLOSED_IN_USE: AtomicPtr<Vec<usize>> = AtomicPtr::new(null_mut());
+/// Changed under `CHANGES`.
+static CLOSED: AtomicPtr<Descriptor> = AtomicPtr::new(null_mut());
 
 /// All mounts that were seen.
 pub static MOUNTS: Attachments = Attachments::new();
+
+/// The program has ways to use a descriptor that are not seen here (io_uring): no offset is ours.
+pub static OFFSETS_ARE_KERNELS: AtomicBool = AtomicBool::new(false);
 
 /// Who changes the table. A forked child opens it: the forking thread holds it during the fork.
 pub static CHANGES: Changes = Changes(AtomicU32::new(0));
@@ -111,11 +118,11 @@ fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     let at = usize::try_from(fd).ok()?;
     let place = TABLE.get(at / CHUNK)?;
     if place.load(SeqCst).is_null() {
-        let chunk: Box<Chunk> = Box::new([const { AtomicPtr::new(null_mut()) }; CHUNK]);
-        let chunk = Box::into_raw(chunk);
+        // Zeros, which are null pointers (D3: not from the heap).
+        let chunk = pages(size_of::<Chunk>())?.cast::<Chunk>();
         if place.compare_exchange(null_mut(), chunk, SeqCst, SeqCst).is_err() {
             // SAFETY: nobody has seen it.
-            drop(unsafe { Box::from_raw(chunk) });
+            let _ = unsafe { rustix::mm::munmap(chunk.cast(), size_of::<Chunk>()) };
         }
     }
     entry(fd)
@@ -136,9 +143,48 @@ pub fn using(fd: i32) -> Option<Used> {
     }
     let here = here();
     if !here.may_serve() {
-        return passed_on(here);
+        return None;
     }
-    let record = here.record();
+    used(entry, here, fd)
+}
+
+/// As [`using`], also in a handler of a signal: for what the kernel is to be told, not for calls of the engine, which may allocate.
+#[cold]
+pub fn holding(fd: i32) -> Option<Used> {
+    let entry = entry(fd)?;
+    let here = here();
+    if entry.load(SeqCst).is_null() || here.is_busy() || here.is_vfork_child() {
+        return None;
+    }
+    used(entry, here, fd)
+}
+
+/// A call that uses the offset and is not served: in a handler of a signal the kernel has our offset for so long.
+#[inline]
+pub fn passing<T>(fd: i32, call: impl FnOnce() -> T) -> T {
+    if here().is_in_handler()
+        && let Some(used) = holding(fd)
+    {
+        used.passed(Passed::InHandler);
+        return used.file().with_kernel_offset(used.fd(), call);
+    }
+    call()
+}
+
+/// A call with an offset of its own that is not served.
+#[inline]
+pub fn passing_at<T>(fd: i32, call: impl FnOnce() -> T) -> T {
+    if here().is_in_handler()
+        && let Some(used) = holding(fd)
+    {
+        used.passed(Passed::InHandler);
+    }
+    call()
+}
+
+#[inline(always)]
+fn used(entry: &AtomicPtr<Descriptor>, here: &Here, fd: i32) -> Option<Used> {
+    let record = here.record()?;
     let busy = Busy::enter()?;
     loop {
         let descriptor = entry.load(SeqCst);
@@ -155,12 +201,11 @@ pub fn using(fd: i32) -> Option<Used> {
     }
 }
 
-#[cold]
-fn passed_on(h: &Here) -> Option<Used> {
-    if h.is_in_handler() {
-        note_passed(h, heddle_bypass::Passed::InHandler);
-    }
-    None
+/// Zeroed memory that is not the heap's.
+pub fn pages(len: usize) -> Option<*mut std::ffi::c_void> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    // SAFETY: new memory, at no place in particular.
+    unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()
 }
 
 /// A call of the C library gave out this number, for something that was opened with these flags: it means nothing of the past any
@@ -186,28 +231,43 @@ fn take_up(fd: i32, posix_flags: i32) {
     if !told.is_regular() {
         return;
     }
-    let at = match MOUNTS.find(&told) {
+    let at = match MOUNTS.known(&told).unwrap_or_else(|| find(&told)) {
         Found::Ours(at) => at,
         Found::Foreign => return,
-        Found::Refused(_) => return here().record().counts.add(Count::NotTaken, 0),
+        Found::Refused(_) => return count(Count::NotTaken),
     };
     let writes = posix_flags & libc::O_ACCMODE != libc::O_RDONLY;
     if writes && told.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
         // A write takes these bits away: the kernel knows when.
-        return here().record().counts.add(Count::NotTaken, 0);
+        return count(Count::NotTaken);
     }
     let Some(entry) = entry_or_new(fd) else { return };
     let file = File::new(at, told, posix_flags);
-    if fd <= 2 {
+    if fd <= 2 || OFFSETS_ARE_KERNELS.load(SeqCst) {
         file.give_offset_away(borrowed);
     }
-    let fresh = Box::into_raw(Box::new(Descriptor { file, numbers: AtomicU32::new(1) }));
+    let numbers = AtomicU32::new(1);
+    let fresh =
+        Box::into_raw(Box::new(Descriptor { file, numbers, next_closed: AtomicPtr::new(null_mut()) }));
     let held = CHANGES.hold();
     let old = entry.swap(fresh, SeqCst);
     drop_number(old);
     drop(held);
-    here().record().counts.add(Count::Opened, 0);
+    count(Count::Opened);
     drop(busy);
+}
+
+/// Reads and connects, and may not be cancelled meanwhile.
+#[cold]
+fn find(told: &Told) -> Found {
+    let _not_now = NotNow::new();
+    MOUNTS.find(told)
+}
+
+fn count(what: Count) {
+    if let Some(record) = here().record() {
+        record.counts.add(what, 0);
+    }
 }
 
 /// This number is closed, or about to be.
@@ -278,14 +338,8 @@ fn drop_number(descriptor: *mut Descriptor) {
     if known.numbers.fetch_sub(1, SeqCst) != 1 {
         return;
     }
-    if may_be_in_use(descriptor) {
-        let mut list = CLOSED_IN_USE.load(SeqCst);
-        if list.is_null() {
-            list = Box::into_raw(Box::default());
-            CLOSED_IN_USE.store(list, SeqCst);
-        }
-        // SAFETY: the table's lock is held; the list is never freed.
-        unsafe { (*list).push(descriptor.expose_provenance()) };
+    if here().is_in_handler() || may_be_in_use(descriptor) {
+        known.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
         return;
     }
     give_back(descriptor);
@@ -297,18 +351,22 @@ fn may_be_in_use(descriptor: *mut Descriptor) -> bool {
     others() && !barrier::everywhere() || records().any(|r| r.uses.load(SeqCst) == descriptor)
 }
 
-/// Gives back what was in use when it was closed. The caller holds the table's lock.
+/// Gives back what could not be when it was closed. The caller holds the table's lock.
 fn sweep() {
-    // SAFETY: the table's lock is held; the list is never freed.
-    let Some(list) = (unsafe { CLOSED_IN_USE.load(SeqCst).as_mut() }) else { return };
-    list.retain(|address| {
-        let descriptor = std::ptr::with_exposed_provenance_mut::<Descriptor>(*address);
-        let used = may_be_in_use(descriptor);
-        if !used {
+    if CLOSED.load(SeqCst).is_null() || here().is_in_handler() {
+        return;
+    }
+    let mut at = CLOSED.swap(null_mut(), SeqCst);
+    // SAFETY: the list names files that nobody else gives back; the table's lock is held.
+    while let Some(closed) = unsafe { at.as_ref() } {
+        let descriptor = at;
+        at = closed.next_closed.load(SeqCst);
+        if may_be_in_use(descriptor) {
+            closed.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
+        } else {
             give_back(descriptor);
         }
-        used
-    });
+    }
 }
 
 fn give_back(descriptor: *mut Descriptor) {

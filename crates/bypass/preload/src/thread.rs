@@ -9,13 +9,15 @@
 //!             O2  a record is taken with a locked instruction before its first use: who closes need not think of others while
 //!                 nobody else has one.
 
+use crate::calls::cancel;
 use crate::descriptor::Descriptor;
 use crate::report::Counts;
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst, compiler_fence};
 
-/// See the module.
+/// See the module. Only its own thread writes to its lines.
+#[repr(align(128))]
 pub struct Record {
     /// The file this thread is using.
     pub uses: AtomicPtr<Descriptor>,
@@ -31,19 +33,27 @@ static RECORDS: AtomicPtr<Record> = AtomicPtr::new(null_mut());
 #[repr(C, align(64))]
 pub struct Here {
     record: Cell<*const Record>,
-    /// Inside the engine or the table: handlers wait.
-    pub busy: Cell<bool>,
+    /// [`BUSY`], [`ASYNCHRONOUS`].
+    state: Cell<u8>,
     /// Handlers that are running, and where the last one's frame is.
     pub in_handler: Cell<u32>,
-    /// A vfork is under way: in the child, which shares this memory, the process has another number.
+    /// A vfork is under way: in the child, which shares this memory, the process has another number. Negative: a child shares this memory
+    /// and runs beside this thread.
     pub vfork_in: Cell<i32>,
     /// Calls until a limit of the file size is looked for again.
     pub limitless_for: Cell<u32>,
     /// Address of the handler's frame.
     pub handler_frame: Cell<usize>,
+    /// Where the stack begins that the handler runs on, if that is one of its own; 0: the thread's.
+    pub handler_stack: Cell<usize>,
     /// Signals that came while it was busy.
     pub waiting: Cell<usize>,
 }
+
+/// Inside the engine or the table: handlers wait.
+const BUSY: u8 = 1;
+/// The program lets the thread be cancelled at any instruction.
+const ASYNCHRONOUS: u8 = 2;
 
 thread_local! {
     static ENDS: Ends = const { Ends };
@@ -54,11 +64,7 @@ struct Ends;
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // SAFETY: T2.
-        if let Some(record) = unsafe { here().record.replace(std::ptr::null()).as_ref() } {
-            record.uses.store(null_mut(), SeqCst);
-            record.taken.store(false, SeqCst);
-        }
+        here().give_record_back();
     }
 }
 
@@ -75,11 +81,12 @@ impl Here {
     pub const fn new() -> Here {
         Here {
             record: Cell::new(std::ptr::null()),
-            busy: Cell::new(false),
+            state: Cell::new(0),
             in_handler: Cell::new(0),
             vfork_in: Cell::new(0),
             limitless_for: Cell::new(0),
             handler_frame: Cell::new(0),
+            handler_stack: Cell::new(0),
             waiting: Cell::new(0),
         }
     }
@@ -87,7 +94,26 @@ impl Here {
     /// May calls of this thread be served now?
     #[inline]
     pub fn may_serve(&self) -> bool {
-        !self.busy.get() && !self.is_vfork_child() && !self.is_in_handler()
+        !self.is_busy() && !self.is_vfork_child() && !self.is_in_handler()
+    }
+
+    /// Is it inside the engine or the table?
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.state.get() & BUSY != 0
+    }
+
+    /// Of which type its cancellation is.
+    pub fn set_asynchronous(&self, asynchronous: bool) {
+        let others = self.state.get() & !ASYNCHRONOUS;
+        self.state.set(others | if asynchronous { ASYNCHRONOUS } else { 0 });
+    }
+
+    /// Not busy any more, after a fork in which [`Busy`] was forgotten.
+    pub fn leave(&self) {
+        if self.is_busy() {
+            drop(Busy(()));
+        }
     }
 
     /// Is this the child of a vfork, in its parent's memory?
@@ -99,14 +125,16 @@ impl Here {
     #[cold]
     fn is_vfork_child_still(&self) -> bool {
         let parent = self.vfork_in.get();
-        if rustix::process::getpid().as_raw_nonzero().get() != parent {
+        if rustix::process::getpid().as_raw_nonzero().get() != parent.abs() {
             return true;
         }
-        self.vfork_in.set(0);
+        if parent > 0 {
+            self.vfork_in.set(0);
+        }
         false
     }
 
-    /// Is a handler of a signal running? One that was left by longjmp is not: its frame lies below ours.
+    /// Is a handler of a signal running? One that was left by longjmp is not: what runs now lies above its frame, or on another stack.
     #[inline]
     pub fn is_in_handler(&self) -> bool {
         self.in_handler.get() != 0 && self.is_in_handler_still()
@@ -116,32 +144,44 @@ impl Here {
     #[inline(never)]
     fn is_in_handler_still(&self) -> bool {
         let frame = 0_u8;
-        if (&raw const frame).addr() > self.handler_frame.get() {
+        let still =
+            (self.handler_stack.get()..=self.handler_frame.get()).contains(&(&raw const frame).addr());
+        if !still {
             self.in_handler.set(0);
-            return false;
         }
-        true
+        still
     }
 
-    /// The thread's record, if it has one already.
-    pub fn known_record(&self) -> Option<&'static Record> {
-        // SAFETY: T2.
-        unsafe { self.record.get().as_ref() }
-    }
-
-    /// The thread's record.
+    /// The thread's record; `None`: there is no memory for one.
     #[inline]
-    pub fn record(&self) -> &'static Record {
-        self.known_record().unwrap_or_else(|| self.first_record())
+    pub fn record(&self) -> Option<&'static Record> {
+        // SAFETY: T2.
+        unsafe { self.record.get().as_ref() }.or_else(|| self.first_record())
     }
 
     #[cold]
-    fn first_record(&self) -> &'static Record {
-        // At the end of a thread there is no destructor to be had any more: the record stays taken.
-        let _ = ENDS.try_with(|_| ());
-        let record = free_record().unwrap_or_else(new_record);
+    fn first_record(&self) -> Option<&'static Record> {
+        if self.in_handler.get() == 0 {
+            // At the end of a thread there is no destructor to be had any more: the record stays taken.
+            let _ = ENDS.try_with(|_| ());
+        }
+        let record = free_record().or_else(new_records)?;
         self.record.set(record);
-        record
+        Some(record)
+    }
+
+    /// A handler ends: what it took without a destructor (which takes memory of the heap) it does not keep.
+    pub fn give_record_back(&self) {
+        // SAFETY: T2.
+        if let Some(record) = unsafe { self.record.replace(std::ptr::null()).as_ref() } {
+            record.uses.store(null_mut(), SeqCst);
+            record.taken.store(false, SeqCst);
+        }
+    }
+
+    /// Has the thread a record?
+    pub fn has_record(&self) -> bool {
+        !self.record.get().is_null()
     }
 }
 
@@ -166,17 +206,25 @@ fn free_record() -> Option<&'static Record> {
     records().find(|r| r.taken.compare_exchange(false, true, SeqCst, SeqCst).is_ok())
 }
 
-fn new_record() -> &'static Record {
-    let record = Box::leak(Box::new(Record {
-        uses: AtomicPtr::new(null_mut()),
-        counts: Counts::default(),
-        taken: AtomicBool::new(true),
-        next: AtomicPtr::new(RECORDS.load(SeqCst)),
-    }));
-    while let Err(now) = RECORDS.compare_exchange(record.next.load(SeqCst), record, SeqCst, SeqCst) {
-        record.next.store(now, SeqCst);
+/// A page of records, one of them taken; not from the heap, for a handler may be the first to need one.
+fn new_records() -> Option<&'static Record> {
+    const BYTES: usize = 4096;
+    let first = crate::table::pages(BYTES)?.cast::<Record>();
+    for at in 0..BYTES / size_of::<Record>() {
+        // SAFETY: within the page; zeros are a free record that has counted nothing; never unmapped (T2).
+        let record = unsafe { &*first.add(at) };
+        record.taken.store(at == 0, SeqCst);
+        while let Err(now) = RECORDS.compare_exchange(
+            record.next.load(SeqCst),
+            std::ptr::from_ref(record).cast_mut(),
+            SeqCst,
+            SeqCst,
+        ) {
+            record.next.store(now, SeqCst);
+        }
     }
-    record
+    // SAFETY: as above.
+    unsafe { first.as_ref() }
 }
 
 /// In a forked child: the other threads do not exist, and nothing was counted here.
@@ -198,19 +246,32 @@ impl Busy {
     /// Enters; `None` if the thread is inside already.
     #[inline]
     pub fn enter() -> Option<Busy> {
-        // Not `then_some`: one that was made for nothing would leave for who is inside.
-        (!here().busy.replace(true)).then(|| Busy(()))
+        let here = here();
+        let state = here.state.get();
+        if state & BUSY != 0 {
+            return None;
+        }
+        here.state.set(state | BUSY);
+        if state != 0 {
+            cancel::put_off();
+        }
+        Some(Busy(()))
     }
 }
 
 impl Drop for Busy {
     #[inline]
     fn drop(&mut self) {
-        here().busy.set(false);
+        let here = here();
+        let state = here.state.get() & !BUSY;
+        here.state.set(state);
         // A handler that runs in this thread counts up `waiting` only while it is busy.
         compiler_fence(SeqCst);
-        if here().waiting.get() != 0 {
+        if here.waiting.get() != 0 {
             crate::signals::deliver_waiting();
+        }
+        if state != 0 {
+            cancel::allow();
         }
     }
 }

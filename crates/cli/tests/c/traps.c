@@ -1,52 +1,5 @@
-/* Each function is a trap for whoever stands between a program and the kernel. `traps NAME FILE OTHER`: FILE is in a heddle
- * mount, OTHER is not. Ends with 0, or says which line was not as the kernel has it. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <pthread.h>
-#include <unistd.h>
-
-#define CHECK(x)                                                                                    \
-	do {                                                                                        \
-		if (!(x)) {                                                                         \
-			fprintf(stderr, "line %d: not true: %s (errno %d %s)\n", __LINE__, #x, errno, strerror(errno)); \
-			_exit(1);                                                                   \
-		}                                                                                   \
-	} while (0)
-
-static const char *file, *other;
-extern char **environ;
-
-static int fresh(int flags) {
-	int fd = open(file, O_CREAT | O_TRUNC | flags, 0644);
-	CHECK(fd >= 0);
-	return fd;
-}
-
-static void holds(const char *text) {
-	/* stdio reads by ways of its own: what it sees went through the mount. */
-	char buf[4096] = {0};
-	FILE *f = fopen(file, "r");
-	CHECK(f);
-	size_t n = fread(buf, 1, sizeof buf - 1, f);
-	CHECK(n == strlen(text) && memcmp(buf, text, n) == 0);
-	fclose(f);
-}
+/* What ordinary programs do with descriptors. */
+#include "traps.h"
 
 static void plain(void) {
 	char buf[64];
@@ -461,23 +414,9 @@ static void limits(void) {
 	}
 }
 
-int main(int argc, char **argv) {
-	struct { const char *name; void (*run)(void); } traps[] = {
-		{"plain", plain}, {"errors", errors}, {"bad_buffers", bad_buffers}, {"dup", dup_shares_the_offset},
-		{"fork", fork_shares_the_offset}, {"exec", exec_shares_the_offset}, {"vfork", vfork_child_closes_its_own},
-		{"stale", stale_numbers}, {"stdio", stdio_and_descriptors_mix}, {"appends", appends}, {"mappings", mappings},
-		{"handlers", handlers_in_the_middle}, {"closed", closed_under_writers}, {"copies", kernel_copies},
-		{"ranges", ranges_are_copied},
-		{"limits", limits}, {"taken_away", buffers_taken_away},
-	};
-	if (argc != 4)
-		return 2;
-	file = argv[2], other = argv[3];
-	for (size_t i = 0; i < sizeof traps / sizeof *traps; i++)
-		if (strcmp(traps[i].name, argv[1]) == 0) {
-			traps[i].run();
-			return 0;
-		}
-	fprintf(stderr, "no such trap: %s\n", argv[1]);
-	return 2;
-}
+TRAPS({"plain", plain}, {"errors", errors}, {"bad_buffers", bad_buffers}, {"dup", dup_shares_the_offset},
+      {"fork", fork_shares_the_offset}, {"exec", exec_shares_the_offset}, {"vfork", vfork_child_closes_its_own},
+      {"stale", stale_numbers}, {"stdio", stdio_and_descriptors_mix}, {"appends", appends}, {"mappings", mappings},
+      {"handlers", handlers_in_the_middle}, {"closed", closed_under_writers}, {"copies", kernel_copies},
+      {"ranges", ranges_are_copied},
+      {"limits", limits}, {"taken_away", buffers_taken_away})

@@ -19,6 +19,12 @@ pub fn refused() -> bool {
     }
 }
 
+/// A ring's reads and writes are not seen here, and those at offset -1 use the kernel's.
+pub fn offsets_are_the_kernels() {
+    crate::table::OFFSETS_ARE_KERNELS.store(true, std::sync::atomic::Ordering::SeqCst);
+    crate::fork::offsets_to_kernel(true);
+}
+
 macro_rules! refusing {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
         /// As the library's, refused; see the module.
@@ -26,8 +32,9 @@ macro_rules! refusing {
         /// # Safety
         /// As the library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             if !refused() {
+                offsets_are_the_kernels();
                 static NEXT: std::sync::atomic::AtomicPtr<c_void> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
                 const NAME: &std::ffi::CStr =
                     match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {

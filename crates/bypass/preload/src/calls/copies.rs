@@ -6,14 +6,14 @@
 
 use super::data;
 use crate::report::Count;
-use crate::table::{Used, is_ours, using};
+use crate::table::{Used, holding, is_ours, using};
 use crate::{fault, real};
 use heddle_bypass::{Errno, Served, Told};
 use libc::{c_int, c_void};
 
 /// The kernel is about to need the size of the file, which it may not know.
-fn know_size(fd: c_int) {
-    if let Some(used) = using(fd) {
+pub fn know_size(fd: c_int) {
+    if let Some(used) = holding(fd) {
         let errno = real::errno();
         Told::refresh(used.fd());
         real::set_errno(errno);
@@ -27,7 +27,7 @@ macro_rules! mapping {
         /// # Safety
         /// As mmap(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             at: *mut c_void,
             len: usize,
             protection: c_int,
@@ -63,7 +63,7 @@ macro_rules! sending {
         /// # Safety
         /// As sendfile(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(to: c_int, from: c_int, at: *mut i64, len: usize) -> isize {
+        pub unsafe extern "C-unwind" fn $name(to: c_int, from: c_int, at: *mut i64, len: usize) -> isize {
             // SAFETY: the caller's promise.
             between([(to, std::ptr::null_mut()), (from, at)], || unsafe { real::$name(to, from, at, len) })
         }
@@ -76,7 +76,7 @@ sending!(sendfile, sendfile64);
 /// # Safety
 /// As splice(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     at: *mut i64,
     to: c_int,
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn splice(
 /// # Safety
 /// As copy_file_range(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn copy_file_range(
+pub unsafe extern "C-unwind" fn copy_file_range(
     from: c_int,
     at: *mut i64,
     to: c_int,
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn copy_file_range(
 }
 
 fn with_our_offset(fd: c_int, call: impl FnOnce() -> isize) -> isize {
-    let Some(used) = using(fd) else { return call() };
+    let Some(used) = holding(fd) else { return call() };
     used.file().with_kernel_offset(used.fd(), call)
 }
 
@@ -188,7 +188,7 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
 fn start_of((fd, at): (c_int, *mut i64)) -> Option<([u64; 3], i64)> {
     let used = using(fd)?;
     let (told, file) = (used.file().told(), used.file());
-    if file.appends() {
+    if file.appends(used.fd()) {
         return None;
     }
     let first = match at.is_null() {

@@ -3,15 +3,18 @@
 //! A vector is one call of the engine, through a buffer of ours, so that it is seen whole. What goes to the kernel without an
 //! offset of its own goes with ours. Between two descriptors: `copies`.
 
+use super::cancel::point;
 use super::limits::may_grow_to;
 use crate::report::Count;
-use crate::table::{Used, using};
+use crate::table::{Used, passing, passing_at, using};
 use crate::{fault, real};
-use heddle_bypass::{Errno, Passed, Served};
+use heddle_bypass::{Passed, Served, Told};
 use libc::{c_int, c_void, iovec};
 
 /// Most elements of a vector, as the kernel's.
 const VECTOR_MAX: usize = 1024;
+/// Most bytes of a vector that are moved at once: they go through memory of ours.
+const VECTOR_BYTES_MAX: usize = 1 << 30;
 
 #[inline]
 fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> isize) -> isize {
@@ -37,9 +40,10 @@ fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> i
     }
 }
 
+/// A buffer that is not there, or not whole: the kernel knows how much of it counts.
 #[cold]
 fn bad() -> Served<usize> {
-    Ok(Err(Errno::FAULT))
+    Err(Passed::Unserved)
 }
 
 fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
@@ -47,13 +51,13 @@ fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
     unsafe { used.file().read(buf.cast(), len) }
 }
 
-fn write_here(used: &Used, buf: *const c_void, len: usize) -> Served<usize> {
+fn write_here(used: &Used, buf: *const c_void, len: usize, at_end: bool) -> Served<usize> {
     if !fault::readable(buf, len) {
         return bad();
     }
-    may_grow_to(i64::MAX)?;
+    may_grow_to(|| i64::MAX)?;
     // SAFETY: it was looked at, and is the caller's promise.
-    unsafe { used.file().write(used.fd(), buf.cast(), len) }
+    unsafe { used.file().write(used.fd(), buf.cast(), len, at_end) }
 }
 
 /// Reads into a buffer of a caller.
@@ -69,7 +73,10 @@ pub fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bo
     if !fault::readable(buf, len) {
         return bad();
     }
-    may_grow_to(at.saturating_add(len as i64))?;
+    may_grow_to(|| match at_end || used.file().appends(used.fd()) {
+        true => i64::MAX,
+        false => i64::try_from(len).map_or(i64::MAX, |len| at.saturating_add(len)),
+    })?;
     // SAFETY: it was looked at, and is the caller's promise.
     unsafe { used.file().write_at(used.fd(), buf.cast(), len, at, at_end) }.map(|done| done.map(|(n, _)| n))
 }
@@ -79,10 +86,11 @@ pub fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bo
 /// # Safety
 /// As read(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize {
+pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { real::read(fd, buf, len) };
-    let Some(used) = using(fd) else { return call() };
+    point();
+    let Some(used) = using(fd) else { return passing(fd, call) };
     let done = read_here(&used, buf, len);
     answer(used, Count::Read, done, call)
 }
@@ -92,11 +100,12 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize 
 /// # Safety
 /// As write(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
+pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { real::write(fd, buf, len) };
-    let Some(used) = using(fd) else { return call() };
-    let done = write_here(&used, buf, len);
+    point();
+    let Some(used) = using(fd) else { return passing(fd, call) };
+    let done = write_here(&used, buf, len, false);
     answer(used, Count::Write, done, call)
 }
 
@@ -107,10 +116,11 @@ macro_rules! positional {
         /// # Safety
         /// As pread(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $read(fd: c_int, buf: *mut c_void, len: usize, at: i64) -> isize {
+        pub unsafe extern "C-unwind" fn $read(fd: c_int, buf: *mut c_void, len: usize, at: i64) -> isize {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$read(fd, buf, len, at) };
-            let Some(used) = using(fd) else { return call() };
+            point();
+    let Some(used) = using(fd) else { return passing_at(fd, call) };
             let done = read_at(&used, buf, len, at);
             answer_at(used, Count::Read, done, call)
         }
@@ -120,10 +130,11 @@ macro_rules! positional {
         /// # Safety
         /// As pwrite(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $write(fd: c_int, buf: *const c_void, len: usize, at: i64) -> isize {
+        pub unsafe extern "C-unwind" fn $write(fd: c_int, buf: *const c_void, len: usize, at: i64) -> isize {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, buf, len, at) };
-            let Some(used) = using(fd) else { return call() };
+            point();
+    let Some(used) = using(fd) else { return passing_at(fd, call) };
             let done = write_at(&used, buf, len, at, false);
             answer_at(used, Count::Write, done, call)
         }
@@ -141,6 +152,10 @@ fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -
     match done {
         Err(why) => {
             used.passed(why);
+            if what == Count::Write && used.file().appends(used.fd()) {
+                // The kernel looks at limits where it believes the end to be.
+                Told::refresh(used.fd());
+            }
             drop(used);
             call()
         }
@@ -153,7 +168,7 @@ fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -
 /// # Safety
 /// As read(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, len: usize, room: usize) -> isize {
+pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, buf: *mut c_void, len: usize, room: usize) -> isize {
     if len > room {
         // It ends the program, with a message.
         // SAFETY: the caller's promise.
@@ -170,7 +185,7 @@ macro_rules! checked {
         /// # Safety
         /// As pread(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(fd: c_int, buf: *mut c_void, len: usize, at: i64, room: usize) -> isize {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, buf: *mut c_void, len: usize, at: i64, room: usize) -> isize {
             if len > room {
                 // SAFETY: the caller's promise.
                 return unsafe { real::$name(fd, buf, len, at, room) };
@@ -185,19 +200,24 @@ checked! {
     __pread64_chk, pread64;
 }
 
-/// The elements of a vector, and their length in all.
-fn elements<'v>(vector: *const iovec, n: c_int) -> Result<(&'v [iovec], usize), Errno> {
-    let n = usize::try_from(n).ok().filter(|n| *n <= VECTOR_MAX).ok_or(Errno::INVAL)?;
+/// Without memory to spare the kernel does it.
+fn room_for(whole: &mut Vec<u8>, sum: usize) -> Result<(), Passed> {
+    whole.try_reserve_exact(sum.min(VECTOR_BYTES_MAX)).map_err(|_| Passed::Unserved)
+}
+
+/// The elements of a vector, and their length in all; what is wrong with one is the kernel's to say.
+fn elements<'v>(vector: *const iovec, n: c_int) -> Result<(&'v [iovec], usize), Passed> {
+    let n = usize::try_from(n).ok().filter(|n| *n <= VECTOR_MAX).ok_or(Passed::Unserved)?;
     if n == 0 {
         return Ok((&[], 0));
     }
     if !fault::readable(vector.cast(), n * size_of::<iovec>()) {
-        return Err(Errno::FAULT);
+        return Err(Passed::Unserved);
     }
     // SAFETY: it was looked at.
     let parts = unsafe { std::slice::from_raw_parts(vector, n) };
     let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
-    let sum = sum.filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Errno::INVAL)?;
+    let sum = sum.filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Passed::Unserved)?;
     Ok((parts, sum))
 }
 
@@ -206,17 +226,16 @@ fn read_vector(
     n: c_int,
     read: impl FnOnce(*mut c_void, usize) -> Served<usize>,
 ) -> Served<usize> {
-    let (parts, sum) = match elements(vector, n) {
-        Ok(found) => found,
-        Err(errno) => return Ok(Err(errno)),
-    };
+    let (parts, sum) = elements(vector, n)?;
     if let [one] = parts {
         return read(one.iov_base, one.iov_len);
     }
     if parts.iter().any(|part| !fault::writable(part.iov_base, part.iov_len)) {
         return bad();
     }
-    let mut whole = vec![0_u8; sum.min(1 << 30)];
+    let mut whole = Vec::new();
+    room_for(&mut whole, sum)?;
+    whole.resize(sum.min(VECTOR_BYTES_MAX), 0_u8);
     let done = read(whole.as_mut_ptr().cast(), whole.len())?;
     if let Ok(n) = done {
         let mut rest = &whole[..n];
@@ -235,19 +254,17 @@ fn write_vector(
     n: c_int,
     write: impl FnOnce(*const c_void, usize) -> Served<usize>,
 ) -> Served<usize> {
-    let (parts, sum) = match elements(vector, n) {
-        Ok(found) => found,
-        Err(errno) => return Ok(Err(errno)),
-    };
+    let (parts, sum) = elements(vector, n)?;
     if let [one] = parts {
         return write(one.iov_base, one.iov_len);
     }
     if parts.iter().any(|part| !fault::readable(part.iov_base, part.iov_len)) {
         return bad();
     }
-    let mut whole: Vec<u8> = Vec::with_capacity(sum.min(1 << 30));
+    let mut whole: Vec<u8> = Vec::new();
+    room_for(&mut whole, sum)?;
     for part in parts.iter().filter(|part| part.iov_len > 0) {
-        let room = (1 << 30) - whole.len();
+        let room = VECTOR_BYTES_MAX - whole.len();
         // SAFETY: it was looked at.
         whole.extend_from_slice(unsafe {
             std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len.min(room))
@@ -261,10 +278,11 @@ fn write_vector(
 /// # Safety
 /// As readv(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, n: c_int) -> isize {
+pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, n: c_int) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { real::readv(fd, vector, n) };
-    let Some(used) = using(fd) else { return call() };
+    point();
+    let Some(used) = using(fd) else { return passing(fd, call) };
     let done = read_vector(vector, n, |buf, len| read_here(&used, buf, len));
     answer(used, Count::Read, done, call)
 }
@@ -274,11 +292,12 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, n: c_int) -> isi
 /// # Safety
 /// As writev(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, n: c_int) -> isize {
+pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, n: c_int) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { real::writev(fd, vector, n) };
-    let Some(used) = using(fd) else { return call() };
-    let done = write_vector(vector, n, |buf, len| write_here(&used, buf, len));
+    point();
+    let Some(used) = using(fd) else { return passing(fd, call) };
+    let done = write_vector(vector, n, |buf, len| write_here(&used, buf, len, false));
     answer(used, Count::Write, done, call)
 }
 
@@ -289,10 +308,11 @@ macro_rules! vectors_at {
         /// # Safety
         /// As preadv(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $read(fd: c_int, vector: *const iovec, n: c_int, at: i64) -> isize {
+        pub unsafe extern "C-unwind" fn $read(fd: c_int, vector: *const iovec, n: c_int, at: i64) -> isize {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$read(fd, vector, n, at) };
-            let Some(used) = using(fd) else { return call() };
+            point();
+    let Some(used) = using(fd) else { return passing_at(fd, call) };
             let done = read_vector(vector, n, |buf, len| read_at(&used, buf, len, at));
             answer_at(used, Count::Read, done, call)
         }
@@ -302,10 +322,11 @@ macro_rules! vectors_at {
         /// # Safety
         /// As pwritev(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $write(fd: c_int, vector: *const iovec, n: c_int, at: i64) -> isize {
+        pub unsafe extern "C-unwind" fn $write(fd: c_int, vector: *const iovec, n: c_int, at: i64) -> isize {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, vector, n, at) };
-            let Some(used) = using(fd) else { return call() };
+            point();
+    let Some(used) = using(fd) else { return passing_at(fd, call) };
             let done = write_vector(vector, n, |buf, len| write_at(&used, buf, len, at, false));
             answer_at(used, Count::Write, done, call)
         }
@@ -326,10 +347,13 @@ macro_rules! vectors_with_flags {
         /// # Safety
         /// As preadv2(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $read(fd: c_int, vector: *const iovec, n: c_int, at: i64, flags: c_int) -> isize {
+        pub unsafe extern "C-unwind" fn $read(fd: c_int, vector: *const iovec, n: c_int, at: i64, flags: c_int) -> isize {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$read(fd, vector, n, at, flags) };
-            let Some(used) = using(fd) else { return call() };
+            point();
+    let Some(used) = using(fd) else {
+                return if at == -1 { passing(fd, call) } else { passing_at(fd, call) };
+            };
             let done = match flags & !FREE_FLAGS {
                 0 if at == -1 => read_vector(vector, n, |buf, len| read_here(&used, buf, len)),
                 0 => read_vector(vector, n, |buf, len| read_at(&used, buf, len, at)),
@@ -343,16 +367,24 @@ macro_rules! vectors_with_flags {
         /// # Safety
         /// As pwritev2(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $write(fd: c_int, vector: *const iovec, n: c_int, at: i64, flags: c_int) -> isize {
+        pub unsafe extern "C-unwind" fn $write(fd: c_int, vector: *const iovec, n: c_int, at: i64, flags: c_int) -> isize {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, vector, n, at, flags) };
-            let Some(used) = using(fd) else { return call() };
+            point();
+    let Some(used) = using(fd) else {
+                return if at == -1 { passing(fd, call) } else { passing_at(fd, call) };
+            };
             let done = match flags & !FREE_FLAGS {
-                0 if at == -1 => write_vector(vector, n, |buf, len| write_here(&used, buf, len)),
+                0 if at == -1 => write_vector(vector, n, |buf, len| write_here(&used, buf, len, false)),
                 0 => write_vector(vector, n, |buf, len| write_at(&used, buf, len, at, false)),
+                libc::RWF_APPEND if at == -1 => write_vector(vector, n, |buf, len| write_here(&used, buf, len, true)),
                 libc::RWF_APPEND if at >= 0 => write_vector(vector, n, |buf, len| write_at(&used, buf, len, at, true)),
                 _ => Err(Passed::Unserved),
             };
+            if done.is_err() && flags & libc::RWF_APPEND != 0 {
+                // The kernel appends where it believes the end to be.
+                Told::refresh(used.fd());
+            }
             if at == -1 { answer(used, Count::Write, done, call) } else { answer_at(used, Count::Write, done, call) }
         }
     )*};

@@ -18,7 +18,7 @@ static SET_HERE: AtomicBool = AtomicBool::new(false);
 
 /// Is no limit near? Else the kernel sees to it.
 #[inline]
-pub fn may_grow_to(end: i64) -> Result<(), Passed> {
+pub fn may_grow_to(end: impl FnOnce() -> i64) -> Result<(), Passed> {
     let left = &here().limitless_for;
     // ORDERING: Relaxed: who sets a limit while another thread writes has no order with it anyway.
     match left.get() {
@@ -26,7 +26,7 @@ pub fn may_grow_to(end: i64) -> Result<(), Passed> {
             left.set(calls - 1);
             Ok(())
         }
-        _ => look(end),
+        _ => look(end()),
     }
 }
 
@@ -42,7 +42,8 @@ fn look(end: i64) -> Result<(), Passed> {
     }
 }
 
-fn note(resource: libc::__rlimit_resource_t, changes: bool) {
+/// Somebody may be setting a limit.
+pub fn note(resource: libc::__rlimit_resource_t, changes: bool) {
     if changes && resource == libc::RLIMIT_FSIZE {
         // ORDERING: Relaxed, as in `may_grow_to`; before the limit itself, so that nobody misses it.
         SET_HERE.store(true, Relaxed);

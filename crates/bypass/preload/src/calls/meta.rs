@@ -1,9 +1,10 @@
 //! Sizes, times, places: what belongs to a descriptor besides its data.
 
+use super::cancel::point;
 use super::limits::may_grow_to;
 use crate::real;
 use crate::report::Count;
-use crate::table::{Used, using};
+use crate::table::{Used, passing, passing_at, using};
 use heddle_bypass::{Errno, Passed, RangeOp, Served};
 use libc::{c_int, stat};
 
@@ -15,7 +16,7 @@ fn served<T>(
     answer: impl FnOnce(Result<T, Errno>) -> c_int,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    let Some(used) = using(fd) else { return call() };
+    let Some(used) = using(fd) else { return passing_at(fd, call) };
     match serve(&used) {
         Ok(done) => {
             used.served(what, 0);
@@ -50,7 +51,7 @@ macro_rules! same {
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$name($($arg),*) };
             #[allow(clippy::redundant_closure_call)]
@@ -62,7 +63,7 @@ pub(super) use same;
 
 /// As lseek(2).
 fn seek(fd: c_int, at: i64, whence: c_int, call: impl FnOnce() -> i64) -> i64 {
-    let Some(used) = using(fd) else { return call() };
+    let Some(used) = using(fd) else { return passing(fd, call) };
     match used.file().seek(at, whence) {
         Ok(Ok(to)) => {
             used.served(Count::Seek, 0);
@@ -90,7 +91,7 @@ macro_rules! seeking {
         /// # Safety
         /// As lseek(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(fd: c_int, at: i64, whence: c_int) -> i64 {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, at: i64, whence: c_int) -> i64 {
             // SAFETY: the caller's promise.
             seek(fd, at, whence, || unsafe { real::$name(fd, at, whence) })
         }
@@ -101,13 +102,19 @@ seeking!(lseek, lseek64);
 // As fsync(2).
 same! {
     [fsync] (fd: c_int) {
-        |call: _| served(fd, Count::Sync, |used| used.file().sync(false), zero_or_errno, call)
+        |call: _| {
+            point();
+            served(fd, Count::Sync, |used| used.file().sync(false), zero_or_errno, call)
+        }
     }
 }
 // As fdatasync(2).
 same! {
     [fdatasync] (fd: c_int) {
-        |call: _| served(fd, Count::Sync, |used| used.file().sync(true), zero_or_errno, call)
+        |call: _| {
+            point();
+            served(fd, Count::Sync, |used| used.file().sync(true), zero_or_errno, call)
+        }
     }
 }
 // As sync_file_range(2): everything is durable already.
@@ -122,7 +129,7 @@ same! {
 /// # Safety
 /// As readahead(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readahead(fd: c_int, at: i64, len: usize) -> isize {
+pub unsafe extern "C-unwind" fn readahead(fd: c_int, at: i64, len: usize) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { real::readahead(fd, at, len) as c_int };
     served(fd, Count::Advise, |used| used.file().unmapped(), zero_or_errno, call) as isize
@@ -145,7 +152,7 @@ fn advise(used: &Used, len: i64, advice: c_int) -> Served<()> {
 // As ftruncate(2).
 same! {
     [ftruncate ftruncate64] (fd: c_int, len: i64) {
-        |call: _| served(fd, Count::Resize, |used| may_grow_to(len).and_then(|()| used.file().truncate(len)),
+        |call: _| served(fd, Count::Resize, |used| may_grow_to(|| len).and_then(|()| used.file().truncate(len)),
             zero_or_errno, call)
     }
 }
@@ -172,12 +179,10 @@ fn allocate(used: &Used, mode: c_int, at: i64, len: i64) -> Served<()> {
         PUNCH => RangeOp::Punch,
         libc::FALLOC_FL_ZERO_RANGE => RangeOp::Zero { keep_size: false },
         ZERO_KEEP => RangeOp::Zero { keep_size: true },
-        // The kernel's FUSE refuses these two before it asks anybody.
-        libc::FALLOC_FL_COLLAPSE_RANGE => RangeOp::Collapse,
-        libc::FALLOC_FL_INSERT_RANGE => RangeOp::Insert,
+        // Cutting out and inserting too: the kernel's FUSE refuses them, and must be asked while somebody has the file mapped.
         _ => return Err(Passed::Unserved),
     };
-    may_grow_to(at.saturating_add(len))?;
+    may_grow_to(|| at.saturating_add(len))?;
     used.file().allocate(op, at, len)
 }
 
@@ -195,12 +200,11 @@ same! {
 }
 
 fn stat_into(fd: c_int, into: *mut stat, call: impl FnOnce() -> c_int) -> c_int {
-    let bad = || Ok(Err(Errno::FAULT));
     let look = |used: &Used| {
         if crate::fault::writable(into.cast(), size_of::<stat>()) {
             used.file().stat(used.fd())
         } else {
-            bad()
+            Err(Passed::Unserved)
         }
     };
     // SAFETY: it was looked at.

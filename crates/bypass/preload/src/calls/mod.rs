@@ -1,10 +1,13 @@
 //! The exported functions, by what they do.
 
 mod aio;
+pub mod cancel;
+mod children;
 mod copies;
 mod data;
 mod limits;
 mod meta;
 mod numbers;
 mod open;
+mod raw;
 mod stdio;

@@ -1,7 +1,7 @@
 //! What happens to descriptor numbers: closed, duplicated, handed out for something else.
 
-use crate::table::{self, duplicated, forget, forget_range, is_ours, using};
-use crate::{fork, real, report};
+use crate::real;
+use crate::table::{duplicated, forget, forget_range, holding, is_ours};
 use libc::{c_char, c_int, c_void};
 
 /// As close(2).
@@ -9,7 +9,7 @@ use libc::{c_char, c_int, c_void};
 /// # Safety
 /// As close(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     // First: the number may be another thread's as soon as it is closed.
     forget(fd);
     // SAFETY: the caller's promise.
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// # Safety
 /// As close_range(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
         forget_range(first, last);
     }
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
 /// # Safety
 /// As closefrom(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     forget_range(first.max(0) as u32, u32::MAX);
     // SAFETY: the caller's promise.
     unsafe { real::closefrom(first) }
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// # Safety
 /// As dup(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's promise.
     meaning(fd, unsafe { real::dup(fd) })
 }
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// # Safety
 /// As dup2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: the caller's promise.
     meaning(fd, unsafe { real::dup2(fd, to) })
 }
@@ -65,13 +65,13 @@ pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// As dup3(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
     meaning(fd, unsafe { real::dup3(fd, to, flags) })
 }
 
 /// `to`, a duplicate of `fd` if it is a number.
-fn meaning(fd: c_int, to: c_int) -> c_int {
+pub fn meaning(fd: c_int, to: c_int) -> c_int {
     if to >= 0 {
         let errno = real::errno();
         duplicated(fd, to);
@@ -85,7 +85,7 @@ fn meaning(fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// As fcntl(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
     // SAFETY: the caller's promise.
     control(fd, command, arg, || unsafe { real::fcntl(fd, command, arg) })
 }
@@ -95,18 +95,19 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
 /// # Safety
 /// As fcntl(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
     // SAFETY: the caller's promise.
     control(fd, command, arg, || unsafe { real::fcntl64(fd, command, arg) })
 }
 
-fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) -> c_int {
+/// As fcntl(2), with `call` for the kernel's part.
+pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => meaning(fd, call()),
         libc::F_SETFL => {
             let done = call();
             if done == 0
-                && let Some(used) = using(fd)
+                && let Some(used) = holding(fd)
             {
                 used.file().set_append(arg as c_int & libc::O_APPEND != 0);
             }
@@ -140,7 +141,7 @@ fn counts_from_offset(arg: usize) -> bool {
 /// # Safety
 /// As lockf(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lockf(fd: c_int, command: c_int, len: i64) -> c_int {
+pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, len: i64) -> c_int {
     give_away(fd);
     // SAFETY: the caller's promise.
     unsafe { real::lockf(fd, command, len) }
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn lockf(fd: c_int, command: c_int, len: i64) -> c_int {
 /// # Safety
 /// As lockf(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
+pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
     give_away(fd);
     // SAFETY: the caller's promise.
     unsafe { real::lockf64(fd, command, len) }
@@ -159,24 +160,46 @@ pub unsafe extern "C" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
 
 /// From now on the kernel has the offset.
 pub fn give_away(fd: c_int) {
-    if let Some(used) = using(fd) {
+    if let Some(used) = holding(fd) {
         used.file().give_offset_away(used.fd());
     }
 }
 
-/// As sendmsg(2): it may send descriptors to another process.
+/// As pidfd_getfd(2): the number may be one of this very process.
 ///
 /// # Safety
-/// As sendmsg(2).
+/// As pidfd_getfd(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
-    let size = size_of::<libc::msghdr>();
-    // SAFETY: it was looked at before it is read; the kernel reads it as well.
-    if crate::fault::readable(message.cast(), size) && unsafe { (*message).msg_controllen } > 0 {
-        fork::offsets_to_kernel(true);
-    }
+pub unsafe extern "C-unwind" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: u32) -> c_int {
+    give_away(fd);
     // SAFETY: the caller's promise.
-    unsafe { real::sendmsg(fd, message, flags) }
+    let new = unsafe { real::pidfd_getfd(pidfd, fd, flags) };
+    if new >= 0 {
+        forget(new);
+    }
+    new
+}
+
+/// Functions that make numbers 0 to 2 mean something else, where it is not seen.
+macro_rules! standard {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
+        /// As the C library's.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+            // SAFETY: the caller's promise.
+            let done = unsafe { real::$name($($arg),*) };
+            (0..3).for_each(forget);
+            done
+        }
+    )*};
+}
+
+standard! {
+    daemon(nochdir: c_int, noclose: c_int);
+    login_tty(fd: c_int);
 }
 
 /// Other functions that hand out numbers: should one of ours have been closed behind our back, its number means this now.
@@ -187,7 +210,7 @@ macro_rules! fresh {
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             // SAFETY: the caller's promise.
             let fd = unsafe { real::$name($($arg),*) };
             if fd >= 0 {
@@ -219,7 +242,7 @@ macro_rules! fresh_pair {
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             // SAFETY: the caller's promise.
             let done = unsafe { real::$name($($arg),*) };
             if done == 0 {
@@ -238,66 +261,4 @@ fresh_pair! {
     pipe(into: *mut c_int), into;
     pipe2(into: *mut c_int, flags: c_int), into;
     socketpair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int), into;
-}
-
-/// As _exit(2): destructors do not run, so the report is written here.
-///
-/// # Safety
-/// As _exit(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _exit(code: c_int) -> ! {
-    report::write();
-    // SAFETY: no pointer is involved.
-    unsafe { real::syscall(libc::SYS_exit_group, code.into(), 0, 0, 0, 0, 0) };
-    loop {
-        rustix::thread::sched_yield();
-    }
-}
-
-/// As _Exit(3).
-///
-/// # Safety
-/// As _Exit(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
-    // SAFETY: as above.
-    unsafe { _exit(code) }
-}
-
-/// As syscall(2): what it does to our numbers and offsets is seen to; the rest is none of our business.
-///
-/// # Safety
-/// As syscall(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, e: i64, f: i64) -> i64 {
-    let fd = a as c_int;
-    match n {
-        libc::SYS_close => forget(fd),
-        libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
-            forget_range(a as u32, b as u32)
-        }
-        libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
-            give_away(fd)
-        }
-        libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
-            give_away(fd);
-            give_away(if n == libc::SYS_sendfile { b } else { c } as c_int);
-        }
-        libc::SYS_io_uring_setup | libc::SYS_io_setup if super::aio::refused() => {
-            real::set_errno(libc::ENOSYS);
-            return -1;
-        }
-        _ => {}
-    }
-    // SAFETY: the caller's promise.
-    let done = unsafe { real::syscall(n, a, b, c, d, e, f) };
-    match n {
-        libc::SYS_dup | libc::SYS_dup3 => meaning(fd, done as c_int).into(),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => meaning(fd, done as c_int).into(),
-        libc::SYS_openat | libc::SYS_memfd_create if done >= 0 => {
-            table::opened(done as c_int, libc::O_PATH).into()
-        }
-        _ => done,
-    }
 }

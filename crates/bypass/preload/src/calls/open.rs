@@ -15,7 +15,7 @@ macro_rules! opening {
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             // SAFETY: the caller's promise.
             opened(unsafe { real::$name($($arg),*) }, $flags)
         }

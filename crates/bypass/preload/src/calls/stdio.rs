@@ -15,7 +15,7 @@ unsafe extern "C" {
 /// # Safety
 /// As fdopen(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     give_away(fd);
     // SAFETY: the caller's promise.
     unsafe { real::fdopen(fd, mode) }
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// # Safety
 /// As fclose(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     if !stream.is_null() {
         let errno = real::errno();
         // SAFETY: the caller's promise.
@@ -51,7 +51,7 @@ fn fresh(stream: *mut FILE) -> *mut FILE {
 /// # Safety
 /// As fopen(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promise.
     fresh(unsafe { real::fopen(path, mode) })
 }
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut
 /// # Safety
 /// As fopen(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promise.
     fresh(unsafe { real::fopen64(path, mode) })
 }
@@ -71,7 +71,11 @@ pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *m
 /// # Safety
 /// As freopen(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+pub unsafe extern "C-unwind" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
     fresh(stream);
     // SAFETY: the caller's promise.
     fresh(unsafe { real::freopen(path, mode, stream) })
@@ -82,7 +86,11 @@ pub unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, strea
 /// # Safety
 /// As freopen(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+pub unsafe extern "C-unwind" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
     fresh(stream);
     // SAFETY: the caller's promise.
     fresh(unsafe { real::freopen64(path, mode, stream) })
@@ -93,7 +101,7 @@ pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, str
 /// # Safety
 /// As opendir(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
+pub unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
     // SAFETY: the caller's promise.
     let dir = unsafe { real::opendir(path) };
     if !dir.is_null() {
@@ -108,7 +116,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
 /// # Safety
 /// As popen(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     fork::offsets_to_kernel(false);
     // SAFETY: the caller's promise.
     fresh(unsafe { real::popen(command, mode) })
@@ -119,7 +127,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 /// # Safety
 /// As system(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     fork::offsets_to_kernel(false);
     // SAFETY: the caller's promise.
     unsafe { real::system(command) }
@@ -130,7 +138,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 /// # Safety
 /// As posix_spawn(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
+pub unsafe extern "C-unwind" fn posix_spawn(
     pid: *mut i32,
     path: *const c_char,
     actions: *const c_void,
@@ -148,7 +156,7 @@ pub unsafe extern "C" fn posix_spawn(
 /// # Safety
 /// As posix_spawnp(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
+pub unsafe extern "C-unwind" fn posix_spawnp(
     pid: *mut i32,
     path: *const c_char,
     actions: *const c_void,

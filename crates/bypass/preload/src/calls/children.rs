@@ -1,0 +1,148 @@
+//! Children that are made without fork(3)'s handlers, descriptors that are sent away, and the end.
+
+use crate::{fault, fork, real, report};
+use libc::{c_int, c_void, mmsghdr, msghdr, pid_t};
+
+/// As _Fork(3).
+///
+/// # Safety
+/// As _Fork(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    // SAFETY: the caller's promise.
+    forking(|| unsafe { real::_Fork() }.into()) as pid_t
+}
+
+/// A call that makes a child with a memory of its own, which returns from it too.
+pub fn forking(call: impl FnOnce() -> i64) -> i64 {
+    fork::before();
+    let child = call();
+    let errno = real::errno();
+    if child == 0 {
+        fork::after_in_child()
+    } else {
+        fork::after_in_parent()
+    }
+    real::set_errno(errno);
+    child
+}
+
+/// Before a child is made with these flags of clone(2), whose memory is not a copy.
+pub fn before_clone(flags: u64) {
+    if flags & libc::CLONE_THREAD as u64 != 0 {
+        return;
+    }
+    if flags & libc::CLONE_VFORK as u64 != 0 { fork::before_vfork() } else { fork::before_sharing_child() }
+}
+
+type Entry = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+
+/// What a child with a memory of its own begins with.
+unsafe extern "C-unwind" fn begin(what: *mut c_void) -> c_int {
+    fork::after_in_child();
+    // SAFETY: `clone` gave it; it lies in this child's copy of its parent's stack.
+    let (entry, arg) = unsafe { *what.cast::<(Entry, *mut c_void)>() };
+    // SAFETY: the program gave both.
+    unsafe { entry(arg) }
+}
+
+/// As clone(2). Of the last three arguments those count that the flags ask for.
+///
+/// # Safety
+/// As clone(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn clone(
+    entry: Option<Entry>,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parents_id: *mut c_void,
+    thread: *mut c_void,
+    childs_id: *mut c_void,
+) -> c_int {
+    match entry {
+        Some(program) if flags & libc::CLONE_VM == 0 && !stack.is_null() => {
+            let mut what = (program, arg);
+            let what = (&raw mut what).cast();
+            fork::before();
+            // SAFETY: the caller's promise; the child has a copy of `what`.
+            let child =
+                unsafe { real::clone(Some(begin), stack, flags, what, parents_id, thread, childs_id) };
+            let errno = real::errno();
+            fork::after_in_parent();
+            real::set_errno(errno);
+            child
+        }
+        _ => {
+            before_clone(flags as u64);
+            // SAFETY: the caller's promise.
+            unsafe { real::clone(entry, stack, flags, arg, parents_id, thread, childs_id) }
+        }
+    }
+}
+
+/// As sendmsg(2): it may send descriptors to another process.
+///
+/// # Safety
+/// As sendmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
+    before_sending(message);
+    // SAFETY: the caller's promise.
+    unsafe { real::sendmsg(fd, message, flags) }
+}
+
+/// As sendmmsg(2), for the same reason.
+///
+/// # Safety
+/// As sendmmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: u32, flags: c_int) -> c_int {
+    before_sending_all(messages, n);
+    // SAFETY: the caller's promise.
+    unsafe { real::sendmmsg(fd, messages, n, flags) }
+}
+
+/// A message that may carry descriptors.
+pub fn before_sending(message: *const msghdr) {
+    // SAFETY: it was looked at before it is read; the kernel reads it as well.
+    if fault::readable(message.cast(), size_of::<msghdr>()) && unsafe { (*message).msg_controllen } > 0 {
+        fork::offsets_to_kernel(true);
+    }
+}
+
+/// Messages that may carry descriptors; the kernel takes 1,024 of them at most.
+pub fn before_sending_all(messages: *const mmsghdr, n: u32) {
+    let n = n.min(1024) as usize;
+    if fault::readable(messages.cast(), n * size_of::<mmsghdr>()) {
+        // SAFETY: it was looked at.
+        let messages = unsafe { std::slice::from_raw_parts(messages, n) };
+        if messages.iter().any(|message| message.msg_hdr.msg_controllen > 0) {
+            fork::offsets_to_kernel(true);
+        }
+    }
+}
+
+/// As _exit(2): destructors do not run, so the report is written here.
+///
+/// # Safety
+/// As _exit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(code: c_int) -> ! {
+    report::write();
+    // SAFETY: no pointer is involved.
+    unsafe { real::syscall(libc::SYS_exit_group, code.into(), 0, 0, 0, 0, 0) };
+    loop {
+        rustix::thread::sched_yield();
+    }
+}
+
+/// As _Exit(3).
+///
+/// # Safety
+/// As _Exit(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
+    // SAFETY: as above.
+    unsafe { _exit(code) }
+}

@@ -1,0 +1,127 @@
+//! syscall(2): what it does to numbers, offsets and children is seen to; the rest is none of our business.
+//!
+//! Data calls made this way go through the mount. Those that use the offset take it from us, for good.
+
+use super::children::{before_clone, before_sending, before_sending_all, forking};
+use super::numbers::{control, give_away, meaning};
+use crate::table::{forget, forget_range};
+use crate::{fault, fork, real, report};
+use libc::c_int;
+use std::ptr::with_exposed_provenance as pointer;
+
+/// As syscall(2).
+///
+/// # Safety
+/// As syscall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, e: i64, f: i64) -> i64 {
+    let fd = a as c_int;
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::syscall(n, a, b, c, d, e, f) };
+    if n == libc::SYS_io_uring_setup || n == libc::SYS_io_setup {
+        if super::aio::refused() {
+            real::set_errno(libc::ENOSYS);
+            return -1;
+        }
+        super::aio::offsets_are_the_kernels();
+    }
+    if n == libc::SYS_fcntl {
+        return control(fd, b as c_int, c as usize, || call() as c_int).into();
+    }
+    if copies_memory(n, a, b) {
+        return forking(call);
+    }
+    before(n, [a, b, c, e]);
+    let done = call();
+    if done >= 0 {
+        after(n, fd, done as c_int);
+    }
+    done
+}
+
+/// A child with a memory of its own, on its parent's stack? One with another stack does not return to us.
+fn copies_memory(n: i64, a: i64, b: i64) -> bool {
+    let alike = |flags: u64, stack: u64| flags & libc::CLONE_VM as u64 == 0 && stack == 0;
+    match n {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => true,
+        libc::SYS_clone => alike(a as u64, b as u64),
+        libc::SYS_clone3 => clone3(a).is_some_and(|(flags, stack)| alike(flags, stack)),
+        _ => false,
+    }
+}
+
+/// Flags and stack.
+fn clone3(at: i64) -> Option<(u64, u64)> {
+    const STACK: usize = 5;
+    let words = pointer::<u64>(at as usize);
+    // SAFETY: it was looked at before it is read; the kernel reads it as well.
+    fault::readable(words.cast(), 8 * (STACK + 1)).then(|| unsafe { (*words, *words.add(STACK)) })
+}
+
+fn before(n: i64, [a, b, c, e]: [i64; 4]) {
+    let fd = a as c_int;
+    match n {
+        libc::SYS_close => forget(fd),
+        libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
+            forget_range(a as u32, b as u32)
+        }
+        libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
+            give_away(fd)
+        }
+        libc::SYS_preadv2 | libc::SYS_pwritev2 => {
+            give_away(fd);
+            super::copies::know_size(fd);
+        }
+        libc::SYS_pidfd_getfd => give_away(b as c_int),
+        libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
+            let other = if n == libc::SYS_sendfile { b } else { c } as c_int;
+            for fd in [fd, other] {
+                give_away(fd);
+                super::copies::know_size(fd);
+            }
+        }
+        libc::SYS_mmap => super::copies::know_size(e as c_int),
+        libc::SYS_sendmsg => before_sending(pointer(b as usize)),
+        libc::SYS_sendmmsg => before_sending_all(pointer(b as usize), c as u32),
+        libc::SYS_clone => before_clone(a as u64),
+        libc::SYS_clone3 => before_clone(clone3(a).map_or(0, |(flags, _)| flags)),
+        libc::SYS_execve | libc::SYS_execveat => fork::before_exec(),
+        libc::SYS_exit_group => report::write(),
+        libc::SYS_prlimit64 => super::limits::note(b as _, c != 0),
+        libc::SYS_setrlimit => super::limits::note(a as _, true),
+        _ => {}
+    }
+}
+
+fn after(n: i64, fd: c_int, done: c_int) {
+    match n {
+        libc::SYS_dup | libc::SYS_dup3 => drop(meaning(fd, done)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => drop(meaning(fd, done)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open
+        | libc::SYS_creat
+        | libc::SYS_epoll_create
+        | libc::SYS_eventfd
+        | libc::SYS_signalfd
+        | libc::SYS_inotify_init => forget(done),
+        libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_open_by_handle_at
+        | libc::SYS_memfd_create
+        | libc::SYS_pidfd_getfd
+        | libc::SYS_pidfd_open
+        | libc::SYS_socket
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_epoll_create1
+        | libc::SYS_eventfd2
+        | libc::SYS_signalfd4
+        | libc::SYS_timerfd_create
+        | libc::SYS_inotify_init1
+        | libc::SYS_userfaultfd
+        | libc::SYS_perf_event_open => forget(done),
+        _ => {}
+    }
+}

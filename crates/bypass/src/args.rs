@@ -1,0 +1,65 @@
+//! Arguments of a call: which are served, and which go to the kernel because it alone knows in what order it refuses.
+
+use rustix::io::Errno;
+
+/// Longest single call, as the kernel's.
+pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
+/// No buffer of a program ends behind this: the kernel refuses it before it looks at anything else.
+const BUFFERS_END: usize = 1 << 47;
+
+/// Where a transfer begins and how long it is; `None`: the kernel says what is wrong with it.
+#[inline]
+pub fn transfer(buf: usize, len: usize, offset: i64) -> Option<(u64, usize)> {
+    let from = u64::try_from(offset).ok()?;
+    if len <= CALL_BYTES_MAX && offset <= i64::MAX - CALL_BYTES_MAX as i64 {
+        return Some((from, len));
+    }
+    large(buf, len, offset).then_some((from, len.min(CALL_BYTES_MAX)))
+}
+
+#[cold]
+fn large(buf: usize, len: usize, offset: i64) -> bool {
+    let in_memory = buf.checked_add(len).is_some_and(|end| end <= BUFFERS_END);
+    in_memory && i64::try_from(len).is_ok_and(|len| offset.checked_add(len).is_some())
+}
+
+/// Where lseek(2) goes from `base` (nothing, the present offset or the end).
+pub fn seek_to(base: u64, offset: i64) -> Result<u64, Errno> {
+    let to = i128::from(base) + i128::from(offset);
+    i64::try_from(to).ok().and_then(|to| u64::try_from(to).ok()).ok_or(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_refuses_is_left_to_it() {
+        assert_eq!(transfer(4096, 10, 7), Some((7, 10)));
+        assert_eq!(transfer(4096, 0, i64::MAX), Some((i64::MAX as u64, 0)));
+        assert_eq!(transfer(4096, 10, -1), None, "a negative offset");
+        assert_eq!(transfer(4096, 10, i64::MAX - 9), None, "an end that is no offset");
+        assert_eq!(transfer(4096, 9, i64::MAX - 9), Some((i64::MAX as u64 - 9, 9)));
+        assert_eq!(transfer(4096, usize::MAX, 0), None, "a length that is negative as ssize_t");
+        assert_eq!(
+            transfer(BUFFERS_END - 4096, CALL_BYTES_MAX + 1, 0),
+            None,
+            "a buffer that ends in the kernel"
+        );
+    }
+
+    #[test]
+    fn a_huge_count_is_cut_to_what_one_call_moves() {
+        assert_eq!(transfer(4096, 1 << 40, 5), Some((5, CALL_BYTES_MAX)));
+        assert_eq!(transfer(4096, CALL_BYTES_MAX, 5), Some((5, CALL_BYTES_MAX)));
+    }
+
+    #[test]
+    fn seeks_end_at_offsets_that_a_file_can_have() {
+        assert_eq!(seek_to(10, -10), Ok(0));
+        assert_eq!(seek_to(10, -11), Err(Errno::INVAL));
+        assert_eq!(seek_to(0, i64::MAX), Ok(i64::MAX as u64));
+        assert_eq!(seek_to(1, i64::MAX), Err(Errno::INVAL));
+        assert_eq!(seek_to(1, i64::MIN), Err(Errno::INVAL));
+    }
+}

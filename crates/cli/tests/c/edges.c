@@ -1,0 +1,147 @@
+/* Arguments at their ends, and threads that are cancelled. */
+#include "traps.h"
+#include <limits.h>
+#include <stdint.h>
+
+#define FAILS(call, number) CHECK((call) == -1 && errno == (number))
+
+static void wrong_in_two_ways(void) {
+	char buf[8];
+	struct iovec one = {buf, 8};
+	void *nowhere = (void *)8;
+	int fd = fresh(O_WRONLY), in = open(file, O_RDONLY);
+	CHECK(write(fd, "01234567", 8) == 8 && in >= 0);
+	FAILS(read(fd, nowhere, 4), EBADF);
+	FAILS(pread(fd, buf, 4, -1), EINVAL);
+	FAILS(write(in, nowhere, 4), EBADF);
+	FAILS(pwrite(in, nowhere, 4, -1), EINVAL);
+	FAILS(readv(fd, nowhere, 2), EBADF);
+	FAILS(preadv(in, &one, 1, -5), EINVAL);
+	FAILS(readv(in, &one, 1025), EINVAL);
+	FAILS(readv(in, &one, -1), EINVAL);
+	FAILS(pread(in, (void *)-4096, 8, 0), EFAULT);
+	CHECK(pread(in, buf, 0, 0) == 0 && pwrite(fd, nowhere, 0, 0) == 0);
+	FAILS(ftruncate(in, 3), EINVAL);
+	FAILS(ftruncate(fd, -1), EINVAL);
+	FAILS(fallocate(in, 0, 0, 5), EBADF);
+	FAILS(fallocate(fd, 0, -1, 5), EINVAL);
+	FAILS(fallocate(fd, 0, 0, 0), EINVAL);
+	FAILS(fstat(in, nowhere), EFAULT);
+	FAILS(lseek(in, -9, SEEK_END), EINVAL);
+}
+
+static void near_the_last_offset(void) {
+	char buf[16];
+	int fd = fresh(O_RDWR);
+	CHECK(write(fd, "01234567", 8) == 8);
+	FAILS(pread(fd, buf, 10, INT64_MAX - 5), EINVAL);
+	FAILS(pwrite(fd, buf, 10, INT64_MAX - 5), EINVAL);
+	CHECK(pread(fd, buf, 5, INT64_MAX - 5) == 0 && pread(fd, buf, 5, INT64_MAX - 10) == 0);
+	CHECK(lseek(fd, INT64_MAX, SEEK_SET) == INT64_MAX && read(fd, buf, 0) == 0);
+	FAILS(read(fd, buf, 1), EINVAL);
+	FAILS(lseek(fd, 1, SEEK_CUR), EINVAL);
+	FAILS(lseek(fd, INT64_MAX, SEEK_END), EINVAL);
+	CHECK(lseek(fd, 0, SEEK_CUR) == INT64_MAX);
+	FAILS(lseek(fd, 8, SEEK_DATA), ENXIO);
+	FAILS(lseek(fd, -1, SEEK_HOLE), ENXIO);
+}
+
+static void more_than_there_is(void) {
+	int fd = fresh(O_RDWR);
+	char *page = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(mprotect(page + 4096, 4096, PROT_NONE) == 0 && write(fd, "kept", 4) == 4);
+	/* A count beyond the buffer, which the file's end keeps from being used. */
+	CHECK(pread(fd, page, 1 << 30, 0) == 4 && memcmp(page, "kept", 4) == 0);
+	FAILS(pread(fd, page, (size_t)1 << 47, 0), EFAULT);
+	FAILS(pread(fd, page, (size_t)SSIZE_MAX + 1, 0), EFAULT);
+	/* Half of the buffer is there: what fits is read and written. */
+	CHECK(ftruncate(fd, 8192) == 0 && lseek(fd, 0, SEEK_SET) == 0);
+	CHECK(read(fd, page, 8192) == 4096 && lseek(fd, 0, SEEK_CUR) == 4096);
+	struct iovec parts[2] = {{page, 100}, {page + 4096, 100}};
+	CHECK(preadv(fd, parts, 2, 0) == 100 && memcmp(page, "kept", 4) == 0);
+	memset(page, 'w', 4096);
+	CHECK(pwrite(fd, page, 8192, 0) == 4096 && pwritev(fd, parts, 2, 4096) == 100);
+	CHECK(pread(fd, page, 1, 4195) == 1 && page[0] == 'w' && pread(fd, page, 1, 4196) == 1 && page[0] == 0);
+}
+
+static void limits_and_appends(void) {
+	signal(SIGXFSZ, SIG_IGN);
+	int fd = fresh(O_RDWR | O_APPEND);
+	CHECK(write(fd, "0123456789", 10) == 10);
+	struct rlimit small = {12, RLIM_INFINITY};
+	CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+	CHECK(pwrite(fd, "ab", 2, 0) == 2);
+	FAILS(pwrite(fd, "c", 1, 0), EFBIG);
+	FAILS(write(fd, "c", 1), EFBIG);
+	struct stat st;
+	CHECK(fstat(fd, &st) == 0 && st.st_size == 12);
+	/* The report is longer. */
+	small.rlim_cur = RLIM_INFINITY;
+	CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+}
+
+static void cutting_out_is_refused_always(void) {
+	/* Who probes once must be able to rely on the answer: while somebody has the file mapped it cannot be done. */
+	int fd = fresh(O_RDWR), first, second;
+	CHECK(ftruncate(fd, 3 * 4096) == 0);
+	first = fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 4096, 4096);
+	volatile char *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+	CHECK(map != MAP_FAILED && map[0] == 0);
+	second = fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 0, 4096);
+	CHECK(first == second && pwrite(fd, "x", 1, 0) == 1);
+}
+
+static int cancel_fd;
+static volatile int started;
+
+static void *writes_for_ever(void *type) {
+	static __thread char page[4096];
+	CHECK(pthread_setcanceltype(type ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED, NULL) == 0);
+	for (;;) {
+		CHECK(pwrite(cancel_fd, page, sizeof page, 0) == sizeof page);
+		CHECK(pread(cancel_fd, page, sizeof page, 0) == sizeof page);
+		started = 1;
+	}
+}
+
+static void cancelled_threads(void) {
+	cancel_fd = fresh(O_RDWR);
+	for (int round = 0; round < 100; round++) {
+		pthread_t thread;
+		void *said;
+		started = 0;
+		CHECK(pthread_create(&thread, NULL, writes_for_ever, (void *)(intptr_t)(round % 2)) == 0);
+		while (!started)
+			usleep(10);
+		usleep(round * 7);
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &said) == 0 && said == PTHREAD_CANCELED);
+	}
+	CHECK(pwrite(cancel_fd, "x", 1, 0) == 1);
+}
+
+static int never_opened;
+
+static void *reads_nothing(void *arg) {
+	char byte;
+	started = 1;
+	read(never_opened, &byte, 1);
+	return NULL;
+}
+
+static void cancelled_in_the_kernel(void) {
+	int pipes[2], fd = fresh(O_RDWR);
+	pthread_t thread;
+	void *said;
+	CHECK(pipe(pipes) == 0 && pwrite(fd, "x", 1, 0) == 1);
+	never_opened = pipes[0];
+	CHECK(pthread_create(&thread, NULL, reads_nothing, NULL) == 0);
+	while (!started)
+		usleep(10);
+	usleep(1000);
+	CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &said) == 0 && said == PTHREAD_CANCELED);
+	CHECK(pwrite(fd, "x", 1, 0) == 1);
+}
+
+TRAPS({"errors", wrong_in_two_ways}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
+      {"limits", limits_and_appends}, {"cutting", cutting_out_is_refused_always}, {"cancelled", cancelled_threads},
+      {"cancelled_in_the_kernel", cancelled_in_the_kernel})

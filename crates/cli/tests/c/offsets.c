@@ -1,0 +1,212 @@
+/* Offsets and O_APPEND, shared by ways that are easily missed. */
+#include "traps.h"
+#include <sched.h>
+#include <setjmp.h>
+
+static volatile int shared_fd;
+static sigjmp_buf out_of_it;
+
+static void writes_a_line(int signal) {
+	(void)signal;
+	CHECK(write(shared_fd, "handler ", 8) == 8);
+}
+
+static void handlers_use_the_offset(void) {
+	char b[8];
+	shared_fd = fresh(O_RDWR);
+	struct sigaction act = {.sa_handler = writes_a_line};
+	CHECK(sigaction(SIGUSR1, &act, NULL) == 0);
+	CHECK(write(shared_fd, "before ", 7) == 7 && raise(SIGUSR1) == 0 && write(shared_fd, "after", 5) == 5);
+	CHECK(lseek(shared_fd, 0, SEEK_CUR) == 20);
+	holds("before handler after");
+	CHECK(pread(shared_fd, b, 3, 17) == 3 && memcmp(b, "ter", 3) == 0);
+}
+
+static void leaves(int signal) {
+	(void)signal;
+	CHECK(write(shared_fd, "handler ", 8) == 8);
+	siglongjmp(out_of_it, 1);
+}
+
+static void *thread_that_jumps(void *arg) {
+	/* Its alternate stack lies above its own one: what runs after the jump lies below the handler's frame. */
+	size_t size = 1 << 16;
+	stack_t own = {.ss_sp = arg, .ss_size = size};
+	CHECK(sigaltstack(&own, NULL) == 0);
+	if (sigsetjmp(out_of_it, 1) == 0)
+		CHECK(pthread_kill(pthread_self(), SIGUSR2) == 0);
+	for (int i = 0; i < 1000; i++)
+		CHECK(write(shared_fd, "x", 1) == 1);
+	CHECK(lseek(shared_fd, 0, SEEK_CUR) == 1015);
+	return NULL;
+}
+
+static void handlers_are_left_by_longjmp(void) {
+	char buf[1015], *memory = malloc(1 << 20);
+	shared_fd = fresh(O_RDWR);
+	struct sigaction act = {.sa_handler = leaves, .sa_flags = SA_ONSTACK};
+	CHECK(sigaction(SIGUSR2, &act, NULL) == 0 && write(shared_fd, "before ", 7) == 7);
+	char *low = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_attr_t attributes;
+	pthread_t thread;
+	CHECK(low != MAP_FAILED && pthread_attr_init(&attributes) == 0);
+	CHECK(pthread_attr_setstack(&attributes, low, 1 << 20) == 0);
+	CHECK(pthread_create(&thread, &attributes, thread_that_jumps, low + (1 << 20)) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(pread(shared_fd, buf, 1015, 0) == 1015 && memcmp(buf, "before handler x", 16) == 0);
+	free(memory);
+}
+
+static void closes(int signal) {
+	(void)signal;
+	CHECK(close(shared_fd) == 0);
+	shared_fd = -1;
+}
+
+static void handlers_close_in_the_middle_of_malloc(void) {
+	struct sigaction act = {.sa_handler = closes};
+	CHECK(sigaction(SIGALRM, &act, NULL) == 0);
+	for (int round = 0; round < 200; round++) {
+		shared_fd = fresh(O_RDWR);
+		CHECK(write(shared_fd, "x", 1) == 1);
+		struct itimerval soon = {{0, 0}, {0, 50 + round}};
+		CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+		while (shared_fd >= 0)
+			free(malloc(rand() % 5000));
+	}
+	shared_fd = fresh(O_RDWR);
+	CHECK(write(shared_fd, "x", 1) == 1);
+}
+
+/* A child made in any way writes "child " and ends; its parent goes on behind that. */
+static int child_writes(void *arg) {
+	CHECK(write(shared_fd, "child ", 6) == 6);
+	return 0;
+}
+
+static void after_child(pid_t child) {
+	int status;
+	CHECK(child > 0 && waitpid(child, &status, __WALL) == child && status == 0);
+	CHECK(write(shared_fd, "after", 5) == 5 && lseek(shared_fd, 0, SEEK_CUR) == 18);
+	holds("before child after");
+	close(shared_fd);
+}
+
+static void before_child(void) {
+	shared_fd = fresh(O_RDWR | O_CLOEXEC);
+	CHECK(write(shared_fd, "before ", 7) == 7);
+}
+
+static void children_made_in_other_ways(void) {
+	before_child();
+	pid_t child = _Fork();
+	if (child == 0)
+		_exit(child_writes(NULL));
+	after_child(child);
+
+	before_child();
+	child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (child == 0)
+		_exit(child_writes(NULL));
+	after_child(child);
+
+	before_child();
+	char *stack = malloc(1 << 16);
+	after_child(clone(child_writes, stack + (1 << 16), SIGCHLD, NULL));
+
+	before_child();
+	after_child(clone(child_writes, stack + (1 << 16), CLONE_VM | CLONE_VFORK | SIGCHLD, NULL));
+	free(stack);
+}
+
+static void descriptors_sent_away(void) {
+	int pair[2];
+	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		/* It was made before the file was opened. */
+		char byte, control[CMSG_SPACE(sizeof(int))];
+		struct iovec one = {&byte, 1};
+		struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+		CHECK(recvmsg(pair[1], &message, 0) == 1);
+		shared_fd = *(int *)CMSG_DATA(CMSG_FIRSTHDR(&message));
+		_exit(child_writes(NULL));
+	}
+	before_child();
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec one = {"!", 1};
+	struct mmsghdr messages[1] = {{.msg_hdr = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control}}};
+	struct cmsghdr *head = CMSG_FIRSTHDR(&messages[0].msg_hdr);
+	head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(sizeof(int));
+	*(int *)CMSG_DATA(head) = shared_fd;
+	CHECK(sendmmsg(pair[0], messages, 1, 0) == 1);
+	after_child(child);
+}
+
+static void numbers_made_in_other_ways(void) {
+	int fd = fresh(O_RDWR);
+	CHECK(write(fd, "one ", 4) == 4);
+	int two = syscall(SYS_fcntl, fd, F_DUPFD, 50);
+	CHECK(two >= 50 && write(two, "two ", 4) == 4 && write(fd, "three ", 6) == 6);
+#ifdef SYS_pidfd_getfd
+	int me = syscall(SYS_pidfd_open, getpid(), 0), four = me < 0 ? -1 : syscall(SYS_pidfd_getfd, me, fd, 0);
+	if (four < 0)
+		four = dup(fd);
+	CHECK(write(four, "four ", 5) == 5 && write(fd, "five", 4) == 4);
+#endif
+	holds("one two three four five");
+}
+
+static void appends_leave_the_right_offset(void) {
+	char buf[16];
+	struct iovec tail = {"tail", 4};
+	int fd = fresh(O_RDWR);
+	CHECK(write(fd, "0123456789", 10) == 10 && lseek(fd, 2, SEEK_SET) == 2);
+	CHECK(pwritev2(fd, &tail, 1, -1, RWF_APPEND) == 4 && lseek(fd, 0, SEEK_CUR) == 14);
+	CHECK(pwritev2(fd, &tail, 1, 3, RWF_APPEND) == 4 && lseek(fd, 0, SEEK_CUR) == 14);
+	holds("0123456789tailtail");
+	/* The kernel has the offset of one that a child shares. */
+	int own = open(file, O_RDWR), status;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(0);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(write(own, "x", 1) == 1 && pwritev2(fd, &tail, 1, -1, RWF_APPEND) == 4 && lseek(fd, 0, SEEK_CUR) == 22);
+	close(own);
+	close(fd);
+	fd = open(file, O_RDWR | O_APPEND);
+	child = fork();
+	if (child == 0)
+		_exit(0);
+	CHECK(waitpid(child, &status, 0) == child);
+	int another = open(file, O_WRONLY | O_APPEND);
+	CHECK(write(another, "other", 5) == 5 && write(fd, "mine", 4) == 4 && lseek(fd, 0, SEEK_CUR) == 31);
+	CHECK(read(fd, buf, 1) == 0 && lseek(fd, -9, SEEK_CUR) == 22 && read(fd, buf, 9) == 9 && memcmp(buf, "othermine", 9) == 0);
+}
+
+static void what_one_sets_others_see(void) {
+	int fd = fresh(O_RDWR), status, ways = 0;
+	CHECK(write(fd, "0123456789", 10) == 10);
+	pid_t child = fork();
+	if (child == 0)
+		_exit(fcntl(fd, F_SETFL, O_APPEND));
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(pwrite(fd, "A", 1, 0) == 1 && lseek(fd, 0, SEEK_SET) == 0 && write(fd, "B", 1) == 1 && lseek(fd, 0, SEEK_CUR) == 12);
+	holds("0123456789AB");
+	child = fork();
+	if (child == 0)
+		_exit(fcntl(fd, F_SETFL, 0));
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(pwrite(fd, "C", 1, 0) == 1);
+	/* By a program that knows nothing of any library. */
+	char command[200];
+	snprintf(command, sizeof command,
+		 "unset LD_PRELOAD; exec python3 -c 'import fcntl,os; fcntl.fcntl(%d, fcntl.F_SETFL, os.O_APPEND)'", fd);
+	CHECK(system(command) == 0 && pwrite(fd, "D", 1, 0) == 1);
+	holds("C123456789ABD");
+}
+
+TRAPS({"handlers", handlers_use_the_offset}, {"jumps", handlers_are_left_by_longjmp},
+      {"closing", handlers_close_in_the_middle_of_malloc}, {"children", children_made_in_other_ways},
+      {"sent", descriptors_sent_away}, {"numbers", numbers_made_in_other_ways},
+      {"appending", appends_leave_the_right_offset}, {"setting", what_one_sets_others_see})
