@@ -8,6 +8,7 @@ mod bench;
 mod coherence;
 mod crash;
 mod docs;
+mod flash_rigs;
 mod floors;
 mod fsck_lies;
 mod fuzz;
@@ -118,6 +119,12 @@ const CHORES: &[Chore] = &[
         usage: "[--pack]",
         about: "Linux writes F2FS images in a virtual machine, the flash engine reads them (needs qemu-system-x86, a network)",
         run: linux_f2fs::chore,
+    },
+    Chore {
+        name: "f2fs-full",
+        usage: "[--seconds N] [--seed N]",
+        about: "random programs on F2FS images that are 95 to 100 % full: refused calls change nothing (an hour)",
+        run: flash_rigs::full,
     },
     Chore {
         name: "floors",

@@ -1,9 +1,13 @@
 //! Attributes, changed: all of a call or nothing.
 
-use crate::inode::{Inode, nid_of};
+use crate::change::Need;
+use crate::inode::{Alteration, Inode};
 use crate::make::{now, set_time};
 use crate::volume::F2fs;
-use heddle_vfs::{Attr, Cred, Error, FileKind, Handle, Ino, Permission, Result, SetAttr, SetTime, Time};
+use heddle_vfs::xattr::Xattrs;
+use heddle_vfs::{
+    Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Permission, Result, SetAttr, SetTime, Time,
+};
 
 fn owns(cred: &Cred, attr: &Attr) -> bool {
     cred.is_root() || cred.uid == attr.uid
@@ -34,6 +38,19 @@ fn may_set_owner(attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
+/// What the inode's flags say.
+fn allows(inode: &Inode, set: &SetAttr) -> Result<()> {
+    let given = |time| matches!(time, Some(SetTime::At(_)));
+    let attributes = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
+    if set.size_bytes.is_some() {
+        inode.allows(Alteration::Content)?;
+    }
+    if attributes || given(set.atime) || given(set.mtime) {
+        return inode.allows(Alteration::Attributes);
+    }
+    if set.atime.is_some() || set.mtime.is_some() { inode.allows(Alteration::Addition) } else { Ok(()) }
+}
+
 impl F2fs {
     fn may_set_times(&self, inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<()> {
         let given = |time| matches!(time, Some(SetTime::At(_)));
@@ -62,52 +79,66 @@ impl F2fs {
         handle: Option<&Handle>,
         set: &SetAttr,
     ) -> Result<Attr> {
-        let _inside = self.changing()?;
-        let nid = nid_of(ino)?;
-        let _locked = self.guards.alone(&[nid]);
-        if let Some(handle) = handle
-            && handle.ino != ino
-        {
+        if handle.is_some_and(|handle| handle.ino != ino) {
             return Err(Error::BadHandle);
         }
-        let inode = self.media.inode(nid)?;
-        may_set_owner(&inode.attr(), cred, set)?;
-        self.may_set_times(&inode, cred, set)?;
-        if set.size_bytes.is_some() {
-            self.may_set_size(&inode, cred, handle)?;
-        }
-        if set == &SetAttr::default() {
-            return Ok(inode.attr());
-        }
-        self.watched(|| {
+        let look = |inode: &Inode| {
+            allows(inode, set)?;
+            may_set_owner(&inode.attr(), cred, set)?;
+            self.may_set_times(inode, cred, set)?;
+            let mut need = Need::NONE;
             if let Some(size) = set.size_bytes {
-                self.media.resize(nid, size)?;
+                self.may_set_size(inode, cred, handle)?;
+                need = self.media.need_to_resize(inode, size)?;
             }
-            self.apply(&inode, cred, set, now())?;
-            Ok(self.media.inode(nid)?.attr())
+            let list = self.list_that_follows(inode, cred, set)?;
+            if let Some(xattrs) = &list {
+                need = need + self.media.need_of_xattrs(inode, xattrs)?;
+            }
+            Ok((list, need))
+        };
+        if set == &SetAttr::default() {
+            return self.getattr(ino);
+        }
+        self.alter(ino, Need::NONE, look, |change, inode, list| {
+            if let Some(size) = set.size_bytes {
+                change.resize(inode.nid, size)?;
+            }
+            if let Some(xattrs) = list {
+                change.set_xattrs(&self.media.inode(inode.nid)?, xattrs)?;
+            }
+            self.apply(inode, cred, set, now())?;
+            Ok(self.media.inode(inode.nid)?.attr())
         })
+    }
+
+    /// The permissions that a call leaves, without those that a change of owner, group or content takes away.
+    fn perm_after(&self, inode: &Inode, cred: &Cred, set: &SetAttr) -> u16 {
+        let attr = inode.attr();
+        let gid = set.gid.unwrap_or(attr.gid);
+        if let Some(wanted) = set.perm {
+            let perm = wanted & 0o7777;
+            return if cred.is_root() || cred.in_group(gid) { perm } else { perm & !0o2000 };
+        }
+        let cut = set.size_bytes.is_some() && !cred.is_root();
+        let given = (set.uid.is_some() || set.gid.is_some()) && inode.kind != FileKind::Directory;
+        if cut || given { without_set_id(attr.perm) } else { attr.perm }
+    }
+
+    /// The attributes, if their access list changes with the mode.
+    fn list_that_follows(&self, inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<Option<Xattrs>> {
+        if set.perm.is_none() {
+            return Ok(None);
+        }
+        let mut xattrs = self.media.xattrs(inode)?;
+        let perm = self.perm_after(inode, cred, set);
+        Ok(xattrs.follow_mode(perm).then_some(xattrs))
     }
 
     fn apply(&self, inode: &Inode, cred: &Cred, set: &SetAttr, now: Time) -> Result<()> {
         let attr = inode.attr();
-        let mut perm = attr.perm;
-        if set.size_bytes.is_some() && !cred.is_root() {
-            perm = without_set_id(perm);
-        }
+        let perm = self.perm_after(inode, cred, set);
         let gid = set.gid.unwrap_or(attr.gid);
-        if (set.uid.is_some() || set.gid.is_some()) && inode.kind != FileKind::Directory {
-            perm = without_set_id(perm);
-        }
-        if let Some(wanted) = set.perm {
-            perm = wanted & 0o7777;
-            if !cred.is_root() && !cred.in_group(gid) {
-                perm &= !0o2000;
-            }
-            let mut xattrs = self.media.xattrs(inode)?;
-            if xattrs.follow_mode(perm) {
-                self.media.set_xattrs(&self.media.inode(inode.nid)?, &xattrs)?;
-            }
-        }
         let pick = |time| match time {
             SetTime::Now => now,
             SetTime::At(time) => time,

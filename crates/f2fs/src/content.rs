@@ -1,19 +1,26 @@
 //! Bytes of files, changed. Pages are changed in memory; pointers are reserved at once.
 //!
+//! For each change there is what it needs (`need_…`), found without changing anything, and the change itself, a [`Change`]'s, which has
+//! that set aside. Large ranges are allocated and punched in pieces; what moves pages (collapse, insert) is one piece, however large.
+//!
 //! Everything here is called with the inode's lock held for writing, but for `has_pages`, and for `change_pages`, which may be called
 //! with these pages held instead (`ranges`).
 
-use crate::format::{BLOCK_BYTES, Block, INODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
+use crate::change::{Change, Lacking, Need, pages_of};
+use crate::format::{BLOCK_BYTES, Block, INODE_POINTERS, NODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
 use crate::media::Media;
 use crate::way::Way;
 use heddle_vfs::{Error, OFFSET_MAX_BYTES, RangeOp, Result};
+use std::ops::Range;
 use zerocopy::little_endian::U32;
 
 pub(crate) const PAGE: u64 = BLOCK_BYTES as u64;
 /// Pages that go to the device at one go: as many as a segment has.
 const THROUGH_PAGES: usize = SEGMENT_BLOCKS as usize;
+/// Bytes of a piece of a large range: those of the pages of some 64 nodes.
+const PIECE_BYTES: u64 = 256 << 20;
 
 /// Where a range ends, if a file may be that long.
 pub(crate) fn end_of(offset: u64, len_bytes: u64) -> Result<u64> {
@@ -28,18 +35,6 @@ pub(crate) fn aligned(offset: u64, len_bytes: u64) -> Result<()> {
 }
 
 impl Media {
-    /// Writes all of `buf`, or nothing.
-    pub(crate) fn write(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
-        let end = end_of(offset, buf.len() as u64)?;
-        let inode = self.content_of_pages(nid)?;
-        self.reserve_pages(nid, PageNo(offset / PAGE), PageNo((end - 1) / PAGE))?;
-        self.change_pages(nid, offset, buf, way)?;
-        if end > inode.size_bytes {
-            self.change_inode(nid, |block| block.size_bytes.set(end))?;
-        }
-        Ok(())
-    }
-
     /// Writes over pages that have their pointers.
     pub(crate) fn change_pages(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
         let end = offset + buf.len() as u64;
@@ -80,24 +75,6 @@ impl Media {
         Ok(true)
     }
 
-    /// All of them or none.
-    fn reserve_pages(&self, nid: Nid, first: PageNo, last: PageNo) -> Result<()> {
-        let mut new = Vec::new();
-        for page in (first.0..=last.0).map(PageNo) {
-            match self.reserve(nid, page) {
-                Ok((_, true)) => new.push(page),
-                Ok(_) => {}
-                Err(error) => {
-                    for page in new {
-                        self.punch_pages(nid, page, PageNo(page.0 + 1))?;
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Changes a page that has its pointer.
     pub(crate) fn change_page(&self, nid: Nid, page: PageNo, change: impl Fn(&mut Block)) -> Result<()> {
         if self.pages.change(nid, page, &change) {
@@ -109,10 +86,133 @@ impl Media {
         Ok(())
     }
 
+    /// The slots hold nothing any more; they are pointers from now on.
+    pub(crate) fn clear_inline(&self, inode: &Inode, flags: u8) -> Result<()> {
+        let (from, to) = (inode.first_pointer(), INODE_POINTERS - inode.inline_xattr_slots());
+        self.change_inode(inode.nid, |block| {
+            block.addr[from..to].fill(U32::new(0));
+            block.inline &= !flags;
+        })
+    }
+
+    /// What it takes that the content of a file is in pages, and those of a range have their pointers.
+    pub(crate) fn need_to_have(&self, inode: &Inode, pages: Range<u64>) -> Result<Need> {
+        inode.readable()?;
+        inode.has_room_to(pages.end)?;
+        if !inode.has(inline_flag::DATA) {
+            return self.need_of_pages(inode, pages);
+        }
+        let apart = u64::from(inode.size_bytes > 0 && !pages.contains(&0));
+        Ok(self.need_of_pages(inode, pages)? + Need { pages: apart, ..Need::NONE })
+    }
+
+    /// What it takes to give a file this size.
+    pub(crate) fn need_to_resize(&self, inode: &Inode, size_bytes: u64) -> Result<Need> {
+        inode.readable()?;
+        inode.has_room_to(size_bytes.div_ceil(PAGE))?;
+        if inode.keeps_inline(size_bytes) || size_bytes == inode.size_bytes {
+            return Ok(Need::NONE);
+        }
+        self.need_to_have(inode, 0..0)
+    }
+
+    /// What a piece of a fallocate(2) takes, that goes from `offset` to `end`.
+    pub(crate) fn need_of_range(&self, inode: &Inode, op: RangeOp, offset: u64, end: u64) -> Result<Need> {
+        let pages = pages_of(offset, end);
+        let hole = if inode.has_pointers() { self.hole(inode, PageNo(pages.start))? } else { 0 };
+        let changed = pages.end.saturating_sub(pages.start.saturating_add(hole));
+        // Nodes of which pointers change.
+        let nodes = Need { dirty: 2 * changed.div_ceil(NODE_POINTERS as u64), ..Need::NONE };
+        let size = inode.size_bytes;
+        match op {
+            RangeOp::Allocate { .. } => Ok(self.need_to_have(inode, pages)? + nodes),
+            RangeOp::Punch | RangeOp::Zero { .. } => {
+                inode.has_room_to(pages.end)?;
+                let stays =
+                    inode.keeps_inline(if matches!(op, RangeOp::Punch) { size } else { size.max(end) });
+                Ok(if stays { Need::NONE } else { self.need_to_have(inode, 0..0)? } + nodes)
+            }
+            RangeOp::Collapse => {
+                aligned(offset, end - offset)?;
+                if end >= size {
+                    return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
+                }
+                self.need_to_shift(inode, end / PAGE, offset / PAGE)
+            }
+            RangeOp::Insert => {
+                aligned(offset, end - offset)?;
+                if offset >= size {
+                    return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
+                }
+                let longer = end_of(size, end - offset)?;
+                inode.has_room_to(longer.div_ceil(PAGE))?;
+                self.need_to_shift(inode, offset / PAGE, end / PAGE)
+            }
+        }
+    }
+
+    /// What it takes that all pages from `from` on move to `to`: the nodes there, and one block for the page on its way. All are written
+    /// anew.
+    fn need_to_shift(&self, inode: &Inode, from: u64, to: u64) -> Result<Need> {
+        let inline = self.need_to_have(inode, 0..0)?;
+        let (mut at, end) = (from, inode.size_bytes.div_ceil(PAGE));
+        let (mut moved, mut lacking) = (0, Lacking::default());
+        if inode.has(inline_flag::DATA) && from == 0 {
+            self.add_lacking(inode, to..to + 1, &mut lacking)?;
+            moved = 1;
+        }
+        while at < end && inode.has_pointers() {
+            let hole = self.hole(inode, PageNo(at))?;
+            if hole > 0 {
+                at = at.saturating_add(hole);
+                continue;
+            }
+            let target = at - from + to;
+            let pages = self.run(inode, PageNo(at))?.pages.min(end - at);
+            self.add_lacking(inode, target..target + pages, &mut lacking)?;
+            (at, moved) = (at + pages, moved + pages);
+        }
+        let nodes = (2 * (end.saturating_sub(from) / NODE_POINTERS as u64 + 2)).min(2 * moved);
+        let need = Need { pages: u64::from(moved > 0), nodes: lacking.nodes.len() as u64, dirty: 0 };
+        Ok(need + inline + Need { dirty: moved + nodes + lacking.nodes.len() as u64, ..Need::NONE })
+    }
+
+    /// Where the next piece of a fallocate(2) of a large range may end, which begins at `offset`.
+    pub(crate) fn piece_end(&self, inode: &Inode, op: RangeOp, offset: u64, end: u64) -> Result<u64> {
+        let whole = |bytes: u64| offset.saturating_add(bytes) / PIECE_BYTES * PIECE_BYTES;
+        Ok(match op {
+            RangeOp::Collapse | RangeOp::Insert => end,
+            RangeOp::Allocate { .. } => end.min(whole(PIECE_BYTES)),
+            // Of a hole nothing has to be written.
+            RangeOp::Punch | RangeOp::Zero { .. } => {
+                let first = PageNo(offset.div_ceil(PAGE));
+                let hole = if inode.has_pointers() { self.hole(inode, first)? } else { 0 };
+                end.min(whole(hole.saturating_mul(PAGE).saturating_add(PIECE_BYTES)))
+            }
+        })
+    }
+}
+
+impl Change<'_> {
+    /// Writes all of `buf`.
+    pub(crate) fn write(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
+        let end = offset + buf.len() as u64;
+        let inode = self.content_of_pages(nid)?;
+        self.reserve_pages(nid, pages_of(offset, end))?;
+        self.change_pages(nid, offset, buf, way)?;
+        if end > inode.size_bytes {
+            self.change_inode(nid, |block| block.size_bytes.set(end))?;
+        }
+        Ok(())
+    }
+
+    fn reserve_pages(&self, nid: Nid, pages: Range<u64>) -> Result<()> {
+        pages.into_iter().try_for_each(|page| self.reserve(nid, PageNo(page)).map(drop))
+    }
+
     /// The inode, its content in pages: what stood inline goes into the first one.
     fn content_of_pages(&self, nid: Nid) -> Result<Inode> {
         let inode = self.inode(nid)?;
-        inode.readable()?;
         if !inode.has(inline_flag::DATA) {
             return Ok(inode);
         }
@@ -126,23 +226,17 @@ impl Media {
         self.inode(nid)
     }
 
-    /// The slots hold nothing any more; they are pointers from now on.
-    pub(crate) fn clear_inline(&self, inode: &Inode, flags: u8) -> Result<()> {
-        let (from, to) = (inode.first_pointer(), INODE_POINTERS - inode.inline_xattr_slots());
-        self.change_inode(inode.nid, |block| {
-            block.addr[from..to].fill(U32::new(0));
-            block.inline &= !flags;
-        })
-    }
-
-    /// Cuts or extends.
+    /// Cuts or extends. What stands inline stays there if it fits.
     pub(crate) fn resize(&self, nid: Nid, size_bytes: u64) -> Result<()> {
-        end_of(size_bytes, 0)?;
         let inode = self.inode(nid)?;
-        inode.readable()?;
-        if size_bytes == 0 && inode.has(inline_flag::DATA) {
-            self.clear_inline(&inode, inline_flag::DATA | inline_flag::DATA_EXIST)?;
-        } else if size_bytes != inode.size_bytes {
+        if inode.keeps_inline(size_bytes) {
+            return self.change_inode(nid, |block| {
+                let content = inode.inline_content_mut(block);
+                content[(size_bytes.min(inode.size_bytes)) as usize..].fill(0);
+                block.size_bytes.set(size_bytes);
+            });
+        }
+        if size_bytes != inode.size_bytes {
             self.content_of_pages(nid)?;
         }
         // Pages behind the end may be there: reserved ones.
@@ -194,56 +288,50 @@ impl Media {
         self.relieve(nid)
     }
 
-    /// What fallocate(2) does.
-    pub(crate) fn change_range(&self, nid: Nid, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {
-        let end = end_of(offset, len_bytes)?;
-        let inode = self.content_of_pages(nid)?;
-        let keeps = match op {
-            RangeOp::Allocate { keep_size } => {
-                let needed = end.div_ceil(PAGE) - offset / PAGE;
-                let space = self.space()?;
-                // Before anything is reserved: most of what cannot be had is asked for by mistake.
-                if needed.saturating_sub(inode.block().blocks.get()) > space.blocks_user {
-                    return Err(Error::NoSpace);
-                }
-                self.reserve_pages(nid, PageNo(offset / PAGE), PageNo((end - 1) / PAGE))?;
-                keep_size
+    /// What fallocate(2) does with a range, or with a piece of one.
+    pub(crate) fn change_range(&self, nid: Nid, op: RangeOp, offset: u64, end: u64) -> Result<()> {
+        let inode = self.inode(nid)?;
+        let grown = match op {
+            RangeOp::Allocate { keep_size: true } | RangeOp::Zero { keep_size: true } | RangeOp::Punch => {
+                inode.size_bytes
             }
-            RangeOp::Punch => {
-                self.clear(nid, offset, end)?;
-                true
+            _ => inode.size_bytes.max(end),
+        };
+        match op {
+            RangeOp::Allocate { .. } => {
+                self.content_of_pages(nid)?;
+                self.reserve_pages(nid, pages_of(offset, end))?;
             }
-            RangeOp::Zero { keep_size } => {
+            RangeOp::Punch | RangeOp::Zero { .. } if inode.keeps_inline(grown) => {
+                self.change_inode(nid, |block| {
+                    let content = inode.inline_content_mut(block);
+                    let len = content.len() as u64;
+                    content[offset.min(len) as usize..end.min(len) as usize].fill(0);
+                })?;
+            }
+            RangeOp::Punch | RangeOp::Zero { .. } => {
+                self.content_of_pages(nid)?;
                 self.clear(nid, offset, end)?;
-                keep_size
             }
             RangeOp::Collapse => {
-                aligned(offset, len_bytes)?;
-                if end >= inode.size_bytes {
-                    return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
-                }
+                self.content_of_pages(nid)?;
                 self.punch_pages(nid, PageNo(offset / PAGE), PageNo(end / PAGE))?;
-                let pages = end / PAGE..inode.size_bytes.div_ceil(PAGE);
-                for page in pages {
-                    self.move_page(nid, PageNo(page), PageNo(page - len_bytes / PAGE))?;
+                for page in end / PAGE..inode.size_bytes.div_ceil(PAGE) {
+                    self.move_page(nid, PageNo(page), PageNo(page - (end - offset) / PAGE))?;
                 }
-                return self.resize(nid, inode.size_bytes - len_bytes);
+                return self.resize(nid, inode.size_bytes - (end - offset));
             }
             RangeOp::Insert => {
-                aligned(offset, len_bytes)?;
-                if offset >= inode.size_bytes {
-                    return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
-                }
-                let size = end_of(inode.size_bytes, len_bytes)?;
+                self.content_of_pages(nid)?;
                 for page in (offset / PAGE..inode.size_bytes.div_ceil(PAGE)).rev() {
-                    self.move_page(nid, PageNo(page), PageNo(page + len_bytes / PAGE))?;
+                    self.move_page(nid, PageNo(page), PageNo(page + (end - offset) / PAGE))?;
                 }
-                return self.change_inode(nid, |block| block.size_bytes.set(size));
+                return self.change_inode(nid, |block| block.size_bytes.set(inode.size_bytes + end - offset));
             }
-        };
-        if !keeps && end > inode.size_bytes {
-            self.change_inode(nid, |block| block.size_bytes.set(end))?;
         }
-        Ok(())
+        if grown == inode.size_bytes {
+            return Ok(());
+        }
+        self.change_inode(nid, |block| block.size_bytes.set(grown))
     }
 }

@@ -1,12 +1,15 @@
 //! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
 
 use crate::attrs::regular;
+use crate::change::{Change, Need, pages_of};
+use crate::content::end_of;
 use crate::ids::Nid;
-use crate::inode::{Inode, ino_of, nid_of};
+use crate::inode::{Alteration, Inode, ino_of, nid_of};
 use crate::make::{now, set_time};
 use crate::media::Media;
 use crate::space::Counts;
 use crate::volume::F2fs;
+use crate::way::Way;
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
@@ -59,30 +62,66 @@ impl F2fs {
         question(&self.media.inode(nid)?)
     }
 
-    /// Changes an inode that it has to itself.
-    fn alter<R>(&self, ino: Ino, change: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
-        let _inside = self.changing()?;
+    /// Changes an inode that it has to itself. `look` says what that needs, and what else `run` is to know.
+    pub(crate) fn alter<T, R>(
+        &self,
+        ino: Ino,
+        at_first: Need,
+        look: impl Fn(&Inode) -> Result<(T, Need)>,
+        run: impl FnOnce(&Change<'_>, &Inode, &T) -> Result<R>,
+    ) -> Result<R> {
         let nid = nid_of(ino)?;
-        let _locked = self.guards.alone(&[nid]);
-        self.watched(|| change(&self.media.inode(nid)?))
+        let look = || {
+            let locked = self.guards.alone(&[nid]);
+            let inode = self.media.inode(nid)?;
+            let (found, need) = look(&inode)?;
+            Ok(((locked, inode, found), need))
+        };
+        self.change(at_first, look, |change, (_, inode, found)| run(change, inode, found))
     }
 
     /// Changes the content of an open file, which is made durable as far as memory demands it.
-    pub(crate) fn alter_content<R>(
+    pub(crate) fn alter_content<T, R>(
         &self,
         handle: &Handle,
-        change: impl FnOnce(&Inode) -> Result<R>,
+        at_first: Need,
+        look: impl Fn(&Inode) -> Result<(T, Need)>,
+        run: impl FnOnce(&Change<'_>, &Inode, &T) -> Result<R>,
     ) -> Result<R> {
         if !handle.flags.write {
             return Err(Error::BadHandle);
         }
-        self.alter(handle.ino, |inode| {
+        let look = |inode: &Inode| {
             is_of(handle, inode)?;
             regular(inode)?;
-            let done = change(inode)?;
+            look(inode)
+        };
+        self.alter(handle.ino, at_first, look, |change, inode, found| {
+            let done = run(change, inode, found)?;
             self.modified(inode, true)?;
             self.media.relieve(inode.nid)?;
             Ok(done)
+        })
+    }
+
+    /// Writes all of `buf` where `offset` says for an inode.
+    pub(crate) fn write_at(
+        &self,
+        handle: &Handle,
+        buf: &[u8],
+        alteration: Alteration,
+        offset: impl Fn(&Inode) -> u64,
+    ) -> Result<u64> {
+        let pages = Need::to_write((buf.len() / crate::format::BLOCK_BYTES) as u64 + 2);
+        let look = |inode: &Inode| {
+            inode.allows(alteration)?;
+            let offset = offset(inode);
+            let end = end_of(offset, buf.len() as u64)?;
+            Ok((offset, self.media.need_to_have(inode, pages_of(offset, end))? + pages))
+        };
+        self.alter_content(handle, pages, look, |change, inode, offset| {
+            let way = Way::of(handle.flags.direct, *offset, buf.len());
+            change.write(inode.nid, *offset, buf, way).map(|()| *offset)
         })
     }
 
@@ -90,6 +129,15 @@ impl F2fs {
         let attr = inode.attr();
         let check = |want| self.check(inode, cred, want);
         ask(Subject { kind: attr.kind, perm: attr.perm, owner: (attr.uid, attr.gid), check: &check })
+    }
+}
+
+/// The same, but for the size of the file.
+fn keeping_size(op: RangeOp) -> RangeOp {
+    match op {
+        RangeOp::Allocate { .. } => RangeOp::Allocate { keep_size: true },
+        RangeOp::Zero { .. } => RangeOp::Zero { keep_size: true },
+        other => other,
     }
 }
 
@@ -182,7 +230,8 @@ impl FileSystem for F2fs {
             }
             if writes {
                 self.media.space()?;
-                inode.writable()?;
+                let grows = flags.append && !flags.truncate;
+                inode.allows(if grows { Alteration::Growth } else { Alteration::Content })?;
             }
             inode.readable()?;
             let read = if flags.read { Permission::READ.0 } else { 0 };
@@ -196,9 +245,12 @@ impl FileSystem for F2fs {
                 Ok(handle_of(inode, flags))
             });
         }
-        self.alter(ino, |inode| {
+        let look = |inode: &Inode| {
             check(inode)?;
-            self.media.resize(inode.nid, 0)?;
+            Ok(((), self.media.need_to_resize(inode, 0)?))
+        };
+        self.alter(ino, Need::NONE, look, |change, inode, ()| {
+            change.resize(inode.nid, 0)?;
             self.modified(inode, cred.is_root())?;
             self.opened.add(inode.nid, false);
             Ok(handle_of(inode, flags))
@@ -249,19 +301,29 @@ impl FileSystem for F2fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        self.alter(ino, |inode| {
+        let look = |inode: &Inode| {
+            inode.allows(Alteration::Attributes)?;
             let mut xattrs = self.media.xattrs(inode)?;
             let perm = self.subject_of(inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
-            self.media.set_xattrs(inode, &xattrs)?;
-            self.attributes_changed(inode.nid, perm)
+            let need = self.media.need_of_xattrs(inode, &xattrs)?;
+            Ok(((xattrs, perm), need))
+        };
+        self.alter(ino, Need::NONE, look, |change, inode, (xattrs, perm)| {
+            change.set_xattrs(inode, xattrs)?;
+            self.attributes_changed(inode.nid, *perm)
         })
     }
 
     fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
-        self.alter(ino, |inode| {
+        let look = |inode: &Inode| {
+            inode.allows(Alteration::Attributes)?;
             let mut xattrs = self.media.xattrs(inode)?;
             self.subject_of(inode, cred, |subject| xattrs.remove(subject, cred, name))?;
-            self.media.set_xattrs(inode, &xattrs)?;
+            let need = self.media.need_of_xattrs(inode, &xattrs)?;
+            Ok((xattrs, need))
+        };
+        self.alter(ino, Need::NONE, look, |change, inode, xattrs| {
+            change.set_xattrs(inode, xattrs)?;
             self.attributes_changed(inode.nid, None)
         })
     }
@@ -356,21 +418,55 @@ impl FileSystem for F2fs {
                 if handle.flags.write { Ok(inode.size_bytes) } else { Err(Error::BadHandle) }
             });
         }
-        self.alter_content(handle, |inode| {
-            let (way, _under_way) = self.media.way(handle.flags.direct, inode.size_bytes, buf.len())?;
-            self.media.write(inode.nid, inode.size_bytes, buf, way).map(|()| inode.size_bytes)
-        })
+        self.write_at(handle, buf, Alteration::Growth, |inode| inode.size_bytes)
     }
 
     fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {
         if len_bytes == 0 {
             return Err(Error::InvalidArgument("an empty range"));
         }
-        self.alter_content(handle, |inode| self.media.change_range(inode.nid, op, offset, len_bytes))
+        self.change_range(handle, op, offset, end_of(offset, len_bytes)?)
     }
 }
 
 impl F2fs {
+    /// Piece by piece: each leaves a file that is whole, and has set aside what it needs.
+    fn change_range(&self, handle: &Handle, op: RangeOp, offset: u64, end: u64) -> Result<()> {
+        let alteration = match op {
+            RangeOp::Allocate { .. } => Alteration::Growth,
+            _ => Alteration::Content,
+        };
+        let mut at = offset;
+        while at < end {
+            let look = |inode: &Inode| {
+                inode.allows(alteration)?;
+                if at == offset && matches!(op, RangeOp::Allocate { .. }) {
+                    self.has_space_for(inode, offset, end)?;
+                }
+                let piece_end = self.media.piece_end(inode, op, at, end)?;
+                // The size is the last piece's.
+                let op = if piece_end < end { keeping_size(op) } else { op };
+                Ok(((op, piece_end), self.media.need_of_range(inode, op, at, piece_end)?))
+            };
+            at = self.alter_content(handle, Need::NONE, look, |change, inode, (op, piece_end)| {
+                change.change_range(inode.nid, *op, at, *piece_end).map(|()| *piece_end)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Before anything is reserved: most of what cannot be had is asked for by mistake.
+    fn has_space_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<()> {
+        let pages = pages_of(offset, end);
+        let space = self.media.space()?;
+        inode.has_room_to(pages.end)?;
+        if !space.has((pages.end - pages.start).saturating_sub(inode.block().blocks.get())) {
+            return Err(Error::NoSpace);
+        }
+        let need = self.media.need_to_have(inode, pages)?;
+        if space.has(need.pages + need.nodes) { Ok(()) } else { Err(Error::NoSpace) }
+    }
+
     fn list(&self, dir: &Inode, from: Cookie, listing: &mut Listing) -> Result<()> {
         if dir.kind != FileKind::Directory {
             return Err(Error::NotDirectory);

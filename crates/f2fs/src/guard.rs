@@ -6,7 +6,10 @@
 //!                 is done: it is seen whole or not at all.
 //!             K2  a checkpoint runs while no call is inside: what is on the device after a crash is what calls had done that had returned
 //!                 before one instant.
+//!             K3  free segments hold all that is dirty, all that the changes inside make so at most, and what cleaning and a checkpoint
+//!                 need beside: a change that is let in never lacks a block for what it does, nor does the checkpoint behind it.
 
+use crate::change::{Change, Need};
 use crate::commit::Ledger;
 use crate::ids::Nid;
 use crate::media::Media;
@@ -14,31 +17,58 @@ use crate::node_log::NodeLog;
 use crate::steps;
 use crate::volume::F2fs;
 use heddle_vfs::{Error, Result};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Locks that inodes share.
 pub(crate) const STRIPES: usize = 4096;
 /// Pages in memory at which a checkpoint is made.
 const PAGES_MAX: usize = 1 << 15;
+/// Changed nodes in memory at which one is made: 128 MiB.
+const NODES_MAX: usize = 1 << 15;
 /// Segments that are kept free: each log may fill one, and the cleaner needs some to begin with.
 const SEGMENTS_KEPT: usize = 10;
 /// Segments that are cleaned between two checkpoints.
 const SEGMENTS_A_ROUND: usize = 8;
 /// Rounds of cleaning before a writer is told that there is no space.
 const ROUNDS: usize = 64;
+/// Rounds in a row that may bring nothing: what is moved may fill the segments that it frees.
+const IDLE_ROUNDS: usize = 3;
 
 /// See the module.
 pub(crate) struct Guards {
-    gate: RwLock<()>,
+    gate: Gate,
     pub(crate) renames: Mutex<()>,
     stripes: Vec<RwLock<()>>,
+}
+
+/// In one line of the cache: who comes in writes to it anyway.
+#[repr(align(64))]
+struct Gate {
+    lock: RwLock<()>,
+    /// Blocks that the changes inside make dirty, at most (K3).
+    dirty: AtomicUsize,
+}
+
+/// A change is inside, and what it makes dirty is counted.
+pub(crate) struct Inside<'f> {
+    gate: &'f Gate,
+    dirty: usize,
+    _lock: RwLockReadGuard<'f, ()>,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.gate.dirty.fetch_sub(self.dirty, SeqCst);
+    }
 }
 
 impl Guards {
     pub(crate) fn new() -> Guards {
         let stripes = (0..STRIPES).map(|_| RwLock::default()).collect();
-        Guards { gate: RwLock::default(), renames: Mutex::default(), stripes }
+        let gate = Gate { lock: RwLock::default(), dirty: AtomicUsize::new(0) };
+        Guards { gate, renames: Mutex::default(), stripes }
     }
 
     /// Which one is an inode's.
@@ -63,32 +93,59 @@ impl Guards {
 impl F2fs {
     /// A call that changes nothing.
     pub(crate) fn inside(&self) -> RwLockReadGuard<'_, ()> {
-        self.guards.gate.read().unwrap_or_else(PoisonError::into_inner)
+        self.guards.gate.lock.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call that changes something: there are segments enough for it, and for all that waits in memory.
+    /// A change comes in that makes so many blocks dirty at most (K3).
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] as [`F2fs::not_failed`].
-    pub(crate) fn changing(&self) -> Result<RwLockReadGuard<'_, ()>> {
+    pub(crate) fn changing(&self, dirty: u64) -> Result<Inside<'_>> {
         let space = self.media.space()?;
-        for _ in 0..2 {
+        let (gate, dirty) = (&self.guards.gate, usize::try_from(dirty).map_err(|_| Error::NoSpace)?);
+        loop {
             self.not_failed()?;
-            let inside = self.inside();
-            if space.segments.free() >= needed(&self.media) && self.media.pages.count() < PAGES_MAX {
+            let lock = self.inside();
+            // Counted before it is looked: of two that do not fit together, one at least sees both.
+            let before = gate.dirty.fetch_add(dirty, SeqCst);
+            let inside = Inside { gate, dirty, _lock: lock };
+            let fits = space.segments.free() >= needed(&self.media, before.saturating_add(dirty));
+            let in_memory = self.media.pages.count() < PAGES_MAX && self.media.nodes.changed() < NODES_MAX;
+            if fits && in_memory {
                 return Ok(inside);
             }
             drop(inside);
-            self.make_room()?;
+            // Others may take the room that is made here before this one is in; it asks again then.
+            self.make_room(dirty)?;
         }
-        Err(Error::NoSpace)
+    }
+
+    /// Runs a change. `look` locks what it is about, finds out whether it may be, and says what it needs; that is set aside, and `run`
+    /// does it. Only what `run` does is a step: all errors before leave everything as it was.
+    pub(crate) fn change<L, R>(
+        &self,
+        at_first: Need,
+        mut look: impl FnMut() -> Result<(L, Need)>,
+        run: impl FnOnce(&Change<'_>, &L) -> Result<R>,
+    ) -> Result<R> {
+        let mut dirty = at_first.dirty_in_all();
+        loop {
+            let _inside = self.changing(dirty)?;
+            let (looked, need) = look()?;
+            if need.dirty_in_all() > dirty {
+                dirty = need.dirty_in_all();
+                continue;
+            }
+            let change = self.media.set_aside(need)?;
+            return self.watched(|| run(&change, &looked));
+        }
     }
 
     /// Runs what changes something, inside, all locks held: if it fails half-way (`steps`), nothing is changed or written down any more.
     pub(crate) fn watched<R>(&self, call: impl FnOnce() -> Result<R>) -> Result<R> {
         let before = steps::taken();
         let done = call();
-        if matches!(done, Err(Error::Io(_) | Error::Corrupt(_))) && steps::taken() != before {
+        if done.is_err() && steps::taken() != before {
             // ORDERING: Relaxed, the gate and the inodes, which whoever writes this down must have, are let go behind it.
             self.failed.store(true, Relaxed);
         }
@@ -109,7 +166,7 @@ impl F2fs {
 
     /// Nobody else is inside.
     fn quiet<R>(&self, work: impl FnOnce(&mut Ledger) -> Result<R>) -> Result<R> {
-        let _alone = self.guards.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.guards.gate.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.not_failed()?;
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut ledger);
@@ -131,17 +188,21 @@ impl F2fs {
         self.quiet(|ledger| self.media.commit(ledger, unmounts))
     }
 
-    /// A checkpoint, and if that frees too little, cleaning. If only memory is full, an epoch is enough.
-    fn make_room(&self) -> Result<()> {
-        self.quiet(|ledger| {
+    /// Room for so many dirty blocks: a checkpoint, and if that frees too little, cleaning. If only memory is full, an epoch is enough.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if there is none to be made, and that alone: nothing has failed then.
+    fn make_room(&self, dirty: usize) -> Result<()> {
+        let has_room = self.quiet(|ledger| {
             let media = &self.media;
-            if media.space()?.segments.free() >= needed(media) && media.close_epoch()? {
-                return Ok(());
+            let segments = &media.space()?.segments;
+            if segments.free() >= needed(media, dirty) && media.close_epoch()? {
+                return Ok(true);
             }
             media.commit(ledger, false)?;
-            let segments = &media.space()?.segments;
+            let mut idle = 0;
             for _ in 0..ROUNDS {
-                if segments.free() >= needed(media) + SEGMENTS_A_ROUND / 2 {
+                if segments.free() >= needed(media, dirty) + SEGMENTS_A_ROUND / 2 {
                     break;
                 }
                 let victims = segments.victims(SEGMENTS_A_ROUND, segments.free());
@@ -153,19 +214,21 @@ impl F2fs {
                     media.clean(victim)?;
                 }
                 media.commit(ledger, false)?;
-                if segments.free() <= before {
+                idle = if segments.free() <= before { idle + 1 } else { 0 };
+                if idle == IDLE_ROUNDS {
                     break;
                 }
             }
-            Ok(())
-        })
+            Ok(segments.free() >= needed(media, dirty))
+        })?;
+        if has_room { Ok(()) } else { Err(Error::NoSpace) }
     }
 }
 
-/// Segments that it takes to write what is in memory, and to go on.
-pub(crate) fn needed(media: &Media) -> usize {
+/// Segments that it takes to write what is in memory, and what makes so many blocks dirty, and to go on.
+fn needed(media: &Media, dirty: usize) -> usize {
     // A page that gets its block changes a node. A fold writes those that the log has.
     let logged = media.nodes.log.as_ref().map_or(0, NodeLog::nodes);
     let blocks = 2 * media.pages.count() + media.nodes.changed() + logged;
-    blocks / crate::format::SEGMENT_BLOCKS as usize + SEGMENTS_KEPT
+    blocks.saturating_add(dirty).div_ceil(crate::format::SEGMENT_BLOCKS as usize) + SEGMENTS_KEPT
 }

@@ -8,6 +8,7 @@ use crate::format::{
     feature, inline_flag, inode_flag,
 };
 use crate::ids::Nid;
+use crate::map::pages_max;
 use crate::node::inode_of;
 use heddle_vfs::{Attr, Error, FileKind, Ino, OFFSET_MAX_BYTES, Result, Time};
 use std::sync::Arc;
@@ -33,6 +34,19 @@ pub(crate) fn nid_of(ino: Ino) -> Result<Nid> {
         Ino(0..=3) => Err(Error::Stale),
         Ino(number) => u32::try_from(number).map(Nid).map_err(|_| Error::Stale),
     }
+}
+
+/// What a call does to an inode, as far as the flags of that decide.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Alteration {
+    /// Bytes are written over or cut off.
+    Content,
+    /// Bytes come behind the end.
+    Growth,
+    /// Mode, owner, given times, attributes; a name of the inode comes or goes; an entry of the directory goes.
+    Attributes,
+    /// An entry comes into the directory; times become the present.
+    Addition,
 }
 
 /// An inode that was looked at.
@@ -113,6 +127,20 @@ impl Inode {
         kinds.contains(&self.kind) && !self.has(inline_flag::DATA | inline_flag::DENTRY)
     }
 
+    /// Does its content stand inline, and would so many bytes?
+    pub(crate) fn keeps_inline(&self, size_bytes: u64) -> bool {
+        let room = self.inline_content().len() as u64;
+        self.has(inline_flag::DATA) && self.size_bytes.max(size_bytes) <= room
+    }
+
+    /// Refuses pages that no node could point at.
+    ///
+    /// # Errors
+    /// [`Error::FileTooBig`].
+    pub(crate) fn has_room_to(&self, pages: u64) -> Result<()> {
+        if pages <= pages_max(self.pointers()) { Ok(()) } else { Err(Error::FileTooBig) }
+    }
+
     /// The slot of the first pointer.
     pub(crate) fn first_pointer(&self) -> usize {
         self.extra
@@ -172,14 +200,22 @@ impl Inode {
         Ok(())
     }
 
-    /// Refuses what is never changed.
+    /// Refuses what the flags of an inode forbid, to root too. All calls that change something ask here (docs/f2fs.md lists them).
     ///
     /// # Errors
     /// [`Error::NotPermitted`].
-    pub(crate) fn writable(&self) -> Result<()> {
+    pub(crate) fn allows(&self, alteration: Alteration) -> Result<()> {
         let block = self.block();
-        let fixed = block.flags.get() & (inode_flag::IMMUTABLE | inode_flag::APPEND_ONLY) != 0;
-        if fixed || block.advise & advise_flag::VERITY != 0 { Err(Error::NotPermitted) } else { Ok(()) }
+        let is_fixed = block.flags.get() & inode_flag::IMMUTABLE != 0;
+        let only_grows = block.flags.get() & inode_flag::APPEND_ONLY != 0;
+        let is_sealed = block.advise & advise_flag::VERITY != 0;
+        let refused = match alteration {
+            Alteration::Content => is_fixed || only_grows || is_sealed,
+            Alteration::Growth => is_fixed || is_sealed,
+            Alteration::Attributes => is_fixed || only_grows,
+            Alteration::Addition => is_fixed,
+        };
+        if refused { Err(Error::NotPermitted) } else { Ok(()) }
     }
 
     /// What `stat` tells.

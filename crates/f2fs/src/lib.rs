@@ -8,7 +8,7 @@
 //!
 //! From the media up: `format` (layouts alone) → `device` → `superblock`, `checkpoint` (what counts) → `nat`,
 //! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
-//! To write: `segments` (where blocks go), `space` (how many there are), `way` (at once or later) → `reserve`, `pages`, `content`,
+//! To write: `segments` (where blocks go), `space` (how many there are) → `change` (what is set aside) → `reserve`, `pages`, `content`,
 //! `make` (what changes) → `names`, `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to
 //! themselves. `since` says what `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened;
 //! with a log in NVM both are `node_log`'s. `survey` counts what is in an image, `told` says what it is.
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod attrs;
+mod change;
 mod checkpoint;
 pub mod checksum;
 mod clean;

@@ -1,13 +1,15 @@
 //! Inodes come and go.
 
+use crate::change::{Change, Need};
 use crate::format::{
     EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, InodeBlock, feature, inline_flag, node_flag,
 };
 use crate::ids::{Nid, PageNo};
-use crate::inode::ROOT;
+use crate::inode::{Inode, ROOT};
 use crate::media::Media;
 use crate::node::inode_of_mut;
 use crate::way::Way;
+use crate::xattr::need_of_new;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, FileKind, NewNode, Result, Time, XattrName};
 use rustix::time::{ClockId, clock_gettime};
@@ -30,13 +32,22 @@ pub(crate) fn now() -> Time {
     Time::from_parts(now.tv_sec, now.tv_nsec as u32)
 }
 
+/// An inode to be made: what follows from who makes it, where.
+pub(crate) struct Plan {
+    gid: u32,
+    perm: u16,
+    xattrs: Xattrs,
+}
+
 impl Media {
-    /// A new inode that no name means yet. Everything of it is there, or nothing.
-    pub(crate) fn make(&self, cred: &Cred, node: &NewNode<'_>, birth: &Birth<'_>) -> Result<Nid> {
-        let above = self.inode(birth.above)?;
+    /// Plans a new inode, and says what it needs.
+    ///
+    /// # Errors
+    /// [`heddle_vfs::Error::NoSpace`] if its attributes have no room in any inode.
+    pub(crate) fn plan(&self, cred: &Cred, node: &NewNode<'_>, above: &Inode) -> Result<(Plan, Need)> {
         let inherits_group = above.attr().perm & 0o2000 != 0;
         let gid = if inherits_group { above.attr().gid } else { cred.gid };
-        let default = self.xattrs(&above)?.acl(XattrName::ACL_DEFAULT);
+        let default = self.xattrs(above)?.acl(XattrName::ACL_DEFAULT);
         let (mut perm, xattrs) = Xattrs::for_new(default.as_ref(), cred, node.kind, node.perm & 0o7777);
         match node.kind {
             FileKind::Directory if inherits_group => perm |= 0o2000,
@@ -44,26 +55,36 @@ impl Media {
             _ if node.perm & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(gid) => perm &= !0o2000,
             _ => {}
         }
-        let space = self.space()?;
-        space.take_node(true)?;
-        let taken = self.nodes.nat.take(&self.device, None);
-        let nid = taken.inspect_err(|_| space.give_node(true))?;
+        let has_page = matches!(node.kind, FileKind::Directory | FileKind::Symlink);
+        let content = Need { pages: u64::from(has_page), ..Need::NONE };
+        let need = Need::NODE + content + need_of_new(&xattrs)?;
+        Ok((Plan { gid, perm, xattrs }, need))
+    }
+}
+
+impl Change<'_> {
+    /// A new inode that no name means yet.
+    pub(crate) fn make(
+        &self,
+        cred: &Cred,
+        node: &NewNode<'_>,
+        plan: &Plan,
+        birth: &Birth<'_>,
+    ) -> Result<Nid> {
+        let nid = self.take_node(None)?;
         self.begin(nid, node, birth, |inode| {
-            inode.mode.set(node.kind.mode_bits() as u16 | perm);
-            (inode.uid, inode.gid) = (cred.uid.into(), gid.into());
+            inode.mode.set(node.kind.mode_bits() as u16 | plan.perm);
+            (inode.uid, inode.gid) = (cred.uid.into(), plan.gid.into());
         });
-        space.since.born(nid);
-        let filled = self.fill(nid, node, birth.above, &xattrs);
-        if filled.is_err() {
-            self.end(nid)?;
-        }
-        filled.map(|()| nid)
+        self.space()?.since.born(nid);
+        self.fill(nid, node, birth.above, &plan.xattrs)?;
+        Ok(nid)
     }
 
     /// The root of a new file system, the caller's.
     pub(crate) fn make_root(&self) -> Result<()> {
         let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
-        self.space()?.take_node(true)?;
+        self.take_block_of_node(true)?;
         self.begin(ROOT, &node, &Birth { above: ROOT, name: &[], now: now(), generation: 0 }, |inode| {
             inode.mode.set(node.kind.mode_bits() as u16 | node.perm);
             inode.uid.set(rustix::process::geteuid().as_raw());

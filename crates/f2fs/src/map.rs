@@ -85,6 +85,11 @@ pub(crate) fn first_page_under(root: usize, own: usize) -> PageNo {
     PageNo(own as u64 + pages[..root.min(pages.len())].iter().sum::<u64>())
 }
 
+/// Pages that a file can have whose inode has `own` pointers.
+pub(crate) fn pages_max(own: usize) -> u64 {
+    own as u64 + 2 * DIRECT + 2 * INDIRECT + DOUBLE
+}
+
 /// What a node is, by its place in its file: the inode is 0, then come direct and indirect nodes with what hangs on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {

@@ -146,7 +146,7 @@ fn make(device: Device, superblock: &Superblock, progress: &dyn Fn(u64, u64)) ->
     clear(&device, geometry.checkpoint, tables, &|done| progress(bytes(done), bytes(tables)))?;
     let areas = Areas::of(superblock.segments.get());
     let media = empty(device, superblock, &geometry, &areas)?;
-    media.make_root()?;
+    media.alone()?.make_root()?;
     let checkpoint = Checkpoint::before_the_first(&geometry, head(superblock, &areas));
     let mut ledger = Ledger { checkpoint, orphans: BTreeSet::new(), since: Instant::now() };
     media.commit(&mut ledger, true)?;

@@ -2,9 +2,10 @@
 //!
 //! A call looks up what the names mean, locks all inodes that are in it, and looks again: what it then finds stays what it is.
 
+use crate::change::{Change, Need};
 use crate::format::advise_flag;
 use crate::ids::Nid;
-use crate::inode::{Inode, nid_of};
+use crate::inode::{Alteration, Inode, nid_of};
 use crate::make::{Birth, named, now, set_time};
 use crate::volume::F2fs;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, NewNode, Permission, RenameMode, Result, Time};
@@ -59,14 +60,19 @@ impl F2fs {
         if dir.block().links.get() == 0 {
             return Err(Error::NotFound);
         }
-        self.check(dir, cred, Permission::WRITE_EXECUTE)
+        self.check(dir, cred, Permission::WRITE_EXECUTE)?;
+        dir.allows(Alteration::Addition)
     }
 
     fn may_remove(&self, cred: &Cred, dir: &Inode, child: &Inode) -> Result<()> {
         self.check(dir, cred, Permission::WRITE_EXECUTE)?;
         let owns = |inode: &Inode| cred.is_root() || inode.block().uid.get() == cred.uid;
         let sticky = dir.block().mode.get() & 0o1000 != 0;
-        if sticky && !owns(dir) && !owns(child) { Err(Error::NotPermitted) } else { Ok(()) }
+        if sticky && !owns(dir) && !owns(child) {
+            return Err(Error::NotPermitted);
+        }
+        dir.allows(Alteration::Attributes)?;
+        child.allows(Alteration::Attributes)
     }
 
     /// Makes something under a name, and gives it to `then` before anybody else finds it.
@@ -84,25 +90,25 @@ impl F2fs {
         if node.target.len() > TARGET_MAX_BYTES {
             return Err(Error::NameTooLong);
         }
-        let _inside = self.changing()?;
         let parent = nid_of(parent)?;
-        let _locked = self.guards.alone(&[parent]);
-        let (above, found) = self.search(cred, parent, name)?;
-        if found.is_some() {
-            return Err(Error::Exists);
-        }
-        self.may_add(cred, &above)?;
-        if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) && !cred.is_root() {
-            return Err(Error::NotPermitted);
-        }
+        let look = || {
+            let locked = self.guards.alone(&[parent]);
+            let (above, found) = self.search(cred, parent, name)?;
+            if found.is_some() {
+                return Err(Error::Exists);
+            }
+            self.may_add(cred, &above)?;
+            if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) && !cred.is_root() {
+                return Err(Error::NotPermitted);
+            }
+            let (plan, need) = self.media.plan(cred, node, &above)?;
+            Ok(((locked, plan), need + self.media.need_to_add(&above, name)?))
+        };
         let now = now();
         let birth = Birth { above: parent, name, now, generation: self.next_generation() };
-        self.watched(|| {
-            let nid = self.media.make(cred, node, &birth)?;
-            if let Err(error) = self.enter(parent, name, (nid, node.kind), now) {
-                self.media.end(nid)?;
-                return Err(error);
-            }
+        self.change(Need::NONE, look, |change, (_, plan)| {
+            let nid = change.make(cred, node, plan, &birth)?;
+            self.enter(change, parent, name, (nid, node.kind), now)?;
             self.media.inode(nid).map(|inode| then(&inode))
         })
     }
@@ -115,18 +121,22 @@ impl F2fs {
         perm: u16,
         may_get_name: bool,
     ) -> Result<Inode> {
-        let _inside = self.changing()?;
         let dir = nid_of(dir)?;
-        let _locked = self.guards.alone(&[dir]);
-        let above = self.media.inode(dir)?;
-        if above.kind != FileKind::Directory {
-            return Err(Error::NotDirectory);
-        }
-        self.may_add(cred, &above)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
+        let look = || {
+            let locked = self.guards.alone(&[dir]);
+            let above = self.media.inode(dir)?;
+            if above.kind != FileKind::Directory {
+                return Err(Error::NotDirectory);
+            }
+            self.may_add(cred, &above)?;
+            self.has_room_for_orphan()?;
+            let (plan, need) = self.media.plan(cred, &node, &above)?;
+            Ok(((locked, plan), need))
+        };
         let birth = Birth { above: dir, name: &[], now: now(), generation: self.next_generation() };
-        self.watched(|| {
-            let nid = self.media.make(cred, &node, &birth)?;
+        self.change(Need::NONE, look, |change, (_, plan)| {
+            let nid = change.make(cred, &node, plan, &birth)?;
             self.media.change_inode(nid, |block| block.links.set(0))?;
             self.opened.add(nid, may_get_name);
             self.ledger().orphans.insert(nid);
@@ -135,15 +145,29 @@ impl F2fs {
     }
 
     /// A name comes; its directory says so. Link counts of what it means are the caller's.
-    pub(crate) fn enter(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
-        self.media.add_entry(dir, name, child.0, child.1)?;
+    pub(crate) fn enter(
+        &self,
+        change: &Change<'_>,
+        dir: Nid,
+        name: &[u8],
+        child: (Nid, FileKind),
+        now: Time,
+    ) -> Result<()> {
+        change.add_entry(dir, name, child.0, child.1)?;
         self.touch_dir(dir, i32::from(is_dir(child)), now)
     }
 
     /// A name goes.
-    fn leave(&self, dir: Nid, name: &[u8], child: (Nid, FileKind), now: Time) -> Result<()> {
+    fn leave(
+        &self,
+        change: &Change<'_>,
+        dir: Nid,
+        name: &[u8],
+        child: (Nid, FileKind),
+        now: Time,
+    ) -> Result<()> {
         self.media.space()?.since.left(dir, name);
-        self.media.remove_entry(dir, name)?;
+        change.remove_entry(dir, name)?;
         self.touch_dir(dir, -i32::from(is_dir(child)), now)
     }
 
@@ -156,7 +180,7 @@ impl F2fs {
     }
 
     /// An inode has lost a name, a directory its only one.
-    pub(crate) fn lose_link(&self, child: (Nid, FileKind), now: Time) -> Result<()> {
+    pub(crate) fn lose_link(&self, change: &Change<'_>, child: (Nid, FileKind), now: Time) -> Result<()> {
         self.media.space()?.since.beyond(child.0);
         let links = self.media.change_inode(child.0, |block| {
             let left = if is_dir(child) { 0 } else { block.links.get().saturating_sub(1) };
@@ -164,32 +188,35 @@ impl F2fs {
             set_time(&mut block.ctime, &mut block.ctime_ns, now);
             left
         })?;
-        if links > 0 { Ok(()) } else { self.end_unless_open(child.0) }
+        if links > 0 { Ok(()) } else { self.end_unless_open(change, child.0) }
     }
 
     /// One more name of what is no directory.
     pub(crate) fn link_named(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Inode> {
-        let _inside = self.changing()?;
         let (nid, parent) = (nid_of(ino)?, nid_of(parent)?);
-        let _locked = self.guards.alone(&[nid, parent]);
-        let (above, found) = self.search(cred, parent, name)?;
-        if found.is_some() {
-            return Err(Error::Exists);
-        }
-        self.may_add(cred, &above)?;
-        let inode = self.media.inode(nid)?;
-        if inode.kind == FileKind::Directory {
-            return Err(Error::NotPermitted);
-        }
-        if inode.block().links.get() == 0 && !self.may_get_name(nid) {
-            return Err(Error::NotFound);
-        }
-        if inode.block().links.get() == u32::MAX {
-            return Err(Error::TooManyLinks);
-        }
+        let look = || {
+            let locked = self.guards.alone(&[nid, parent]);
+            let (above, found) = self.search(cred, parent, name)?;
+            if found.is_some() {
+                return Err(Error::Exists);
+            }
+            self.may_add(cred, &above)?;
+            let inode = self.media.inode(nid)?;
+            if inode.kind == FileKind::Directory {
+                return Err(Error::NotPermitted);
+            }
+            inode.allows(Alteration::Attributes)?;
+            if inode.block().links.get() == 0 && !self.may_get_name(nid) {
+                return Err(Error::NotFound);
+            }
+            if inode.block().links.get() == u32::MAX {
+                return Err(Error::TooManyLinks);
+            }
+            Ok(((locked, inode.kind), self.media.need_to_add(&above, name)?))
+        };
         let now = now();
-        self.watched(|| {
-            self.enter(parent, name, (nid, inode.kind), now)?;
+        self.change(Need::NONE, look, |change, (_, kind)| {
+            self.enter(change, parent, name, (nid, *kind), now)?;
             self.got_name(nid);
             self.media.space()?.since.beyond(nid);
             self.media.change_inode(nid, |block| {
@@ -207,22 +234,32 @@ impl F2fs {
 
     /// A name goes, and what it means with the last one.
     pub(crate) fn unlink_named(&self, cred: &Cred, parent: Ino, name: &[u8], dir_wanted: bool) -> Result<()> {
-        let _inside = self.changing()?;
-        let (_locked, above, found) = self.locked(cred, nid_of(parent)?, name)?;
-        let found = found.ok_or(Error::NotFound)?;
-        let child = self.child(&above, found.0)?;
-        self.may_remove(cred, &above, &child)?;
-        match (dir_wanted, is_dir(found)) {
-            (false, true) => return Err(Error::IsDirectory),
-            (true, false) => return Err(Error::NotDirectory),
-            (true, true) if !self.media.is_empty_dir(&child)? => return Err(Error::NotEmpty),
-            _ => {}
-        }
+        let parent = nid_of(parent)?;
+        let look = || {
+            let (locked, above, found) = self.locked(cred, parent, name)?;
+            let found = found.ok_or(Error::NotFound)?;
+            let child = self.child(&above, found.0)?;
+            self.may_remove(cred, &above, &child)?;
+            match (dir_wanted, is_dir(found)) {
+                (false, true) => return Err(Error::IsDirectory),
+                (true, false) => return Err(Error::NotDirectory),
+                (true, true) if !self.media.is_empty_dir(&child)? => return Err(Error::NotEmpty),
+                _ => {}
+            }
+            self.has_room_for_orphan()?;
+            Ok(((locked, found), Need::NONE))
+        };
         let now = now();
-        self.watched(|| {
-            self.leave(above.nid, name, found, now)?;
-            self.lose_link(found, now)
+        self.change(Need::NONE, look, |change, (_, found)| {
+            self.leave(change, parent, name, *found, now)?;
+            self.lose_link(change, *found, now)
         })
+    }
+
+    /// A checkpoint says which inodes without a name are open, as many as a pack of it holds.
+    fn has_room_for_orphan(&self) -> Result<()> {
+        let most = crate::checkpoint::orphans_max(&self.media.geometry);
+        if self.ledger().orphans.len() < most { Ok(()) } else { Err(Error::NoSpace) }
     }
 
     /// Moves a name.
@@ -233,36 +270,53 @@ impl F2fs {
         (new_parent, new_name): (Ino, Name<'_>),
         mode: RenameMode,
     ) -> Result<()> {
-        let _inside = self.changing()?;
         let (from, to) = (nid_of(parent)?, nid_of(new_parent)?);
-        // What lies above what does not change while it is looked at. A rename within a directory neither looks nor changes it.
-        let latch = || self.guards.renames.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let _renames = (from != to).then(latch);
-        loop {
-            let before = {
-                let _locked = self.guards.alone(&[from, to]);
+        let look = || {
+            // What lies above what does not change while it is looked at. A rename within a directory neither looks nor changes it.
+            let latch = || self.guards.renames.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let renames = (from != to).then(latch);
+            loop {
+                let before = {
+                    let _locked = self.guards.alone(&[from, to]);
+                    let old = self.search(cred, from, name.bytes());
+                    let target = self.search(cred, to, new_name.bytes());
+                    (old?.1, target?.1)
+                };
+                let (old, target) = (before.0.ok_or(Error::NotFound)?, before.1);
+                let m =
+                    Move { from, old_name: name.bytes(), to, new_name: new_name.bytes(), old, target, mode };
+                // While no inode is held: those above are, one by one.
+                let loops = if from == to { Ok(()) } else { self.check_loops(&m) };
+                let nids: Vec<Nid> = [from, to, old.0].into_iter().chain(target.map(|t| t.0)).collect();
+                let locked = self.guards.alone(&nids);
                 let old = self.search(cred, from, name.bytes());
                 let target = self.search(cred, to, new_name.bytes());
-                (old?.1, target?.1)
-            };
-            let (old, target) = (before.0.ok_or(Error::NotFound)?, before.1);
-            let m = Move { from, old_name: name.bytes(), to, new_name: new_name.bytes(), old, target, mode };
-            // While no inode is held: those above are, one by one.
-            let loops = if from == to { Ok(()) } else { self.check_loops(&m) };
-            let nids: Vec<Nid> = [from, to, old.0].into_iter().chain(target.map(|t| t.0)).collect();
-            let _locked = self.guards.alone(&nids);
-            let old = self.search(cred, from, name.bytes());
-            let target = self.search(cred, to, new_name.bytes());
-            let ((from_dir, old), (to_dir, target)) = (old?, target?);
-            if (old, target) != before {
-                continue;
+                let ((from_dir, old), (to_dir, target)) = (old?, target?);
+                if (old, target) == before {
+                    let moves = self.may_be_moved(cred, &m, (&from_dir, &to_dir), loops)?;
+                    let adds = moves && m.target.is_none();
+                    let need = if adds { self.media.need_to_add(&to_dir, m.new_name)? } else { Need::NONE };
+                    return Ok(((renames, locked, m, moves), need));
+                }
             }
-            return self.watched(|| self.move_name(cred, &m, (&from_dir, &to_dir), loops));
-        }
+        };
+        self.change(
+            Need::NONE,
+            look,
+            |change, (_, _, m, moves)| {
+                if *moves { self.move_name(change, m) } else { Ok(()) }
+            },
+        )
     }
 
-    /// `loops`: what `check_loops` says.
-    fn move_name(&self, cred: &Cred, m: &Move<'_>, dirs: (&Inode, &Inode), loops: Result<()>) -> Result<()> {
+    /// `loops`: what `check_loops` says. False: both names are the same file's, and stay.
+    fn may_be_moved(
+        &self,
+        cred: &Cred,
+        m: &Move<'_>,
+        dirs: (&Inode, &Inode),
+        loops: Result<()>,
+    ) -> Result<bool> {
         match (m.mode, m.target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
             (RenameMode::Exchange, None) => return Err(Error::NotFound),
@@ -270,29 +324,34 @@ impl F2fs {
         }
         loops?;
         if m.target.is_some_and(|target| target.0 == m.old.0) {
-            return Ok(());
+            return Ok(false);
         }
         self.may_move(cred, m, dirs)?;
+        self.has_room_for_orphan()?;
+        Ok(true)
+    }
+
+    fn move_name(&self, change: &Change<'_>, m: &Move<'_>) -> Result<()> {
         let since = &self.media.space()?.since;
         [(m.from, m.old_name), (m.to, m.new_name)].into_iter().for_each(|(dir, name)| since.left(dir, name));
         let now = now();
         match m.target {
             Some(target) => {
-                self.media.point_entry(m.to, m.new_name, m.old.0, m.old.1)?;
+                change.point_entry(m.to, m.new_name, m.old.0, m.old.1)?;
                 if m.mode == RenameMode::Exchange {
-                    self.media.point_entry(m.from, m.old_name, target.0, target.1)?;
-                    self.moved(target, (m.to, m.from), m.old_name, now)?;
+                    change.point_entry(m.from, m.old_name, target.0, target.1)?;
+                    self.moved(change, target, (m.to, m.from), m.old_name, now)?;
                 } else {
-                    self.media.remove_entry(m.from, m.old_name)?;
-                    self.lose_link(target, now)?;
+                    change.remove_entry(m.from, m.old_name)?;
+                    self.lose_link(change, target, now)?;
                 }
             }
             None => {
-                self.media.add_entry(m.to, m.new_name, m.old.0, m.old.1)?;
-                self.media.remove_entry(m.from, m.old_name)?;
+                change.add_entry(m.to, m.new_name, m.old.0, m.old.1)?;
+                change.remove_entry(m.from, m.old_name)?;
             }
         }
-        self.moved(m.old, (m.from, m.to), m.new_name, now)?;
+        self.moved(change, m.old, (m.from, m.to), m.new_name, now)?;
         let (left, came) = (i32::from(is_dir(m.old)), m.target.map_or(0, |target| i32::from(is_dir(target))));
         let back = if m.mode == RenameMode::Exchange { came } else { 0 };
         self.touch_dir(m.from, back - left, now)?;
@@ -300,9 +359,16 @@ impl F2fs {
     }
 
     /// An inode has another name, perhaps in another directory.
-    fn moved(&self, child: (Nid, FileKind), (from, to): (Nid, Nid), name: &[u8], now: Time) -> Result<()> {
+    fn moved(
+        &self,
+        change: &Change<'_>,
+        child: (Nid, FileKind),
+        (from, to): (Nid, Nid),
+        name: &[u8],
+        now: Time,
+    ) -> Result<()> {
         if is_dir(child) && from != to {
-            self.media.point_entry(child.0, b"..", to, FileKind::Directory)?;
+            change.point_entry(child.0, b"..", to, FileKind::Directory)?;
         }
         self.media.space()?.since.beyond(child.0);
         self.media.change_inode(child.0, |block| {

@@ -40,6 +40,8 @@ struct State {
     freed: Nids,
     /// Known to be free.
     unused: Vec<Nid>,
+    /// Free, and kept for changes under way.
+    aside: Nids,
     /// Block of the table to look at next.
     next_look: u32,
 }
@@ -115,20 +117,57 @@ impl Nat {
         Ok(old)
     }
 
-    /// A number that no node has, for one of the inode `ino`; `None`: for a new inode.
+    /// Numbers that no node has, kept for a change, with their entries.
     ///
     /// # Errors
-    /// [`Error::NoInodes`] if there is none.
-    pub(crate) fn take(&self, device: &Device, ino: Option<Nid>) -> Result<Nid> {
+    /// [`Error::NoInodes`] if there are not so many.
+    pub(crate) fn set_aside(&self, device: &Device, count: usize) -> Result<Vec<(Nid, NatEntry)>> {
         let mut state = self.state_mut();
-        if state.unused.is_empty() {
-            self.look(&mut state, device)?;
+        let mut found = Vec::new();
+        while found.len() < count {
+            let one = self.next_unused(&mut state, device);
+            match one.and_then(|nid| Ok((nid, self.entry(&state, device, nid)?))) {
+                Ok(number) => {
+                    state.aside.insert(number.0);
+                    found.push(number);
+                }
+                Err(error) => {
+                    drop(state);
+                    self.give_back(&found);
+                    return Err(error);
+                }
+            }
         }
-        let nid = state.unused.pop().ok_or(Error::NoInodes)?;
-        let old = self.entry(&state, device, nid)?;
+        // The first that was found is taken first.
+        found.reverse();
+        Ok(found)
+    }
+
+    fn next_unused(&self, state: &mut State, device: &Device) -> Result<Nid> {
+        if state.unused.is_empty() {
+            self.look(state, device)?;
+        }
+        state.unused.pop().ok_or(Error::NoInodes)
+    }
+
+    /// A number that was set aside is a node's, of the inode `ino`; `None`: it is an inode's.
+    pub(crate) fn take(&self, nid: Nid, old: NatEntry, ino: Option<Nid>) {
+        let mut state = self.state_mut();
         let ino = U32::new(ino.unwrap_or(nid).0);
+        state.aside.remove(&nid);
         state.changes.insert(nid, NatEntry { ino, addr: U32::new(BlockAddr::NEW.0), ..old });
-        Ok(nid)
+    }
+
+    /// Numbers that were set aside, and not taken.
+    pub(crate) fn give_back(&self, numbers: &[(Nid, NatEntry)]) {
+        if numbers.is_empty() {
+            return;
+        }
+        let mut state = self.state_mut();
+        for (nid, _) in numbers {
+            state.aside.remove(nid);
+            state.unused.push(*nid);
+        }
     }
 
     /// The free number of an inode that is newer than the checkpoint, before any other number is taken.
@@ -155,7 +194,11 @@ impl Nat {
             for (n, stored) in table(&bytes[..])?.entries.iter().enumerate() {
                 let nid = Nid(block * NAT_ENTRIES as u32 + n as u32);
                 let entry = state.changes.get(&nid).unwrap_or(stored);
-                if nid.0 >= FIRST_NID && entry.addr.get() == 0 && !state.freed.contains(&nid) {
+                if nid.0 >= FIRST_NID
+                    && entry.addr.get() == 0
+                    && !state.freed.contains(&nid)
+                    && !state.aside.contains(&nid)
+                {
                     state.unused.push(nid);
                 }
             }

@@ -1,5 +1,6 @@
 //! Open files: how often each inode is open, and what happens when the last opener of one without a name goes.
 
+use crate::change::{Change, Need};
 use crate::ids::{ByNid, Nid};
 use crate::volume::F2fs;
 use heddle_vfs::Result;
@@ -57,12 +58,12 @@ impl F2fs {
     }
 
     /// An inode has lost its last name: it is no more, unless it is open. The inode is locked.
-    pub(crate) fn end_unless_open(&self, nid: Nid) -> Result<()> {
+    pub(crate) fn end_unless_open(&self, change: &Change<'_>, nid: Nid) -> Result<()> {
         if self.opened.table().contains_key(&nid) {
             self.ledger().orphans.insert(nid);
             return Ok(());
         }
-        self.media.end(nid)
+        change.end(nid)
     }
 
     /// A handle goes.
@@ -70,7 +71,7 @@ impl F2fs {
         let inside = self.inside();
         let locked = self.guards.alone(&[nid]);
         let is_orphan = self.opened.take(nid) && self.ledger().orphans.contains(&nid);
-        if is_orphan && self.watched(|| self.media.end(nid)).is_ok() {
+        if is_orphan && self.watched(|| self.media.set_aside(Need::NONE)?.end(nid)).is_ok() {
             // What failed is ended by the next mount.
             self.ledger().orphans.remove(&nid);
         }

@@ -4,12 +4,14 @@
 //! extends the file, fills a hole or finds the bytes inline takes the file to itself, as any other change does.
 
 use crate::attrs::regular;
+use crate::change::Need;
 use crate::content::end_of;
 use crate::fs::is_of;
-use crate::inode::{Inode, nid_of};
+use crate::inode::{Alteration, Inode, nid_of};
 use crate::ranges::HeldRange;
 use crate::reserve::PAGES_MANY;
 use crate::volume::F2fs;
+use crate::way::Way;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, FileKind, Handle, Result};
 use std::sync::RwLockReadGuard;
@@ -38,10 +40,7 @@ impl F2fs {
         if self.ranges.is_some() && self.write_over(handle, offset, buf)? {
             return Ok(());
         }
-        self.alter_content(handle, |inode| {
-            let (way, _under_way) = self.media.way(handle.flags.direct, offset, buf.len())?;
-            self.media.write(inode.nid, offset, buf, way)
-        })
+        self.write_at(handle, buf, Alteration::Content, |_| offset).map(drop)
     }
 
     /// Writes over pages that are there; false if not all are, or too many wait in memory.
@@ -50,17 +49,19 @@ impl F2fs {
             return Err(Error::BadHandle);
         }
         let end = end_of(offset, buf.len() as u64)?;
-        let _inside = self.changing()?;
+        let pages = Need::to_write((buf.len() / crate::format::BLOCK_BYTES) as u64 + 2);
+        let _inside = self.changing(pages.dirty_in_all())?;
         let part = self.part(handle, offset, buf.len(), Access::Exclusive)?;
         let inode = &part.inode;
         regular(inode)?;
+        inode.allows(Alteration::Content)?;
         inode.readable()?;
         // What is in memory goes to the device while its file is nobody else's (R1).
         let fits = end <= inode.size_bytes && self.media.pages.count() < PAGES_MANY;
         if !fits || !self.media.has_pages(inode, offset, end)? {
             return Ok(false);
         }
-        let (way, _under_way) = self.media.way(handle.flags.direct, offset, buf.len())?;
+        let way = Way::of(handle.flags.direct, offset, buf.len());
         self.watched(|| {
             self.media.change_pages(inode.nid, offset, buf, way)?;
             self.modified(inode, true)

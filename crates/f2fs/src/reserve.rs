@@ -6,8 +6,10 @@
 //! Invariants  P1  a pointer to a block, and a reserved one, count as a block in the inode and in all; so does each node.
 //!             P2  the extent hint is empty as soon as a pointer changes: it need not be there, but must be right.
 //!
-//! Everything here is called with the inode's lock held for writing, or with no other call inside.
+//! Everything here is called with the inode's lock held for writing, or with no other call inside. What takes space, or gives it back, is
+//! a [`Change`]'s; what only puts pages onto the device needs none.
 
+use crate::change::{Change, Lacking};
 use crate::format::{BLOCK_BYTES, NODE_POINTERS, NodeBlock, SummaryEntry, node_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
@@ -17,6 +19,7 @@ use crate::node::{inode_of_mut, pointers_of, pointers_of_mut};
 use crate::node_log::Deleted;
 use crate::segments::Log;
 use heddle_vfs::{Error, FileKind, Result};
+use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
@@ -59,35 +62,6 @@ fn place_of(route: &Route, level: usize) -> u32 {
 }
 
 impl Media {
-    /// A node of an inode, without anything in it.
-    pub(crate) fn new_node(&self, inode: &Inode, place: u32) -> Result<Nid> {
-        let space = self.space()?;
-        space.take_node(false)?;
-        let taken = self.nodes.nat.take(&self.device, Some(inode.nid));
-        let nid = taken.inspect_err(|_| space.give_node(false))?;
-        let mut node = NodeBlock::new_zeroed();
-        let cold = if inode.kind == FileKind::Directory { 0 } else { node_flag::COLD };
-        (node.footer.nid, node.footer.ino) = (U32::new(nid.0), U32::new(inode.nid.0));
-        node.footer.flag = U32::new(place << node_flag::BITS | cold);
-        self.nodes.add(nid, Arc::new(node));
-        self.count_blocks(inode.nid, 1)?;
-        Ok(nid)
-    }
-
-    /// A node, and its number, are free.
-    pub(crate) fn free_node(&self, nid: Nid, is_inode: bool) -> Result<()> {
-        let space = self.space()?;
-        self.nodes.forget(nid);
-        let entry = self.nodes.nat.free(&self.device, nid)?;
-        let old = BlockAddr(entry.addr.get());
-        if let Some(log) = &self.nodes.log {
-            let gone = Deleted { nid, version: entry.version.wrapping_add(1) };
-            log.free(Nid(entry.ino.get()), gone, old.is_block());
-        }
-        space.give_node(is_inode);
-        if old.is_block() { space.segments.release(old) } else { Ok(()) }
-    }
-
     /// P1. What an inode says may be anything.
     pub(crate) fn count_blocks(&self, nid: Nid, change: i64) -> Result<()> {
         self.change_inode(nid, |block| block.blocks.set(block.blocks.get().saturating_add_signed(change)))
@@ -102,7 +76,7 @@ impl Media {
         self.nodes.change(&self.device, &self.geometry, nid, |node| change(inode_of_mut(node)))
     }
 
-    /// The pointer of a page, with all nodes that lead to it.
+    /// The pointer of a page that has one.
     fn slot(&self, inode: &Inode, page: PageNo) -> Result<Slot> {
         let route = route(page, inode.pointers()).ok_or(Error::FileTooBig)?;
         let Some(root) = route.root else {
@@ -111,22 +85,74 @@ impl Media {
             return Ok(Slot { holder: inode.nid, index: route.slot, at, addr });
         };
         let mut nid = Nid(inode.block().nid[root].get());
-        if nid == Nid::NONE {
-            nid = self.new_node(inode, place_of(&route, 0))?;
-            self.change_inode(inode.nid, |block| block.nid[root] = U32::new(nid.0))?;
-        }
-        for (level, index) in route.steps().iter().enumerate() {
+        for index in route.steps() {
             let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
-            let mut child = Nid(pointers_of(&node).pointers[*index].get());
-            if child == Nid::NONE {
-                child = self.new_node(inode, place_of(&route, level + 1))?;
-                self.set_pointer(nid, *index, child.0, false)?;
+            nid = Nid(pointers_of(&node).pointers[*index].get());
+        }
+        self.slot_in(inode, nid, route.slot)
+    }
+
+    fn slot_in(&self, inode: &Inode, nid: Nid, slot: usize) -> Result<Slot> {
+        let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+        let addr = BlockAddr(pointers_of(&node).pointers[slot].get());
+        Ok(Slot { holder: nid, index: slot, at: slot, addr })
+    }
+
+    /// Pages of a range that have no pointer, and the nodes that they lack.
+    pub(crate) fn add_lacking(&self, inode: &Inode, pages: Range<u64>, lacking: &mut Lacking) -> Result<()> {
+        let mut at = pages.start;
+        while at < pages.end {
+            let route = route(PageNo(at), inode.pointers()).ok_or(Error::FileTooBig)?;
+            // Those that the same node points at.
+            let all = if route.root.is_none() { inode.pointers() } else { NODE_POINTERS };
+            let here = ((all - route.slot) as u64).min(pages.end - at);
+            lacking.pages += match self.pointers_at(inode, &route)? {
+                Some(pointers) => pointers[..here as usize].iter().filter(|p| p.get() == 0).count() as u64,
+                None => {
+                    self.add_lacking_nodes(inode, &route, lacking)?;
+                    here
+                }
+            };
+            at += here;
+        }
+        Ok(())
+    }
+
+    fn add_lacking_nodes(&self, inode: &Inode, route: &Route, lacking: &mut Lacking) -> Result<()> {
+        let mut nid = route.root.map_or(Nid::NONE, |root| Nid(inode.block().nid[root].get()));
+        for level in 0..=route.depth {
+            if nid == Nid::NONE {
+                lacking.nodes.insert(place_of(route, level));
+            } else if level < route.depth {
+                let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+                nid = Nid(pointers_of(&node).pointers[route.inner[level]].get());
             }
-            nid = child;
+        }
+        Ok(())
+    }
+
+    /// The pointers of a node, from that of a page on; `None`: the node is not there.
+    fn pointers_at(&self, inode: &Inode, route: &Route) -> Result<Option<Vec<U32>>> {
+        let Some(root) = route.root else {
+            let own = &inode.block().addr[inode.first_pointer()..][..inode.pointers()];
+            // Of what stands inline no slot is a pointer yet.
+            let is_pointer = inode.has_pointers();
+            let pointer = |slot: &U32| if is_pointer { *slot } else { U32::ZERO };
+            return Ok(Some(own[route.slot..].iter().map(pointer).collect()));
+        };
+        let mut nid = Nid(inode.block().nid[root].get());
+        for index in route.steps() {
+            if nid == Nid::NONE {
+                return Ok(None);
+            }
+            let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+            nid = Nid(pointers_of(&node).pointers[*index].get());
+        }
+        if nid == Nid::NONE {
+            return Ok(None);
         }
         let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
-        let addr = BlockAddr(pointers_of(&node).pointers[route.slot].get());
-        Ok(Slot { holder: nid, index: route.slot, at: route.slot, addr })
+        Ok(Some(pointers_of(&node).pointers[route.slot..].to_vec()))
     }
 
     /// Sets a pointer of a node.
@@ -146,20 +172,6 @@ impl Media {
             return Ok(());
         }
         self.change_inode(inode.nid, |block| block.extent = FromZeros::new_zeroed())
-    }
-
-    /// Makes sure that the page has a pointer; true: it had none. The inode may be another one afterwards: it is to be read again.
-    pub(crate) fn reserve(&self, nid: Nid, page: PageNo) -> Result<(BlockAddr, bool)> {
-        let inode = self.inode(nid)?;
-        let slot = self.slot(&inode, page)?;
-        if slot.addr != BlockAddr::NULL {
-            return Ok((slot.addr, false));
-        }
-        self.space()?.take_block()?;
-        self.forget_hint(&inode)?;
-        self.set_pointer(slot.holder, slot.at, BlockAddr::NEW.0, slot.holder == nid)?;
-        self.count_blocks(nid, 1)?;
-        Ok((BlockAddr::NEW, true))
     }
 
     /// Writers that have filled much memory put their file onto the device.
@@ -212,6 +224,79 @@ impl Media {
         Ok(())
     }
 
+    fn summary_of(&self, slot: &Slot) -> Result<SummaryEntry> {
+        let version = self.nodes.nat.find(&self.device, slot.holder)?.version;
+        Ok(SummaryEntry { nid: U32::new(slot.holder.0), version, slot: U16::new(slot.index as u16) })
+    }
+
+    /// The pointer of this inode's leads to a block; the one before is free. The hint is empty already (P2).
+    fn lead(&self, nid: Nid, slot: &Slot, addr: BlockAddr) -> Result<()> {
+        self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == nid)?;
+        if slot.addr.is_block() { self.space()?.segments.release(slot.addr) } else { Ok(()) }
+    }
+}
+
+impl Change<'_> {
+    /// A node of an inode, without anything in it.
+    pub(crate) fn new_node(&self, inode: &Inode, place: u32) -> Result<Nid> {
+        let nid = self.take_node(Some(inode.nid))?;
+        let mut node = NodeBlock::new_zeroed();
+        let cold = if inode.kind == FileKind::Directory { 0 } else { node_flag::COLD };
+        (node.footer.nid, node.footer.ino) = (U32::new(nid.0), U32::new(inode.nid.0));
+        node.footer.flag = U32::new(place << node_flag::BITS | cold);
+        self.nodes.add(nid, Arc::new(node));
+        self.count_blocks(inode.nid, 1)?;
+        Ok(nid)
+    }
+
+    /// A node, and its number, are free.
+    pub(crate) fn free_node(&self, nid: Nid, is_inode: bool) -> Result<()> {
+        let entry = self.nodes.nat.free(&self.device, nid)?;
+        self.nodes.forget(nid);
+        let old = BlockAddr(entry.addr.get());
+        if let Some(log) = &self.nodes.log {
+            let gone = Deleted { nid, version: entry.version.wrapping_add(1) };
+            log.free(Nid(entry.ino.get()), gone, old.is_block());
+        }
+        self.give_node(is_inode);
+        if old.is_block() { self.space()?.segments.release(old) } else { Ok(()) }
+    }
+
+    /// The pointer of a page, with all nodes that lead to it.
+    fn make_slot(&self, inode: &Inode, page: PageNo) -> Result<Slot> {
+        let route = route(page, inode.pointers()).ok_or(Error::FileTooBig)?;
+        let Some(root) = route.root else { return self.slot(inode, page) };
+        let mut nid = Nid(inode.block().nid[root].get());
+        if nid == Nid::NONE {
+            nid = self.new_node(inode, place_of(&route, 0))?;
+            self.change_inode(inode.nid, |block| block.nid[root] = U32::new(nid.0))?;
+        }
+        for (level, index) in route.steps().iter().enumerate() {
+            let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+            let mut child = Nid(pointers_of(&node).pointers[*index].get());
+            if child == Nid::NONE {
+                child = self.new_node(inode, place_of(&route, level + 1))?;
+                self.set_pointer(nid, *index, child.0, false)?;
+            }
+            nid = child;
+        }
+        self.slot_in(inode, nid, route.slot)
+    }
+
+    /// Makes sure that the page has a pointer; true: it had none. The inode may be another one afterwards: it is to be read again.
+    pub(crate) fn reserve(&self, nid: Nid, page: PageNo) -> Result<(BlockAddr, bool)> {
+        let inode = self.inode(nid)?;
+        let slot = self.make_slot(&inode, page)?;
+        if slot.addr != BlockAddr::NULL {
+            return Ok((slot.addr, false));
+        }
+        self.take_block()?;
+        self.forget_hint(&inode)?;
+        self.set_pointer(slot.holder, slot.at, BlockAddr::NEW.0, slot.holder == nid)?;
+        self.count_blocks(nid, 1)?;
+        Ok((BlockAddr::NEW, true))
+    }
+
     /// A page is where a node that was fsynced says it is: its block becomes live.
     pub(crate) fn adopt_page(&self, nid: Nid, page: PageNo, addr: BlockAddr) -> Result<()> {
         self.reserve(nid, page)?;
@@ -222,17 +307,6 @@ impl Media {
         self.lead(nid, &slot, addr)?;
         self.pages.drop_range(nid, page..PageNo(page.0 + 1));
         Ok(())
-    }
-
-    fn summary_of(&self, slot: &Slot) -> Result<SummaryEntry> {
-        let version = self.nodes.nat.find(&self.device, slot.holder)?.version;
-        Ok(SummaryEntry { nid: U32::new(slot.holder.0), version, slot: U16::new(slot.index as u16) })
-    }
-
-    /// The pointer of this inode's leads to a block; the one before is free. The hint is empty already (P2).
-    fn lead(&self, nid: Nid, slot: &Slot, addr: BlockAddr) -> Result<()> {
-        self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == nid)?;
-        if slot.addr.is_block() { self.space()?.segments.release(slot.addr) } else { Ok(()) }
     }
 
     /// Takes pages from `first` on away, with the nodes that lead to them alone.
@@ -308,12 +382,11 @@ impl Media {
         if addr == BlockAddr::NULL {
             return Ok(0);
         }
-        let space = self.space()?;
         if addr.is_block() {
-            space.segments.release(addr)?;
+            self.space()?.segments.release(addr)?;
         }
         pointer.set(0);
-        space.give_blocks(1);
+        self.give_blocks(1);
         Ok(1)
     }
 

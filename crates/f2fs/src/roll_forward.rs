@@ -9,6 +9,7 @@
 //!             R2  numbers of new inodes are taken before any other number is.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
+use crate::change::Change;
 use crate::format::{BLOCK_BYTES, InodeBlock, NodeBlock, inline_flag, node_flag};
 use crate::fsynced::{Chain, Link};
 use crate::ids::{BlockAddr, Nid, PageNo, Segno};
@@ -43,23 +44,25 @@ impl F2fs {
             media.add_segments_of(link, &mut kept)?;
         }
         media.space()?.segments.keep(&media.device, &kept)?;
+        let change = media.alone()?;
         // R2.
         let mut born = BTreeSet::new();
         for link in &chain.0 {
             if let Some(node) = &link.made
-                && media.begin_again(node)?
+                && change.begin_again(node)?
             {
                 born.insert(link.ino());
             }
         }
         for link in &chain.0 {
-            self.take_in(link, born.contains(&link.ino()))?;
+            self.take_in(&change, link, born.contains(&link.ino()))?;
         }
+        drop(change);
         // The device's own: the base of a log has nothing behind it.
         self.fold(false)
     }
 
-    fn take_in(&self, link: &Link, is_new: bool) -> Result<()> {
+    fn take_in(&self, change: &Change<'_>, link: &Link, is_new: bool) -> Result<()> {
         let media = &self.media;
         let (node, ino) = (media.node_at(link.addr)?, link.ino());
         let now = match media.inode(ino) {
@@ -72,25 +75,28 @@ impl F2fs {
         }
         match Place::of(node.footer.place(), now.pointers()) {
             Some(Place::Inode) => {
-                media.take_in_inode(&node, &now)?;
-                if is_new && link.made.is_some() { self.name_again(ino, inode_of(&node)) } else { Ok(()) }
+                change.take_in_inode(&node, &now)?;
+                if is_new && link.made.is_some() {
+                    return self.name_again(change, ino, inode_of(&node));
+                }
+                Ok(())
             }
-            Some(Place::Direct(first)) => media.take_in_pages(ino, first, &pointers_of(&node).pointers),
-            Some(Place::Xattrs) => media.take_in_xattrs(ino, &node),
+            Some(Place::Direct(first)) => change.take_in_pages(ino, first, &pointers_of(&node).pointers),
+            Some(Place::Xattrs) => change.take_in_xattrs(ino, &node),
             Some(Place::Indirect) => Ok(()),
             None => Err(wrong(ino, "a node of it has a place that no file has")),
         }
     }
 
     /// A file that was made after the checkpoint gets its name; if its directory is not there any more, it ends.
-    pub(crate) fn name_again(&self, ino: Nid, block: &InodeBlock) -> Result<()> {
+    pub(crate) fn name_again(&self, change: &Change<'_>, ino: Nid, block: &InodeBlock) -> Result<()> {
         let media = &self.media;
         let name = &block.name[..(block.name_bytes.get() as usize).min(NAME_MAX_BYTES)];
         let name = Name::new(name).map_err(|_| wrong(ino, "has a name that none can have"))?.bytes();
         let child = (ino, FileKind::Regular);
         let above = match media.inode(Nid(block.parent.get())) {
             Ok(above) if above.kind == FileKind::Directory => above,
-            Ok(_) | Err(Error::Stale) => return media.end(ino),
+            Ok(_) | Err(Error::Stale) => return change.end(ino),
             Err(error) => return Err(error),
         };
         match media.look_up(&above, name)? {
@@ -98,10 +104,10 @@ impl F2fs {
             // The name meant another file, which lost it before this one was made.
             Some((_, FileKind::Directory)) => Err(wrong(ino, "its name is a directory's")),
             Some(other) => {
-                media.point_entry(above.nid, name, ino, FileKind::Regular)?;
-                self.lose_link(other, now())
+                change.point_entry(above.nid, name, ino, FileKind::Regular)?;
+                self.lose_link(change, other, now())
             }
-            None => self.enter(above.nid, name, child, now()),
+            None => self.enter(change, above.nid, name, child, now()),
         }
     }
 }
@@ -131,7 +137,9 @@ impl Media {
         kept.extend(blocks.chain([link.addr]).map(|addr| segments.place_of(addr).0));
         Ok(())
     }
+}
 
+impl Change<'_> {
     /// A new inode without content and name, if the checkpoint does not have it; true: it does not.
     fn begin_again(&self, node: &NodeBlock) -> Result<bool> {
         let ino = Nid(node.footer.ino.get());
@@ -145,9 +153,8 @@ impl Media {
         if said.kind != FileKind::Regular {
             return Ok(false);
         }
-        let space = self.space()?;
-        space.take_node(true)?;
         self.nodes.nat.claim(&self.device, ino)?;
+        self.take_block_of_node(true)?;
         let block = inode_of_mut(&mut again);
         let slots = said.first_pointer()..said.first_pointer() + said.pointers();
         block.addr[slots].fill(U32::new(0));

@@ -44,6 +44,8 @@ pub(crate) enum Log {
     ColdNode = 5,
 }
 
+/// Blocks that are written to move one: itself, the node that leads to it, and its inode.
+const WRITTEN_A_BLOCK: usize = 3;
 /// Logs.
 pub(crate) const LOGS: usize = 6;
 /// Logs of data.
@@ -273,8 +275,8 @@ impl Segments {
         (positions, summaries, empty as u32)
     }
 
-    /// Up to `count` segments that cost least to clean, those with the fewest live blocks, as long as half of `room` free segments holds
-    /// what is to be moved. Full ones bring nothing, open and empty ones neither.
+    /// Up to `count` segments that cost least to clean, those with the fewest live blocks, as long as `room` free segments hold what is
+    /// written on account of them. Full ones bring nothing, open and empty ones neither.
     pub(crate) fn victims(&self, count: usize, room: usize) -> Vec<Segno> {
         let state = self.state();
         let is_open = |segno: usize| state.logs.iter().any(|log| log.segment.0 as usize == segno);
@@ -286,21 +288,15 @@ impl Segments {
             .map(|(n, segment)| (segment.count, Segno(n as u32)))
             .collect();
         found.sort_unstable();
-        let mut blocks = room * SEGMENT_BLOCKS as usize / 2;
-        let fits = |(live, _): &(u16, Segno)| {
-            let enough = blocks >= 2 * usize::from(*live);
-            blocks = blocks.saturating_sub(2 * usize::from(*live));
-            enough
+        // Each log may leave a part of a segment empty behind it.
+        let mut room = room.saturating_sub(LOGS) * SEGMENT_BLOCKS as usize;
+        let mut fits = |live: u16| {
+            let written = WRITTEN_A_BLOCK * usize::from(live);
+            let fits = written <= room;
+            room = room.saturating_sub(written);
+            fits
         };
-        found
-            .into_iter()
-            .take(count)
-            .take_while({
-                let mut fits = fits;
-                move |f| fits(f)
-            })
-            .map(|(_, segno)| segno)
-            .collect()
+        found.into_iter().take(count).take_while(|(live, _)| fits(*live)).map(|(_, segno)| segno).collect()
     }
 
     /// The live blocks of a closed segment and whose they are; true: they are nodes.

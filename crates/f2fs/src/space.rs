@@ -1,12 +1,11 @@
 //! What a writer counts: blocks, nodes and inodes in use, and the blocks that users may have.
 
+use crate::change::Taken;
 use crate::format::CheckpointHead;
 use crate::ids::BlockAddr;
 use crate::segments::Segments;
 use crate::since::Since;
-use crate::steps;
 use heddle_vfs::{Error, Result};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// In use.
@@ -34,8 +33,6 @@ pub(crate) struct Space {
     pub(crate) segments: Segments,
     pub(crate) blocks_user: u64,
     pub(crate) since: Since,
-    /// Pages, see `way`.
-    pub(crate) under_way: AtomicUsize,
     counted: Mutex<Counted>,
 }
 
@@ -44,6 +41,8 @@ struct Counted {
     /// Blocks in use at the last checkpoint, or epoch, and taken since, whether they were given back or not.
     last: u64,
     taken: u64,
+    /// Blocks that changes under way may still take.
+    aside: u64,
 }
 
 impl Counted {
@@ -54,17 +53,23 @@ impl Counted {
 
 impl Space {
     pub(crate) fn new(segments: Segments, blocks_user: u64, counts: Counts) -> Space {
-        let counted = Mutex::new(Counted { now: counts, last: counts.blocks, taken: 0 });
-        Space { segments, blocks_user, since: Since::default(), under_way: AtomicUsize::new(0), counted }
+        let counted = Mutex::new(Counted { now: counts, last: counts.blocks, taken: 0, aside: 0 });
+        Space { segments, blocks_user, since: Since::default(), counted }
     }
 
     fn locked(&self) -> MutexGuard<'_, Counted> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in use.
+    /// What is in use; what changes under way have taken is not counted yet.
     pub(crate) fn counts(&self) -> Counts {
         self.locked().now
+    }
+
+    /// Could so many blocks be set aside now?
+    pub(crate) fn has(&self, blocks: u64) -> bool {
+        let counted = self.locked();
+        counted.now.blocks.saturating_add(counted.aside).saturating_add(blocks) <= self.blocks_user
     }
 
     /// Is there space for all that the last checkpoint has, or epoch, and for what came since besides? After a crash both may be there.
@@ -89,31 +94,31 @@ impl Space {
         freed
     }
 
-    /// One more block of data.
+    /// So many blocks are kept for a change (H1 of `change`).
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(crate) fn take_block(&self) -> Result<()> {
+    pub(crate) fn set_aside(&self, blocks: u64) -> Result<()> {
+        if blocks == 0 {
+            return Ok(());
+        }
         let mut counted = self.locked();
-        if counted.now.blocks >= self.blocks_user {
+        if counted.now.blocks.saturating_add(counted.aside).saturating_add(blocks) > self.blocks_user {
             return Err(Error::NoSpace);
         }
-        steps::take();
-        counted.now.blocks += 1;
-        counted.taken += 1;
+        counted.aside += blocks;
         Ok(())
     }
 
-    /// One more node.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`].
-    pub(crate) fn take_node(&self, is_inode: bool) -> Result<()> {
-        self.take_block()?;
-        let counts = &mut self.locked().now;
-        counts.nodes += 1;
-        counts.inodes += u64::from(is_inode);
-        Ok(())
+    /// A change is done, for which so many were kept.
+    pub(crate) fn settle(&self, aside: u64, taken: Taken) {
+        let mut counted = self.locked();
+        counted.aside -= aside;
+        counted.taken += taken.ever;
+        let now = &mut counted.now;
+        now.blocks = now.blocks.saturating_add_signed(taken.blocks);
+        now.nodes = now.nodes.saturating_add_signed(taken.nodes);
+        now.inodes = now.inodes.saturating_add_signed(taken.inodes);
     }
 
     /// So many more are in use than the checkpoint says.
@@ -128,21 +133,5 @@ impl Space {
             *count = count.checked_add_signed(change).ok_or_else(less)?;
         }
         Ok(())
-    }
-
-    /// So many blocks of data fewer.
-    pub(crate) fn give_blocks(&self, count: u64) {
-        steps::take();
-        let counts = &mut self.locked().now;
-        counts.blocks = counts.blocks.saturating_sub(count);
-    }
-
-    /// A node fewer.
-    pub(crate) fn give_node(&self, is_inode: bool) {
-        steps::take();
-        let counts = &mut self.locked().now;
-        counts.blocks = counts.blocks.saturating_sub(1);
-        counts.nodes = counts.nodes.saturating_sub(1);
-        counts.inodes = counts.inodes.saturating_sub(u64::from(is_inode));
     }
 }

@@ -125,7 +125,8 @@ impl F2fs {
             // One that the log knows better got a name, or is no more.
             if !found.has(nid) {
                 fs.media
-                    .end(nid)
+                    .alone()
+                    .and_then(|change| change.end(nid))
                     .map_err(|error| damaged(format!("inode {}, which has no name: {error}", nid.0)))?;
             }
             fs.ledger().orphans.remove(&nid);

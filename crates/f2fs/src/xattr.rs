@@ -1,6 +1,9 @@
 //! Extended attributes, access lists included, from the inode's last slots and its attribute node.
 
-use crate::format::{NODE_BODY_BYTES, XATTR_MAGIC, XattrEntry, XattrHeader, node_flag, xattr_prefix};
+use crate::change::{Change, Need};
+use crate::format::{
+    INLINE_XATTR_SLOTS, NODE_BODY_BYTES, XATTR_MAGIC, XattrEntry, XattrHeader, node_flag, xattr_prefix,
+};
 use crate::ids::Nid;
 use crate::inode::Inode;
 use crate::media::Media;
@@ -35,23 +38,48 @@ impl Media {
         Ok(bytes)
     }
 
-    /// Sets all attributes of an inode; those that only a kernel has a use for stay.
+    /// What it takes to set all attributes of an inode.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if they do not fit into the inode and one block.
-    pub(crate) fn set_xattrs(&self, inode: &Inode, xattrs: &Xattrs) -> Result<()> {
+    pub(crate) fn need_of_xattrs(&self, inode: &Inode, xattrs: &Xattrs) -> Result<Need> {
+        let bytes = self.encoded(inode, xattrs)?;
+        let needs_node = need_of_bytes(bytes.len(), inode.inline_xattr_bytes().len())?;
+        Ok(if needs_node && inode.block().xattr_nid.get() == 0 { Need::NODE } else { Need::NONE })
+    }
+
+    fn encoded(&self, inode: &Inode, xattrs: &Xattrs) -> Result<Vec<u8>> {
         let (_, others) = parse(&self.xattr_bytes(inode)?)
             .map_err(|what| Error::Corrupt(format!("attributes of inode {}: {what}", inode.nid.0)))?;
-        let bytes = encode(xattrs, &others);
+        Ok(encode(xattrs, &others))
+    }
+}
+
+/// What it takes that a new inode has these attributes.
+///
+/// # Errors
+/// As [`Media::need_of_xattrs`].
+pub(crate) fn need_of_new(xattrs: &Xattrs) -> Result<Need> {
+    let inline = INLINE_XATTR_SLOTS * size_of::<U32>();
+    let needs_node = need_of_bytes(encode(xattrs, &[]).len(), inline)?;
+    Ok(if needs_node { Need::NODE } else { Need::NONE })
+}
+
+/// Do so many bytes need a node beside what fits inline?
+fn need_of_bytes(bytes: usize, inline: usize) -> Result<bool> {
+    let in_node = bytes.saturating_sub(inline);
+    // The word of zeros that ends the list.
+    if in_node + ALIGN_BYTES > NODE_BODY_BYTES { Err(Error::NoSpace) } else { Ok(in_node > 0) }
+}
+
+impl Change<'_> {
+    /// Sets all attributes of an inode; those that only a kernel has a use for stay.
+    pub(crate) fn set_xattrs(&self, inode: &Inode, xattrs: &Xattrs) -> Result<()> {
+        let bytes = self.encoded(inode, xattrs)?;
         let inline = inode.inline_xattr_bytes().len();
         let nid = Nid(inode.block().xattr_nid.get());
-        let in_node = bytes.len().saturating_sub(inline);
-        // The word of zeros that ends the list.
-        if in_node + ALIGN_BYTES > NODE_BODY_BYTES {
-            return Err(Error::NoSpace);
-        }
+        let needs_node = need_of_bytes(bytes.len(), inline)?;
         self.space()?.since.nodes_went(inode.nid);
-        let needs_node = in_node > 0;
         let node = match (nid, needs_node) {
             (Nid::NONE, true) => self.new_node(inode, node_flag::XATTR_PLACE)?,
             (nid, false) if nid != Nid::NONE => {

@@ -242,7 +242,7 @@ fn nodes_that_went_are_gone_after_a_cut() {
 #[test]
 fn the_base_stays_until_a_fold() {
     const LARGE: usize = 4 << 20;
-    let image = Image::made(64);
+    let image = Image::made(96);
     let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
     let fs = fs.unwrap();
     let file = made(&fs, "file");

@@ -8,7 +8,7 @@ mod logs;
 mod write;
 
 pub(crate) use logs::{Logs, OpenLog};
-pub(crate) use write::{Contents, write};
+pub(crate) use write::{Contents, orphans_max, write};
 
 use crate::checksum::{SEED, checksum};
 use crate::device::Device;

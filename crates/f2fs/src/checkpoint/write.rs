@@ -81,6 +81,12 @@ pub(crate) fn write(
     })
 }
 
+/// Inodes without a name that a pack has room for, beside its head and tail, its payload and the summaries.
+pub(crate) fn orphans_max(geometry: &Geometry) -> usize {
+    let others = 2 + LOGS + geometry.checkpoint_payload as usize;
+    (SEGMENT_BLOCKS as usize).saturating_sub(others) * ORPHANS_PER_BLOCK
+}
+
 fn padded(bytes: &[u8]) -> Box<Block> {
     let mut block = Box::new([0; BLOCK_BYTES]);
     block[..bytes.len()].copy_from_slice(bytes);

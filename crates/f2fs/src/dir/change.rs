@@ -3,6 +3,7 @@
 //! Everything here is called with the directory's lock held for writing.
 
 use super::{DENTRY_NAME_BYTES, DENTRY_SLOTS, LEVELS_MAX, Slots, bucket, hash::hash, levels};
+use crate::change::{Change, Lacking, Need};
 use crate::format::{
     BLOCK_BYTES, Block, Dentry, DentryBlock, INODE_POINTERS, InodeBlock, bit_lsb, inline_flag, set_bit_lsb,
 };
@@ -10,6 +11,7 @@ use crate::ids::{Nid, PageNo};
 use crate::inode::Inode;
 use crate::media::Media;
 use heddle_vfs::{Error, FileKind, Result};
+use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -89,7 +91,7 @@ fn raw(kind: FileKind) -> u8 {
     }
 }
 
-impl Media {
+impl Change<'_> {
     /// `.` and `..` of a new directory.
     pub(crate) fn fill_dir(&self, dir: Nid, above: Nid) -> Result<()> {
         self.reserve(dir, PageNo(0))?;
@@ -122,62 +124,40 @@ impl Media {
 
     fn add_to_blocks(&self, dir: Nid, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
         let inode = self.inode(dir)?;
-        let depth = levels(&inode)?;
-        for level in 0..LEVELS_MAX {
-            let (start, blocks) = bucket(hash(name), level, inode.block().dir_level);
-            for page in (start..start + blocks).map(PageNo) {
-                // A full block is not to be written again.
-                let is_full = self.with_page(&inode, page, |block| {
-                    let block: &DentryBlock = zerocopy::transmute_ref!(block);
-                    room(&block.bitmap, DENTRY_SLOTS, slots_of(name)).is_none()
-                })?;
-                if is_full == Some(true) {
-                    continue;
-                }
-                let (_, is_new) = self.reserve(dir, page)?;
-                if is_new {
-                    self.pages.put(dir, page, Box::new([0; BLOCK_BYTES]));
-                }
-                let added = std::cell::Cell::new(false);
-                self.change_page(dir, page, |block| {
-                    added.set(SlotsMut::of_block(block).add(name, nid, kind))
-                })?;
-                if added.get() {
-                    let size = (page.0 + 1) * PAGE;
-                    return self.change_inode(dir, |block| {
-                        block.depth.set(depth.max(level + 1));
-                        block.size_bytes.set(block.size_bytes.get().max(size));
-                    });
-                }
-            }
+        let (level, page) = self.place_for(&inode, name)?;
+        let (_, is_new) = self.reserve(dir, page)?;
+        if is_new {
+            self.pages.put(dir, page, Box::new([0; BLOCK_BYTES]));
         }
-        Err(Error::NoSpace)
+        let added = std::cell::Cell::new(false);
+        self.change_page(dir, page, |block| added.set(SlotsMut::of_block(block).add(name, nid, kind)))?;
+        if !added.get() {
+            return Err(Error::Corrupt(format!("directory {}: page {} has no room left", dir.0, page.0)));
+        }
+        let (depth, size) = (levels(&inode)?.max(level + 1), (page.0 + 1) * PAGE);
+        self.change_inode(dir, |block| {
+            block.depth.set(depth);
+            block.size_bytes.set(block.size_bytes.get().max(size));
+        })
     }
 
-    /// Inline entries go into blocks.
+    /// Inline entries go into blocks, which were made before.
     fn spread(&self, inode: &Inode) -> Result<()> {
-        let mut all = Vec::new();
-        Slots::inline(inode)?.each(0, &mut |entry| {
-            all.push((entry.name.to_vec(), entry.nid, entry.kind));
-            Ok(false)
-        })?;
-        let dir = inode.nid;
-        // All blocks that they may need, before anything changes: an error leaves them where they are.
-        let counts = self.space()?.counts();
-        if counts.blocks + all.len() as u64 + 2 > self.space()?.blocks_user {
-            return Err(Error::NoSpace);
-        }
+        let (dir, spread) = (inode.nid, Spread::of(inode)?);
         self.clear_inline(inode, inline_flag::DENTRY)?;
         if !inode.has(inline_flag::XATTR) {
             let from = INODE_POINTERS - inode.inline_xattr_slots();
             self.change_inode(dir, |block| block.addr[from..].fill(U32::new(0)))?;
         }
-        let above = all.iter().find(|(name, ..)| name == b"..").map_or(dir, |(_, nid, _)| *nid);
-        self.fill_dir(dir, above)?;
-        for (name, nid, kind) in all.iter().filter(|(name, ..)| name != b"." && name != b"..") {
-            self.add_to_blocks(dir, name, *nid, *kind)?;
+        let pages = spread.blocks.last_key_value().map_or(0, |(page, _)| page + 1);
+        for (page, block) in spread.blocks {
+            self.reserve(dir, PageNo(page))?;
+            self.pages.put(dir, PageNo(page), block);
         }
-        Ok(())
+        self.change_inode(dir, |block| {
+            block.depth.set(spread.depth);
+            block.size_bytes.set(pages * PAGE);
+        })
     }
 
     /// A name goes.
@@ -206,6 +186,96 @@ impl Media {
                 }
             }),
         }
+    }
+}
+
+/// Entries that stood inline, as blocks of a directory.
+struct Spread {
+    blocks: BTreeMap<u64, Box<Block>>,
+    depth: u32,
+}
+
+impl Spread {
+    fn of(inode: &Inode) -> Result<Spread> {
+        let (mut above, mut all) = (inode.nid, Vec::new());
+        Slots::inline(inode)?.each(0, &mut |entry| {
+            match entry.name {
+                b"." => {}
+                b".." => above = entry.nid,
+                name => all.push((name.to_vec(), entry.nid, entry.kind)),
+            }
+            Ok(false)
+        })?;
+        let mut spread = Spread { blocks: BTreeMap::new(), depth: 1 };
+        let mut first = Box::new([0; BLOCK_BYTES]);
+        let mut slots = SlotsMut::of_block(&mut first);
+        slots.put(0, b".", inode.nid, FileKind::Directory);
+        slots.put(1, b"..", above, FileKind::Directory);
+        spread.blocks.insert(0, first);
+        for (name, nid, kind) in all {
+            spread.add(inode, &name, nid, kind)?;
+        }
+        Ok(spread)
+    }
+
+    fn add(&mut self, inode: &Inode, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
+        for (level, page) in places(inode, name) {
+            let block = self.blocks.entry(page.0).or_insert_with(|| Box::new([0; BLOCK_BYTES]));
+            if SlotsMut::of_block(block).add(name, nid, kind) {
+                self.depth = self.depth.max(level + 1);
+                return Ok(());
+            }
+        }
+        Err(Error::NoSpace)
+    }
+}
+
+/// The blocks that a name may be in, by level.
+fn places(inode: &Inode, name: &[u8]) -> impl Iterator<Item = (u32, PageNo)> {
+    let (hash, dir_level) = (hash(name), inode.block().dir_level);
+    (0..LEVELS_MAX).flat_map(move |level| {
+        let (start, blocks) = bucket(hash, level, dir_level);
+        (start..start + blocks).map(move |page| (level, PageNo(page)))
+    })
+}
+
+impl Media {
+    /// Where a name goes: the first of its blocks that has room, or is not there.
+    fn place_for(&self, inode: &Inode, name: &[u8]) -> Result<(u32, PageNo)> {
+        for (level, page) in places(inode, name) {
+            inode.has_room_to(page.0 + 1).map_err(|_| Error::NoSpace)?;
+            let has_room = self.with_page(inode, page, |block| {
+                let block: &DentryBlock = zerocopy::transmute_ref!(block);
+                room(&block.bitmap, DENTRY_SLOTS, slots_of(name)).is_some()
+            })?;
+            if has_room != Some(false) {
+                return Ok((level, page));
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// What it takes that a name comes. What stands inline goes into blocks if it has no more room.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if all blocks of the name are full.
+    pub(crate) fn need_to_add(&self, inode: &Inode, name: &[u8]) -> Result<Need> {
+        inode.readable()?;
+        if !inode.has(inline_flag::DENTRY) {
+            let (_, page) = self.place_for(inode, name)?;
+            return self.need_of_pages(inode, page.0..page.0 + 1);
+        }
+        let slots = Slots::inline(inode)?;
+        if room(slots.bitmap, slots.entries.len(), slots_of(name)).is_some() {
+            return Ok(Need::NONE);
+        }
+        let mut spread = Spread::of(inode)?;
+        spread.add(inode, name, Nid::NONE, FileKind::Regular)?;
+        let mut lacking = Lacking::default();
+        for page in spread.blocks.keys() {
+            self.add_lacking(inode, *page..page + 1, &mut lacking)?;
+        }
+        Ok(lacking.need() + Need { dirty: 2 * spread.blocks.len() as u64, ..Need::NONE })
     }
 
     /// Has it no names but `.` and `..`?

@@ -47,14 +47,15 @@ impl F2fs {
             media.compare(*nid, newest, &mut changes)?;
         }
         media.settle(&changes)?;
+        let change = media.alone()?;
         for nid in found.named() {
             let inode = media.inode(nid)?;
             if inode.block().links.get() > 0 {
-                self.name_again(nid, inode.block())?;
+                self.name_again(&change, nid, inode.block())?;
             }
         }
         for nid in changes.nameless {
-            media.end(nid)?;
+            change.end(nid)?;
         }
         Ok(())
     }

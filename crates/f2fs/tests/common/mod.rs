@@ -4,7 +4,7 @@
 use heddle_f2fs::{F2fs, LogRegion, LogState, OpenError, Variant, make_image};
 use heddle_pmem::Region;
 use heddle_vfs::path::resolve_nofollow;
-use heddle_vfs::{Cred, Error, FileKind, FileSystem, Handle, OpenFlags};
+use heddle_vfs::{Cred, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -115,6 +115,44 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Files so small that they stand in their inodes, in directories that do, where mkfs and sload were told nothing else.
+    pub fn of_inline_files() -> Source {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("dir")).unwrap();
+        fs::write(at("inline"), "the 24 bytes of a file.\n").unwrap();
+        fs::write(at("inline2"), bytes(3000)).unwrap();
+        fs::write(at("dir/inline"), "x".repeat(100)).unwrap();
+        for n in 0..40 {
+            fs::write(at("dir").join(format!("{n} {}", "n".repeat(20))), "").unwrap();
+        }
+        Source { dir }
+    }
+
+    /// Makes the same files in another file system.
+    pub fn make_in(&self, fs: &dyn FileSystem) {
+        make_in(fs, Ino::ROOT, self.dir.path());
+    }
+}
+
+fn make_in(fs: &dyn FileSystem, dir: Ino, from: &Path) {
+    let root = Cred::root();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (name, meta) = (entry.file_name(), entry.metadata().unwrap());
+        let (name, perm) = (Name::new(name.as_bytes()).unwrap(), meta.mode() as u16 & 0o7777);
+        if meta.is_dir() {
+            let node = NewNode { kind: FileKind::Directory, perm, rdev: 0, target: &[] };
+            make_in(fs, fs.make(&root, dir, name, node).unwrap().ino, &entry.path());
+        } else {
+            let (_, handle) = fs.create(&root, dir, name, perm, OpenFlags::READ_WRITE).unwrap();
+            fs.write(&handle, 0, &fs::read(entry.path()).unwrap()).unwrap();
+            fs.release(handle);
+        }
+    }
+}
+
 /// Opens an image as one of the systems; its node log, if that has one, is a file beside it.
 pub fn open_as(path: &Path, variant: Variant) -> Result<F2fs, OpenError> {
     open_with_log_of(path, variant, 4 << 20)
@@ -197,9 +235,14 @@ pub struct Image {
 impl Image {
     /// An image made with these options of mkfs.f2fs; `None`, said loudly, where f2fs-tools are missing.
     pub fn of(source: &Source, options: &[&str]) -> Option<Image> {
-        let dir = tempfile::tempdir().unwrap();
+        Image::sized_of(source, 512, options)
+    }
+
+    /// The same, of so many MiB.
+    pub fn sized_of(source: &Source, mib: u64, options: &[&str]) -> Option<Image> {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("image");
-        File::create(&path).unwrap().set_len(512 << 20).unwrap();
+        File::create(&path).unwrap().set_len(mib << 20).unwrap();
         if !run(Command::new("mkfs.f2fs").arg("-q").args(options).arg(&path)) {
             return None;
         }

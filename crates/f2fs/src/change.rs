@@ -1,0 +1,243 @@
+//! A change under way, with all that it may need set aside: blocks of users, node numbers, and room for what it makes dirty.
+//!
+//! A call looks at what it is to change, with all locks held, and says what that needs ([`Need`]). That is set aside, or the call fails and
+//! has changed nothing. Whatever takes a block, a page's pointer or a node is a method of [`Change`]: nothing takes space without one.
+//! An error after the first step is therefore never a lack of space, always a half-way state, and fails the file system
+//! (`F2fs::watched`).
+//!
+//! State       counts of this change alone, of one thread; those of the image (`space`) are put right when it is dropped, inside the gate:
+//!             a checkpoint, which is alone, sees no change under way.
+//! Invariants  H1  blocks in use and blocks set aside are together never more than users may have.
+//!             H2  what a change gives back it may take again, and nobody else may before it is dropped.
+//!             H3  what a change makes dirty, at most, is counted by the gate while it is inside (`guard`), and by pages and nodes
+//!                 afterwards.
+
+use crate::format::{NODE_POINTERS, NatEntry};
+use crate::ids::Nid;
+use crate::inode::Inode;
+use crate::media::Media;
+use crate::space::Space;
+use crate::steps;
+use heddle_vfs::{Error, Result};
+use std::cell::{Cell, RefCell};
+use std::ops::{Add, Deref};
+
+/// Blocks that a call makes dirty beside pages: inodes, entries of directories, attributes, nodes that lead to them.
+const DIRTY_BESIDE: u64 = 40;
+
+/// What a call may need, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Need {
+    /// Blocks of pages that have no pointer yet.
+    pub(crate) pages: u64,
+    /// Nodes that are not there yet, inodes included.
+    pub(crate) nodes: u64,
+    /// Blocks to be written until the next checkpoint, beyond those of any small call.
+    pub(crate) dirty: u64,
+}
+
+impl Need {
+    /// Of a call that takes no space.
+    pub(crate) const NONE: Need = Need { pages: 0, nodes: 0, dirty: 0 };
+
+    /// One more node.
+    pub(crate) const NODE: Need = Need { pages: 0, nodes: 1, dirty: 0 };
+
+    /// To write pages that follow each other, so many at most, wherever they are.
+    pub(crate) fn to_write(pages: u64) -> Need {
+        // Two nodes at the ends, and each indirect one that gets a new number.
+        let nodes = 2 * (pages / NODE_POINTERS as u64);
+        Need { dirty: pages + nodes, ..Need::NONE }
+    }
+
+    /// All blocks that a call makes dirty.
+    pub(crate) fn dirty_in_all(self) -> u64 {
+        self.dirty + DIRTY_BESIDE
+    }
+}
+
+impl Add for Need {
+    type Output = Need;
+
+    fn add(self, other: Need) -> Need {
+        Need {
+            pages: self.pages + other.pages,
+            nodes: self.nodes + other.nodes,
+            dirty: self.dirty + other.dirty,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Change<'m> {
+    media: &'m Media,
+    space: &'m Space,
+    /// Takes what was not set aside, as long as there is some: for one who is alone, and gives all up if there is none.
+    takes_more: bool,
+    /// Set aside in the image's counts.
+    aside: Cell<u64>,
+    /// What of it, and of what was given back, can still be taken.
+    left: Cell<u64>,
+    numbers: RefCell<Vec<(Nid, NatEntry)>>,
+    taken: Cell<Taken>,
+}
+
+/// What a change has taken, less what it has given back.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Taken {
+    pub(crate) blocks: i64,
+    pub(crate) nodes: i64,
+    pub(crate) inodes: i64,
+    /// Blocks taken, whether they were given back or not.
+    pub(crate) ever: u64,
+}
+
+impl Deref for Change<'_> {
+    type Target = Media;
+
+    fn deref(&self) -> &Media {
+        self.media
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.space.settle(self.aside.get(), self.taken.get());
+        self.media.nodes.nat.give_back(&self.numbers.borrow());
+    }
+}
+
+impl Media {
+    /// Sets aside what a call needs.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] and [`Error::NoInodes`], with nothing changed; [`Error::ReadOnly`].
+    pub(crate) fn set_aside(&self, need: Need) -> Result<Change<'_>> {
+        let space = self.space()?;
+        space.set_aside(need.pages + need.nodes)?;
+        let change = self.changed_by(space, need.pages + need.nodes, false);
+        if need.nodes > 0 {
+            let numbers = self.nodes.nat.set_aside(&self.device, need.nodes as usize)?;
+            change.numbers.replace(numbers);
+        }
+        Ok(change)
+    }
+
+    /// A change by one who has the image to himself, and who writes nothing down if it fails: it takes what there is.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`].
+    pub(crate) fn alone(&self) -> Result<Change<'_>> {
+        Ok(self.changed_by(self.space()?, 0, true))
+    }
+
+    fn changed_by<'m>(&'m self, space: &'m Space, aside: u64, takes_more: bool) -> Change<'m> {
+        Change {
+            media: self,
+            space,
+            takes_more,
+            aside: Cell::new(aside),
+            left: Cell::new(aside),
+            numbers: RefCell::default(),
+            taken: Cell::default(),
+        }
+    }
+
+    /// What it takes that all pages of a range have their pointers.
+    pub(crate) fn need_of_pages(&self, inode: &Inode, pages: std::ops::Range<u64>) -> Result<Need> {
+        let mut lacking = Lacking::default();
+        self.add_lacking(inode, pages, &mut lacking)?;
+        Ok(lacking.need())
+    }
+}
+
+/// Pages without pointers and the places of nodes that they lack.
+#[derive(Default)]
+pub(crate) struct Lacking {
+    pub(crate) pages: u64,
+    pub(crate) nodes: std::collections::BTreeSet<u32>,
+}
+
+impl Lacking {
+    pub(crate) fn need(&self) -> Need {
+        Need { pages: self.pages, nodes: self.nodes.len() as u64, dirty: 0 }
+    }
+}
+
+impl Change<'_> {
+    /// One more block.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] of one who is alone; [`Error::Corrupt`] if more is taken than was set aside.
+    pub(crate) fn take_block(&self) -> Result<()> {
+        match self.left.get() {
+            0 if self.takes_more => {
+                self.space.set_aside(1)?;
+                self.aside.set(self.aside.get() + 1);
+            }
+            0 => return Err(Error::Corrupt("a change takes more blocks than its file can need".into())),
+            left => self.left.set(left - 1),
+        }
+        steps::take();
+        self.count(|taken| {
+            taken.blocks += 1;
+            taken.ever += 1;
+        });
+        Ok(())
+    }
+
+    /// One more node, and its number.
+    ///
+    /// # Errors
+    /// As [`Change::take_block`]; [`Error::NoInodes`].
+    pub(crate) fn take_node(&self, ino: Option<Nid>) -> Result<Nid> {
+        if self.numbers.borrow().is_empty() && self.takes_more {
+            let more = self.nodes.nat.set_aside(&self.device, 1)?;
+            self.numbers.borrow_mut().extend(more);
+        }
+        self.take_block_of_node(ino.is_none())?;
+        let number = self.numbers.borrow_mut().pop();
+        let (nid, old) = number
+            .ok_or_else(|| Error::Corrupt("a change takes more nodes than its file can need".into()))?;
+        self.nodes.nat.take(nid, old, ino);
+        Ok(nid)
+    }
+
+    /// The same, of a node that has a number.
+    pub(crate) fn take_block_of_node(&self, is_inode: bool) -> Result<()> {
+        self.take_block()?;
+        self.count(|taken| {
+            taken.nodes += 1;
+            taken.inodes += i64::from(is_inode);
+        });
+        Ok(())
+    }
+
+    /// So many blocks of data fewer.
+    pub(crate) fn give_blocks(&self, count: u64) {
+        steps::take();
+        self.left.set(self.left.get() + count);
+        self.count(|taken| taken.blocks -= count as i64);
+    }
+
+    /// A node fewer.
+    pub(crate) fn give_node(&self, is_inode: bool) {
+        self.give_blocks(1);
+        self.count(|taken| {
+            taken.nodes -= 1;
+            taken.inodes -= i64::from(is_inode);
+        });
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Taken)) {
+        let mut taken = self.taken.get();
+        change(&mut taken);
+        self.taken.set(taken);
+    }
+}
+
+/// The pages that hold bytes of a range.
+pub(crate) fn pages_of(offset: u64, end: u64) -> std::ops::Range<u64> {
+    let page = crate::content::PAGE;
+    offset / page..end.div_ceil(page)
+}
