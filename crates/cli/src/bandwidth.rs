@@ -8,7 +8,7 @@ use crate::taking::{self, Force};
 use anyhow::Result;
 use heddle_fxmark::{Machine, memory_available_bytes};
 use heddle_pmem::bandwidth::{BUFFER_BYTES, Plan, Rate, Row, measure};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::{Durability, OpenOptions, Region};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -137,7 +137,8 @@ fn plan(args: &Args, cores: usize) -> Result<Plan> {
 
 fn take(args: &Args, bytes: u64) -> Result<Region> {
     match &args.on {
-        None => Ok(Region::anonymous(bytes)?),
+        // What is measured is stores past the cache.
+        None => Ok(Region::anonymous_as(bytes, Durability::Power)?),
         Some(path) => {
             let force = if args.force { Force::Yes } else { Force::No };
             let ground =
@@ -145,7 +146,8 @@ fn take(args: &Args, bytes: u64) -> Result<Region> {
             if ground.taken.is_file() && !ground.taken.is_new() {
                 return Err(usage(format!("{} exists: name a new file, or a device", path.display())));
             }
-            crate::image::create(path, ground, bytes, &OpenOptions::default())
+            let how = OpenOptions { durability: Some(Durability::Power), ..OpenOptions::default() };
+            crate::image::create(path, ground, bytes, &how)
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Hidden: outside QEMU with heddle's plug-in it has nothing to say and refuses.
 
-use crate::engines::{self, Locks};
+use crate::engines::{self, Setup};
 use crate::failure::usage;
 use anyhow::{Result, anyhow, bail};
 use heddle_arena::watch;
@@ -83,7 +83,7 @@ fn open(variant: Variant, bytes: u64) -> Result<heddle_fxmark::Session> {
     let region = Region::anonymous(bytes)?;
     watch::name_ground(region.base_address(), bytes as usize, "region");
     format_region(&region, variant)?;
-    let locks = Locks::default();
+    let locks = Setup::default();
     let options = MountOptions {
         lock_mode: locks.mode,
         segment_bytes: locks.segment_bytes,

@@ -10,27 +10,31 @@ use heddle_f2fs::{F2fs, LogRegion, LogState};
 use heddle_fxmark::{Attach, Attached, Need, Session, Target, WorkersAs, memory_available_bytes};
 use heddle_nvmfs::heir::Heir;
 use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
-use heddle_pmem::{BLOCK_BYTES, Pos, Region};
+use heddle_pmem::{BLOCK_BYTES, Durability, Pos, Region};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How the papers' range locks are set.
+/// How an engine is set up.
 #[derive(Clone, Copy, Debug)]
-pub struct Locks {
+pub struct Setup {
+    /// What a write that returned survives.
+    pub durability: Durability,
+    /// How the papers' range locks wait.
     pub mode: LockMode,
+    /// Their segments.
     pub segment_bytes: u64,
 }
 
-impl Default for Locks {
-    fn default() -> Locks {
-        Locks { mode: LockMode::Default, segment_bytes: BLOCK_BYTES as u64 }
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { durability: Durability::Process, mode: LockMode::Default, segment_bytes: BLOCK_BYTES as u64 }
     }
 }
 
 /// A variant as a target called `name`.
-pub fn target(name: String, variant: Variant, locks: Locks, workers_as: WorkersAs) -> Target {
-    let open = Arc::new(move |need: &Need| session(variant, locks, need));
+pub fn target(name: String, variant: Variant, setup: Setup, workers_as: WorkersAs) -> Target {
+    let open = Arc::new(move |need: &Need| session(variant, setup, need));
     Target::InProcess { name, workers_as, open }
 }
 
@@ -44,8 +48,8 @@ pub fn has_segments(variant: Variant) -> bool {
     !matches!(variant, Variant::Nova | Variant::Heddle)
 }
 
-fn session(variant: Variant, locks: Locks, need: &Need) -> Result<Session> {
-    Ok(session_of(fresh(variant, locks, image_bytes(need))?))
+fn session(variant: Variant, setup: Setup, need: &Need) -> Result<Session> {
+    Ok(session_of(fresh(variant, setup, image_bytes(need))?))
 }
 
 /// A mounted throw-away image as the workloads want it.
@@ -81,15 +85,20 @@ pub fn image_bytes(need: &Need) -> u64 {
 }
 
 /// A fresh image in memory, all of its pages touched, mounted.
-pub fn fresh(variant: Variant, locks: Locks, bytes: u64) -> Result<Volume> {
+pub fn fresh(variant: Variant, setup: Setup, bytes: u64) -> Result<Volume> {
     let options =
-        MountOptions { lock_mode: locks.mode, segment_bytes: locks.segment_bytes, ..MountOptions::default() };
-    fresh_with(variant, &options, bytes)
+        MountOptions { lock_mode: setup.mode, segment_bytes: setup.segment_bytes, ..MountOptions::default() };
+    fresh_with(variant, &options, setup.durability, bytes)
 }
 
 /// The same, mounted as `options` say.
-pub fn fresh_with(variant: Variant, options: &MountOptions<'_>, bytes: u64) -> Result<Volume> {
-    let region = Region::anonymous(fits(bytes)?)?;
+pub fn fresh_with(
+    variant: Variant,
+    options: &MountOptions<'_>,
+    durability: Durability,
+    bytes: u64,
+) -> Result<Volume> {
+    let region = Region::anonymous_as(fits(bytes)?, durability)?;
     touch(&region);
     format_region(&region, variant)?;
     Ok(mount(region, options)?)
@@ -119,19 +128,19 @@ fn touch(region: &Region) {
 const NODE_LOG_BYTES: u64 = 128 << 20;
 
 /// An F2FS variant as a target: its image a file in memory, as the RAM disks of the kernel's file systems are.
-pub fn flash_target(variant: heddle_f2fs::Variant) -> Target {
-    let open = Arc::new(move |need: &Need| flash_session(variant, need));
+pub fn flash_target(variant: heddle_f2fs::Variant, durability: Durability) -> Target {
+    let open = Arc::new(move |need: &Need| flash_session(variant, durability, need));
     Target::InProcess { name: variant.name().to_owned(), workers_as: WorkersAs::Threads, open }
 }
 
-fn flash_session(variant: heddle_f2fs::Variant, need: &Need) -> Result<Session> {
-    let fs = fresh_flash(variant, need)?;
+fn flash_session(variant: heddle_f2fs::Variant, durability: Durability, need: &Need) -> Result<Session> {
+    let fs = fresh_flash(variant, durability, need)?;
     let image = Arc::clone(&fs);
     Ok(Session { fs, attach: None, close: Box::new(move || image.unmount().context("the last checkpoint")) })
 }
 
 /// A fresh F2FS image in memory, open.
-pub fn fresh_flash(variant: heddle_f2fs::Variant, need: &Need) -> Result<Arc<F2fs>> {
+pub fn fresh_flash(variant: heddle_f2fs::Variant, durability: Durability, need: &Need) -> Result<Arc<F2fs>> {
     let disk = heddle_fxmark::memory_file(flash_bytes(need)?).context("a file in memory for the image")?;
     // By this name it can be opened once more; it goes with the last descriptor.
     let path = PathBuf::from(format!("/proc/self/fd/{}", disk.as_raw_fd()));
@@ -139,7 +148,7 @@ pub fn fresh_flash(variant: heddle_f2fs::Variant, need: &Need) -> Result<Arc<F2f
     if !variant.has_node_log() {
         return Ok(Arc::new(F2fs::open_as(&path, variant)?));
     }
-    let region = Region::anonymous(NODE_LOG_BYTES).context("memory for the node log")?;
+    let region = Region::anonymous_as(NODE_LOG_BYTES, durability).context("memory for the node log")?;
     touch(&region);
     Ok(Arc::new(F2fs::open_with_log(
         &path,

@@ -6,7 +6,7 @@
 
 mod mounted;
 
-use crate::engines::{self, Locks};
+use crate::engines::{self, Setup};
 use crate::failure::{Said, usage};
 use crate::output::{self, Sink};
 use crate::progress::Bar;
@@ -18,6 +18,7 @@ use heddle_fxmark::{
     Access, Config, ConfigError, Progress, Run, Stride, Target, WorkersAs, Workload, list, run as measure,
 };
 use heddle_nvmfs::{LockMode, Variant};
+use heddle_pmem::Durability;
 use mounted::{Mounts, Way};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -85,6 +86,10 @@ pub struct Args {
     /// The papers' locks as published (paper), or with sleeping waiters and writers that age (default)
     #[arg(long, default_value = "default", value_parser = crate::variant::lock_mode)]
     lock_mode: LockMode,
+    /// What a write to an engine that returned survives: process (the death of any process, as on tmpfs), or power (a power cut too, if
+    /// the memory were persistent, as in the papers)
+    #[arg(long, value_name = "process|power", default_value_t = Durability::Process)]
+    durability: Durability,
     /// Empty files a worker of the metadata workloads has
     #[arg(long, default_value_t = 8192)]
     files: u32,
@@ -173,6 +178,7 @@ fn config(args: &Args) -> Result<Config> {
         direct: args.direct,
         faithful: args.faithful,
         files: args.files,
+        durability: args.durability.name(),
         targets: targets(args)?,
         ..Config::default()
     })
@@ -181,7 +187,7 @@ fn config(args: &Args) -> Result<Config> {
 /// Puts mounted images in the place of the targets that want one.
 fn mount(args: &Args, config: &mut Config) -> Result<Option<Mounts>> {
     let need = config.need_max();
-    let locks = Locks { mode: args.lock_mode, segment_bytes: args.segment[0].0 };
+    let setup = setup(args, args.segment[0]);
     let mut mounts = None;
     for target in &mut config.targets {
         if let Some(way) = mounted::way_of(target.name()) {
@@ -191,12 +197,16 @@ fn mount(args: &Args, config: &mut Config) -> Result<Option<Mounts>> {
             };
             let on = mounts.insert(on);
             *target = match way {
-                Way::Mount(system) => on.add(system, locks, &need)?,
-                Way::Bypass => on.add_bypass(options_of_a_run(args), &need)?,
+                Way::Mount(system) => on.add(system, setup, &need)?,
+                Way::Bypass => on.add_bypass(options_of_a_run(args), setup, &need)?,
             };
         }
     }
     Ok(mounts)
+}
+
+fn setup(args: &Args, segment: Size) -> Setup {
+    Setup { durability: args.durability, mode: args.lock_mode, segment_bytes: segment.0 }
 }
 
 /// What a run that another process makes must be told.
@@ -227,12 +237,12 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
     }
     let of_heddle = workers_of_heddle(args)?;
     let engine = |name: String, variant, segment: Size| {
-        let locks = Locks { mode: args.lock_mode, segment_bytes: segment.0 };
+        let setup = setup(args, segment);
         let workers_as = if engines::takes_processes(variant) { of_heddle } else { WorkersAs::Threads };
-        engines::target(name, variant, locks, workers_as)
+        engines::target(name, variant, setup, workers_as)
     };
     let mut plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
-    plain.extend(heddle_f2fs::Variant::ALL.map(engines::flash_target));
+    plain.extend(heddle_f2fs::Variant::ALL.map(|v| engines::flash_target(v, args.durability)));
     let mut targets = Vec::new();
     for name in &args.targets {
         if mounted::way_of(name).is_some() {

@@ -12,7 +12,7 @@ use crate::variant::System;
 use anyhow::{Result, bail};
 use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
 use heddle_nvmfs::{VolumeError, format_region};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::{Durability, OpenOptions, Region};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -47,8 +47,8 @@ Examples:
   heddle mkfs /dev/dax0.0
   heddle mkfs --variant f2fs --size 20G --label data /var/tmp/flash.img
 
-On tmpfs, memory stands in for persistent memory: fast, and gone when the machine restarts. On any other file system a
-fence is an msync: slow, and durable.";
+On tmpfs an image is as fast as memory, survives the death of any process, and is gone when the machine restarts. On a disk
+each write waits for an msync: slow, and durable; the f2fs variants are made for disks.";
 
 const SIZE_DEFAULT: Size = Size(1 << 30);
 
@@ -59,6 +59,7 @@ struct Made {
     variant: &'static str,
     size_bytes: u64,
     durable_by: &'static str,
+    durability: &'static str,
 }
 
 const REMEDY: &str = "Choose another name, or overwrite it with --force";
@@ -70,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     let System::Nvm(variant) = args.variant else {
         flash::check(args)?;
         let size_bytes = flash::make(args, taking::take(image, force, REMEDY)?)?;
-        return tell(args, size_bytes, flash::DURABLE_BY);
+        return tell(args, size_bytes, flash::DURABLE_BY, Durability::Power);
     };
     if args.label.is_some() {
         return Err(usage(format!("--label is for F2FS images: one of {} has no name", variant.name())));
@@ -83,12 +84,13 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(error) = region.failed() {
         bail!(error);
     }
-    tell(args, region.len_bytes(), durable_by(&region))
+    tell(args, region.len_bytes(), durable_by(&region), region.durability())
 }
 
-fn tell(args: &Args, size_bytes: u64, durable_by: &'static str) -> Result<()> {
+fn tell(args: &Args, size_bytes: u64, durable_by: &'static str, durability: Durability) -> Result<()> {
     let (image, variant) = (args.image.display().to_string(), args.variant.name());
-    let made = Made { output_version: 1, image, variant, size_bytes, durable_by };
+    let made =
+        Made { output_version: 1, image, variant, size_bytes, durable_by, durability: durability.name() };
     if args.json {
         return output::json(&Sink::Stdout, &made);
     }
@@ -122,9 +124,18 @@ fn map(args: &Args, ground: Ground) -> Result<Region> {
 
 /// What a store there has to do to be durable.
 pub fn durable_by(region: &Region) -> &'static str {
-    match region.backend() {
-        heddle_pmem::Backend::Dax => "a store fence (persistent memory)",
-        heddle_pmem::Backend::File => "msync (a file on a disk)",
-        _ => "a store fence (memory in place of persistent memory: gone when the machine restarts)",
+    match (region.backend(), region.durability()) {
+        (heddle_pmem::Backend::Dax | heddle_pmem::Backend::DaxCached, _) => {
+            "a store fence (persistent memory)"
+        }
+        (heddle_pmem::Backend::File, _) => {
+            "msync (a file or disk under the page cache: each write waits for it; f2fs variants are made for disks)"
+        }
+        (_, Durability::Process) => {
+            "the order of stores (memory: survives processes, gone when the machine restarts)"
+        }
+        (_, Durability::Power) => {
+            "a store fence (memory in place of persistent memory: gone when the machine restarts)"
+        }
     }
 }

@@ -64,6 +64,9 @@ Options for -o:
   allow_other            let other users in, as far as modes allow (root's default)
   no_allow_other         let only the user in who mounts
   variant=V              as --variant V
+  durability=WHAT        what a write that returned survives. process: the death of any process, at the speed of plain memory
+                         [on tmpfs, ramfs, hugetlbfs: they are empty after a power cut whatever we do]; power: a power cut
+                         too [on all else, where nothing less can be had; on memory: for measurements, as the papers did]
   lock-mode=paper        the papers' variants spin and let readers first, as published; default: waiters sleep, writers age
   segment=SIZE           segment of the papers' range locks (4K)
   nvm=FILE               as --nvm FILE
@@ -263,8 +266,12 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
     let image = {
         let bar = Bar::of_bytes("mapping");
         let progress = |done, total| bar.at(done, total);
-        let how =
-            OpenOptions { read_only: options.read_only, progress: Some(&progress), ..OpenOptions::default() };
+        let how = OpenOptions {
+            read_only: options.read_only,
+            durability: options.durability,
+            progress: Some(&progress),
+            ..OpenOptions::default()
+        };
         heddle_pmem::Region::open(&args.image, &how)
     };
     let region = match image {
@@ -289,11 +296,12 @@ fn recover(args: &Args, options: &Options) -> Result<Volume> {
         ..heddle_nvmfs::MountOptions::default()
     };
     let began = Instant::now();
+    let durability = region.durability();
     let volume = heddle_nvmfs::mount(region, &how)?;
     drop(shown);
     let report = &volume.report;
     talk(&format!(
-        "{}: variant {}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}",
+        "{}: variant {}, durability {durability}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}",
         args.image.display(),
         volume.variant().name(),
         if found.clean { "was unmounted cleanly, read" } else { "was not unmounted, recovered" },

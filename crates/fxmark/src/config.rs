@@ -56,6 +56,8 @@ pub struct Config {
     pub window_bytes: u64,
     /// Files a worker of the metadata workloads has.
     pub files: u32,
+    /// What writes that returned survive in the engines, for the report.
+    pub durability: &'static str,
 }
 
 impl Default for Config {
@@ -74,6 +76,7 @@ impl Default for Config {
             faithful: false,
             window_bytes: 64 << 20,
             files: 8192,
+            durability: "process",
         }
     }
 }

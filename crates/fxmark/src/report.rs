@@ -47,6 +47,7 @@ pub struct Options {
     pub faithful: bool,
     pub window_bytes: u64,
     pub files: u32,
+    pub durability: &'static str,
 }
 
 /// One run.
@@ -178,6 +179,7 @@ impl Report {
             faithful: config.faithful,
             window_bytes: config.window_bytes,
             files: config.files,
+            durability: config.durability,
         };
         Report { output_version: OUTPUT_VERSION, machine, options, runs, summary }
     }

@@ -17,7 +17,7 @@ use crate::region::Region;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
-use heddle_pmem::BLOCK_BYTES;
+use heddle_pmem::{BLOCK_BYTES, Durability};
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use places::Places;
@@ -117,6 +117,8 @@ pub struct Root {
     /// How long a stopped process may hold up others before it is killed, in ms; 0: for ever.
     pub patience_ms: AtomicU32,
     blocks_total: u64,
+    /// What stores to the region survive ([`heddle_pmem::Durability::raw`]).
+    durability: u32,
     /// Set when the media was found to contradict itself: no more changes.
     damage: DamageNote,
     identity: Identity,
@@ -217,7 +219,7 @@ pub struct Parts {
 impl Core {
     /// Lays the volatile state of a region of `blocks` blocks out in an empty arena: everything free, no inodes.
     pub fn new(parts: Parts, identity: Identity, blocks: u64) -> Result<Core> {
-        let root = Root::lay_out(&parts.arena, &Layout::new(blocks), identity).map_err(no_memory)?;
+        let root = Root::lay_out(&parts, &Layout::new(blocks), identity).map_err(no_memory)?;
         parts.arena.set_root(root);
         Core::join(parts, &identity).ok_or_else(|| Error::Corrupt("the arena that was just laid out".into()))
     }
@@ -229,6 +231,7 @@ impl Core {
         let layout = Layout::new(r.blocks_total);
         if r.identity != *identity
             || r.blocks_total.checked_mul(BLOCK_BYTES as u64)? > parts.region.len_bytes()
+            || r.durability() != Some(parts.region.durability())
         {
             return None;
         }
@@ -353,6 +356,11 @@ impl Root {
     pub fn is(&self, identity: &Identity) -> bool {
         self.identity == *identity
     }
+
+    /// What stores to the region survive, for all who have it mapped: one that promised less would lose what others have promised.
+    pub fn durability(&self) -> Option<Durability> {
+        Durability::from_raw(self.durability)
+    }
 }
 
 /// The arena is full.
@@ -361,7 +369,8 @@ pub fn no_memory(_: Full) -> Error {
 }
 
 impl Root {
-    fn lay_out(arena: &Arena, layout: &Layout, identity: Identity) -> std::result::Result<Ptr<Root>, Full> {
+    fn lay_out(parts: &Parts, layout: &Layout, identity: Identity) -> std::result::Result<Ptr<Root>, Full> {
+        let arena = &*parts.arena;
         arena.alloc(Root {
             free_map: alloc::new_map(arena, layout)?,
             lane_table: LaneTable::create(arena, LANES)?,
@@ -385,6 +394,7 @@ impl Root {
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),
             blocks_total: layout.blocks_total,
+            durability: parts.region.durability().raw(),
             identity,
         })
     }

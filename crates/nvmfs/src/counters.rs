@@ -59,6 +59,8 @@ pub struct Gauges {
     pub settled: u64,
     /// 1: damage was found, nothing is changed any more.
     pub damaged: u64,
+    /// What a write that returned survives ([`heddle_pmem::Durability::raw`]).
+    pub durability: u64,
 }
 
 const GAUGES: usize = size_of::<Gauges>() / size_of::<u64>();
@@ -159,6 +161,7 @@ fn gauges(core: &Arc<Core>) -> Gauges {
         attached: root.attached.load(Relaxed).into(),
         settled: root.settled.load(Relaxed), // ORDERING: Relaxed, as above.
         damaged: core.damage_found().is_some().into(),
+        durability: core.region.durability().raw().into(),
     }
 }
 

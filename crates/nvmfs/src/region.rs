@@ -90,6 +90,15 @@ mod model {
             }
         }
 
+        pub fn nt_write_part(&self, at: Pos, bytes: &[u8], _whole_bytes: usize) {
+            self.nt_write(at, bytes);
+        }
+
+        /// A model's memory forgets nothing.
+        pub fn durability(&self) -> heddle_pmem::Durability {
+            heddle_pmem::Durability::Process
+        }
+
         pub fn nt_copy(&self, to: Pos, from: Pos, len_bytes: u64) {
             for (grain, behind) in Self::grains(to, len_bytes) {
                 // ORDERING: Relaxed, as above.

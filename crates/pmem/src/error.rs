@@ -74,6 +74,13 @@ pub enum Error {
         /// The thing.
         path: PathBuf,
     },
+    /// Less was to be promised than the media keeps.
+    #[error("cannot open {} with durability=process: what is stored there outlives the machine's restart, and would be found half \
+             written after a power cut. Leave the option out, or use an image in memory (tmpfs)", path.display())]
+    Lasting {
+        /// The file or device.
+        path: PathBuf,
+    },
     /// `msync` failed: stores since the last good fence may be lost, and no later fence can promise them.
     #[error("{} could not be made durable ({errno}): what was stored since the last good fence may be lost. \
              Unmount, look at the device below, then run: heddle fsck", path.display())]

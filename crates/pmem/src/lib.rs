@@ -1,7 +1,8 @@
-//! Persistent regions: mapped memory whose stores survive a power cut once a fence has passed.
+//! Persistent regions: mapped memory whose stores survive once a fence has passed.
 //!
-//! State       A [`Region`] is one mapping. Its [`Backend`] says what makes a store durable: a store fence alone
-//!             (`Memory`, `Dax`), `msync` (`File`), or a simulated machine that can lose power ([`Simulator`]).
+//! State       A [`Region`] is one mapping. Its [`Durability`] says what a store survives: the death of processes, or a power cut too. Its
+//!             [`Backend`] says what makes it so: fences (`Memory`, `Dax`), `msync` (`File`), or a simulated machine that can lose
+//!             power ([`Simulator`]).
 //! Invariants  I1  every store to a region goes through [`Region`]; no address of region memory leaves this crate, so
 //!                 that the simulator sees all of them and no reference to racing memory ever exists.
 //!             I2  a store covers only the bytes it was given: neighbours in the same word or line may belong to
@@ -22,6 +23,8 @@ pub mod bandwidth;
 mod caller;
 mod cpu;
 mod dirty;
+mod domain;
+mod durability;
 mod error;
 mod holder;
 mod lost;
@@ -39,6 +42,7 @@ mod taken;
 mod untouched;
 
 pub use caller::{BadBuffer, after_fault};
+pub use durability::Durability;
 pub use error::{Error, Result};
 pub use holder::lock_holder;
 pub use lost::LOST_WORD;

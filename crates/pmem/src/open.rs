@@ -5,14 +5,15 @@
 //! Lock order  the file's lock is taken without waiting.
 
 use crate::dirty::Failure;
+use crate::domain;
+use crate::durability::Durability;
 use crate::mapping::{Mapping, reserve};
 use crate::region::{Backend, Region, Source};
 use crate::room::{folder_of, is_in_memory, room_bytes};
 use crate::taken::Taken;
 use crate::{BLOCK_BYTES, Error, Result, holder::holder, presence};
 use rustix::fs::{
-    self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs,
-    ftruncate,
+    self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, ftruncate,
 };
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,13 +34,15 @@ pub struct OpenOptions<'a> {
     pub overwrite: bool,
     /// Take the page faults now, where stores go straight to the media (not for [`Backend::File`]).
     pub prefault: bool,
+    /// What stores must survive; `None`: the death of processes where the region is volatile memory, a power cut elsewhere.
+    pub durability: Option<Durability>,
     /// Told (bytes done, bytes in total) every 64 MiB while blocks are reserved, then again while pages are faulted in.
     pub progress: Progress<'a>,
 }
 
 impl Default for OpenOptions<'_> {
     fn default() -> Self {
-        OpenOptions { read_only: false, overwrite: false, prefault: true, progress: None }
+        OpenOptions { read_only: false, overwrite: false, prefault: true, durability: None, progress: None }
     }
 }
 
@@ -81,18 +84,32 @@ impl Region {
         map(file, path, len_bytes, options)
     }
 
-    /// A region without a name: gone when its last mapping is. For tests and throw-away file systems.
+    /// A region without a name: gone when its last mapping is. For tests and throw-away file systems. Its stores survive the death of
+    /// processes.
     ///
     /// Errors: [`Error::TooSmall`], [`Error::NoSpace`], [`Error::System`].
     pub fn anonymous(len_bytes: u64) -> Result<Region> {
+        Region::anonymous_as(len_bytes, Durability::Process)
+    }
+
+    /// As [`Region::anonymous`], with the instructions that this durability would take.
+    ///
+    /// Errors: as [`Region::anonymous`].
+    pub fn anonymous_as(len_bytes: u64, durability: Durability) -> Result<Region> {
         let path = Path::new(NAMELESS);
         let len_bytes = whole_blocks(path, len_bytes)?;
         let file = fs::memfd_create("heddle-region", MemfdFlags::CLOEXEC).map_err(system("create", path))?;
         size_and_reserve(&file, path, len_bytes, None)?;
         let mapping = Mapping::of_file(file.as_fd(), len_bytes, false, false).map_err(system("map", path))?;
         let failure = Failure::default();
-        let source =
-            Source { backend: Backend::Memory, read_only: false, file: Some(file), path: None, failure };
+        let source = Source {
+            backend: Backend::Memory,
+            durability,
+            read_only: false,
+            file: Some(file),
+            path: None,
+            failure,
+        };
         Ok(Region::new(mapping, source))
     }
 
@@ -101,7 +118,7 @@ impl Region {
     ///
     /// Errors: [`Error::System`].
     pub fn map_again(&self) -> Result<Region> {
-        let &Source { backend, read_only, ref file, ref path, ref failure } = self.source();
+        let &Source { backend, durability, read_only, ref file, ref path, ref failure } = self.source();
         let Some(file) = file else {
             return Ok(self.simulated_again().expect("a region without a file is simulated"));
         };
@@ -110,14 +127,20 @@ impl Region {
         let (mapping, _) = map_as_durably_as_possible(file.as_fd(), self.len_bytes(), read_only)
             .map_err(system("map", name))?;
         let (path, failure) = (path.clone(), failure.clone());
-        Ok(Region::new(mapping, Source { backend, read_only, file: Some(file), path, failure }))
+        Ok(Region::new(mapping, Source { backend, durability, read_only, file: Some(file), path, failure }))
     }
 
     /// Maps what another process has opened and locked, and handed over: the lock stays until the last of all who map it is gone.
-    /// `path` is what errors call it.
+    /// `path` is what errors call it; `durability` is what that process has chosen.
     ///
-    /// Errors: [`Error::TooSmall`] if the file is shorter than `len_bytes`, [`Error::System`].
-    pub fn attach(file: OwnedFd, path: Option<&Path>, len_bytes: u64, read_only: bool) -> Result<Region> {
+    /// Errors: [`Error::TooSmall`] if the file is shorter than `len_bytes`, [`Error::Lasting`], [`Error::System`].
+    pub fn attach(
+        file: OwnedFd,
+        path: Option<&Path>,
+        len_bytes: u64,
+        read_only: bool,
+        durability: Durability,
+    ) -> Result<Region> {
         let name = path.unwrap_or(Path::new(NAMELESS));
         let stat = fstat(&file).map_err(system("examine", name))?;
         // A file that is too short would end in SIGBUS at the first touch behind its end.
@@ -131,8 +154,9 @@ impl Region {
         }
         let (mapping, backend) =
             map_as_durably_as_possible(file.as_fd(), len_bytes, read_only).map_err(system("map", name))?;
+        let durability = domain::promise(backend, Some(durability), name)?;
         let (path, failure) = (path.map(Path::to_path_buf), Failure::default());
-        let source = Source { backend, read_only, file: Some(file), path, failure };
+        let source = Source { backend, durability, read_only, file: Some(file), path, failure };
         Ok(Region::new(mapping, source).untouched())
     }
 
@@ -285,14 +309,14 @@ fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
 pub(crate) fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
     let (mapping, backend) = map_as_durably_as_possible(file.as_fd(), len_bytes, options.read_only)
         .map_err(system("map", path))?;
+    let durability = domain::promise(backend, options.durability, path)?;
     if options.prefault && backend != Backend::File {
         mapping.prefault(options.read_only, options.progress).map_err(system("pre-fault", path))?;
     }
     let (path, failure) = (Some(path.into()), Failure::default());
-    Ok(Region::new(
-        mapping,
-        Source { backend, read_only: options.read_only, file: Some(file), path, failure },
-    ))
+    let source =
+        Source { backend, durability, read_only: options.read_only, file: Some(file), path, failure };
+    Ok(Region::new(mapping, source))
 }
 
 fn map_as_durably_as_possible(
@@ -300,19 +324,11 @@ fn map_as_durably_as_possible(
     len_bytes: u64,
     read_only: bool,
 ) -> std::result::Result<(Mapping, Backend), Errno> {
-    const TMPFS: i64 = 0x0102_1994;
-    const RAMFS: i64 = 0x8584_58f6;
     if let Ok(mapping) = Mapping::of_file(file, len_bytes, read_only, true) {
-        return Ok((mapping, Backend::Dax));
+        return Ok((mapping, domain::of_persistent_memory(&fstat(file)?)));
     }
     let mapping = Mapping::of_file(file, len_bytes, read_only, false)?;
-    let device = FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::CharacterDevice;
-    let backend = match fstatfs(file)?.f_type {
-        _ if device => Backend::Dax,
-        TMPFS | RAMFS => Backend::Memory,
-        _ => Backend::File,
-    };
-    Ok((mapping, backend))
+    Ok((mapping, domain::of_file(file)?))
 }
 
 pub(crate) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Error {

@@ -6,11 +6,14 @@
 //!             I3  real memory has no watcher: each store costs one branch that is always predicted.
 //!             I4  loads are allowed below `readable_bytes`: the length, or 0 for a region whose loads are noted (a probed one):
 //!                 noting costs other regions nothing.
+//!             I5  the instructions of stores, flushes and fences follow the region's promise ([`Durability`]): where that is the death of
+//!                 processes, stores are plain and a fence orders, no more.
 //! Orderings   O1  `store_u64` (Release) pairs with `load_u64` (Acquire).
 
 use crate::caller::{self, BadBuffer};
 use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
+use crate::durability::{Durability, Reach};
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
@@ -25,10 +28,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What makes a store durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// tmpfs, ramfs or anonymous memory, standing in for persistent memory: a store fence.
+    /// A file of tmpfs, ramfs or hugetlbfs, or memory without a name: gone when the machine restarts. With [`Durability::Power`] it
+    /// stands in for persistent memory, for measurements: a flush and a store fence.
     Memory,
-    /// Persistent memory, mapped so that a store fence is enough.
+    /// Persistent memory, mapped so that a flush and a store fence are enough.
     Dax,
+    /// The same where caches are inside the power-fail domain: a store fence.
+    DaxCached,
     /// Any other file: a fence is an `msync` of the pages this thread has stored to since its last one.
     File,
     /// Memory with a recorder beside it, which knows what a power cut would leave.
@@ -58,6 +64,7 @@ pub struct Region {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) backend: Backend,
+    pub(crate) durability: Durability,
     pub(crate) read_only: bool,
     pub(crate) file: Option<OwnedFd>,
     pub(crate) path: Option<PathBuf>,
@@ -65,9 +72,20 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// What the processor must do for a fence.
+    fn reach(&self) -> Reach {
+        match (self.backend, self.durability) {
+            // A file's pages are written back by the kernel, whatever the cache holds.
+            (Backend::File, _) | (_, Durability::Process) => Reach::Memory,
+            (Backend::DaxCached, Durability::Power) => Reach::Cache,
+            (Backend::Memory | Backend::Dax | Backend::Simulated, Durability::Power) => Reach::Controller,
+        }
+    }
+
     fn simulated() -> Source {
         Source {
             backend: Backend::Simulated,
+            durability: Durability::Power,
             read_only: false,
             file: None,
             path: None,
@@ -120,7 +138,7 @@ impl Region {
             len_bytes,
             writable_bytes: if source.read_only { 0 } else { len_bytes },
             readable_bytes: if matches!(watcher, Some(Watcher::Probe(_))) { 0 } else { len_bytes },
-            cpu: Cpu::detect(),
+            cpu: Cpu::detect(source.reach()),
             watcher: watcher.map(Box::new),
             _guarded: None,
             mapping,
@@ -188,6 +206,11 @@ impl Region {
         self.source.backend
     }
 
+    /// What stores to it survive. All processes that map it keep the same promise.
+    pub fn durability(&self) -> Durability {
+        self.source.durability
+    }
+
     /// The file or device; none for anonymous and simulated regions.
     pub fn path(&self) -> Option<&Path> {
         self.source.path.as_deref()
@@ -225,35 +248,42 @@ impl Region {
         self.source.failure.lost.hits(at.0, len_bytes)
     }
 
-    /// Stores bytes past the cache, at any alignment and length. Not durable, nor seen in order by others, before
-    /// [`Region::fence`].
+    /// Stores bytes, at any alignment and length; past the cache where the region's promise asks for that, or they are many. Not
+    /// durable, nor seen in order by others, before [`Region::fence`].
     #[inline]
     pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
+        self.nt_write_part(at, bytes, bytes.len());
+    }
+
+    /// As [`Region::nt_write`], for bytes that are one of the pieces of `whole_bytes` which are stored together: how they are stored
+    /// goes by that.
+    #[inline]
+    pub fn nt_write_part(&self, at: Pos, bytes: &[u8], whole_bytes: usize) {
         self.checked_store(at, bytes.len() as u64);
         #[cfg(shuttle)]
         let (at, bytes) = {
             let (first, second) = bytes.split_at(bytes.len() / 2);
             step();
             // SAFETY: checked above; the bytes are a live slice, which region memory never is.
-            unsafe { self.store_range(at.0, first.as_ptr(), first.len()) }
+            unsafe { self.store_range(at.0, first.as_ptr(), first.len(), whole_bytes) }
             step();
             (at.plus(first.len() as u64), second)
         };
         // SAFETY: checked above; the bytes are a live slice, which region memory never is.
-        unsafe { self.store_range(at.0, bytes.as_ptr(), bytes.len()) }
+        unsafe { self.store_range(at.0, bytes.as_ptr(), bytes.len(), whole_bytes) }
     }
 
-    /// Stores one line past the cache; `at` is a multiple of 64. As [`Region::nt_write`].
+    /// Stores one line, word by word; `at` is a multiple of 64. As [`Region::nt_write`].
     #[inline]
     pub fn nt_line(&self, at: Pos, words: &[u64; 8]) {
         self.checked_store(at, LINE_BYTES as u64);
         assert!(at.is_aligned(LINE_BYTES as u64), "a line at {at:?} would straddle two");
         // SAFETY: checked above.
-        let store = || unsafe { self.cpu.nt_line(self.address(at.0), words) };
+        let store = || unsafe { self.cpu.line(self.address(at.0), words) };
         self.store(StoreKind::NonTemporal, at.0, LINE_BYTES, store);
     }
 
-    /// Stores zeros past the cache. As [`Region::nt_write`].
+    /// Stores zeros. As [`Region::nt_write`].
     pub fn nt_zero(&self, at: Pos, len_bytes: u64) {
         self.checked_store(at, len_bytes);
         let (head, body, tail) = split(at.0, len_bytes as usize);
@@ -261,12 +291,12 @@ impl Region {
         // SAFETY: the parts lie within the checked range; head and tail are shorter than a word.
         unsafe {
             self.edge(at.0, zeros.as_ptr(), head);
-            self.nt_zero_words(at.0 + head as u64, body);
+            self.zero_words(at.0 + head as u64, body);
             self.edge(at.0 + (head + body) as u64, zeros.as_ptr(), tail);
         }
     }
 
-    /// Copies within the region, past the cache; the ranges do not overlap. As [`Region::nt_write`].
+    /// Copies within the region; the ranges do not overlap. As [`Region::nt_write`].
     pub fn nt_copy(&self, to: Pos, from: Pos, len_bytes: u64) {
         self.checked_store(to, len_bytes);
         self.checked_load(from, len_bytes);
@@ -275,7 +305,7 @@ impl Region {
             "a copy from {from:?} to {to:?} of {len_bytes} bytes overlaps itself"
         );
         // SAFETY: checked above.
-        unsafe { self.store_range(to.0, self.address(from.0), len_bytes as usize) }
+        unsafe { self.store_range(to.0, self.address(from.0), len_bytes as usize, len_bytes as usize) }
     }
 
     /// Stores one word atomically (Release) and starts its write-back; `at` is a multiple of 8. Durable after
@@ -451,12 +481,12 @@ impl Region {
     /// # Safety
     /// The target is inside the region, the source readable; they do not overlap.
     #[inline]
-    unsafe fn store_range(&self, at: u64, from: *const u8, len_bytes: usize) {
+    unsafe fn store_range(&self, at: u64, from: *const u8, len_bytes: usize, whole_bytes: usize) {
         let (head, body, tail) = split(at, len_bytes);
         // SAFETY: the parts lie one after the other in the caller's ranges; the body is whole words.
         unsafe {
             self.edge(at, from, head);
-            self.nt_words(at + head as u64, from.add(head), body);
+            self.words(at + head as u64, from.add(head), body, whole_bytes);
             self.edge(at + (head + body) as u64, from.add(head + body), tail);
         }
     }
@@ -480,17 +510,17 @@ impl Region {
     /// # Safety
     /// As [`Region::store_range`], and both `at` and `len_bytes` are multiples of 8.
     #[inline]
-    unsafe fn nt_words(&self, at: u64, from: *const u8, len_bytes: usize) {
+    unsafe fn words(&self, at: u64, from: *const u8, len_bytes: usize, whole_bytes: usize) {
         // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
-        let store = || unsafe { self.cpu.nt_words(self.address(at), from, len_bytes) };
+        let store = || unsafe { self.cpu.words(self.address(at), from, len_bytes, whole_bytes) };
         self.store(StoreKind::NonTemporal, at, len_bytes, store);
     }
 
     /// # Safety
-    /// As [`Region::nt_words`].
-    unsafe fn nt_zero_words(&self, at: u64, len_bytes: usize) {
+    /// As [`Region::words`].
+    unsafe fn zero_words(&self, at: u64, len_bytes: usize) {
         // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
-        let store = || unsafe { self.cpu.nt_zero_words(self.address(at), len_bytes) };
+        let store = || unsafe { self.cpu.zero_words(self.address(at), len_bytes) };
         self.store(StoreKind::NonTemporal, at, len_bytes, store);
     }
 

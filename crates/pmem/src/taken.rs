@@ -4,6 +4,7 @@
 //!             I2  a file that was made here gets its name when it has its blocks; before, a failure or a kill leaves nothing of it.
 //!             I3  a symbolic link is followed only to a device: a file behind one was not named by the caller.
 
+use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::open::{self, OpenOptions, system};
 use crate::region::Region;
@@ -165,7 +166,7 @@ impl Taken {
         }
         let len_bytes = self.len_bytes()?;
         let file = self.as_file()?.into();
-        Region::attach(file, Some(&self.path), len_bytes, read_only).map(Some)
+        Region::attach(file, Some(&self.path), len_bytes, read_only, Durability::Power).map(Some)
     }
 
     /// As [`Region::create`] does it, whatever it holds.

@@ -2,7 +2,7 @@
 
 use crate::cpu::lines;
 use crate::dirty::{DirtyPages, Failure};
-use crate::{Backend, Error, OpenOptions, Pos, Region};
+use crate::{Backend, Durability, Error, OpenOptions, Pos, Region};
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -57,7 +57,11 @@ fn panics(action: impl FnOnce()) -> bool {
 
 #[test]
 fn every_length_at_every_offset_stores_exactly_its_bytes() {
-    let region = Region::anonymous(MIB).unwrap();
+    Durability::ALL.into_iter().for_each(stores_exactly_its_bytes);
+}
+
+fn stores_exactly_its_bytes(durability: Durability) {
+    let region = Region::anonymous_as(MIB, durability).unwrap();
     let (source, old) = (pattern(256), vec![0xcc; 512]);
     region.nt_write(Pos(4096), &source);
     for offset in 0..64 {
@@ -83,6 +87,48 @@ fn every_length_at_every_offset_stores_exactly_its_bytes() {
             assert_eq!(bytes_of(&region, 0, 512), expected, "copy of {len} bytes to {offset}");
         }
     }
+}
+
+#[test]
+fn long_stores_at_ragged_places_store_exactly_their_bytes() {
+    let source = pattern(200_000);
+    for durability in Durability::ALL {
+        let region = Region::anonymous_as(MIB, durability).unwrap();
+        for (at, len, whole) in [
+            (1, 32_767, 32_767),
+            (5, 32_768, 32_768),
+            (4096, 131_072, 131_072),
+            (77, 4097, 65_536),
+            (31, 199_999, 0),
+        ] {
+            region.nt_zero(Pos(0), MIB);
+            region.nt_write_part(Pos(at), &source[..len], whole);
+            region.fence();
+            let mut expected = vec![0; 300_000];
+            expected[at as usize..at as usize + len].copy_from_slice(&source[..len]);
+            assert_eq!(
+                bytes_of(&region, 0, 300_000),
+                expected,
+                "{durability}: {len} bytes at {at}, of {whole}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_loop_device_is_no_memory_though_its_node_lies_in_memory() {
+    let scratch = Scratch::on_tmpfs("loop");
+    fs::write(scratch.image(), vec![0; 4 * MIB as usize]).unwrap();
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(scratch.image()).output();
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        eprintln!("SKIPPED: no loop device can be had here (it takes root and losetup)");
+        return;
+    };
+    let device = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
+    let region = Region::open(&device, &OpenOptions::default());
+    let found = region.map(|region| (region.backend(), region.durability()));
+    assert!(Command::new("losetup").arg("--detach").arg(&device).status().unwrap().success());
+    assert_eq!(found, Ok((Backend::File, Durability::Power)));
 }
 
 #[test]
@@ -228,7 +274,7 @@ fn a_region_that_was_taken_over_stays_locked_when_all_earlier_holders_have_gone(
     let first = create(&scratch.image());
     let file = fs::File::options().read(true).write(true).open(scratch.image()).unwrap();
     assert!(crate::join_holders(&file));
-    let second = Region::attach(file.into(), None, first.len_bytes(), false).unwrap();
+    let second = Region::attach(file.into(), None, first.len_bytes(), false, first.durability()).unwrap();
     drop(first);
     for read_only in [false, true] {
         let refused = Region::open(scratch.image(), &OpenOptions { read_only, ..OpenOptions::default() });

@@ -55,7 +55,7 @@ mod tests {
     fn an_attached_region_maps_what_is_going_to_be_stored_to() {
         let region = Region::anonymous(3 << 20).unwrap();
         let file = region.fd().unwrap().try_clone_to_owned().unwrap();
-        let attached = Region::attach(file, None, 3 << 20, false).unwrap();
+        let attached = Region::attach(file, None, 3 << 20, false, crate::Durability::Process).unwrap();
         let faults = || {
             // SAFETY: plain numbers, for which zero is valid; a live local.
             unsafe {

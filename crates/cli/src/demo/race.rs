@@ -3,7 +3,7 @@
 //! What it means is computed from the numbers, whichever way they fall.
 
 use super::Outcome;
-use crate::engines::{self, Locks};
+use crate::engines::{self, Setup};
 use crate::progress::Bar;
 use crate::scratch::Scratch;
 use crate::table::table;
@@ -24,7 +24,7 @@ pub fn run(scratch: &Scratch) -> Result<Outcome> {
     cores.retain(|n| *n <= machine.cores);
     cores.dedup();
     // The papers' variants have no other workers: threads beside threads.
-    let engine = |v: Variant| engines::target(v.name().to_owned(), v, Locks::default(), WorkersAs::Threads);
+    let engine = |v: Variant| engines::target(v.name().to_owned(), v, Setup::default(), WorkersAs::Threads);
     let mut targets: Vec<Target> = Variant::ALL.map(engine).into();
     targets.extend(tmpfs(scratch));
     let workloads = vec![Workload::DWOM, Workload::DRBM];

@@ -3,7 +3,7 @@
 //!
 //! One image serves all runs of its target, sized for the largest of them; each run works in a directory of its own.
 
-use crate::engines::{self, Locks};
+use crate::engines::{self, Setup};
 use crate::namespace;
 use crate::run::library;
 use crate::scratch::Scratch;
@@ -61,22 +61,23 @@ impl Mounts {
     }
 
     /// A fresh image, mounted.
-    pub fn add(&mut self, system: System, locks: Locks, need: &Need) -> Result<Target> {
+    pub fn add(&mut self, system: System, setup: Setup, need: &Need) -> Result<Target> {
         let label = format!("{}+mount", system.name());
         let image = match system {
-            System::Nvm(variant) => Image::Nvm(engines::fresh(variant, locks, engines::image_bytes(need))?),
-            System::Flash(variant) => Image::Flash(engines::fresh_flash(variant, need)?),
+            System::Nvm(variant) => Image::Nvm(engines::fresh(variant, setup, engines::image_bytes(need))?),
+            System::Flash(variant) => Image::Flash(engines::fresh_flash(variant, setup.durability, need)?),
         };
         let path = self.serve(&label, image, None, MountOptions::default())?;
         Ok(Target::Directory { label, path })
     }
 
     /// A fresh image, mounted, to which programs with the bypass attach. `args`: the options of each run.
-    pub fn add_bypass(&mut self, args: Vec<OsString>, need: &Need) -> Result<Target> {
+    pub fn add_bypass(&mut self, args: Vec<OsString>, setup: Setup, need: &Need) -> Result<Target> {
         let name = "heddle+bypass".to_owned();
         let preload = library()?;
         let image = self.scratch.dir().join("bypass.img");
-        let region = Region::create(&image, engines::image_bytes(need), &OpenOptions::default())?;
+        let how = OpenOptions { durability: Some(setup.durability), ..OpenOptions::default() };
+        let region = Region::create(&image, engines::image_bytes(need), &how)?;
         format_region(&region, Variant::Heddle)?;
         let uuid = inspect(&image, region.len_bytes(), &|at, into| region.read(at, into))?.uuid;
         let volume = mount(region, &heddle_nvmfs::MountOptions::default())?;

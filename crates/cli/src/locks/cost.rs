@@ -1,6 +1,6 @@
 //! What each variant pays for a write: fences of one overwrite, seconds of one thread for 1 GB.
 
-use crate::engines::{self, Locks};
+use crate::engines::{self, Setup};
 use anyhow::Result;
 use heddle_nvmfs::{MountOptions, Variant, Volume, format_region, mount};
 use heddle_pmem::{Region, Simulator};
@@ -64,7 +64,7 @@ pub fn gigabyte() -> Result<Vec<Gigabyte>> {
 }
 
 fn gigabyte_of(variant: Variant) -> Result<f64> {
-    let volume = engines::fresh(variant, Locks::default(), GIGABYTE / 4 * 5)?;
+    let volume = engines::fresh(variant, Setup::default(), GIGABYTE / 4 * 5)?;
     let fs = volume.fs();
     let file = file(&volume)?;
     let data = [1; PAGE_BYTES];

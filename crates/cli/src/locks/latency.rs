@@ -8,6 +8,7 @@ use crate::engines;
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use heddle_nvmfs::{LockMode, MountOptions, NvmFs, Variant};
+use heddle_pmem::Durability;
 use heddle_range_lock::{Geometry, LockKind};
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -118,7 +119,7 @@ fn waits(kind: LockKind, mode: LockMode, geometry: &Geometry, threads: usize, se
         ..MountOptions::default()
     };
     let data = threads as u64 * SET_PAGES * PAGE_BYTES;
-    let volume = engines::fresh_with(variant(kind), &options, 2 * data + SPARE_BYTES)?;
+    let volume = engines::fresh_with(variant(kind), &options, Durability::Process, 2 * data + SPARE_BYTES)?;
     let mut sum = (histogram()?, histogram()?);
     for round in 0..FRESH_FILES {
         let last = round + 1 == FRESH_FILES;

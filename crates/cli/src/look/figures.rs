@@ -3,6 +3,7 @@
 use crate::size::Size;
 use crate::table::table;
 use heddle_nvmfs::counters::{Counters, Kind, SPANS, Spans, Tally, Totals, span_end_ns};
+use heddle_pmem::Durability;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -97,6 +98,12 @@ impl<'a> Stretch<'a> {
         format!("{}\n\n{}\n\n{}", self.waits_text(), kinds.trim_end(), clients.trim_end())
     }
 
+    /// What a write that returned survives; none where the daemon says a number that this build does not know.
+    fn durability(&self) -> Option<&'static str> {
+        let raw = u32::try_from(self.now.gauges.durability).ok()?;
+        Durability::from_raw(raw).map(Durability::name)
+    }
+
     fn waits_text(&self) -> String {
         let (waits, g) = (self.totals.waits(), &self.now.gauges);
         let mean = self
@@ -107,8 +114,10 @@ impl<'a> Stretch<'a> {
         let per = if self.secs.is_some() { "/s" } else { "" };
         let damaged =
             if g.damaged == 0 { "" } else { "; DAMAGED: nothing is changed any more, run heddle fsck" };
+        let survives = self.durability().map_or(String::new(), |it| format!("; durability {it}"));
         format!(
-            "waits for locks {}{per}{mean}; free {} of {}; inodes {}; {} processes attached so far, {} dead lanes settled{damaged}",
+            "waits for locks {}{per}{mean}; free {} of {}; inodes {}; {} processes attached so far, \
+             {} dead lanes settled{survives}{damaged}",
             count_text(self.per_sec(waits)),
             Size(g.blocks_free * 4096),
             Size(g.blocks_total * 4096),
@@ -147,6 +156,7 @@ impl<'a> Stretch<'a> {
             attached: self.now.gauges.attached,
             settled: self.now.gauges.settled,
             damaged: self.now.gauges.damaged != 0,
+            durability: self.durability(),
         }
     }
 
@@ -184,6 +194,7 @@ pub struct Figures {
     attached: u64,
     settled: u64,
     damaged: bool,
+    durability: Option<&'static str>,
 }
 
 #[derive(Serialize)]

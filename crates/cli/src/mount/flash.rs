@@ -32,6 +32,12 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
             )));
         }
     };
+    if options.durability.is_some() && !variant.has_node_log() {
+        return Err(usage(format!(
+            "-o durability: {image} is an F2FS image, which keeps what an fsync has written over a power cut; the option is for images of \
+             memory, and for the NVM of a node log"
+        )));
+    }
     let fs = open(args, options, variant)?;
     if let Some(discards) = options.discard {
         fs.set_discards(discards);

@@ -6,6 +6,7 @@ use crate::size::Size;
 use crate::variant::{self, System};
 use anyhow::Result;
 use heddle_nvmfs::LockMode;
+use heddle_pmem::Durability;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ const WITHOUT_EFFECT: [&str; 22] = [
 ];
 
 const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
-                       suid, nosuid, dev, nodev, log=FILE, variant=V, lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
+                       suid, nosuid, dev, nodev, log=FILE, variant=V, durability=process|power, \
+                       lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
                        nvm=FILE, nvm-size=SIZE, discard-nvm, force-nvm, \
                        no_attach, attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, and what fstab(5) has for everyone";
 
@@ -56,6 +58,8 @@ pub struct Options {
     pub dev: bool,
     /// Where a mount in the background writes what happens.
     pub log: Option<PathBuf>,
+    /// What a write that returned survives; `None`: as the image's media has it.
+    pub durability: Option<Durability>,
     pub lock_mode: LockMode,
     pub segment_bytes: u64,
     /// Whether an F2FS image's device is told what holds nothing any more; `None`: as its kind has it.
@@ -90,6 +94,7 @@ impl Options {
             suid: false,
             dev: false,
             log: None,
+            durability: None,
             lock_mode: LockMode::Default,
             segment_bytes: 4096,
             discard: None,
@@ -136,6 +141,7 @@ impl Options {
                 let known = || System::all().map(System::name).collect::<Vec<_>>().join(", ");
                 self.variant = Some(System::from_name(name).ok_or_else(|| format!("there are {}", known()))?);
             }
+            ("durability", Some(what)) => self.durability = Some(what.parse()?),
             ("lock-mode", Some(mode)) => self.lock_mode = variant::lock_mode(mode)?,
             ("no_attach", None) => self.attach = false,
             ("attach-group", Some(group)) => self.attach_group = Some(id_of(group, "/etc/group")?),
@@ -202,6 +208,7 @@ mod tests {
             ("ro=1", "noatime"),
             ("variant=ext4", "nova-tree"),
             ("lock-mode=x", "paper"),
+            ("durability=always", "process"),
         ] {
             let error = parse(&[option]).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(says), "{error}");

@@ -20,12 +20,13 @@ pub(super) fn short(rate: f64) -> String {
 pub(super) fn render(report: &Report) -> String {
     let (machine, options) = (&report.machine, &report.options);
     let mut out = format!(
-        "{}, {} CPUs, Linux {}; {} s a run, median of {}{}{}{}{}\n",
+        "{}, {} CPUs, Linux {}; {} s a run, median of {}; what returned survives {}{}{}{}{}\n",
         machine.cpu_model,
         machine.cores,
         machine.kernel,
         options.secs,
         options.repeat,
+        if options.durability == "power" { "power cuts" } else { "processes" },
         if options.access == Access::Random { ", random pages" } else { "" },
         if options.stride == Stride::Page { ", neighbouring blocks" } else { "" },
         if options.direct { ", O_DIRECT" } else { "" },

@@ -18,6 +18,7 @@ fn reading() -> Counters {
         attached: 7,
         settled: 8,
         damaged: 9,
+        durability: 1,
     };
     Counters { totals, spans, clients: vec![client(10), client(11)], gauges }
 }

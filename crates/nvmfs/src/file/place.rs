@@ -123,7 +123,9 @@ pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) {
     for e in extents {
         let room = (e.count * BLOCK - skip).min(rest.len() as u64) as usize;
         let (now, later) = rest.split_at(room);
-        flushed_unless(Bug::EdgeNotFlushed, || core.region.nt_write(e.block.pos().plus(skip), now));
+        flushed_unless(Bug::EdgeNotFlushed, || {
+            core.region.nt_write_part(e.block.pos().plus(skip), now, data.len())
+        });
         rest = later;
         skip = 0;
     }

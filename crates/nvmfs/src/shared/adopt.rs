@@ -15,7 +15,7 @@ use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
 use crate::{process, settle};
 use heddle_arena::{Arena, LaneId};
-use heddle_pmem::Region;
+use heddle_pmem::{Durability, Region};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -73,10 +73,20 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     }
     let len_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| fail(e.into()))?;
     let len_bytes = len_bytes & !(heddle_pmem::BLOCK_BYTES as u64 - 1);
-    let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false)?;
-    let superblock = read_superblock(&region)?;
+    // Only to read: what its stores survive is not known yet.
+    let first_look = Region::attach(
+        file.try_clone().map_err(fail)?.into(),
+        Some(image),
+        len_bytes,
+        true,
+        Durability::Power,
+    )?;
+    let superblock = read_superblock(&first_look)?;
+    drop(first_look);
     let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
-    let arena = find(&identity).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
+    let (arena, durability) =
+        find(&identity).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
+    let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false, durability)?;
     let parts = Parts {
         region,
         arena: Arc::new(arena),
@@ -112,8 +122,8 @@ fn has_open(process: u32, image: &Path) -> bool {
     }
 }
 
-/// The arena of this mount, in whichever process has it.
-fn find(identity: &Identity) -> Option<Arena> {
+/// The arena of this mount, in whichever process has it, and what its processes' stores survive.
+fn find(identity: &Identity) -> Option<(Arena, Durability)> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut places = processes
         .filter_map(|process| fs::read_dir(process.path().join("fd")).ok())
@@ -123,9 +133,9 @@ fn find(identity: &Identity) -> Option<Arena> {
             .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heddle-arena"));
         let file = is_arena.then(|| File::options().read(true).write(true).open(fd.path()).ok()).flatten()?;
         let arena = Arena::attach(OwnedFd::from(file)).ok()?;
-        let is_it = arena
-            .try_get(arena.root::<Root>())
-            .is_some_and(|root| root.is(identity) && root.ended.load(SeqCst) == 0);
-        is_it.then_some(arena)
+        let root = arena.try_get(arena.root::<Root>());
+        let root = root.filter(|root| root.is(identity) && root.ended.load(SeqCst) == 0);
+        let durability = root.and_then(Root::durability)?;
+        Some((arena, durability))
     })
 }

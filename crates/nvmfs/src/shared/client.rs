@@ -9,7 +9,7 @@ use crate::format::layout::REGION_BYTES_MIN;
 use crate::fs::NvmFs;
 use crate::variant::Variant;
 use heddle_arena::Arena;
-use heddle_pmem::{BLOCK_BYTES, Region};
+use heddle_pmem::{BLOCK_BYTES, Durability, Region};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -107,8 +107,9 @@ pub fn attach(at: impl Into<Place>) -> Result<NvmFs, AttachError> {
     let variant = variant.ok_or_else(|| rubbish("the variant"))?;
     let path = Some(Path::new(OsStr::from_bytes(answer.text()))).filter(|p| !p.as_os_str().is_empty());
     let read_only = answer.read_only != 0;
-    let mut region =
-        Region::attach(region, path, answer.region_bytes, read_only).map_err(|e| map(e.to_string()))?;
+    let durability = Durability::from_raw(answer.durability).ok_or_else(|| rubbish("the durability"))?;
+    let mut region = Region::attach(region, path, answer.region_bytes, read_only, durability)
+        .map_err(|e| map(e.to_string()))?;
     region.close_file();
     let arena = Arena::attach(arena).map_err(|e| map(e.to_string()))?;
     if arena.capacity_bytes() != answer.arena_bytes {

@@ -75,7 +75,8 @@ impl Heir {
         };
         let (file, memory) = (inherited(core.region.fd())?, inherited(core.arena.fd())?);
         let (path, len_bytes) = (core.region.path(), core.region.len_bytes());
-        let mut region = Region::attach(file, path, len_bytes, core.read_only).map_err(|e| map(&e))?;
+        let mut region = Region::attach(file, path, len_bytes, core.read_only, core.region.durability())
+            .map_err(|e| map(&e))?;
         region.close_file();
         let arena = Arc::new(Arena::attach(memory).map_err(|e| map(&e))?);
         let variant = core.variant;

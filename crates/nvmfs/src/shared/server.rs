@@ -337,6 +337,7 @@ impl Door {
         (answer.uuid, answer.boot, answer.epoch) = (identity.uuid, identity.boot, identity.epoch);
         (answer.region_bytes, answer.arena_bytes) = (core.region.len_bytes(), core.arena.capacity_bytes());
         (answer.variant, answer.read_only) = (core.variant.raw(), u32::from(core.read_only));
+        answer.durability = core.region.durability().raw();
         core.root().attached.fetch_add(1, SeqCst);
         // A client that has gone meanwhile misses nothing.
         let _gone = wire::send(&talk.socket, answer.as_bytes(), &[region, arena]);

@@ -85,6 +85,9 @@ pub struct Answer {
     pub variant: u32,
     /// Nothing may change.
     pub read_only: u32,
+    /// What stores survive ([`heddle_pmem::Durability::raw`]): the client's must survive as much.
+    pub durability: u32,
+    reserved: u32,
     /// Path of the image, or why not.
     text: [u8; TEXT_BYTES],
 }

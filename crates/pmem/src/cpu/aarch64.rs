@@ -1,4 +1,4 @@
-//! aarch64: `stnp`, `dc cvap` (or `dc cvac` before Armv8.2), `dsb`.
+//! aarch64: `stnp`, `dc cvap` (or `dc cvac` before Armv8.2), `dsb`; where memory is enough ([`Reach`]), pairs of words and `dmb ish`.
 //!
 //! `stnp` is a hint and may leave its line in the cache, so every non-temporal store here is followed by a clean of its
 //! lines; the interface promises no less and no more than on x86. Without `cvap` a clean reaches the point of
@@ -6,35 +6,42 @@
 //!
 //! Not measured, and run on no machine yet.
 
+use crate::durability::Reach;
 use std::arch::asm;
 
 /// What this processor offers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
+    reach: Reach,
     to_persistence: bool,
     line_bytes: usize,
 }
 
 impl Cpu {
-    pub(crate) fn detect() -> Cpu {
+    pub(crate) fn detect(reach: Reach) -> Cpu {
         /// Bit of `AT_HWCAP` for `dc cvap`.
         const DCPOP: usize = 1 << 16;
         let cache_type: u64;
         // SAFETY: Linux lets user space read this register, or emulates the read.
         unsafe { asm!("mrs {}, ctr_el0", out(reg) cache_type, options(nomem, nostack, preserves_flags)) };
         let (capabilities, _) = rustix::param::linux_hwcap();
-        Cpu { to_persistence: capabilities & DCPOP != 0, line_bytes: 4 << (cache_type >> 16 & 0xf) }
+        Cpu { reach, to_persistence: capabilities & DCPOP != 0, line_bytes: 4 << (cache_type >> 16 & 0xf) }
     }
 
-    /// Non-temporal stores of whole words. Durable after [`Cpu::fence`].
+    /// Stores of whole words; how long the store is that they are a part of makes no difference here. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
-    pub(crate) unsafe fn nt_words(self, to: *mut u8, from: *const u8, len_bytes: usize) {
+    pub(crate) unsafe fn words(self, to: *mut u8, from: *const u8, len_bytes: usize, _whole_bytes: usize) {
         let pairs_bytes = len_bytes & !15;
         // SAFETY: `offset` stays below `len_bytes` by the size of each access; loads may be unaligned in normal memory.
         unsafe {
             for offset in (0..pairs_bytes).step_by(16) {
+                if self.reach != Reach::Controller {
+                    asm!("ldp {a}, {b}, [{from}]", "stp {a}, {b}, [{to}]", a = out(reg) _, b = out(reg) _,
+                         from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
+                    continue;
+                }
                 asm!("ldp {a}, {b}, [{from}]", "stnp {a}, {b}, [{to}]", a = out(reg) _, b = out(reg) _,
                      from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
             }
@@ -46,20 +53,20 @@ impl Cpu {
         }
     }
 
-    /// Non-temporal stores of one line. Durable after [`Cpu::fence`].
+    /// Stores of the words of one line. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `to` is writable for a line and aligned to one.
-    pub(crate) unsafe fn nt_line(self, to: *mut u8, words: &[u64; 8]) {
+    pub(crate) unsafe fn line(self, to: *mut u8, words: &[u64; 8]) {
         // SAFETY: the caller's.
-        unsafe { self.nt_words(to, words.as_ptr().cast(), size_of_val(words)) }
+        unsafe { self.words(to, words.as_ptr().cast(), size_of_val(words), size_of_val(words)) }
     }
 
-    /// Non-temporal stores of zero words. Durable after [`Cpu::fence`].
+    /// Stores of zero words. Durable after [`Cpu::fence`].
     ///
     /// # Safety
     /// `to` is writable for `len_bytes`; both are multiples of 8.
-    pub(crate) unsafe fn nt_zero_words(self, to: *mut u8, len_bytes: usize) {
+    pub(crate) unsafe fn zero_words(self, to: *mut u8, len_bytes: usize) {
         for offset in (0..len_bytes).step_by(8) {
             // SAFETY: `offset + 8 <= len_bytes`.
             unsafe {
@@ -75,6 +82,9 @@ impl Cpu {
     /// # Safety
     /// The lines are mapped.
     pub(crate) unsafe fn flush(self, at: *mut u8, len_bytes: usize) {
+        if self.reach != Reach::Controller {
+            return;
+        }
         for line in super::lines(at as u64, len_bytes, self.line_bytes) {
             // SAFETY: the line is mapped; op1 3, c7, c12 or c10, op2 1 are `dc cvap` and `dc cvac` by number, so
             // that an assembler for the base architecture takes both.
@@ -88,8 +98,13 @@ impl Cpu {
         }
     }
 
-    /// Waits until what this thread cleaned is in the power-fail domain.
+    /// Waits until what this thread stored or cleaned is as far as it must be.
     pub(crate) fn fence(self) {
+        if self.reach == Reach::Memory {
+            // SAFETY: orders memory, touches none. Other processors only: no device has to see it.
+            unsafe { asm!("dmb ish", options(nostack, preserves_flags)) };
+            return;
+        }
         // SAFETY: orders memory, touches none. The full system, since persistent memory may sit beyond the inner
         // domain.
         unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };

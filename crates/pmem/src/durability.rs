@@ -1,0 +1,73 @@
+//! What a store to a region survives.
+//!
+//! State       [`Durability`], one for a region and all that map it. [`Reach`], what the processor must do to keep it.
+//! Invariants  I1  all processes that store to a region keep the same promise: one that promises less beside one that promises more
+//!                 loses data. The process that opens the region chooses; the others are told.
+//! Why so      A process that dies leaves its stores in program order: the kernel completes what was executed and nothing behind it.
+//!             So memory that a power cut empties anyway needs no flush and no wait: the compiler must keep the order, no more.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a store survives once its thread has fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// The death of any process, at any instruction. Not a power cut, nor a crash of the kernel.
+    Process,
+    /// A power cut as well.
+    Power,
+}
+
+impl Durability {
+    /// Both, the weaker first.
+    pub const ALL: [Durability; 2] = [Durability::Process, Durability::Power];
+
+    /// What options, messages and JSON call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Durability::Process => "process",
+            Durability::Power => "power",
+        }
+    }
+
+    /// The number that stands for it between processes of one machine.
+    pub const fn raw(self) -> u32 {
+        match self {
+            Durability::Process => 1,
+            Durability::Power => 2,
+        }
+    }
+
+    /// The promise behind a number; `None` if there is none of it.
+    pub fn from_raw(raw: u32) -> Option<Durability> {
+        Durability::ALL.into_iter().find(|known| known.raw() == raw)
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Durability, String> {
+        let known = Durability::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| {
+            "there are process (survives the death of processes) and power (survives power cuts)".to_owned()
+        })
+    }
+}
+
+/// How far a fence must see the stores before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Into memory, in program order: a process that dies undoes nothing, and a file's pages are written by the kernel.
+    Memory,
+    /// Into the cache, which is inside the power-fail domain (eADR, CXL memory with global flush).
+    Cache,
+    /// Past the cache, into the memory controller (ADR).
+    Controller,
+}
