@@ -6,11 +6,13 @@
 //!             Lanes keep nothing then: what lies in idle hands is missing elsewhere.
 //! Invariants  I1  a bit is set only by who owns the block, after a fence that covers the record that frees it (INV) and
 //!                 every store of its last use (D15).
-//!             I2  as many blocks as the reserve has are left for what frees space, and for half of them for what replaces
-//!                 (`Purpose`), so that a full disk can be emptied (L5). The number counts, not the place: what replaces a block by one of
-//!                 the reserve frees one elsewhere, and that one is not for new data. The place, the last blocks of the region, makes the
-//!                 count cheap: while all of them are free nobody counts the others. A block of the reserve never stays in a magazine.
-//!                 Callers that count at the same time may each find the last blocks: the reserve is short of a few then.
+//!             I2  as many blocks as the reserve has are left by new data, fewer by what replaces or removes (`Purpose`), and what gives
+//!                 back at least as much as it takes may have the last one. No removal of a name depends on it (`names::strike`): from
+//!                 every state a sequence of unlinks ends with an empty file system. The number counts, not the place: what
+//!                 replaces a block by one of the reserve frees one elsewhere, and that one is not for new data. The place, the
+//!                 last blocks of the region, makes the count cheap: while all of them are free nobody counts the others.
+//!                 A block of the reserve never stays in a magazine. Callers that count at the same time may each find the last
+//!                 blocks: the reserve is short of a few then.
 //! Orderings   O1  bits are cleared with Acquire and set with Release: who gets a block sees what its last owner did.
 //! Source      leases of chunks are affinity alone, stealing is always legal: protocol review L4.
 
@@ -34,8 +36,10 @@ pub enum Purpose {
     Data,
     /// What leaves as much free as before but for its record: a page over another, attributes.
     Replace,
-    /// What frees space: removals, truncations, log cleaning.
+    /// What may free space later: removals of names, holes.
     Free,
+    /// What gives back at once at least as much as it takes: log cleaning, a truncation that frees blocks, the copy of an edge.
+    Regain,
 }
 
 impl Purpose {
@@ -44,7 +48,8 @@ impl Purpose {
         match self {
             Purpose::Data => reserve,
             Purpose::Replace => reserve / 2,
-            Purpose::Free => 0,
+            Purpose::Free => reserve / 4,
+            Purpose::Regain => 0,
         }
     }
 }
@@ -114,8 +119,8 @@ impl<'a> FreeMap<'a> {
         let needed = match purpose {
             // Taken elsewhere.
             Purpose::Data => reserve,
-            Purpose::Replace => purpose.leaves(reserve) + want,
-            Purpose::Free => return true,
+            Purpose::Replace | Purpose::Free => purpose.leaves(reserve) + want,
+            Purpose::Regain => return true,
         };
         self.count_in(reserve_start(&self.layout), needed) >= needed
             || self.count_in(0, want + purpose.leaves(reserve)) >= want + purpose.leaves(reserve)

@@ -138,13 +138,17 @@ fn log_change(
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
 ) -> Result<bool> {
-    let purpose = if clear.is_some() { Purpose::Free } else { Purpose::Replace };
+    let purpose = match clear {
+        Some(span) if frees_a_block(core, inode, span) => Purpose::Regain,
+        Some(_) => Purpose::Free,
+        None => Purpose::Replace,
+    };
     if commit::prepare(core, guard, inode, SLOTS, purpose)? || xattrs.is_some() {
         // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
         core.region.fence();
     }
     if let Some(span) = clear {
-        return clear_range(core, guard, inode, span, new, xattrs);
+        return clear_range(core, guard, inode, (span, purpose), new, xattrs);
     }
     let state = state(inode, new.unwrap_or(&NewState::default()));
     let mut records = vec![Record::State(state)];
@@ -154,6 +158,18 @@ fn log_change(
     apply(inode, &records);
     step(Step::LetGo);
     Ok(committed.clean)
+}
+
+/// Does clearing these bytes give a block back?
+fn frees_a_block(core: &Core, inode: InodeRef<'_>, span: Span) -> bool {
+    let (mut page, end) = (PageNo::after(span.start), PageNo(PageNo::of(span.end).0.min(PageNo::END.0)));
+    while let Some(run) = inode.vi.index().next_run(&core.arena, page, end) {
+        if run.cells.iter().any(|cell| cell.map().block().is_some()) {
+            return true;
+        }
+        page = PageNo(run.page.0 + run.cells.len() as u64);
+    }
+    false
 }
 
 /// The state an inode will have.
@@ -183,7 +199,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let nova = core.variant == Variant::Nova && file;
     let _log = nova.then(|| lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)).transpose()?;
-    if commit::prepare(core, guard, inode, SLOTS, Purpose::Free)? {
+    if commit::prepare(core, guard, inode, SLOTS, Purpose::Regain)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
@@ -192,7 +208,7 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     same.ctime = ctime;
     let mut records = vec![Record::State(same)];
     records.extend(xattr::again(core, inode, same.generation));
-    commit::commit(core, guard, inode, &records)?;
+    commit::commit_for(core, guard, inode, &records, Purpose::Regain)?;
     apply(inode, &records);
     if records.len() > 1 {
         xattr::set_generation(core, inode, same.generation);
@@ -227,7 +243,7 @@ fn clear_range(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    span: Span,
+    (span, purpose): (Span, Purpose),
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
 ) -> Result<bool> {
@@ -241,7 +257,7 @@ fn clear_range(
     let version = locked.version.max(inode.vi.floor()).next();
     let done = copy_edges(core, guard, inode, span).and_then(|edges| {
         let records = records_of(inode, span, version, new, xattrs, &edges);
-        log_clear(core, guard, inode, new.is_some(), &records, edges)
+        log_clear(core, guard, inode, (new.is_some(), purpose), &records, edges)
     });
     let (closed, edges) = match done {
         Ok(done) => done,
@@ -268,11 +284,12 @@ fn log_clear(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    stated: bool,
+    (stated, purpose): (bool, Purpose),
     records: &[Record],
     edges: Vec<Edge>,
 ) -> Result<(bool, Vec<Edge>)> {
-    let committed = commit::fits(records).and_then(|()| commit::commit(core, guard, inode, records));
+    let committed =
+        commit::fits(records).and_then(|()| commit::commit_for(core, guard, inode, records, purpose));
     match committed {
         Ok(committed) => {
             step(Step::Durable);
@@ -332,7 +349,7 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
         if map.content().is_none() {
             continue;
         }
-        let Some(block) = take_block(core.free_map(), &core.region, guard.own, Purpose::Free) else {
+        let Some(block) = take_block(core.free_map(), &core.region, guard.own, Purpose::Regain) else {
             give_back(core, &edges);
             return Err(Error::NoSpace);
         };

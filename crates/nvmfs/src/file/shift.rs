@@ -236,7 +236,7 @@ fn log(
     let words = words_of_map(&plan.runs);
     // The map stays for long: only a shift that frees more than it takes may use the reserve, or a full disk could not be emptied.
     let frees = plan.blocks_cut > words.len().div_ceil(WORDS_A_BLOCK) as u64;
-    let purpose = if frees { Purpose::Free } else { Purpose::Data };
+    let purpose = if frees { Purpose::Regain } else { Purpose::Data };
     let fresh: Fresh = blob::write_unfenced(core, guard.own, inode.id(), Kind::Map, &words, purpose)?;
     // PERSIST: C1; also D15 for what the last operation freed.
     core.region.fence();

@@ -335,6 +335,18 @@ fn slots_of_extra(words: usize) -> u32 {
     1 + words.saturating_sub(1).div_ceil(LATER_WORDS) as u32
 }
 
+/// Word 0 of the first line of a whole name record that is to say, by one store, that the name is gone. The rest of the record stays.
+pub fn removed_in_place(seed: u32, slot: u32, line: &Line) -> u64 {
+    let mut gone = *line;
+    gone[0] = word(payload(line[0]) & !(f::CRC.mask() | f::KIND.mask()) | f::KIND.put(REMOVAL));
+    gone[0] | f::CRC.put(u64::from(checksum(seed, slot, &gone)))
+}
+
+/// The lane that wrote the record whose first line this is.
+pub fn lane_of(line: &Line) -> u16 {
+    f::LANE.get(line) as u16
+}
+
 /// The mark of the record in this slot.
 pub fn mark(seed: u32, slot: u32) -> u64 {
     word(u64::from(crc(seed, &[u64::from(slot), MARK])))

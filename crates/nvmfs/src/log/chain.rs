@@ -13,6 +13,7 @@
 //! Source      per-inode chains leased by lanes: design 4.4, protocol review P6.
 
 mod append;
+mod share;
 
 pub use append::{
     Appended, append_unfenced, make_room, next_page, next_slot, set_mark_unfenced, set_tail_unfenced,
@@ -20,6 +21,8 @@ pub use append::{
 };
 #[cfg(feature = "planted")]
 pub use append::{advance, fill_unfenced, reserve};
+pub use share::{has_room_elsewhere, users_held_up};
+use share::{take_over, wait_for_one};
 
 use crate::alloc::{Purpose, take_block};
 use crate::core::{Core, no_memory};
@@ -65,6 +68,22 @@ pub struct Chain {
 // SAFETY: atomics only.
 unsafe impl Shared for Chain {}
 
+/// Where the next record of a chain goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Tail {
+    /// The last page; 0: the chain is empty.
+    pub page: BlockNo,
+    /// Its next free slot; behind the last one: it is full.
+    pub slot: u32,
+    /// Seed of its records.
+    pub seed: u32,
+}
+
+impl Tail {
+    /// Of a chain without pages.
+    pub const NONE: Tail = Tail { page: BlockNo(0), slot: SLOTS + 1, seed: 0 };
+}
+
 /// The chains of an inode.
 #[repr(C, align(64))]
 pub struct Chains {
@@ -98,16 +117,17 @@ unsafe impl Zeroed for Chains {
 }
 
 impl Chain {
-    /// A chain whose pages on media run from `head` to `last`; the next record goes to a new page (D4b).
-    pub fn recovered(number: u32, head: BlockNo, last: BlockNo) -> Chain {
+    /// A chain whose pages on media run from `head` to the page of `tail`, where the next record goes: what stood there and did not
+    /// count is zero, durably, before anything is appended (D4b).
+    pub fn recovered(number: u32, head: BlockNo, tail: Tail) -> Chain {
         Chain {
             owner: AtomicU32::new(0),
             number: AtomicU32::new(number),
             head: AtomicU64::new(head.0),
-            page: AtomicU64::new(last.0),
+            page: AtomicU64::new(tail.page.0),
             spare: AtomicU64::new(0),
-            slot: AtomicU32::new(SLOTS + 1),
-            seed: AtomicU32::new(0),
+            slot: AtomicU32::new(tail.slot),
+            seed: AtomicU32::new(tail.seed),
             spare_seed: AtomicU32::new(0),
             clean_after: AtomicU64::new(0),
             oldest: AtomicU64::new(head.0),
@@ -122,7 +142,7 @@ impl Chain {
     }
 
     fn new(number: u32, lane: u16) -> Chain {
-        let chain = Chain::recovered(number, BlockNo(0), BlockNo(0));
+        let chain = Chain::recovered(number, BlockNo(0), Tail::NONE);
         let owner = if lane == 0 { 0 } else { u32::from(lane) | BUSY };
         chain.owner.store(owner, Relaxed); // ORDERING: Relaxed, not yet linked.
         chain
@@ -190,13 +210,13 @@ impl Chain {
         let _gone = self.owner.compare_exchange(u32::from(dead), 0, AcqRel, Relaxed);
     }
 
-    /// A chain as the media has it after its user died: the next record goes to a new page. Behind a fence.
-    pub fn restart(&self, head: Option<BlockNo>, last: Option<BlockNo>) {
-        let raw = |page: Option<BlockNo>| page.map_or(0, |page| page.0);
+    /// A chain as the media has it after its user died. Behind a fence that covers what was zeroed in the last page.
+    pub fn restart(&self, head: Option<BlockNo>, tail: Tail) {
         // ORDERING: Relaxed throughout, I1: the settler has the chain.
-        self.head.store(raw(head), Relaxed);
-        self.page.store(raw(last), Relaxed); // ORDERING: Relaxed, as above.
-        self.slot.store(SLOTS + 1, Relaxed); // ORDERING: Relaxed, as above.
+        self.head.store(head.map_or(0, |page| page.0), Relaxed);
+        self.page.store(tail.page.0, Relaxed); // ORDERING: Relaxed, as above.
+        self.slot.store(tail.slot, Relaxed); // ORDERING: Relaxed, as above.
+        self.seed.store(tail.seed, Relaxed); // ORDERING: Relaxed, as above.
         for word in [&self.spare, &self.clean_after, &self.quiet_at] {
             word.store(0, Relaxed); // ORDERING: Relaxed, as above.
         }
@@ -347,7 +367,6 @@ pub fn adopt(
 ) -> Result<()> {
     let chains = chains_of(core, own, inode)?;
     let number = chain.number();
-    chain.quiet_before(era);
     chains.counts.pages.fetch_add(pages, Relaxed); // ORDERING: Relaxed, an estimate.
     chains.counts.era.fetch_max(era, SeqCst);
     // ORDERING: Release, pairs with the Acquire in `head_pos`.
@@ -447,8 +466,11 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
             }
             continue;
         }
-        if number == HEADS_INLINE {
-            make_head_block(core, guard, inode, chains)?;
+        if number == HEADS_INLINE
+            && let Err(error) = make_head_block(core, guard, inode, chains)
+        {
+            // Without a block for more heads the chains that others keep have to do.
+            return take_over(core, guard.id, inode, |_| true).ok_or(error);
         }
         // SAFETY: `own` is this thread's.
         let new =
@@ -460,7 +482,7 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
         // SAFETY: `new` was never linked.
         unsafe { guard.own.heap.free(&core.arena, new, 1) };
     }
-    Err(Error::Busy)
+    Ok(wait_for_one(core, guard.id, inode))
 }
 
 /// Makes the block of further heads, if no other lane has.

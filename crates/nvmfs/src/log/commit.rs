@@ -40,8 +40,26 @@ pub fn prepare(
         LogKind::Tail | LogKind::CommitMark if !directory => Ok(false),
         _ => {
             let chain = chain_of(core, guard, inode)?;
-            chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose)
+            make_room(core, guard, inode, chain, slots, purpose)
         }
+    }
+}
+
+/// As [`chain::make_room`]; where there is no space for a page, a chain that somebody else keeps may have room.
+fn make_room(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    chain: &Chain,
+    slots: u32,
+    purpose: Purpose,
+) -> Result<bool> {
+    match chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose) {
+        Err(Error::NoSpace) if !one_chain(core) && chain::has_room_elsewhere(core, guard, inode, slots) => {
+            // A page that was prepared there may be as its last user left it, before a fence.
+            Ok(true)
+        }
+        made => made,
     }
 }
 
@@ -65,14 +83,26 @@ pub fn commit(
     inode: InodeRef<'_>,
     records: &[Record],
 ) -> Result<Committed> {
+    commit_for(core, guard, inode, records, purpose_of(records))
+}
+
+/// As [`commit`], where the caller knows what a log page is for that is still missing.
+pub fn commit_for(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    records: &[Record],
+    purpose: Purpose,
+) -> Result<Committed> {
     match core.variant.log() {
         LogKind::SelfCertifying => {
-            let chain = chain_of(core, guard, inode)?;
+            let mut chain = chain_of(core, guard, inode)?;
             let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
             // `prepare` made room, unless this lane has lost the chain since, to another inode's in the same place.
-            if chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose_of(records))? {
+            if make_room(core, guard, inode, chain, slots, purpose)? {
                 // PERSIST: a fresh log page is empty before it is linked.
                 core.region.fence();
+                chain = chain_of(core, guard, inode)?;
             }
             let at = chain::append_unfenced(core, guard.id, inode, chain, records, true);
             step(Step::Stored);
@@ -80,8 +110,8 @@ pub fn commit(
             fence_unless(Bug::CommitFenceMissing, &core.region);
             Ok(Committed { clean: at.closed_page })
         }
-        LogKind::Tail => commit_by_tail(core, guard, inode, records),
-        LogKind::CommitMark => commit_by_mark(core, guard, inode, records),
+        LogKind::Tail => commit_by_tail(core, guard, inode, records, purpose),
+        LogKind::CommitMark => commit_by_mark(core, guard, inode, records, purpose),
     }
 }
 
@@ -106,9 +136,10 @@ fn commit_by_tail(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     records: &[Record],
+    purpose: Purpose,
 ) -> Result<Committed> {
     step(Step::Logging);
-    let (chain, at) = log(core, guard, inode, records, true)?;
+    let (chain, at) = log(core, guard, inode, records, purpose, true)?;
     // PERSIST: records before the tail that makes them count.
     fence_unless(Bug::TailBeforeEntryFence, &core.region);
     step(Step::Tail);
@@ -124,6 +155,7 @@ fn commit_by_mark(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     records: &[Record],
+    purpose: Purpose,
 ) -> Result<Committed> {
     #[cfg(feature = "planted")]
     if planted(Bug::TailOverAHole) {
@@ -133,7 +165,7 @@ fn commit_by_mark(
     let at = {
         let _log = locks.map(|l| l.log.lock());
         step(Step::Logging);
-        let at = log(core, guard, inode, records, false)?.1;
+        let at = log(core, guard, inode, records, purpose, false)?.1;
         if at.closed_page {
             // PERSIST: the link before any record behind it, of any writer.
             fence_unless(Bug::LinkFencedLate, &core.region);
@@ -215,11 +247,12 @@ fn log<'c>(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'c>,
     records: &[Record],
+    purpose: Purpose,
     marked: bool,
 ) -> Result<(&'c Chain, Appended)> {
     let chain = chain::only(core, guard.own, inode)?;
     let slots = records.iter().map(Record::slots_max).sum();
-    if chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose_of(records))? {
+    if chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose)? {
         // PERSIST: a page is empty and has its header before it is linked (log expansion, as NOVA).
         core.region.fence();
     }

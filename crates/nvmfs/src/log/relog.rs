@@ -163,7 +163,7 @@ fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names
             }
             _ => None,
         };
-        if commit::prepare(core, guard, inode, record.slots_max(), Purpose::Free)? {
+        if commit::prepare(core, guard, inode, record.slots_max(), Purpose::Regain)? {
             // PERSIST: a fresh log page is empty before it is linked.
             core.region.fence();
         }
@@ -204,7 +204,7 @@ fn move_run(
     stop: PageNo,
 ) -> Result<()> {
     let Record::Write { version, .. } = *record else { return Ok(()) };
-    if commit::prepare(core, guard, inode, 1, Purpose::Free)? {
+    if commit::prepare(core, guard, inode, 1, Purpose::Regain)? {
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }

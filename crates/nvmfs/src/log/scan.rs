@@ -35,6 +35,13 @@ pub struct PageScan {
     pub dropped: Vec<u32>,
 }
 
+impl PageScan {
+    /// The slot behind all records that count. What stands there or later is blank, or has been dropped. `home`: whose log it is.
+    pub fn next_slot(&self, home: InodeId) -> u32 {
+        self.records.iter().map(|(slot, record)| slot + record.slots_in(home)).max().unwrap_or(1)
+    }
+}
+
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage(pub String);

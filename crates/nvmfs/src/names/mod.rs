@@ -5,4 +5,5 @@ pub mod life;
 pub mod locks;
 pub mod ops;
 pub mod rename;
+pub mod strike;
 pub mod table;

@@ -25,11 +25,14 @@ use crate::log::commit::Committed;
 use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At as Place, Locks};
+use crate::names::strike;
 use crate::names::table::{self, Crowded, Key, Meaning, Named};
 use crate::opens;
 use crate::xattr::{List, check, check_mode};
+use heddle_arena::sync::yield_now;
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
 
 /// Most names of an inode.
 const LINKS_MAX: u32 = 65_000;
@@ -373,16 +376,24 @@ pub fn remove(
     let key = table::key(core, name.bytes());
     let mut seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
     let place = Place { dir, hash: key.hash };
+    let mut since = None;
     loop {
         let victim = victim_of(core, Some(&seen)).filter(|_| what == Remove::Directory);
         if let Some(mut locks) = Locks::take(core, place, None, victim)? {
             let named = locks.at(place)?.find(key)?.ok_or(Error::NotFound)?;
             if named.child == seen.child {
-                let (child, rest) = remove_locked(core, guard, cred, (place, key), what, &named, locks)?;
-                tidy_up(core, guard, dir, rest, latched.is_some());
-                drop(latched);
-                life::drop_name(core, guard, child, 1);
-                return Ok(());
+                if let Some((child, rest)) =
+                    remove_locked(core, guard, cred, (place, key), what, &named, locks)?
+                {
+                    tidy_up(core, guard, dir, rest, latched.is_some());
+                    drop(latched);
+                    life::drop_name(core, guard, child, 1);
+                    return Ok(());
+                }
+                // Another call uses the log that is to be changed in place.
+                since.get_or_insert_with(Instant::now);
+                yield_now();
+                chain::users_held_up(core, dir, since.map_or(Duration::ZERO, |since| since.elapsed()));
             }
         }
         // Another's name was quicker there.
@@ -390,7 +401,7 @@ pub fn remove(
     }
 }
 
-/// The inode that lost its name, and what is left to do.
+/// The inode that lost its name, and what is left to do. `None`: once more.
 fn remove_locked<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
@@ -399,7 +410,7 @@ fn remove_locked<'c>(
     what: Remove,
     named: &Named,
     mut locks: Locks<'c>,
-) -> Result<(InodeRef<'c>, Rest)> {
+) -> Result<Option<(InodeRef<'c>, Rest)>> {
     let dir = place.dir;
     let child = child_of(core, named)?;
     check_removal(core, dir, child, cred)?;
@@ -415,9 +426,26 @@ fn remove_locked<'c>(
     let now = dir.vi.write_time();
     let bucket = locks.at(place)?;
     let gone = Named { version: bucket.version().next(), ..*named };
-    let committed = log_name(core, guard, dir, &record(dir, key.name, &gone, true, now))?;
+    let clean = match log_name(core, guard, dir, &record(dir, key.name, &gone, true, now)) {
+        Err(Error::NoSpace) => {
+            let Some(places) = strike::find(core, guard.id, dir, key.name, named.version)? else {
+                return Ok(None);
+            };
+            if places.is_empty() {
+                return Err(Error::NoSpace);
+            }
+            bucket.begin_change(gone.version);
+            places.strike();
+            // What the page holds may all be dead now.
+            true
+        }
+        logged => {
+            let committed = logged?;
+            bucket.begin_change(gone.version);
+            committed.clean
+        }
+    };
     dir.vi.touch(now);
-    bucket.begin_change(gone.version);
     bucket.take(guard.own, key)?;
     if let Some(victim) = locks.victim.take() {
         dir.vi.nlink.fetch_sub(1, SeqCst);
@@ -426,5 +454,5 @@ fn remove_locked<'c>(
     } else {
         child.vi.set_times(child.vi.times()[0], now);
     }
-    Ok((child, Rest { clean: committed.clean, crowded: None }))
+    Ok(Some((child, Rest { clean, crowded: None })))
 }

@@ -118,8 +118,9 @@ fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
     // removal tells the time.
     let happened = removed || slots.holds(child, kind) || planted(Bug::CutCreationMovesTime);
     dir.attributes.written(generation, 0, if happened { mtime } else { Time(i64::MIN) });
-    let known = dir.entries.get(name.bytes()).map_or(Version(0), |e| e.0);
-    if version > known || planted(Bug::LaterNameWins) {
+    // Of one version the removal counts: it was made of a copy of the other (`names::strike`, I3).
+    let known = dir.entries.get(name.bytes()).map_or((Version(0), false), |e| (e.0, e.1.is_none()));
+    if (version, removed) > known || planted(Bug::LaterNameWins) {
         dir.entries.insert(name.bytes().to_vec(), (version, what));
     }
 }
@@ -245,7 +246,7 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
     for record in &names.debts {
         let Record::Name { dir, .. } = record else { continue };
         if let Ok(inode) = core.inode(dir.ino) {
-            prepare(core, &mut guard, inode, record.slots_max(), Purpose::Free)?;
+            prepare(core, &mut guard, inode, record.slots_max(), Purpose::Regain)?;
             commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
         }
     }

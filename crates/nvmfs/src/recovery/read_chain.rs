@@ -8,7 +8,7 @@ use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, InodeId};
 use crate::inode::InodeRef;
 use crate::lane::Own;
-use crate::log::chain::{self, Chain};
+use crate::log::chain::{self, Chain, Tail};
 use crate::log::scan::{Damage, PageScan};
 use crate::planted::{Bug, planted};
 use crate::recovery::later::Later;
@@ -20,7 +20,7 @@ use heddle_vfs::{Error, Result};
 /// What a chain turned out to be.
 struct Found {
     head: BlockNo,
-    last: BlockNo,
+    tail: Tail,
     pages: u64,
     era: u64,
 }
@@ -62,7 +62,7 @@ pub fn read(
             core,
             own,
             inode,
-            Chain::recovered(number, found.head, found.last),
+            Chain::recovered(number, found.head, found.tail),
             (found.pages, found.era),
             head_block,
         )?;
@@ -108,7 +108,7 @@ fn read_one(
     };
     // Without a tail nothing in a tail log counts; other logs have none.
     let mut ends = scan.kind != LogKind::Tail || tail.is_some();
-    let mut found = Found { head, last: head, pages: 0, era: 0 };
+    let mut found = Found { head, tail: Tail::NONE, pages: 0, era: 0 };
     let mut next = Some(head);
     while let Some(page) = next {
         claim(core, id, page)?;
@@ -126,7 +126,8 @@ fn read_one(
             each(record)?;
         }
         drop_slots(core, page, end, &records, later);
-        (found.last, found.pages, found.era) = (page, found.pages + 1, found.era.max(header.era));
+        found.tail = Tail { page, slot: records.next_slot(id), seed: header.record_seed(core.seed) };
+        (found.pages, found.era) = (found.pages + 1, found.era.max(header.era));
         next = scan.next(id, page).map_err(corrupt)?.filter(|_| !planted(Bug::OnlyFirstPageRead));
     }
     if tail.is_some() {

@@ -7,14 +7,14 @@ use crate::format::page::{SLOTS, slot_pos};
 use crate::format::pointer::{self, Place, Target};
 use crate::ids::{BlockNo, Extent};
 use crate::inode::InodeRef;
-use crate::log::chain::{self, Chain};
+use crate::log::chain::{self, Chain, Tail};
 use crate::log::scan::Damage;
 use crate::recovery::scan;
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES};
 use std::sync::atomic::Ordering::Acquire;
 
 /// Brings the chains of an inode that this lane was using in order: what was stored is flushed, slots of a torn transaction are zeroed,
-/// the next record will go to a new page. The caller fences. A page that was prepared and never linked is added to `garbage`. Chains that
+/// the next record goes behind what counts. The caller fences. A page that was prepared and never linked is added to `garbage`. Chains that
 /// the lane only kept are let go of at once: between its calls they are as any call leaves them, and others may be cleaning them.
 pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Extent>) -> Result<(), Damage> {
     let mut repaired = Ok(());
@@ -41,6 +41,7 @@ fn repair_one(
 ) -> Result<(), Damage> {
     let head = head_on_media(core, inode, chain)?;
     let (mut last, mut next, mut seen) = (None, head, 0);
+    let mut tail = Tail::NONE;
     let spare = chain.spare();
     let mut spare_is_linked = false;
     while let Some(page) = next {
@@ -54,11 +55,11 @@ fn repair_one(
         next = scan(core).next(inode.id(), page)?;
     }
     if let Some(last) = last {
-        close(core, inode, chain, last)?;
+        tail = close(core, inode, chain, last)?;
     }
     // PERSIST: C2 of `chain`: what was unlinked is unreachable before others are told so.
     core.region.fence();
-    chain.restart(head, last);
+    chain.restart(head, tail);
     garbage.extend(spare.filter(|_| !spare_is_linked));
     Ok(())
 }
@@ -79,14 +80,15 @@ fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Opti
     }
 }
 
-/// The last page: all of it flushed, what is torn zeroed (D4b).
-fn close(core: &Core, inode: InodeRef<'_>, chain: &Chain, page: BlockNo) -> Result<(), Damage> {
+/// The last page: all of it flushed, what is torn zeroed (D4b). The next record goes behind what counts, when the caller has fenced.
+fn close(core: &Core, inode: InodeRef<'_>, chain: &Chain, page: BlockNo) -> Result<Tail, Damage> {
     let scan = scan(core);
     let header = scan.header(inode.id(), chain.number(), page)?;
     let found = scan.page(inode.id(), &header, page, SLOTS + 1)?;
     core.region.flush_unfenced(page.pos(), BLOCK_BYTES as u64);
+    let slot = found.next_slot(inode.id());
     for slot in found.dropped {
         core.region.nt_zero(slot_pos(page, slot), LINE_BYTES as u64);
     }
-    Ok(())
+    Ok(Tail { page, slot, seed: header.record_seed(core.seed) })
 }

@@ -155,6 +155,10 @@ fn settle_lane(core: &Core, number: u16) {
     step(Step::Settling);
     // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
     core.region.fence();
+    // Pages that were prepared and never linked: what is still owed to a log may need one, in an image that is full but for them.
+    for spare in garbage.drain(..) {
+        core.free_map().give_if_used(spare);
+    }
     let (counts, changed) = transactions(core, guard.own, lane, number, &mut garbage);
     // Not before: what nobody uses may be cleaned, and a page that went is soon another's.
     kept.iter().for_each(|owner| chains::let_go(core, number, owner.inode));
@@ -234,7 +238,7 @@ fn transactions(
     let (mut counts, mut changed) = (lane.state().committed(), Vec::new());
     for (ino, page, slot) in [lane.intent.log_before(), lane.intent.log()].into_iter().flatten() {
         let Some(inode) = living(core, ino) else { continue };
-        let records = records::written(core, inode, page, slot);
+        let records = records::written(core, number, inode, page, slot);
         counts |= !records.is_empty();
         if !records.is_empty() && lane.state().active() {
             lane.commit();

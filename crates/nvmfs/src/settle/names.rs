@@ -95,7 +95,7 @@ fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()
             continue;
         }
         let Some(owed) = living(core, dir.ino.0).filter(|inode| inode.id() == *dir) else { continue };
-        prepare(core, guard, owed, change.record.slots_max(), Purpose::Free)?;
+        prepare(core, guard, owed, change.record.slots_max(), Purpose::Regain)?;
         commit::commit(core, guard, owed, std::slice::from_ref(&change.record))?;
     }
     Ok(())
@@ -149,7 +149,7 @@ fn read_page(
     for (_, record) in found.records {
         if let Record::Name { dir: of, removed, child, kind, name, version, .. } = record
             && of == dir.id()
-            && names.get(name.bytes()).is_none_or(|known| known.0 < version)
+            && names.get(name.bytes()).is_none_or(|known| (known.0, known.1.is_none()) < (version, removed))
         {
             names.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
         }

@@ -11,8 +11,8 @@ use crate::file::place::block_at;
 use crate::file::resize;
 use crate::file::shift;
 use crate::format::extent_list;
-use crate::format::page::{PageHeader, SLOTS};
-use crate::format::record::{Blocks, Record};
+use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::record::{Blocks, Found, Record, lane_of, parse};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lane::Own;
@@ -20,16 +20,22 @@ use crate::recovery::scan;
 use crate::xattr;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Records of the transaction that begins in this slot; none if it is not whole.
-pub fn written(core: &Core, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Vec<Record> {
+/// Records of the transaction that `lane` began in this slot; none if it is not whole. What stands behind it may be another lane's, which
+/// has gone on with the chain since.
+pub fn written(core: &Core, lane: u16, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Vec<Record> {
     if !core.layout.holds(page, 1) {
         return Vec::new();
     }
     let header = PageHeader::decode(core.seed, &core.region.line(page.pos()));
     let Some(header) = header.filter(|header| header.owner == inode.id()) else { return Vec::new() };
+    let line = |slot: u32| core.region.line(slot_pos(page, slot));
+    let txn = match parse(header.record_seed(core.seed), inode.id(), slot, line) {
+        Found::Whole { txn, .. } if lane_of(&line(slot)) == lane => txn.first..txn.first + txn.slots,
+        _ => return Vec::new(),
+    };
     match scan(core).page(inode.id(), &header, page, SLOTS + 1) {
         Ok(found) => {
-            found.records.into_iter().filter(|(at, _)| *at >= slot).map(|(_, record)| record).collect()
+            found.records.into_iter().filter(|(at, _)| txn.contains(at)).map(|(_, record)| record).collect()
         }
         Err(damage) => {
             let _noted = core.damage(damage.0);

@@ -88,6 +88,17 @@ impl Dir {
         let new = Named { version, removed, child, kind, mtime, generation };
         match self.names.get(name.bytes()) {
             Some(old) if old.version > version => return false,
+            // Cleaning had copied the record before it was made the removal, and the power failed before both were.
+            Some(old)
+                if old.version == version
+                    && (old.child, old.kind) == (child, kind)
+                    && old.removed != removed =>
+            {
+                if removed {
+                    self.names.insert(name.bytes().to_vec(), new);
+                }
+                return removed;
+            }
             Some(old) if old.version == version => {
                 if (old.removed, old.child, old.kind) != (removed, child, kind) {
                     let shown = String::from_utf8_lossy(name.bytes()).into_owned();

@@ -5,6 +5,7 @@
 //! under the log lock.
 
 use super::{Alive, read_page, restated};
+use crate::alloc::Purpose;
 use crate::core::Core;
 use crate::file::heddle::look;
 use crate::file::paper::{RangeGuard, lock_range};
@@ -90,7 +91,7 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
         if at < stop
             && let Some(again) = restated(inode, record, at, stop)
         {
-            commit::commit(core, guard, inode, std::slice::from_ref(&again))?;
+            commit::commit_for(core, guard, inode, std::slice::from_ref(&again), Purpose::Regain)?;
             publish(core, inode, &again);
         }
         at = PageNo(stop.0 + 1);

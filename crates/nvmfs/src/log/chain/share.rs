@@ -1,0 +1,100 @@
+//! Chains that another lane keeps, and how they become this one's: where there is no block for a page, and where there are as many
+//! chains as there can be. A lane that keeps a chain between its calls finds out at its next (I1 of [`super`]).
+
+use super::{BUSY, Chain, existing, ways_of};
+use crate::core::Core;
+use crate::format::page::SLOTS;
+use crate::inode::InodeRef;
+use crate::lease::LaneGuard;
+use crate::settle;
+use heddle_arena::Ptr;
+use heddle_arena::sync::yield_now;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// A chain that another lane keeps, but is not using, and that is `wanted`: it is this lane's now, and busy. What is looked at before it
+/// is taken is a guess.
+pub(super) fn take_over<'c>(
+    core: &'c Core,
+    lane: u16,
+    inode: InodeRef<'c>,
+    wanted: impl Fn(&Chain) -> bool,
+) -> Option<&'c Chain> {
+    existing(core, inode).filter(|chain| wanted(chain)).find(|chain| {
+        let taken = chain.claim_quiet(lane);
+        let right = taken && wanted(chain);
+        if taken && !right {
+            chain.unclaim();
+        }
+        right
+    })
+}
+
+/// There are as many chains as there can be: more threads than that write one inode. The first that is not being used is the caller's;
+/// a call uses its chain for a moment only.
+pub(super) fn wait_for_one<'c>(core: &'c Core, lane: u16, inode: InodeRef<'c>) -> &'c Chain {
+    let began = Instant::now();
+    loop {
+        if let Some(chain) = take_over(core, lane, inode, |_| true) {
+            return chain;
+        }
+        yield_now();
+        users_held_up(core, inode, began.elapsed());
+    }
+}
+
+/// Somebody waits since `waited` for calls that use chains of this inode: they may be dead, or stopped.
+pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) {
+    if waited > settle::LOOK && settle::look().is_some() {
+        existing(core, inode).filter_map(Chain::user).for_each(|user| settle::held_up(core, user, waited));
+    }
+}
+
+/// For who finds no space for a log page: makes a chain of this inode that has room for `slots`, and that nobody is using, the lane's.
+pub fn has_room_elsewhere(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slots: u32) -> bool {
+    let generation = inode.vi.generation();
+    let is_its = |way: &usize| {
+        let held = guard.own.chains[*way];
+        held.ino == inode.ino.0 && held.generation == generation
+    };
+    let Some(way) = ways_of(inode.ino).into_iter().find(is_its) else { return false };
+    let Some(chain) = take_over(core, guard.id, inode, |chain| chain.has_room(slots)) else { return false };
+    // The inode stays named throughout: whoever settles this lane looks at its chains. The one without room is this call's.
+    let held = &mut guard.own.chains[way];
+    core.arena.get::<Chain>(Ptr::from_raw(held.chain)).unclaim();
+    held.chain = core.arena.offset_of(chain).raw();
+    true
+}
+
+impl Chain {
+    /// The lane that is in a call which uses it.
+    fn user(&self) -> Option<u16> {
+        // ORDERING: Relaxed, a guess that `held_up` looks into.
+        let owner = self.owner.load(Relaxed);
+        (owner & BUSY != 0).then_some((owner & !BUSY) as u16)
+    }
+
+    /// Takes the chain for a look at its pages, or finds that the caller's call has it; `None`: another call uses it. What comes back
+    /// is for [`Chain::put_back`].
+    pub fn borrow(&self, lane: u16) -> Option<u32> {
+        let mine = u32::from(lane);
+        // ORDERING: Relaxed, a guess.
+        let owner = self.owner.load(Relaxed);
+        if owner == mine | BUSY {
+            return Some(owner);
+        }
+        (owner & BUSY == 0 && self.become_busy(owner, lane)).then_some(owner)
+    }
+
+    /// The end of a [`Chain::borrow`]: who had it has it again.
+    pub fn put_back(&self, owner: u32) {
+        // ORDERING: Release, pairs with the Acquire in `become_busy`.
+        self.owner.store(owner, Release);
+    }
+
+    fn has_room(&self, slots: u32) -> bool {
+        let (page, slot) = self.tail();
+        // ORDERING: Relaxed, I1, or a guess.
+        page.0 != 0 && slot + slots <= SLOTS + 1 || self.spare.load(Relaxed) != 0
+    }
+}

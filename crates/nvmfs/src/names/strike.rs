@@ -1,0 +1,112 @@
+//! Taking a name away where there is no room for a record: the record that made the name becomes the one that takes it away, in place.
+//!
+//! So an image that is full to its last block can be emptied name by name: nothing that an unlink or an rmdir writes needs a block.
+//!
+//! Invariants  I1  the caller holds the name's bucket, and has it `changing` before the first store: a settler then asks the log.
+//!             I2  only pages of chains that the caller's lane has are looked at: others' may be unlinked and reused at any moment.
+//!                 No chain is waited for, since its user may be waiting for the bucket: [`find`] says so, and the caller begins anew.
+//!             I3  cleaning copies a record of a name as it is, version and all. Of two records of one version and name the removal
+//!                 counts, here and at recovery and for fsck.
+//! Lock order  bucket, `heads` of the directory; chains are only tried.
+//! Crash order C1  kind and checksum share a word: one store of eight bytes is the change, and a fence makes it durable. C2  of copies
+//!                 the one in the later page goes first, each behind a fence: a removal is dropped no later than what is older than
+//!                 its page (`clean`, I2), so the name does not come back.
+
+use crate::core::Core;
+use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::record::{Found, Record, parse, removed_in_place};
+use crate::ids::{BlockNo, Version};
+use crate::inode::InodeRef;
+use crate::latch::Latched;
+use crate::log::chain::{self, Chain};
+use crate::log::commit::one_chain;
+use heddle_vfs::Result;
+
+/// A record of the name.
+struct Place {
+    era: u64,
+    page: BlockNo,
+    slot: u32,
+    seed: u32,
+}
+
+/// All records that say that a name is there, and the chains that they lie in, until it is dropped.
+pub struct Places<'c> {
+    core: &'c Core,
+    places: Vec<Place>,
+    borrowed: Vec<(&'c Chain, u32)>,
+    _heads: Option<Latched<'c>>,
+}
+
+impl Drop for Places<'_> {
+    fn drop(&mut self) {
+        self.borrowed.drain(..).for_each(|(chain, owner)| chain.put_back(owner));
+    }
+}
+
+/// Finds them; `None`: another call uses a chain of the directory just now. `version`: what the bucket says of the name.
+pub fn find<'c>(
+    core: &'c Core,
+    lane: u16,
+    dir: InodeRef<'c>,
+    name: &[u8],
+    version: Version,
+) -> Result<Option<Places<'c>>> {
+    let alone = one_chain(core);
+    // One at a time, or two that try would keep each other off.
+    let heads = (!alone).then(|| dir.vi.heads.lock());
+    let mut found = Places { core, places: Vec::new(), borrowed: Vec::new(), _heads: heads };
+    for chain in chain::existing(core, dir) {
+        if !alone {
+            let Some(owner) = chain.borrow(lane) else { return Ok(None) };
+            found.borrowed.push((chain, owner));
+        }
+        let mut next = chain.head();
+        while let Some(page) = next {
+            found.look_at(dir, page, name, version);
+            next = chain::next_page(core, dir, page)?;
+        }
+    }
+    // C2.
+    found.places.sort_by_key(|place| std::cmp::Reverse(place.era));
+    Ok(Some(found))
+}
+
+impl Places<'_> {
+    fn look_at(&mut self, dir: InodeRef<'_>, page: BlockNo, name: &[u8], version: Version) {
+        let region = &self.core.region;
+        let Some(header) = PageHeader::decode(self.core.seed, &region.line(page.pos())) else { return };
+        let seed = header.record_seed(self.core.seed);
+        let mut slot = 1;
+        while slot <= SLOTS {
+            let Found::Whole { record, slots, .. } =
+                parse(seed, dir.id(), slot, |slot| region.line(slot_pos(page, slot)))
+            else {
+                slot += 1;
+                continue;
+            };
+            let names_it = matches!(&record, Record::Name { dir: of, removed: false, name: found, version: at, .. }
+                if *of == dir.id() && found.bytes() == name && *at == version);
+            if names_it {
+                self.places.push(Place { era: header.era, page, slot, seed });
+            }
+            slot += slots;
+        }
+    }
+
+    /// Is there none? Then this is no way to take the name away.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Has them all say that the name is gone, durably.
+    pub fn strike(self) {
+        let region = &self.core.region;
+        for &Place { page, slot, seed, .. } in &self.places {
+            let at = slot_pos(page, slot);
+            region.store_u64(at, removed_in_place(seed, slot, &region.line(at)));
+            // PERSIST: C1, C2.
+            region.fence();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Images that are full to the last block: unlinks always work, and a sequence of them leaves an empty file system.
+
+mod common;
+
+use common::{Disk, Short, each_variant, name, remove_everything, root};
+use heddle_nvmfs::{NvmFs, Variant, Volume};
+use heddle_pmem::{Pos, Region};
+use heddle_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+/// Blocks that stay taken when all is deleted: the root's log, inode chunks.
+const KEPT_BLOCKS_MAX: u64 = 140;
+
+fn free(fs: &NvmFs) -> u64 {
+    fs.statfs().unwrap().blocks_free
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::NoSpace | Error::NoInodes)
+}
+
+/// Goes on until there is no space; how often it went.
+fn until_full(variant: Variant, mut work: impl FnMut(u64) -> Result<(), Error>) -> u64 {
+    for n in 0.. {
+        match work(n) {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => return n,
+            Err(error) => panic!("{variant:?}: {error:?}"),
+        }
+    }
+    unreachable!()
+}
+
+/// Fills what is left, page by page.
+fn fill(fs: &NvmFs, variant: Variant, text: &str) {
+    let handle = match fs.find(Ino::ROOT, text) {
+        Ok(_) => fs.open_file(Ino::ROOT, text),
+        Err(_) => match fs.try_file(Ino::ROOT, text) {
+            Ok(handle) => handle,
+            Err(_) => return,
+        },
+    };
+    until_full(variant, |_| fs.append(&handle, &[7; PAGE as usize]).map(|_| ()));
+    until_full(variant, |_| fs.append(&handle, &[8]).map(|_| ()));
+    fs.release(handle);
+}
+
+/// Names of one file, until the last log page of the directory is full.
+fn fill_log(fs: &NvmFs, variant: Variant, dir: Ino) {
+    let ino = fs.find(Ino::ROOT, "tiny").unwrap().ino;
+    until_full(variant, |n| fs.link(&root(), ino, dir, name(&format!("l{n}"))).map(|_| ()));
+}
+
+fn stop(volume: Volume, cut: bool) {
+    if cut { volume.abandon() } else { volume.unmount() }
+}
+
+/// What is missing when all is removed, and after one more mount.
+fn emptied(disk: &Disk, volume: Volume, before: u64, what: &str) {
+    let fs = volume.fs();
+    remove_everything(&fs).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+    let live = before.saturating_sub(free(&fs));
+    drop(fs);
+    volume.unmount();
+    common::sound(disk.region()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let volume = disk.mount();
+    let recovered = before.saturating_sub(free(&volume.fs()));
+    volume.unmount();
+    assert!(
+        live <= KEPT_BLOCKS_MAX && recovered <= KEPT_BLOCKS_MAX,
+        "{what}: {live} blocks are missing, {recovered} after a remount"
+    );
+}
+
+#[test]
+fn a_full_image_is_emptied_name_by_name_whatever_mounts_come_between() {
+    each_variant(|variant| {
+        for (every, cut) in [(u64::MAX, false), (101, true)] {
+            let disk = Disk::new(variant, 4 * MIB);
+            let volume = disk.mount();
+            let fs = volume.fs();
+            let before = free(&fs);
+            let dirs = until_full(variant, |n| {
+                let dir = fs.try_dir(Ino::ROOT, &format!("d{n}"))?;
+                for text in ["f", "g"] {
+                    fs.release(fs.try_file(dir, text)?);
+                }
+                Ok(())
+            });
+            fill(&fs, variant, "rest");
+            drop(fs);
+            stop(volume, cut);
+            let mut volume = disk.mount();
+            for n in 0..dirs {
+                if n % every == every - 1 {
+                    fill(&volume.fs(), variant, "rest");
+                    stop(volume, cut);
+                    volume = disk.mount();
+                }
+                let fs = volume.fs();
+                let dir = fs.find(Ino::ROOT, &format!("d{n}")).unwrap().ino;
+                fs.remove(dir, "f").unwrap_or_else(|e| panic!("{variant:?}: d{n}/f of {dirs}: {e:?}"));
+            }
+            emptied(&disk, volume, before, &format!("{variant:?}, {every}"));
+        }
+    });
+}
+
+#[test]
+fn cuts_within_the_last_page_of_many_files_take_nothing_from_unlinks() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 4 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let before = free(&fs);
+        fs.release(fs.new_file(Ino::ROOT, "tiny"));
+        let files = until_full(variant, |n| {
+            let handle = fs.try_file(Ino::ROOT, &format!("f{n}"))?;
+            let put = fs.write(&handle, 0, &[1; 2 * PAGE as usize]);
+            fs.release(handle);
+            put.map(|_| ())
+        });
+        fill(&fs, variant, "rest");
+        fill_log(&fs, variant, Ino::ROOT);
+        // By other threads than those that wrote them, in turn.
+        for n in 0..files.min(200) {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let ino = fs.find(Ino::ROOT, &format!("f{n}")).unwrap().ino;
+                    let size_bytes = Some(8000 - n % 2);
+                    let set = SetAttr { size_bytes, ..SetAttr::default() };
+                    match fs.setattr(&root(), ino, None, &set) {
+                        Ok(_) => {}
+                        Err(error) => assert!(is_full(&error), "{variant:?}: {error:?}"),
+                    }
+                });
+            });
+        }
+        drop(fs);
+        emptied(&disk, volume, before, &format!("{variant:?}"));
+    });
+}
+
+/// A call on a full image, named so that a sequence can be told.
+type Call = (&'static str, fn(&NvmFs) -> Result<(), Error>);
+
+fn on(fs: &NvmFs, dir: &str, work: impl FnOnce(&Handle) -> Result<(), Error>) -> Result<(), Error> {
+    let dir = fs.find(Ino::ROOT, dir)?.ino;
+    let ino = fs.find(dir, "f")?.ino;
+    let handle = fs.open(&root(), ino, OpenFlags::READ_WRITE)?;
+    let done = work(&handle);
+    fs.release(handle);
+    done
+}
+
+fn dir_of(fs: &NvmFs, text: &str) -> Result<Ino, Error> {
+    fs.find(Ino::ROOT, text).map(|attr| attr.ino)
+}
+
+const CALLS: [Call; 12] = [
+    ("makes", |fs| fs.try_file(dir_of(fs, "a")?, "new").map(|handle| fs.release(handle))),
+    ("makes a directory", |fs| fs.try_dir(dir_of(fs, "b")?, "sub").map(|_| ())),
+    ("makes a link", |fs| {
+        let ino = fs.find(dir_of(fs, "a")?, "f")?.ino;
+        fs.link(&root(), ino, dir_of(fs, "b")?, name("hard")).map(|_| ())
+    }),
+    ("removes", |fs| fs.remove(dir_of(fs, "a")?, "g")),
+    ("moves", |fs| fs.replace((dir_of(fs, "b")?, "g"), (dir_of(fs, "a")?, "moved"))),
+    ("moves over", |fs| fs.replace((dir_of(fs, "b")?, "f"), (dir_of(fs, "b")?, "g"))),
+    ("writes a page", |fs| on(fs, "a", |f| fs.write(f, 0, &[3; PAGE as usize]).map(|_| ()))),
+    ("appends", |fs| on(fs, "b", |f| fs.append(f, &[4; 5000]).map(|_| ()))),
+    ("cuts", |fs| on(fs, "a", |f| fs.resize(f, 8000))),
+    ("punches", |fs| on(fs, "b", |f| fs.fallocate(f, RangeOp::Punch, 100, PAGE))),
+    ("changes a mode", |fs| {
+        let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+        fs.setattr(&root(), dir_of(fs, "b")?, None, &set).map(|_| ())
+    }),
+    ("fills", |fs| {
+        let handle = fs.try_file(Ino::ROOT, "more")?;
+        let filled = (0..).find_map(|_| fs.append(&handle, &[7; PAGE as usize]).err());
+        fs.release(handle);
+        filled.map_or(Ok(()), Err)
+    }),
+];
+
+/// Two directories of two files, and one file that takes the rest.
+fn full_image(variant: Variant) -> (Disk, u64) {
+    let disk = Disk::new(variant, 4 * MIB);
+    let volume = disk.mount();
+    let fs = volume.fs();
+    let before = free(&fs);
+    fs.release(fs.new_file(Ino::ROOT, "tiny"));
+    for dir in ["a", "b"] {
+        let dir = fs.new_dir(Ino::ROOT, dir);
+        for text in ["f", "g"] {
+            let handle = fs.new_file(dir, text);
+            fs.write(&handle, 0, &[1; 3 * PAGE as usize]).unwrap();
+            fs.release(handle);
+        }
+    }
+    fill(&fs, variant, "rest");
+    for dir in [Ino::ROOT, dir_of(&fs, "a").unwrap(), dir_of(&fs, "b").unwrap()] {
+        fill_log(&fs, variant, dir);
+    }
+    drop(fs);
+    volume.unmount();
+    (disk, before)
+}
+
+fn copy(from: &Region, to: &Region) {
+    let mut bytes = vec![0; from.len_bytes() as usize];
+    from.read(Pos(0), &mut bytes);
+    to.nt_write(Pos(0), &bytes);
+    to.fence();
+}
+
+#[test]
+fn every_sequence_of_calls_and_mounts_on_a_full_image_leaves_one_that_unlinks_empty() {
+    each_variant(|variant| {
+        let (full, before) = full_image(variant);
+        let disk = Disk::new(variant, 4 * MIB);
+        // The same call again and again, too: that is how a reserve goes.
+        let again: usize = if variant == Variant::Heddle { 12 } else { 4 };
+        for (first, one) in CALLS.iter().enumerate() {
+            for (second, other) in CALLS.iter().enumerate().skip(first) {
+                let remounts = (first + second) % 3;
+                copy(full.region(), disk.region());
+                let what = format!("{variant:?}: {}, {}, {remounts}", one.0, other.0);
+                let mut volume = disk.mount();
+                for round in 0..again {
+                    for call in [one, other] {
+                        match call.1(&volume.fs()) {
+                            Ok(()) | Err(Error::Exists | Error::NotFound) => {}
+                            Err(error) => assert!(is_full(&error), "{what}: {error:?}"),
+                        }
+                    }
+                    if remounts > 0 && round % (again / 2) == again / 2 - 1 {
+                        stop(volume, remounts == 1);
+                        volume = disk.mount();
+                    }
+                }
+                emptied(&disk, volume, before, &what);
+            }
+        }
+    });
+}
