@@ -7,12 +7,14 @@
 
 use crate::file::process;
 use crate::tell::Told;
-use heddle_nvmfs::{NvmFs, client, place};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use heddle_nvmfs::NvmFs;
+use heddle_nvmfs::client::{self, AttachError};
+use rustix::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// What statfs(2) calls a FUSE mount, ours or another's.
+const FUSE_MAGIC: i64 = 0x6573_5546;
 
 /// A mount whose engine this process has attached to.
 pub struct Attachment {
@@ -77,11 +79,11 @@ impl Attachments {
     }
 
     /// The mount of a descriptor; attaches to it if it is ours and new. Two threads that do so at once attach twice, to no harm.
-    pub fn find(&self, told: &Told) -> Found {
+    pub fn find(&self, told: &Told, fd: BorrowedFd<'_>) -> Found {
         if let Some(found) = self.known(told) {
             return found;
         }
-        let found = look(told);
+        let found = look(told, fd);
         // ORDERING: Acquire, pairs with the Release below.
         let mut next = self.first.load(Ordering::Acquire);
         let entry = Box::into_raw(Box::new(Entry { dev: told.dev, mount: told.mount, found, next }));
@@ -114,58 +116,16 @@ impl Attachments {
     }
 }
 
-fn look(told: &Told) -> Found {
-    let Some(dir) = heddle_mount_of(told.dev) else { return Found::Foreign };
-    let attached = place::socket_for_mount(&dir)
-        .map_err(|error| error.to_string())
-        .and_then(|place| client::attach(place).map_err(|error| error.to_string()));
-    match attached {
+/// Asks the mount itself, through the descriptor that the program has: no path and no table of mounts says which daemon is its own.
+fn look(told: &Told, fd: BorrowedFd<'_>) -> Found {
+    if !rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == FUSE_MAGIC) {
+        return Found::Foreign;
+    }
+    match client::attach(fd) {
         Ok(fs) => {
             Found::Ours(Box::leak(Box::new(Attachment { fs, dev: told.dev, mapped_by: AtomicU32::new(0) })))
         }
-        Err(why) => Found::Refused(Box::leak(why.into_boxed_str())),
-    }
-}
-
-/// Where the heddle file system of this device is mounted.
-fn heddle_mount_of(dev: u64) -> Option<PathBuf> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    table.split(|b| *b == b'\n').find_map(|line| parse(line).filter(|(of, _)| *of == dev).map(|(_, dir)| dir))
-}
-
-/// `id parent major:minor root dir options [optional fields…] - type source super-options`, of ours: device and directory.
-fn parse(line: &[u8]) -> Option<(u64, PathBuf)> {
-    let mut fields = line.split(|b| *b == b' ');
-    let dev = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = dev.split_once(':')?;
-    let dev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    let dir = OsString::from_vec(unescaped(fields.nth(1)?)).into();
-    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
-    (after.next()? == b"fuse.heddle").then_some((dev, dir))
-}
-
-/// Space, tab, newline and backslash are written as `\` and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let code = (*first == b'\\').then(|| after.first_chunk::<3>()).flatten();
-        let code = code.and_then(|octal| u8::from_str_radix(std::str::from_utf8(octal).ok()?, 8).ok());
-        bytes.push(code.unwrap_or(*first));
-        rest = if code.is_some() { &after[3..] } else { after };
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_heddle_mounts_are_ours_and_names_with_blanks_are_whole() {
-        let line = br"70 30 0:52 / /mnt/a\040b rw,nosuid shared:9 - fuse.heddle /dev/shm/i rw,user_id=0";
-        assert_eq!(parse(line), Some((rustix::fs::makedev(0, 52), "/mnt/a b".into())));
-        assert_eq!(parse(b"70 30 0:52 / /mnt rw - tmpfs none rw"), None);
-        assert_eq!(parse(b""), None);
+        Err(AttachError::NotMounted) => Found::Foreign,
+        Err(why) => Found::Refused(Box::leak(why.to_string().into_boxed_str())),
     }
 }

@@ -65,8 +65,14 @@ pub fn refuse_flash(image: &Path, instead: &str) -> Result<()> {
 
 /// Where an image is mounted, as far as this process can see.
 pub fn mounted_at(image: &Path) -> Option<PathBuf> {
-    let image = image.canonicalize().ok()?;
-    mounts().into_iter().find(|(source, _)| *source == image).map(|(_, dir)| dir)
+    mounts_of(image).into_iter().next()
+}
+
+/// Where all mounts are that show this image's path as their source: an ordinary user could make others show it too.
+pub fn mounts_of(image: &Path) -> Vec<PathBuf> {
+    let Ok(image) = image.canonicalize() else { return Vec::new() };
+    let name = PathBuf::from(heddle_fuse::shown_source(&image));
+    mounts().into_iter().filter(|(source, _)| *source == name).map(|(_, dir)| dir).collect()
 }
 
 /// The image behind a mount point.

@@ -125,7 +125,8 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         )));
     }
     let volume = recover(args, options)?;
-    let how = shown_as(args, options);
+    let door = hand_out(&volume, options);
+    let how = shown_as(args, options, door.as_ref());
     let answers = options.metrics.as_ref().map(|place| metrics::start(volume.fs(), place)).transpose();
     let mounted = answers.and_then(|answers| {
         let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how)?;
@@ -134,11 +135,11 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     let (mounted, answers) = match mounted {
         Ok(mounted) => mounted,
         Err(error) => {
+            drop(door);
             volume.unmount();
             return Err(error);
         }
     };
-    let door = hand_out(&volume, options);
     say_ready(args, options, &mounted, signals)?;
     let served = finish(mounted, volume, (door, answers));
     say_ended(args, &served);
@@ -146,10 +147,10 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
 }
 
 /// As what the kernel mounts it.
-fn shown_as(args: &Args, options: &Options) -> heddle_fuse::MountOptions {
-    let source = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
+fn shown_as(args: &Args, options: &Options, door: Option<&Server>) -> heddle_fuse::MountOptions {
     heddle_fuse::MountOptions {
-        source: source.display().to_string(),
+        source: args.image.canonicalize().unwrap_or_else(|_| args.image.clone()),
+        door: door.map(Server::bell),
         read_only: options.read_only,
         allow_other: options.allow_other,
         uid: options.uid,
@@ -193,6 +194,9 @@ fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
         ..ServerOptions::default()
     };
     let server = Server::start(volume, &how);
+    if let Some(why) = server.as_ref().ok().and_then(Server::no_note) {
+        talk(&format!("heddle: should this mount's process die, its clients could not be taken over: {why}"));
+    }
     server
         .map_err(|error| talk(&format!("heddle: no process can attach to this mount, or look on: {error}")))
         .ok()
@@ -202,7 +206,12 @@ fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
 fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metrics>)) -> Result<()> {
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
-    drop(others);
+    let (door, answers) = others;
+    drop(answers);
+    match door {
+        Some(door) if was_shut_down() => door.abandon(),
+        door => drop(door),
+    }
     if let Some(damage) = volume.damage_found() {
         talk(&format!("heddle: {damage}"));
     }
@@ -257,6 +266,7 @@ fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
         }
         Err(AdoptError::NotFound { .. }) => Err(crate::image::explain(&args.image, in_use)
             .context("the processes that use the image hold no state that this user may look at: end them, then mount again")),
+        Err(not_noted @ AdoptError::NotNoted { .. }) => Err(not_noted.into()),
         Err(_) => Err(crate::image::explain(&args.image, in_use)),
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Everything else is the preloaded library's: it finds heddle mounts by itself when the program opens a file of one.
 
+use crate::look::through;
 use crate::output::talk;
 use anyhow::{Context, Result, anyhow};
-use heddle_nvmfs::{client, place};
+use heddle_nvmfs::client;
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +46,11 @@ const LIBRARY: &str = "libheddle_preload.so";
 /// Runs the command: on success this process becomes the program.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(image) = &args.image {
-        client::attach(place::socket_for(image)?).map(drop)?;
+        through(image, |file| {
+            let (_, identity) = client::counters_and_image(file.as_fd())?;
+            client::attach(file.as_fd())?;
+            Ok(((), identity))
+        })?;
     }
     let library = library()?;
     let [program, rest @ ..] = args.command.as_slice() else { return Err(anyhow!("no program is given")) };

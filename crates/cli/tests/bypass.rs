@@ -328,7 +328,8 @@ fn what_cannot_be_run_or_attached_to_is_said_in_words() {
     let place = Place::with_image("heddle");
     build_preload();
     common::heddle(&["run", "--", "/no/such/program"]).failed(1, &["/no/such/program"]);
-    common::heddle(&["run", "--image", &place.image(), "--", "true"]).failed(1, &["heddle mount IMAGE DIR"]);
+    common::heddle(&["run", "--image", &place.image(), "--", "true"])
+        .failed(1, &["is not mounted", "heddle mount"]);
     let mounted = Mounted::new(&place, &["-o", "no_attach,log=/dev/null"]);
     let file = mounted.path("file");
     let (out, report) = run(

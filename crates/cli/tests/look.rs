@@ -118,7 +118,7 @@ fn what_cannot_be_looked_at_is_said_in_words() {
     let place = Place::with_image("heddle");
     heddle(&["stat", "/no/such/place"]).failed(1, &["/no/such/place"]);
     heddle(&["stat", &place.mnt()]).failed(1, &["no heddle file system is mounted there", "heddle mount"]);
-    heddle(&["top", &place.image()]).failed(1, &["no daemon listens there", "heddle mount"]);
+    heddle(&["top", &place.image()]).failed(1, &["is not mounted", "heddle mount"]);
     heddle(&["top", "--interval", "0", &place.mnt()]).failed(2, &["seconds"]);
     let options =
         |metrics: &str| heddle(&["mount", "-o", &format!("metrics={metrics}"), &place.image(), &place.mnt()]);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
+use heddle_vfs::ioctl::Doorbell;
 use heddle_vfs::{
     Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result, SetAttr,
 };
@@ -29,6 +30,7 @@ pub(crate) struct Adapter {
     pub(crate) shared: Arc<Shared>,
     /// Who shows as owner of everything, whoever is.
     pub(crate) owner: ShownOwner,
+    pub(crate) door: Option<Arc<dyn Doorbell>>,
     ttl: Duration,
 }
 
@@ -50,11 +52,12 @@ impl Adapter {
         fs: Arc<dyn FileSystem>,
         ttl: Duration,
         owner: ShownOwner,
+        door: Option<Arc<dyn Doorbell>>,
         shared: Arc<Shared>,
     ) -> Adapter {
         let (handles, modes) = (Handles::default(), Modes::default());
         let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
-        Adapter { fs, handles, modes, pages, shared, owner, ttl }
+        Adapter { fs, handles, modes, pages, shared, owner, door, ttl }
     }
 
     /// What the kernel is told of a file, and for how long it may believe it.

@@ -54,7 +54,7 @@ mod xattrs;
 
 pub use error::{Error, Holder};
 pub use mounts::umount;
-pub use session::{MountOptions, Mounted, Unmounter, mount};
+pub use session::{MountOptions, Mounted, Unmounter, mount, shown_source};
 
 #[doc(no_inline)]
 pub use heddle_vfs::FileSystem;

@@ -478,10 +478,16 @@ impl fuser::Filesystem for Adapter {
         _fh: FileHandle,
         _flags: IoctlFlags,
         command: u32,
-        _input: &[u8],
+        input: &[u8],
         _output_size: u32,
         reply: ReplyIoctl,
     ) {
+        if command == ioctl::DOOR {
+            return match (&self.door, input.first_chunk()) {
+                (Some(door), Some(question)) => reply.ioctl(0, &door.ring(question, request.pid())),
+                _ => reply.error(Errno::ENOTTY),
+            };
+        }
         let done = match command {
             ioctl::SHUTDOWN if request.uid() != 0 => Err(Error::NotPermitted),
             ioctl::SHUTDOWN => self.guarded(|| {

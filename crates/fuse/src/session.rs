@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use heddle_vfs::ioctl::Doorbell;
 use heddle_vfs::{FileSystem, Ino};
 use rustix::mount::UnmountFlags;
 
@@ -23,10 +24,12 @@ use crate::adapter::{Adapter, ShownOwner};
 use crate::mounts::{self, FS_SUBTYPE};
 
 /// How to mount.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MountOptions {
     /// What the mount table shows as the source, usually the image's path.
-    pub source: String,
+    pub source: PathBuf,
+    /// Answers programs that ask where they can attach.
+    pub door: Option<Arc<dyn Doorbell>>,
     /// Threads that serve requests; one a core, and at least two, if not given.
     pub threads: Option<NonZeroUsize>,
     /// How long the kernel may keep names and attributes.
@@ -52,6 +55,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             source: FS_SUBTYPE.into(),
+            door: None,
             threads: None,
             ttl: Duration::from_secs(1),
             read_only: false,
@@ -71,11 +75,19 @@ impl MountOptions {
         self.threads.map_or_else(|| cores().max(2), NonZeroUsize::get)
     }
 
+    /// mount(2), which root uses, takes the name as it is; fusermount3 takes it as one of its options, which end at a comma.
+    fn source_name(&self) -> String {
+        let name = shown_source(&self.source);
+        match rustix::process::geteuid().is_root() {
+            true => name,
+            false => name.replace('\\', r"\\").replace(',', r"\,"),
+        }
+    }
+
     fn config(&self) -> Config {
         let mut config = Config::default();
         config.mount_options = vec![
-            // A comma would end the option where fusermount3 reads it.
-            MountOption::FSName(self.source.replace(',', "_")),
+            MountOption::FSName(self.source_name()),
             // Not `Subtype`, which fuser keeps from mount(2).
             MountOption::CUSTOM(format!("subtype={FS_SUBTYPE}")),
             MountOption::DefaultPermissions,
@@ -89,6 +101,11 @@ impl MountOptions {
         config.clone_fd = true;
         config
     }
+}
+
+/// How the mount table shows an image of this path. Of a name that is no UTF-8 it shows what can be read.
+pub fn shown_source(image: &Path) -> String {
+    image.to_string_lossy().into_owned()
 }
 
 /// Mounts `fs` at the directory `dir` and serves it from threads of this process until it is unmounted.
@@ -107,7 +124,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, dir: &Path, options: &MountOptions) -> Res
     keep_standard_descriptors().map_err(refused)?;
     let shared = Arc::new(Shared::default());
     let owner = ShownOwner { uid: options.uid, gid: options.gid };
-    let adapter = Adapter::new(fs, options.ttl, owner, Arc::clone(&shared));
+    let adapter = Adapter::new(fs, options.ttl, owner, options.door.clone(), Arc::clone(&shared));
     let session = Session::new(adapter, &dir, &options.config()).map_err(refused)?;
     let _first = shared.notifier.set(session.notifier());
     let id = mounts::mount_at(&dir).map(|mount| mount.id);

@@ -3,3 +3,17 @@
 /// `FS_IOC_SHUTDOWN`: the file system stops at once, as at a power cut. Root's; the argument makes no difference, because
 /// every call is durable when it returns.
 pub const SHUTDOWN: u32 = 2 << 30 | 4 << 16 | (b'X' as u32) << 8 | 125;
+
+/// Bytes of a question at the door, and of its answer.
+pub const DOOR_BYTES: usize = 128;
+
+/// Where other processes attach to the mount that this descriptor is of. A program sends a number that nobody else knows, and gets the
+/// address of a socket; at that socket it is known by the number. So neither a path nor a name says which mount it is: the
+/// descriptor does.
+pub const DOOR: u32 = 3 << 30 | (DOOR_BYTES as u32) << 16 | (b'h' as u32) << 8 | 1;
+
+/// Answers [`DOOR`].
+pub trait Doorbell: Send + Sync {
+    /// What a thread (as this process numbers it; 0: of another number space) has sent, and what it gets.
+    fn ring(&self, question: &[u8; DOOR_BYTES], thread: u32) -> [u8; DOOR_BYTES];
+}

@@ -69,7 +69,7 @@ fn attachment(fd: BorrowedFd<'_>, path: &CStr) -> Result<(&'static Attachment, T
     });
     let name = path.to_string_lossy();
     let told = Told::of(fd).map_err(|errno| Failure::of(errno, &name))?;
-    match MOUNTS.find(&told) {
+    match MOUNTS.find(&told, fd) {
         Found::Ours(at) => Ok((at, told)),
         Found::Foreign => Err(Failure {
             errno: Errno::NODEV,
@@ -101,7 +101,9 @@ pub unsafe extern "C" fn heddle_attach(at: *const c_char) -> c_int {
     answer(-1, || {
         // SAFETY: the caller's promise.
         let at = unsafe { path(at) }?;
-        let fd = rustix::fs::open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        // Not O_PATH: the mount is asked through it.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(at, flags, Mode::empty())
             .map_err(|errno| Failure::of(errno, &at.to_string_lossy()))?;
         attachment(fd.as_fd(), at).map(|_| 0)
     })

@@ -231,7 +231,7 @@ fn take_up(fd: i32, posix_flags: i32) {
     if !told.is_regular() {
         return;
     }
-    let at = match MOUNTS.known(&told).unwrap_or_else(|| find(&told)) {
+    let at = match MOUNTS.known(&told).unwrap_or_else(|| find(&told, borrowed)) {
         Found::Ours(at) => at,
         Found::Foreign => return,
         Found::Refused(_) => return count(Count::NotTaken),
@@ -259,9 +259,9 @@ fn take_up(fd: i32, posix_flags: i32) {
 
 /// Reads and connects, and may not be cancelled meanwhile.
 #[cold]
-fn find(told: &Told) -> Found {
+fn find(told: &Told, fd: BorrowedFd<'_>) -> Found {
     let _not_now = NotNow::new();
-    MOUNTS.find(told)
+    MOUNTS.find(told, fd)
 }
 
 fn count(what: Count) {

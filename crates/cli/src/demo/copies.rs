@@ -6,11 +6,7 @@ use crate::run;
 use crate::scratch::Scratch;
 use crate::size::Size;
 use anyhow::{Context, Result, ensure};
-use heddle_nvmfs::server::{Server, ServerOptions};
-use heddle_nvmfs::{Volume, inspect, place};
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -19,7 +15,7 @@ const FILE_BYTES: usize = 32 << 20;
 const COPIES: u64 = 2;
 
 /// Runs it; what it found.
-pub fn run(scratch: &Scratch, volume: &Volume, image: &Path, mnt: &Path) -> Result<String> {
+pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
     let originals = scratch.dir().join("originals");
     fs::create_dir(&originals)?;
     for n in 0..COPIES {
@@ -40,11 +36,9 @@ pub fn run(scratch: &Scratch, volume: &Volume, image: &Path, mnt: &Path) -> Resu
         Ok(library) => library,
         Err(error) => return Ok(format!("{both}; {right}\n   the bypass: SKIPPED, {error}")),
     };
-    let _door = open_door(scratch, volume, image)?;
     let report = scratch.dir().join("report");
     let bypassed = copy(&originals, &mnt.join("copies"), &|command| {
         command.env("LD_PRELOAD", library.as_os_str()).env("HEDDLE_REPORT", &report);
-        command.env("HEDDLE_RUNTIME_DIR", doors(scratch));
     })?;
     let served = served(&report)?;
     ensure!(served > 0, "the bypass served no call of cp and cmp: {}", fs::read_to_string(&report)?);
@@ -75,21 +69,6 @@ fn copy(originals: &Path, to: &Path, how: &dyn Fn(&mut Command)) -> Result<Durat
     }
     fs::remove_dir_all(to)?;
     Ok(took)
-}
-
-fn doors(scratch: &Scratch) -> impl AsRef<OsStr> {
-    scratch.dir().join("doors")
-}
-
-/// Where the preloaded library looks for it.
-fn open_door(scratch: &Scratch, volume: &Volume, image: &Path) -> Result<Server> {
-    let file = File::open(image)?;
-    let found = inspect(image, file.metadata()?.len(), &|at, into| {
-        // What cannot be read is not a superblock: the buffer stays zero.
-        let _ = file.read_exact_at(into, at.0);
-    })?;
-    let socket = Path::new(doors(scratch).as_ref()).join(place::socket_name(found.uuid));
-    Ok(Server::start(volume, &ServerOptions { socket: Some(socket), ..ServerOptions::default() })?)
 }
 
 /// Calls that a report says were served.

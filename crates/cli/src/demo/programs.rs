@@ -7,7 +7,8 @@ use super::{Outcome, copies, stamp};
 use crate::namespace;
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
-use heddle_nvmfs::{MountOptions, Variant, Volume, format_region, mount};
+use heddle_nvmfs::server::{Server, ServerOptions};
+use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,22 +38,25 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
     let region = Region::create(&image, IMAGE_BYTES, &OpenOptions::default())?;
     format_region(&region, Variant::Heddle)?;
     let volume = mount(region, &MountOptions::default())?;
-    // By its source the preloaded library finds the image.
+    let door = Server::start(&volume, &ServerOptions::default())?;
     let how = heddle_fuse::MountOptions {
-        source: image.display().to_string(),
+        source: image.clone(),
+        door: Some(door.bell()),
         ..heddle_fuse::MountOptions::default()
     };
     let mounted = match heddle_fuse::mount(Arc::new(volume.fs()), &dir, &how) {
         Ok(mounted) => mounted,
         Err(error @ (heddle_fuse::Error::NoDevice { .. } | heddle_fuse::Error::Refused { .. })) => {
+            drop(door);
             volume.unmount();
             return Ok(Outcome::Skipped(error.to_string()));
         }
         Err(error) => return Err(error.into()),
     };
     scratch.has_mount(mounted.unmounter());
-    let found = use_it(scratch, &volume, &image, &dir);
+    let found = use_it(scratch, &dir);
     let unmounted = mounted.unmount();
+    drop(door);
     volume.unmount();
     let found = found?;
     unmounted?;
@@ -62,9 +66,9 @@ fn in_own_namespace(scratch: &Scratch) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{found}\n   unmounted; fsck finds nothing")))
 }
 
-fn use_it(scratch: &Scratch, volume: &Volume, image: &Path, dir: &Path) -> Result<String> {
+fn use_it(scratch: &Scratch, dir: &Path) -> Result<String> {
     let (tree, writers) = (copy_a_tree(dir)?, two_writers(scratch, dir)?);
-    Ok(format!("{tree}\n{writers}\n{}", copies::run(scratch, volume, image, dir)?))
+    Ok(format!("{tree}\n{writers}\n{}", copies::run(scratch, dir)?))
 }
 
 fn copy_a_tree(dir: &Path) -> Result<String> {

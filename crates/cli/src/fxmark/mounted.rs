@@ -13,7 +13,7 @@ use heddle_f2fs::F2fs;
 use heddle_fuse::{MountOptions, Mounted};
 use heddle_fxmark::{Need, Run, Target, Workload};
 use heddle_nvmfs::server::{Server, ServerOptions};
-use heddle_nvmfs::{Variant, Volume, format_region, inspect, mount, place};
+use heddle_nvmfs::{Variant, Volume, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::FileSystem;
 use std::ffi::OsString;
@@ -79,16 +79,11 @@ impl Mounts {
         let how = OpenOptions { durability: Some(setup.durability), ..OpenOptions::default() };
         let region = Region::create(&image, engines::image_bytes(need), &how)?;
         format_region(&region, Variant::Heddle)?;
-        let uuid = inspect(&image, region.len_bytes(), &|at, into| region.read(at, into))?.uuid;
         let volume = mount(region, &heddle_nvmfs::MountOptions::default())?;
-        // Where the library looks for the door.
-        let doors = self.scratch.dir().join("doors");
-        let options =
-            ServerOptions { socket: Some(doors.join(place::socket_name(uuid))), ..ServerOptions::default() };
-        let server = Server::start(&volume, &options)?;
-        let how = MountOptions { source: image.display().to_string(), ..MountOptions::default() };
+        let server = Server::start(&volume, &ServerOptions::default())?;
+        let how = MountOptions { source: image, door: Some(server.bell()), ..MountOptions::default() };
         let path = self.serve(&name, Image::Nvm(volume), Some(server), how)?;
-        let program = Bypassed { preload, doors, path, report: self.scratch.dir().join("report"), args };
+        let program = Bypassed { preload, path, report: self.scratch.dir().join("report"), args };
         let run = move |workload, workers| program.run(workload, workers).map_err(|e| format!("{e:#}"));
         Ok(Target::Elsewhere { name, run: Arc::new(run) })
     }
@@ -116,7 +111,6 @@ impl Mounts {
 /// How a run under the bypass is made.
 struct Bypassed {
     preload: PathBuf,
-    doors: PathBuf,
     path: PathBuf,
     report: PathBuf,
     args: Vec<OsString>,
@@ -130,7 +124,7 @@ impl Bypassed {
         let mut program = Command::new("/proc/self/exe");
         program.args(["fxmark", &workload.to_string(), "--cores", &workers.to_string(), "--repeat", "1"]);
         program.args(["--retakes", "0", "--json", "-", "--target"]).arg(target).args(&self.args);
-        program.env("LD_PRELOAD", &self.preload).env("HEDDLE_RUNTIME_DIR", &self.doors);
+        program.env("LD_PRELOAD", &self.preload);
         // As in process: the pages are there before the clock runs.
         program.env("HEDDLE_PREFAULT", "1");
         let said = program.env("HEDDLE_REPORT", &self.report).output().context("cannot start it")?;

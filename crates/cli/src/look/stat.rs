@@ -29,7 +29,7 @@ mounted, root, and members of the mount's attach-group.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let reading = super::reading(&super::socket_of(&args.path)?)?;
+    let reading = super::reading(&args.path)?;
     let since_mount = Stretch::until(&reading);
     if args.json {
         return output::json(&Sink::Stdout, &since_mount.json());

@@ -1,11 +1,12 @@
 //! `heddle top`: what a mounted file system is doing, second by second.
 
 use super::figures::Stretch;
+use crate::image::{mounted_image, mounts_of};
 use crate::output::{self, talk};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -47,23 +48,21 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let door = super::socket_of(&args.path)?;
     let enough = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&enough)).context("cannot catch signals")?;
     }
     let on_screen = std::io::stdout().is_terminal() && !args.json;
-    let mut then = super::reading(&door)?;
+    let mut then = super::reading(&args.path)?;
     let mut shown = 0;
     while args.count.is_none_or(|count| shown < count) {
         if !wait(Duration::from_secs_f64(args.interval), &enough) {
             return Ok(());
         }
-        let now = match super::reading(&door) {
+        let now = match super::reading(&args.path) {
             Ok(now) => now,
-            Err(error) if shown > 0 && !door.socket.exists() => {
+            Err(_) if shown > 0 && !is_mounted(&args.path) => {
                 talk(&format!("heddle: {} was unmounted", args.path.display()));
-                drop(error);
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -78,6 +77,11 @@ pub fn run(args: &Args) -> Result<()> {
         (then, shown) = (now, shown + 1);
     }
     Ok(())
+}
+
+/// Of something that was mounted a moment ago: is it still?
+fn is_mounted(path: &Path) -> bool {
+    !mounts_of(path).is_empty() || path.ancestors().any(|above| mounted_image(above).is_some())
 }
 
 /// Sleeps; false if it was interrupted.

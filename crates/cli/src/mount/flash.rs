@@ -56,7 +56,7 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
             "{image}: what was fsynced since may be in its node log alone, which is not shown: mount it with that, without ro"
         ));
     }
-    let mounted = heddle_fuse::mount(Arc::clone(&fs) as _, &args.dir, &shown_as(args, options))?;
+    let mounted = heddle_fuse::mount(Arc::clone(&fs) as _, &args.dir, &shown_as(args, options, None))?;
     say_ready(args, options, &mounted, signals)?;
     let (ends, end) = mpsc::channel::<()>();
     let writer = Arc::clone(&fs);

@@ -73,7 +73,7 @@ impl Wire {
             && let Ok(socket) = connected(server.socket())
         {
             let mut packet = [0; PACKET_BYTES];
-            let _ = send(&socket, Hello::new(Want::Attach).as_bytes(), &[]);
+            let _ = send(&socket, Hello::new(Want::Attach, [0; 16]).as_bytes(), &[]);
             if let Ok((len, _)) = receive(&socket, &mut packet, RecvFlags::empty())
                 && let Some(Ok(true_one)) = Answer::parse(&packet[..len])
             {
@@ -127,7 +127,7 @@ impl Target for Wire {
     fn seeds(&self) -> Vec<Vec<u8>> {
         let lengths = |region: u64, arena: u64| [region.to_le_bytes(), arena.to_le_bytes()].concat();
         vec![
-            [&[0], Hello::new(Want::Attach).as_bytes()].concat(),
+            [&[0], Hello::new(Want::Attach, [0; 16]).as_bytes()].concat(),
             [&[1], &lengths(IMAGE_BYTES, ARENA_BYTES as u64)[..], self.answer().as_bytes()].concat(),
             [&[1], &lengths(0, 0)[..], Answer::refusal("no").as_bytes()].concat(),
         ]

@@ -1,6 +1,8 @@
 //! A daemon that starts while clients of a dead one live: it takes their arena over, and recovers nothing.
 //!
-//! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. A daemon is dead if none of three
+//! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. Which it is: the one whose inode
+//! the dead daemon has noted for this image's file ([`super::notes`]), made by this user; anybody could make one that looks
+//! like it. A daemon is dead if none of three
 //! says that it lives: the lock of the image, whose owner still has it open (a daemon of another PID namespace too); the mark in the
 //! arena of who mounted it, or took it over (one without a door too); the lane of its door thread (`Root::keeper`), which the kernel
 //! marks like any other.
@@ -9,7 +11,8 @@
 //!             I2  whoever maps through the new daemon's descriptor keeps others from opening the image, as those of the old one do:
 //!                 it is joined to the holders of the region first.
 
-use super::boot_id;
+use super::notes::{self, NoteError};
+use super::{boot_id, image_id};
 use crate::core::{Core, Identity, Parts, Root};
 use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
@@ -47,6 +50,15 @@ pub enum AdoptError {
         /// Image.
         path: PathBuf,
     },
+    /// No daemon of this user has noted what it made.
+    #[error("{} is in use, but what the processes that use it hold is not taken over: {why}. End them, then mount it again (it will be \
+             recovered)", path.display())]
+    NotNoted {
+        /// Image.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// Nobody whose memory this user may look at has it.
     #[error("{} is in use, but no process that you may look at holds its state: end the processes that use it, then mount it again \
              (it will be recovered)", path.display())]
@@ -71,6 +83,7 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     if !heddle_pmem::join_holders(&file) {
         return Err(served());
     }
+    let noted = noted(image, &file)?;
     let len_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| fail(e.into()))?;
     let len_bytes = len_bytes & !(heddle_pmem::BLOCK_BYTES as u64 - 1);
     // Only to read: what its stores survive is not known yet.
@@ -85,7 +98,7 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     drop(first_look);
     let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
     let (arena, durability) =
-        find(&identity).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
+        find(&identity, noted).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
     let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false, durability)?;
     let parts = Parts {
         region,
@@ -122,8 +135,24 @@ fn has_open(process: u32, image: &Path) -> bool {
     }
 }
 
+/// The arena that a daemon of this user has noted for this image: its device and inode.
+fn noted(image: &Path, file: &File) -> Result<[u64; 2], AdoptError> {
+    let not_noted = |why: String| AdoptError::NotNoted { path: image.to_path_buf(), why };
+    let id = image_id(file).map_err(|e| AdoptError::Image { path: image.to_path_buf(), source: e.into() })?;
+    let noted = notes::read(id).map_err(|error: NoteError| not_noted(error.to_string()))?;
+    let noted = noted.filter(|noted| noted.boot == boot_id());
+    let noted = noted
+        .ok_or_else(|| not_noted("no mount of this user has left a note of what it gave them".to_owned()))?;
+    match noted.pid_namespace == notes::pid_namespace() {
+        true => Ok(noted.arena),
+        false => Err(not_noted(
+            "they and the mount that died belong to another PID namespace: mount it there".to_owned(),
+        )),
+    }
+}
+
 /// The arena of this mount, in whichever process has it, and what its processes' stores survive.
-fn find(identity: &Identity) -> Option<(Arena, Durability)> {
+fn find(identity: &Identity, noted: [u64; 2]) -> Option<(Arena, Durability)> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut places = processes
         .filter_map(|process| fs::read_dir(process.path().join("fd")).ok())
@@ -132,6 +161,10 @@ fn find(identity: &Identity) -> Option<(Arena, Durability)> {
         let is_arena = fs::read_link(fd.path())
             .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heddle-arena"));
         let file = is_arena.then(|| File::options().read(true).write(true).open(fd.path()).ok()).flatten()?;
+        let made_by = rustix::fs::fstat(&file).ok()?.st_uid;
+        if image_id(&file) != Ok(noted) || made_by != rustix::process::geteuid().as_raw() {
+            return None;
+        }
         let arena = Arena::attach(OwnedFd::from(file)).ok()?;
         let root = arena.try_get(arena.root::<Root>());
         let root = root.filter(|root| root.is(identity) && root.ended.load(SeqCst) == 0);

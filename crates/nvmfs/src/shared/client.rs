@@ -1,8 +1,11 @@
 //! Joining a file system that another process has mounted.
 
-use super::boot_id;
-use super::place::{Place, PlaceError};
+use super::bell::{self, Knock};
+use super::door::READING_SEALS;
+use super::place::{Place, trusts};
+use super::server::fresh_knock;
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
+use super::{boot_id, image_id};
 use crate::core::{Core, Identity, Parts};
 use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
@@ -10,15 +13,18 @@ use crate::fs::NvmFs;
 use crate::variant::Variant;
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Durability, Region};
+use heddle_vfs::ioctl::{DOOR, DOOR_BYTES};
+use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
+use rustix::ioctl::{Updater, ioctl};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -31,72 +37,88 @@ const READING_BYTES_MAX: u64 = 16 << 20;
 /// Why a process cannot attach.
 #[derive(thiserror::Error, Debug)]
 pub enum AttachError {
-    /// No socket was found.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
+    /// No mount of ours, or one without a door.
+    #[error("no heddle file system is mounted there. Mount one with: heddle mount IMAGE DIR")]
+    NotMounted,
+    /// The mount cannot be asked.
+    #[error(
+        "cannot ask this mount where its door is: {source}. If its process has died: heddle umount DIR, then mount it again"
+    )]
+    Mount {
+        /// What the system said.
+        source: io::Error,
+    },
     /// Nobody listens.
-    #[error("cannot attach through {}: no daemon listens there ({source}). Mount the image with: heddle mount IMAGE DIR", socket.display())]
+    #[error(
+        "cannot attach through {at}: no daemon listens there ({source}). A program in another network namespace than the mount's \
+             process cannot reach its door, and uses the mount; else mount the image with: heddle mount IMAGE DIR"
+    )]
     NoDaemon {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        at: String,
         /// What the system said.
         source: io::Error,
     },
     /// The socket is not for this user.
-    #[error("cannot attach through {}: permission denied. Only the user who mounted the image (or the group named with -o attach-group=) may; \
-             others use the mount", socket.display())]
+    #[error(
+        "cannot attach through {at}: permission denied. Only the user who mounted the image (or the group named with -o \
+             attach-group=) may; \
+             others use the mount"
+    )]
     Permission {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        at: String,
     },
     /// Somebody else listens there.
-    #[error("cannot attach through {}: who listens there is user {uid}. Memory is taken only from a daemon of root or of one's own user, or, \
-             where HEDDLE_RUNTIME_DIR says where to look, of the image's owner. Use the mount, or let one of these mount the image",
-            socket.display())]
+    #[error(
+        "cannot attach through {at}: who listens there is user {uid}. Memory is taken only from a daemon of root or of one's own user, or \
+             of a user that you trust with your programs and name: HEDDLE_TRUST={uid}. Use the mount, or let one of these mount the image"
+    )]
     Stranger {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        at: String,
         /// Whose daemon it is.
         uid: u32,
     },
     /// The daemon says no.
-    #[error("cannot attach through {}: {why}", socket.display())]
+    #[error("cannot attach through {at}: {why}")]
     Refused {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        at: String,
         /// In its words.
         why: String,
     },
     /// What listens there does not speak as it should.
-    #[error("cannot attach through {}: what listens there gave no proper answer ({what}). Is it a heddle daemon of this build?", socket.display())]
+    #[error(
+        "cannot attach through {at}: what listens there gave no proper answer ({what}). Is it a heddle daemon of this build?"
+    )]
     Rubbish {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        at: String,
         /// What was wrong.
         what: String,
     },
     /// Region or arena cannot be mapped.
-    #[error("cannot attach through {}: {why}", socket.display())]
+    #[error("cannot attach through {at}: {why}")]
     Map {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        at: String,
         /// What the system said.
         why: String,
     },
 }
 
-/// Joins the file system behind a socket (see [`super::place`], also for who may answer there). What comes back works as in the process
-/// that mounted it; when the
+/// Joins the file system of a mount, or behind a socket (see [`super::place`], also for who may answer there). What comes back works as in
+/// the process that mounted it; when the
 /// last clone of it is dropped, its memory is unmapped as soon as the threads that used it have ended or use another one.
 ///
 /// # Errors
 /// One variant of [`AttachError`] a cause.
-pub fn attach(at: impl Into<Place>) -> Result<NvmFs, AttachError> {
+pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
     let at = at.into();
-    let socket = &at.socket;
-    let (answer, [region, arena]) = ask(&at, Want::Attach)?;
-    let rubbish = |what: &str| AttachError::Rubbish { socket: socket.clone(), what: what.to_owned() };
-    let map = |why: String| AttachError::Map { socket: socket.clone(), why };
+    let (answer, [region, arena]) = ask(at, Want::Attach)?;
+    let rubbish = |what: &str| AttachError::Rubbish { at: at.to_string(), what: what.to_owned() };
+    let map = |why: String| AttachError::Map { at: at.to_string(), why };
     if answer.boot != boot_id() {
         return Err(rubbish("it speaks of another boot of this machine"));
     }
@@ -121,33 +143,80 @@ pub fn attach(at: impl Into<Place>) -> Result<NvmFs, AttachError> {
     Ok(NvmFs { core: Arc::new(core) })
 }
 
-/// Takes a reading of what the file system behind a socket has done. It works on a mount of any variant.
+/// Takes a reading of what the file system there has done, and says which file its image is (device and inode, or `u64::MAX` and the number
+/// of the device that it is). It works on a mount of any variant.
 ///
 /// # Errors
 /// As [`attach`].
-pub fn counters(at: impl Into<Place>) -> Result<Counters, AttachError> {
+pub fn counters_and_image<'a>(at: impl Into<Place<'a>>) -> Result<(Counters, [u64; 2]), AttachError> {
     let at = at.into();
-    let socket = &at.socket;
-    let (_, [file]) = ask(&at, Want::Counters)?;
-    let rubbish = |what: String| AttachError::Rubbish { socket: socket.clone(), what };
+    let (answer, [file]) = ask(at, Want::Counters)?;
+    let rubbish = |what: String| AttachError::Rubbish { at: at.to_string(), what };
+    // Memory that nobody can change, whosever daemon this is: no pipe that never ends.
+    if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(READING_SEALS)) {
+        return Err(rubbish("the reading is not sealed".to_owned()));
+    }
     let mut bytes = Vec::new();
     // The daemon's descriptor is at the end of what it has written.
     let mut file = File::from(file);
     let read = file.rewind().and_then(|()| file.take(READING_BYTES_MAX).read_to_end(&mut bytes));
     read.map_err(|e| rubbish(e.to_string()))?;
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    Counters::from_words(&words).ok_or_else(|| rubbish("a reading of another layout".to_owned()))
+    let counters = Counters::from_words(&words);
+    counters
+        .map(|counters| (counters, answer.image))
+        .ok_or_else(|| rubbish("a reading of another layout".to_owned()))
+}
+
+/// Takes a reading of what the file system there has done. It works on a mount of any variant.
+///
+/// # Errors
+/// As [`attach`].
+pub fn counters<'a>(at: impl Into<Place<'a>>) -> Result<Counters, AttachError> {
+    counters_and_image(at).map(|(counters, _)| counters)
+}
+
+/// Which file this is, as [`counters_and_image`] says it of an image.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn identity_of(file: impl AsFd) -> io::Result<[u64; 2]> {
+    Ok(image_id(file)?)
+}
+
+/// Asks the mount of this descriptor where its door is; knocks.
+fn ring(file: BorrowedFd<'_>, knock: &Knock) -> Result<SocketAddrUnix, AttachError> {
+    let mut said = bell::question(knock);
+    // SAFETY: the number says that so many bytes go there and come back.
+    let asked = unsafe { ioctl(file, Updater::<DOOR, [u8; DOOR_BYTES]>::new(&mut said)) };
+    match asked {
+        Ok(()) => {
+            let address = bell::address(&said).ok_or(AttachError::NotMounted)?;
+            SocketAddrUnix::new_abstract_name(address).map_err(|_| AttachError::NotMounted)
+        }
+        // Not a mount, or none of ours, or one without a door.
+        Err(Errno::NOTTY | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::BADF) => {
+            Err(AttachError::NotMounted)
+        }
+        Err(e) => Err(AttachError::Mount { source: e.into() }),
+    }
 }
 
 /// Connects, greets, and takes the answer.
-fn ask<const FDS: usize>(at: &Place, want: Want) -> Result<(Answer, [OwnedFd; FDS]), AttachError> {
-    let path = &at.socket;
-    let rubbish = |what: String| AttachError::Rubbish { socket: path.clone(), what };
+fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Answer, [OwnedFd; FDS]), AttachError> {
+    let at = || place.to_string();
+    let rubbish = |what: String| AttachError::Rubbish { at: at(), what };
     let no_daemon = |e: Errno| match e {
-        Errno::ACCESS | Errno::PERM => AttachError::Permission { socket: path.clone() },
-        other => AttachError::NoDaemon { socket: path.clone(), source: other.into() },
+        Errno::ACCESS | Errno::PERM => AttachError::Permission { at: at() },
+        other => AttachError::NoDaemon { at: at(), source: other.into() },
     };
-    let address = SocketAddrUnix::new(path).map_err(no_daemon)?;
+    let (address, knock) = match place {
+        Place::Mount(file) => {
+            let knock = fresh_knock();
+            (ring(file, &knock)?, knock)
+        }
+        Place::Socket(path) => (SocketAddrUnix::new(path).map_err(no_daemon)?, Knock::default()),
+    };
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(no_daemon)?;
     for which in [Timeout::Recv, Timeout::Send] {
@@ -156,17 +225,18 @@ fn ask<const FDS: usize>(at: &Place, want: Want) -> Result<(Answer, [OwnedFd; FD
     connect(&socket, &address).map_err(no_daemon)?;
     // Who listens there, whatever the name and its directory say.
     let uid = socket_peercred(&socket).map_err(no_daemon)?.uid.as_raw();
-    if !at.trusts(uid) {
-        return Err(AttachError::Stranger { socket: path.clone(), uid });
+    if want == Want::Attach && !trusts(uid) {
+        return Err(AttachError::Stranger { at: at(), uid });
     }
     let mut packet = [0; PACKET_BYTES];
     // A refusal may come before the greeting has gone; it says more than the error of sending.
-    let sent = wire::send(&socket, Hello::new(want).as_bytes(), &[]);
+    let sent = wire::send(&socket, Hello::new(want, knock).as_bytes(), &[]);
     let (len, fds) = wire::receive(&socket, &mut packet, RecvFlags::empty())
         .map_err(|e| rubbish(sent.err().unwrap_or(e).to_string()))?;
     match Answer::parse(&packet[..len]) {
         None => Err(rubbish(format!("a packet of {len} bytes"))),
-        Some(Err(why)) => Err(AttachError::Refused { socket: path.clone(), why }),
+        Some(Err(why)) => Err(AttachError::Refused { at: at(), why }),
+        Some(Ok(answer)) if answer.knock != knock => Err(rubbish("it has not heard our knock".to_owned())),
         Some(Ok(answer)) => {
             let fds = fds.try_into().map_err(|_| rubbish("the descriptors are missing".to_owned()))?;
             Ok((answer, fds))

@@ -3,6 +3,7 @@
 //! Both ends are of one machine, so numbers are in its own byte order. Packets (`SOCK_SEQPACKET`) keep their borders: rubbish is
 //! a packet of another length or without the magic number.
 
+use super::bell::Knock;
 use crate::core::LAYOUT;
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,8 +15,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// "heddle" and the version of this page.
-const MAGIC: u64 = 0x6865_6464_6c65_5301;
+/// "heddle", for whatever its builds say to each other.
+pub const NAME: u64 = 0x6865_6464_6c65_5300;
+/// The same, and the version of this page.
+const MAGIC: u64 = NAME | 2;
 
 /// Longest text of an answer, in bytes.
 const TEXT_BYTES: usize = 1024;
@@ -30,6 +33,8 @@ pub struct Hello {
     /// The client as it sees itself: of another number space, it could not be told dead.
     pub pid: u32,
     want: u32,
+    /// What it has sent through the mount (see [`super::bell`]); zero where it came by a path.
+    pub knock: Knock,
 }
 
 /// What a client asks for.
@@ -43,8 +48,8 @@ pub enum Want {
 
 impl Hello {
     /// Of this process.
-    pub fn new(want: Want) -> Hello {
-        Hello { magic: MAGIC, layout: LAYOUT, pid: std::process::id(), want: want as u32 }
+    pub fn new(want: Want, knock: Knock) -> Hello {
+        Hello { magic: MAGIC, layout: LAYOUT, pid: std::process::id(), want: want as u32, knock }
     }
 
     /// What is asked for; `None` if there is no such thing.
@@ -54,11 +59,15 @@ impl Hello {
 
     /// Reads one; what is wrong with it otherwise.
     pub fn parse(bytes: &[u8]) -> Result<Hello, &'static str> {
-        let hello = Hello::read_from_bytes(bytes).map_err(|_| "it is no greeting of heddle's")?;
-        match (hello.magic, hello.layout) {
-            (MAGIC, LAYOUT) => Ok(hello),
-            (MAGIC, _) => Err("client and daemon are of different builds: run both from one build"),
-            _ => Err("it is no greeting of heddle's"),
+        let strange = "it is no greeting of heddle's";
+        let (head, _) = <[u64; 2]>::read_from_prefix(bytes).map_err(|_| strange)?;
+        match head {
+            [MAGIC, LAYOUT] => Hello::read_from_bytes(bytes).map_err(|_| strange),
+            // A whole one of another build.
+            [magic, _] if magic & !0xff == NAME && bytes.len() >= 24 => {
+                Err("client and daemon are of different builds: run both from one build")
+            }
+            _ => Err(strange),
         }
     }
 }
@@ -88,6 +97,10 @@ pub struct Answer {
     /// What stores survive ([`heddle_pmem::Durability::raw`]): the client's must survive as much.
     pub durability: u32,
     reserved: u32,
+    /// The image: device and inode of its file, or `u64::MAX` and the device's own number; zero if it has none.
+    pub image: [u64; 2],
+    /// The client's knock: it came through the mount that this daemon serves. Zero: none was asked for.
+    pub knock: Knock,
     /// Path of the image, or why not.
     text: [u8; TEXT_BYTES],
 }

@@ -1,0 +1,263 @@
+//! What a daemon writes down for the one after it: which arena it has made for which image.
+//!
+//! A daemon that starts while clients of a dead one live takes their arena over ([`super::adopt`]). An arena is found among the
+//! descriptors of processes, and anybody can make a sealed memory file that looks like one. So it is taken only if its inode
+//! stands in a note that this very user's daemon has left.
+//!
+//! State       DIR/DEVICE-INODE.mount, by the numbers of the image's file. DIR is `$HEDDLE_RUNTIME_DIR` if that is set; else, for root,
+//!             `/run/heddle`, for others `$XDG_RUNTIME_DIR/heddle`, or `/tmp/heddle-UID` where that is not set. A living daemon holds
+//!             a lock of its note, which nobody else can open.
+//! Invariants  N1  the directory is opened without following a link, is this user's, and nobody else may write there; else it is refused by
+//!                 name. Everything in it is reached through that descriptor.
+//!             N2  notes do not gather: one goes with a clean unmount; what a killed daemon leaves goes at the next mount of any
+//!                 image, if the machine was started anew since, or its image is not where it was.
+
+use super::image_id;
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, unlinkat,
+};
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Longest note.
+const NOTE_BYTES_MAX: u64 = 8 << 10;
+const SUFFIX: &str = ".mount";
+
+/// Why there is no note.
+#[derive(thiserror::Error, Debug)]
+pub enum NoteError {
+    /// The directory is somebody else's, or open to others.
+    #[error("{} is not used: {why}. Remove it, or name another directory with HEDDLE_RUNTIME_DIR", dir.display())]
+    NotSafe {
+        /// The directory.
+        dir: PathBuf,
+        /// Whose, or what.
+        why: String,
+    },
+    /// The system.
+    #[error("cannot write to {}: {source}. Name another directory with HEDDLE_RUNTIME_DIR", dir.display())]
+    System {
+        /// The directory.
+        dir: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// What a note says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Noted {
+    /// The boot of the machine.
+    pub boot: [u8; 16],
+    /// Device and inode of the arena.
+    pub arena: [u64; 2],
+    /// The numbers that the daemon's clients have are those of this PID namespace.
+    pub pid_namespace: u64,
+    /// Where the image was.
+    pub path: PathBuf,
+}
+
+impl Noted {
+    fn to_bytes(&self) -> Vec<u8> {
+        let [device, inode] = self.arena;
+        let numbers =
+            format!("{:032x} {device} {inode} {} ", u128::from_be_bytes(self.boot), self.pid_namespace);
+        [b"heddle 1 ", numbers.as_bytes(), self.path.as_os_str().as_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Noted> {
+        let mut fields = bytes.strip_prefix(b"heddle 1 ")?.splitn(5, |byte| *byte == b' ');
+        let boot = u128::from_str_radix(std::str::from_utf8(fields.next()?).ok()?, 16).ok()?.to_be_bytes();
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok();
+        let (arena, pid_namespace) = ([number()?, number()?], number()?);
+        Some(Noted { boot, arena, pid_namespace, path: OsString::from_vec(fields.next()?.to_vec()).into() })
+    }
+}
+
+/// A note of a living daemon; it goes when this is dropped.
+pub struct Note {
+    dir: OwnedFd,
+    name: String,
+    file: File,
+    stays: bool,
+}
+
+impl Note {
+    /// Writes it down.
+    pub fn leave(image: [u64; 2], noted: &Noted) -> Result<Note, NoteError> {
+        let path = directory();
+        let dir = open_directory(&path, true)?;
+        let fail = |source: io::Error| NoteError::System { dir: path.clone(), source };
+        clear(&dir);
+        let name = name_of(image);
+        let fresh = format!("{name}.new");
+        let _ = unlinkat(&dir, &fresh, AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&dir, &fresh, flags, Mode::RUSR | Mode::WUSR).map_err(|e| fail(e.into()))?;
+        let mut file = File::from(file);
+        let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(io::Error::from)
+            .and_then(|()| file.write_all(&noted.to_bytes()))
+            .and_then(|()| Ok(renameat(&dir, &fresh, &dir, &name)?));
+        if let Err(error) = written {
+            let _ = unlinkat(&dir, &fresh, AtFlags::empty());
+            return Err(fail(error));
+        }
+        Ok(Note { dir, name, file, stays: false })
+    }
+
+    /// The note stays: clients still have what it speaks of.
+    pub fn keep(mut self) {
+        self.stays = true;
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        // Ours still? The daemon that took over has written its own.
+        let there =
+            openat(&self.dir, &self.name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let same = |there: OwnedFd| Some(image_id(&there).ok()? == image_id(&self.file).ok()?);
+        if !self.stays && there.ok().and_then(same) == Some(true) {
+            let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// What the last daemon of this user has noted of an image.
+pub fn read(image: [u64; 2]) -> Result<Option<Noted>, NoteError> {
+    match open_directory(&directory(), false) {
+        Ok(dir) => Ok(note_in(&dir, OsStr::new(&name_of(image))).and_then(|(_, noted)| noted)),
+        Err(NoteError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The PID namespace of this process.
+pub fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+}
+
+fn name_of([device, inode]: [u64; 2]) -> String {
+    format!("{device:x}-{inode:x}{SUFFIX}")
+}
+
+fn directory() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let uid = rustix::process::geteuid();
+    let usual = || match set("XDG_RUNTIME_DIR") {
+        _ if uid.is_root() => "/run/heddle".into(),
+        Some(dir) => dir.join("heddle"),
+        None => format!("/tmp/heddle-{}", uid.as_raw()).into(),
+    };
+    set("HEDDLE_RUNTIME_DIR").unwrap_or_else(usual)
+}
+
+/// N1.
+fn open_directory(path: &Path, make: bool) -> Result<OwnedFd, NoteError> {
+    let fail = |source: io::Error| NoteError::System { dir: path.to_path_buf(), source };
+    let not_safe = |why: String| NoteError::NotSafe { dir: path.to_path_buf(), why };
+    if make && path.symlink_metadata().is_err() {
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail)?;
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+            return Err(not_safe("it is no directory (a link to one is not followed)".to_owned()));
+        }
+        Err(rustix::io::Errno::ACCESS) if path.symlink_metadata().is_ok_and(|meta| !is_mine(meta.uid())) => {
+            return Err(not_safe("it belongs to another user".to_owned()));
+        }
+        other => other.map_err(|e| fail(e.into()))?,
+    };
+    let stat = fstat(&dir).map_err(|e| fail(e.into()))?;
+    if !is_mine(stat.st_uid) {
+        return Err(not_safe(format!("it belongs to user {}", stat.st_uid)));
+    }
+    if stat.st_mode & 0o022 != 0 {
+        return Err(not_safe(format!("others may write to it (mode {:o})", stat.st_mode & 0o7777)));
+    }
+    Ok(dir)
+}
+
+fn is_mine(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw()
+}
+
+fn note_in(dir: &OwnedFd, name: &OsStr) -> Option<(File, Option<Noted>)> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, Mode::empty()).ok()?;
+    let stat = fstat(&file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_mine(stat.st_uid) {
+        return None;
+    }
+    let (file, mut bytes) = (File::from(file), Vec::new());
+    (&file).take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some((file, Noted::from_bytes(&bytes)))
+}
+
+/// N2.
+fn clear(dir: &OwnedFd) {
+    let boot = super::boot_id();
+    let names = Dir::read_from(dir).into_iter().flatten().flatten();
+    for name in names.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()) {
+        if !name.as_bytes().ends_with(SUFFIX.as_bytes()) {
+            continue;
+        }
+        let Some((file, noted)) = note_in(dir, &name) else { continue };
+        let is_there = |noted: &Noted| {
+            let image = rustix::fs::open(&noted.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+            image.ok().and_then(|image| image_id(image).ok()).is_some_and(|id| name == *name_of(id))
+        };
+        let counts = noted.is_some_and(|noted| noted.boot == boot && is_there(&noted));
+        if !counts && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = unlinkat(dir, &name, AtFlags::empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_note_says_what_was_written() {
+        let path = PathBuf::from(OsString::from_vec(b"/a b/c,\xff".to_vec()));
+        let noted = Noted { boot: [0xa5; 16], arena: [1, u64::MAX], pid_namespace: 7, path };
+        assert_eq!(Noted::from_bytes(&noted.to_bytes()), Some(noted));
+        for rubbish in [&b""[..], b"heddle 1 ", b"heddle 1 zz 1 2 3 /", b"heddle 2 0 1 2 3 /"] {
+            assert_eq!(Noted::from_bytes(rubbish), None);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_could_have_made_is_refused_by_name() {
+        let here = tempfile::tempdir().unwrap();
+        let refused = |dir: &Path, word: &str| {
+            let error = open_directory(dir, true).unwrap_err();
+            assert!(matches!(error, NoteError::NotSafe { .. }), "{error}");
+            let said = error.to_string();
+            assert!(said.contains(dir.to_str().unwrap()) && said.contains(word), "{said}");
+        };
+        let own = here.path().join("own");
+        open_directory(&own, true).unwrap();
+        assert_eq!(own.metadata().unwrap().mode() & 0o7777, 0o700);
+        symlink(&own, here.path().join("link")).unwrap();
+        refused(&here.path().join("link"), "not followed");
+        symlink(here.path().join("nowhere"), here.path().join("dangling")).unwrap();
+        refused(&here.path().join("dangling"), "not followed");
+        std::fs::set_permissions(&own, PermissionsExt::from_mode(0o770)).unwrap();
+        refused(&own, "others may write");
+        if rustix::process::geteuid().is_root() {
+            std::fs::set_permissions(&own, PermissionsExt::from_mode(0o700)).unwrap();
+            std::os::unix::fs::chown(&own, Some(4242), None).unwrap();
+            refused(&own, "user 4242");
+        }
+    }
+}
