@@ -1,5 +1,5 @@
 //! The figures to reach, measured and judged: `heddle` beside the kernel's file systems in the same run, and the
-//! papers' variants beside each other. Not in the test command: it wants an idle machine, root and 15 minutes.
+//! papers' variants beside each other. Not in the test command: it wants an idle machine, root and half an hour.
 //!
 //! `table.rs` says what is measured and what must come out, `judge.rs` how samples become verdicts.
 
@@ -69,12 +69,13 @@ fn measure(root: &Path, campaign: &Campaign, workloads: &[&str], file: &PathBuf)
     let cores: Vec<String> = campaign.cores.iter().map(u32::to_string).collect();
     // The floors, and docs/results.md, are about threads in the engines: the papers' variants have nothing else.
     command.args(["--workers-as", "threads"]);
+    command.args(["--durability", campaign.durability.name()]);
     command.args(["--cores", &cores.join(","), "--secs", SECS, "--repeat", &REPEATS.to_string()]);
     command.args(campaign.direct.then_some("--direct"));
     command.arg("--json").arg(file);
     let ran = process::run(&mut command, Duration::from_secs(3600));
     match std::fs::read_to_string(file) {
-        Ok(text) => judge::read_report(&text),
+        Ok(text) => judge::read_report(&text, campaign.durability),
         Err(error) => Err(ran.err().unwrap_or_else(|| error.into())).context("heddle fxmark wrote no report"),
     }
 }

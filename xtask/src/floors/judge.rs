@@ -8,11 +8,12 @@ use std::fmt;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::table::Floor;
+use super::table::{Durability, Floor};
 
 /// One cell in one repeat.
 #[derive(Clone, Debug)]
 pub struct Sample {
+    pub durability: Durability,
     pub workload: String,
     pub target: String,
     pub cores: u32,
@@ -49,24 +50,28 @@ impl fmt::Display for Verdict {
 /// Reads what `heddle fxmark --json` wrote.
 ///
 /// # Errors
-/// Another version of the report, or a run without its keys.
-pub fn read_report(text: &str) -> Result<Vec<Sample>> {
+/// Another version of the report, one of another durability, or a run without its keys.
+pub fn read_report(text: &str, durability: Durability) -> Result<Vec<Sample>> {
     let report: Value = serde_json::from_str(text).context("the report is no JSON")?;
     if report["output_version"] != 1 {
         bail!("the report's output_version is {}, not 1", report["output_version"]);
     }
+    if report["options"]["durability"] != durability.name() {
+        bail!("the report is of durability {}, not {}", report["options"]["durability"], durability.name());
+    }
     let runs = report["runs"].as_array().context("the report has no runs")?;
     runs.iter()
-        .map(|run| read_run(run).with_context(|| format!("in this run of the report: {run}")))
+        .map(|run| read_run(run, durability).with_context(|| format!("in this run of the report: {run}")))
         .collect()
 }
 
-fn read_run(run: &Value) -> Result<Sample> {
+fn read_run(run: &Value, durability: Durability) -> Result<Sample> {
     let ops_per_sec = match run["error"].as_str() {
         Some(error) => Err(error.to_string()),
         None => Ok(run["ops_per_sec"].as_f64().context("no ops_per_sec")?),
     };
     Ok(Sample {
+        durability,
         workload: run["workload"].as_str().context("no workload")?.into(),
         target: run["target"].as_str().context("no target")?.into(),
         cores: run["cores"].as_u64().context("no cores")?.try_into()?,
@@ -86,7 +91,11 @@ pub fn judge(floor: &'static Floor, samples: &[Sample], repeats_min: usize) -> J
 }
 
 fn compare(floor: &Floor, samples: &[Sample], repeats_min: usize) -> Result<(f64, (f64, f64)), String> {
-    let cell = |target, cores| cell(samples, floor.workload, target, cores, repeats_min);
+    let samples: Vec<&Sample> = samples
+        .iter()
+        .filter(|sample| (sample.workload.as_str(), sample.durability) == (floor.workload, floor.durability))
+        .collect();
+    let cell = |target, cores| cell(&samples, floor.workload, target, cores, repeats_min);
     let of = cell(floor.of.0, floor.of.1)?;
     let mut best = cell(floor.to.0[0], floor.to.1)?;
     for target in &floor.to.0[1..] {
@@ -105,7 +114,7 @@ fn compare(floor: &Floor, samples: &[Sample], repeats_min: usize) -> Result<(f64
 
 /// The repeats of a cell with their figures; whole, or not at all.
 fn cell(
-    samples: &[Sample],
+    samples: &[&Sample],
     workload: &str,
     target: &str,
     cores: u32,
@@ -114,7 +123,7 @@ fn cell(
     let name = format!("{workload} {target}@{cores}");
     let mut figures = Vec::new();
     for sample in samples {
-        if sample.workload == workload && sample.target == target && sample.cores == cores {
+        if sample.target == target && sample.cores == cores {
             let ops = sample.ops_per_sec.as_ref().map_err(|error| format!("{name} failed: {error}"))?;
             if !(ops.is_finite() && *ops > 0.0) {
                 return Err(format!("{name}: {ops} operations a second"));

@@ -3,15 +3,21 @@
 use serde_json::json;
 
 use super::judge::{Sample, Verdict, judge, read_report};
-use super::table::{Bound, CAMPAIGNS, FLOORS, Floor};
+use super::table::{Bound, CAMPAIGNS, Durability, FLOORS, Floor};
 use super::{table_json, table_text};
 
-static FLOOR: Floor =
-    Floor { workload: "DWOM", of: ("heddle", 2), to: (&["tmpfs", "ext4"], 2), bound: Bound::AtLeast(2.5) };
+static FLOOR: Floor = Floor {
+    durability: Durability::Process,
+    workload: "DWOM",
+    of: ("heddle", 2),
+    to: (&["tmpfs", "ext4"], 2),
+    bound: Bound::AtLeast(2.5),
+};
 
 /// One sample a repeat.
 fn cell(target: &str, cores: u32, figures: &[f64]) -> Vec<Sample> {
     let sample = |(repeat, ops): (usize, &f64)| Sample {
+        durability: Durability::Process,
         workload: "DWOM".into(),
         target: target.into(),
         cores,
@@ -33,6 +39,16 @@ fn medians_are_compared_with_the_best_peer_and_repeats_make_the_spread() {
     assert_eq!(judgement.spread, Some((1.0, 3.0)));
     assert_eq!(judgement.verdict, Verdict::Reached);
     assert_eq!(judge(&FLOOR, &cells([30.0, 24.9, 20.0]), 3).verdict, Verdict::Missed);
+}
+
+#[test]
+fn figures_of_another_durability_do_not_count() {
+    let mut samples = cells([30.0; 3]);
+    samples.iter_mut().for_each(|sample| sample.durability = Durability::Power);
+    assert_eq!(
+        judge(&FLOOR, &samples, 3).verdict.to_string(),
+        "NOT MEASURED: DWOM heddle@2: 0 repeats, not 3"
+    );
 }
 
 #[test]
@@ -65,7 +81,8 @@ fn every_floor_is_measured_and_within_one_campaign() {
     for floor in FLOORS {
         let measures = |target: &str, cores| {
             CAMPAIGNS.iter().position(|campaign| {
-                campaign.workloads.contains(&floor.workload)
+                campaign.durability == floor.durability
+                    && campaign.workloads.contains(&floor.workload)
                     && campaign.targets.contains(&target)
                     && campaign.cores.contains(&cores)
             })
@@ -82,13 +99,17 @@ fn a_report_is_read_with_its_failed_cells() {
         json!({"workload": "DWOM", "target": "heddle", "cores": 2, "repeat": 0, "secs": 2.0, "ops": 4,
                "ops_per_sec": 2.0, "p50_ns": 1, "p99_ns": 2, "error": error})
     };
-    let report =
-        json!({"output_version": 1, "machine": {}, "runs": [run(json!(null)), run(json!("no space"))]});
-    let samples = read_report(&report.to_string()).unwrap();
+    let (options, runs) = (json!({"durability": "process"}), [run(json!(null)), run(json!("no space"))]);
+    let report = json!({"output_version": 1, "machine": {}, "options": options, "runs": runs});
+    let samples = read_report(&report.to_string(), Durability::Process).unwrap();
     assert_eq!(samples[0].ops_per_sec, Ok(2.0));
     assert_eq!(samples[1].ops_per_sec, Err("no space".into()));
-    assert!(read_report(r#"{"output_version": 2, "runs": []}"#).is_err());
-    assert!(read_report(r#"{"output_version": 1, "runs": [{"workload": "DWOM"}]}"#).is_err());
+    assert!(read_report(&report.to_string(), Durability::Power).is_err(), "of another durability");
+    let wrong = [
+        json!({"output_version": 2, "options": options, "runs": []}),
+        json!({"output_version": 1, "options": options, "runs": [{"workload": "DWOM"}]}),
+    ];
+    assert!(wrong.iter().all(|report| read_report(&report.to_string(), Durability::Process).is_err()));
 }
 
 #[test]
