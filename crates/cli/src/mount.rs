@@ -75,9 +75,12 @@ Options for -o:
   force-nvm              F2FS: make a node log in the file or device, whatever it holds; without, only where zeros are
   discard, nodiscard     F2FS: tell the device at each checkpoint which segments hold nothing any more [on block devices];
                          an image's file gives their space back, and is slower to write there again
-  attach-group=G         members of group G may attach to the image too (heddle run); else only you and root
+  attach-group=G         members of group G may attach to the image too (heddle run); else only you and root. Who attaches has
+                         full control of the image, whatever the modes of its files: docs/security.md
   no_attach              let no other process attach
-  metrics=PORT|PATH      answer Prometheus at a port of this machine alone (9100, [::1]:9100) or a Unix socket (a path)
+  metrics=PORT|PATH      answer Prometheus at a Unix socket (a path; only you may ask) or at a port of this machine alone (9100,
+                         [::1]:9100; every user of this machine may ask)
+  metrics-group=G        members of group G may ask at the socket too
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
@@ -127,7 +130,10 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
     let volume = recover(args, options)?;
     let door = hand_out(&volume, options);
     let how = shown_as(args, options, door.as_ref());
-    let answers = options.metrics.as_ref().map(|place| metrics::start(volume.fs(), place)).transpose();
+    let fs = volume.fs();
+    let reading = move || fs.counters();
+    let answers =
+        options.metrics.as_ref().map(|at| metrics::start(reading, at, options.metrics_group)).transpose();
     let mounted = answers.and_then(|answers| {
         let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how)?;
         Ok((mounted, answers))

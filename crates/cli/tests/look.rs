@@ -6,7 +6,7 @@ use common::{Mounted, Place, command, heddle, own_namespace};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -110,6 +110,52 @@ fn prometheus_is_told_at_a_socket_and_at_a_port_of_this_machine() {
     assert!(ask("GET / HTTP/1.0\r\n\r\n").contains(" 200 "), "who says nothing holds nobody up");
     drop(mounted);
     assert!(!std::path::Path::new(&socket).exists(), "the socket goes with the mount");
+}
+
+#[test]
+fn askers_that_hang_hold_up_neither_others_nor_the_unmount() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let socket = place.text("metrics.sock");
+    let mounted = Mounted::new(&place, &["-o", &format!("log=/dev/null,metrics={socket}")]);
+    let hanging: Vec<UnixStream> = (0..130)
+        .map(|n| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            stream.write_all(&b"GET /metrics HTTP/1.1\r\nHost"[..n % 28]).unwrap();
+            stream
+        })
+        .collect();
+    let began = std::time::Instant::now();
+    let mut asker = UnixStream::connect(&socket).unwrap();
+    asker.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut said = String::new();
+    asker.read_to_string(&mut said).unwrap();
+    assert!(said.contains("heddle_free_bytes") && began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    drop(mounted);
+    drop(hanging);
+}
+
+#[test]
+fn a_socket_for_metrics_is_made_where_the_caller_is_and_only_that_is_removed() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mount = |socket: &str| {
+        let options = format!("log=/dev/null,metrics-group=54321,metrics={socket}");
+        let mut mount = command(&["mount", "-o", &options, &place.image(), &place.mnt()]);
+        let said = mount.current_dir(place.path("")).stderr(std::process::Stdio::null()).status().unwrap();
+        assert!(said.success());
+    };
+    let socket = place.path("x");
+    mount("./x");
+    let made = fs::symlink_metadata(&socket).unwrap();
+    assert_eq!((made.gid(), made.mode() & 0o7777), (54321, 0o660));
+    heddle(&["umount", &place.mnt()]).ok();
+    assert!(!socket.exists(), "it goes with the mount");
+    mount("./x");
+    fs::remove_file(&socket).unwrap();
+    fs::write(&socket, "another's").unwrap();
+    heddle(&["umount", &place.mnt()]).ok();
+    assert_eq!(fs::read_to_string(&socket).unwrap(), "another's");
 }
 
 #[test]

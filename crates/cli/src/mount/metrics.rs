@@ -1,21 +1,29 @@
 //! `-o metrics=`: what a mount has done, for Prometheus to ask: a Unix socket, or a port that only this machine can reach.
 //!
-//! One thread, one question at a time, each with a time limit: whoever asks slowly holds up other askers, never the file system.
+//! State       one thread, and those who ask: each has a few seconds in all. Whoever asks slowly holds up nobody: where all places are
+//!             taken, a newcomer takes that of the oldest.
+//! Invariants  M1  a socket's name is removed only while it is the one that was made here.
 
 use crate::look::prometheus;
 use anyhow::{Context, Result, bail};
-use heddle_nvmfs::NvmFs;
+use heddle_nvmfs::counters::Counters;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, chownat, fstat, open};
+use rustix::net::{SocketFlags, accept_with};
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// How long who asks may take for each word.
-const WORD_MAX: Duration = Duration::from_secs(2);
+/// How long who asks may take, from the first word to the last of the answer.
+const ASKER_MAX: Duration = Duration::from_secs(5);
+/// Those who ask at once.
+const ASKERS_MAX: usize = 64;
 /// Longest question.
 const QUESTION_BYTES_MAX: usize = 8 << 10;
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -33,7 +41,9 @@ impl Place {
     /// A path (with a slash in it), a port, or a loopback address and a port.
     pub fn parse(text: &str) -> Result<Place, String> {
         if text.contains('/') {
-            return Ok(Place::Path(text.into()));
+            // A mount in the background changes its directory.
+            let path = std::path::absolute(text).map_err(|error| format!("no such place: {error}"))?;
+            return Ok(Place::Path(path));
         }
         let wrong =
             || "a port of this machine (9100, 127.0.0.1:9100, [::1]:9100) or the path of a socket is wanted";
@@ -51,45 +61,56 @@ impl Place {
 
 /// While it lives, questions are answered; its socket goes with it.
 pub struct Metrics {
-    socket: Option<PathBuf>,
-    /// The thread that answers has no share in the file system's life.
-    _fs: Arc<NvmFs>,
+    /// The socket's name, and which file that is.
+    socket: Option<(PathBuf, (u64, u64))>,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        // M1.
+        if let Some((path, made)) = &self.socket
+            && fs::symlink_metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == *made)
+        {
             // Taken away already, perhaps; nothing hangs on it.
-            let _ = fs::remove_file(socket);
+            let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Starts to answer.
-pub fn start(fs: NvmFs, place: &Place) -> Result<Metrics> {
-    let fs = Arc::new(fs);
-    let known = Arc::downgrade(&fs);
-    let thread = std::thread::Builder::new().name("heddle-metrics".into());
-    let (thread, socket) = match place {
+/// Starts to answer. `group`: its members may ask at a socket too.
+pub fn start(
+    reading: impl Fn() -> Counters + Send + 'static,
+    place: &Place,
+    group: Option<u32>,
+) -> Result<Metrics> {
+    let (listener, socket) = match place {
         Place::Path(path) => {
-            let listener = bind(path)?;
-            let serve = move || listener.incoming().flatten().for_each(|asker| answer_path(&known, asker));
-            (thread.spawn(serve), Some(path.clone()))
+            let (listener, made) = bind(path, group)?;
+            (OwnedFd::from(listener), Some((path.clone(), made)))
         }
         Place::Port(at) => {
             let listener =
                 TcpListener::bind(at).with_context(|| format!("cannot answer at {at} (-o metrics=)"))?;
-            let serve = move || listener.incoming().flatten().for_each(|asker| answer_port(&known, asker));
-            (thread.spawn(serve), None)
+            (OwnedFd::from(listener), None)
         }
     };
-    let metrics = Metrics { socket, _fs: fs };
-    thread.context("cannot start a thread")?;
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+    let mut metrics = Metrics { socket, stop: Arc::clone(&stop), thread: None };
+    rustix::io::ioctl_fionbio(&listener, true)?;
+    let desk = Desk { listener, stop, reading: Box::new(reading), askers: Vec::new() };
+    let thread = std::thread::Builder::new().name("heddle-metrics".into());
+    metrics.thread = Some(thread.spawn(move || desk.serve()).context("cannot start a thread")?);
     Ok(metrics)
 }
 
 /// A socket that nobody answers any more is replaced, anything else stays.
-fn bind(path: &Path) -> Result<UnixListener> {
+fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, (u64, u64))> {
     let shown = path.display();
     let is_socket = fs::symlink_metadata(path).map(|meta| meta.file_type().is_socket());
     match is_socket {
@@ -102,55 +123,122 @@ fn bind(path: &Path) -> Result<UnixListener> {
     }
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot answer at {shown} (-o metrics=)"))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .with_context(|| format!("cannot restrict {shown} to its owner"))?;
-    Ok(listener)
+    let made = restrict(path, group).with_context(|| format!("cannot restrict {shown} to its owner"))?;
+    Ok((listener, made))
 }
 
-fn answer_path(fs: &Weak<NvmFs>, mut asker: UnixStream) {
-    let limited =
-        asker.set_read_timeout(Some(WORD_MAX)).and_then(|()| asker.set_write_timeout(Some(WORD_MAX)));
-    if limited.is_ok() {
-        answer(fs, &mut asker);
+/// Lets the owner alone ask, or the group too; which file it is. By descriptor: the name may lead elsewhere by now.
+fn restrict(path: &Path, group: Option<u32>) -> Result<(u64, u64)> {
+    let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = fstat(&socket)?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFSOCK || stat.st_uid != rustix::process::geteuid().as_raw() {
+        bail!("another took its name");
+    }
+    let by_number = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    if let Some(group) = group {
+        chownat(CWD, &*by_number, None, Some(Gid::from_raw(group)), AtFlags::empty())?;
+    }
+    fs::set_permissions(by_number, fs::Permissions::from_mode(if group.is_some() { 0o660 } else { 0o600 }))?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Somebody who asks.
+struct Asker {
+    socket: OwnedFd,
+    question: Vec<u8>,
+    /// What is left of the answer.
+    answer: Option<Vec<u8>>,
+    until: Instant,
+}
+
+/// Where it is asked.
+struct Desk {
+    listener: OwnedFd,
+    stop: Arc<OwnedFd>,
+    reading: Box<dyn Fn() -> Counters + Send>,
+    askers: Vec<Asker>,
+}
+
+impl Desk {
+    fn serve(mut self) {
+        while let Some((called, ready)) = self.wait() {
+            for at in ready.into_iter().rev() {
+                if !self.goes_on(at) {
+                    self.askers.remove(at);
+                }
+            }
+            let now = Instant::now();
+            self.askers.retain(|asker| asker.until > now);
+            // As many as there are places, and then those who have come are heard.
+            for _ in 0..if called { ASKERS_MAX } else { 0 } {
+                let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+                else {
+                    break;
+                };
+                if self.askers.len() == ASKERS_MAX {
+                    self.askers.remove(0);
+                }
+                let until = Instant::now() + ASKER_MAX;
+                self.askers.push(Asker { socket, question: Vec::new(), answer: None, until });
+            }
+        }
+    }
+
+    /// Waits: is somebody there, and who can go on; `None`: it is to end.
+    fn wait(&self) -> Option<(bool, Vec<usize>)> {
+        let mut fds =
+            vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        fds.extend(self.askers.iter().map(|asker| {
+            let what = if asker.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::new(&asker.socket, what)
+        }));
+        let until = self.askers.first().map(|oldest| oldest.until.saturating_duration_since(Instant::now()));
+        let timeout = until.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Some((false, Vec::new()));
+        }
+        let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let askers = (0..self.askers.len()).filter(|at| ready(at + 2)).collect();
+        (!ready(0)).then(|| (ready(1), askers))
+    }
+
+    /// Reads of the question, or writes of the answer, what there is; false: it is done with.
+    fn goes_on(&mut self, at: usize) -> bool {
+        let asker = &mut self.askers[at];
+        let Some(answer) = &mut asker.answer else {
+            let mut some = [0; 1024];
+            match rustix::io::read(&asker.socket, &mut some) {
+                Ok(n) if n > 0 => asker.question.extend_from_slice(&some[..n]),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                _ => return false,
+            }
+            if is_whole(&asker.question) {
+                asker.answer = Some(answer(&asker.question, &self.reading));
+            }
+            return asker.question.len() < QUESTION_BYTES_MAX;
+        };
+        match rustix::net::send(&asker.socket, answer, rustix::net::SendFlags::NOSIGNAL) {
+            Ok(n) => drop(answer.drain(..n)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+        !answer.is_empty()
     }
 }
 
-fn answer_port(fs: &Weak<NvmFs>, mut asker: TcpStream) {
-    let limited =
-        asker.set_read_timeout(Some(WORD_MAX)).and_then(|()| asker.set_write_timeout(Some(WORD_MAX)));
-    if limited.is_ok() {
-        answer(fs, &mut asker);
-    }
-}
-
-fn answer(fs: &Weak<NvmFs>, asker: &mut (impl Read + Write)) {
-    let Some(question) = question(asker) else { return };
-    let (status, body) = match path_of(&question) {
-        Some("/metrics" | "/") => match fs.upgrade() {
-            Some(fs) => ("200 OK", prometheus::page(&fs.counters())),
-            None => ("503 Service Unavailable", "it is being unmounted\n".to_owned()),
-        },
+fn answer(question: &[u8], reading: &dyn Fn() -> Counters) -> Vec<u8> {
+    let (status, body) = match path_of(question) {
+        Some("/metrics" | "/") => ("200 OK", prometheus::page(&reading())),
         Some(_) => ("404 Not Found", "there is /metrics\n".to_owned()),
         None => ("400 Bad Request", "GET /metrics is understood\n".to_owned()),
     };
-    let head = format!("HTTP/1.0 {status}\r\nContent-Type: {TYPE}\r\nContent-Length: {}\r\n\r\n", body.len());
-    // Who has gone meanwhile misses nothing.
-    let _ = asker.write_all(head.as_bytes()).and_then(|()| asker.write_all(body.as_bytes()));
+    let len = body.len();
+    format!("HTTP/1.0 {status}\r\nContent-Type: {TYPE}\r\nContent-Length: {len}\r\n\r\n{body}").into_bytes()
 }
 
-/// Reads up to the empty line that ends a question.
-fn question(asker: &mut impl Read) -> Option<Vec<u8>> {
-    let mut question = Vec::new();
-    let mut some = [0; 1024];
-    while question.len() < QUESTION_BYTES_MAX {
-        let n = asker.read(&mut some).ok().filter(|n| *n > 0)?;
-        question.extend_from_slice(&some[..n]);
-        if question.windows(4).any(|end| end == b"\r\n\r\n") || question.windows(2).any(|end| end == b"\n\n")
-        {
-            return Some(question);
-        }
-    }
-    None
+/// An empty line ends a question.
+fn is_whole(question: &[u8]) -> bool {
+    question.windows(4).any(|end| end == b"\r\n\r\n") || question.windows(2).any(|end| end == b"\n\n")
 }
 
 /// `GET PATH[?…] HTTP/…`
@@ -168,6 +256,8 @@ mod tests {
     #[test]
     fn a_place_is_a_path_or_a_port_that_only_this_machine_can_reach() {
         assert_eq!(Place::parse("/run/h.sock"), Ok(Place::Path("/run/h.sock".into())));
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(Place::parse("./x"), Ok(Place::Path(here.join("x"))));
         assert_eq!(Place::parse("9100"), Ok(Place::Port("127.0.0.1:9100".parse().unwrap())));
         assert_eq!(Place::parse("[::1]:9100"), Ok(Place::Port("[::1]:9100".parse().unwrap())));
         for wrong in ["0.0.0.0:9100", "10.0.0.1:80", "metrics", "", "99999"] {

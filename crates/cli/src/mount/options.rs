@@ -41,7 +41,8 @@ const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, n
                        suid, nosuid, dev, nodev, log=FILE, variant=V, durability=process|power, \
                        lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
                        nvm=FILE, nvm-size=SIZE, discard-nvm, force-nvm, \
-                       no_attach, attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, and what fstab(5) has for everyone";
+                       no_attach, attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, \
+                       metrics-group=GROUP, and what fstab(5) has for everyone";
 
 /// All options of a mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub struct Options {
     pub patience: Option<Duration>,
     /// Where Prometheus is answered.
     pub metrics: Option<Place>,
+    /// Members of this group may ask too.
+    pub metrics_group: Option<u32>,
 }
 
 impl Options {
@@ -106,6 +109,7 @@ impl Options {
             attach_group: None,
             patience: None,
             metrics: None,
+            metrics_group: None,
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             match options.take(option) {
@@ -150,6 +154,7 @@ impl Options {
                     seconds.parse::<u32>().map_err(|_| "a number of seconds is wanted".to_owned())?;
                 self.patience = Some(Duration::from_secs(seconds.into()));
             }
+            ("metrics-group", Some(group)) => self.metrics_group = Some(id_of(group, "/etc/group")?),
             ("metrics", Some(place)) => self.metrics = Some(Place::parse(place)?),
             ("segment", Some(size)) => self.segment_bytes = size.parse::<Size>()?.0,
             _ => {

@@ -136,10 +136,15 @@ pub fn start(house: &House, role: &str) -> Role {
 }
 
 pub fn start_at(socket: &Path, role: &str) -> Role {
+    start_with(socket, role, &[])
+}
+
+pub fn start_with(socket: &Path, role: &str, environment: &[(&str, &Path)]) -> Role {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "the_child_that_plays_a_role", "--ignored", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(SOCKET, socket)
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()

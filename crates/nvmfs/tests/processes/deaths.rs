@@ -5,12 +5,13 @@
 //! to say.
 //! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. `cargo xtask kill-loop` sets them.
 
-use super::children::{House, image, start_at};
+use super::children::{House, image, start_at, start_with};
 use super::killing::{Crew, random_numbers};
 use crate::common::{Short, env, sound};
 use crate::kill;
 use crate::kill::history::History;
 use heddle_nvmfs::adopt::AdoptError;
+use heddle_nvmfs::client;
 use heddle_nvmfs::server::ServerOptions;
 use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::{FileSystem, Ino};
@@ -104,6 +105,32 @@ fn a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience() 
     assert!(killed > 0, "nobody who was in others' way was killed");
     assert!(longest < patience + PAUSE_MAX, "a call took {longest:?}");
     all_comes_back(&mut house, &history, false, free_before, killed);
+}
+
+#[test]
+fn an_arena_that_no_daemon_of_this_user_has_noted_is_not_taken_over() {
+    let mut house = House::unmounted(16 << 20);
+    let notes = house.place().join("notes");
+    // It notes its arena where the next one does not look: to that it could be anybody's.
+    let mut daemon = start_with(house.socket(), "serves", &[("HEDDLE_RUNTIME_DIR", &notes)]);
+    daemon.is_ready(house.place());
+    let note = std::fs::read_dir(&notes).unwrap().next().unwrap().unwrap().path();
+    let client = client::attach(house.socket()).unwrap();
+    drop(daemon);
+    let refused = house.adopt().unwrap_err();
+    assert!(matches!(refused, AdoptError::NotNoted { .. }), "{refused}");
+    assert!(refused.to_string().contains("left a note"), "{refused}");
+    // With another arena in the note it is that which is looked for.
+    let text = std::fs::read_to_string(&note).unwrap();
+    let mut words: Vec<&str> = text.split(' ').collect();
+    words[4] = "4242";
+    std::fs::write(&note, words.join(" ")).unwrap();
+    let mut taker = start_with(house.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
+    assert!(!taker.ends(Duration::from_secs(30)).success(), "it took another's");
+    std::fs::write(&note, text).unwrap();
+    let mut taker = start_with(house.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
+    taker.is_ready(house.place());
+    client.sync().unwrap();
 }
 
 #[test]
