@@ -177,6 +177,11 @@ impl Arena {
         self.mapping.fd()
     }
 
+    /// Was it made by [`Arena::private`]?
+    pub fn is_private(&self) -> bool {
+        self.mapping.is_private()
+    }
+
     /// Has this process map what others have touched of a shared arena: its own first touch of each page then costs nothing.
     pub fn map_present(&self) {
         self.mapping.map_present();

@@ -1,28 +1,27 @@
-//! Lanes: slots leased to threads, of which the kernel says when their owner died.
+//! Lanes: slots leased to threads of processes, and who of the holders lives.
 //!
-//! State       A table of slots, each a robust process-shared mutex on a line of its own. Who holds the mutex has the lane. What
-//!             a lane is for (its operation, its blocks) lies in the user's own record of the same number.
-//! Invariants  L1  A lane has at most one living holder.
-//!             L2  If the holder's thread ends in any way (exit, exec, kill, its process's death) while it holds the lane, then
-//!                 the kernel marks the mutex, and the next lease of that lane says `died`.
+//! State       A table of slots, each a line with one word: who holds the lane. What a lane is for (its operation, its blocks) lies in
+//!             the user's own record of the same number. [`seats`](crate::seats) says which processes live.
+//!             word  0: free; else thread:22 | seat:11 | generation:31. Thread 0: the process keeps the lane, and none of its threads
+//!             has it (parked).
+//! Invariants  L1  A lane has at most one holder: the word changes by compare-and-exchange alone.
+//!             L2  A lane is taken from a holder only if the kernel says that its address space has ended, or, within one process, that
+//!                 its thread has. The lease then says `died`.
 //!             L3  Whoever gets `died` must bring the lane's record in order before it uses or releases the lane. If it dies too,
-//!                 the next one gets `died` again.
-//!             L4  A forked child holds none of its parent's lanes: its thread is another one.
-//!             L5  The kernel looks for a dead thread's mutexes by its number. A thread that is not its process's first and executes
-//!                 another program has its process's number by then, and its lanes stay unmarked: who knows that it is gone marks
-//!                 them in the kernel's place (`mark_dead`).
-//! Why so      A closed socket comes falsely and too late, a pidfd misses threads and exec; the robust list is walked by the
-//!             kernel itself whenever a thread ends.
+//!                 the next one gets `died` again: the settler is the holder.
+//!             L4  A forked child sits on a seat of its own, or has no lane.
+//!             L5  Every word may hold anything, because other users may write it: it leads nowhere without a check.
 //! Search      A thread starts where it found its last lane, at first at a place of its own, so leases seldom meet.
 
-use std::cell::{Cell, UnsafeCell};
-use std::mem::MaybeUninit;
+use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::arena::{Arena, Full};
 use crate::ptr::Ptr;
-use crate::shared::Shared;
+use crate::seats::{self, SEATS, Seat, Tag};
+use crate::shared::{Shared, Zeroed};
+use crate::sync::atomic::{AtomicU32 as SharedU32, AtomicU64};
 
 /// Number of a lane, from 1. 0 is nobody.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,14 +42,31 @@ impl LaneId {
     }
 }
 
+/// Who holds a lane: a process and one of its threads, as the lane's word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder(u64);
+
+impl Holder {
+    /// The process.
+    pub fn process(self) -> Tag {
+        Tag::of(self.0)
+    }
+
+    /// The thread, as its own process numbers it; 0: the lane is parked.
+    pub fn thread(self) -> u32 {
+        (self.0 & seats::THREAD_MASK) as u32
+    }
+}
+
 /// A lane that the calling thread now holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "a lane that is not released is dead when its thread ends"]
+#[must_use = "a lane that is not released stays leased while the process lives"]
 pub struct Lease {
     /// Which.
     pub lane: LaneId,
     /// Its last holder died with it: settle what it left before anything else (L3).
     pub died: bool,
+    holder: Holder,
 }
 
 /// Every lane is held by a living thread.
@@ -61,41 +77,40 @@ pub struct NoLane {
     pub lanes: u16,
 }
 
-/// The calling thread does not hold the lane that it wants to release.
+/// The lane is not, or no longer, held under this lease.
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
-#[error("lane {} is not held by this thread: release it from the thread that leased it", lane.0)]
+#[error("lane {} is not held under this lease: release a lane once", lane.0)]
 pub struct NotOwner {
     /// Which.
     pub lane: LaneId,
 }
 
-/// The lanes of an engine.
+/// The lanes of an engine. An arena has at most one table: its processes sit on locks of the arena's file.
 #[repr(C)]
 pub struct LaneTable {
     slots: Ptr<Slot>,
+    seats: Ptr<SharedU32>,
     len: u32,
-    /// Which word of a mutex has the number of its holder; [`NO_WORD`]: none that could be found.
-    word: u32,
 }
-
-/// The C library keeps the holder's number where this one does not find it.
-const NO_WORD: u32 = u32::MAX;
 
 // SAFETY: plain numbers, written before the table is published.
 unsafe impl Shared for LaneTable {}
 
 #[repr(C, align(64))]
 struct Slot {
-    mutex: UnsafeCell<libc::pthread_mutex_t>,
+    owner: AtomicU64,
+    /// The holder that somebody waits for in vain (see [`LaneTable::ask`]).
+    asked: AtomicU64,
 }
 
-// SAFETY: the mutex is process-shared: made to be used in place by any thread of any process that maps it. Its list pointers
-// are the business of the holder's own C library and kernel; whoever takes it next overwrites them.
-unsafe impl Sync for Slot {}
-// SAFETY: as above.
-unsafe impl Send for Slot {}
-// SAFETY: as above; no Drop; its bytes are only ever given to the C library, which initialised them.
+// SAFETY: atomics only.
 unsafe impl Shared for Slot {}
+// SAFETY: all zeros is a free lane.
+unsafe impl Zeroed for Slot {
+    fn zeroed() -> Slot {
+        Slot { owner: AtomicU64::new(0), asked: AtomicU64::new(0) }
+    }
+}
 
 thread_local! {
     /// Where this thread looks first.
@@ -124,14 +139,9 @@ impl LaneTable {
     /// If `n` is 0 or larger than that.
     pub fn create(arena: &Arena, n: u16) -> Result<Ptr<LaneTable>, Full> {
         assert!((1..1 << 14).contains(&n), "1 to 16383 lanes");
-        let slots = arena.alloc_slice(n as usize, |_| Slot { mutex: UnsafeCell::new(blank()) })?;
-        for slot in arena.slice(slots, n as usize) {
-            // SAFETY: in its final place, and nobody else knows it yet.
-            unsafe { init_robust(slot.mutex.get()) };
-        }
-        // SAFETY: initialised above, and nobody else knows it yet.
-        let word = unsafe { word_of_holder(arena.slice(slots, n as usize)[0].mutex.get()) };
-        arena.alloc(LaneTable { slots, len: n as u32, word })
+        let slots = arena.alloc_zeroed::<Slot>(n as usize)?;
+        let seats = arena.alloc_zeroed::<SharedU32>(SEATS as usize)?;
+        arena.alloc(LaneTable { slots, seats, len: n as u32 })
     }
 
     /// Number of lanes.
@@ -144,117 +154,142 @@ impl LaneTable {
         self.len == 0
     }
 
-    /// Gives the calling thread a lane that nobody living holds.
-    pub fn lease(&self, arena: &Arena) -> Result<Lease, NoLane> {
+    /// Gives the calling process a seat: to be done once in each process, also a forked one.
+    ///
+    /// # Errors
+    /// The system's: no descriptor of the arena is left, no `/proc`, or all seats are taken.
+    pub fn sit(&self, arena: &Arena) -> std::io::Result<Seat> {
+        Seat::take(arena, arena.slice(self.seats, SEATS as usize))
+    }
+
+    /// Has this process's address space ended? False also where that cannot be found out.
+    pub fn is_gone(&self, arena: &Arena, process: Tag) -> bool {
+        seats::is_gone(arena, arena.slice(self.seats, SEATS as usize), process)
+    }
+
+    /// Gives the calling thread, whose process sits on `seat`, a lane that nobody living holds.
+    pub fn lease(&self, arena: &Arena, seat: &Seat) -> Result<Lease, NoLane> {
         let start = START.get();
-        for step in 0..self.len {
-            let index = start.wrapping_add(step) % self.len;
-            if let Some(lease) = self.lease_lane(arena, LaneId(index as u16 + 1)) {
-                START.set(index);
-                return Ok(lease);
-            }
-        }
-        Err(NoLane { lanes: self.len() })
+        let mut lanes = (0..self.len).map(|step| start.wrapping_add(step) % self.len);
+        let found = lanes
+            .by_ref()
+            .find_map(|index| self.replace(arena, LaneId(index as u16 + 1), 0, seat))
+            .or_else(|| (1..=self.len()).find_map(|lane| self.lease_lane(arena, LaneId(lane), seat)));
+        let lease = found.ok_or(NoLane { lanes: self.len() })?;
+        START.set(lease.lane.index() as u32);
+        Ok(lease)
     }
 
-    /// Gives the calling thread this very lane, unless a living thread (itself included) holds it. To find and settle the dead.
+    /// Gives the calling thread this very lane, unless somebody living (itself included) holds it. To find and settle the dead.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn lease_lane(&self, arena: &Arena, lane: LaneId) -> Option<Lease> {
-        let mutex = self.mutex(arena, lane);
-        // SAFETY: initialised by `create`, in place in the arena.
-        match unsafe { libc::pthread_mutex_trylock(mutex) } {
-            0 => Some(Lease { lane, died: false }),
-            libc::EOWNERDEAD => {
-                // SAFETY: we hold it. Consistent for the C library; L3 makes it so for the engine. Should we die before we have
-                // settled, the kernel marks it again.
-                let _ = unsafe { libc::pthread_mutex_consistent(mutex) };
-                Some(Lease { lane, died: true })
-            }
-            _ => None,
+    pub fn lease_lane(&self, arena: &Arena, lane: LaneId, seat: &Seat) -> Option<Lease> {
+        let word = self.slot(arena, lane).owner.load(SeqCst);
+        if word != 0 && !self.is_dead(arena, Holder(word), seat) {
+            return None;
         }
+        self.replace(arena, lane, word, seat)
     }
 
-    /// Marks the lane of a thread that is gone without the kernel having marked it (L5): the next lease of it says `died`. False:
-    /// somebody else holds it, or it is marked already, or the C library hides who holds a mutex.
-    ///
-    /// The caller must know that no thread of this number runs that could have leased it.
+    /// Takes a lane from a holder that the caller knows to be dead (L2), or that has parked it.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn mark_dead(&self, arena: &Arena, lane: LaneId, thread: u32) -> bool {
-        if self.word == NO_WORD || thread & TID_MASK == 0 {
-            return false;
-        }
-        let words = self.mutex(arena, lane).cast::<AtomicU32>();
-        // SAFETY: `word` is one of the mutex's, which lives as long as the table; the C library, too, changes it atomically alone.
-        let word = unsafe { &*words.add(self.word as usize) };
-        let held = word.load(SeqCst);
-        held & TID_MASK == thread
-            && held & OWNER_DIED == 0
-            && word.compare_exchange(held, held & WAITERS | OWNER_DIED, SeqCst, SeqCst).is_ok()
+    pub fn lease_from(&self, arena: &Arena, lane: LaneId, holder: Holder, seat: &Seat) -> Option<Lease> {
+        self.replace(arena, lane, holder.0, seat)
     }
 
-    /// Gives the lane back. Only the thread that leased it can.
+    fn replace(&self, arena: &Arena, lane: LaneId, from: u64, seat: &Seat) -> Option<Lease> {
+        let owner = &self.slot(arena, lane).owner;
+        // ORDERING: Relaxed, a guess that the exchange checks: a search must not write lines that others hold.
+        if owner.load(Relaxed) != from {
+            return None;
+        }
+        let holder = Holder(seat.tag().word() | u64::from(seats::this_thread()));
+        owner.compare_exchange(from, holder.0, SeqCst, SeqCst).ok()?;
+        Some(Lease { lane, died: from != 0 && from != seat.tag().word(), holder })
+    }
+
+    /// Who holds a lane.
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn release(&self, arena: &Arena, lane: LaneId) -> Result<(), NotOwner> {
-        // SAFETY: initialised by `create`; robust mutexes check their owner.
-        match unsafe { libc::pthread_mutex_unlock(self.mutex(arena, lane)) } {
-            0 => Ok(()),
-            _ => Err(NotOwner { lane }),
+    pub fn holder(&self, arena: &Arena, lane: LaneId) -> Option<Holder> {
+        Some(Holder(self.slot(arena, lane).owner.load(SeqCst))).filter(|holder| holder.0 != 0)
+    }
+
+    /// Is the holder dead, as far as a process that sits on `seat` can know (L2)?
+    pub fn is_dead(&self, arena: &Arena, holder: Holder, seat: &Seat) -> bool {
+        if holder.process() == seat.tag() {
+            return holder.thread() != 0 && seat.has_lost(holder.thread());
+        }
+        self.is_gone(arena, holder.process())
+    }
+
+    /// Gives the lane back.
+    ///
+    /// # Errors
+    /// [`NotOwner`] if it is not held under this lease.
+    ///
+    /// # Panics
+    /// If there is no such lane.
+    pub fn release(&self, arena: &Arena, lease: Lease) -> Result<(), NotOwner> {
+        self.give(arena, lease, 0)
+    }
+
+    /// Leaves the lane to a process, whose threads may [`unpark`](Self::unpark) it, and nobody else while that process lives.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    ///
+    /// # Panics
+    /// As there.
+    pub fn park(&self, arena: &Arena, lease: Lease, process: Tag) -> Result<(), NotOwner> {
+        self.give(arena, lease, process.word())
+    }
+
+    fn give(&self, arena: &Arena, lease: Lease, to: u64) -> Result<(), NotOwner> {
+        let given = self.slot(arena, lease.lane).owner.compare_exchange(lease.holder.0, to, SeqCst, SeqCst);
+        given.map(drop).map_err(|_| NotOwner { lane: lease.lane })
+    }
+
+    /// Leases the lane if the process of this seat has parked it.
+    ///
+    /// # Panics
+    /// If there is no such lane.
+    pub fn unpark(&self, arena: &Arena, lane: LaneId, seat: &Seat) -> Option<Lease> {
+        self.replace(arena, lane, seat.tag().word(), seat)
+    }
+
+    /// Asks whoever looks after the dead and the stopped to look at this holder, for whom somebody waits in vain.
+    ///
+    /// # Panics
+    /// If there is no such lane.
+    pub fn ask(&self, arena: &Arena, lane: LaneId, holder: Holder) {
+        let asked = &self.slot(arena, lane).asked;
+        // ORDERING: Relaxed, a hint; stored only if it changes.
+        if asked.load(Relaxed) != holder.0 {
+            asked.store(holder.0, Relaxed); // ORDERING: Relaxed, as above.
         }
     }
 
-    fn mutex(&self, arena: &Arena, lane: LaneId) -> *mut libc::pthread_mutex_t {
-        arena.slice(self.slots, self.len as usize)[lane.index()].mutex.get()
+    /// Was it asked about this lane's present holder since the last look?
+    ///
+    /// # Panics
+    /// If there is no such lane.
+    pub fn asked(&self, arena: &Arena, lane: LaneId) -> Option<Holder> {
+        let slot = self.slot(arena, lane);
+        // ORDERING: Relaxed, a hint.
+        let asked = slot.asked.load(Relaxed);
+        if asked == 0 {
+            return None;
+        }
+        slot.asked.store(0, Relaxed); // ORDERING: Relaxed, as above.
+        Some(Holder(asked)).filter(|holder| Some(*holder) == self.holder(arena, lane))
     }
-}
 
-/// The parts of a robust mutex's word, as the kernel has them (`FUTEX_TID_MASK` and its kin).
-const TID_MASK: u32 = 0x3fff_ffff;
-const OWNER_DIED: u32 = 0x4000_0000;
-const WAITERS: u32 = 0x8000_0000;
-
-/// Which word of a mutex has the number of its holder. Found by holding it: C libraries differ.
-///
-/// # Safety
-/// The mutex is initialised, and nobody else knows it.
-unsafe fn word_of_holder(mutex: *mut libc::pthread_mutex_t) -> u32 {
-    let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    let words = (size_of::<libc::pthread_mutex_t>() / size_of::<u32>()) as u32;
-    let read = |at: u32| {
-        // SAFETY: within the mutex.
-        unsafe { mutex.cast::<u32>().add(at as usize).read_volatile() }
-    };
-    // glibc keeps the number a second time, for itself: the one that a lock is taken by comes first in both libraries.
-    // SAFETY: the caller's promise.
-    let held = unsafe { libc::pthread_mutex_trylock(mutex) } == 0;
-    let found = (0..words).find(|at| held && read(*at) == me);
-    if held {
-        // SAFETY: held by this thread.
-        unsafe { libc::pthread_mutex_unlock(mutex) };
-    }
-    found.unwrap_or(NO_WORD)
-}
-
-fn blank() -> libc::pthread_mutex_t {
-    libc::PTHREAD_MUTEX_INITIALIZER
-}
-
-/// # Safety
-/// `mutex` is in its final place and unknown to others.
-unsafe fn init_robust(mutex: *mut libc::pthread_mutex_t) {
-    let mut attr = MaybeUninit::uninit();
-    // SAFETY: the attribute is initialised by the first call, the mutex by the last. None of them can fail on Linux with these
-    // constants; glibc and musl allocate nothing here.
-    unsafe {
-        libc::pthread_mutexattr_init(attr.as_mut_ptr());
-        libc::pthread_mutexattr_setpshared(attr.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED);
-        libc::pthread_mutexattr_setrobust(attr.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST);
-        libc::pthread_mutex_init(mutex, attr.as_ptr());
-        libc::pthread_mutexattr_destroy(attr.as_mut_ptr());
+    fn slot<'a>(&self, arena: &'a Arena, lane: LaneId) -> &'a Slot {
+        &arena.slice(self.slots, self.len as usize)[lane.index()]
     }
 }

@@ -8,7 +8,8 @@
 //! | [`Arena`] | the mapping, typed allocation, checked access |
 //! | [`Heap`]  | a lane's own cache of free blocks: no atomic read-modify-write on the common path |
 //! | [`park`]  | sleeping on any word of the arena, without a bit of its own for waiters |
-//! | `lanes`   | slots leased to threads under robust mutexes: the kernel says who died |
+//! | `lanes`   | slots leased to threads of processes |
+//! | [`seats`] | which processes live: locks that the kernel drops when an address space ends |
 //! | [`watch`] | who wants to know what each block is for: a tool that looks at memory from outside |
 //! | [`sync`]  | std's atomics, or those of a model checker under `--cfg loom` and `--cfg shuttle` |
 //!
@@ -39,15 +40,17 @@ pub mod park;
 pub mod planted;
 mod ptr;
 mod reserve;
+pub mod seats;
 mod shared;
 pub mod sync;
 pub mod watch;
 
 pub use arena::{Arena, Full, MapError, prefetch, prefetch_to_write};
 pub use heap::Heap;
-pub use lanes::{LaneId, LaneTable, Lease, NoLane, NotOwner};
+pub use lanes::{Holder, LaneId, LaneTable, Lease, NoLane, NotOwner};
 pub use park::{ParkingTable, Waited};
 pub use ptr::{AtomicPtr, Ptr};
+pub use seats::{Seat, Tag};
 pub use shared::{Shared, Zeroed};
 
 #[cfg(all(test, not(loom)))]

@@ -112,6 +112,10 @@ impl Mapping {
         self.fd.as_ref().and_then(Kept::get)
     }
 
+    pub(crate) fn is_private(&self) -> bool {
+        self.fd.is_none()
+    }
+
     /// Puts a huge page under the part of the mapping around `offset`, if the kernel will: advice does not reach shared memory where
     /// the system's setting for it is "never", as it is by default.
     pub(crate) fn collapse_at(&self, offset: u64) {

@@ -257,67 +257,146 @@ fn a_waiter_is_woken_through_another_mapping() {
 
 #[test]
 fn lanes_are_exclusive_and_come_back() {
-    let arena = arena();
+    let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 3).unwrap());
-    let leases: Vec<Lease> = (0..3).map(|_| table.lease(&arena).unwrap()).collect();
+    let seat = table.sit(&arena).unwrap();
+    let leases: Vec<Lease> = (0..3).map(|_| table.lease(&arena, &seat).unwrap()).collect();
     assert_eq!(leases.iter().map(|l| l.lane).collect::<HashSet<_>>().len(), 3);
     assert!(leases.iter().all(|l| !l.died && (1..=3).contains(&l.lane.0)));
-    assert_eq!(table.lease(&arena), Err(NoLane { lanes: 3 }));
-    let stranger = std::thread::scope(|s| s.spawn(|| table.release(&arena, leases[0].lane)).join().unwrap());
-    assert_eq!(stranger, Err(NotOwner { lane: leases[0].lane }));
-    table.release(&arena, leases[1].lane).unwrap();
-    assert_eq!(table.lease(&arena), Ok(leases[1]));
-    leases.iter().for_each(|l| table.release(&arena, l.lane).unwrap());
+    assert_eq!(table.lease(&arena, &seat), Err(NoLane { lanes: 3 }));
+    table.release(&arena, leases[1]).unwrap();
+    assert_eq!(table.release(&arena, leases[1]), Err(NotOwner { lane: leases[1].lane }));
+    assert_eq!(table.lease(&arena, &seat), Ok(leases[1]));
+    leases.iter().for_each(|l| table.release(&arena, *l).unwrap());
 }
 
 #[test]
-fn a_thread_that_ends_with_a_lane_is_reported_dead_once() {
-    let arena = arena();
-    let table = arena.get(LaneTable::create(&arena, 1).unwrap());
-    let _ = std::thread::scope(|s| s.spawn(|| table.lease(&arena).unwrap()).join().unwrap());
-    let lease = table.lease(&arena).unwrap();
-    assert!(lease.died);
-    table.release(&arena, lease.lane).unwrap();
-    let lease = table.lease_lane(&arena, LaneId(1)).unwrap();
-    assert!(!lease.died, "it was settled");
-    table.release(&arena, lease.lane).unwrap();
-}
-
-#[test]
-fn a_killed_process_leaves_its_lane_marked() {
+fn a_thread_that_ends_with_a_lane_is_found_dead_once() {
     let arena = Arena::shared(1 << 20).unwrap();
-    let table = arena.get(LaneTable::create(&arena, 2).unwrap());
-    let state = arena.alloc(AtomicU32::new(0)).unwrap();
-    let mine = table.lease(&arena).unwrap();
-    // SAFETY: the child only makes calls that are safe after fork in a threaded process: no allocation, no locks of ours.
+    let table = arena.get(LaneTable::create(&arena, 1).unwrap());
+    let seat = table.sit(&arena).unwrap();
+    let _ = std::thread::scope(|s| s.spawn(|| table.lease(&arena, &seat).unwrap()).join().unwrap());
+    let began = Instant::now();
+    let lease = loop {
+        // The kernel may need a moment after the join.
+        match table.lease(&arena, &seat) {
+            Ok(lease) => break lease,
+            Err(_) => assert!(began.elapsed() < Duration::from_secs(10)),
+        }
+    };
+    assert!(lease.died);
+    table.release(&arena, lease).unwrap();
+    let lease = table.lease_lane(&arena, LaneId(1), &seat).unwrap();
+    assert!(!lease.died, "it was settled");
+    table.release(&arena, lease).unwrap();
+}
+
+#[test]
+fn a_parked_lane_is_its_processes_alone() {
+    let here = Arena::shared(1 << 20).unwrap();
+    let table = here.get(LaneTable::create(&here, 1).unwrap());
+    let (mine, other) = (table.sit(&here).unwrap(), table.sit(&here).unwrap());
+    let lease = table.lease(&here, &mine).unwrap();
+    table.park(&here, lease, mine.tag()).unwrap();
+    assert_eq!(table.unpark(&here, LaneId(1), &other), None);
+    assert_eq!(table.lease(&here, &other), Err(NoLane { lanes: 1 }));
+    let again = table.unpark(&here, LaneId(1), &mine).unwrap();
+    assert!(!again.died);
+    table.park(&here, again, mine.tag()).unwrap();
+    mine.leave();
+    assert!(table.lease(&here, &other).unwrap().died, "its process is gone");
+}
+
+/// What runs in a forked child: says how it goes in `state`.
+fn in_child(arena: &Arena, state: &AtomicU32, work: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child makes calls that are safe after fork in a threaded process: no locks of ours, an allocator that stays usable.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let given_back = table.release(&arena, mine.lane).is_ok();
-        let leased = table.lease(&arena).is_ok_and(|l| l.lane != mine.lane && !l.died);
-        arena.get(state).store(if leased && !given_back { 1 } else { 2 }, SeqCst);
-        futex_wake_all(arena.get(state));
+        state.store(if work() { 1 } else { 2 }, SeqCst);
+        futex_wake_all(state);
         loop {
-            std::hint::spin_loop();
+            // SAFETY: waits for the signal that ends it.
+            unsafe { libc::pause() };
         }
     }
-    while arena.get(state).load(SeqCst) == 0 {
-        park::futex_wait(arena.get(state), 0, Some(Duration::from_secs(1)));
+    let _kept = arena;
+    while state.load(SeqCst) == 0 {
+        park::futex_wait(state, 0, Some(Duration::from_secs(1)));
     }
-    assert_eq!(
-        arena.get(state).load(SeqCst),
-        1,
-        "a child leases its own lane and cannot release its parent's"
-    );
-    assert_eq!(table.lease(&arena), Err(NoLane { lanes: 2 }), "a living child keeps its lane");
+    child
+}
+
+fn kill_and_reap(child: libc::pid_t) {
     // SAFETY: our own child, reaped once.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }
-    let dead = table.lease(&arena).unwrap();
+}
+
+#[test]
+fn a_killed_process_leaves_its_lane_to_be_settled() {
+    let arena = Arena::shared(1 << 20).unwrap();
+    let table = arena.get(LaneTable::create(&arena, 2).unwrap());
+    let state = arena.get(arena.alloc(AtomicU32::new(0)).unwrap());
+    let seat = table.sit(&arena).unwrap();
+    let mine = table.lease(&arena, &seat).unwrap();
+    let child = in_child(&arena, state, || {
+        let own = table.sit(&arena).unwrap();
+        table.lease(&arena, &own).is_ok_and(|l| l.lane != mine.lane && !l.died)
+    });
+    assert_eq!(state.load(SeqCst), 1, "a child leases its own lane");
+    assert_eq!(table.lease(&arena, &seat), Err(NoLane { lanes: 2 }), "a living child keeps its lane");
+    kill_and_reap(child);
+    let dead = table.lease(&arena, &seat).unwrap();
     assert!(dead.died && dead.lane != mine.lane);
-    table.release(&arena, dead.lane).unwrap();
-    table.release(&arena, mine.lane).unwrap();
+    table.release(&arena, dead).unwrap();
+    table.release(&arena, mine).unwrap();
+}
+
+#[test]
+fn a_process_of_another_number_space_that_closed_all_descriptors_lives_until_it_ends() {
+    let arena = Arena::shared(1 << 20).unwrap();
+    let table = arena.get(LaneTable::create(&arena, 2).unwrap());
+    let state = arena.get(arena.alloc(AtomicU32::new(0)).unwrap());
+    let tag = arena.get(arena.alloc(crate::sync::atomic::AtomicU64::new(0)).unwrap());
+    let seat = table.sit(&arena).unwrap();
+    let mine = table.lease(&arena, &seat).unwrap();
+    let child = in_child(&arena, state, || {
+        // SAFETY: where it is not permitted the number space stays the same, which the test does not need.
+        let _ = unsafe { libc::unshare(libc::CLONE_NEWPID) };
+        // SAFETY: as above; the grandchild is number 1 of the new space, and ends with its parent.
+        let grandchild = unsafe { libc::fork() };
+        if grandchild != 0 {
+            while tag.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            return true;
+        }
+        // SAFETY: a setting of this process.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let own = table.sit(&arena).unwrap();
+        let leased = table.lease(&arena, &own).is_ok();
+        // SAFETY: nothing here needs a descriptor any more.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+        tag.store(if leased { own.tag().word() } else { 1 }, SeqCst);
+        loop {
+            // SAFETY: waits for the signal that ends it.
+            unsafe { libc::pause() };
+        }
+    });
+    let process = Tag::of(tag.load(SeqCst));
+    assert!(process.seat().is_some(), "the grandchild has no lane");
+    assert!(!table.is_gone(&arena, process));
+    assert_eq!(table.lease(&arena, &seat), Err(NoLane { lanes: 2 }), "it was declared dead");
+    kill_and_reap(child);
+    let began = Instant::now();
+    while !table.is_gone(&arena, process) {
+        assert!(began.elapsed() < Duration::from_secs(10), "it has ended, and nobody knows");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(table.lease(&arena, &seat).unwrap().died);
+    let _ = mine;
 }
 
 fn futex_wake_all(word: &AtomicU32) {

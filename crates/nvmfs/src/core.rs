@@ -4,6 +4,7 @@
 //! the same arena mapped at another address) sees the same file system.
 
 mod places;
+mod seated;
 
 use crate::alloc::{self, FreeMap};
 use crate::damage::DamageNote;
@@ -21,8 +22,9 @@ use heddle_pmem::{BLOCK_BYTES, Durability};
 use heddle_range_lock::AnyLock;
 use heddle_vfs::{Error, Ino, Result};
 use places::Places;
+use seated::Seated;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Lanes of a mount: as many threads can be inside at once.
 pub const LANES: u16 = if cfg!(loom) {
@@ -103,9 +105,7 @@ pub struct Root {
     pub buckets: Apart<BucketPool>,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
-    /// One lane, held by the daemon's door thread as long as it lives.
-    keeper: Ptr<LaneTable>,
-    /// Mark of the process that mounted the image, or took it over (`process::mark`).
+    /// The process that mounted the image, or took it over: a [`heddle_arena::Tag`].
     pub daemon: AtomicU64,
     /// How many processes have attached.
     pub attached: AtomicU32,
@@ -196,6 +196,9 @@ pub struct Core {
     pub read_only: bool,
     /// Tells the mounts of this process apart.
     pub id: u64,
+    /// Lanes that this process's threads have left parked, about: where it is 0 nobody looks for one.
+    pub parked: std::sync::atomic::AtomicU32,
+    seated: Seated,
 }
 
 static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
@@ -221,7 +224,10 @@ impl Core {
     pub fn new(parts: Parts, identity: Identity, blocks: u64) -> Result<Core> {
         let root = Root::lay_out(&parts, &Layout::new(blocks), identity).map_err(no_memory)?;
         parts.arena.set_root(root);
-        Core::join(parts, &identity).ok_or_else(|| Error::Corrupt("the arena that was just laid out".into()))
+        let core = Core::join(parts, &identity)
+            .ok_or_else(|| Error::Corrupt("the arena that was just laid out".into()))?;
+        core.root().daemon.store(core.seat()?.tag().word(), SeqCst);
+        Ok(core)
     }
 
     /// A view of what [`Core::new`] laid out, here or in another process; `None` if the arena is not that of this mount.
@@ -248,6 +254,8 @@ impl Core {
             read_only: parts.read_only,
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
+            parked: std::sync::atomic::AtomicU32::new(0),
+            seated: Seated::default(),
         })
     }
 
@@ -270,11 +278,6 @@ impl Core {
     /// The leases of lanes.
     pub fn lane_table(&self) -> &LaneTable {
         self.arena.get(self.root().lane_table)
-    }
-
-    /// Held by the daemon while it lives.
-    pub fn keeper(&self) -> &LaneTable {
-        self.arena.get(self.root().keeper)
     }
 
     /// A lane, by number from 1.
@@ -386,8 +389,7 @@ impl Root {
             }),
             lanes_used: AtomicU64::new(0),
             damage: DamageNote::new(),
-            keeper: LaneTable::create(arena, 1)?,
-            daemon: AtomicU64::new(if cfg!(any(loom, shuttle)) { 0 } else { crate::process::mark() }),
+            daemon: AtomicU64::new(0),
             attached: AtomicU32::new(0),
             settled: AtomicU64::new(0),
             ended: AtomicU32::new(0),
@@ -398,9 +400,4 @@ impl Root {
             identity,
         })
     }
-}
-
-/// The leases of an arena whose mount may be gone.
-pub fn lane_table_of(arena: &Arena, root: Ptr<Root>) -> &LaneTable {
-    arena.get(arena.get(root).lane_table)
 }

@@ -115,7 +115,7 @@ const CANARY: u64 = 0x6865_6464_6c65_c0de;
 #[repr(C, align(64))]
 pub struct Intent {
     canary: AtomicU64,
-    /// Process and thread of the holder; 0: nobody.
+    /// Process and thread of the holder as they number themselves, for people; 0: nobody.
     pub holder: AtomicU64,
     /// 1: it is inside a call.
     pub inside: AtomicU64,
@@ -353,7 +353,9 @@ pub struct Lane {
     apart: [u64; 6],
     /// What its holders have open, read by who ends inodes: apart from what changes with each operation.
     pub opens: AtomicPtr<OpenTable>,
-    apart2: [u64; 7],
+    /// The process whose handles `opens` counts: a [`heddle_arena::Tag`].
+    pub home: AtomicU64,
+    apart2: [u64; 6],
     /// What it is about to take: for who settles it if its holder dies.
     pub intent: Intent,
     own: UnsafeCell<Own>,
@@ -374,7 +376,8 @@ unsafe impl Zeroed for Lane {
             held: AtomicU64::new(0),
             apart: [0; 6],
             opens: AtomicPtr::new(heddle_arena::Ptr::NULL),
-            apart2: [0; 7],
+            home: AtomicU64::new(0),
+            apart2: [0; 6],
             intent: Intent::new(),
             own: UnsafeCell::new(Own {
                 heap: Heap::zeroed(),

@@ -6,8 +6,8 @@
 //! State       the thread's leases; and [`Words`], what every call needs of them, found by one look at the thread's memory: in a library
 //!             that is loaded such a look is a call.
 //! Invariants  I1  a lane is in the hands of one [`LaneGuard`] at a time: `busy` is the thread's own word, and is set before anything else.
-//!             I2  the arena outlives every lease in it: the robust list of the C library runs through it. So a lease holds
-//!                 the arena, and an unmounted arena stays mapped until the threads that worked in it end or mount again.
+//!             I2  a process gives lanes back while it sits on its seat: when a mount's last clone goes it stands up, and what its
+//!                 threads still have of that mount is settled as the dead's.
 //!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
 //!             I4  a lease that was the dead's is settled before it is used (L3 of the arena's `lanes`).
 //!             I5  `only` is the thread's lease if it has exactly one, and null while its leases change.
@@ -16,7 +16,7 @@
 
 mod life;
 
-use crate::core::Core;
+use crate::core::{Core, LANES};
 use crate::counts::Kind;
 use crate::format::record::Record;
 use crate::ids::Extent;
@@ -32,6 +32,11 @@ use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
 
 pub use life::{give_back, held_blocks, leave};
+
+/// Numbers of the lanes that were ever leased.
+pub fn lanes(core: &Core) -> impl Iterator<Item = u16> + use<> {
+    1..=(core.root().lanes_used.load(SeqCst) as u16).min(LANES)
+}
 
 /// Memory of the process that a lane's operations reuse.
 #[derive(Default)]
@@ -51,10 +56,10 @@ struct Lease {
     /// The process that leased it (I3).
     process: u32,
     lane: LaneId,
+    leased: heddle_arena::Lease,
     busy: Cell<bool>,
     scratch: UnsafeCell<Scratch>,
     core: Weak<Core>,
-    arena: Arc<Arena>,
 }
 
 thread_local! {
@@ -178,7 +183,7 @@ fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
     if let Some(lease) = only
         && lease.mount == core.id
         && !lease.busy.get()
-        && lease.process == process::id()
+        && lease.process == process::generation()
     {
         lease.busy.set(true);
         return begin(core, lease, words, kind);
@@ -233,7 +238,7 @@ fn find_lease(core: &Arc<Core>) -> Result<*const Lease> {
     let found = LEASES.try_with(|leases| {
         // Borrowed already: a signal came in the very middle of this function.
         let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
-        let process = process::id();
+        let process = process::generation();
         let mine = |l: &Lease| l.mount == core.id && l.process == process;
         let free = leases.iter().position(|l| mine(l) && !l.busy.get());
         if leases.iter().any(|l| mine(l) && l.busy.get() && holds_locks(core.lane(l.lane.0))) {
@@ -298,7 +303,7 @@ pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
 /// The lane that this thread has leased.
 #[inline]
 fn leased(core: &Core) -> Option<u16> {
-    let mine = |l: &Lease| l.mount == core.id && l.process == process::id();
+    let mine = |l: &Lease| l.mount == core.id && l.process == process::generation();
     // SAFETY: of this thread; a lease that `only` names is in its box (I5).
     match unsafe { (*Words::of_this_thread()).only.get().as_ref() } {
         Some(only) => mine(only).then_some(only.lane.0),

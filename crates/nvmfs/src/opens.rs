@@ -1,44 +1,58 @@
 //! Open handles, counted by the lane that opens: two threads that open one file write nothing in common.
 //!
-//! State       a lane: [`OpenTable`], a direct-mapped table of inode, generation and count, written by the lane's holder alone.
-//!             an inode: `lanes`, one sticky bit for all lanes of a number modulo 64 that ever counted it, set before they do;
-//!             `shared`, a signed count of what has no place in a table: an opening whose slot is taken, and a closing by a lane
-//!             that did not open.
-//! Invariants  I1  only the sum over all lanes and the shared word says how many handles there are.
-//!             I2  a slot whose count is 0, or whose inode is dead, may be taken over.
-//!             I3  a handle that failed its check is taken back where it was counted: the sum never misses a handle.
+//! State       a lane: [`OpenTable`]s in a row, each a table of inode, generation and count, and `home`, the process whose handles they
+//!             are. Only the lane's holder raises a count or takes an entry; any thread of that process lowers one.
+//!             an inode: `open_lanes`, one sticky bit for all lanes of a number modulo 64 that ever counted it, set before they do.
+//!             Where the papers' variants run, the inode's `opens` counts alone.
+//! Invariants  I1  a handle is counted once, in one entry of one lane of the process that opened it: the sum over all lanes says how many
+//!                 there are. A process lowers what it has raised, and nothing else: a handle that a forked child has inherited is its
+//!                 parent's, and stays.
+//!             I2  an entry whose count is 0, or whose inode is dead, may be taken over by the lane's holder.
+//!             I3  an ended thread's handles are its process's: its lane is left to that process with them (`lease::life`). They are
+//!                 forgotten when the process is gone, all of them, and never before.
+//!             I4  a handle that is counted in two lanes while it moves is lowered in both, or in none.
 //! Orderings   O1  D23: an opener counts (SeqCst), then looks at the generation; who ends an inode claims the generation (SeqCst),
-//!                 then sums: one sees the other.
+//!                 then sums: one sees the other. From the claim on counts only fall, but for openers that are about to fail: a sum that
+//!                 is 0 was 0, in whatever order the lanes were read.
 //!                 Between the two, on either side, stands a full fence; on x86-64 the locked instruction before it is one.
 //!             O2  a closer counts down (SeqCst), then looks at the links; who takes the last link away does so (SeqCst), then
 //!                 sums: at least one of them finds neither links nor handles; the claim picks one.
-//!             O3  a slot is emptied, gets its generation, then its inode and count (Release at least); who sums reads count,
-//!                 generation and count again (Acquire at least): a count is never taken for another generation's.
-//! Papers      their variants count in the shared word alone: the last close frees the nodes of SRL(tree), and must be known.
+//!             O3  an entry is emptied, gets its generation, then its inode and count (Release at least); who sums reads count,
+//!                 generation and count again (Acquire at least): a count is never taken for another generation's. A closer of another
+//!                 lane reads them in that order and exchanges the word, which has a number for each time it was taken over.
+//! Papers      their variants count in the inode's word alone: the last close frees the nodes of SRL(tree), and must be known.
 //! Source      protocol review D23.
 
 use crate::core::{Core, no_memory};
 use crate::ids::InodeId;
 use crate::inode::InodeRef;
 use crate::lane::{Ending, Lane};
+use crate::lease::LaneGuard;
+use crate::names::life;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::{fence_behind_locked, spin_hint};
-use heddle_arena::{Shared, Zeroed};
-use heddle_vfs::{Ino, Result};
+use heddle_arena::{AtomicPtr, Shared, Zeroed};
+use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// Files that a lane can have open at once before two of them may meet in a slot.
+/// Files that a lane can have open at once before two of them may meet in an entry.
 const SLOTS: usize = if cfg!(loom) { 4 } else { 1024 };
+/// Tables that a lane can have: so many files that meet in an entry can be open at once.
+const TABLES: usize = if cfg!(loom) { 2 } else { 64 };
 const INO_BITS: u32 = 40;
 const INO_MASK: u64 = (1 << INO_BITS) - 1;
-const ONE: u64 = 1 << INO_BITS;
-const COUNT_MAX: u64 = (1 << 24) - 1;
+/// How often the entry was taken over.
+const TAKEN_ONE: u64 = 1 << INO_BITS;
+const TAKEN_MASK: u64 = 0xff << INO_BITS;
+const COUNT_SHIFT: u32 = INO_BITS + 8;
+const ONE: u64 = 1 << COUNT_SHIFT;
+const COUNT_MAX: u64 = u64::MAX >> COUNT_SHIFT;
 /// Lanes that share a bit of an inode's word.
 const LANE_BITS: u16 = 64;
 
 #[repr(C)]
 struct Slot {
-    /// Inode number and count.
+    /// Inode number, times taken over, and count.
     word: AtomicU64,
     generation: AtomicU64,
 }
@@ -47,6 +61,8 @@ struct Slot {
 #[repr(C, align(64))]
 pub struct OpenTable {
     slots: [Slot; SLOTS],
+    /// What found its entry taken here.
+    next: AtomicPtr<OpenTable>,
 }
 
 // SAFETY: atomics only.
@@ -56,13 +72,47 @@ unsafe impl Zeroed for OpenTable {
     fn zeroed() -> OpenTable {
         OpenTable {
             slots: std::array::from_fn(|_| Slot { word: AtomicU64::new(0), generation: AtomicU64::new(0) }),
+            next: AtomicPtr::new(heddle_arena::Ptr::NULL),
         }
     }
 }
 
 impl OpenTable {
-    fn slot(&self, ino: Ino) -> &Slot {
-        &self.slots[ino.0 as usize % SLOTS]
+    /// The entry of an inode in the `nth` table of a row: inodes that meet in one need not meet in the next.
+    fn slot(&self, ino: Ino, nth: usize) -> &Slot {
+        let at = if nth == 0 {
+            ino.0
+        } else {
+            ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(8 * nth as u32)
+        };
+        &self.slots[at as usize % SLOTS]
+    }
+}
+
+impl Slot {
+    /// Its word, if it counts handles of this inode.
+    fn counts(&self, ino: Ino, generation: u64) -> Option<u64> {
+        loop {
+            let word = self.word.load(SeqCst);
+            if word & INO_MASK != ino.0 || word >> COUNT_SHIFT == 0 {
+                return None;
+            }
+            let of = self.generation.load(SeqCst);
+            if self.word.load(SeqCst) == word {
+                return (of == generation).then_some(word);
+            }
+            spin_hint();
+        }
+    }
+
+    /// Counts one handle less; false if it counts none of this inode.
+    fn lower(&self, ino: Ino, generation: u64) -> bool {
+        while let Some(word) = self.counts(ino, generation) {
+            if self.word.compare_exchange(word, word - ONE, SeqCst, SeqCst).is_ok() {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -78,36 +128,80 @@ pub fn equip(core: &Core, lane: u16) -> Result<()> {
     Ok(())
 }
 
-fn table<'c>(core: &'c Core, lane: &Lane) -> Option<&'c OpenTable> {
-    core.arena.try_get(lane.opens.load(SeqCst))
+/// A lane's tables, with their numbers.
+fn tables<'c>(core: &'c Core, lane: &Lane) -> impl Iterator<Item = (usize, &'c OpenTable)> {
+    let mut next = lane.opens.load(SeqCst);
+    let row = std::iter::from_fn(move || {
+        let table = core.arena.try_get(next)?;
+        next = table.next.load(SeqCst);
+        Some(table)
+    });
+    row.take(TABLES).enumerate()
+}
+
+/// Does `heddle` count in lanes?
+fn in_lanes(core: &Core) -> bool {
+    core.locks.is_none()
 }
 
 /// Counts a handle. It counts whether or not the inode lives: the caller checks afterwards (O1).
-pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
-    let own = core.locks.is_none().then(|| table(core, core.lane(lane))).flatten();
-    let Some(own) = own else {
+///
+/// # Errors
+/// [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
+pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<()> {
+    if !in_lanes(core) {
         inode.vi.opens.fetch_add(1, SeqCst);
-        return;
-    };
+        return Ok(());
+    }
+    raise_by(core, lane, inode, generation, 1)
+}
+
+fn raise_by(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64, n: u64) -> Result<()> {
     let bit = 1 << (lane % LANE_BITS);
     // ORDERING: Relaxed, a bit once seen stays while the inode lives; SeqCst to set it, O1.
     if inode.vi.open_lanes.load(Relaxed) & bit == 0 {
         inode.vi.open_lanes.fetch_or(bit, SeqCst);
     }
-    let slot = own.slot(inode.ino);
-    // ORDERING: Relaxed throughout, this lane alone writes it.
-    let (word, of) = (slot.word.load(Relaxed), slot.generation.load(Relaxed));
-    let mine = word & INO_MASK == inode.ino.0 && of == generation;
-    if mine && word >> INO_BITS < COUNT_MAX {
-        slot.word.swap(word + ONE, SeqCst);
-    } else if !mine && (word >> INO_BITS == 0 || is_dead(core, Ino(word & INO_MASK), of)) {
-        // ORDERING: Release, O3.
-        slot.word.store(0, Release);
-        // ORDERING: Release, O3.
-        slot.generation.store(generation, Release);
-        slot.word.swap(inode.ino.0 | ONE, SeqCst);
-    } else {
-        inode.vi.opens.fetch_add(1, SeqCst);
+    let mut last = None;
+    for (nth, table) in tables(core, core.lane(lane)) {
+        if raise_in(core, table.slot(inode.ino, nth), inode.ino, generation, n) {
+            return Ok(());
+        }
+        last = Some((nth, table));
+    }
+    let (nth, last) = last.filter(|(nth, _)| nth + 1 < TABLES).ok_or(Error::NoMemory)?;
+    let new = core.arena.alloc_zeroed::<OpenTable>(1).map_err(no_memory)?;
+    raise_in(core, core.arena.get(new).slot(inode.ino, nth + 1), inode.ino, generation, n);
+    last.next.store(new, SeqCst);
+    Ok(())
+}
+
+/// False if the entry is another inode's, or full. The caller holds the lane.
+fn raise_in(core: &Core, slot: &Slot, ino: Ino, generation: u64, n: u64) -> bool {
+    loop {
+        // ORDERING: Relaxed throughout, only counts are lowered by others, which the exchange checks.
+        let (word, of) = (slot.word.load(Relaxed), slot.generation.load(Relaxed));
+        let mine = word & INO_MASK == ino.0 && of == generation;
+        if mine {
+            if (word >> COUNT_SHIFT) + n > COUNT_MAX {
+                return false;
+            }
+            if slot.word.compare_exchange(word, word + n * ONE, SeqCst, SeqCst).is_ok() {
+                return true;
+            }
+            continue;
+        }
+        if word >> COUNT_SHIFT != 0 && !is_dead(core, Ino(word & INO_MASK), of) {
+            return false;
+        }
+        let taken = word.wrapping_add(TAKEN_ONE) & TAKEN_MASK;
+        // O3.
+        if slot.word.compare_exchange(word, taken, SeqCst, SeqCst).is_ok() {
+            // ORDERING: Release, O3.
+            slot.generation.store(generation, Release);
+            slot.word.swap(taken | ino.0 | (n * ONE), SeqCst);
+            return true;
+        }
     }
 }
 
@@ -115,55 +209,45 @@ fn is_dead(core: &Core, ino: Ino, generation: u64) -> bool {
     core.slot(ino).is_none_or(|inode| inode.vi.generation() != generation)
 }
 
-/// Takes a handle back, wherever it was counted.
+/// Takes a handle of this process back, wherever it was counted.
 pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
-    let own = core.locks.is_none().then(|| table(core, core.lane(lane))).flatten();
-    if let Some(slot) = own.map(|own| own.slot(inode.ino)) {
-        // ORDERING: Relaxed throughout, this lane alone writes it.
-        let (word, of) = (slot.word.load(Relaxed), slot.generation.load(Relaxed));
-        if word & INO_MASK == inode.ino.0 && of == generation && word >> INO_BITS > 0 {
-            slot.word.swap(word - ONE, SeqCst);
-            return;
-        }
+    if !in_lanes(core) {
+        inode.vi.opens.fetch_sub(1, SeqCst);
+        return;
     }
-    inode.vi.opens.fetch_sub(1, SeqCst);
+    let own = core.lane(lane);
+    if lower_in(core, own, inode.ino, generation) {
+        return;
+    }
+    // Another thread of this process opened it. (None: a parent process did, and it is not this one's to give back: I1.)
+    let home = own.home.load(SeqCst);
+    let others = lanes_of(core, inode).filter(|other| *other != lane).map(|other| core.lane(other));
+    let _found = others
+        .filter(|other| other.home.load(SeqCst) == home)
+        .any(|other| lower_in(core, other, inode.ino, generation));
 }
 
-/// Handles that lanes count of an inode, and that its shared word does. Together exact once its end is claimed, but for openers
-/// that are about to find that out (D23).
-fn sum(core: &Core, inode: InodeRef<'_>) -> (i64, i64) {
+fn lower_in(core: &Core, lane: &Lane, ino: Ino, generation: u64) -> bool {
+    tables(core, lane).any(|(nth, table)| table.slot(ino, nth).lower(ino, generation))
+}
+
+/// Lanes that may count handles of it.
+fn lanes_of(core: &Core, inode: InodeRef<'_>) -> impl Iterator<Item = u16> {
+    let used = (core.root().lanes_used.load(SeqCst) as u16).min(crate::core::LANES);
+    let bits = inode.vi.open_lanes.load(SeqCst);
+    let firsts = (0..LANE_BITS).filter(move |bit| bits >> bit & 1 != 0);
+    firsts.flat_map(move |first| (first..=used).step_by(usize::from(LANE_BITS))).filter(|lane| *lane != 0)
+}
+
+/// How many handles there are. Exact once its end is claimed, but for openers that are about to find that out (D23).
+fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
     let generation = inode.vi.generation();
-    let shared = i64::from(inode.vi.opens.load(SeqCst) as i32);
-    let used = core.root().lanes_used.load(SeqCst) as u16;
-    let mut bits = inode.vi.open_lanes.load(SeqCst);
-    let mut of_lanes = 0;
-    while bits != 0 {
-        let first = bits.trailing_zeros() as u16;
-        bits &= bits - 1;
-        let lanes = (first..=used).step_by(usize::from(LANE_BITS)).filter(|lane| *lane != 0);
-        of_lanes += lanes.map(|lane| in_lane(core, lane, inode.ino, generation)).sum::<i64>();
-    }
-    (of_lanes, shared)
-}
-
-fn any(core: &Core, inode: InodeRef<'_>) -> bool {
-    let (of_lanes, shared) = sum(core, inode);
-    of_lanes + shared != 0
-}
-
-fn in_lane(core: &Core, lane: u16, ino: Ino, generation: u64) -> i64 {
-    let Some(slot) = table(core, core.lane(lane)).map(|table| table.slot(ino)) else { return 0 };
-    loop {
-        let word = slot.word.load(SeqCst);
-        if word & INO_MASK != ino.0 || word >> INO_BITS == 0 {
-            return 0;
-        }
-        let of = slot.generation.load(SeqCst);
-        if slot.word.load(SeqCst) == word {
-            return if of == generation { (word >> INO_BITS) as i64 } else { 0 };
-        }
-        spin_hint();
-    }
+    let in_lane = |lane: u16| {
+        let counts =
+            |(nth, table): (usize, &OpenTable)| table.slot(inode.ino, nth).counts(inode.ino, generation);
+        tables(core, core.lane(lane)).filter_map(counts).map(|word| word >> COUNT_SHIFT).sum::<u64>()
+    };
+    lanes_of(core, inode).map(in_lane).sum::<u64>() + u64::from(inode.vi.opens.load(SeqCst))
 }
 
 /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
@@ -176,50 +260,79 @@ pub fn claim_end(core: &Core, lane: &Lane, inode: InodeRef<'_>) -> bool {
         }
         fence_behind_locked();
         lane.intent.ends(inode.ino.0, Ending::Claimed);
-        let (of_lanes, shared) = sum(core, inode);
-        if inode.vi.nlink.load(SeqCst) == 0 && of_lanes + shared == 0 {
-            // What lanes count of handles that others closed says nothing of the slot's next inode; so the shared word must not either.
-            // Added, not stored: a late opener may have counted itself there just now, and will take that back (I3).
-            inode.vi.opens.fetch_add(of_lanes as u32, SeqCst);
+        let handles = sum(core, inode);
+        if inode.vi.nlink.load(SeqCst) == 0 && handles == 0 {
             return true;
         }
         inode.vi.unclaim();
         fence_behind_locked();
         // Who closed, or gave up opening, meanwhile found the inode claimed: then nobody else will end it.
-        if inode.vi.nlink.load(SeqCst) != 0 || any(core, inode) {
+        if inode.vi.nlink.load(SeqCst) != 0 || sum(core, inode) != 0 {
             return false;
         }
     }
 }
 
-/// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23). The caller then looks
-/// whether it is his to end (`life::drop_open` does, after a count was taken back).
-pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> bool {
-    raise(core, lane, inode, generation);
+/// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): it is counted then, too. The caller
+/// takes that back, and looks whether it is his to end (`life::drop_open` does).
+///
+/// # Errors
+/// As [`raise`].
+pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<bool> {
+    raise(core, lane, inode, generation)?;
     fence_behind_locked();
-    inode.vi.is(InodeId { ino: inode.ino, generation })
+    Ok(inode.vi.is(InodeId { ino: inode.ino, generation }))
+}
+
+/// What a lane counts.
+fn entries(core: &Core, lane: u16) -> impl Iterator<Item = (&Slot, InodeId, u64)> {
+    let slots = tables(core, core.lane(lane)).flat_map(|(_, table)| &table.slots);
+    slots.filter_map(|slot| {
+        let (word, generation) = (slot.word.load(SeqCst), slot.generation.load(SeqCst));
+        let count = word >> COUNT_SHIFT;
+        (count != 0).then_some((slot, InodeId { ino: Ino(word & INO_MASK), generation }, count))
+    })
+}
+
+/// Does the lane count handles of living inodes?
+pub fn has_any(core: &Core, lane: u16) -> bool {
+    entries(core, lane).any(|(_, id, _)| !is_dead(core, id.ino, id.generation))
+}
+
+/// Moves what the lane of the guard counts to another lane of the same process. The caller holds both. What finds no room stays.
+pub fn hand_over(core: &Core, guard: &mut LaneGuard<'_>, to: u16) {
+    let from = guard.id;
+    let living = entries(core, from).filter(|(_, id, _)| !is_dead(core, id.ino, id.generation));
+    for (slot, id, count) in living {
+        let Some(inode) = core.slot(id.ino) else { continue };
+        if raise_by(core, to, inode, id.generation, count).is_err() {
+            continue;
+        }
+        // I4: what others have lowered here meanwhile goes there, too.
+        let moved = (0..count).filter(|_| slot.lower(id.ino, id.generation)).count() as u64;
+        for _ in moved..count {
+            lower_in(core, core.lane(to), id.ino, id.generation);
+        }
+        fence_behind_locked();
+        // Who closed meanwhile may have summed too much, and left the end to this lane.
+        if inode.vi.nlink.load(SeqCst) == 0 {
+            life::end_once(core, guard, inode);
+        }
+    }
 }
 
 /// Forgets what a lane counts, whose process is gone; the inodes that it counted.
 pub fn forget(core: &Core, lane: u16) -> Vec<InodeId> {
-    let Some(table) = table(core, core.lane(lane)) else { return Vec::new() };
-    let counted = table.slots.iter().filter_map(|slot| {
-        let (word, generation) = (slot.word.load(SeqCst), slot.generation.load(SeqCst));
-        if word >> INO_BITS == 0 {
-            return None;
-        }
+    let forgotten = entries(core, lane).map(|(slot, id, _)| {
         slot.word.store(0, SeqCst);
-        Some(InodeId { ino: Ino(word & INO_MASK), generation })
+        id
     });
-    counted.collect()
+    forgotten.collect()
 }
 
 /// Forgets what a lane counts of an inode that it alone knows.
 pub fn forget_inode(core: &Core, lane: u16, inode: InodeRef<'_>) {
-    if let Some(table) = table(core, core.lane(lane)) {
-        let slot = table.slot(inode.ino);
-        if slot.word.load(SeqCst) & INO_MASK == inode.ino.0 {
-            slot.word.store(0, SeqCst);
-        }
-    }
+    entries(core, lane)
+        .filter(|(_, id, _)| id.ino == inode.ino)
+        .for_each(|(slot, ..)| slot.word.store(0, SeqCst));
 }

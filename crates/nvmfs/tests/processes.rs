@@ -20,6 +20,7 @@ mod processes {
     pub mod killing;
     pub mod roles;
     pub mod rubbish;
+    mod spaces;
 }
 
 use common::{Short, env, fresh};

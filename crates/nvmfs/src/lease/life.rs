@@ -1,48 +1,89 @@
 //! How a lease begins and ends, and what its lane gives back then.
 
-use super::{LEASES, Lease, WORDS, change};
+use super::{LEASES, Lease, Scratch, WORDS, change, of_the_dead};
 use crate::alloc::return_all;
 use crate::core::{Core, LANES};
 use crate::lane::Own;
-use crate::{process, settle};
+use crate::{opens, process, settle};
+use heddle_arena::{LaneId, Seat};
 use heddle_vfs::{Error, Result};
 use std::cell::{Cell, UnsafeCell};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// Leases a lane for the calling thread, and settles it if its holder died.
 pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
-    let leased = core.lane_table().lease(&core.arena).map_err(|_| Error::NoMemory)?;
-    if leased.died {
-        settle::settle(core, leased.lane.0);
-    }
+    // Without a seat nobody could tell that this process has died.
+    let seat = core.seat().ok().filter(|seat| seat.is_the_callers()).ok_or(Error::NoMemory)?;
+    let leased = lease(core, seat)?;
+    let lane = core.lane(leased.lane.0);
     let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
     // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
-    let own = unsafe { core.lane(leased.lane.0).own() };
+    let own = unsafe { lane.own() };
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
-    core.lane(leased.lane.0).mark(own);
-    core.lane(leased.lane.0).counts.comes();
-    let holder = u64::from(process) << 32 | u64::from(process::thread_id());
+    lane.mark(own);
+    lane.counts.comes();
+    if lane.home.load(SeqCst) != seat.tag().word() {
+        // Nothing (see `give_up`), unless somebody has scribbled.
+        opens::forget(core, leased.lane.0);
+        lane.home.store(seat.tag().word(), SeqCst);
+    }
     // ORDERING: Release, others only look at it.
-    core.lane(leased.lane.0).intent.holder.store(holder, Release);
+    lane.intent.holder.store(process::for_people(), Release);
     let lease = Lease {
         mount: core.id,
         process,
         lane: leased.lane,
+        leased,
         busy: Cell::new(false),
         scratch: UnsafeCell::default(),
         core: Arc::downgrade(core),
-        arena: Arc::clone(&core.arena),
     };
     // If that fails the lane is given back.
-    crate::opens::equip(core, lease.lane.0)?;
+    opens::equip(core, lease.lane.0)?;
     Ok(lease)
+}
+
+/// One that this process has parked, a free one, or a dead one that is settled.
+fn lease(core: &Core, seat: &Seat) -> Result<heddle_arena::Lease> {
+    if let Some(parked) = unpark(core, seat) {
+        return Ok(parked);
+    }
+    let table = core.lane_table();
+    loop {
+        let leased = table.lease(&core.arena, seat).map_err(|_| Error::NoMemory)?;
+        if !leased.died {
+            return Ok(leased);
+        }
+        // What a living process has open stays its own, and so does the lane.
+        if let Some(leased) = settle::settle(core, leased) {
+            return Ok(leased);
+        }
+    }
+}
+
+/// A lane that ended threads of this process have left with handles.
+fn unpark(core: &Core, seat: &Seat) -> Option<heddle_arena::Lease> {
+    // ORDERING: Relaxed, a hint.
+    if core.parked.load(Relaxed) == 0 {
+        return None;
+    }
+    core.parked.store(0, Relaxed); // ORDERING: Relaxed, a hint: raised below if there are more.
+    let mut parked = super::lanes(core).filter(|lane| {
+        let holder = core.lane_table().holder(&core.arena, LaneId(*lane));
+        holder.is_some_and(|holder| holder.process() == seat.tag() && holder.thread() == 0)
+    });
+    let found = parked.find_map(|lane| core.lane_table().unpark(&core.arena, LaneId(lane), seat));
+    if parked.next().is_some() {
+        core.parked.store(1, Relaxed); // ORDERING: Relaxed, a hint.
+    }
+    found
 }
 
 /// Gives the calling thread's lanes of mounts that are gone back, and forgets those of a parent.
 #[allow(clippy::vec_box)]
 pub fn prune(leases: &mut Vec<Box<Lease>>) {
-    leases.retain(|l| l.busy.get() || (l.core.strong_count() > 0 && l.process == process::id()));
+    leases.retain(|l| l.busy.get() || (l.core.strong_count() > 0 && l.process == process::generation()));
 }
 
 /// Gives the calling thread's lanes of this mount back: before it is unmounted.
@@ -61,27 +102,50 @@ impl Drop for Lease {
                 words.only.set(std::ptr::null());
             }
         });
-        if self.process != process::id() {
-            // I3.
+        // I3; or the thread ends in the middle of a call: whoever finds that it is gone settles the lane.
+        if self.process != process::generation() || self.busy.get() {
             return;
         }
-        if self.busy.get() {
-            // The thread ends in the middle of a call: the kernel marks the lane, and whoever finds it settles it (I2: in this arena).
-            std::mem::forget(Arc::clone(&self.arena));
-            return;
-        }
-        let root = self.arena.root::<crate::core::Root>();
-        if let Some(core) = self.core.upgrade() {
-            // SAFETY: I1: the lease is not busy and belongs to this thread.
-            give_back(&core, unsafe { core.lane(self.lane.0).own() }, self.lane.0);
-            // ORDERING: Release, others only look at it.
-            core.lane(self.lane.0).intent.holder.store(0, Release);
-        }
-        let table = crate::core::lane_table_of(&self.arena, root);
-        // A failure would mean that another thread holds it, which I1 excludes.
-        let released = table.release(&self.arena, self.lane);
-        debug_assert!(released.is_ok());
+        // I2.
+        let Some(core) = self.core.upgrade() else { return };
+        // SAFETY: I1: the lease is not busy and belongs to this thread.
+        give_back(&core, unsafe { core.lane(self.lane.0).own() }, self.lane.0);
+        // ORDERING: Release, others only look at it.
+        core.lane(self.lane.0).intent.holder.store(0, Release);
+        give_up(&core, self.leased);
     }
+}
+
+/// Lets go of a lane that holds nothing but handles. Those are the process's: they move to a lane that it has parked, or park this one.
+fn give_up(core: &Core, leased: heddle_arena::Lease) {
+    let table = core.lane_table();
+    let Ok(seat) = core.seat() else { return };
+    let lane = leased.lane.0;
+    let mut lease = leased;
+    if opens::has_any(core, lane) {
+        if let Some(parked) = unpark(core, seat) {
+            let mut scratch = Scratch::default();
+            // The lane is this thread's, and at rest.
+            let mut guard = of_the_dead(core, lane, &mut scratch);
+            opens::hand_over(core, &mut guard, parked.lane.0);
+            drop(guard);
+            let emptied = !opens::has_any(core, lane);
+            park(core, parked, seat);
+            if !emptied {
+                return park(core, lease, seat);
+            }
+        } else {
+            return park(core, lease, seat);
+        }
+    }
+    lease.died = false;
+    // A failure means that it was taken from this process: it is settled, then.
+    let _released = table.release(&core.arena, lease);
+}
+
+fn park(core: &Core, lease: heddle_arena::Lease, seat: &Seat) {
+    let _parked = core.lane_table().park(&core.arena, lease, seat.tag());
+    core.parked.store(1, Relaxed); // ORDERING: Relaxed, a hint.
 }
 
 /// Gives what a lane has to the others. The caller holds its lease.
@@ -96,7 +160,5 @@ pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
 
 /// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.
 pub fn held_blocks(core: &Core) -> u64 {
-    // ORDERING: Relaxed, an estimate.
-    let used = core.root().lanes_used.load(Relaxed) as u16;
-    (1..=used).map(|lane| core.lane(lane).held()).sum()
+    super::lanes(core).map(|lane| core.lane(lane).held()).sum()
 }

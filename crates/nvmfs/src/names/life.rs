@@ -176,13 +176,13 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
 /// Counts a handle of the inode of this generation.
 ///
 /// # Errors
-/// [`Error::Stale`] if it is dead.
+/// [`Error::Stale`] if it is dead, [`Error::NoMemory`] if the lane has no room for one more file.
 pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) -> Result<()> {
     // What died before it was asked for has no generation.
     if generation == 0 {
         return Err(Error::Stale);
     }
-    while !opens::open(core, guard.id, inode, generation) {
+    while !opens::open(core, guard.id, inode, generation)? {
         drop_open(core, guard, inode, generation);
         // Somebody is finding out whether it has handles: it may live on.
         while inode.vi.generation() == generation && !inode.vi.lives() {

@@ -179,7 +179,10 @@ pub fn make<'c>(
     let inode = life::make(core, guard, cred, dir, node)?;
     if open {
         // Before it has a name: nobody else can take the last handle away.
-        opens::raise(core, guard.id, inode, inode.vi.generation());
+        if let Err(error) = opens::raise(core, guard.id, inode, inode.vi.generation()) {
+            life::unmake(core, guard, inode);
+            return Err(error);
+        }
     }
     match named_in(core, guard, dir, key, node, inode) {
         Ok(rest) => {

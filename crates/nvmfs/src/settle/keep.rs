@@ -41,8 +41,10 @@ pub fn keep<'c>(core: &'c Core, lane: u16, ino: u64) -> Option<Kept<'c>> {
     let id = inode.id();
     let began = Instant::now();
     loop {
-        if opens::open(core, lane, inode, id.generation) {
-            return Some(Kept { inode, id, counted: true });
+        match opens::open(core, lane, inode, id.generation) {
+            Ok(true) => return Some(Kept { inode, id, counted: true }),
+            Ok(false) => {}
+            Err(_) => return Some(Kept { inode, id, counted: false }),
         }
         opens::lower(core, lane, inode, id.generation);
         if inode.id() != id {

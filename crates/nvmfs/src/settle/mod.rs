@@ -12,9 +12,11 @@
 //! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks free last, behind the fence.
 
 mod chains;
+mod holders;
 mod keep;
 mod names;
 mod records;
+mod round;
 mod stopped;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -27,15 +29,18 @@ use crate::ids::{Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own, Pinning};
 use crate::latch::Latch;
-use crate::lease::{LaneGuard, Scratch, give_back, of_the_dead};
-use crate::process;
-use heddle_arena::{LaneId, Ptr};
+use crate::lease::{LaneGuard, Scratch, give_back, lanes, of_the_dead};
+use crate::opens;
+use heddle_arena::{Holder, LaneId, Lease, Ptr, Tag};
 use heddle_vfs::Ino;
 use keep::Kept;
 use names::Changed;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
+
+pub use round::Rounds;
 
 /// How long a thread waits for a lock before it looks whether the holder is dead, and how often it looks then.
 pub const LOOK: Duration = Duration::from_millis(10);
@@ -60,21 +65,17 @@ pub fn held_up(core: &Core, lane: u16, waited: Duration) {
 
 /// Settles a lane whose holder is dead; false if it lives.
 fn settle_if_dead(core: &Core, lane: u16) -> bool {
-    let table = core.lane_table();
-    let leased = table.lease_lane(&core.arena, LaneId(lane)).or_else(|| {
-        // ORDERING: Relaxed, what it says is looked at.
-        let holder = core.lane(lane).intent.holder.load(Relaxed);
-        let (process, thread) = ((holder >> 32) as u32, holder as u32);
-        // One way of dying the kernel does not mark (L5 of the arena's `lanes`).
-        let lost =
-            process::thread_is_gone(process, thread) && table.mark_dead(&core.arena, LaneId(lane), thread);
-        lost.then(|| table.lease_lane(&core.arena, LaneId(lane))).flatten()
-    });
-    let Some(lease) = leased else { return false };
+    let Ok(seat) = core.seat() else { return false };
     // A lane that is free, and yet in somebody's way, was left behind by a process that let go of its mapping.
-    settle(core, lease.lane.0);
-    let _ours = table.release(&core.arena, lease.lane);
+    let Some(lease) = core.lane_table().lease_lane(&core.arena, LaneId(lane), seat) else { return false };
+    settle_and_release(core, lease);
     true
+}
+
+fn settle_and_release(core: &Core, lease: Lease) {
+    if let Some(lease) = settle(core, lease) {
+        let _ours = core.lane_table().release(&core.arena, lease);
+    }
 }
 
 /// Serial numbers that were scribbled over must still fit their fields.
@@ -112,22 +113,26 @@ pub fn end(core: &Core) -> bool {
     }
 }
 
-/// Numbers of the lanes that were ever leased.
-fn lanes(core: &Core) -> impl Iterator<Item = u16> {
-    1..=(core.root().lanes_used.load(SeqCst) as u16).min(LANES)
-}
-
 /// Settles every lane whose holder is dead: the daemon's round. How many there were.
 pub fn sweep(core: &Core) -> u64 {
-    // ORDERING: Relaxed, a guess: the lease orders.
-    let leased = |lane: &u16| core.lane(*lane).intent.holder.load(Relaxed) != 0;
-    lanes(core).filter(leased).filter(|lane| settle_if_dead(core, *lane)).count() as u64
+    let Ok(seat) = core.seat() else { return 0 };
+    let table = core.lane_table();
+    // One question to the kernel a process, not one a lane.
+    let mut known: HashMap<Tag, bool> = HashMap::new();
+    let mut is_dead = |holder: Holder| match holder.process() {
+        mine if mine == seat.tag() => table.is_dead(&core.arena, holder, seat),
+        other => *known.entry(other).or_insert_with(|| table.is_gone(&core.arena, other)),
+    };
+    let dead = |lane: &u16| table.holder(&core.arena, LaneId(*lane)).is_some_and(&mut is_dead);
+    lanes(core).filter(dead).filter(|lane| settle_if_dead(core, *lane)).count() as u64
 }
 
-/// Brings a lane to an end (I1).
-pub fn settle(core: &Core, lane: u16) {
+/// Brings a lane to an end (I1). It comes back free of everything; not if its thread has died and its process has files open: then it is
+/// left to that process.
+pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
+    let lane = lease.lane.0;
     if core.locks.is_some() {
-        return;
+        return Some(lease);
     }
     core.root().settled.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
     // What the dead one has left may be anything; this process must live on.
@@ -135,6 +140,15 @@ pub fn settle(core: &Core, lane: u16) {
     if settled.is_err() {
         let _noted = core.damage(format!("what the holder of lane {lane} has left makes no sense"));
     }
+    let home = Tag::of(core.lane(lane).home.load(SeqCst));
+    if !opens::has_any(core, lane) {
+        return Some(lease);
+    }
+    if core.seat().is_ok_and(|seat| seat.tag() == home) {
+        core.parked.store(1, Relaxed); // ORDERING: Relaxed, a hint.
+    }
+    let _parked = core.lane_table().park(&core.arena, lease, home);
+    None
 }
 
 fn settle_lane(core: &Core, number: u16) {
@@ -143,6 +157,7 @@ fn settle_lane(core: &Core, number: u16) {
     if !lane.is_sound(unsafe { lane.own() }) {
         let _noted =
             core.damage(format!("somebody has scribbled over lane {number}; nothing is changed any more"));
+        opens::forget(core, number);
         // SAFETY: as above.
         return unsafe { lane.reset() };
     }

@@ -18,6 +18,7 @@ use crate::names::ops::prepare;
 use crate::names::table::{self, Logged};
 use crate::opens;
 use crate::recovery::scan;
+use heddle_arena::Tag;
 use heddle_vfs::{FileKind, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -177,7 +178,8 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed], n
             life::drop_name(core, guard, inode, 1);
         }
     }
-    if process_is_gone(guard.lane.intent.holder.load(SeqCst)) {
+    // A thread of many may have died alone: then the handles are the others'.
+    if core.lane_table().is_gone(&core.arena, Tag::of(guard.lane.home.load(SeqCst))) {
         for id in opens::forget(core, guard.id) {
             if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
                 && inode.vi.nlink.load(SeqCst) == 0
@@ -215,11 +217,4 @@ pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     if how != Ending::Begun && inode.vi.nlink.load(SeqCst) == 0 {
         life::end_once(core, guard, inode);
     }
-}
-
-/// Has the process that held the lane ended? One thread of many may have died alone: then the handles are the others'.
-fn process_is_gone(holder: u64) -> bool {
-    let process = holder >> 32;
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }

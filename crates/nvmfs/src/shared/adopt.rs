@@ -2,22 +2,20 @@
 //!
 //! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. Which it is: the one whose inode
 //! the dead daemon has noted for this image's file ([`super::notes`]), made by this user; anybody could make one that looks
-//! like it. A daemon is dead if none of three
-//! says that it lives: the lock of the image, whose owner still has it open (a daemon of another PID namespace too); the mark in the
-//! arena of who mounted it, or took it over (one without a door too); the lane of its door thread (`Root::keeper`), which the kernel
-//! marks like any other.
+//! like it. A daemon is dead if neither of two says that it lives: the lock of the image, whose owner still has it open; the seat
+//! of who mounted the image, or took it over, which the kernel frees when its address space ends (whatever namespace it is in).
 //!
-//! Invariants  I1  of two that take over at once one wins: the mark is exchanged, from the dead one's to the winner's.
+//! Invariants  I1  of two that take over at once one wins: the seat's tag is exchanged, from the dead one's to the winner's.
 //!             I2  whoever maps through the new daemon's descriptor keeps others from opening the image, as those of the old one do:
 //!                 it is joined to the holders of the region first.
 
 use super::notes::{self, NoteError};
 use super::{boot_id, image_id};
 use crate::core::{Core, Identity, Parts, Root};
+use crate::settle;
 use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
-use crate::{process, settle};
-use heddle_arena::{Arena, LaneId};
+use heddle_arena::{Arena, Tag};
 use heddle_pmem::{Durability, Region};
 use std::fs::{self, File};
 use std::io;
@@ -110,14 +108,13 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     };
     let core =
         Core::join(parts, &identity).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
+    let mine = core.seat().map_err(|e| fail(io::Error::other(e.to_string())))?.tag().word();
     let last = core.root().daemon.load(SeqCst);
-    if process::lives(last) {
+    if !core.lane_table().is_gone(&core.arena, Tag::of(last)) {
         return Err(served());
     }
-    let lease = core.keeper().lease_lane(&core.arena, LaneId(1)).ok_or_else(served)?;
-    let _ours = core.keeper().release(&core.arena, lease.lane);
     // I1.
-    if core.root().daemon.compare_exchange(last, process::mark(), SeqCst, SeqCst).is_err() {
+    if core.root().daemon.compare_exchange(last, mine, SeqCst, SeqCst).is_err() {
         return Err(served());
     }
     settle::sweep(&core);

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn me() -> (u32, u32) {
-        (std::process::id(), crate::process::thread_id())
+        (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get() as u32)
     }
 
     #[test]

@@ -17,7 +17,7 @@ use heddle_vfs::ioctl::{DOOR, DOOR_BYTES};
 use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -140,6 +140,7 @@ pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
     let identity = Identity { uuid: answer.uuid, boot: answer.boot, epoch: answer.epoch };
     let parts = Parts { region, arena: Arc::new(arena), variant, locks: None, on_lock: None, read_only };
     let core = Core::join(parts, &identity).ok_or_else(|| rubbish("the arena is not that of this mount"))?;
+    core.seat().map_err(|e| map(e.to_string()))?;
     Ok(NvmFs { core: Arc::new(core) })
 }
 
@@ -224,7 +225,7 @@ fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Answer, [Owned
     }
     connect(&socket, &address).map_err(no_daemon)?;
     // Who listens there, whatever the name and its directory say.
-    let uid = socket_peercred(&socket).map_err(no_daemon)?.uid.as_raw();
+    let uid = wire::peer(&socket).map_err(no_daemon)?.uid;
     if want == Want::Attach && !trusts(uid) {
         return Err(AttachError::Stranger { at: at(), uid });
     }

@@ -13,11 +13,9 @@ use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::settle;
-use heddle_arena::LaneId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use std::fs::File;
 use std::io::{self, Write};
@@ -26,7 +24,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -87,29 +84,15 @@ pub(super) struct Door {
 }
 
 impl Door {
-    pub(super) fn serve(mut self, ready: &Sender<bool>) {
-        let Some(core) = self.house.core.clone() else {
-            let _heard = ready.send(true);
-            return self.listen();
-        };
-        let keeper = core.keeper().lease_lane(&core.arena, LaneId(1));
-        // Whoever started this thread waits for it.
-        let _heard = ready.send(keeper.is_some());
-        if keeper.is_none() {
-            return;
-        }
-        self.listen();
-        let _ours = core.keeper().release(&core.arena, LaneId(1));
-    }
-
-    fn listen(&mut self) {
+    pub(super) fn listen(mut self) {
         let mut locked = false;
+        let mut rounds = settle::Rounds::default();
         let mut looked = Instant::now();
         loop {
             let (stopped, called, spoken) = self.wait();
             if looked.elapsed() >= LOOK_EVERY {
                 if let Some(core) = self.house.core.as_ref().filter(|_| self.house.no_attach.is_none()) {
-                    settle::sweep(core);
+                    rounds.go(core);
                     // One that took over from a dead daemon has no lock of its own until the last client of that one has gone.
                     locked = locked || core.region.lock_again();
                 }
@@ -158,18 +141,15 @@ impl Door {
             // Nobody is there; or there are no descriptors left, and it is tried again.
             Err(_) => return false,
         };
-        let Ok(who) = socket_peercred(&socket) else { return true };
-        let uid = who.uid.as_raw();
-        let invited =
-            || self.group.is_some_and(|group| who.gid.as_raw() == group || groups(&socket).contains(&group));
+        let Ok(wire::Peer { pid, uid, gid }) = wire::peer(&socket) else { return true };
+        let invited = || self.group.is_some_and(|group| gid == group || groups(&socket).contains(&group));
         let standing = match () {
-            () if who.uid == rustix::process::geteuid() || who.uid.is_root() => Standing::Own,
+            () if uid == rustix::process::geteuid().as_raw() || uid == 0 => Standing::Own,
             () if invited() => Standing::Member,
             () => Standing::Stranger,
         };
         self.make_room(standing, uid);
         let time = if standing == Standing::Stranger { REFUSED_GREETING_MAX } else { GREETING_MAX };
-        let pid = who.pid.as_raw_nonzero().get() as u32;
         self.talks.push(Talk { socket, pid, uid, standing, until: Instant::now() + time });
         true
     }
@@ -210,12 +190,6 @@ impl Door {
             Ok(hello) => hello,
             Err(why) => return refuse(&talk.socket, why),
         };
-        if hello.pid != talk.pid {
-            return refuse(
-                &talk.socket,
-                "this process and the daemon number processes differently (another PID namespace): it could not be told dead",
-            );
-        }
         // I2.
         if self.bell.as_ref().is_some_and(|bell| !bell.heard(&hello.knock, talk.pid)) {
             return refuse(&talk.socket, "this process has not asked this mount where its door is");

@@ -57,7 +57,7 @@ impl Heir {
             Some(why) => Err(HeirError::OneProcess { why }),
             None => {
                 // Made once a process, under a lock: before any child asks for it (I2).
-                process::id();
+                process::generation();
                 Ok(Heir { core })
             }
         }
@@ -83,13 +83,15 @@ impl Heir {
         let parts = Parts { region, arena, variant, locks: None, on_lock: None, read_only: core.read_only };
         core.root().attached.fetch_add(1, SeqCst); // I1.
         let joined = Core::join(parts, &core.identity());
-        Ok(NvmFs { core: Arc::new(joined.ok_or_else(|| map(&"the arena is that of another mount"))?) })
+        let core = joined.ok_or_else(|| map(&"the arena is that of another mount"))?;
+        core.seat().map_err(|e| map(&e))?;
+        Ok(NvmFs { core: Arc::new(core) })
     }
 
     /// Other processes that have a lane: they work, or have died and are not settled yet.
     pub fn others(&self) -> Vec<u32> {
         let clients = Counters::read(&self.core).clients;
-        clients.into_iter().map(|client| client.pid).filter(|pid| *pid != process::id()).collect()
+        clients.into_iter().map(|client| client.pid).filter(|pid| *pid != std::process::id()).collect()
     }
 }
 

@@ -144,7 +144,6 @@ impl Server {
         let socket = at.clone().map(made);
         let bell = Arc::new(Bell::of(&address));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?);
-        let (ready, is_ready) = std::sync::mpsc::channel();
         let door = Door {
             house,
             listener,
@@ -155,12 +154,8 @@ impl Server {
         };
         let thread = std::thread::Builder::new()
             .name("heddle-door".into())
-            .spawn(move || door.serve(&ready))
+            .spawn(move || door.listen())
             .map_err(fail)?;
-        // The lane that says that this daemon lives is its thread's.
-        if is_ready.recv() != Ok(true) {
-            return Err(ServerError::Taken { at: at.unwrap_or_default() });
-        }
         Ok(Server { bell, socket, stop, thread: Some(thread), note: None })
     }
 

@@ -12,13 +12,13 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// "heddle", for whatever its builds say to each other.
 pub const NAME: u64 = 0x6865_6464_6c65_5300;
 /// The same, and the version of this page.
-const MAGIC: u64 = NAME | 2;
+const MAGIC: u64 = NAME | 3;
 
 /// Longest text of an answer, in bytes.
 const TEXT_BYTES: usize = 1024;
@@ -30,9 +30,7 @@ pub struct Hello {
     magic: u64,
     /// What the arena holds, as this build lays it out.
     layout: u64,
-    /// The client as it sees itself: of another number space, it could not be told dead.
-    pub pid: u32,
-    want: u32,
+    want: u64,
     /// What it has sent through the mount (see [`super::bell`]); zero where it came by a path.
     pub knock: Knock,
 }
@@ -49,12 +47,12 @@ pub enum Want {
 impl Hello {
     /// Of this process.
     pub fn new(want: Want, knock: Knock) -> Hello {
-        Hello { magic: MAGIC, layout: LAYOUT, pid: std::process::id(), want: want as u32, knock }
+        Hello { magic: MAGIC, layout: LAYOUT, want: want as u64, knock }
     }
 
     /// What is asked for; `None` if there is no such thing.
     pub fn want(&self) -> Option<Want> {
-        [Want::Attach, Want::Counters].into_iter().find(|want| *want as u32 == self.want)
+        [Want::Attach, Want::Counters].into_iter().find(|want| *want as u64 == self.want)
     }
 
     /// Reads one; what is wrong with it otherwise.
@@ -145,6 +143,30 @@ impl Answer {
 
 /// Longest packet of either kind.
 pub const PACKET_BYTES: usize = size_of::<Answer>();
+
+/// Who is at the other end.
+pub struct Peer {
+    /// Its number, as this process numbers it; 0: it is in no namespace that this process sees.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// Who is at the other end, by the kernel's word.
+pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `len` bytes of room, as said.
+    let done =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
+    if done != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok(Peer { pid: who.pid as u32, uid: who.uid, gid: who.gid })
+}
 
 /// Sends a packet with descriptors.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {

@@ -44,6 +44,7 @@ pub fn play(role: &str) {
         "executes-something-else" => executes_something_else(),
         "closes-its-descriptors" => closes_its_descriptors(),
         "forks" => forks(),
+        "forks-into-namespaces" => forks_into_namespaces(number()),
         "listens-where-it-may-not" => listens_where_it_may_not(),
         "serves-as-nobody" => serves_as_nobody(),
         "is-nobody" => is_nobody(number() as u32, number() != 0),
@@ -246,6 +247,69 @@ fn forks() {
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+    fs.release(file);
+}
+
+/// Forks into other namespaces, of users or of numbers, before or after it has attached; four children write and check files of their own.
+fn forks_into_namespaces(way: u64) {
+    let flags = if way == 2 {
+        libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS
+    } else {
+        libc::CLONE_NEWPID
+    };
+    let early = (way != 1).then(attached);
+    // A user namespace is for processes of one thread: a forked one.
+    let middle = forked(|| {
+        // SAFETY: changes this process alone.
+        assert_eq!(unsafe { libc::unshare(flags) }, 0, "{}", std::io::Error::last_os_error());
+        forked_and_waited_for(|| {
+            let fs = early.unwrap_or_else(|| client::attach(&socket()).unwrap_or_else(|e| panic!("{e}")));
+            let children: Vec<_> = (0..4u64).map(|child| forked(|| writes_and_checks(&fs, child))).collect();
+            children.into_iter().for_each(succeeded);
+        });
+    });
+    succeeded(middle);
+}
+
+/// A child that does this.
+fn forked(work: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child calls the file system alone and leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        // SAFETY: a setting of this process: it does not outlive its parent.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(i32::from(done.is_err())) };
+    }
+    pid
+}
+
+fn forked_and_waited_for(work: impl FnOnce()) {
+    succeeded(forked(work));
+}
+
+fn succeeded(pid: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: room for the answer.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "a child failed: its own output says why");
+}
+
+fn writes_and_checks(fs: &NvmFs, child: u64) {
+    let file = fs.new_file(Ino::ROOT, &format!("child-{child}"));
+    let mut page = [0; 4096];
+    let stamp = |page: u64, round: u64| [(page as u8 ^ round as u8).wrapping_mul(31) ^ child as u8; 4096];
+    for round in 0..20 {
+        (0..64).for_each(|page| assert_eq!(fs.write(&file, page * 4096, &stamp(page, round)), Ok(4096)));
+        for at in 0..64 {
+            assert_eq!(fs.read(&file, at * 4096, &mut page), Ok(4096));
+            assert!(page == stamp(at, round), "child {child}, round {round}: page {at} is wrong");
+        }
+        // The daemon's rounds and the others' waits come between.
+        std::thread::sleep(Duration::from_millis(20));
+    }
     fs.release(file);
 }
 

@@ -1,0 +1,188 @@
+//! Seats: which processes live, by the kernel's word.
+//!
+//! State       A seat is one byte of the arena's file, and a generation in the arena. A process sits on it by an exclusive lock of that
+//!             byte through an open file description of its own (`F_OFD_SETLK`). It maps one page of that description, keeps the page
+//!             from its children (`MADV_DONTFORK`), and closes the descriptor: from then on the mapping alone keeps the lock.
+//! Invariants  S1  The kernel drops the lock when the address space ends (exit, exec, kill of the last thread), and not before: closing
+//!                 descriptors does not, a fork gives nothing of it to the child, numbers of processes and namespaces play no part.
+//!             S2  Who has just locked a seat raises its generation, and only then says who it is. So a process of an older generation
+//!                 is gone, and one of the present generation is gone if the byte is not locked.
+//!             S3  The page is at the offset `seat * 4096`: `/proc/PID/maps` says who sits where, to whoever may look.
+//! Doubt       A fork by another thread between opening and closing leaves the child a descriptor, and the seat taken until the child
+//!             ends or executes something else. Whoever cannot ask (no descriptor of the arena is left) takes the process for alive.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::arena::Arena;
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::Ordering::SeqCst;
+
+/// Processes that can sit at once.
+pub const SEATS: u16 = if cfg!(any(loom, shuttle)) { 8 } else { 1024 };
+/// Bytes of a seat's page.
+pub const PAGE_BYTES: u64 = 4096;
+
+const THREAD_BITS: u32 = 22;
+pub(crate) const THREAD_MASK: u64 = (1 << THREAD_BITS) - 1;
+const SEAT_BITS: u32 = 11;
+const GENERATION_SHIFT: u32 = THREAD_BITS + SEAT_BITS;
+const GENERATION_MASK: u32 = (1 << (64 - GENERATION_SHIFT)) - 1;
+const _: () = assert!((SEATS as u64) < 1 << SEAT_BITS);
+
+/// A process: its seat, and the seat's generation. Of all processes of a mount no two have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(u64);
+
+impl Tag {
+    /// From a word that may say anything.
+    pub fn of(word: u64) -> Tag {
+        Tag(word & !THREAD_MASK)
+    }
+
+    fn new(seat: u16, generation: u32) -> Tag {
+        Tag(u64::from(generation & GENERATION_MASK) << GENERATION_SHIFT | u64::from(seat + 1) << THREAD_BITS)
+    }
+
+    /// As a number; never 0 of a process that sits.
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Which seat; `None` if the word made no sense.
+    pub fn seat(self) -> Option<u16> {
+        let number = (self.0 >> THREAD_BITS) as u16 & ((1 << SEAT_BITS) - 1);
+        number.checked_sub(1).filter(|seat| *seat < SEATS)
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> GENERATION_SHIFT) as u32
+    }
+}
+
+/// Where the calling process sits. Dropping it changes nothing: a forked child drops its parent's. [`Seat::leave`] stands up.
+pub struct Seat {
+    tag: Tag,
+    pid: u32,
+    page: *mut std::ffi::c_void,
+}
+
+// SAFETY: the page is never looked at; it is only unmapped, once.
+unsafe impl Send for Seat {}
+// SAFETY: as above.
+unsafe impl Sync for Seat {}
+
+impl Seat {
+    pub(crate) fn take(arena: &Arena, seats: &[AtomicU32]) -> io::Result<Seat> {
+        let pid = std::process::id();
+        if cfg!(any(loom, shuttle)) || arena.fd().is_none() && arena.is_private() {
+            // One process, and nobody else to ask about it.
+            let generation = seats[0].fetch_add(1, SeqCst).wrapping_add(1);
+            return Ok(Seat { tag: Tag::new(0, generation), pid, page: std::ptr::null_mut() });
+        }
+        let gone = || io::Error::other("the program has closed the descriptor of the arena");
+        let fd = arena.fd().ok_or_else(gone)?;
+        // Opened anew: the lock belongs to this description, which this process alone has.
+        let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let own = File::options().read(true).write(true).open(own)?;
+        let first = (pid.wrapping_mul(0x9E37_79B1) >> 16) as u16 % SEATS;
+        let free = (0..SEATS).map(|step| (first + step) % SEATS).find(|seat| lock(&own, *seat));
+        let seat = free.ok_or_else(|| io::Error::other("as many processes as can have attached already"))?;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let offset = u64::from(seat) * PAGE_BYTES;
+        // SAFETY: a new mapping at an address of the kernel's choice; nobody looks at it.
+        let page = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES as usize,
+                ProtFlags::empty(),
+                flags,
+                &own,
+                offset,
+            )?
+        };
+        // SAFETY: the mapping just made.
+        if let Err(error) = unsafe { rustix::mm::madvise(page, PAGE_BYTES as usize, Advice::LinuxDontFork) } {
+            // SAFETY: as above, and nobody knows of it.
+            let _ = unsafe { rustix::mm::munmap(page, PAGE_BYTES as usize) };
+            return Err(error.into());
+        }
+        // S2.
+        let generation = seats[usize::from(seat)].fetch_add(1, SeqCst).wrapping_add(1);
+        Ok(Seat { tag: Tag::new(seat, generation), pid, page })
+    }
+
+    /// Which process this is.
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// Is the caller the process that took the seat? Not if it is a child that runs in its parent's memory (vfork): what it leased would
+    /// outlive it under a thread's number that nobody has.
+    pub fn is_the_callers(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
+    /// Stands up: from now on the process counts as gone. To be called in the process that took the seat, not in its children.
+    pub fn leave(self) {
+        if !self.page.is_null() {
+            // SAFETY: mapped by `take` in this process, and unmapped here alone.
+            let _ = unsafe { rustix::mm::munmap(self.page, PAGE_BYTES as usize) };
+        }
+    }
+
+    /// Has this thread, of the process that took the seat, ended? False if the caller is another process (a child in its parent's memory).
+    pub fn has_lost(&self, thread: u32) -> bool {
+        if cfg!(any(loom, shuttle)) || !self.is_the_callers() {
+            return false;
+        }
+        // SAFETY: signal 0 is sent to nobody: the kernel says whether it could be.
+        let there = unsafe { libc::syscall(libc::SYS_tgkill, self.pid as i32, thread as i32, 0) };
+        there != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    }
+}
+
+/// The calling thread, as its own process numbers it.
+pub(crate) fn this_thread() -> u32 {
+    if cfg!(any(loom, shuttle)) {
+        return 1;
+    }
+    rustix::thread::gettid().as_raw_nonzero().get() as u32 & THREAD_MASK as u32
+}
+
+fn byte(seat: u16) -> libc::flock {
+    // SAFETY: plain numbers, for which zero is valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    (lock.l_start, lock.l_len) = (seat.into(), 1);
+    lock
+}
+
+fn lock(own: &File, seat: u16) -> bool {
+    // SAFETY: a lock that lives as long as the call.
+    unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &byte(seat)) == 0 }
+}
+
+/// See [`LaneTable::is_gone`](crate::LaneTable::is_gone).
+pub(crate) fn is_gone(arena: &Arena, seats: &[AtomicU32], process: Tag) -> bool {
+    let Some(seat) = process.seat() else { return true };
+    // S2.
+    if seats[usize::from(seat)].load(SeqCst) & GENERATION_MASK != process.generation() {
+        return true;
+    }
+    arena.fd().is_some_and(|fd| is_free(fd, seat))
+}
+
+fn is_free(fd: BorrowedFd<'_>, seat: u16) -> bool {
+    if cfg!(any(loom, shuttle)) {
+        return false;
+    }
+    let mut asked = byte(seat);
+    // SAFETY: a lock that lives as long as the call.
+    let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut asked) };
+    done == 0 && asked.l_type == libc::F_UNLCK as i16
+}
