@@ -38,6 +38,11 @@ impl Process {
         numbers.filter_map(task).collect()
     }
 
+    /// The caller's number of the thread that numbers itself so.
+    pub fn task(&self, inner: u32) -> Option<u32> {
+        self.tasks().into_iter().find(|task| task.inner == inner).map(|task| task.outer)
+    }
+
     /// Does it sit there now?
     pub fn still_sits(&self, core: &Core, tag: Tag) -> bool {
         page(core, tag).is_some_and(|page| sits(self.pid, &page))

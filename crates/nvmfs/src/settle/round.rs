@@ -1,6 +1,7 @@
 //! The daemon's round: it settles the dead, and does what waiters may not do themselves: it kills other users' processes that are stopped
 //! in somebody's way, and finds threads that have ended without a word in processes that live on.
 
+use super::stopped::Watch;
 use super::{holders, lanes, settle_and_release, stopped, sweep};
 use crate::core::Core;
 use heddle_arena::{Holder, LaneId};
@@ -12,14 +13,14 @@ const THREADS_EVERY: Duration = Duration::from_secs(4);
 
 /// What the rounds before have seen.
 pub struct Rounds {
-    /// Holders that somebody waits for, and since when they were asked about in each round.
-    asked: HashMap<u16, (Holder, Instant)>,
+    /// Holders that somebody waits for, and that are stopped.
+    watched: HashMap<u16, Watch>,
     threads_looked: Instant,
 }
 
 impl Default for Rounds {
     fn default() -> Rounds {
-        Rounds { asked: HashMap::new(), threads_looked: Instant::now() }
+        Rounds { watched: HashMap::new(), threads_looked: Instant::now() }
     }
 }
 
@@ -30,12 +31,13 @@ impl Rounds {
         let asked: Vec<(u16, Holder)> = lanes(core)
             .filter_map(|lane| Some((lane, core.lane_table().asked(&core.arena, LaneId(lane))?)))
             .collect();
-        self.asked.retain(|lane, (holder, _)| asked.contains(&(*lane, *holder)));
+        let mut before = std::mem::take(&mut self.watched);
         for (lane, holder) in &asked {
-            let (_, since) = *self.asked.entry(*lane).or_insert_with(|| (*holder, Instant::now()));
-            if stopped::patience(core).is_some_and(|patience| since.elapsed() >= patience) {
-                stopped::kill_stopped(core, *lane, *holder);
+            let Some(watch) = Watch::look(core, *holder, before.remove(lane)) else { continue };
+            if stopped::patience(core).is_some_and(|patience| watch.lasts() >= patience) {
+                watch.kill(core, *lane);
             }
+            self.watched.insert(*lane, watch);
         }
         if !asked.is_empty() || self.threads_looked.elapsed() >= THREADS_EVERY {
             settle_ended_threads(core);

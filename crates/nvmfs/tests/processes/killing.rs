@@ -174,7 +174,8 @@ impl<'h> Crew<'h> {
         let (before, began) = (self.lines(), Instant::now());
         while self.lines() < before + 64 * 16 {
             for (_, writer) in self.writers.iter_mut().enumerate().filter(|(n, _)| *n as u64 != but) {
-                assert!(writer.0.try_wait().unwrap().is_none(), "a survivor ended: its own output says why");
+                let ended = writer.0.try_wait().unwrap();
+                assert!(ended.is_none(), "a survivor ended ({ended:?}): its own output says why");
             }
             assert!(began.elapsed() < Duration::from_secs(20), "the survivors stand still");
             std::thread::sleep(Duration::from_micros(100));
