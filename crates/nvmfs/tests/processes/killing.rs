@@ -139,12 +139,13 @@ impl<'h> Crew<'h> {
     pub fn stop_one(&mut self, random: &mut impl FnMut() -> u64, patience: Duration) -> bool {
         let (thread, pid, _) = self.catch_one(random);
         std::thread::sleep(patience + patience / 2);
-        let gone = self.writers[thread as usize].0.try_wait().unwrap().is_some();
         self.others_go_on(thread);
+        // Whoever waited may have killed it only now: this machine is busy.
+        let _gone = kill_process(pid, Signal::CONT);
+        std::thread::sleep(Duration::from_millis(20));
+        let gone = self.writers[thread as usize].0.try_wait().unwrap().is_some();
         if gone {
             self.replace(thread);
-        } else {
-            kill_process(pid, Signal::CONT).unwrap();
         }
         gone
     }
