@@ -7,42 +7,66 @@
 //!
 //! Source      F2FS paper (FAST '15) section 2.3.
 
-use crate::format::SummaryEntry;
+use crate::format::{Block, NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid, Segno};
 use crate::inode::Inode;
 use crate::media::Media;
 use crate::node::pointers_of;
 use crate::segments::Log;
 use heddle_vfs::{Error, Result};
+use zerocopy::FromBytes;
 
 impl Media {
-    /// Moves what is live in a segment away.
+    /// Moves what is live in a segment away. One of which that cannot be found out stays as it is, and is not cleaned again.
+    ///
+    /// # Errors
+    /// Those of a move that was begun.
     pub(crate) fn clean(&self, segno: Segno) -> Result<()> {
-        let (nodes, contents) = self.space()?.segments.contents(&self.device, segno)?;
-        for (addr, entry) in contents {
-            let moved = if nodes { self.move_node(addr, entry)? } else { self.move_data(addr, entry)? };
-            if !moved {
-                return Err(Error::Corrupt(format!(
-                    "block {} is live, and its summary says it belongs to node {}, which does not lead to it",
-                    addr.0, entry.nid
-                )));
+        let segments = &self.space()?.segments;
+        let found = segments.contents(&self.device, segno).and_then(|(are_nodes, contents)| {
+            let live = contents.into_iter();
+            live.map(|(addr, entry)| self.live_in(are_nodes, addr, entry)).collect::<Result<Vec<Live>>>()
+        });
+        match found {
+            Ok(live) => live.into_iter().try_for_each(|live| self.move_away(live)),
+            Err(error) => {
+                segments.leave_out(segno, error.to_string());
+                Ok(())
             }
         }
-        Ok(())
     }
 
-    fn move_node(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<bool> {
-        let nid = Nid(entry.nid.get());
-        if BlockAddr(self.nodes.nat.find(&self.device, nid)?.addr.get()) != addr {
-            return Ok(false);
+    /// Whose a live block is, by its summary, and that it is so.
+    fn live_in(&self, is_node: bool, addr: BlockAddr, entry: SummaryEntry) -> Result<Live> {
+        let found = if is_node { self.node_at_home(addr, entry) } else { self.page_at_home(addr, entry) };
+        found?.ok_or_else(|| {
+            Error::Corrupt(format!(
+                "block {} is live, and its summary says it belongs to node {}, which does not lead to it",
+                addr.0, entry.nid
+            ))
+        })
+    }
+
+    /// The summary says whose it is; where that is damaged, the node itself.
+    fn node_at_home(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<Option<Live>> {
+        let is_at_home = |nid: Nid| {
+            let found = self.nodes.nat.find(&self.device, nid);
+            found.is_ok_and(|found| found.addr.get() == addr.0)
+        };
+        let said = Nid(entry.nid.get());
+        if is_at_home(said) {
+            return Ok(Some(Live::Node(said)));
         }
-        self.nodes.change(&self.device, &self.geometry, nid, |_| ())?;
-        Ok(true)
+        let block = self.device.block(addr)?;
+        let node =
+            NodeBlock::ref_from_bytes(&block[..]).map_err(|error| Error::Corrupt(error.to_string()))?;
+        let says = Nid(node.footer.nid.get());
+        Ok(is_at_home(says).then_some(Live::Node(says)))
     }
 
-    fn move_data(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<bool> {
+    fn page_at_home(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<Option<Live>> {
         let holder = Nid(entry.nid.get());
-        let Some(node) = self.nodes.any(&self.device, &self.geometry, holder)? else { return Ok(false) };
+        let Some(node) = self.nodes.any(&self.device, &self.geometry, holder)? else { return Ok(None) };
         let is_inode = node.footer.ino.get() == holder.0;
         let inode = if is_inode { Some(Inode::of(node.clone(), self.features)?) } else { None };
         let at = usize::from(entry.slot.get()) + inode.as_ref().map_or(0, Inode::first_pointer);
@@ -52,16 +76,30 @@ impl Media {
             None => pointers_of(&node).pointers.get(at),
         };
         if pointer.map(|pointer| BlockAddr(pointer.get())) != Some(addr) {
-            return Ok(false);
+            return Ok(None);
         }
-        let owner = self.inode(Nid(node.footer.ino.get()))?;
-        let block = self.device.block(addr)?;
-        let segments = &self.space()?.segments;
-        let new = segments.allocate(&self.device, Log::ColdData, std::iter::once(entry))?.first;
-        self.device.write(new, &block[..])?;
-        self.forget_hint(&owner)?;
-        self.set_pointer(holder, at, new.0, is_inode)?;
-        segments.release(addr)?;
-        Ok(true)
+        let owner = Nid(node.footer.ino.get());
+        self.inode(owner)?;
+        Ok(Some(Live::Page { addr, holder, at, owner, entry, block: self.device.block(addr)? }))
     }
+
+    fn move_away(&self, live: Live) -> Result<()> {
+        match live {
+            Live::Node(nid) => self.nodes.change(&self.device, &self.geometry, nid, |_| ()),
+            Live::Page { addr, holder, at, owner, entry, block } => {
+                let segments = &self.space()?.segments;
+                let new = segments.allocate(&self.device, Log::ColdData, std::iter::once(entry))?.first;
+                self.device.write(new, &block[..])?;
+                self.forget_hint(&self.inode(owner)?)?;
+                self.set_pointer(holder, at, new.0, owner == holder)?;
+                segments.release(addr)
+            }
+        }
+    }
+}
+
+/// A live block of a segment, and where it is led to from.
+enum Live {
+    Node(Nid),
+    Page { addr: BlockAddr, holder: Nid, at: usize, owner: Nid, entry: SummaryEntry, block: Box<Block> },
 }

@@ -18,6 +18,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub(crate) const ROOT: Nid = Nid(3);
 
 const SLOT_BYTES: usize = 4;
+/// Levels that a directory can have.
+const DIR_LEVEL_MAX: u32 = 63;
 
 /// The number that users see: the root is 1, as in every engine; 1 and 2 are no files here, and 3 is seen as 1.
 pub(crate) fn ino_of(nid: Nid) -> Ino {
@@ -89,6 +91,9 @@ impl Inode {
         let extra = extra_bytes / SLOT_BYTES;
         let mut inode = Inode { nid, kind, size_bytes, node, extra, inline_xattrs: 0, has_crtime };
         inode.inline_xattrs = inode.find_inline_xattrs(features);
+        if kind == FileKind::Directory && u32::from(inode.block().dir_level) > DIR_LEVEL_MAX {
+            return wrong(format!("{} first buckets, as a power of two", inode.block().dir_level));
+        }
         // The empty slot before inline content counts too.
         if inode.extra + inode.inline_xattrs + 1 >= INODE_POINTERS {
             return wrong(format!("inline attributes of {} slots", inode.inline_xattrs));
@@ -125,6 +130,11 @@ impl Inode {
     pub(crate) fn has_pointers(&self) -> bool {
         let kinds = [FileKind::Regular, FileKind::Directory, FileKind::Symlink];
         kinds.contains(&self.kind) && !self.has(inline_flag::DATA | inline_flag::DENTRY)
+    }
+
+    /// Does the mark before a compressed cluster count as a block? Not when what compression saved was given back.
+    pub(crate) fn counts_cluster_marks(&self) -> bool {
+        !self.has(inline_flag::COMPRESS_RELEASED)
     }
 
     /// Does its content stand inline, and would so many bytes?

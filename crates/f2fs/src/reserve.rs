@@ -318,10 +318,11 @@ impl Change<'_> {
         }
         self.forget_hint(&inode)?;
         let (own, start) = (inode.pointers(), inode.first_pointer());
+        let marks_count = inode.counts_cluster_marks();
         let mut freed = 0;
         let mut pointers = inode.block().addr;
         for pointer in &mut pointers[start + first.0.min(own as u64) as usize..start + own] {
-            freed += self.drop_block(pointer)?;
+            freed += self.drop_block(pointer, marks_count)?;
         }
         let mut nids = inode.block().nid;
         let mut before = own as u64;
@@ -331,7 +332,7 @@ impl Change<'_> {
             let from = first.0.saturating_sub(before).min(pages);
             before += pages;
             if child.get() != 0 && from < pages {
-                let (gone, blocks) = self.cut_node(nid, Nid(child.get()), depth, from)?;
+                let (gone, blocks) = self.cut_node(&inode, Nid(child.get()), depth, from)?;
                 freed += blocks;
                 if gone {
                     *child = U32::new(0);
@@ -345,7 +346,8 @@ impl Change<'_> {
     }
 
     /// Cuts what a node leads to from page `from` of its own on; whether it went itself, and the blocks that were freed, it included.
-    fn cut_node(&self, ino: Nid, nid: Nid, depth: u32, from: u64) -> Result<(bool, u64)> {
+    fn cut_node(&self, inode: &Inode, nid: Nid, depth: u32, from: u64) -> Result<(bool, u64)> {
+        let ino = inode.nid;
         let node = self.nodes.get(&self.device, &self.geometry, nid, ino)?;
         let mut pointers = pointers_of(&node).pointers;
         drop(node);
@@ -356,11 +358,11 @@ impl Change<'_> {
                 continue;
             }
             if depth == 0 {
-                freed += self.drop_block(pointer)?;
+                freed += self.drop_block(pointer, inode.counts_cluster_marks())?;
                 continue;
             }
             let below = if index == first { from % span } else { 0 };
-            let (gone, blocks) = self.cut_node(ino, Nid(pointer.get()), depth - 1, below)?;
+            let (gone, blocks) = self.cut_node(inode, Nid(pointer.get()), depth - 1, below)?;
             freed += blocks;
             if gone {
                 *pointer = U32::new(0);
@@ -376,8 +378,8 @@ impl Change<'_> {
         Ok((false, freed))
     }
 
-    /// Empties a pointer; 1 if it had a block or the promise of one.
-    fn drop_block(&self, pointer: &mut U32) -> Result<u64> {
+    /// Empties a pointer; 1 if it had a block or the promise of one. `marks_count`: so has the mark of a compressed cluster.
+    fn drop_block(&self, pointer: &mut U32, marks_count: bool) -> Result<u64> {
         let addr = BlockAddr(pointer.get());
         if addr == BlockAddr::NULL {
             return Ok(0);
@@ -386,6 +388,9 @@ impl Change<'_> {
             self.space()?.segments.release(addr)?;
         }
         pointer.set(0);
+        if addr == BlockAddr::COMPRESSED && !marks_count {
+            return Ok(0);
+        }
         self.give_blocks(1);
         Ok(1)
     }
@@ -404,7 +409,7 @@ impl Change<'_> {
             }
             let slot = self.slot(&inode, page)?;
             let mut pointer = U32::new(slot.addr.0);
-            let freed = self.drop_block(&mut pointer)?;
+            let freed = self.drop_block(&mut pointer, inode.counts_cluster_marks())?;
             self.set_pointer(slot.holder, slot.at, 0, slot.holder == nid)?;
             self.count_blocks(nid, -(freed as i64))?;
             page = PageNo(page.0 + 1);

@@ -71,6 +71,8 @@ struct State {
     /// Changed since the last checkpoint.
     changed: BTreeSet<Segno>,
     bitmap: Vec<u8>,
+    /// Not to be cleaned, and why.
+    left_out: BTreeMap<Segno, String>,
 }
 
 /// See the module.
@@ -130,7 +132,14 @@ impl Segments {
         let free = table.iter().enumerate().filter_map(empty).filter(|segno| !open.contains(segno)).collect();
         // What stood in the journal is in no block of the table yet, and the next checkpoint has an empty one.
         let changed = logs.sit_changes.iter().map(|(segno, _)| *segno).collect();
-        let state = State { table, logs: logs.open, free, changed, bitmap: logs.sit_bitmap };
+        let state = State {
+            table,
+            logs: logs.open,
+            free,
+            changed,
+            bitmap: logs.sit_bitmap,
+            left_out: BTreeMap::new(),
+        };
         let segments = Segments { geometry: geometry.clone(), state: Mutex::new(state) };
         segments.leave_gaps(device).map_err(|error| error.to_string())?;
         Ok(segments)
@@ -285,6 +294,7 @@ impl Segments {
             .iter()
             .enumerate()
             .filter(|(n, segment)| (1..SEGMENT_BLOCKS as u16).contains(&segment.count) && !is_open(*n))
+            .filter(|(n, _)| !state.left_out.contains_key(&Segno(*n as u32)))
             .map(|(n, segment)| (segment.count, Segno(n as u32)))
             .collect();
         found.sort_unstable();
@@ -297,6 +307,16 @@ impl Segments {
             fits
         };
         found.into_iter().take(count).take_while(|(live, _)| fits(*live)).map(|(_, segno)| segno).collect()
+    }
+
+    /// It cannot be cleaned.
+    pub(crate) fn leave_out(&self, segno: Segno, why: String) {
+        self.state().left_out.insert(segno, why);
+    }
+
+    /// What cannot be cleaned.
+    pub(crate) fn left_out(&self) -> Vec<(Segno, String)> {
+        self.state().left_out.iter().map(|(segno, why)| (*segno, why.clone())).collect()
     }
 
     /// The live blocks of a closed segment and whose they are; true: they are nodes.

@@ -72,25 +72,48 @@ impl Geometry {
 pub(crate) fn read(device: &Device) -> Result<(Superblock, Geometry), OpenError> {
     let image = || device.path().to_owned();
     let mut wrong = Vec::new();
+    let mut damaged = None;
     for copy in 0..2 {
-        let block = device.block(BlockAddr(copy)).map_err(|error| error.to_string());
-        let checked = block.and_then(|block| {
-            let bytes = &block[SUPERBLOCK_OFFSET_BYTES..];
-            let (found, _) = Superblock::read_from_prefix(bytes).map_err(|error| error.to_string())?;
-            check(&found)?;
-            Ok(found)
-        });
-        match checked {
-            Ok(found) => {
-                refuse_unread(device, &found)?;
-                let geometry = geometry(&found, device.blocks())
-                    .map_err(|what| OpenError::Damaged { image: image(), what })?;
-                return Ok((found, geometry));
-            }
+        match checked(device, copy) {
             Err(why) => wrong.push(format!("copy {} of the superblock: {why}", copy + 1)),
+            Ok(found) => match geometry(&found, device.blocks()) {
+                Ok(geometry) => {
+                    refuse_unread(device, &found)?;
+                    return Ok((found, geometry));
+                }
+                Err(what) => damaged = damaged.or(Some((found, what))),
+            },
         }
     }
-    Err(OpenError::NotF2fs { image: image(), why: wrong.join("; ") })
+    match damaged {
+        // What it says of itself may be why it cannot be made sense of.
+        Some((found, what)) => {
+            refuse_unread(device, &found)?;
+            Err(OpenError::Damaged { image: image(), what })
+        }
+        None => Err(OpenError::NotF2fs { image: image(), why: wrong.join("; ") }),
+    }
+}
+
+fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
+    let block = device.block(BlockAddr(copy)).map_err(|error| error.to_string())?;
+    let bytes = &block[SUPERBLOCK_OFFSET_BYTES..];
+    let (found, _) = Superblock::read_from_prefix(bytes).map_err(|error| error.to_string())?;
+    check(&found)?;
+    Ok(found)
+}
+
+/// Makes the copies alike again if one of them is damaged: it becomes what the other one is, which counts. Linux reads the first.
+pub(crate) fn repair(device: &Device) -> Result<(), Error> {
+    let is_whole = |copy| checked(device, copy).and_then(|found| geometry(&found, device.blocks())).is_ok();
+    let (from, to) = match [0, 1].map(is_whole) {
+        [true, false] => (0, 1),
+        [false, true] => (1, 0),
+        _ => return Ok(()),
+    };
+    let block = device.block(BlockAddr(from))?;
+    device.write(BlockAddr(to), &block[..])?;
+    device.flush()
 }
 
 /// Has both copies say that a node log may have what the image has not, or that none has. Durable when this returns.
@@ -186,6 +209,10 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
     }
     let main_blocks = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
     let end = u64::from(geometry.main.0) + main_blocks;
+    // Three pointers are no blocks.
+    if end > u64::from(u32::MAX - 2) {
+        return Err(format!("the main area ends at block {end}, where no pointer leads"));
+    }
     if geometry.checkpoint.0 < 2 || end > geometry.blocks || geometry.blocks > device_blocks {
         return Err(format!(
             "the main area ends at block {end} of {}, the device at {device_blocks}: it was cut short, or the superblock is wrong",
@@ -197,6 +224,7 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
     let ssa_room = u64::from(found.segments_ssa.get()) * u64::from(SEGMENT_BLOCKS);
     let main = u64::from(geometry.main_segments);
     let sizes_fit = found.segments_checkpoint.get() == 2
+        && found.segment0 == found.checkpoint
         && sit.is_multiple_of(2)
         && nat.is_multiple_of(2)
         && nat > 0
@@ -204,7 +232,8 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
         && sit_room >= main
         && ssa_room >= main
         && geometry.checkpoint_payload < SEGMENT_BLOCKS
-        && geometry.segments_per_section > 0;
+        && geometry.segments_per_section > 0
+        && u64::from(geometry.segments_per_section) * u64::from(found.sections.get()) == main;
     if !sizes_fit {
         return Err("the sizes of its areas do not go together".into());
     }

@@ -111,6 +111,8 @@ impl F2fs {
             _ => {}
         }
         let (fs, chain, found) = F2fs::open_with(path, Access::Write, variant, log)?;
+        let repaired = superblock::repair(&fs.media.device);
+        repaired.map_err(|error| OpenError::Damaged { image: path.into(), what: error.to_string() })?;
         if !found.is_empty() && !chain.0.is_empty() {
             return refused(
                 "it has what was fsynced, and so has the image itself, which was used without it since: add -o discard-nvm to give up \
@@ -124,6 +126,7 @@ impl F2fs {
         for nid in orphans {
             // One that the log knows better got a name, or is no more.
             if !found.has(nid) {
+                check_nameless(&fs.media, nid).map_err(damaged)?;
                 fs.media
                     .alone()
                     .and_then(|change| change.end(nid))
@@ -284,6 +287,12 @@ impl F2fs {
         faults(&mut self.media.device.faults.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Segments that cleaning left as they are, because it cannot be found out whose their blocks are, and why.
+    pub fn left_uncleaned(&self) -> Vec<(u32, String)> {
+        let segments = self.media.space.as_ref().map(|space| space.segments.left_out());
+        segments.into_iter().flatten().map(|(segno, why)| (segno.0, why)).collect()
+    }
+
     /// Has a call failed half-way? Then nothing is changed any more.
     pub fn has_failed(&self) -> bool {
         self.not_failed().is_err()
@@ -305,6 +314,17 @@ fn check_root(media: &Media) -> Result<(), String> {
         Ok(root) if root.kind == FileKind::Directory => Ok(()),
         Ok(_) => Err("the root is no directory".into()),
         Err(error) => Err(format!("the root directory: {error}")),
+    }
+}
+
+/// Has an inode of the checkpoint's list no name? One that has would be taken from who uses it.
+fn check_nameless(media: &Media, nid: Nid) -> Result<(), String> {
+    match media.inode(nid) {
+        Ok(inode) if inode.block().links.get() == 0 => Ok(()),
+        Ok(inode) => {
+            Err(format!("inode {} is said to have no name, and has {}", nid.0, inode.block().links.get()))
+        }
+        Err(error) => Err(format!("inode {}, which has no name: {error}", nid.0)),
     }
 }
 
@@ -348,6 +368,14 @@ fn space(
     }
     if checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR) {
         return unsupported("a note that fsck.f2fs is needed, which it does not take away");
+    }
+    for (flag, what) in [
+        (checkpoint_flag::DISABLED, "checkpoints that Linux was told not to make (checkpoint=disable)"),
+        (checkpoint_flag::RESIZING, "a resize that was not finished"),
+    ] {
+        if checkpoint.has(flag) {
+            return unsupported(what);
+        }
     }
     let damaged = |what: String| OpenError::Damaged { image: image(), what };
     let logs = checkpoint.logs(device, geometry).map_err(damaged)?;

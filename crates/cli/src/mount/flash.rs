@@ -62,13 +62,19 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
     let writer = Arc::clone(&fs);
     let name = image.to_string();
     let keeper = std::thread::spawn(move || {
-        let mut failed = false;
+        let (mut failed, mut told) = (false, 0);
         while end.recv_timeout(CHECKPOINT_EVERY) == Err(RecvTimeoutError::Timeout) {
             // It stays, and every call that changes something says so too.
             if let Err(error) = writer.checkpoint_if_changed()
                 && !std::mem::replace(&mut failed, true)
             {
                 talk(&format!("{name}: {error}"));
+            }
+            let left = writer.left_uncleaned();
+            for (segment, why) in left.iter().skip(std::mem::replace(&mut told, left.len())) {
+                talk(&format!(
+                    "{name}: segment {segment} is not cleaned: {why}; look at it with fsck.f2fs --dry-run"
+                ));
             }
         }
     });

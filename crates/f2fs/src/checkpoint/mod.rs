@@ -2,6 +2,7 @@
 //!
 //! Invariants  C1  head and tail of a pack have right checksums and the same version, or the pack does not count.
 //!             C2  the version bitmaps have a bit for every block of SIT and NAT.
+//!             C3  its counts are none that the main area cannot have; journals and orphan blocks name nodes of the table.
 //! Source      Linux `Documentation/filesystems/f2fs.rst`, "Checkpoint".
 
 mod logs;
@@ -18,6 +19,7 @@ use crate::format::{
     ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
 };
 use crate::ids::{BlockAddr, Nid};
+use crate::inode::ROOT;
 use crate::node_log::Base;
 use crate::superblock::Geometry;
 use zerocopy::FromBytes;
@@ -142,7 +144,8 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 impl Pack {
     fn read_on(self, device: &Device, geometry: &Geometry) -> Result<Checkpoint, String> {
         let nat_bitmap = self.nat_bitmap(geometry)?;
-        let nat_changes = self.nat_changes(device)?;
+        self.check_counts(geometry)?;
+        let nat_changes = self.nat_changes(device, geometry)?;
         let orphans = self.orphans(device, geometry)?;
         let Pack { start, head, crc, block } = self;
         Ok(Checkpoint { head, crc, start, block, nat_bitmap, nat_changes, orphans })
@@ -150,6 +153,20 @@ impl Pack {
 
     fn has(&self, flag: u32) -> bool {
         self.head.flags.get() & flag != 0
+    }
+
+    /// C3.
+    fn check_counts(&self, geometry: &Geometry) -> Result<(), String> {
+        let head = &self.head;
+        let main = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);
+        let (user, valid) = (head.blocks_user.get(), head.blocks_valid.get());
+        let (nodes, inodes) = (u64::from(head.nodes_valid.get()), u64::from(head.inodes_valid.get()));
+        if user > main || valid > main || nodes > valid || inodes > nodes {
+            return Err(format!(
+                "it counts {valid} blocks, {nodes} nodes and {inodes} inodes, users may have {user} blocks, and there are {main}"
+            ));
+        }
+        Ok(())
     }
 
     /// C2. Where the head has no room the SIT's bitmap stands in the payload, and the NAT's begins the bitmaps.
@@ -180,7 +197,7 @@ impl Pack {
     }
 
     /// From the summary of the hot data log, or the beginning of compacted ones.
-    fn nat_changes(&self, device: &Device) -> Result<Vec<(Nid, NatEntry)>, String> {
+    fn nat_changes(&self, device: &Device, geometry: &Geometry) -> Result<Vec<(Nid, NatEntry)>, String> {
         let block = self.block(device, self.head.summaries_start.get())?;
         let at = match self.has(checkpoint_flag::COMPACT_SUMMARIES) {
             true => 0,
@@ -192,7 +209,16 @@ impl Pack {
         if count > NAT_JOURNAL_ENTRIES {
             return Err(format!("a journal of {count} changes where {NAT_JOURNAL_ENTRIES} fit"));
         }
-        Ok(journal.changes[..count].iter().map(|change| (Nid(change.nid.get()), change.entry)).collect())
+        let changes = journal.changes[..count].iter().map(|change| (Nid(change.nid.get()), change.entry));
+        changes
+            .map(|(nid, entry)| match nid.0 {
+                // A checkpoint writes the entry at its place in the table.
+                number if number == 0 || number >= geometry.nids() => {
+                    Err(format!("its journal has a change of node {number} of {}", geometry.nids()))
+                }
+                _ => Ok((nid, entry)),
+            })
+            .collect()
     }
 
     fn orphans(&self, device: &Device, geometry: &Geometry) -> Result<Vec<Nid>, String> {
@@ -207,7 +233,13 @@ impl Pack {
             if count > ORPHANS_PER_BLOCK {
                 return Err(format!("an orphan block of {count} inodes where {ORPHANS_PER_BLOCK} fit"));
             }
-            orphans.extend(found.ino[..count].iter().map(|ino| Nid(ino.get())));
+            for ino in &found.ino[..count] {
+                let nid = Nid(ino.get());
+                if nid <= ROOT || nid.0 >= geometry.nids() {
+                    return Err(format!("an orphan block names inode {} of {}", nid.0, geometry.nids()));
+                }
+                orphans.push(nid);
+            }
         }
         Ok(orphans)
     }

@@ -139,7 +139,7 @@ fn fill(head: &mut crate::format::CheckpointHead, new: &Contents<'_>) {
     head.alloc_type.fill(0);
     let when = |is: bool, flag: u32| if is { flag } else { 0 };
     head.flags.set(
-        (head.flags.get() & checkpoint_flag::LARGE_NAT_BITMAP)
+        (head.flags.get() & (checkpoint_flag::LARGE_NAT_BITMAP | checkpoint_flag::QUOTA_NEEDS_FSCK))
             | checkpoint_flag::CRC_RECOVERY
             | when(new.unmounts, checkpoint_flag::UNMOUNTED)
             | when(!new.orphans.is_empty(), checkpoint_flag::ORPHANS),

@@ -26,6 +26,12 @@ pub mod checkpoint_flag {
     pub const NO_CRC_RECOVERY: u32 = 0x200;
     /// Version bitmaps begin behind the checksum, the NAT's first.
     pub const LARGE_NAT_BITMAP: u32 = 0x400;
+    /// fsck is to count anew what users have.
+    pub const QUOTA_NEEDS_FSCK: u32 = 0x800;
+    /// The kernel was told to make no checkpoints.
+    pub const DISABLED: u32 = 0x1000;
+    /// The file system is being made smaller.
+    pub const RESIZING: u32 = 0x4000;
 }
 
 /// Logs of one kind that a checkpoint has room for; three are used.

@@ -23,6 +23,8 @@ pub mod inline_flag {
     pub const DATA_EXIST: u8 = 0x8;
     /// Extra attributes stand in the first slots.
     pub const EXTRA_ATTR: u8 = 0x20;
+    /// What compression has saved was given back.
+    pub const COMPRESS_RELEASED: u8 = 0x80;
 }
 
 /// What [`InodeBlock::advise`] may say.

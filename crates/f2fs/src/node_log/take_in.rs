@@ -41,6 +41,9 @@ struct Pointers(Vec<U32>);
 impl F2fs {
     /// Takes in what was found. Nobody else is inside, and a fold follows.
     pub(crate) fn take_in_log(&self, found: &Found) -> Result<()> {
+        if found.is_empty() {
+            return Ok(());
+        }
         let media = &self.media;
         let mut changes = Changes::default();
         for (nid, newest) in &found.nodes {

@@ -276,6 +276,14 @@ impl Image {
         Image { _dir: dir, path }
     }
 
+    /// The same bytes again.
+    pub fn copy_of(image: &Image) -> Image {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("image");
+        fs::copy(&image.path, &path).unwrap();
+        Image { _dir: dir, path }
+    }
+
     /// Is fsck.f2fs there? Said loudly if not.
     pub fn has_tools() -> bool {
         run(Command::new("fsck.f2fs").arg("-V"))
