@@ -3,6 +3,7 @@
 //! `stat` takes one reading, `top` one after the other and shows what came between two, `metrics` (of the mount) is asked by others.
 //! Readings come from the mount's process, whose door the mount itself names; where they are counted: `heddle_nvmfs::counters`.
 
+pub mod counted;
 mod figures;
 pub mod prometheus;
 pub mod stat;

@@ -4,12 +4,14 @@
 //! No other process attaches to it.
 
 use super::options::Options;
-use super::{Args, ended, node_log, say_ended, say_ready, shown_as};
+use super::{Args, ended, metrics, node_log, say_ended, say_ready, shown_as};
 use crate::failure::usage;
+use crate::look::counted::Counted;
 use crate::output::talk;
 use crate::variant::System;
 use anyhow::{Context, Result};
 use heddle_f2fs::{F2fs, Variant};
+use heddle_nvmfs::server::{Server, ServerOptions};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -56,7 +58,12 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
             "{image}: what was fsynced since may be in its node log alone, which is not shown: mount it with that, without ro"
         ));
     }
-    let mounted = heddle_fuse::mount(Arc::clone(&fs) as _, &args.dir, &shown_as(args, options, None))?;
+    let counted = Arc::new(Counted::new(Arc::clone(&fs) as _));
+    let door = look_on(args, options, &counted);
+    let reading = Arc::clone(&counted);
+    let start = |at| metrics::start(move || reading.reading(), at, options.metrics_group);
+    let answers = options.metrics.as_ref().map(start).transpose()?;
+    let mounted = heddle_fuse::mount(counted, &args.dir, &shown_as(args, options, door.as_ref()))?;
     say_ready(args, options, &mounted, signals)?;
     let (ends, end) = mpsc::channel::<()>();
     let writer = Arc::clone(&fs);
@@ -79,11 +86,22 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
         }
     });
     let served = ended(mounted.wait());
+    drop((door, answers));
     drop(ends);
     let _ = keeper.join();
     let written = fs.unmount().with_context(|| format!("{image}: the last checkpoint"));
     say_ended(args, &served);
     served.and(written)
+}
+
+/// Lets other processes look on. A mount without that is a mount all the same.
+fn look_on(args: &Args, options: &Options, counted: &Arc<Counted>) -> Option<Server> {
+    let counted = Arc::clone(counted);
+    let why = "it is an F2FS image, to which no process attaches. Use the mount";
+    let how = ServerOptions { group: options.attach_group, ..ServerOptions::default() };
+    Server::start_for_looking(move || counted.reading(), &args.image, why, &how)
+        .map_err(|error| talk(&format!("heddle: nobody can look on at this mount: {error}")))
+        .ok()
 }
 
 fn open(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
