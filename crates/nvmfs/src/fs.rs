@@ -103,8 +103,7 @@ impl NvmFs {
     fn cut_to_nothing(&self, cred: &Cred, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
         let _eof = inode.vi.eof.lock();
         let perm = inode.vi.kind_perm().map(|(_, perm)| without_set_ids(perm)).filter(|_| !cred.is_root());
-        let mtime = Some(crate::clock::exact());
-        let new = NewState { size: Some(0), perm, mtime, ..NewState::default() };
+        let new = NewState { size: Some(0), perm, ..NewState::default() };
         resize::set_state(&self.core, guard, inode, &new)
     }
 

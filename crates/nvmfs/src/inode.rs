@@ -210,6 +210,25 @@ impl KernelPages<'_> {
     }
 }
 
+/// Moves a time on to `now`; false if a later one stays. A time that has not come yet does not stay: a caller, or a clock that was
+/// set back since, has put it there.
+fn advance(word: &AtomicU64, now: Time) -> bool {
+    // ORDERING: Relaxed, times are single words.
+    let mut last = Time(word.load(Relaxed) as i64);
+    loop {
+        // `now` may be old: its thread took it before it waited for something. So the clock decides, where more than a tick is between.
+        let later = last > now && (last.0 - now.0 < TICK_NS_MAX || last <= crate::clock::exact());
+        if last == now || later {
+            return false;
+        }
+        // ORDERING: Relaxed, as above.
+        match word.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed) {
+            Ok(_) => return true,
+            Err(other) => last = Time(other as i64),
+        }
+    }
+}
+
 impl VInode {
     /// 0 while nothing lives here.
     pub fn generation(&self) -> u64 {
@@ -366,22 +385,17 @@ impl VInode {
         }
         // The coarse clock lags behind the exact one by up to a tick: it must not take a time back that a `stat` may have seen.
         // ORDERING: Relaxed, times are single words.
-        let (now, last) = (crate::clock::coarse(), Time(self.mtime.load(Relaxed) as i64));
+        // First the time that is there, then the clock: a thread that is held up between them takes no old time for a new one.
+        let last = Time(self.mtime.load(Relaxed) as i64);
+        let now = crate::clock::coarse();
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
-    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays.
+    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays, however late the
+    /// others come.
     pub fn touch(&self, now: Time) {
-        // ORDERING: Relaxed, times are single words.
-        let last = Time(self.mtime.load(Relaxed) as i64);
-        let newer = last > now && last.0 - now.0 < TICK_NS_MAX;
-        if last == now || newer {
-            return;
-        }
-        // ORDERING: Relaxed, as above.
-        if self.mtime.compare_exchange(last.0 as u64, now.0 as u64, Relaxed, Relaxed).is_ok() {
-            // ORDERING: Relaxed, as above.
-            self.ctime.store(now.0 as u64, Relaxed);
+        if advance(&self.mtime, now) {
+            self.touch_state(now);
             // ORDERING: Relaxed, as in `write_time`.
             if self.queried.load(Relaxed) != 0 {
                 // ORDERING: Relaxed, as above.
@@ -390,11 +404,21 @@ impl VInode {
         }
     }
 
-    /// Sets mtime and ctime.
-    pub fn set_times(&self, mtime: Time, ctime: Time) {
+    /// As [`VInode::touch`], for a change of attributes or names alone.
+    pub fn touch_state(&self, now: Time) {
+        advance(&self.ctime, now);
+    }
+
+    /// Sets mtime to what a caller says.
+    pub fn set_mtime(&self, mtime: Time) {
         // ORDERING: Relaxed, times are single words.
         self.mtime.store(mtime.0 as u64, Relaxed);
-        // ORDERING: Relaxed, as above.
+    }
+
+    /// Sets mtime and ctime of an inode that nobody uses yet.
+    pub fn set_times(&self, mtime: Time, ctime: Time) {
+        self.set_mtime(mtime);
+        // ORDERING: Relaxed, times are single words.
         self.ctime.store(ctime.0 as u64, Relaxed);
     }
 
@@ -491,3 +515,6 @@ impl Drop for Gate<'_> {
         self.0.gate.store(0, SeqCst);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

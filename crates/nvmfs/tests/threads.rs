@@ -6,7 +6,7 @@ use common::{Disk, Short, each_variant, fresh, root};
 use heddle_nvmfs::{NvmFs, Variant};
 use heddle_vfs::testkit::appenders;
 use heddle_vfs::testkit::{FsFile, Tree};
-use heddle_vfs::{Cookie, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp};
+use heddle_vfs::{Cookie, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr, Time};
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -517,4 +517,30 @@ fn a_write_after_a_stat_changes_mtime() {
         }
         fs.release(file);
     }
+}
+
+#[test]
+fn times_never_go_back_whatever_writes_and_changes_at_once() {
+    each_variant(|variant| {
+        let volume = fresh(variant, 16 << 20);
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        fs.write(&file, 0, &[1; PAGE as usize]).unwrap();
+        let write = |round: u64| assert_eq!(fs.write(&file, round % 2 * 100, &[round as u8; 100]), Ok(100));
+        let change = |round: u64| {
+            let set = SetAttr { perm: Some(0o600 | (round as u16 & 0o77)), ..SetAttr::default() };
+            fs.setattr(&root(), file.ino, Some(&file), &set).unwrap();
+        };
+        disturbed_by(&[&write, &write, &change], || {
+            let until = Instant::now() + Duration::from_millis(300);
+            let mut before = (Time(0), Time(0));
+            while Instant::now() < until {
+                let attr = fs.getattr(file.ino).unwrap();
+                let now = (attr.mtime, attr.ctime);
+                assert!(now.0 >= before.0 && now.1 >= before.1, "{variant:?}: {now:?} after {before:?}");
+                before = now;
+            }
+        });
+        fs.release(file);
+    });
 }

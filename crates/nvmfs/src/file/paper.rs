@@ -344,7 +344,7 @@ fn log_and_publish(
     // Every write takes the lock for its time, as the papers' code does; but the line that all of them read, for the size, is left
     // alone while the clock says the same: storing it was a sixth of the time of two writers.
     if inode.vi.times()[..2] != [mtime; 2] {
-        inode.vi.set_times(mtime, mtime);
+        inode.vi.touch(mtime);
     }
     Ok(committed.clean)
 }

@@ -17,7 +17,7 @@ use crate::lease::LaneGuard;
 use crate::log::clean::Eof;
 use crate::log::commit;
 use heddle_range_lock::Access;
-use heddle_vfs::{Error, RangeOp, Result, SeekTarget};
+use heddle_vfs::{Error, RangeOp, Result, SeekTarget, SetTime};
 
 /// Pages that are allocated under one hold of their cells.
 const STRIDE_PAGES: u64 = 4096;
@@ -42,7 +42,7 @@ pub fn fallocate(
         RangeOp::Allocate { keep_size } => {
             allocate(core, guard, inode, span)?;
             let size = grown.filter(|_| !keep_size);
-            let mtime = Some(crate::clock::exact());
+            let mtime = Some(SetTime::Now);
             set_state(core, guard, inode, &NewState { size, mtime, ..NewState::default() })
         }
         RangeOp::Punch => punch(core, guard, inode, span, None),

@@ -27,7 +27,7 @@ use crate::xattr::{self, List, Prepared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::Access;
 use heddle_vfs::xattr::Xattrs;
-use heddle_vfs::{Error, FileKind, Result, Time};
+use heddle_vfs::{Error, FileKind, Result, SetTime, Time};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Slots of a transaction here: two edge pages, a tombstone, the state, extended attributes.
@@ -47,7 +47,14 @@ pub struct NewState {
     /// Last access.
     pub atime: Option<Time>,
     /// Last change of the content.
-    pub mtime: Option<Time>,
+    pub mtime: Option<SetTime>,
+}
+
+impl NewState {
+    /// What becomes of mtime: a new size is a change of the content.
+    pub fn changes_mtime(&self) -> Option<SetTime> {
+        self.mtime.or(self.size.map(|_| SetTime::Now))
+    }
 }
 
 /// Changes size and attributes in one transaction. The caller holds the EOF latch (of a directory: its latch). An access list
@@ -150,12 +157,14 @@ fn log_change(
     if let Some(span) = clear {
         return clear_range(core, guard, inode, (span, purpose), new, xattrs);
     }
-    let state = state(inode, new.unwrap_or(&NewState::default()));
+    let unchanged = NewState::default();
+    let new = new.unwrap_or(&unchanged);
+    let state = state(inode, new);
     let mut records = vec![Record::State(state)];
     records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
     let committed = commit::commit(core, guard, inode, &records)?;
     step(Step::Durable);
-    apply(inode, &records);
+    apply(inode, &records, new.changes_mtime());
     step(Step::LetGo);
     Ok(committed.clean)
 }
@@ -183,7 +192,11 @@ pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
         perm: new.perm.unwrap_or(perm),
         uid: new.uid.unwrap_or(uid),
         gid: new.gid.unwrap_or(gid),
-        mtime: new.mtime.or(new.size.map(|_| now)).unwrap_or(mtime),
+        mtime: match new.changes_mtime() {
+            Some(SetTime::At(mtime)) => mtime,
+            Some(SetTime::Now) => now,
+            None => mtime,
+        },
         ctime: now,
         atime: new.atime.unwrap_or(atime),
         generation: inode.vi.change() + u64::from(!planted(Bug::GenerationNotRaised)),
@@ -203,27 +216,33 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         // PERSIST: a fresh log page is empty before it is linked.
         core.region.fence();
     }
-    let [mtime, ctime, ..] = inode.vi.times();
-    let mut same = state(inode, &NewState { mtime: Some(mtime), ..NewState::default() });
+    let [_, ctime, ..] = inode.vi.times();
+    let mut same = state(inode, &NewState::default());
     same.ctime = ctime;
     let mut records = vec![Record::State(same)];
     records.extend(xattr::again(core, inode, same.generation));
     commit::commit_for(core, guard, inode, &records, Purpose::Regain)?;
-    apply(inode, &records);
+    apply(inode, &records, None);
     if records.len() > 1 {
         xattr::set_generation(core, inode, same.generation);
     }
     Ok(())
 }
 
-/// Makes the volatile inode follow a durable state record.
-pub fn apply(inode: InodeRef<'_>, records: &[Record]) {
+/// Makes the volatile inode follow a durable state record. Times move on from what writers have made them meanwhile, but to one that the
+/// caller named.
+pub fn apply(inode: InodeRef<'_>, records: &[Record], mtime: Option<SetTime>) {
     for record in records {
         let Record::State(s) = record else { continue };
         let Some((kind, _)) = inode.vi.kind_perm() else { return };
         inode.vi.set_mode(kind, s.perm, inode.vi.rdev());
         inode.vi.set_owner(s.uid, s.gid);
-        inode.vi.set_times(s.mtime, s.ctime);
+        match mtime {
+            Some(SetTime::At(mtime)) => inode.vi.set_mtime(mtime),
+            Some(SetTime::Now) => inode.vi.touch(s.mtime),
+            None => {}
+        }
+        inode.vi.touch_state(s.ctime);
         inode.vi.set_atime(s.atime);
         inode.vi.set_change(s.generation);
         inode.vi.state_change.store(s.generation, Relaxed); // ORDERING: Relaxed, read under the latch.
@@ -257,7 +276,7 @@ fn clear_range(
     let version = locked.version.max(inode.vi.floor()).next();
     let done = copy_edges(core, guard, inode, span).and_then(|edges| {
         let records = records_of(inode, span, version, new, xattrs, &edges);
-        log_clear(core, guard, inode, (new.is_some(), purpose), &records, edges)
+        log_clear(core, guard, inode, (new, purpose), &records, edges)
     });
     let (closed, edges) = match done {
         Ok(done) => done,
@@ -284,7 +303,7 @@ fn log_clear(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    (stated, purpose): (bool, Purpose),
+    (new, purpose): (Option<&NewState>, Purpose),
     records: &[Record],
     edges: Vec<Edge>,
 ) -> Result<(bool, Vec<Edge>)> {
@@ -295,11 +314,10 @@ fn log_clear(
             step(Step::Durable);
             guard.lane.commit();
             step(Step::Happened);
-            apply(inode, records);
+            apply(inode, records, new.map_or(Some(SetTime::Now), NewState::changes_mtime));
             step(Step::Happened);
-            if !stated {
-                let now = crate::clock::exact();
-                inode.vi.set_times(now, now);
+            if new.is_none() {
+                inode.vi.touch(crate::clock::exact());
             }
             Ok((committed.clean, edges))
         }
@@ -411,7 +429,10 @@ fn records_of(
         }
         // Nothing was mapped, yet the file was changed: its times say so.
         None if records.is_empty() => {
-            records.push(Record::State(state(inode, &NewState { mtime: Some(now), ..NewState::default() })));
+            records.push(Record::State(state(
+                inode,
+                &NewState { mtime: Some(SetTime::Now), ..NewState::default() },
+            )));
         }
         None => {}
     }

@@ -241,8 +241,8 @@ fn log(
     // PERSIST: C1; also D15 for what the last operation freed.
     core.region.fence();
     settle_limbo(core.free_map(), guard.own);
-    let now = Some(crate::clock::exact());
-    let state = state(inode, &NewState { size: Some(size), mtime: now, ..NewState::default() });
+    let new = NewState { size: Some(size), ..NewState::default() };
+    let state = state(inode, &new);
     let records = [
         Record::Remap {
             page: shift.first,
@@ -258,7 +258,7 @@ fn log(
             step(Step::Durable);
             guard.lane.commit();
             step(Step::Happened);
-            apply(inode, &records);
+            apply(inode, &records, new.changes_mtime());
             Ok(committed.clean)
         }
         Err(error) => {

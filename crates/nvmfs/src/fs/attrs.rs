@@ -13,11 +13,18 @@ pub fn without_set_ids(perm: u16) -> u16 {
     perm & !(0o4000 | group)
 }
 
-fn time(set: SetTime) -> Time {
+/// What the media can say is what `stat` says at once, not only after the next mount.
+fn sayable(set: SetTime) -> SetTime {
     match set {
+        SetTime::Now => SetTime::Now,
+        SetTime::At(at) => SetTime::At(time_of(time_payload(at))),
+    }
+}
+
+fn time(set: SetTime) -> Time {
+    match sayable(set) {
         SetTime::Now => crate::clock::exact(),
-        // What the media can say is what `stat` says at once, not only after the next mount.
-        SetTime::At(at) => time_of(time_payload(at)),
+        SetTime::At(at) => at,
     }
 }
 
@@ -51,7 +58,7 @@ pub fn checked(
         bits = to & 0o7777 & if foreign_group { !0o2000 } else { !0 };
     }
     new.perm = (bits != perm || set.perm.is_some()).then_some(bits);
-    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(time));
+    (new.atime, new.mtime) = (set.atime.map(time), set.mtime.map(sayable));
     Ok(new)
 }
 

@@ -324,7 +324,7 @@ pub fn link(
     add_link(inode)?;
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((rest, now)) => {
-            inode.vi.set_times(inode.vi.times()[0], now);
+            inode.vi.touch_state(now);
             tidy_up(core, guard, dir, rest, latched.is_some());
             Ok(())
         }
@@ -455,7 +455,7 @@ fn remove_locked<'c>(
         child.vi.nlink.store(1, SeqCst);
         victim.kill();
     } else {
-        child.vi.set_times(child.vi.times()[0], now);
+        child.vi.touch_state(now);
     }
     Ok(Some((child, Rest { clean, crowded: None })))
 }

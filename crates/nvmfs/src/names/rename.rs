@@ -178,7 +178,7 @@ fn rename_locked<'c>(
         victim.kill();
     }
     if let Some(replaced) = replaced {
-        replaced.vi.set_times(replaced.vi.times()[0], plan.now);
+        replaced.vi.touch_state(plan.now);
     }
     Ok(Some(Done { replaced, to: rest_to, from: rest_from }))
 }
@@ -353,7 +353,7 @@ fn show(
 fn moved_to(core: &Core, named: &Named, from: InodeRef<'_>, to: InodeRef<'_>, now: Time) {
     let InodeId { ino, .. } = named.child;
     let Some(child) = core.slot(ino) else { return };
-    child.vi.set_times(child.vi.times()[0], now);
+    child.vi.touch_state(now);
     if named.kind == FileKind::Directory && from.ino != to.ino {
         child.vi.parent.store(to.ino.0, SeqCst);
         from.vi.nlink.fetch_sub(1, SeqCst);

@@ -18,6 +18,7 @@ use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::recovery::scan;
 use crate::xattr;
+use heddle_vfs::SetTime;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Records of the transaction that `lane` began in this slot; none if it is not whole. What stands behind it may be another lane's, which
@@ -80,8 +81,10 @@ pub fn apply(
                 }
                 publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
             }
-            Record::State(_) if moves_eof && !inode.vi.is_directory() => {
-                resize::apply(inode, std::slice::from_ref(record));
+            Record::State(state) if moves_eof && !inode.vi.is_directory() => {
+                // Whether its caller had said the time is not known any more: it is as the record says.
+                let said = SetTime::At(state.mtime);
+                resize::apply(inode, std::slice::from_ref(record), Some(said));
             }
             Record::Xattrs { blob, generation, .. } if moves_eof => {
                 match xattr::roll_forward(core, own, inode, generation, blob) {
