@@ -15,6 +15,7 @@ mod fuzz;
 mod kill_loop;
 mod linux_f2fs;
 mod loom;
+mod mapped;
 mod pjdfstest;
 mod private;
 mod process;
@@ -83,6 +84,12 @@ const CHORES: &[Chore] = &[
         usage: "[--processes] [--reads N]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant; --processes: mount and bypass too",
         run: torn::chore,
+    },
+    Chore {
+        name: "mapped",
+        usage: "[--rounds N]",
+        about: "stores of mappings and calls of two processes on the same pages lose nothing: 500 files a mixture (root)",
+        run: mapped::chore,
     },
     Chore {
         name: "apps",

@@ -7,6 +7,9 @@ use rustix::io::Errno;
 /// STATX_MNT_ID_UNIQUE (Linux 6.8): a number that no later mount gets.
 const MOUNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
+/// So often the kernel is made to ask for a size: each time but the last another answer has come first.
+const ASK_MAX: usize = 1000;
+
 /// A descriptor as the kernel knows it, from its cache alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Told {
@@ -40,6 +43,24 @@ impl Told {
     pub fn refresh(fd: BorrowedFd<'_>) {
         // What it cannot ask it takes from its cache, as without this.
         let _ = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
+    }
+
+    /// As [`Told::refresh`], for a mapping: afterwards the kernel knows no smaller size than the engine has now, and no
+    /// answer that is under way takes it back.
+    ///
+    /// Of two answers at once the kernel keeps the first, which may be the older: so this asks until it has kept one.
+    /// The answer to a change of attributes it keeps always, and cuts its pages by it; it lets no call in beside such a
+    /// change, so fdatasync(2) waits for those that have been asked before the file had its size.
+    pub fn refresh_for_mapping(fd: BorrowedFd<'_>) {
+        let _ = rustix::fs::fdatasync(fd);
+        let size =
+            |how| statx(fd, c"", AtFlags::EMPTY_PATH | how, StatxFlags::SIZE).map(|told| told.stx_size);
+        for _ in 0..ASK_MAX {
+            match (size(AtFlags::STATX_FORCE_SYNC), size(AtFlags::STATX_DONT_SYNC)) {
+                (Ok(told), Ok(kept)) if kept < told => {}
+                _ => return,
+            }
+        }
     }
 
     fn from_statx(known: &Statx) -> Told {

@@ -6,18 +6,15 @@
 
 mod common;
 
+use common::roles::{Role, role};
 use common::{Mounted, Place, own_namespace};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-const ROLE: &str = "HEDDLE_TOGETHER_ROLE";
-const FILE: &str = "HEDDLE_TOGETHER_FILE";
 
 /// Offset and length of what is written and read.
 const SHAPES: [(u64, usize); 3] = [(0, 4096), (100, 16 << 10), (1000, 256 << 10)];
@@ -25,17 +22,12 @@ const SHAPES: [(u64, usize); 3] = [(0, 4096), (100, 16 << 10), (1000, 256 << 10)
 #[test]
 #[ignore = "run by the tests below"]
 fn the_process_that_plays_a_role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let file = std::env::var_os(FILE).unwrap();
-    let mut words = role.split(' ');
-    let name = words.next().unwrap();
-    let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
-    match (name, numbers.as_slice()) {
-        ("stamps", [offset, len]) => stamps(Path::new(&file), *offset, *len as usize),
-        ("checks", [offset, len, reads]) => checks(Path::new(&file), *offset, *len as usize, *reads),
-        ("appends", [who, count]) => appends(Path::new(&file), *who, *count),
-        ("watches", [looks]) => watches(Path::new(&file), *looks),
+    let Some((name, numbers, file)) = role() else { return };
+    match (name.as_str(), numbers.as_slice()) {
+        ("stamps", [offset, len]) => stamps(&file, *offset, *len as usize),
+        ("checks", [offset, len, reads]) => checks(&file, *offset, *len as usize, *reads),
+        ("appends", [who, count]) => appends(&file, *who, *count),
+        ("watches", [looks]) => watches(&file, *looks),
         other => panic!("no such role: {other:?}"),
     }
 }
@@ -101,35 +93,6 @@ fn watches(path: &Path, looks: u64) {
         assert!(meta.len() >= size, "look {look}, by {how}: {} bytes after {size}", meta.len());
         assert!(changed >= time, "look {look}, by {how}: changed at {changed:?} after {time:?}");
         (size, time) = (meta.len(), changed);
-    }
-}
-
-/// A process that does not outlive the test.
-struct Role(Child, String);
-
-impl Role {
-    /// `bypass`: it skips the kernel.
-    fn start(role: &str, file: &Path, bypass: bool) -> Role {
-        let me = std::env::current_exe().unwrap();
-        let mut command = Command::new(if bypass { Path::new(env!("CARGO_BIN_EXE_heddle")) } else { &me });
-        if bypass {
-            command.args(["run", "--"]).arg(&me);
-        }
-        command.args(["--exact", "the_process_that_plays_a_role", "--ignored", "--nocapture"]);
-        command.args(["--test-threads=1"]).env(ROLE, role).env(FILE, file);
-        Role(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap(), role.to_owned())
-    }
-
-    fn succeeds(mut self) {
-        let status = self.0.wait().unwrap();
-        assert!(status.success(), "{} failed: its own output says why", self.1);
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,6 +1,8 @@
 //! Running the binary, and images to run it on.
 #![allow(dead_code)] // each test program uses a part of this
 
+pub mod roles;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;

@@ -20,6 +20,15 @@ pub fn know_size(fd: c_int) {
     }
 }
 
+/// The kernel is about to map the file by the size that it believes in.
+fn know_size_for_mapping(fd: c_int) {
+    if let Some(used) = holding(fd) {
+        let errno = real::errno();
+        Told::refresh_for_mapping(used.fd());
+        real::set_errno(errno);
+    }
+}
+
 macro_rules! mapping {
     ($($name:ident),*) => {$(
         /// As mmap(2). The file's pages are the kernel's from the first touch on, and so are all calls on it (`heddle_bypass`).
@@ -36,7 +45,7 @@ macro_rules! mapping {
             from: i64,
         ) -> *mut c_void {
             if flags & libc::MAP_ANONYMOUS == 0 {
-                know_size(fd);
+                know_size_for_mapping(fd);
             }
             // SAFETY: the caller's promise.
             unsafe { real::$name(at, len, protection, flags, fd, from) }

@@ -1,0 +1,45 @@
+//! Processes of a test: it starts itself again as each of them, at an ignored test of its own called `the_process_that_plays_a_role`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const ROLE: &str = "HEDDLE_TEST_ROLE";
+const FILE: &str = "HEDDLE_TEST_FILE";
+
+/// What this process is to do: a name, its numbers, and a file. `None` where nobody has started it as one.
+pub fn role() -> Option<(String, Vec<u64>, PathBuf)> {
+    let role = std::env::var(ROLE).ok()?;
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let mut words = role.split(' ');
+    let name = words.next().unwrap().to_owned();
+    Some((name, words.map(|word| word.parse().unwrap()).collect(), std::env::var_os(FILE).unwrap().into()))
+}
+
+/// A process that does not outlive the test.
+pub struct Role(Child, String);
+
+impl Role {
+    /// `bypass`: it skips the kernel.
+    pub fn start(role: &str, file: &Path, bypass: bool) -> Role {
+        let me = std::env::current_exe().unwrap();
+        let mut command = Command::new(if bypass { Path::new(env!("CARGO_BIN_EXE_heddle")) } else { &me });
+        if bypass {
+            command.args(["run", "--"]).arg(&me);
+        }
+        command.args(["--exact", "the_process_that_plays_a_role", "--ignored", "--nocapture"]);
+        command.args(["--test-threads=1"]).env(ROLE, role).env(FILE, file);
+        Role(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap(), role.to_owned())
+    }
+
+    pub fn succeeds(mut self) {
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "{} failed ({status}): its own output says why", self.1);
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
