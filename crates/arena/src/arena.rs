@@ -45,7 +45,8 @@ pub struct Full {
 pub enum MapError {
     /// The kernel refused.
     #[error(
-        "cannot map an arena of {capacity_bytes} bytes: {source}; ask for less, or raise the limit on address space (ulimit -v)"
+        "cannot map an arena of {capacity_bytes} bytes: {source}; ask for less, or raise the limits \
+         on address space and on files (ulimit -v, ulimit -f)"
     )]
     Kernel {
         /// Size asked for, in bytes (0: that of the descriptor).

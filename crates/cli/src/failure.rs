@@ -7,9 +7,24 @@ use std::process::ExitCode;
 #[derive(Debug)]
 pub struct Usage(pub String);
 
-/// An exit code of its own, as fsck(8) asks for; said with the error it is the context of, if there is one.
+/// An exit code of its own, as fsck(8) asks for, and the error to say, if there is one.
 #[derive(Debug)]
-pub struct Exit(pub u8);
+pub struct Exit {
+    code: u8,
+    because: Option<anyhow::Error>,
+}
+
+impl Exit {
+    /// This exit code, without a word.
+    pub fn silent(code: u8) -> anyhow::Error {
+        anyhow::Error::new(Exit { code, because: None })
+    }
+
+    /// This exit code, and the words of that error.
+    pub fn because(code: u8, error: anyhow::Error) -> anyhow::Error {
+        anyhow::Error::new(Exit { code, because: Some(error) })
+    }
+}
 
 /// It failed, and everything there is to say has been said: exit code 1.
 #[derive(Debug)]
@@ -29,7 +44,10 @@ impl fmt::Display for Said {
 
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "exit code {}", self.0)
+        match &self.because {
+            Some(error) => f.write_str(&text(error)),
+            None => write!(f, "exit code {}", self.code),
+        }
     }
 }
 
@@ -47,22 +65,24 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    if let Some(Exit(code)) = error.downcast_ref::<Exit>() {
-        if error.chain().nth(1).is_some() {
-            crate::output::talk(&format!("heddle: {}", text(error)));
-        }
+    if let Some(Exit { code, because }) = error.downcast_ref::<Exit>() {
+        because.iter().for_each(say);
         return ExitCode::from(*code);
     }
+    say(error);
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+}
+
+fn say(error: &anyhow::Error) {
     if !error.is::<Said>() {
         crate::output::talk(&format!("heddle: {}", text(error)));
     }
-    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }
 
 /// The error and its causes, each once: many texts of ours hold their cause already.
 pub fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().filter(|cause| !cause.is::<Exit>()).map(ToString::to_string) {
+    for cause in error.chain().map(ToString::to_string) {
         if !text.contains(&cause) {
             text += if text.is_empty() { "" } else { ": " };
             text += &cause;

@@ -83,13 +83,13 @@ struct Shown {
 pub fn run(args: &Args) -> Result<()> {
     let code = match &args.undo {
         Some(_) if args.look => {
-            return Err(usage("--undo puts bytes back: leave -n out").context(Exit(USAGE)));
+            return Err(Exit::because(USAGE, usage("--undo puts bytes back: leave -n out")));
         }
         Some(file) if !args.repair => put_back(args, file),
         _ => check(args),
     };
-    let code = code.map_err(|error| error.context(Exit(OPERATIONAL)))?;
-    if code == CLEAN { Ok(()) } else { Err(anyhow::Error::new(Exit(code))) }
+    let code = code.map_err(|error| Exit::because(OPERATIONAL, error))?;
+    if code == CLEAN { Ok(()) } else { Err(Exit::silent(code)) }
 }
 
 fn open(path: &Path, read_only: bool) -> Result<Region> {

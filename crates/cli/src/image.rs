@@ -71,19 +71,42 @@ pub fn mounted_at(image: &Path) -> Option<PathBuf> {
 /// Where all mounts are that show this image's path as their source: an ordinary user could make others show it too.
 pub fn mounts_of(image: &Path) -> Vec<PathBuf> {
     let Ok(image) = image.canonicalize() else { return Vec::new() };
-    let name = PathBuf::from(heddle_fuse::shown_source(&image));
-    mounts().into_iter().filter(|(source, _)| *source == name).map(|(_, dir)| dir).collect()
+    let all = mounts("/proc/thread-self/mounts").into_iter();
+    all.filter(|(source, _)| *source == image).map(|(_, dir)| dir).collect()
+}
+
+/// Is it mounted, here or where the process that holds it is, by a process that lives? One that has it and no mount is about to begin or
+/// to end.
+pub fn is_served(image: &Path) -> bool {
+    let Ok(whole) = image.canonicalize() else { return false };
+    let here = mounts("/proc/thread-self/mounts");
+    if here.iter().any(|(source, dir)| *source == whole && heddle_fuse::is_served(dir)) {
+        return true;
+    }
+    let there = heddle_pmem::lock_holder(image).map(|pid| mounts(&format!("/proc/{pid}/mounts")));
+    // Of those that were seen here it is known already.
+    there.is_some_and(|there| there.iter().any(|mount| mount.0 == whole && !here.contains(mount)))
+}
+
+/// Was it left in order? `None`: it cannot be looked at.
+pub fn is_clean(image: &Path) -> Option<bool> {
+    if heddle_f2fs::is_f2fs(image) {
+        return Some(heddle_f2fs::F2fs::open(image).ok()?.info().clean);
+    }
+    // Of a device the inode knows no size.
+    let bytes = rustix::fs::seek(fs::File::open(image).ok()?, rustix::fs::SeekFrom::End(0)).ok()?;
+    crate::info::of_file(image, bytes).ok().map(|found| found.clean)
 }
 
 /// The image behind a mount point.
 pub fn mounted_image(dir: &Path) -> Option<PathBuf> {
     let dir = dir.canonicalize().ok()?;
-    mounts().into_iter().rfind(|(_, at)| *at == dir).map(|(source, _)| source)
+    mounts("/proc/thread-self/mounts").into_iter().rfind(|(_, at)| *at == dir).map(|(source, _)| source)
 }
 
-/// Source and directory of every heddle mount.
-fn mounts() -> Vec<(PathBuf, PathBuf)> {
-    let table = fs::read("/proc/thread-self/mounts").unwrap_or_default();
+/// Source and directory of every heddle mount in such a table.
+fn mounts(table: &str) -> Vec<(PathBuf, PathBuf)> {
+    let table = fs::read(table).unwrap_or_default();
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 

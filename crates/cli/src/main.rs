@@ -34,6 +34,8 @@ mod umount;
 mod variant;
 
 use clap::{Parser, Subcommand};
+use std::borrow::Cow;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 /// A file system for many cores: many threads and processes read and write one file at once.
@@ -98,6 +100,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return wrong_words(&error),
     };
+    if !matches!(cli.command, Command::Run(_)) {
+        // A file that may not grow further is an error of the call that would grow it.
+        // SAFETY: no handler is set; the signal is ignored from here on.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    }
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Mkfs(args) => mkfs::run(&args),
@@ -127,9 +134,25 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version go to stdout and are no failure. Who calls fsck by its rules learns of wrong words by its exit code.
+/// Help and version go to stdout and are no failure, unless they cannot be written. Who calls fsck by its rules learns of wrong words by
+/// its exit code.
 fn wrong_words(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
+    let plain = error.render().to_string();
+    let printed = match output::escaped(&plain) {
+        // A word of the command holds what a terminal would obey.
+        Cow::Owned(harmless) => {
+            output::talk(&harmless);
+            Ok(())
+        }
+        Cow::Borrowed(_) => error.print().and_then(|()| std::io::stdout().flush()),
+    };
+    if let Err(unwritten) = printed
+        && !error.use_stderr()
+        && unwritten.kind() != ErrorKind::BrokenPipe
+    {
+        output::talk(&format!("heddle: cannot write to stdout: {unwritten}"));
+        return ExitCode::FAILURE;
+    }
     let of_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
     match error.exit_code() {
         0 => ExitCode::SUCCESS,

@@ -1,11 +1,12 @@
 //! `heddle mount`: recovers an image and serves it through FUSE.
 //!
-//! Order  region (its lock says who else has it), engine with recovery, FUSE, ready. Signals are caught before FUSE is
-//!        there, so that one that comes early still unmounts cleanly.
+//! Order  the place (nothing is changed where that is wrong), region (its lock says who else has it), engine with recovery, FUSE, ready.
+//!        Signals are caught before all that, so that one that comes early still leaves a clean image.
 
 mod background;
 mod flash;
 pub mod helper;
+mod limits;
 mod log;
 mod metrics;
 pub mod node_log;
@@ -16,19 +17,22 @@ use crate::failure::usage;
 use crate::output::talk;
 use crate::progress::{Bar, Patient};
 use crate::variant::System;
-use anyhow::{Context, Result};
-use heddle_fuse::{Mounted, Unmounter};
-use heddle_nvmfs::Volume;
+use anyhow::{Context, Result, bail};
+use heddle_fuse::{MountPoint, Mounted, Unmounter};
 use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::server::{Server, ServerOptions};
-use heddle_pmem::OpenOptions;
+use heddle_nvmfs::{Variant, Volume};
+use heddle_pmem::{OpenOptions, Region};
 use metrics::Metrics;
 use options::Options;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often a mount that waits for its image tries.
+const AGAIN_EVERY: Duration = Duration::from_millis(20);
 
 /// Mount an image, so that any program can use it; recovers it first where that is needed
 #[derive(clap::Args)]
@@ -82,6 +86,7 @@ Options for -o:
                          [::1]:9100; every user of this machine may ask)
   metrics-group=G        members of group G may ask at the socket too
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
+  wait=SECONDS           how long to wait for a process that is about to let go of the image, as a running umount (10; 0: not)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
   log=FILE               where a mount in the background writes what happens to it
@@ -111,9 +116,12 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn serve(args: &Args, options: &Options) -> Result<()> {
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
+    limits::raise();
+    // All that can be wrong with the place is found before the image is touched, and before processes that hold it are.
+    let place = MountPoint::check(&args.dir, &source_of(args))?;
     if heddle_f2fs::is_f2fs(&args.image) {
-        return flash::serve(args, options, signals);
+        return flash::serve(args, options, signals, place);
     }
     if options.nvm.is_some() {
         let image = args.image.display();
@@ -127,35 +135,80 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
             "{image} is no F2FS image, and {name} works on no other: make one with heddle mkfs --variant f2fs"
         )));
     }
-    let volume = recover(args, options)?;
-    let door = hand_out(&volume, options);
-    let how = shown_as(args, options, door.as_ref());
-    let fs = volume.fs();
-    let reading = move || fs.counters();
-    let answers =
-        options.metrics.as_ref().map(|at| metrics::start(reading, at, options.metrics_group)).transpose();
-    let mounted = answers.and_then(|answers| {
-        let mounted = heddle_fuse::mount(Arc::new(volume.fs()), &args.dir, &how)?;
-        Ok((mounted, answers))
-    });
-    let (mounted, answers) = match mounted {
+    let (volume, origin) = recover(args, options)?;
+    let give_up = |volume: Volume| match origin {
+        Origin::Media => volume.unmount(),
+        Origin::TakenOver => volume.relinquish(),
+    };
+    let mounted = begin(args, options, (&volume, origin), place, &mut signals);
+    let (mounted, door, answers) = match mounted {
         Ok(mounted) => mounted,
         Err(error) => {
-            drop(door);
-            volume.unmount();
+            give_up(volume);
             return Err(error);
         }
     };
-    say_ready(args, options, &mounted, signals)?;
     let served = finish(mounted, volume, (door, answers));
     say_ended(args, &served);
     served
 }
 
+/// Where a volume's state comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Media,
+    /// From processes whose daemon had died; if this one gets no further, they go on as before.
+    TakenOver,
+}
+
+/// Mounts it, and says that it is ready. After an error nothing is mounted.
+fn begin(
+    args: &Args,
+    options: &Options,
+    (volume, origin): (&Volume, Origin),
+    place: MountPoint,
+    signals: &mut Signals,
+) -> Result<(Mounted, Option<Server>, Option<Metrics>)> {
+    stop_if_told(args, signals)?;
+    let fs = volume.fs();
+    let reading = move || fs.counters();
+    let answers =
+        options.metrics.as_ref().map(|at| metrics::start(reading, at, options.metrics_group)).transpose()?;
+    let door = hand_out(volume, options);
+    let mounted = place.mount(Arc::new(volume.fs()), &shown_as(args, options, door.as_ref()));
+    let begun = mounted.map_err(anyhow::Error::from).and_then(|mounted| {
+        say_ready(args, options, &mounted, signals)?;
+        Ok(mounted)
+    });
+    match begun {
+        Ok(mounted) => Ok((mounted, door, answers)),
+        Err(error) => {
+            if let (Some(door), Origin::TakenOver) = (door, origin) {
+                // The next one finds the state by what this door has noted.
+                door.abandon();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Was a signal sent before there was anything to unmount?
+fn stop_if_told(args: &Args, signals: &mut Signals) -> Result<()> {
+    match signals.pending().next() {
+        Some(_) => bail!("{}: interrupted; it is not mounted, and as it should be", args.image.display()),
+        None => Ok(()),
+    }
+}
+
+/// What the mount table shows as the source.
+fn source_of(args: &Args) -> PathBuf {
+    args.image.canonicalize().unwrap_or_else(|_| args.image.clone())
+}
+
 /// As what the kernel mounts it.
 fn shown_as(args: &Args, options: &Options, door: Option<&Server>) -> heddle_fuse::MountOptions {
     heddle_fuse::MountOptions {
-        source: args.image.canonicalize().unwrap_or_else(|_| args.image.clone()),
+        source: source_of(args),
         door: door.map(Server::bell),
         read_only: options.read_only,
         allow_other: options.allow_other,
@@ -169,7 +222,7 @@ fn shown_as(args: &Args, options: &Options, door: Option<&Server>) -> heddle_fus
 }
 
 /// Says that it is mounted, to whoever waits for it, and from then on obeys signals.
-fn say_ready(args: &Args, options: &Options, mounted: &Mounted, mut signals: Signals) -> Result<()> {
+fn say_ready(args: &Args, options: &Options, mounted: &Mounted, signals: &mut Signals) -> Result<()> {
     let ready = format!("{}: mounted at {}", args.image.display(), mounted.dir().display());
     talk(&ready);
     if args.tell_ready {
@@ -178,6 +231,8 @@ fn say_ready(args: &Args, options: &Options, mounted: &Mounted, mut signals: Sig
     }
     ready::tell_service_manager();
     let unmounter = mounted.unmounter();
+    // Other commands of this program have no use for these signals: they stay caught.
+    let mut signals = std::mem::replace(signals, Signals::new([] as [i32; 0])?);
     std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
     Ok(())
 }
@@ -221,7 +276,10 @@ fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metr
     if let Some(damage) = volume.damage_found() {
         talk(&format!("heddle: {damage}"));
     }
-    if was_shut_down() {
+    if let Err(heddle_fuse::Error::Unmount { .. }) = served {
+        // Calls may still come.
+        volume.abandon();
+    } else if was_shut_down() {
         talk(
             "heddle: shut down by FS_IOC_SHUTDOWN: the image is left as a power cut would leave it; the next mount recovers",
         );
@@ -244,18 +302,27 @@ fn is_an_end(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECONNABORTED)
 }
 
-/// The first signal unmounts; where files are open the mount leaves the tree and is served until they are closed. The
-/// second one ends the process.
+/// The first signal unmounts; where files are open the mount leaves the tree and is served until they are closed, whoever else has it
+/// mounted. The second one ends the process.
 fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
     let mut come = signals.forever();
-    if come.next().is_some()
-        && let Err(busy) = unmounter.unmount()
-    {
-        talk(&format!("heddle: {busy}"));
-        talk("heddle: detached; serving what is open until it is closed. A second signal ends this at once");
-        if let Err(error) = unmounter.detach() {
-            talk(&format!("heddle: {error}"));
+    if come.next().is_some() {
+        if let Some(dir) = unmounter.covered_at() {
+            talk(&format!(
+                "heddle: another file system is mounted over {}: what is left below it is taken away with heddle umount",
+                dir.display()
+            ));
         }
+        if let Err(busy) = unmounter.unmount() {
+            talk(&format!("heddle: {busy}"));
+            talk(
+                "heddle: detached; serving what is open until it is closed. A second signal ends this at once",
+            );
+            if let Err(error) = unmounter.detach() {
+                talk(&format!("heddle: {error}"));
+            }
+        }
+        unmounter.leave();
     }
     if come.next().is_some() {
         talk("heddle: ended at once; the next mount recovers the image");
@@ -263,40 +330,70 @@ fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
     }
 }
 
-/// The image is in use: by a living mount, or by attached processes whose daemon has died. Then their state is taken over.
-fn take_over(args: &Args, in_use: heddle_pmem::Error) -> Result<Volume> {
-    match heddle_nvmfs::adopt::adopt(&args.image) {
-        Ok(volume) => {
-            talk(&format!("{}: taken over from processes whose mount had died; nothing to recover", args.image.display()));
-            Ok(volume)
+/// Opens the image, recovers it, or takes its state over from processes whose daemon has died. While another process is about to let go of
+/// it, that is waited for.
+fn recover(args: &Args, options: &Options) -> Result<(Volume, Origin)> {
+    let began = Instant::now();
+    loop {
+        let in_use = match open(args, options) {
+            Ok(region) => return Ok((read(args, options, region)?, Origin::Media)),
+            Err(in_use @ heddle_pmem::Error::InUse { .. }) => in_use,
+            Err(error) => return Err(crate::image::explain(&args.image, error)),
+        };
+        let other_variant = options.variant.is_some_and(|v| v != System::Nvm(Variant::Heddle));
+        let refused = if options.read_only || other_variant {
+            None
+        } else {
+            match heddle_nvmfs::adopt::adopt(&args.image) {
+                Ok(volume) => {
+                    talk(&format!(
+                        "{}: taken over from processes whose mount had died; nothing to recover",
+                        args.image.display()
+                    ));
+                    return Ok((volume, Origin::TakenOver));
+                }
+                Err(refused) => Some(refused),
+            }
+        };
+        if began.elapsed() >= options.wait || crate::image::is_served(&args.image) {
+            let told = crate::image::explain(&args.image, in_use);
+            return Err(match refused {
+                Some(AdoptError::NotFound { .. }) => told.context(
+                    "the processes that use the image hold no state that this user may look at: end them, then mount again",
+                ),
+                Some(not_noted @ AdoptError::NotNoted { .. }) => not_noted.into(),
+                _ => told,
+            });
         }
-        Err(AdoptError::NotFound { .. }) => Err(crate::image::explain(&args.image, in_use)
-            .context("the processes that use the image hold no state that this user may look at: end them, then mount again")),
-        Err(not_noted @ AdoptError::NotNoted { .. }) => Err(not_noted.into()),
-        Err(_) => Err(crate::image::explain(&args.image, in_use)),
+        std::thread::sleep(AGAIN_EVERY);
     }
 }
 
-/// Opens the image and brings it into order.
-fn recover(args: &Args, options: &Options) -> Result<Volume> {
-    let image = {
-        let bar = Bar::of_bytes("mapping");
-        let progress = |done, total| bar.at(done, total);
-        let how = OpenOptions {
-            read_only: options.read_only,
-            durability: options.durability,
-            progress: Some(&progress),
-            ..OpenOptions::default()
-        };
-        heddle_pmem::Region::open(&args.image, &how)
+/// Waits until nobody has the file, unless it is mounted.
+fn wait_until_free(file: &Path, options: &Options) {
+    let began = Instant::now();
+    while heddle_pmem::lock_holder(file).is_some()
+        && began.elapsed() < options.wait
+        && !crate::image::is_served(file)
+    {
+        std::thread::sleep(AGAIN_EVERY);
+    }
+}
+
+fn open(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
+    let bar = Bar::of_bytes("mapping");
+    let progress = |done, total| bar.at(done, total);
+    let how = OpenOptions {
+        read_only: options.read_only,
+        durability: options.durability,
+        progress: Some(&progress),
+        ..OpenOptions::default()
     };
-    let region = match image {
-        Ok(region) => region,
-        Err(in_use @ heddle_pmem::Error::InUse { .. }) if !options.read_only => {
-            return take_over(args, in_use);
-        }
-        Err(error) => return Err(crate::image::explain(&args.image, error)),
-    };
+    Region::open(&args.image, &how)
+}
+
+/// Brings it into order.
+fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     let shown = Patient::new("reading");
     let progress = |what: &'static str, done, total| shown.at(what, done, total);

@@ -1,6 +1,7 @@
 //! stdout is data, stderr is talk; neither panics when its reader has gone.
 
 use anyhow::{Context, Result};
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ impl Sink {
         match self {
             Sink::Stdout => {
                 let mut stdout = io::stdout().lock();
-                let written = write!(stdout, "{text}{end}").and_then(|()| stdout.flush());
+                let written = write!(stdout, "{}{end}", escaped(text)).and_then(|()| stdout.flush());
                 written.map_err(|error| match error.kind() {
                     ErrorKind::BrokenPipe => anyhow::Error::new(ReaderGone),
                     _ => anyhow::Error::new(error).context("cannot write to stdout"),
@@ -65,6 +66,11 @@ pub fn data(text: &str) -> Result<()> {
     Sink::Stdout.put(text)
 }
 
+/// What the terminal is to obey.
+pub fn to_terminal(order: &str) -> Result<()> {
+    io::stdout().write_all(order.as_bytes()).context("cannot write to stdout")
+}
+
 /// As JSON to stdout or a file.
 pub fn json(sink: &Sink, value: &impl serde::Serialize) -> Result<()> {
     sink.put(&serde_json::to_string_pretty(value).context("no JSON form")?)
@@ -78,8 +84,19 @@ pub fn date_lines() {
 
 static DATED: AtomicBool = AtomicBool::new(false);
 
+/// Names of files, processes and images come from strangers: what a terminal would obey is shown instead, as `\x1b`.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let shown = text.chars().map(|c| if obeyed(c) { format!("\\x{:02x}", c as u32) } else { c.to_string() });
+    Cow::Owned(shown.collect())
+}
+
 /// A line to stderr; lost if nobody can read it.
 pub fn talk(line: &str) {
+    let line = escaped(line);
     // ORDERING: Relaxed, a flag alone.
     if DATED.load(Ordering::Relaxed) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -88,5 +105,16 @@ pub fn talk(line: &str) {
         let _ = io::stderr().write_all(format!("{when} heddle[{}] {line}\n", std::process::id()).as_bytes());
     } else {
         let _ = writeln!(io::stderr(), "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escaped;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown_and_lines_stay_lines() {
+        assert_eq!(escaped("a\tb\nc\u{e9}"), "a\tb\nc\u{e9}");
+        assert_eq!(escaped("a\x1b[2J\r\x7f\u{9b}"), "a\\x1b[2J\\x0d\\x7f\\x9b");
     }
 }

@@ -1,10 +1,8 @@
 //! `heddle umount`: unmounts, and waits until the process behind the mount has let go of the image.
 
-use crate::image::{mounted_at, mounted_image};
-use crate::info::of_file;
-use crate::output::talk;
-use anyhow::Result;
-use rustix::fs::{FlockOperation, flock};
+use crate::image::is_clean;
+use anyhow::{Result, bail};
+use heddle_fuse::Leaving;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,6 +11,9 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// How many seconds to wait for the process behind the mount to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    wait: u32,
     /// Where it is mounted
     dir: PathBuf,
 }
@@ -20,44 +21,56 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   heddle umount /mnt/h
+  heddle umount --wait 300 /mnt/h                         a large F2FS image on a slow disk
 
-It works as well when the process behind the mount has died, and only on heddle's own mounts.";
+Exit code 0: the image is clean, and free for the next command. 1: it is not, and the message says who holds it. It works
+as well when the process behind the mount has died (the next mount then recovers the image), and only on heddle's own mounts.";
 
-const PATIENCE: Duration = Duration::from_secs(30);
-/// An image that is marked clean is waited for no longer than this.
-const LINGER: Duration = Duration::from_secs(1);
+/// Where nobody can be asked whether the process has ended: how often the image is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let image = mounted_image(&args.dir);
-    heddle_fuse::umount(&args.dir)?;
-    if image.as_deref().is_some_and(|image| !let_go(image)) {
-        talk(
-            "heddle: unmounted, but the process behind the mount still has the image: it is busy, or stopped",
-        );
+    let leaving = heddle_fuse::umount(&args.dir)?;
+    let limit = Duration::from_secs(args.wait.into());
+    let (image, for_writing) = leaving.image();
+    let ended = leaving.wait(limit)? || leaving.was_dead || is_free(&image, limit);
+    if for_writing && is_clean(&image) == Some(false) {
+        bail!(why_not_clean(&leaving, &image, ended));
     }
     Ok(())
 }
 
-/// Waits until nobody has the image; false: somebody keeps it, and it is not marked clean. An image that cannot be looked at is
-/// nobody's business here, nor is one that is still mounted elsewhere (read-only).
-fn let_go(image: &Path) -> bool {
-    if mounted_at(image).is_some() {
-        return true;
-    }
-    let (Ok(file), Ok(meta)) = (File::open(image), image.metadata()) else { return true };
-    let taken = || {
-        flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
-            || heddle_pmem::has_holders(&file)
-    };
-    // Processes that attached through an earlier mount's door may keep the locks of one that has ended.
-    let clean = || of_file(image, meta.len()).is_ok_and(|found| found.clean);
-    let began = Instant::now();
-    while taken() {
-        if began.elapsed() > PATIENCE || (began.elapsed() > LINGER && clean()) {
-            return clean();
+fn why_not_clean(leaving: &Leaving, image: &Path, ended: bool) -> String {
+    let shown = image.display();
+    let why = match ended {
+        _ if leaving.was_dead && is_taken(image) => {
+            return format!(
+                "unmounted; the process behind the mount had died, and processes that work on {shown} without it go on: \
+                 heddle mount serves them again"
+            );
         }
-        std::thread::sleep(Duration::from_millis(2));
+        _ if leaving.was_dead => "the process behind the mount had died",
+        true => "the process behind the mount has not left it in order (see its log)",
+        false => "a process that this user cannot see still has it",
+    };
+    format!("unmounted, but {shown} is not clean: {why}. The next mount recovers it")
+}
+
+/// Waits until nobody has the image.
+fn is_free(image: &Path, limit: Duration) -> bool {
+    let began = Instant::now();
+    while is_taken(image) {
+        // Processes that attached through an earlier mount's door may keep the locks of one that has ended.
+        if began.elapsed() > limit || is_clean(image) == Some(true) {
+            return is_clean(image) == Some(true);
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
     true
+}
+
+fn is_taken(image: &Path) -> bool {
+    heddle_pmem::lock_holder(image).is_some()
+        || File::open(image).is_ok_and(|file| heddle_pmem::has_holders(&file))
 }

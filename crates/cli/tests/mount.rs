@@ -93,7 +93,8 @@ fn a_killed_mount_is_recovered_by_the_next() {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     eventually("the image is still in use", || info(&place)["in_use"] == false);
     assert_eq!(info(&place)["clean"], false);
-    drop(mounted);
+    std::mem::forget(mounted);
+    heddle(&["umount", &place.mnt()]).failed(1, &["next mount recovers"]);
     let again = Mounted::new(&place, &[]);
     assert!(fs::read_to_string(place.path("log")).unwrap().contains("recovered"));
     assert_eq!(fs::read(again.path("file")).unwrap(), b"returned");

@@ -115,6 +115,8 @@ fn shutting_down_ends_all_calls_and_the_next_mount_recovers() {
         let after = fs::write(mounted.path("file"), "later").unwrap_err();
         assert_eq!(after.raw_os_error(), Some(libc::EIO));
         drop(root);
+        std::mem::forget(mounted);
+        heddle(&["umount", &place.mnt()]).failed(1, &["not clean"]);
     }
     assert!(!is_clean(&place));
     let again = Mounted::new(&place, &[]);

@@ -24,7 +24,7 @@ const FMODE_EXEC: i32 = 0x20;
 
 pub(crate) struct Adapter {
     pub(crate) fs: Arc<dyn FileSystem>,
-    pub(crate) handles: Handles,
+    pub(crate) handles: Arc<Handles>,
     pub(crate) modes: Modes,
     pub(crate) pages: Pages,
     pub(crate) shared: Arc<Shared>,
@@ -54,8 +54,9 @@ impl Adapter {
         owner: ShownOwner,
         door: Option<Arc<dyn Doorbell>>,
         shared: Arc<Shared>,
+        handles: Arc<Handles>,
     ) -> Adapter {
-        let (handles, modes) = (Handles::default(), Modes::default());
+        let modes = Modes::default();
         let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
         Adapter { fs, handles, modes, pages, shared, owner, door, ttl }
     }

@@ -31,8 +31,7 @@ pub enum Error {
         source_name: String,
     },
     /// The kernel or `fusermount3` refused.
-    #[error("cannot mount at {}: {source}. Without root this needs fusermount3 (package fuse3), \
-        and user_allow_other in /etc/fuse.conf for allow_other", .dir.display())]
+    #[error("cannot mount at {}: {source}. {}", .dir.display(), remedy(.source))]
     Refused {
         /// Where it was to be mounted.
         dir: PathBuf,
@@ -71,6 +70,22 @@ pub enum Error {
         /// What they said.
         source: io::Error,
     },
+    /// It is unmounted at one place, and its process goes on.
+    #[error("{} is unmounted, but the file system is not: {by}. The image is clean when that process has ended", .dir.display())]
+    StillHeld {
+        /// What was unmounted.
+        dir: PathBuf,
+        /// Who holds it.
+        by: String,
+    },
+    /// The process behind what is mounted there has died, and it was another image's.
+    #[error("cannot mount at {}: the mount of {source_name} is there, whose process has died. Take it away with: heddle umount {}", .dir.display(), .dir.display())]
+    DeadMount {
+        /// Where it was to be mounted.
+        dir: PathBuf,
+        /// What was mounted there.
+        source_name: String,
+    },
     /// The threads that serve the kernel ended with an error.
     #[error("the mount at {} broke: {source}", .dir.display())]
     Session {
@@ -79,6 +94,17 @@ pub enum Error {
         /// What happened.
         source: io::Error,
     },
+}
+
+/// What helps where mounting was refused.
+fn remedy(refused: &io::Error) -> &'static str {
+    match refused.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "Allow this process more open files (ulimit -n)",
+        Some(libc::EAGAIN) => "Allow this user more processes and threads (ulimit -u)",
+        _ => {
+            "Without root this needs fusermount3 (package fuse3), and user_allow_other in /etc/fuse.conf for allow_other"
+        }
+    }
 }
 
 /// A process that uses a mount.
@@ -90,9 +116,17 @@ pub struct Holder {
     pub name: String,
 }
 
+impl Holder {
+    /// The process of this number.
+    pub(crate) fn of(pid: u32) -> Holder {
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Holder { pid, name: String::from_utf8_lossy(&name).trim_end().to_owned() }
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.pid, self.name)
+        write!(f, "{} ({})", self.pid, self.name.escape_debug())
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! A request takes one uncontended read lock here: requests on different descriptors share no line.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
@@ -58,6 +59,12 @@ pub(crate) struct Open {
     pub(crate) marks: Marks,
 }
 
+impl fmt::Debug for Handles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handles").finish_non_exhaustive()
+    }
+}
+
 impl Handles {
     /// Keeps a file; its number. A file that finds no room comes back.
     pub(crate) fn insert(&self, handle: Handle) -> std::result::Result<u64, Handle> {
@@ -67,6 +74,12 @@ impl Handles {
         slot.ino.store(handle.ino.0, SeqCst);
         entry.open = Some(Open { handle, marks: Marks::default() });
         Ok(u64::from(entry.generation) << 32 | u64::from(index))
+    }
+
+    /// Is no file open?
+    pub(crate) fn is_empty(&self) -> bool {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.never_used as usize == free.given_back.len()
     }
 
     /// Uses a file.

@@ -42,6 +42,7 @@
 
 mod adapter;
 mod caller;
+mod connect;
 mod convert;
 mod error;
 mod handles;
@@ -50,11 +51,13 @@ mod mounts;
 mod pages;
 mod requests;
 mod session;
+mod umount;
 mod xattrs;
 
 pub use error::{Error, Holder};
-pub use mounts::umount;
-pub use session::{MountOptions, Mounted, Unmounter, mount, shown_source};
+pub use mounts::is_served;
+pub use session::{MountOptions, MountPoint, Mounted, Unmounter, mount};
+pub use umount::{Leaving, umount};
 
 #[doc(no_inline)]
 pub use heddle_vfs::FileSystem;

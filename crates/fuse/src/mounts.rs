@@ -1,78 +1,83 @@
-//! The kernel's table of mounts, and unmounting by path. Nothing here touches the mounted file system itself: its
-//! process may be dead or stuck.
+//! The kernel's table of mounts. Nothing here waits for the mounted file system: its process may be dead or stuck.
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use rustix::mount::UnmountFlags;
-
-use crate::{Error, Holder};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// What `/proc/mounts` calls our mounts.
 pub(crate) const FS_SUBTYPE: &str = "heddle";
-const FS_TYPE: &str = "fuse.heddle";
+pub(crate) const FS_TYPE: &str = "fuse.heddle";
+/// Links that lead to a mount point, at most.
+const LINKS_MAX: usize = 40;
+/// How long a mount may take to say whether it lives.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mount {
     pub(crate) id: u64,
+    /// Major and minor number of the file system: one for all places where it is mounted.
+    pub(crate) device: (u32, u32),
     pub(crate) dir: PathBuf,
     pub(crate) kind: String,
-    pub(crate) source: String,
+    pub(crate) source: PathBuf,
 }
 
 impl Mount {
     pub(crate) fn is_ours(&self) -> bool {
         self.kind == FS_TYPE
     }
-}
 
-/// Unmounts a heddle file system, whichever process serves it, alive or dead.
-///
-/// # Errors
-/// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::Busy`], [`Error::Unmount`].
-pub fn umount(dir: &Path) -> Result<(), Error> {
-    let dir = place_of(dir);
-    match mount_at(&dir) {
-        None => Err(Error::NotMounted { dir }),
-        Some(mount) if mount.is_ours() => take_away(&dir, UnmountFlags::empty()),
-        Some(Mount { kind, source, .. }) => Err(Error::NotOurs { dir, kind, source_name: source }),
+    /// The same mount, though perhaps at another place.
+    pub(crate) fn is(&self, other: &Mount) -> bool {
+        (self.id, self.device) == (other.id, other.device)
     }
 }
 
-/// Unmounts what is at `dir`, by ourselves or with the setuid helper.
-pub(crate) fn take_away(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
-    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::BUSY) => Err(Error::Busy { dir: dir.into(), holders: holders(dir) }),
-        Err(rustix::io::Errno::PERM) => with_helper(dir, flags),
-        Err(errno) => Err(Error::Unmount { dir: dir.into(), source: errno.into() }),
-    }
+/// What a mount says when it is asked something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Life {
+    Serves,
+    /// The process behind it has died: the kernel answers in its place.
+    Dead,
+    /// No answer in time: the process behind it is stopped, or very busy.
+    Silent,
 }
 
-fn with_helper(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
-    let fail = |source| Error::Unmount { dir: dir.into(), source };
-    let lazy = flags.contains(UnmountFlags::DETACH).then_some("-z");
-    let output = Command::new("fusermount3").arg("-u").args(lazy).arg("--").arg(dir).output();
-    let output =
-        output.map_err(|error| fail(io::Error::new(error.kind(), format!("fusermount3: {error}"))))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let holders = holders(dir);
-    if holders.is_empty() {
-        Err(fail(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())))
-    } else {
-        Err(Error::Busy { dir: dir.into(), holders })
+/// Is a file system mounted at `dir` whose process lives, or may live?
+pub fn is_served(dir: &Path) -> bool {
+    mount_at(dir).is_some() && life_of(dir) != Life::Dead
+}
+
+/// Asks what is mounted at `dir`. The thread that asks is left behind where no answer comes.
+pub(crate) fn life_of(dir: &Path) -> Life {
+    let (tell, told) = mpsc::channel();
+    let dir = dir.to_path_buf();
+    let asks = std::thread::Builder::new().spawn(move || tell.send(rustix::fs::statfs(&dir).map(drop)));
+    match asks.map(|_| told.recv_timeout(ANSWER_MAX)) {
+        // The connection was aborted, or has lost its last descriptor.
+        Ok(Ok(Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))) => Life::Dead,
+        Ok(Ok(_)) => Life::Serves,
+        _ => Life::Silent,
     }
 }
 
 /// The path the kernel's table would show: the directory above resolved, the last name as it is, because looking at
-/// a mount point asks its process.
+/// a mount point asks its process. A name that is a link, and no mount point, is followed.
 pub(crate) fn place_of(dir: &Path) -> PathBuf {
+    let mut place = above_resolved(dir);
+    for _ in 0..LINKS_MAX {
+        let link = if mount_at(&place).is_some() { None } else { fs::read_link(&place).ok() };
+        let Some(to) = link else { break };
+        // Relative to where the link is.
+        place = above_resolved(&place.parent().unwrap_or(Path::new("/")).join(to));
+    }
+    place
+}
+
+fn above_resolved(dir: &Path) -> PathBuf {
     match (dir.parent(), dir.file_name()) {
         (Some(above), Some(name)) => {
             let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -84,11 +89,15 @@ pub(crate) fn place_of(dir: &Path) -> PathBuf {
 
 /// The topmost mount at `dir`, in the mount namespace of this thread.
 pub(crate) fn mount_at(dir: &Path) -> Option<Mount> {
-    let table = fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
-    parse(&table).into_iter().rfind(|mount| mount.dir == dir)
+    all().into_iter().rfind(|mount| mount.dir == dir)
 }
 
-fn parse(table: &[u8]) -> Vec<Mount> {
+/// All mounts of this thread's namespace, each after those that it may cover.
+pub(crate) fn all() -> Vec<Mount> {
+    parse(&fs::read("/proc/thread-self/mountinfo").unwrap_or_default())
+}
+
+pub(crate) fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
 
@@ -96,10 +105,14 @@ fn parse(table: &[u8]) -> Vec<Mount> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let dir = OsString::from_vec(unescaped(fields.nth(3)?)).into();
+    let (major, minor) = std::str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let dir = OsString::from_vec(unescaped(fields.nth(1)?)).into();
     let mut after = fields.skip_while(|field| *field != b"-").skip(1);
     let text = |field: &[u8]| String::from_utf8_lossy(&unescaped(field)).into_owned();
-    Some(Mount { id, dir, kind: text(after.next()?), source: text(after.next()?) })
+    let kind = text(after.next()?);
+    let source = OsString::from_vec(unescaped(after.next()?)).into();
+    Some(Mount { id, device, dir, kind, source })
 }
 
 /// Space, tab, newline and backslash are written as `\` and three octal digits.
@@ -113,36 +126,6 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
         rest = if code.is_some() { &after[3..] } else { after };
     }
     bytes
-}
-
-/// Processes with a file, a working directory or a program below `dir`, as far as this user may look.
-fn holders(dir: &Path) -> Vec<Holder> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| uses(*pid, dir))
-        .map(|pid| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            Holder { pid, name: name.trim_end().to_owned() }
-        })
-        .collect()
-}
-
-fn uses(pid: u32, dir: &Path) -> bool {
-    let below = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    if ["cwd", "root", "exe"].iter().any(|link| below(process.join(link))) {
-        return true;
-    }
-    let descriptors = fs::read_dir(process.join("fd"));
-    if descriptors.is_ok_and(|entries| entries.flatten().any(|entry| below(entry.path()))) {
-        return true;
-    }
-    let maps = fs::read(process.join("maps")).unwrap_or_default();
-    let inside = [dir.as_os_str().as_bytes(), b"/"].concat();
-    maps.split(|b| *b == b'\n').any(|line| {
-        let path = line.iter().position(|b| *b == b'/').map(|at| &line[at..]);
-        path.is_some_and(|path| path.starts_with(&inside))
-    })
 }
 
 #[cfg(test)]

@@ -10,18 +10,31 @@ use std::sync::atomic::{
     AtomicBool,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use heddle_vfs::ioctl::Doorbell;
 use heddle_vfs::{FileSystem, Ino};
-use rustix::mount::UnmountFlags;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
+};
 
 use crate::Error;
 use crate::adapter::{Adapter, ShownOwner};
+use crate::connect::connect;
+use crate::handles::Handles;
 use crate::mounts::{self, FS_SUBTYPE};
+use crate::umount::take_away;
+
+/// How often a mount that is to end looks whether files are open.
+const LEAVE_LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long the threads of a mount may take to be there.
+const START_MAX: Duration = Duration::from_secs(10);
+/// How the library that speaks to the kernel names them.
+const SERVING_THREAD: &[u8] = b"fuser-";
 
 /// How to mount.
 #[derive(Clone)]
@@ -75,27 +88,8 @@ impl MountOptions {
         self.threads.map_or_else(|| cores().max(2), NonZeroUsize::get)
     }
 
-    /// mount(2), which root uses, takes the name as it is; fusermount3 takes it as one of its options, which end at a comma.
-    fn source_name(&self) -> String {
-        let name = shown_source(&self.source);
-        match rustix::process::geteuid().is_root() {
-            true => name,
-            false => name.replace('\\', r"\\").replace(',', r"\,"),
-        }
-    }
-
     fn config(&self) -> Config {
         let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(self.source_name()),
-            // Not `Subtype`, which fuser keeps from mount(2).
-            MountOption::CUSTOM(format!("subtype={FS_SUBTYPE}")),
-            MountOption::DefaultPermissions,
-            if self.read_only { MountOption::RO } else { MountOption::RW },
-            if self.exec { MountOption::Exec } else { MountOption::NoExec },
-            if self.suid { MountOption::Suid } else { MountOption::NoSuid },
-            if self.dev { MountOption::Dev } else { MountOption::NoDev },
-        ];
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(self.threads());
         config.clone_fd = true;
@@ -103,34 +97,106 @@ impl MountOptions {
     }
 }
 
-/// How the mount table shows an image of this path. Of a name that is no UTF-8 it shows what can be read.
-pub fn shown_source(image: &Path) -> String {
-    image.to_string_lossy().into_owned()
+/// A directory that can be mounted at, as far as can be known before anything is changed.
+#[derive(Clone, Debug)]
+pub struct MountPoint {
+    dir: PathBuf,
+    /// A mount whose process has died, and whose place is taken.
+    dead: Option<mounts::Mount>,
 }
 
-/// Mounts `fs` at the directory `dir` and serves it from threads of this process until it is unmounted.
+impl MountPoint {
+    /// Looks at it, and at what mounting needs. `source`, as in [`MountOptions`]: a mount of the same whose process has died
+    /// gives its place up.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::MountPoint`], [`Error::AlreadyMounted`], [`Error::DeadMount`], [`Error::Refused`].
+    pub fn check(dir: &Path, source: &Path) -> Result<MountPoint, Error> {
+        let place = mounts::place_of(dir);
+        let dead = mounts::mount_at(&place).filter(mounts::Mount::is_ours);
+        let dir = match &dead {
+            None => usable(dir)?,
+            Some(mount) if mounts::life_of(&place) != mounts::Life::Dead => {
+                return Err(Error::AlreadyMounted {
+                    dir: place,
+                    source_name: mount.source.display().to_string(),
+                });
+            }
+            Some(mount) if mount.source != source => {
+                return Err(Error::DeadMount { dir: place, source_name: mount.source.display().to_string() });
+            }
+            Some(_) => place,
+        };
+        match File::options().read(true).write(true).open("/dev/fuse") {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NoDevice { dir }),
+            Err(source) => return Err(Error::Refused { dir, source }),
+        }
+        Ok(MountPoint { dir, dead })
+    }
+
+    /// Mounts `fs` there and serves it from threads of this process until it is unmounted. Returns when the mount has answered a call.
+    ///
+    /// # Errors
+    /// As [`MountPoint::check`].
+    pub fn mount(self, fs: Arc<dyn FileSystem>, options: &MountOptions) -> Result<Mounted, Error> {
+        let dir = self.dir;
+        let refused = |source| Error::Refused { dir: dir.clone(), source };
+        keep_standard_descriptors().map_err(refused)?;
+        if let Some(dead) = &self.dead
+            && mounts::mount_at(&dir).is_some_and(|mount| mount.is(dead))
+        {
+            // Files of it that are open stay open, for whoever needs them no more than as numbers.
+            take_away(&dir, UnmountFlags::DETACH)?;
+        }
+        let shared = Arc::new(Shared::default());
+        let handles = Arc::new(Handles::default());
+        let owner = ShownOwner { uid: options.uid, gid: options.gid };
+        let adapter = Adapter::new(
+            fs,
+            options.ttl,
+            owner,
+            options.door.clone(),
+            Arc::clone(&shared),
+            Arc::clone(&handles),
+        );
+        let connection = connect(&dir, options).map_err(refused)?;
+        let (tell, events) = mpsc::channel();
+        let mount = mounts::mount_at(&dir);
+        let unmounter =
+            Unmounter { dir: dir.clone(), mount, events: tell.clone(), shared: Arc::clone(&shared) };
+        let config = options.config();
+        let session = Session::from_fd(adapter, connection, config.acl, config).map_err(|source| {
+            unmounter.clear();
+            refused(source)
+        })?;
+        let _first = shared.notifier.set(session.notifier());
+        let ending = Arc::clone(&shared);
+        let serve = std::thread::Builder::new().name("heddle-fuse".into()).spawn(move || {
+            let served = session.run();
+            ending.ended.store(true, SeqCst);
+            // Nobody waits any more where this fails.
+            let _ = tell.send(Event::Ended);
+            served
+        });
+        let mut mounted = Mounted {
+            unmounter,
+            shared,
+            handles,
+            events: Mutex::new(events),
+            serve: Some(serve.map_err(refused)?),
+        };
+        mounted.answers(options.threads())?;
+        Ok(mounted)
+    }
+}
+
+/// Mounts `fs` at the directory `dir`, as [`MountPoint::check`] and [`MountPoint::mount`].
 ///
 /// # Errors
-/// [`Error::NoDevice`], [`Error::MountPoint`], [`Error::AlreadyMounted`], [`Error::Refused`].
+/// As those.
 pub fn mount(fs: Arc<dyn FileSystem>, dir: &Path, options: &MountOptions) -> Result<Mounted, Error> {
-    if let Some(mount) = mounts::mount_at(&mounts::place_of(dir)).filter(mounts::Mount::is_ours) {
-        return Err(Error::AlreadyMounted { dir: dir.into(), source_name: mount.source });
-    }
-    let dir = usable(dir)?;
-    if !Path::new("/dev/fuse").exists() {
-        return Err(Error::NoDevice { dir });
-    }
-    let refused = |source| Error::Refused { dir: dir.clone(), source };
-    keep_standard_descriptors().map_err(refused)?;
-    let shared = Arc::new(Shared::default());
-    let owner = ShownOwner { uid: options.uid, gid: options.gid };
-    let adapter = Adapter::new(fs, options.ttl, owner, options.door.clone(), Arc::clone(&shared));
-    let session = Session::new(adapter, &dir, &options.config()).map_err(refused)?;
-    let _first = shared.notifier.set(session.notifier());
-    let id = mounts::mount_at(&dir).map(|mount| mount.id);
-    let unmounter = Unmounter { dir: dir.clone(), id };
-    let serve = std::thread::Builder::new().name("heddle-fuse".into()).spawn(move || session.run());
-    Ok(Mounted { unmounter, shared, serve: Some(serve.map_err(refused)?) })
+    MountPoint::check(dir, &options.source)?.mount(fs, options)
 }
 
 fn usable(dir: &Path) -> Result<PathBuf, Error> {
@@ -160,7 +226,18 @@ fn keep_standard_descriptors() -> io::Result<()> {
 pub struct Mounted {
     unmounter: Unmounter,
     shared: Arc<Shared>,
+    handles: Arc<Handles>,
+    events: Mutex<mpsc::Receiver<Event>>,
     serve: Option<JoinHandle<io::Result<()>>>,
+}
+
+/// What a mount's owner waits for.
+#[derive(Debug)]
+enum Event {
+    /// No thread serves it any more.
+    Ended,
+    /// It is to end when no file of it is open.
+    Leave,
 }
 
 impl Mounted {
@@ -181,12 +258,55 @@ impl Mounted {
         move || shared.is_shut_down()
     }
 
-    /// Waits until it is unmounted. When this returns, the engine is not in use by the mount any more.
+    /// Waits until it is unmounted, or was told to [`Unmounter::leave`] and has no file open. When this returns, the engine is not in use
+    /// by the mount any more.
     ///
     /// # Errors
-    /// [`Error::Session`].
+    /// [`Error::Session`]; [`Error::Unmount`] if it could not be made to end: then it is still served.
     pub fn wait(mut self) -> Result<(), Error> {
+        while let Ok(Event::Leave) = self.next_event(None) {
+            while !self.handles.is_empty() {
+                if let Ok(Event::Ended) = self.next_event(Some(LEAVE_LOOK_EVERY)) {
+                    return self.join();
+                }
+            }
+            // One that the kernel knows no more has ended already.
+            if let Err(source) = self.unmounter.abort()
+                && source.kind() != io::ErrorKind::NotFound
+            {
+                return Err(Error::Unmount { dir: self.unmounter.dir.clone(), source });
+            }
+        }
         self.join()
+    }
+
+    fn next_event(&mut self, at_most: Option<Duration>) -> Result<Event, mpsc::RecvTimeoutError> {
+        let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match at_most {
+            Some(at_most) => events.recv_timeout(at_most),
+            None => Ok(events.recv()?),
+        }
+    }
+
+    /// Returns when all threads serve and a call has been answered.
+    fn answers(&mut self, threads: usize) -> Result<(), Error> {
+        let began = Instant::now();
+        let dir = self.unmounter.dir.clone();
+        let refused = |source| Error::Refused { dir: dir.clone(), source };
+        while serving_threads().map_err(refused)? < threads {
+            if self.serve.as_ref().is_none_or(JoinHandle::is_finished) {
+                return match self.join() {
+                    Err(Error::Session { source, .. }) => Err(refused(source)),
+                    _ => Err(refused(io::Error::other("it was unmounted at once"))),
+                };
+            }
+            if began.elapsed() > START_MAX {
+                return Err(refused(io::Error::from(io::ErrorKind::TimedOut)));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        rustix::fs::statfs(&dir).map_err(|errno| refused(errno.into()))?;
+        Ok(())
     }
 
     /// Unmounts and waits. One that is in use is detached, as when it is dropped; to keep it then, ask its
@@ -203,6 +323,7 @@ impl Mounted {
         let fail = |source| Error::Session { dir: self.unmounter.dir.clone(), source };
         let Some(serve) = self.serve.take() else { return Ok(()) };
         let served = serve.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
+        self.unmounter.clear();
         served.map_err(fail)
     }
 }
@@ -226,11 +347,27 @@ impl Drop for Mounted {
     }
 }
 
+/// How many threads of this process serve a mount.
+fn serving_threads() -> io::Result<usize> {
+    let mut count = 0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        match std::fs::read(task?.path().join("comm")) {
+            Ok(name) => count += usize::from(name.starts_with(SERVING_THREAD)),
+            // Another thread, which has ended meanwhile.
+            Err(gone) if matches!(gone.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}
+
 /// Unmounts one mount, from any thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     dir: PathBuf,
-    id: Option<u64>,
+    mount: Option<mounts::Mount>,
+    events: mpsc::Sender<Event>,
+    shared: Arc<Shared>,
 }
 
 impl Unmounter {
@@ -250,14 +387,60 @@ impl Unmounter {
         self.take_away(UnmountFlags::DETACH).map(|_| ())
     }
 
+    /// Makes [`Mounted::wait`] return when no file is open, whoever else has it mounted, or mounted something over it.
+    pub fn leave(&self) {
+        // Nobody waits any more where this fails.
+        let _ = self.events.send(Event::Leave);
+    }
+
+    /// The directory of another mount that covers this one, which cannot be unmounted therefore.
+    pub fn covered_at(&self) -> Option<PathBuf> {
+        let (place, is_top) = self.place()?;
+        (!is_top).then_some(place)
+    }
+
     fn take_away(&self, flags: UnmountFlags) -> Result<Found, Error> {
-        // Another mount at the same place is not ours to take away.
-        match mounts::mount_at(&self.dir) {
-            Some(mount) if Some(mount.id) == self.id => {
-                mounts::take_away(&self.dir, flags).map(|()| Found::Unmounted)
-            }
+        // Another mount at the same place is not ours to take away. When ours has ended its numbers may be another's.
+        match self.place().filter(|_| !self.shared.ended.load(SeqCst)) {
+            Some((dir, true)) => take_away(&dir, flags).map(|()| Found::Unmounted),
             _ => Ok(Found::Nothing),
         }
+    }
+
+    /// Where it is mounted by now, and whether nothing covers it there.
+    fn place(&self) -> Option<(PathBuf, bool)> {
+        let mount = self.mount.as_ref()?;
+        let table = mounts::all();
+        let now = table.iter().find(|other| other.is(mount))?;
+        let top = table.iter().rfind(|other| other.dir == now.dir)?;
+        Some((now.dir.clone(), top.is(mount)))
+    }
+
+    /// Takes away what is left of it in the tree when nothing serves it any more.
+    fn clear(&self) {
+        if let Some((dir, true)) = self.place()
+            && mounts::life_of(&dir) == mounts::Life::Dead
+        {
+            // It stays as a mount that answers nothing, where this fails.
+            let _ = take_away(&dir, UnmountFlags::DETACH);
+        }
+    }
+
+    /// Ends the connection to the kernel: calls that run are finished, later ones fail with ENOTCONN.
+    fn abort(&self) -> io::Result<()> {
+        let Some(mount) = &self.mount else { return Err(io::ErrorKind::NotFound.into()) };
+        let name = format!("{}/abort", mount.device.1);
+        let usual = Path::new("/sys/fs/fuse/connections").join(&name);
+        let file = File::options().write(true).open(usual).or_else(|_| {
+            // It is not mounted everywhere: a container has its own /sys.
+            let control = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(&control)?;
+            let control = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+            Ok::<File, io::Error>(
+                openat(control, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into(),
+            )
+        });
+        io::Write::write_all(&mut file?, b"1")
     }
 }
 
@@ -275,6 +458,8 @@ pub(crate) struct Shared {
     notifier: OnceLock<Notifier>,
     shut_down: AtomicBool,
     broken: AtomicBool,
+    /// Nothing serves the mount any more.
+    ended: AtomicBool,
 }
 
 impl Shared {

@@ -498,6 +498,11 @@ impl Volume {
         true
     }
 
+    /// Gives back what was taken over from a dead daemon, which stays dead: its clients go on, and the next one takes it over.
+    pub fn relinquish(self) {
+        lease::leave(&self.fs.core);
+    }
+
     /// Leaves the image as a power cut would: nothing is written any more.
     pub fn abandon(self) {
         lease::leave(&self.fs.core);

@@ -71,8 +71,10 @@ pub fn run(args: &Args) -> Result<()> {
         if args.json {
             output::data(&serde_json::to_string(&stretch.json()).context("no JSON form")?)?;
         } else {
-            let clear = if on_screen { CLEAR } else { "" };
-            output::data(&format!("{clear}{}\n{}\n", super::name_of(&args.path), stretch.text()))?;
+            if on_screen {
+                output::to_terminal(CLEAR)?;
+            }
+            output::data(&format!("{}\n{}\n", super::name_of(&args.path), stretch.text()))?;
         }
         (then, shown) = (now, shown + 1);
     }

@@ -1,14 +1,18 @@
 //! A mount that goes on when the command has returned.
 //!
 //! The command starts itself again, in a session of its own, with a pipe for its stdout. One word on it says that the
-//! mount is ready; its end without that word says that it never will be, and the reason is on stderr already.
+//! mount is ready; its end without that word says that it never will be, and the reason is on stderr already. A signal that comes
+//! meanwhile is passed on. Of the caller's descriptors the mount keeps none: a pipe or a lock of his ends with him.
 
 use super::{Args, log, options::Options};
-use crate::failure::Said;
+use crate::failure::{Exit, Said};
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -36,7 +40,16 @@ pub fn start(args: &Args) -> Result<()> {
             Ok(())
         })
     };
+    close_on_exec();
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
     let mut child = command.spawn().context("cannot start the process that serves the mount")?;
+    let serving = Pid::from_child(&child);
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            // Not waited for yet, so its number is still its own.
+            let _ = kill_process(serving, Signal::TERM);
+        }
+    });
     let mut said = Vec::new();
     if let Some(stdout) = &mut child.stdout {
         stdout.read_to_end(&mut said).context("cannot hear from the process that serves the mount")?;
@@ -45,33 +58,44 @@ pub fn start(args: &Args) -> Result<()> {
         return Ok(());
     }
     match child.wait()?.code() {
-        Some(_) => Err(Said.into()),
+        Some(code) => Err(Exit::because(code.clamp(1, 255) as u8, Said.into())),
         None => bail!(
             "the process that serves the mount was killed before it was ready. Try again with --foreground"
         ),
     }
 }
 
+/// What this process has open beyond the standard three, and was given by its caller, stays with it.
+fn close_on_exec() {
+    for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+        let number = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        if let Some(fd) = number.filter(|fd| *fd > 2) {
+            // SAFETY: no memory is involved; a number that is no descriptor any more is refused.
+            unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+}
+
 /// Says that the mount is ready and lets go of the terminal: from then on talk goes to the log.
 pub fn tell_ready(options: &Options) -> Result<()> {
-    // Opened while there is somebody to tell when it fails.
+    // All that can fail, while there is somebody to tell.
     let log = log::open(options.log.as_deref());
-    let mut stdout = std::io::stdout();
-    stdout
-        .write_all(READY)
-        .and_then(|()| stdout.flush())
-        .context("the command that started this mount has gone")?;
     std::env::set_current_dir("/")?;
     // Else it is listed as `exe`.
     let _ = rustix::thread::set_name(c"heddle");
-    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let null =
+        File::options().read(true).write(true).open("/dev/null").context("cannot leave the terminal")?;
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("cannot leave the terminal")?;
     let talk = log.as_ref().unwrap_or(&null);
-    for (from, standard) in [(&null, 0), (talk, 1), (talk, 2)] {
+    for (from, standard) in [(&null, 0), (talk, 1)] {
         // SAFETY: both are descriptors of this process; no pointer is involved.
         if unsafe { libc::dup2(from.as_raw_fd(), standard) } < 0 {
             return Err(std::io::Error::last_os_error()).context("cannot leave the terminal");
         }
     }
+    File::from(stdout).write_all(READY).context("the command that started this mount has gone")?;
+    // SAFETY: as above. What is said from here on nobody would read at the terminal.
+    unsafe { libc::dup2(talk.as_raw_fd(), 2) };
     crate::output::date_lines();
     Ok(())
 }

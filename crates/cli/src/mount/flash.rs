@@ -4,15 +4,18 @@
 //! No other process attaches to it.
 
 use super::options::Options;
-use super::{Args, ended, metrics, node_log, say_ended, say_ready, shown_as};
+use super::{Args, ended, limits, metrics, node_log, say_ended, say_ready, shown_as, stop_if_told};
 use crate::failure::usage;
 use crate::look::counted::Counted;
 use crate::output::talk;
+use crate::size::Size;
 use crate::variant::System;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use heddle_f2fs::{F2fs, Variant};
+use heddle_fuse::MountPoint;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use signal_hook::iterator::Signals;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -21,7 +24,7 @@ use std::time::Duration;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
 
 /// Mounts it and serves it until it is unmounted.
-pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
+pub fn serve(args: &Args, options: &Options, mut signals: Signals, place: MountPoint) -> Result<()> {
     let image = args.image.display();
     let variant = match options.variant {
         None => Variant::default(),
@@ -39,6 +42,11 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
             "-o durability: {image} is an F2FS image, which keeps what an fsync has written over a power cut; the option is for images of \
              memory, and for the NVM of a node log"
         )));
+    }
+    limit_of_files(&args.image)?;
+    super::wait_until_free(&args.image, options);
+    if let Some(nvm) = &options.nvm {
+        super::wait_until_free(nvm, options);
     }
     let fs = open(args, options, variant)?;
     if let Some(discards) = options.discard {
@@ -60,11 +68,21 @@ pub fn serve(args: &Args, options: &Options, signals: Signals) -> Result<()> {
     }
     let counted = Arc::new(Counted::new(Arc::clone(&fs) as _));
     let door = look_on(args, options, &counted);
-    let reading = Arc::clone(&counted);
-    let start = |at| metrics::start(move || reading.reading(), at, options.metrics_group);
-    let answers = options.metrics.as_ref().map(start).transpose()?;
-    let mounted = heddle_fuse::mount(counted, &args.dir, &shown_as(args, options, door.as_ref()))?;
-    say_ready(args, options, &mounted, signals)?;
+    let begun = stop_if_told(args, &mut signals).and_then(|()| {
+        let reading = Arc::clone(&counted);
+        let start = |at| metrics::start(move || reading.reading(), at, options.metrics_group);
+        let answers = options.metrics.as_ref().map(start).transpose()?;
+        let mounted = place.mount(counted, &shown_as(args, options, door.as_ref()))?;
+        say_ready(args, options, &mounted, &mut signals)?;
+        Ok((mounted, answers))
+    });
+    let (mounted, answers) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            fs.unmount().with_context(|| format!("{image}: the last checkpoint"))?;
+            return Err(error);
+        }
+    };
     let (ends, end) = mpsc::channel::<()>();
     let writer = Arc::clone(&fs);
     let name = image.to_string();
@@ -102,6 +120,19 @@ fn look_on(args: &Args, options: &Options, counted: &Arc<Counted>) -> Option<Ser
     Server::start_for_looking(move || counted.reading(), &args.image, why, &how)
         .map_err(|error| talk(&format!("heddle: nobody can look on at this mount: {error}")))
         .ok()
+}
+
+/// An image that this process may not write to its end cannot be served.
+fn limit_of_files(image: &Path) -> Result<()> {
+    let Some(max) = limits::file_bytes_max() else { return Ok(()) };
+    let bytes = image.metadata().map_or(0, |meta| meta.len());
+    if bytes > max {
+        let (image, bytes, max) = (image.display(), Size(bytes), Size(max));
+        bail!(
+            "cannot mount {image}: it has {bytes}, and this process may write files of {max} at most. Raise that (ulimit -f)"
+        );
+    }
+    Ok(())
 }
 
 fn open(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {

@@ -2,6 +2,7 @@
 
 use crate::output::talk;
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Opens the log to append; without one, says so: the mount is none the worse.
@@ -13,7 +14,8 @@ pub fn open(asked: Option<&Path>) -> Option<File> {
         // What fails here fails below, with a reason.
         let _ = std::fs::create_dir_all(above);
     }
-    let opened = File::options().append(true).create(true).open(&path);
+    // Not waited for: a pipe that nobody reads is refused.
+    let opened = File::options().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(&path);
     opened
         .map_err(|error| {
             talk(&format!(

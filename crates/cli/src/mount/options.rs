@@ -41,7 +41,7 @@ const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, n
                        suid, nosuid, dev, nodev, log=FILE, variant=V, durability=process|power, \
                        lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
                        nvm=FILE, nvm-size=SIZE, discard-nvm, force-nvm, \
-                       no_attach, attach-group=GROUP, patience=SECONDS, metrics=PORT|PATH, \
+                       no_attach, attach-group=GROUP, patience=SECONDS, wait=SECONDS, metrics=PORT|PATH, \
                        metrics-group=GROUP, and what fstab(5) has for everyone";
 
 /// All options of a mount.
@@ -78,6 +78,8 @@ pub struct Options {
     /// Members of this group too.
     pub attach_group: Option<u32>,
     pub patience: Option<Duration>,
+    /// How long an image is waited for that somebody is about to let go of.
+    pub wait: Duration,
     /// Where Prometheus is answered.
     pub metrics: Option<Place>,
     /// Members of this group may ask too.
@@ -108,6 +110,7 @@ impl Options {
             attach: true,
             attach_group: None,
             patience: None,
+            wait: Duration::from_secs(10),
             metrics: None,
             metrics_group: None,
         };
@@ -149,11 +152,8 @@ impl Options {
             ("lock-mode", Some(mode)) => self.lock_mode = variant::lock_mode(mode)?,
             ("no_attach", None) => self.attach = false,
             ("attach-group", Some(group)) => self.attach_group = Some(id_of(group, "/etc/group")?),
-            ("patience", Some(seconds)) => {
-                let seconds =
-                    seconds.parse::<u32>().map_err(|_| "a number of seconds is wanted".to_owned())?;
-                self.patience = Some(Duration::from_secs(seconds.into()));
-            }
+            ("patience", Some(seconds)) => self.patience = Some(seconds_of(seconds)?),
+            ("wait", Some(seconds)) => self.wait = seconds_of(seconds)?,
             ("metrics-group", Some(group)) => self.metrics_group = Some(id_of(group, "/etc/group")?),
             ("metrics", Some(place)) => self.metrics = Some(Place::parse(place)?),
             ("segment", Some(size)) => self.segment_bytes = size.parse::<Size>()?.0,
@@ -171,10 +171,18 @@ fn is_known(option: &str) -> bool {
     NO_SUCH.split([' ', ',']).any(|word| word.split('=').next() == Some(name))
 }
 
+fn seconds_of(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<u32>().map_err(|_| "a number of seconds is wanted".to_owned())?;
+    Ok(Duration::from_secs(seconds.into()))
+}
+
 /// Number of a user or group, given by name or number.
 fn id_of(name: &str, table: &str) -> Result<u32, String> {
-    if let Ok(number) = name.parse() {
-        return Ok(number);
+    match name.parse() {
+        // What the kernel calls nobody at all: chown(2) changes nothing for it.
+        Ok(u32::MAX) => return Err("no user or group has this number".to_owned()),
+        Ok(number) => return Ok(number),
+        Err(_) => {}
     }
     let rows = std::fs::read_to_string(table).unwrap_or_default();
     let mut rows = rows.lines().map(|row| row.split(':'));
@@ -209,6 +217,8 @@ mod tests {
         for (option, says) in [
             ("journal", "noatime"),
             ("uid=nobody-of-that-name", "/etc/passwd"),
+            ("uid=4294967295", "no user"),
+            ("wait=soon", "seconds"),
             ("strictatime", "noatime"),
             ("ro=1", "noatime"),
             ("variant=ext4", "nova-tree"),

@@ -392,6 +392,7 @@ static void ranges_are_copied(void) {
 	CHECK(n == 3 || (n == -1 && (errno == EXDEV || errno == EOPNOTSUPP)));
 	CHECK(lseek(to, 0, SEEK_CUR) == 4 + (n > 0 ? n : 0));
 	CHECK(write(to, "!", 1) == 1 && pread(to, back, 1, 4 + (n > 0 ? n : 0)) == 1 && back[0] == '!');
+	CHECK(close(to) == 0 && close(reads) == 0 && close(appends) == 0);
 	unlink(name);
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::{Error, umount};
 
 #[test]
 fn the_mount_table_is_understood() {
@@ -8,7 +9,7 @@ fn the_mount_table_is_understood() {
     let mounts = parse(table);
     assert_eq!(mounts.len(), 2);
     assert_eq!(mounts[1].dir, Path::new("/mnt/a b"));
-    assert_eq!((mounts[1].id, mounts[1].source.as_str(), mounts[1].is_ours()), (40, "img\\x", true));
+    assert_eq!((mounts[1].id, mounts[1].source.to_str().unwrap(), mounts[1].is_ours()), (40, "img\\x", true));
     assert!(!mounts[0].is_ours());
 }
 

@@ -1,0 +1,126 @@
+//! Getting a connection to the kernel, mounted: by mount(2) where this process may, else by the setuid helper `fusermount3`.
+//!
+//! The library that speaks the protocol could do it too, but it unmounts the directory by its path when the connection ends: that may be
+//! another mount by then.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::mount::MountFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::mounts::{FS_SUBTYPE, FS_TYPE};
+use crate::session::MountOptions;
+
+const HELPER: &str = "fusermount3";
+/// Where the helper finds the number of the socket that it sends the connection by.
+const HELPER_SOCKET: &str = "_FUSE_COMMFD";
+
+/// Mounts at `dir`; the connection.
+pub(crate) fn connect(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    match by_ourselves(dir, options) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => by_helper(dir, options),
+        done => done,
+    }
+}
+
+fn by_ourselves(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = File::options().read(true).write(true).open("/dev/fuse")?;
+    let mut data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        dir.metadata()?.mode(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data += ",allow_other";
+    }
+    let given = [
+        (options.read_only, MountFlags::RDONLY),
+        (!options.exec, MountFlags::NOEXEC),
+        (!options.suid, MountFlags::NOSUID),
+        (!options.dev, MountFlags::NODEV),
+    ];
+    let flags: MountFlags = given.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).collect();
+    let source = CString::new(options.source.as_os_str().as_bytes())?;
+    let data = CString::new(data)?;
+    rustix::mount::mount(&source, dir, FS_TYPE, flags, &*data)?;
+    Ok(device.into())
+}
+
+fn by_helper(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let (theirs, ours) = UnixStream::pair()?;
+    fcntl_setfd(&theirs, FdFlags::empty())?;
+    let mut words = b"default_permissions,subtype=".to_vec();
+    words.extend(FS_SUBTYPE.bytes());
+    let given = [
+        (options.allow_other, "allow_other"),
+        (options.read_only, "ro"),
+        (!options.exec, "noexec"),
+        (options.suid, "suid"),
+        (options.dev, "dev"),
+    ];
+    for (_, word) in given.iter().filter(|(is, _)| *is) {
+        words.push(b',');
+        words.extend(word.bytes());
+    }
+    words.extend(b",fsname=");
+    for byte in options.source.as_os_str().as_bytes() {
+        // A comma would end the option.
+        words.extend((b",\\".contains(byte)).then_some(b'\\'));
+        words.push(*byte);
+    }
+    let mut helper = Command::new(HELPER)
+        .arg("-o")
+        .arg(std::ffi::OsStr::from_bytes(&words))
+        .arg("--")
+        .arg(dir)
+        .env(HELPER_SOCKET, theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| io::Error::new(error.kind(), format!("{HELPER}: {error}")))?;
+    drop(theirs);
+    let connection = receive(&ours);
+    let mut said = String::new();
+    if let Some(stderr) = &mut helper.stderr {
+        // Without its words there is its exit code.
+        let _ = stderr.read_to_string(&mut said);
+    }
+    let status = helper.wait()?;
+    match connection {
+        Some(connection) if status.success() => Ok(connection),
+        _ if said.trim().is_empty() => Err(io::Error::other(format!("{HELPER}: {status}"))),
+        _ => Err(io::Error::other(said.trim().to_owned())),
+    }
+}
+
+/// The descriptor that is sent; `None`: the sender has ended without.
+fn receive(socket: &UnixStream) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut sent = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    loop {
+        let mut into = [IoSliceMut::new(&mut byte)];
+        match recvmsg(socket, &mut into, &mut sent, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+            Ok(_) => break,
+        }
+    }
+    sent.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}

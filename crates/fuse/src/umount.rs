@@ -1,0 +1,240 @@
+//! Unmounting by path, and waiting for the process behind a mount to end.
+//!
+//! A mount point is one of perhaps many places of a file system: bind mounts and other mount namespaces keep it, and its process goes on
+//! serving them. So unmounting tells who keeps it, and the process behind it is waited for by its pidfd: when it has ended, everything that
+//! it held is free.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::mounts::{self, Life, Mount, life_of, mount_at, place_of};
+use crate::{Error, Holder};
+
+/// How often it is looked whether a process has ended of which the kernel does not tell that.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A file system that was unmounted at one place.
+#[derive(Debug)]
+pub struct Leaving {
+    dir: PathBuf,
+    device: (u32, u32),
+    source: PathBuf,
+    server: Option<Server>,
+    /// The process behind it had died before.
+    pub was_dead: bool,
+}
+
+/// The process behind a mount.
+#[derive(Debug)]
+struct Server {
+    pid: u32,
+    end: Option<OwnedFd>,
+    /// Files that it has open, and whether for writing.
+    files: Vec<(PathBuf, bool)>,
+}
+
+/// Unmounts a heddle file system, whichever process serves it, alive or dead. A dead one is taken away also if files of it are open:
+/// they are of no use any more.
+///
+/// # Errors
+/// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::Busy`], [`Error::Unmount`].
+pub fn umount(dir: &Path) -> Result<Leaving, Error> {
+    let dir = place_of(dir);
+    let mount = match mount_at(&dir) {
+        None => return Err(Error::NotMounted { dir }),
+        Some(mount) if mount.is_ours() => mount,
+        Some(Mount { kind, source, .. }) => {
+            return Err(Error::NotOurs { dir, kind, source_name: source.display().to_string() });
+        }
+    };
+    let server = server_of(mount.device);
+    // Where the process can be seen to live it is not asked: it may be stopped.
+    let was_dead = server.is_none() && life_of(&dir) == Life::Dead;
+    take_away(&dir, if was_dead { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
+    Ok(Leaving { dir, device: mount.device, source: mount.source, server, was_dead })
+}
+
+impl Leaving {
+    /// Waits until the process behind the mount has ended. `Ok(false)`: this user cannot see which one that is.
+    ///
+    /// # Errors
+    /// [`Error::StillHeld`].
+    pub fn wait(&self, limit: Duration) -> Result<bool, Error> {
+        let Some(server) = &self.server else { return Ok(false) };
+        let began = Instant::now();
+        while !server.has_ended(limit.saturating_sub(began.elapsed())) {
+            if began.elapsed() >= limit {
+                return Err(Error::StillHeld { dir: self.dir.clone(), by: self.kept_by(server) });
+            }
+        }
+        Ok(true)
+    }
+
+    /// The image, and whether it was mounted for writing, as far as this user may see.
+    pub fn image(&self) -> (PathBuf, bool) {
+        let files = self.server.iter().flat_map(|server| &server.files);
+        let mut images = files.filter(|(path, _)| *path == self.source);
+        images.next().cloned().unwrap_or_else(|| (self.source.clone(), true))
+    }
+
+    /// Why the process behind it goes on.
+    fn kept_by(&self, server: &Server) -> String {
+        let mut reasons: Vec<String> = other_places(self.device);
+        let holder = Holder::of(server.pid);
+        reasons.push(match state_of(server.pid) {
+            Some('T' | 't') => format!("its process {holder} is stopped: kill -CONT {}", server.pid),
+            _ => format!("its process {holder} goes on"),
+        });
+        reasons.join("; ")
+    }
+}
+
+impl Server {
+    /// Waits for its end, at most so long.
+    fn has_ended(&self, at_most: Duration) -> bool {
+        let Some(end) = &self.end else {
+            std::thread::sleep(LOOK_EVERY.min(at_most));
+            return !Path::new("/proc").join(self.pid.to_string()).exists();
+        };
+        let timeout = Timespec::try_from(at_most).ok();
+        poll(&mut [PollFd::new(end, PollFlags::IN)], timeout.as_ref()).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// The process that serves this file system, as far as this user may look: one that has its connection (newer kernels tell), or
+/// else the only one of ours that has any and the directory in its table.
+fn server_of(device: (u32, u32)) -> Option<Server> {
+    let connection = format!("fuse_connection:\t{}", device.1);
+    let mut older = Vec::new();
+    for pid in processes() {
+        let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let numbers: Vec<_> = descriptors.flatten().map(|entry| (entry.path(), entry.file_name())).collect();
+        let device_files = numbers
+            .iter()
+            .filter(|(path, _)| fs::read_link(path).is_ok_and(|to| to == Path::new("/dev/fuse")));
+        let infos: Vec<String> = device_files
+            .filter_map(|(_, name)| fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", name.to_str()?)).ok())
+            .collect();
+        if infos.iter().any(|info| info.lines().any(|line| line == connection)) {
+            return Some(server(pid));
+        }
+        if !infos.is_empty() && !infos.iter().any(|info| info.contains("fuse_connection:")) {
+            older.push(pid);
+        }
+    }
+    older.retain(|pid| {
+        Holder::of(*pid).name == "heddle" && mounts_of(*pid).iter().any(|m| m.device == device)
+    });
+    match older[..] {
+        [pid] => Some(server(pid)),
+        _ => None,
+    }
+}
+
+fn server(pid: u32) -> Server {
+    let end = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let files = descriptors.filter_map(|entry| {
+        let number = entry.file_name();
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.to_str()?)).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        let flags = i32::from_str_radix(flags.trim(), 8).ok()?;
+        Some((fs::read_link(entry.path()).ok()?, flags & libc::O_ACCMODE != libc::O_RDONLY))
+    });
+    Server { pid, end, files: files.collect() }
+}
+
+/// Where else this file system is mounted: here, or in other namespaces, each named by one process that is in it.
+fn other_places(device: (u32, u32)) -> Vec<String> {
+    let here = mounts::all().into_iter().filter(|mount| mount.device == device);
+    let mut places: Vec<String> =
+        here.map(|mount| format!("it is still mounted at {}", mount.dir.display())).collect();
+    let namespace_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let mut seen: BTreeSet<PathBuf> = namespace_of("thread-self").into_iter().collect();
+    for pid in processes() {
+        let Some(namespace) = namespace_of(&pid.to_string()) else { continue };
+        if !seen.insert(namespace) {
+            continue;
+        }
+        places.extend(mounts_of(pid).iter().filter(|mount| mount.device == device).map(|mount| {
+            let holder = Holder::of(pid);
+            format!("the mount namespace of process {holder} has it at {}", mount.dir.display())
+        }));
+    }
+    places
+}
+
+fn mounts_of(pid: u32) -> Vec<Mount> {
+    mounts::parse(&fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The letter of the process' state; its name, before it, may hold anything.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    String::from_utf8_lossy(&stat).rsplit_once(") ")?.1.chars().next()
+}
+
+/// Unmounts what is at `dir`, by ourselves or with the setuid helper.
+pub(crate) fn take_away(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(Error::Busy { dir: dir.into(), holders: holders(dir) }),
+        Err(rustix::io::Errno::PERM) => with_helper(dir, flags),
+        Err(errno) => Err(Error::Unmount { dir: dir.into(), source: errno.into() }),
+    }
+}
+
+fn with_helper(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
+    let fail = |source| Error::Unmount { dir: dir.into(), source };
+    let lazy = flags.contains(UnmountFlags::DETACH).then_some("-z");
+    let output = Command::new("fusermount3").arg("-u").args(lazy).arg("--").arg(dir).output();
+    let output =
+        output.map_err(|error| fail(io::Error::new(error.kind(), format!("fusermount3: {error}"))))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let holders = holders(dir);
+    if holders.is_empty() {
+        Err(fail(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())))
+    } else {
+        Err(Error::Busy { dir: dir.into(), holders })
+    }
+}
+
+/// Processes with a file, a working directory or a program below `dir`, as far as this user may look.
+fn holders(dir: &Path) -> Vec<Holder> {
+    processes().filter(|pid| uses(*pid, dir)).map(Holder::of).collect()
+}
+
+fn uses(pid: u32, dir: &Path) -> bool {
+    let below = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if ["cwd", "root", "exe"].iter().any(|link| below(process.join(link))) {
+        return true;
+    }
+    let descriptors = fs::read_dir(process.join("fd"));
+    if descriptors.is_ok_and(|entries| entries.flatten().any(|entry| below(entry.path()))) {
+        return true;
+    }
+    let maps = fs::read(process.join("maps")).unwrap_or_default();
+    let inside = [dir.as_os_str().as_bytes(), b"/"].concat();
+    maps.split(|b| *b == b'\n').any(|line| {
+        let path = line.iter().position(|b| *b == b'/').map(|at| &line[at..]);
+        path.is_some_and(|path| path.starts_with(&inside))
+    })
+}
