@@ -111,6 +111,8 @@ pub struct Root {
     pub attached: AtomicU32,
     /// How many lanes of the dead were settled.
     pub settled: AtomicU64,
+    /// Blocks that wait for readers, of all files; a moment old, or off by what the dead had in hand.
+    pub deferred: AtomicU64,
     /// Set when the file system is unmounted: whoever is still attached is refused.
     pub ended: AtomicU32,
     seed: u32,
@@ -392,6 +394,7 @@ impl Root {
             daemon: AtomicU64::new(0),
             attached: AtomicU32::new(0),
             settled: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),

@@ -5,6 +5,7 @@ mod xattrs;
 
 use crate::core::Core;
 use crate::counts::Kind;
+use crate::file::deferred::patiently;
 use crate::file::heddle::At;
 use crate::file::resize::NewState;
 use crate::file::{heddle, paper, range, read, resize};
@@ -136,10 +137,10 @@ impl NvmFs {
             return Ok(if let At::Offset(offset) = at { offset } else { inode.vi.size() });
         }
         let mut guard = enter_for(&self.core, Kind::Write)?;
-        let offset = match self.core.locks {
-            None => heddle::write(&self.core, &mut guard, inode, at, buf)?,
-            Some(_) => paper::write(&self.core, &mut guard, inode, at, buf)?,
-        };
+        let offset = patiently(&self.core, &mut guard, |guard| match self.core.locks {
+            None => heddle::write(&self.core, guard, inode, at, buf),
+            Some(_) => paper::write(&self.core, guard, inode, at, buf),
+        })?;
         guard.lane.counts.moved(Kind::Write, buf.len() as u64);
         Ok(offset)
     }
@@ -225,7 +226,9 @@ impl FileSystem for NvmFs {
         }
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
-        let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, false)?;
+        let inode = patiently(&self.core, &mut guard, |guard| {
+            ops::make(&self.core, guard, cred, dir, name, &node, false)
+        })?;
         self.attr(inode)
     }
 
@@ -240,7 +243,9 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
-        let inode = ops::make(&self.core, &mut guard, cred, dir, name, &node, true)?;
+        let inode = patiently(&self.core, &mut guard, |guard| {
+            ops::make(&self.core, guard, cred, dir, name, &node, true)
+        })?;
         let handle = Handle { ino: inode.ino, flags, token: inode.vi.generation() };
         Ok((self.attr(inode)?, handle))
     }
@@ -259,7 +264,9 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, dir)?;
         check(&self.core, dir, cred, Permission::WRITE_EXECUTE)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
-        let inode = life::make_unnamed(&self.core, &mut guard, cred, dir, perm, linkable)?;
+        let inode = patiently(&self.core, &mut guard, |guard| {
+            life::make_unnamed(&self.core, guard, cred, dir, perm, linkable)
+        })?;
         let handle = match self.handle(&mut guard, inode, flags) {
             Ok(handle) => handle,
             Err(error) => {
@@ -324,7 +331,9 @@ impl FileSystem for NvmFs {
             true => Some(self.handle(&mut guard, inode, OpenFlags::default())?),
             false => None,
         };
-        let done = ops::link(&self.core, &mut guard, cred, inode, dir, name).and_then(|()| self.attr(inode));
+        let linked =
+            patiently(&self.core, &mut guard, |guard| ops::link(&self.core, guard, cred, inode, dir, name));
+        let done = linked.and_then(|()| self.attr(inode));
         if held.is_some() && done.is_err() {
             inode.vi.set_linkable(true);
         }
@@ -357,7 +366,7 @@ impl FileSystem for NvmFs {
         let from = End { dir: self.changing_directory(cred, parent)?, name };
         let to = End { dir: self.changing_directory(cred, new_parent)?, name: new_name };
         let mut guard = enter_for(&self.core, Kind::Rename)?;
-        rename::rename(&self.core, &mut guard, cred, from, to, mode)
+        patiently(&self.core, &mut guard, |guard| rename::rename(&self.core, guard, cred, from, to, mode))
     }
 
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
@@ -439,7 +448,9 @@ impl FileSystem for NvmFs {
         }
         let inode = self.changeable(handle)?;
         let mut guard = enter_for(&self.core, Kind::Allocate)?;
-        range::fallocate(&self.core, &mut guard, inode, op, offset, len_bytes)
+        patiently(&self.core, &mut guard, |guard| {
+            range::fallocate(&self.core, guard, inode, op, offset, len_bytes)
+        })
     }
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
@@ -466,14 +477,14 @@ impl NvmFs {
     fn latched(
         &self,
         inode: InodeRef<'_>,
-        work: impl FnOnce(&mut LaneGuard<'_>) -> Result<()>,
+        mut work: impl FnMut(&mut LaneGuard<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut guard = enter_for(&self.core, Kind::Change)?;
         let held = self.handle(&mut guard, inode, OpenFlags::default())?;
-        let done = {
+        let done = patiently(&self.core, &mut guard, |guard| {
             let _eof = inode.vi.eof.lock();
-            work(&mut guard)
-        };
+            work(guard)
+        });
         drop(guard);
         self.let_go(&held);
         done

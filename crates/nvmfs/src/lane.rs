@@ -119,6 +119,8 @@ pub struct Intent {
     pub holder: AtomicU64,
     /// 1: it is inside a call.
     pub inside: AtomicU64,
+    /// The lane that takes back what this one holds; 0: none does (`lease::take_back`).
+    pub robbed: AtomicU64,
     /// Inode whose cells it may hold.
     ino: AtomicU64,
     first: AtomicU64,
@@ -168,12 +170,23 @@ pub enum Pinning {
     Done(u64, Era),
 }
 
+impl Pinning {
+    /// The inode.
+    pub fn ino(self) -> Option<u64> {
+        match self {
+            Pinning::None => None,
+            Pinning::Doubtful(ino) | Pinning::Done(ino, _) => Some(ino),
+        }
+    }
+}
+
 impl Intent {
     fn new() -> Intent {
         Intent {
             canary: AtomicU64::new(0),
             holder: AtomicU64::new(0),
             inside: AtomicU64::new(0),
+            robbed: AtomicU64::new(0),
             ino: AtomicU64::new(0),
             first: AtomicU64::new(0),
             end: AtomicU64::new(0),

@@ -11,10 +11,12 @@
 //!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
 //!             I4  a lease that was the dead's is settled before it is used (L3 of the arena's `lanes`).
 //!             I5  `only` is the thread's lease if it has exactly one, and null while its leases change.
-//! Orderings   O1  `inside` is stored before `ended` is loaded, in program order only: who ends the file system stores `ended`, lets
-//!                 the kernel put a barrier into every running thread (membarrier), then loads `inside`.
+//! Orderings   O1  `inside` is stored before `ended` and `robbed` are loaded, in program order only: whoever ends the file system, or
+//!                 robs the lane, stores that word, lets the kernel put a barrier into every running thread (membarrier), then loads
+//!                 `inside`.
 
 mod life;
+mod take_back;
 
 use crate::core::{Core, LANES};
 use crate::counts::Kind;
@@ -27,11 +29,12 @@ use heddle_vfs::{Error, Result};
 #[cfg(shuttle)]
 use shuttle::thread_local;
 use std::cell::{Cell, RefCell, UnsafeCell};
-use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
 
 pub use life::{give_back, held_blocks, leave};
+pub use take_back::{keep_thieves_off, take_back};
 
 /// Numbers of the lanes that were ever leased.
 pub fn lanes(core: &Core) -> impl Iterator<Item = u16> + use<> {
@@ -211,6 +214,10 @@ fn begin<'c>(
         lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
         lease.busy.set(false);
         return Err(Error::Unmounted);
+    }
+    // ORDERING: Acquire, O1; what a thief has done is seen.
+    if lane.intent.robbed.load(Acquire) != 0 {
+        keep_thieves_off(core, lane);
     }
     if let Some(kind) = kind {
         lane.counts.begins(kind);

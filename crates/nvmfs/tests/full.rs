@@ -245,3 +245,68 @@ fn every_sequence_of_calls_and_mounts_on_a_full_image_leaves_one_that_unlinks_em
         }
     });
 }
+
+/// Has threads `work`, and sleep while the caller does what it does `then`.
+fn sleepers(count: usize, work: impl Fn(usize) + Sync, then: impl FnOnce()) {
+    let (worked, end) = (std::sync::Barrier::new(count + 1), std::sync::Barrier::new(count + 1));
+    std::thread::scope(|scope| {
+        for n in 0..count {
+            let (worked, end, work) = (&worked, &end, &work);
+            std::thread::Builder::new()
+                .stack_size(512 << 10)
+                .spawn_scoped(scope, move || {
+                    work(n);
+                    worked.wait();
+                    end.wait();
+                })
+                .unwrap();
+        }
+        worked.wait();
+        then();
+        end.wait();
+    });
+}
+
+#[test]
+fn what_idle_threads_hold_is_there_for_who_needs_it() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let write = |n: usize| {
+            let handle = fs.new_file(Ino::ROOT, &format!("f{n}"));
+            fs.write(&handle, 0, &[1; PAGE as usize]).unwrap();
+            fs.write(&handle, 0, &[2; PAGE as usize]).unwrap();
+            fs.release(handle);
+        };
+        sleepers(80, write, || {
+            let available = fs.statfs().unwrap().blocks_available;
+            let handle = fs.new_file(Ino::ROOT, "all");
+            let pages = until_full(variant, |_| fs.append(&handle, &[7; PAGE as usize]).map(|_| ()));
+            fs.release(handle);
+            // A log page for 63 pages.
+            let taken = pages + pages / 60 + 20;
+            assert!(taken >= available, "{variant:?}: of {available} blocks {pages} could be had");
+        });
+    });
+}
+
+#[test]
+fn more_threads_than_there_are_log_chains_write_one_file() {
+    let disk = Disk::new(Variant::Heddle, 64 * MIB);
+    let volume = disk.mount();
+    let fs = volume.fs();
+    let shared = fs.new_file(Ino::ROOT, "shared");
+    let write = |n: usize| {
+        let handle = fs.open_file(Ino::ROOT, "shared");
+        let put = fs.write(&handle, n as u64 * PAGE, &[n as u8 | 1; PAGE as usize]);
+        assert_eq!(put.map_err(|e| format!("thread {n}: {e}")), Ok(PAGE as usize));
+        // Its handle stays open, and the chain with it.
+    };
+    sleepers(560, write, || {
+        fs.write(&shared, 0, &[9; PAGE as usize]).unwrap();
+    });
+    for n in 1..560u64 {
+        assert_eq!(fs.read_vec(&shared, n * PAGE, 1), [n as u8 | 1], "page {n}");
+    }
+}

@@ -6,21 +6,28 @@
 //!                 (`come_back`), and if it dies its pin is settled as a reader's is.
 //!             I3  somebody comes for what is on the list: who gives the last pin of an era back, and who defers when there is none.
 //!                 Who defers also turns the era if it can: then the present pins are an old era's, and their end frees the block.
+//!             I4  what waits is bounded for the file system as a whole: a writer that finds more waits itself (`hold_back`), and a reader
+//!                 that stands still meanwhile is a holder under the mount's patience. Whoever finds no space waits so, too.
 //! Orderings   O1  nodes are linked with Release and taken with SeqCst, before the pins are looked at.
 
 use crate::alloc::free_later;
-use crate::core::Core;
+use crate::core::{Core, LANES};
 use crate::ids::{BlockNo, Extent};
 use crate::inode::{Era, InodeRef};
-use crate::lease::LaneGuard;
+use crate::lane::Pinning;
+use crate::lease::{LaneGuard, take_back};
+use crate::settle::{self, LOOK};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::yield_now;
 use heddle_arena::{Ptr, Shared};
-use heddle_vfs::{Error, Result};
+use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// Who finds no space waits so long for readers.
+/// At most this part of all blocks waits for readers, but for what one call replaces.
+const DEFERRED_SHARE: u64 = 16;
+
+/// Who finds no space waits so long for readers that are running.
 const LONGEST: Duration = Duration::from_millis(500);
 
 #[cfg(all(test, not(loom), not(shuttle)))]
@@ -51,6 +58,7 @@ pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>
     let pinned = inode.vi.pins.now();
     if !pinned.none() {
         defer(core, guard, inode, replaced, pinned.present());
+        hold_back(core, guard);
         return;
     }
     for extent in replaced {
@@ -66,6 +74,7 @@ fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &
         let node = unsafe { guard.own.heap.alloc(&core.arena, entry) };
         // Without memory the block stays allocated until the next mount: never free too early.
         if let Ok(node) = node {
+            core.root().deferred.fetch_add(e.count, Relaxed); // ORDERING: Relaxed, a count.
             push(core, inode, Chained { first: node, last: node });
         }
     }
@@ -74,6 +83,18 @@ fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &
         let era = pin(guard, inode);
         unpin(core, guard, inode, era);
     }
+}
+
+/// A writer that has left as many blocks to readers as may wait (I4) waits for these: it has written, and holds nothing.
+fn hold_back(core: &Core, guard: &mut LaneGuard<'_>) {
+    // ORDERING: Relaxed, an estimate.
+    let over =
+        || core.root().deferred.load(Relaxed) as i64 > (core.layout.blocks_total / DEFERRED_SHARE) as i64;
+    if cfg!(any(loom, shuttle)) || !over() || guard.lane.intent.latches().next().is_some() {
+        return;
+    }
+    let mut wait = Wait { since: Instant::now(), first: None };
+    while over() && wait.come_back(core, guard) {}
 }
 
 /// Takes a pin.
@@ -102,48 +123,106 @@ pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut er
     }
 }
 
-/// Tries again what found no space, for as long as blocks of this file come back from readers.
-///
-/// # Errors
-/// The last try's.
-pub fn patiently<T>(
-    core: &Core,
-    guard: &mut LaneGuard<'_>,
-    inode: InodeRef<'_>,
-    mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
-) -> Result<T> {
-    let (mut since, mut hope) = (None, true);
-    loop {
-        let done = attempt(guard);
-        if !hope || !matches!(done, Err(Error::NoSpace)) {
-            return done;
-        }
-        // One try more when there is nothing to hope for: it may just have come back.
-        hope = come_back(core, guard, inode, *since.get_or_insert_with(Instant::now));
+/// Frees what waits at an inode that has no pins.
+pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    // ORDERING: SeqCst, O1.
+    if inode.vi.pins.now().none() && inode.vi.deferred.load(SeqCst) != 0 {
+        let era = pin(guard, inode);
+        unpin(core, guard, inode, era);
     }
 }
 
-/// For who found no space: waits a little if blocks of this file are waiting for readers, or on their way back; true: it is worth
-/// another try. `since`: when it found none first.
+/// Tries again what found no space, for as long as some comes back: what idle lanes hold, and blocks of any file that wait for readers.
+/// The caller holds no lock, but may have the inode of the call open.
 ///
-/// A reader that is not running meanwhile keeps what it has; who waited for it in vain is told that there is no space.
-fn come_back(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, since: Instant) -> bool {
-    // In a model time stands still.
-    if cfg!(loom) || since.elapsed() > LONGEST {
-        return false;
+/// # Errors
+/// The last try's.
+#[inline]
+pub fn patiently<T>(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
+) -> Result<T> {
+    match attempt(guard) {
+        Err(Error::NoSpace | Error::NoInodes) => again(core, guard, attempt),
+        done => done,
     }
-    inode.vi.pins.turn();
-    let pinned = inode.vi.pins.now();
-    // ORDERING: SeqCst, O1.
-    match (pinned.none(), inode.vi.deferred.load(SeqCst) == 0) {
-        (true, true) => return false,
-        (true, false) => {
-            let era = pin(guard, inode);
-            unpin(core, guard, inode, era);
+}
+
+#[cold]
+fn again<T>(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut wait = Wait { since: Instant::now(), first: None };
+    loop {
+        let hope = take_back(core, guard) || wait.come_back(core, guard);
+        let done = attempt(guard);
+        // One try more when there was nothing to hope for: it may just have come back.
+        if !hope || !matches!(done, Err(Error::NoSpace | Error::NoInodes)) {
+            return done;
         }
-        (false, _) => yield_now(),
     }
-    true
+}
+
+/// Somebody who found no space, and waits for readers.
+struct Wait {
+    since: Instant,
+    /// Pins that were there at every look so far, as their lanes say them.
+    first: Option<Vec<(u16, Pinning)>>,
+}
+
+impl Wait {
+    /// Waits a little if blocks of some file are waiting for readers; true: it is worth another try. A reader that stands still is
+    /// waited for as long as the mount has patience for who holds others up, one that is only slow for [`LONGEST`].
+    fn come_back(&mut self, core: &Core, guard: &mut LaneGuard<'_>) -> bool {
+        // In a model time stands still.
+        if cfg!(loom) {
+            return false;
+        }
+        let waited = self.since.elapsed();
+        let pins = readers(core, guard.id);
+        let still = match self.first.take() {
+            None => pins.clone(),
+            Some(first) => first.into_iter().filter(|pin| pins.contains(pin)).collect(),
+        };
+        let stands = !still.is_empty();
+        self.first = Some(still);
+        // ORDERING: Relaxed, a setting.
+        let patience = Duration::from_millis(core.root().patience_ms.load(Relaxed).into());
+        let longest = if stands && !patience.is_zero() { patience + LONGEST * 2 } else { LONGEST };
+        if pins.is_empty() || waited > longest {
+            return false;
+        }
+        for (lane, pin) in &pins {
+            if waited > LOOK && settle::look().is_some() {
+                settle::held_up(core, *lane, waited);
+            }
+            if let Some(inode) = pin.ino().and_then(|ino| core.slot(Ino(ino))) {
+                inode.vi.pins.turn();
+                come_for(core, guard, inode);
+            }
+        }
+        if waited > LONGEST {
+            std::thread::sleep(LOOK)
+        } else {
+            yield_now()
+        }
+        true
+    }
+}
+
+/// Pins of other lanes for which blocks wait.
+fn readers(core: &Core, me: u16) -> Vec<(u16, Pinning)> {
+    let used = (core.root().lanes_used.load(SeqCst) as u16).min(LANES);
+    let pins = (1..=used).filter(|lane| *lane != me).map(|lane| (lane, core.lane(lane).intent.pin()));
+    pins.filter(|(_, pin)| {
+        let inode = pin.ino().and_then(|ino| core.slot(Ino(ino)));
+        // ORDERING: SeqCst, O1.
+        inode.is_some_and(|inode| inode.vi.deferred.load(SeqCst) != 0)
+    })
+    .collect()
 }
 
 fn push(core: &Core, inode: InodeRef<'_>, nodes: Chained) {
@@ -188,6 +267,7 @@ fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, era: Era) 
 fn free(core: &Core, guard: &mut LaneGuard<'_>, node: Ptr<Deferred>) {
     let entry = core.arena.get(node);
     let extent = Extent { block: BlockNo(entry.block), count: entry.count };
+    core.root().deferred.fetch_sub(extent.count, Relaxed); // ORDERING: Relaxed, a count.
     // SAFETY: taken off the list by this thread alone.
     unsafe { guard.own.heap.free(&core.arena, node, 1) };
     free_later(core.free_map(), &core.region, guard.own, extent);

@@ -12,7 +12,7 @@ use crate::alloc::{Purpose, free_later, settle_limbo, untake};
 use crate::cell::Map;
 use crate::core::Core;
 use crate::file::cells::{lock_cell, lock_pages, wake};
-use crate::file::deferred::{self, free_replaced};
+use crate::file::deferred::free_replaced;
 use crate::file::place::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
 use crate::file::steps::{Step, step};
 use crate::format::record::{WriteLine, write_line};
@@ -59,9 +59,7 @@ pub fn write(
         return Ok(start);
     }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
-    let prepared = deferred::patiently(core, guard, inode, |guard| {
-        prepare(core, guard, inode, span, data, &mut extents)
-    });
+    let prepared = prepare(core, guard, inode, span, data, &mut extents);
     let done = prepared.and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {

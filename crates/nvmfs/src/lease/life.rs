@@ -108,10 +108,13 @@ impl Drop for Lease {
         }
         // I2.
         let Some(core) = self.core.upgrade() else { return };
+        let lane = core.lane(self.lane.0);
+        super::keep_thieves_off(&core, lane);
         // SAFETY: I1: the lease is not busy and belongs to this thread.
-        give_back(&core, unsafe { core.lane(self.lane.0).own() }, self.lane.0);
+        give_back(&core, unsafe { lane.own() }, self.lane.0);
+        lane.intent.inside.store(0, Release); // ORDERING: Release, after all of it.
         // ORDERING: Release, others only look at it.
-        core.lane(self.lane.0).intent.holder.store(0, Release);
+        lane.intent.holder.store(0, Release);
         give_up(&core, self.leased);
     }
 }

@@ -23,13 +23,14 @@ mod tests;
 
 use crate::core::{Core, LANES};
 use crate::file::cells::wake;
+use crate::file::deferred;
 use crate::file::steps::{Step, step};
 use crate::format::record::Record;
 use crate::ids::{Extent, PageNo};
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own, Pinning};
 use crate::latch::Latch;
-use crate::lease::{LaneGuard, Scratch, give_back, lanes, of_the_dead};
+use crate::lease::{LaneGuard, Scratch, give_back, keep_thieves_off, lanes, of_the_dead};
 use crate::opens;
 use heddle_arena::{Holder, LaneId, Lease, Ptr, Tag};
 use heddle_vfs::Ino;
@@ -153,6 +154,7 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
 
 fn settle_lane(core: &Core, number: u16) {
     let lane = core.lane(number);
+    keep_thieves_off(core, lane);
     // SAFETY: I1: the lease is the caller's, and no guard of it exists.
     if !lane.is_sound(unsafe { lane.own() }) {
         let _noted =
@@ -189,8 +191,10 @@ fn settle_lane(core: &Core, number: u16) {
     if let Pinning::Done(ino, era) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
-        // What waits for the pins goes with the next one that is taken back.
         inode.vi.pins.unpin(era);
+        lane.intent.unpinned();
+        // What waited for that pin alone.
+        deferred::come_for(core, &mut guard, inode);
     }
     lane.intent.unpinned();
     names::end_half_ended(core, &mut guard);

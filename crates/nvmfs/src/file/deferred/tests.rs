@@ -88,3 +88,64 @@ fn what_a_reader_has_pinned_is_not_used_again() {
     // A page of log may have come.
     assert!(bench.free() + 2 >= free, "what waited for the reader did not come back");
 }
+
+/// A process that has pinned the file, and has stopped.
+fn stopped_reader(bench: &Bench) -> libc::pid_t {
+    // SAFETY: the child takes a pin, stops, and leaves by a signal.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let core = &bench.fs.core;
+        let guard = lease::enter(core).unwrap();
+        super::pin(&guard, core.inode(bench.file.ino).unwrap());
+        // SAFETY: stops and ends this process.
+        unsafe {
+            libc::kill(libc::getpid(), libc::SIGSTOP);
+            libc::_exit(0);
+        }
+    }
+    let mut status = 0;
+    // SAFETY: room for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
+    assert!(libc::WIFSTOPPED(status));
+    pid
+}
+
+fn ends_by_a_kill(pid: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: room for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL);
+}
+
+#[test]
+fn a_reader_that_is_stopped_takes_no_space_from_others_for_longer_than_the_mounts_patience() {
+    let bench = Bench::new();
+    bench.fs.core.root().patience_ms.store(300, std::sync::atomic::Ordering::Relaxed);
+    let before = bench.free();
+    let reader = stopped_reader(&bench);
+    for round in 0..40 {
+        bench.overwrite(round);
+        let other = Name::new(b"other").unwrap();
+        let made = bench.fs.create(&Cred::root(), Ino::ROOT, other, 0o644, OpenFlags::READ_WRITE);
+        let (_, other) = made.unwrap_or_else(|e| panic!("round {round}: {e}"));
+        bench.fs.write(&other, 0, &[1; 8 * PAGE]).unwrap();
+        bench.fs.release(other);
+        bench.fs.unlink(&Cred::root(), Ino::ROOT, Name::new(b"other").unwrap()).unwrap();
+    }
+    ends_by_a_kill(reader);
+    assert!(bench.free() + 40 > before, "{} blocks were free, {} are", before, bench.free());
+}
+
+#[test]
+fn what_waited_for_a_reader_that_was_killed_is_free_when_it_is_settled() {
+    let bench = Bench::new();
+    let before = bench.free();
+    let reader = stopped_reader(&bench);
+    bench.overwrite(2);
+    // SAFETY: this test's own child.
+    unsafe { libc::kill(reader, libc::SIGKILL) };
+    ends_by_a_kill(reader);
+    crate::settle::sweep(&bench.fs.core);
+    assert!(bench.free() + 24 > before, "{} blocks were free, {} are", before, bench.free());
+}
