@@ -105,6 +105,10 @@ Examples:
   heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h    (fsyncs go into NVM; give it at every mount)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
+Should the mount's process die, the next mount takes over from processes that have attached: what it needs to know lies in
+/run/heddle, for others than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID; HEDDLE_RUNTIME_DIR=DIR names another
+directory (yours alone, mode 700).
+
 Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
 until they are closed, a second signal ends it at once (nothing is lost: the next mount recovers).";
 

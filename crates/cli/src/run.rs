@@ -38,7 +38,9 @@ Examples:
   LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
 
 Environment: HEDDLE_REPORT=FILE as above; HEDDLE_PREFAULT=1 as --prefault; HEDDLE_PRELOAD=FILE names the library; HEDDLE_AIO=pass lets
-libaio and io_uring through (they are refused, so that programs use calls that are served). Static and set-id programs go through the
+libaio and io_uring through (they are refused, so that programs use calls that are served).
+HEDDLE_TRUST=USER,... lets these users' mounts hand memory to the program, besides root's and your own: they can spoil it
+(docs/security.md). Static and set-id programs go through the
 mount.";
 
 const LIBRARY: &str = "libheddle_preload.so";
