@@ -318,7 +318,16 @@ impl Core {
     #[inline(always)]
     pub fn inode(&self, ino: Ino) -> Result<InodeRef<'_>> {
         let slot = self.slot(ino).ok_or(Error::Stale)?;
-        if slot.vi.lives() { Ok(slot) } else { Err(Error::Stale) }
+        if slot.vi.lives() { Ok(slot) } else { self.if_it_lives_on(slot) }
+    }
+
+    /// One that is not there, or whose end somebody has claimed and may give up.
+    #[cold]
+    fn if_it_lives_on<'c>(&'c self, slot: InodeRef<'c>) -> Result<InodeRef<'c>> {
+        let generation = slot.vi.generation();
+        let lives =
+            generation != 0 && self.locks.is_none() && crate::names::life::lives_on(self, slot, generation);
+        lives.then_some(slot).ok_or(Error::Stale)
     }
 
     /// First block of the chunk that holds this inode's slot.

@@ -5,7 +5,7 @@
 //!             line 1  a small directory's bucket: a walk fetches it together with line 0, not behind it
 //!             line 2  size, times, the change counter: written by who moves EOF, and once a clock tick by writers
 //!             line 3  cells of the first four pages
-//!             line 4  counts: blocks, opens that no lane counts, read pins; what is seldom asked for
+//!             line 4  counts: blocks, who ends it, read pins; what is seldom asked for
 //!             Five, an odd number: the first lines of many inodes are spread over all sets of a cache.
 //! Invariants  I1  `generation` is 0 while no inode lives here; it is set last when one is made.
 //!             I2  who moves EOF, or covers pages that may have no cells, holds the EOF latch; the latter also raises
@@ -99,7 +99,7 @@ pub struct VInode {
 
     inline: [Cell; INLINE_CELLS],
 
-    /// Open handles that no lane counts; signed (see `opens`).
+    /// Papers: open handles. `heddle`: the lane that has claimed the inode's end (see `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: Pins,
@@ -466,16 +466,41 @@ impl VInode {
         (generation != 0 && self.generation() == generation).then_some(attr)
     }
 
-    /// Marks a living inode as one that is being ended; true for one caller at a time.
-    pub fn claim(&self) -> bool {
+    /// Marks a living inode as one that this lane may end; true for one caller at a time. In `heddle` the lane is known before the mark is
+    /// there, until after it is gone: whoever waits, or settles the lane, knows whose it is. (Papers: their `opens` counts, and nobody
+    /// asks.)
+    pub fn claim(&self, lane: Option<u16>) -> bool {
+        if let Some(lane) = lane
+            && self.opens.compare_exchange(0, lane.into(), SeqCst, SeqCst).is_err()
+        {
+            return false;
+        }
         let generation = self.generation.load(SeqCst);
         let free = generation == 0 || generation & DYING != 0;
-        !free && self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_ok()
+        let claimed =
+            !free && self.generation.compare_exchange(generation, generation | DYING, SeqCst, SeqCst).is_ok();
+        if !claimed {
+            self.forget_claim(lane);
+        }
+        claimed
     }
 
     /// Takes the mark back: it lives on. For who has claimed it.
-    pub fn unclaim(&self) {
+    pub fn unclaim(&self, lane: Option<u16>) {
         self.generation.fetch_and(!DYING, SeqCst);
+        self.forget_claim(lane);
+    }
+
+    /// Whose mark it was is nobody's business any more: it lives on, or has ended.
+    pub fn forget_claim(&self, lane: Option<u16>) {
+        if let Some(lane) = lane {
+            let _theirs = self.opens.compare_exchange(lane.into(), 0, SeqCst, SeqCst);
+        }
+    }
+
+    /// The lane that may end it; 0: none. (`heddle`)
+    pub fn claimer(&self) -> u16 {
+        self.opens.load(SeqCst) as u16
     }
 
     /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).

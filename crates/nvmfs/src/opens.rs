@@ -241,21 +241,30 @@ fn lanes_of(core: &Core, inode: InodeRef<'_>) -> impl Iterator<Item = u16> {
 
 /// How many handles there are. Exact once its end is claimed, but for openers that are about to find that out (D23).
 fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
+    if !in_lanes(core) {
+        return inode.vi.opens.load(SeqCst).into();
+    }
     let generation = inode.vi.generation();
     let in_lane = |lane: u16| {
         let counts =
             |(nth, table): (usize, &OpenTable)| table.slot(inode.ino, nth).counts(inode.ino, generation);
         tables(core, core.lane(lane)).filter_map(counts).map(|word| word >> COUNT_SHIFT).sum::<u64>()
     };
-    lanes_of(core, inode).map(in_lane).sum::<u64>() + u64::from(inode.vi.opens.load(SeqCst))
+    lanes_of(core, inode).map(in_lane).sum::<u64>()
+}
+
+/// As whom a lane claims inodes.
+pub fn claims_as(core: &Core, lane: u16) -> Option<u16> {
+    in_lanes(core).then_some(lane)
 }
 
 /// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
 /// (D23) fail their check, because the generation is claimed.
-pub fn claim_end(core: &Core, lane: &Lane, inode: InodeRef<'_>) -> bool {
+pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
+    let (lane, by) = (core.lane(number), claims_as(core, number));
     loop {
         lane.intent.ends(inode.ino.0, Ending::Asked);
-        if !inode.vi.claim() {
+        if !inode.vi.claim(by) {
             return false;
         }
         fence_behind_locked();
@@ -264,7 +273,7 @@ pub fn claim_end(core: &Core, lane: &Lane, inode: InodeRef<'_>) -> bool {
         if inode.vi.nlink.load(SeqCst) == 0 && handles == 0 {
             return true;
         }
-        inode.vi.unclaim();
+        inode.vi.unclaim(by);
         fence_behind_locked();
         // Who closed, or gave up opening, meanwhile found the inode claimed: then nobody else will end it.
         if inode.vi.nlink.load(SeqCst) != 0 || sum(core, inode) != 0 {

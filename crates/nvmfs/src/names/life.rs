@@ -6,7 +6,7 @@
 //!                 name means its generation. C2  blocks of a dead inode are free only after the removal of its last name is
 //!                 durable; its slot is zeroed and fenced before it is handed out again.
 
-use crate::core::Core;
+use crate::core::{Core, LANES};
 use crate::file::range::all_blocks;
 use crate::file::resize::{NewState, set_all};
 use crate::format::inode::{INODE_BYTES, InodeBase};
@@ -15,17 +15,19 @@ use crate::ids::{InodeId, Version};
 use crate::inode::{Birth, InodeRef};
 use crate::itable;
 use crate::lane::Ending;
-use crate::lease::LaneGuard;
+use crate::lease::{self, LaneGuard};
 use crate::log::{chain, clean};
 use crate::names::table;
 use crate::opens;
 use crate::planted::{Bug, flushed_unless, planted};
+use crate::settle;
 use crate::xattr::{self, List};
 use heddle_arena::Ptr;
 use heddle_arena::sync::{fence_behind_locked, spin_hint};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::time::Instant;
 
 /// Takes a slot and writes the inode into it, not fenced (C1); its volatile form is ready but has no name.
 pub fn make<'c>(
@@ -124,6 +126,7 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let (ino, generation) = (inode.ino, inode.vi.generation());
     free_volatile(core, guard, inode);
     inode.vi.die();
+    inode.vi.forget_claim(opens::claims_as(core, guard.id));
     if !planted(Bug::SlotNotZeroed) {
         core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
     }
@@ -173,6 +176,41 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
     }
 }
 
+/// Somebody may be finding out whether the inode of this generation has handles: true when it lives on, false when it ends. A claim is no
+/// end: whoever has a handle finds the inode alive. A claimer that is dead is settled, one that is stopped is out of patience's reach
+/// no more
+/// than the holder of a lock.
+#[cold]
+pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
+    let mine = lease::with_current(|_, lane| lane).unwrap_or(0);
+    let (mut looks, began) = (0u32, Instant::now());
+    loop {
+        if inode.vi.generation() != generation {
+            return false;
+        }
+        if inode.vi.lives() {
+            return true;
+        }
+        let by = inode.vi.claimer();
+        if core.locks.is_none() && (1..=LANES).contains(&by) {
+            let ends = core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));
+            if by == mine || ends {
+                return false;
+            }
+            looks += 1;
+            if looks > 1000
+                && let Some(look) = settle::look()
+            {
+                std::thread::sleep(look / 100);
+                if began.elapsed() >= look {
+                    settle::held_up(core, by, began.elapsed());
+                }
+            }
+        }
+        spin_hint();
+    }
+}
+
 /// Counts a handle of the inode of this generation.
 ///
 /// # Errors
@@ -184,11 +222,7 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
     }
     while !opens::open(core, guard.id, inode, generation)? {
         drop_open(core, guard, inode, generation);
-        // Somebody is finding out whether it has handles: it may live on.
-        while inode.vi.generation() == generation && !inode.vi.lives() {
-            spin_hint();
-        }
-        if inode.vi.generation() != generation {
+        if !lives_on(core, inode, generation) {
             return Err(Error::Stale);
         }
     }
@@ -208,7 +242,7 @@ pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ge
 
 /// The last name and the last handle may go at once, and a late `open` may be about to find out: one of them ends the inode.
 pub fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    if opens::claim_end(core, guard.lane, inode) {
+    if opens::claim_end(core, guard.id, inode) {
         end(core, guard, inode);
     }
     guard.lane.intent.ends(0, Ending::None);

@@ -191,7 +191,11 @@ fn settle_lane(core: &Core, number: u16) {
     if let Pinning::Done(ino, era) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
+        // Said before: a settler that dies behind the unpin is followed by one that leaves the pins alone. Taken back twice, it would be
+        // a living reader's.
+        lane.intent.pinning(ino);
         inode.vi.pins.unpin(era);
+        step(Step::Settling);
         lane.intent.unpinned();
         // What waited for that pin alone.
         deferred::come_for(core, &mut guard, inode);

@@ -19,7 +19,7 @@ use crate::names::table::{self, Logged};
 use crate::opens;
 use crate::recovery::scan;
 use heddle_arena::Tag;
-use heddle_vfs::{FileKind, Result};
+use heddle_vfs::{FileKind, Ino, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::time::Duration;
@@ -193,28 +193,22 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed], n
 /// The inode that the lane was ending.
 pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     let Some((ino, how)) = guard.lane.intent.ending() else { return };
-    let Some(inode) = living(core, ino) else { return guard.lane.intent.ends(0, Ending::None) };
-    match how {
-        // Its blocks and its slot come back at the next mount.
-        Ending::Begun => inode.vi.die(),
-        Ending::Claimed => inode.vi.unclaim(),
-        Ending::Asked => {
-            // The claim is this lane's unless another's: that one is over in a moment.
-            let id = inode.id();
-            for _ in 0..100 {
-                if inode.vi.lives() || inode.id() != id {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(1));
+    let mine = opens::claims_as(core, guard.id);
+    if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.vi.claimer() == guard.id) {
+        match how {
+            // Its blocks and its slot come back at the next mount.
+            Ending::Begun => {
+                inode.vi.die();
+                inode.vi.forget_claim(mine);
             }
-            if !inode.vi.lives() && inode.id() == id {
-                inode.vi.unclaim();
-            }
+            _ => inode.vi.unclaim(mine),
         }
-        Ending::None => {}
     }
+    step(Step::Settling);
     guard.lane.intent.ends(0, Ending::None);
-    if how != Ending::Begun && inode.vi.nlink.load(SeqCst) == 0 {
+    if how != Ending::Begun
+        && let Some(inode) = living(core, ino).filter(|inode| inode.vi.nlink.load(SeqCst) == 0)
+    {
         life::end_once(core, guard, inode);
     }
 }
