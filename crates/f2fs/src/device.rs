@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -57,6 +57,19 @@ pub struct Faults {
     pub paused: bool,
 }
 
+/// Is it a block device that takes no writes, or a file of a file system that is mounted read-only? The kernel opens such a device for
+/// writing, and refuses each write.
+pub fn is_write_protected(path: &Path) -> bool {
+    let Ok(meta) = path.metadata() else { return false };
+    if meta.file_type().is_block_device() {
+        let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+        return std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"))
+            .is_ok_and(|ro| ro.trim() == "1");
+    }
+    let opened = File::options().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
+    meta.is_file() && opened.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::ROFS))
+}
+
 /// An open image.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -78,6 +91,9 @@ impl Device {
         let writes = access == Access::Write;
         // Of a device the kernel knows whether it is mounted, or another's: who writes wants it alone.
         let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+        if writes && is_write_protected(path) {
+            return Err(OpenError::WriteProtected { image: path.into() });
+        }
         let alone = if writes && is_device { OFlags::EXCL } else { OFlags::empty() };
         let opened = File::options().read(true).write(writes).custom_flags(alone.bits() as i32).open(path);
         let file = opened.map_err(|source| match Errno::from_io_error(&source) {

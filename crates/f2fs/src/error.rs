@@ -22,6 +22,12 @@ pub enum OpenError {
         /// The image.
         image: PathBuf,
     },
+    /// It takes no writes.
+    #[error("{} is write-protected: mount it with -o ro", image.display())]
+    WriteProtected {
+        /// The image.
+        image: PathBuf,
+    },
     /// Not F2FS, or nothing of it is left.
     #[error("{} is no F2FS image, or a damaged one: {why}. If it was one, mend it with: fsck.f2fs", image.display())]
     NotF2fs {

@@ -15,6 +15,7 @@ use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
     OpenFlags, Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
 };
+use std::sync::atomic::Ordering::Relaxed;
 
 impl F2fs {
     /// A directory that the caller may search.
@@ -249,12 +250,19 @@ impl FileSystem for F2fs {
             check(inode)?;
             Ok(((), self.media.need_to_resize(inode, 0)?))
         };
-        self.alter(ino, Need::NONE, look, |change, inode, ()| {
+        let opened = self.alter(ino, Need::NONE, look, |change, inode, ()| {
             change.resize(inode.nid, 0)?;
             self.modified(inode, cred.is_root())?;
             self.opened.add(inode.nid, false);
             Ok(handle_of(inode, flags))
-        })
+        })?;
+        match self.prompt_with(&opened) {
+            Ok(()) => Ok(opened),
+            Err(error) => {
+                self.release(opened);
+                Err(error)
+            }
+        }
     }
 
     fn release(&self, handle: Handle) {
@@ -311,7 +319,8 @@ impl FileSystem for F2fs {
         self.alter(ino, Need::NONE, look, |change, inode, (xattrs, perm)| {
             change.set_xattrs(inode, xattrs)?;
             self.attributes_changed(inode.nid, *perm)
-        })
+        })?;
+        self.prompt_change()
     }
 
     fn removexattr(&self, cred: &Cred, ino: Ino, name: XattrName<'_>) -> Result<()> {
@@ -325,7 +334,8 @@ impl FileSystem for F2fs {
         self.alter(ino, Need::NONE, look, |change, inode, xattrs| {
             change.set_xattrs(inode, xattrs)?;
             self.attributes_changed(inode.nid, None)
-        })
+        })?;
+        self.prompt_change()
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {
@@ -340,11 +350,13 @@ impl FileSystem for F2fs {
     }
 
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr> {
-        self.set_attributes(cred, ino, handle, set)
+        let attr = self.set_attributes(cred, ino, handle, set)?;
+        self.prompt_change().map(|()| attr)
     }
 
     fn make(&self, cred: &Cred, parent: Ino, name: Name<'_>, node: NewNode<'_>) -> Result<Attr> {
-        self.make_named(cred, parent, name.bytes(), &node, |inode| inode.attr())
+        let attr = self.make_named(cred, parent, name.bytes(), &node, |inode| inode.attr())?;
+        self.prompt_name().map(|()| attr)
     }
 
     fn create(
@@ -356,10 +368,17 @@ impl FileSystem for F2fs {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
-        self.make_named(cred, parent, name.bytes(), &node, |inode| {
+        let (attr, handle) = self.make_named(cred, parent, name.bytes(), &node, |inode| {
             self.opened.add(inode.nid, false);
             (inode.attr(), handle_of(inode, flags))
-        })
+        })?;
+        match self.prompt_name() {
+            Ok(()) => Ok((attr, handle)),
+            Err(error) => {
+                self.release(handle);
+                Err(error)
+            }
+        }
     }
 
     fn tmpfile(
@@ -378,15 +397,18 @@ impl FileSystem for F2fs {
     }
 
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        self.link_named(cred, ino, parent, name.bytes()).map(|inode| inode.attr())
+        let inode = self.link_named(cred, ino, parent, name.bytes())?;
+        self.prompt_name().map(|()| inode.attr())
     }
 
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.unlink_named(cred, parent, name.bytes(), false)
+        self.unlink_named(cred, parent, name.bytes(), false)?;
+        self.prompt_name()
     }
 
     fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.unlink_named(cred, parent, name.bytes(), true)
+        self.unlink_named(cred, parent, name.bytes(), true)?;
+        self.prompt_name()
     }
 
     fn rename(
@@ -398,7 +420,8 @@ impl FileSystem for F2fs {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        self.rename_named(cred, (parent, name), (new_parent, new_name), mode)
+        self.rename_named(cred, (parent, name), (new_parent, new_name), mode)?;
+        self.prompt_name()
     }
 
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
@@ -408,7 +431,8 @@ impl FileSystem for F2fs {
                 if handle.flags.write { Ok(0) } else { Err(Error::BadHandle) }
             });
         }
-        self.write_part(handle, offset, buf).map(|()| buf.len())
+        self.write_part(handle, offset, buf)?;
+        self.prompt_with(handle).map(|()| buf.len())
     }
 
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
@@ -418,18 +442,38 @@ impl FileSystem for F2fs {
                 if handle.flags.write { Ok(inode.size_bytes) } else { Err(Error::BadHandle) }
             });
         }
-        self.write_at(handle, buf, Alteration::Growth, |inode| inode.size_bytes)
+        let offset = self.write_at(handle, buf, Alteration::Growth, |inode| inode.size_bytes)?;
+        self.prompt_with(handle).map(|()| offset)
     }
 
     fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {
         if len_bytes == 0 {
             return Err(Error::InvalidArgument("an empty range"));
         }
-        self.change_range(handle, op, offset, end_of(offset, len_bytes)?)
+        self.change_range(handle, op, offset, end_of(offset, len_bytes)?)?;
+        self.prompt_with(handle)
     }
 }
 
 impl F2fs {
+    /// A name came or went: durable, if the mount is to have it so.
+    fn prompt_name(&self) -> Result<()> {
+        // ORDERING: Relaxed, set before the first call.
+        if self.prompt_names.load(Relaxed) { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// The same of attributes.
+    fn prompt_change(&self) -> Result<()> {
+        // ORDERING: Relaxed, as above.
+        if self.prompt_content.load(Relaxed) { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// The same of what was done to an open file.
+    fn prompt_with(&self, handle: &Handle) -> Result<()> {
+        // ORDERING: Relaxed, as above.
+        if self.prompt_content.load(Relaxed) { self.make_durable(handle) } else { Ok(()) }
+    }
+
     /// Piece by piece: each leaves a file that is whole, and has set aside what it needs.
     fn change_range(&self, handle: &Handle, op: RangeOp, offset: u64, end: u64) -> Result<()> {
         let alteration = match op {

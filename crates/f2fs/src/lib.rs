@@ -65,6 +65,7 @@ mod volume;
 mod way;
 mod xattr;
 
+pub use device::is_write_protected;
 #[cfg(feature = "testkit")]
 pub use device::{Faults, Traffic};
 pub use error::OpenError;

@@ -151,6 +151,8 @@ impl Change<'_> {
         self.cut_pages(nid, PageNo(0))?;
         let xattrs = Nid(self.inode(nid)?.block().xattr_nid.get());
         if xattrs != Nid::NONE {
+            // Whose it is says the node alone.
+            self.nodes.get(&self.device, &self.geometry, xattrs, nid)?;
             self.free_node(xattrs, false)?;
         }
         self.free_node(nid, true)

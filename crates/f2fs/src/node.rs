@@ -253,7 +253,7 @@ impl Nodes {
         ino: Nid,
     ) -> Result<Arc<NodeBlock>> {
         match self.find(device, geometry, nid)? {
-            Some(node) if node.footer.ino.get() == ino.0 => Ok(node),
+            Some(node) if node.footer.ino.get() == ino.0 && nid != ino => Ok(node),
             Some(node) => Err(Error::Corrupt(format!(
                 "node {} of inode {} belongs to inode {}",
                 nid.0, ino.0, node.footer.ino

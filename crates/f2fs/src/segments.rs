@@ -6,6 +6,7 @@
 //!             G2  a segment is given to a log only if no block of it is live, in memory and in the last checkpoint: what the checkpoint
 //!                 names is there until the next one counts, whatever happens in between.
 //!             G3  a log always has a block left: it takes its next segment when it fills the one it has.
+//!             G4  the segments of a section hold data, or nodes: Linux cleans whole sections, and stops at one that is mixed.
 //! Crash order the summary of a full segment is written when it is closed; it counts no sooner than the checkpoint that makes its
 //!             blocks live. The SIT is written into the copies that do not count.
 //! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
@@ -67,12 +68,56 @@ struct Segment {
 struct State {
     table: Vec<Segment>,
     logs: Vec<OpenLog>,
-    free: BTreeSet<Segno>,
+    free: Free,
     /// Changed since the last checkpoint.
     changed: BTreeSet<Segno>,
     bitmap: Vec<u8>,
     /// Not to be cleaned, and why.
     left_out: BTreeMap<Segno, String>,
+}
+
+/// Free segments, and the sections that consist of them.
+struct Free {
+    all: BTreeSet<Segno>,
+    per_section: u32,
+    whole_sections: usize,
+}
+
+impl Free {
+    fn new(per_section: u32) -> Free {
+        Free { all: BTreeSet::new(), per_section, whole_sections: 0 }
+    }
+
+    fn in_whole_sections(&self) -> usize {
+        self.whole_sections * self.per_section as usize
+    }
+
+    fn section_of(&self, segno: Segno) -> std::ops::Range<u32> {
+        let first = segno.0 / self.per_section * self.per_section;
+        first..first + self.per_section
+    }
+
+    fn first_of(&self, segno: Segno) -> Option<Segno> {
+        let section = self.section_of(segno);
+        self.all.range(Segno(section.start)..Segno(section.end)).next().copied()
+    }
+
+    fn is_whole(&self, segno: Segno) -> bool {
+        let section = self.section_of(segno);
+        self.all.range(Segno(section.start)..Segno(section.end)).count() == self.per_section as usize
+    }
+
+    /// False if it was free already.
+    fn insert(&mut self, segno: Segno) -> bool {
+        let is_new = self.all.insert(segno);
+        self.whole_sections += usize::from(is_new && self.is_whole(segno));
+        is_new
+    }
+
+    fn remove(&mut self, segno: Segno) {
+        self.whole_sections -= usize::from(self.is_whole(segno));
+        self.all.remove(&segno);
+    }
 }
 
 /// See the module.
@@ -129,7 +174,9 @@ impl Segments {
             return Err("two logs share a segment".into());
         }
         let empty = |(n, segment): (usize, &Segment)| (segment.count == 0).then_some(Segno(n as u32));
-        let free = table.iter().enumerate().filter_map(empty).filter(|segno| !open.contains(segno)).collect();
+        let mut free = Free::new(geometry.segments_per_section);
+        let all = table.iter().enumerate().filter_map(empty).filter(|segno| !open.contains(segno));
+        all.for_each(|segno| _ = free.insert(segno));
         // What stood in the journal is in no block of the table yet, and the next checkpoint has an empty one.
         let changed = logs.sit_changes.iter().map(|(segno, _)| *segno).collect();
         let state = State {
@@ -162,11 +209,11 @@ impl Segments {
     /// The log goes on in a free segment.
     fn close(&self, device: &Device, state: &mut State, log: Log) -> Result<()> {
         // G3.
-        let next = *state.free.first().ok_or(Error::NoSpace)?;
+        let next = self.next_of(state, log).ok_or(Error::NoSpace)?;
         let open = &mut state.logs[log as usize];
         open.summary.kind = kind_of_summary(log);
         device.write(self.summary_place(open.segment), open.summary.as_bytes())?;
-        state.free.remove(&next);
+        state.free.remove(next);
         state.changed.insert(open.segment);
         *open = OpenLog { segment: next, next: 0, summary: Box::new(SummaryBlock::new_zeroed()) };
         state.table[next.0 as usize].kind = log as u8;
@@ -178,9 +225,27 @@ impl Segments {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Segments that logs can take.
+    /// Segments that any log can take: those of whole sections.
     pub(crate) fn free(&self) -> usize {
-        self.state().free.len()
+        self.state().free.in_whole_sections()
+    }
+
+    /// Where a log goes on (G4): in its section, in one that has segments of its kind alone, in one that is free.
+    fn next_of(&self, state: &State, log: Log) -> Option<Segno> {
+        let free = &state.free;
+        if free.per_section == 1 {
+            return free.all.first().copied();
+        }
+        let are_nodes = log as usize >= DATA_LOGS;
+        let own = free.first_of(state.logs[log as usize].segment);
+        let fits = |segno: Segno| {
+            let mut used = free.section_of(segno).filter(|n| !free.all.contains(&Segno(*n)));
+            used.all(|n| (state.table[n as usize].kind >= DATA_LOGS as u8) == are_nodes)
+        };
+        let begun = || free.all.iter().copied().find(|segno| !free.is_whole(*segno) && fits(*segno));
+        let whole = || free.all.iter().copied().find(|segno| free.is_whole(*segno));
+        // An image that mixes them already may have no other left.
+        own.filter(|segno| fits(*segno)).or_else(begun).or_else(whole).or_else(|| free.all.first().copied())
     }
 
     /// The next blocks of a log: as many of those asked for as its segment has room for. `entries` say whose they are.
@@ -289,29 +354,46 @@ impl Segments {
     pub(crate) fn victims(&self, count: usize, room: usize) -> Vec<Segno> {
         let state = self.state();
         let is_open = |segno: usize| state.logs.iter().any(|log| log.segment.0 as usize == segno);
-        let mut found: Vec<(u16, Segno)> = state
-            .table
-            .iter()
-            .enumerate()
-            .filter(|(n, segment)| (1..SEGMENT_BLOCKS as u16).contains(&segment.count) && !is_open(*n))
-            .filter(|(n, _)| !state.left_out.contains_key(&Segno(*n as u32)))
-            .map(|(n, segment)| (segment.count, Segno(n as u32)))
-            .collect();
+        // Whole sections, or none of their segments could be used by any log.
+        let per_section = self.geometry.segments_per_section;
+        let mut found: Vec<(u32, u32)> = Vec::new();
+        for first in (0..state.table.len() as u32).step_by(per_section as usize) {
+            let section = first..(first + per_section).min(state.table.len() as u32);
+            let is_out = |n: u32| is_open(n as usize) || state.left_out.contains_key(&Segno(n));
+            let live: u32 = section.clone().map(|n| u32::from(state.table[n as usize].count)).sum();
+            if (1..section.len() as u32 * SEGMENT_BLOCKS).contains(&live) && !section.clone().any(is_out) {
+                found.push((live, first));
+            }
+        }
         found.sort_unstable();
-        // Each log may leave a part of a segment empty behind it.
-        let mut room = room.saturating_sub(LOGS) * SEGMENT_BLOCKS as usize;
-        let mut fits = |live: u16| {
-            let written = WRITTEN_A_BLOCK * usize::from(live);
+        // Each log may leave a part of a section empty behind it.
+        let mut room = room.saturating_sub(LOGS * per_section as usize) * SEGMENT_BLOCKS as usize;
+        let mut fits = |live: u32| {
+            let written = WRITTEN_A_BLOCK * live as usize;
             let fits = written <= room;
             room = room.saturating_sub(written);
             fits
         };
-        found.into_iter().take(count).take_while(|(live, _)| fits(*live)).map(|(_, segno)| segno).collect()
+        let sections = found.into_iter().take(count.div_ceil(per_section as usize));
+        let segments =
+            sections.take_while(|(live, _)| fits(*live)).flat_map(|(_, first)| first..first + per_section);
+        segments.filter(|n| state.table.get(*n as usize).is_some_and(|s| s.count > 0)).map(Segno).collect()
     }
 
     /// It cannot be cleaned.
     pub(crate) fn leave_out(&self, segno: Segno, why: String) {
         self.state().left_out.insert(segno, why);
+    }
+
+    /// Of each segment that is in use, in its order: are they nodes?
+    #[cfg(feature = "testkit")]
+    pub(crate) fn kinds(&self) -> Vec<Option<bool>> {
+        let state = self.state();
+        let used = |(n, segment): (usize, &Segment)| {
+            let is_open = state.logs.iter().any(|log| log.segment.0 as usize == n);
+            (segment.count > 0 || is_open).then_some(segment.kind >= DATA_LOGS as u8)
+        };
+        state.table.iter().enumerate().map(used).collect()
     }
 
     /// What cannot be cleaned.

@@ -45,6 +45,9 @@ pub struct F2fs {
     pub(crate) failed: AtomicBool,
     /// Whose nodes go into the log next, see `fsync`.
     pub(crate) chain: Mutex<()>,
+    /// See [`F2fs::set_prompt`].
+    pub(crate) prompt_content: AtomicBool,
+    pub(crate) prompt_names: AtomicBool,
     generation: AtomicU32,
     pub(crate) superblock: Superblock,
     pub(crate) fsynced_inodes: u64,
@@ -201,8 +204,17 @@ impl F2fs {
             superblock,
             fsynced_inodes: fsynced.inodes + found.fsynced_inodes(),
             chain: Mutex::default(),
+            prompt_content: AtomicBool::new(false),
+            prompt_names: AtomicBool::new(false),
         };
         Ok((fs, chain, found))
+    }
+
+    /// What is durable when a call returns (mount(8)'s `sync` and `dirsync`): with `content` everything, with `names` what it did to names.
+    pub fn set_prompt(&self, content: bool, names: bool) {
+        // ORDERING: Relaxed, set before the first call.
+        self.prompt_content.store(content, Relaxed);
+        self.prompt_names.store(names || content, Relaxed); // ORDERING: Relaxed, as above.
     }
 
     /// Whether each checkpoint tells the device which segments have come to hold nothing. So it is for block devices; an image's file gives
@@ -267,6 +279,12 @@ impl F2fs {
         let ahead = self.media.space.as_ref().is_some_and(|space| space.since.is_ahead());
         let freed = self.media.nodes.log.as_ref().is_some_and(|log| log.is_behind());
         ahead || freed || self.media.nodes.changed() + self.media.pages.count() > 0
+    }
+
+    /// Of each segment that is in use, in its order: does it hold nodes?
+    #[cfg(feature = "testkit")]
+    pub fn kinds_of_segments(&self) -> Vec<Option<bool>> {
+        self.media.space.as_ref().map(|space| space.segments.kinds()).unwrap_or_default()
     }
 
     /// What the device was given so far.

@@ -387,3 +387,76 @@ fn numbers_of_a_directory_beyond_their_bounds_are_its_own_damage() {
     assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
     assert!(read(&fs, Path::new("/file")) == [5; 9000] && !fs.has_failed());
 }
+
+/// Linux cleans whole sections, and takes a mixed one for damage.
+#[test]
+fn the_segments_of_a_section_hold_data_or_nodes() {
+    let Some(image) = Image::empty(256, &["-s", "4"]) else { return };
+    let fs = mounted(&image);
+    let mut random = 7_u64;
+    let mut next = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % below
+    };
+    let file = create(&fs, ROOT, "file");
+    let pages = fs.statfs().unwrap().blocks_available * 6 / 10;
+    for n in 0..4 * pages {
+        fs.write(&file, next(pages) * 4096, &[n as u8; 4096]).unwrap();
+        if n % 16 == 0 {
+            fs.release(create(&fs, ROOT, &format!("{n}")));
+        }
+    }
+    fs.sync().unwrap();
+    for (n, section) in fs.kinds_of_segments().chunks(4).enumerate() {
+        let kinds: std::collections::BTreeSet<bool> = section.iter().flatten().copied().collect();
+        assert!(kinds.len() < 2, "section {n}: {section:?}");
+    }
+    fs.release(file);
+    fs.unmount().unwrap();
+    fsck_is_clean(&image.path);
+}
+
+/// What was done is there after a kill.
+#[test]
+fn what_a_mount_is_to_have_durable_at_once_is_there_after_a_kill() {
+    for (content, names) in [(true, false), (false, true), (false, false)] {
+        let image = Image::made(64);
+        let fs = mounted(&image);
+        let root = Cred::root();
+        fs.release(create(&fs, ROOT, "old"));
+        fs.sync().unwrap();
+        fs.set_prompt(content, names);
+        let file = create(&fs, ROOT, "file");
+        let is_named = |fs: &F2fs, text: &str| fs.lookup(&root, ROOT, name(text)).is_ok();
+        let now = || F2fs::open(&common::Image::copy_of(&image).path).unwrap();
+        assert_eq!(is_named(&now(), "file"), content || names);
+        fs.write(&file, 0, b"hello").unwrap();
+        assert_eq!(is_named(&now(), "file") && read(&now(), Path::new("/file")) == b"hello", content);
+        fs.setattr(&root, file.ino, None, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+        let perm = now().lookup(&root, ROOT, name("file")).map(|attr| attr.perm);
+        assert_eq!(perm == Ok(0o600), content);
+        fs.rename(&root, ROOT, name("old"), ROOT, name("new"), RenameMode::Replace).unwrap();
+        assert_eq!(is_named(&now(), "new"), content || names);
+        fs.unlink(&root, ROOT, name("new")).unwrap();
+        assert_eq!(is_named(&now(), "old") || is_named(&now(), "new"), !(content || names));
+        fs.release(file);
+    }
+}
+
+/// The kernel opens a read-only device for writing.
+#[test]
+fn a_device_that_takes_no_writes_says_so() {
+    let image = Image::made(64);
+    let made = std::process::Command::new("losetup").args(["-r", "-f", "--show"]).arg(&image.path).output();
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        eprintln!("SKIPPED, NOT TESTED: no loop device can be had");
+        return;
+    };
+    let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let refused = F2fs::open_for_writing(Path::new(&device)).err().map(|error| error.to_string());
+    let read_only = F2fs::open(Path::new(&device)).is_ok();
+    let protected = heddle_f2fs::is_write_protected(Path::new(&device));
+    std::process::Command::new("losetup").args(["-d", &device]).status().unwrap();
+    assert!(refused.unwrap().contains("write-protected"));
+    assert!(read_only && protected && !heddle_f2fs::is_write_protected(&image.path));
+}

@@ -48,7 +48,16 @@ pub fn serve(args: &Args, options: &Options, mut signals: Signals, place: MountP
     if let Some(nvm) = &options.nvm {
         super::wait_until_free(nvm, options);
     }
+    let own;
+    let options = if !options.read_only && heddle_f2fs::is_write_protected(&args.image) {
+        talk(&format!("{image}: is write-protected, and mounted read-only"));
+        own = Options { read_only: true, ..options.clone() };
+        &own
+    } else {
+        options
+    };
     let fs = open(args, options, variant)?;
+    fs.set_prompt(options.sync, options.dirsync);
     if let Some(discards) = options.discard {
         fs.set_discards(discards);
     }

@@ -10,9 +10,8 @@ use heddle_pmem::Durability;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What fstab may hold and needs nothing done: access times never change by reading, everything is durable at once, and the
-/// rest is for mount(8) and systemd.
-const WITHOUT_EFFECT: [&str; 22] = [
+/// What fstab may hold and needs nothing done: access times never change by reading, and the rest is for mount(8) and systemd.
+const WITHOUT_EFFECT: [&str; 19] = [
     "defaults",
     "noatime",
     "nodiratime",
@@ -21,9 +20,6 @@ const WITHOUT_EFFECT: [&str; 22] = [
     "nostrictatime",
     "lazytime",
     "nolazytime",
-    "sync",
-    "dirsync",
-    "async",
     "auto",
     "noauto",
     "nofail",
@@ -38,14 +34,14 @@ const WITHOUT_EFFECT: [&str; 22] = [
 ];
 
 const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
-                       suid, nosuid, dev, nodev, log=FILE, variant=V, durability=process|power, \
+                       suid, nosuid, dev, nodev, sync, async, dirsync, log=FILE, variant=V, durability=process|power, \
                        lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
                        nvm=FILE, nvm-size=SIZE, discard-nvm, force-nvm, \
                        no_attach, attach-group=GROUP, patience=SECONDS, wait=SECONDS, metrics=PORT|PATH, \
                        metrics-group=GROUP, and what fstab(5) has for everyone";
 
 /// All options of a mount.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub variant: Option<System>,
     pub read_only: bool,
@@ -57,6 +53,10 @@ pub struct Options {
     pub exec: bool,
     pub suid: bool,
     pub dev: bool,
+    /// What a call did is durable when it returns; on an NVM image it is anyway.
+    pub sync: bool,
+    /// The same of names alone.
+    pub dirsync: bool,
     /// Where a mount in the background writes what happens.
     pub log: Option<PathBuf>,
     /// What a write that returned survives; `None`: as the image's media has it.
@@ -98,6 +98,8 @@ impl Options {
             exec: true,
             suid: false,
             dev: false,
+            sync: false,
+            dirsync: false,
             log: None,
             durability: None,
             lock_mode: LockMode::Default,
@@ -134,6 +136,8 @@ impl Options {
             ("exec" | "noexec", None) => self.exec = name == "exec",
             ("suid" | "nosuid", None) => self.suid = name == "suid",
             ("dev" | "nodev", None) => self.dev = name == "dev",
+            ("sync" | "async", None) => self.sync = name == "sync",
+            ("dirsync", None) => self.dirsync = true,
             ("discard" | "nodiscard", None) => self.discard = Some(name == "discard"),
             ("nvm", Some(file)) if !file.is_empty() => self.nvm = Some(file.into()),
             ("nvm-size", Some(size)) => self.nvm_bytes = Some(size.parse::<Size>()?.0),

@@ -21,7 +21,7 @@ impl Segments {
     pub(crate) fn keep(&self, device: &Device, kept: &BTreeSet<Segno>) -> Result<()> {
         let mut state = self.state();
         for segno in kept {
-            state.free.remove(segno);
+            state.free.remove(*segno);
             // It is free after the next checkpoint, if nothing of it is live then.
             state.changed.insert(*segno);
         }

@@ -1,4 +1,5 @@
 //! Structures of an image, changed, with the checksums of its checkpoint made right again.
+#![allow(dead_code, reason = "not every suite uses all of it")]
 
 use heddle_f2fs::checksum::{SEED, checksum};
 use heddle_f2fs::format::{
@@ -47,10 +48,15 @@ impl Forge {
 
     /// Head and tail.
     pub fn head(&self, change: impl Fn(&mut CheckpointHead)) {
+        self.sealed(|block| change(CheckpointHead::mut_from_prefix(block).unwrap().0));
+    }
+
+    /// The same as bytes; the checksum is where it was.
+    pub fn sealed(&self, change: impl Fn(&mut [u8])) {
         let (start, head) = self.pack();
         for half in [start, start + head.pack_blocks.get() - 1] {
             self.change(half, |block| {
-                change(CheckpointHead::mut_from_prefix(block).unwrap().0);
+                change(block);
                 let at = head.checksum_offset.get() as usize;
                 let crc = checksum(SEED, &block[..at]);
                 let crc = if at + 4 < BLOCK { checksum(crc, &block[at + 4..]) } else { crc };
@@ -76,7 +82,7 @@ impl Forge {
     }
 
     /// Blocks of the main area that say to be nodes of an inode.
-    fn nodes_of(&self, ino: u32) -> Vec<(u32, NodeBlock)> {
+    pub fn nodes_of(&self, ino: u32) -> Vec<(u32, NodeBlock)> {
         let superblock = self.superblock();
         let main = superblock.main.get()..superblock.main.get() + 512 * superblock.segments_main.get();
         let node = |addr: u32| (addr, NodeBlock::read_from_bytes(&self.block(addr)).unwrap());
