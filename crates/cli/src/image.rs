@@ -1,12 +1,14 @@
 //! Opening images, and finding where one is mounted: an error about an image in use names the directory to unmount.
 
 use crate::taking::Ground;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use heddle_pmem::{BLOCK_BYTES, Error, OpenOptions, Region};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Opens an image.
@@ -61,6 +63,57 @@ pub fn refuse_flash(image: &Path, instead: &str) -> Result<()> {
     bail!(
         "{image} is an F2FS image, which this command does not read. There are: heddle info {image}, {instead}"
     )
+}
+
+/// Bytes of a file or device.
+pub fn len_bytes(image: &Path) -> Result<u64> {
+    let measured = File::open(image).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    measured.with_context(|| format!("cannot read {}", image.display()))
+}
+
+/// An identity as it is shown.
+pub fn hex(uuid: [u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Refuses an image whose copy is mounted: what belongs to one of them could not be told from what belongs to the other.
+pub fn refuse_twin(image: &Path) -> Result<()> {
+    let Some(own) = Seen::of(image) else { return Ok(()) };
+    for (source, dir) in mounts("/proc/thread-self/mounts") {
+        if let Some(other) = Seen::of(&source)
+            && other.uuid == own.uuid
+            && other.place != own.place
+        {
+            let (image, source, dir) = (image.display(), source.display(), dir.display());
+            bail!(
+                "cannot mount {image}: it is a copy of {source}, which is mounted at {dir}: both have the uuid {}. \
+                 Give this one another: heddle tune --uuid random {image}",
+                hex(own.uuid)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// An image of ours, as far as it can be seen.
+struct Seen {
+    uuid: [u8; 16],
+    /// Of a device its number, of a file its inode.
+    place: (u64, u64),
+}
+
+impl Seen {
+    fn of(image: &Path) -> Option<Seen> {
+        let meta = image.metadata().ok()?;
+        let kind = meta.file_type();
+        let is_device = kind.is_block_device() || kind.is_char_device();
+        if !is_device && !kind.is_file() {
+            return None;
+        }
+        let len = len_bytes(image).ok()?;
+        let place = if is_device { (meta.rdev(), 0) } else { (meta.dev(), meta.ino()) };
+        Some(Seen { uuid: crate::info::of_file(image, len).ok()?.uuid, place })
+    }
 }
 
 /// Where an image is mounted, as far as this process can see.

@@ -7,7 +7,7 @@ mod pieces;
 use crate::image;
 use crate::output::{self, Sink};
 use crate::size::Size;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use heddle_nvmfs::fsck::survey;
 use heddle_nvmfs::{ImageInfo, VolumeError, inspect};
 use heddle_pmem::{Error, OpenOptions, Region};
@@ -70,9 +70,9 @@ pub fn run(args: &Args) -> Result<()> {
             inside = survey(&path.display().to_string(), &region)?;
             (found, None)
         }
-        Err(Error::InUse { pid, .. }) => {
-            let meta = path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
-            (of_file(path, meta.len())?, Some(pid))
+        Err(error @ (Error::InUse { .. } | Error::InUseThrough { .. })) => {
+            let pid = if let Error::InUse { pid, .. } = error { pid } else { None };
+            (of_file(path, image::len_bytes(path)?)?, Some(pid))
         }
         Err(error) => return Err(image::explain(path, error)),
     };
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
         variant: found.variant.name(),
         size_bytes: found.bytes,
         format_version: found.version,
-        uuid: found.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        uuid: image::hex(found.uuid),
         made_ns: found.made.0,
         mounts: found.epoch,
         mounted_last_ns: found.mounted.map(|at| at.0),

@@ -16,6 +16,7 @@ mod fsck;
 mod fxmark;
 mod image;
 mod info;
+mod last_words;
 mod locks;
 mod look;
 mod mkfs;
@@ -30,6 +31,7 @@ mod shell;
 mod size;
 mod table;
 mod taking;
+mod tune;
 mod umount;
 mod variant;
 
@@ -71,6 +73,7 @@ enum Command {
     Info(info::Args),
     Fsck(fsck::Args),
     Explain(explain::Args),
+    Tune(tune::Args),
     Dump(dump::Args),
     #[command(visible_alias = "workload")]
     Fxmark(fxmark::Args),
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Fxmark(args) => fxmark::run(&args),
         Command::Locks(args) => locks::run(&args),

@@ -14,6 +14,7 @@ mod options;
 mod ready;
 
 use crate::failure::usage;
+use crate::last_words;
 use crate::output::talk;
 use crate::progress::{Bar, Patient};
 use crate::variant::System;
@@ -140,6 +141,7 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         )));
     }
     let (volume, origin) = recover(args, options)?;
+    last_words::forget(&args.image);
     let give_up = |volume: Volume| match origin {
         Origin::Media => volume.unmount(),
         Origin::TakenOver => volume.relinquish(),
@@ -152,7 +154,7 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
             return Err(error);
         }
     };
-    let served = finish(mounted, volume, (door, answers));
+    let served = finish(args, mounted, volume, (door, answers));
     say_ended(args, &served);
     served
 }
@@ -268,7 +270,12 @@ fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
 }
 
 /// Serves until it is unmounted, then marks the image clean.
-fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metrics>)) -> Result<()> {
+fn finish(
+    args: &Args,
+    mounted: Mounted,
+    volume: Volume,
+    others: (Option<Server>, Option<Metrics>),
+) -> Result<()> {
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
     let (door, answers) = others;
@@ -289,7 +296,13 @@ fn finish(mounted: Mounted, volume: Volume, others: (Option<Server>, Option<Metr
         );
         volume.abandon();
     } else {
-        volume.unmount();
+        // While it has the image: who unmounts looks when that is free.
+        let lost = volume.close_with(&|error| {
+            let lost = anyhow::anyhow!("{}: {error}", args.image.display());
+            last_words::leave(&args.image, &lost);
+        });
+        ended(served)?;
+        return Ok(lost?);
     }
     ended(served)
 }
@@ -398,6 +411,8 @@ fn open(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
 
 /// Brings it into order.
 fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
+    // Asked with the image held: what is mounted elsewhere now is another one.
+    crate::image::refuse_twin(&args.image)?;
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
     let shown = Patient::new("reading");
     let progress = |what: &'static str, done, total| shown.at(what, done, total);

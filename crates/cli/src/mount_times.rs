@@ -219,7 +219,7 @@ fn measure(image: &Path, variant: Variant, case: &Case, repeat: usize) -> Result
     format_region(&region, variant)?;
     let volume = mount(region, &MountOptions::default())?;
     (case.fill)(&volume.fs()).with_context(|| case.name.clone())?;
-    volume.unmount();
+    volume.close()?;
     let (mut map, mut clean, mut cut) = (Vec::new(), Vec::new(), Vec::new());
     let (mut state_bytes, mut heap_bytes, mut inodes, mut steps_ms) = (0, 0, 0, Vec::new());
     for _ in 0..repeat {
@@ -231,7 +231,7 @@ fn measure(image: &Path, variant: Variant, case: &Case, repeat: usize) -> Result
         first.volume.abandon();
         let second = mount_once(image)?;
         cut.push(second.read_ms);
-        second.volume.unmount();
+        second.volume.close()?;
     }
     Ok(Row {
         variant: variant.name(),

@@ -1,6 +1,7 @@
 //! `heddle umount`: unmounts, and waits until the process behind the mount has let go of the image.
 
 use crate::image::is_clean;
+use crate::last_words;
 use anyhow::{Result, bail};
 use heddle_fuse::Leaving;
 use std::fs::File;
@@ -35,6 +36,9 @@ pub fn run(args: &Args) -> Result<()> {
     let limit = Duration::from_secs(args.wait.into());
     let (image, for_writing) = leaving.image();
     let ended = leaving.wait(limit)? || leaving.was_dead || is_free(&image, limit);
+    if let Some(lost) = last_words::heard(&image).filter(|_| for_writing) {
+        bail!("unmounted, but not all that was written has reached the media: {lost}");
+    }
     if for_writing && is_clean(&image) == Some(false) {
         bail!(why_not_clean(&leaving, &image, ended));
     }

@@ -6,6 +6,7 @@
 use crate::error::OpenError;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::ids::BlockAddr;
+use heddle_media::{Claim, Use, claim};
 use heddle_vfs::{Error, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
@@ -74,6 +75,8 @@ pub fn is_write_protected(path: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct Device {
     file: File,
+    /// Its other names.
+    _claim: Claim,
     path: PathBuf,
     blocks: u64,
     /// It is told of blocks that hold nothing.
@@ -82,6 +85,13 @@ pub(crate) struct Device {
     pub(crate) traffic: std::sync::Arc<std::sync::Mutex<Vec<Traffic>>>,
     #[cfg(feature = "testkit")]
     pub(crate) faults: std::sync::Mutex<Faults>,
+}
+
+/// Somebody has it.
+fn in_use(path: &Path) -> OpenError {
+    let by = rustix::fs::stat(path).ok().and_then(|stat| heddle_media::user_of(&stat));
+    let by = by.unwrap_or_else(|| "another program, or the system".into());
+    OpenError::InUse { image: path.into(), by: format!("is in use by {by}") }
 }
 
 impl Device {
@@ -97,7 +107,7 @@ impl Device {
         let alone = if writes && is_device { OFlags::EXCL } else { OFlags::empty() };
         let opened = File::options().read(true).write(writes).custom_flags(alone.bits() as i32).open(path);
         let file = opened.map_err(|source| match Errno::from_io_error(&source) {
-            Some(Errno::BUSY) => OpenError::InUse { image: path.into() },
+            Some(Errno::BUSY) => in_use(path),
             _ => fail("open")(source),
         })?;
         let lock = match access {
@@ -109,22 +119,25 @@ impl Device {
             match flock(&file, lock) {
                 // A child that another thread has just started has all our files until it becomes another program.
                 Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES => std::thread::sleep(LOCK_TRY),
-                Err(Errno::WOULDBLOCK) => return Err(OpenError::InUse { image: path.into() }),
+                Err(Errno::WOULDBLOCK) => return Err(in_use(path)),
                 done => break done.map_err(|errno| fail("lock")(errno.into()))?,
             }
             tries += 1;
         }
-        Device::of(file, path)
+        let claimed = claim(&file, if writes { Use::Write } else { Use::Read });
+        let claim = claimed.map_err(|by| OpenError::InUse { image: path.into(), by })?;
+        Device::of(file, claim, path)
     }
 
     /// One that is open, and held under a lock.
-    pub(crate) fn of(mut file: File, path: &Path) -> std::result::Result<Device, OpenError> {
+    pub(crate) fn of(mut file: File, claim: Claim, path: &Path) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
         let is_device = file.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         // Works for block devices too, of which the inode has no size.
         let bytes = file.seek(SeekFrom::End(0)).map_err(fail("find the size of"))?;
         Ok(Device {
             file,
+            _claim: claim,
             path: path.into(),
             blocks: bytes / BLOCK_BYTES as u64,
             discards: AtomicBool::new(is_device),

@@ -17,10 +17,12 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// Somebody else has it.
-    #[error("{} is in use: another program has it open, or the system has it mounted. Unmount it there first", image.display())]
+    #[error("{} {by}. Unmount it there first", image.display())]
     InUse {
         /// The image.
         image: PathBuf,
+        /// "is in use by ..."
+        by: String,
     },
     /// It takes no writes.
     #[error("{} is write-protected: mount it with -o ro", image.display())]

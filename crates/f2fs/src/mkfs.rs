@@ -21,6 +21,7 @@ use crate::pages::Pages;
 use crate::segments::{LOGS_IN_ORDER, Segments};
 use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
+use heddle_media::Claim;
 use heddle_vfs::Error;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -119,12 +120,12 @@ pub fn make_image(path: &Path, label: &str, progress: &dyn Fn(u64, u64)) -> Resu
 /// # Errors
 /// As [`make_image`].
 pub fn make_image_in(
-    file: File,
+    (file, claim): (File, Claim),
     path: &Path,
     label: &str,
     progress: &dyn Fn(u64, u64),
 ) -> Result<(), OpenError> {
-    make_on(Device::of(file, path)?, path, label, progress)
+    make_on(Device::of(file, claim, path)?, path, label, progress)
 }
 
 fn make_on(device: Device, path: &Path, label: &str, progress: &dyn Fn(u64, u64)) -> Result<(), OpenError> {

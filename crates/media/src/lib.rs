@@ -1,5 +1,5 @@
-//! Whose bytes a file or device holds. It is asked before anything is written to a place that a user named, and for errors about a
-//! place that holds no file system of ours.
+//! Whose bytes a file or device holds, and who uses them under other names ([`claim`](mod@claim)). It is asked before anything is
+//! written to a place that a user named, and for errors about a place that holds no file system of ours.
 //!
 //! Formats say what they are at fixed places: most near the beginning, some at the end ([`table`] has the simple ones, [`kinds`] those
 //! that need a second look). Recognising is no proof that the rest of the format is whole: bytes that say that they are somebody's are
@@ -10,8 +10,13 @@
 //!             I3  text from the media is escaped before it is shown.
 
 mod bytes;
+mod claim;
+mod holder;
 mod kinds;
 mod table;
+
+pub use claim::{Claim, Use, claim, user_of};
+pub use holder::{holder, lock_holder};
 
 use bytes::Bytes;
 use std::fmt;

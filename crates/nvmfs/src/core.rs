@@ -10,6 +10,7 @@ use crate::alloc::{self, FreeMap};
 use crate::damage::DamageNote;
 use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::{Layout, chunk_of};
+use crate::format::superblock::Superblock;
 use crate::ids::BlockNo;
 use crate::inode::{InodeRef, VInode};
 use crate::lane::Lane;
@@ -136,12 +137,19 @@ pub struct Identity {
     pub boot: [u8; 16],
     /// How often the image was mounted.
     pub epoch: u64,
+    /// Seed of every checksum of the image.
+    pub seed: u64,
 }
 
 impl Identity {
-    /// Seed of every checksum of the image.
+    /// Of a mount of the image with this superblock.
+    pub fn of(superblock: &Superblock, boot: [u8; 16]) -> Identity {
+        let (epoch, seed) = (superblock.epoch.get(), superblock.seed().into());
+        Identity { uuid: superblock.uuid, boot, epoch, seed }
+    }
+
     fn seed(&self) -> u32 {
-        crc32c::crc32c(&self.uuid)
+        self.seed as u32
     }
 }
 

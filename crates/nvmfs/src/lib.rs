@@ -50,6 +50,10 @@ pub use heddle_range_lock::Mode as LockMode;
 pub use inode::KernelPages;
 pub use recovery::{Progress, Report};
 #[cfg(not(loom))]
+pub use shared::notes::runtime_directory;
+#[cfg(not(loom))]
 pub use shared::{adopt, client, heir, place, server, wire};
 pub use variant::{LogKind, Variant};
-pub use volume::{ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount};
+pub use volume::{
+    ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount, new_uuid, set_uuid,
+};

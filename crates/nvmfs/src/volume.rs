@@ -4,7 +4,9 @@ use crate::core::{Core, Identity, Parts};
 use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
-use crate::format::superblock::{FoundSuperblock, MAGIC, MOUNTS_MAX, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::format::superblock::{
+    Copies, FoundSuperblock, MAGIC, MOUNTS_MAX, SUPERBLOCK_BYTES, Superblock, VERSION,
+};
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
 use crate::inode::InodeRef;
@@ -183,7 +185,8 @@ fn place(region: &Region) -> PathBuf {
     region.path().map_or_else(|| PathBuf::from("(memory)"), Path::to_path_buf)
 }
 
-fn uuid() -> [u8; 16] {
+/// An identity that no other image has.
+pub fn new_uuid() -> [u8; 16] {
     let mut bytes = [0; 16];
     if cfg!(shuttle) {
         // One seed, one run.
@@ -210,11 +213,12 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
     }
     let layout = Layout::new(have / BLOCK_BYTES as u64);
     let now = clock::exact();
+    let uuid = new_uuid();
     let superblock = Superblock {
         magic: MAGIC,
         version: U32::new(VERSION),
         crc: U32::ZERO,
-        uuid: uuid(),
+        uuid,
         sequence: U64::new(1),
         blocks_total: U64::new(layout.blocks_total),
         epoch: U64::ZERO,
@@ -225,11 +229,18 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
         variant: U32::new(variant.raw()),
         clean: U32::new(1),
         mounted_ns: U64::ZERO,
-        unused: [0; 24],
+        seed: U32::new(crc32c::crc32c(&uuid)),
+        unused: [0; 20],
     };
-    // The old superblocks go first: an image whose making was interrupted is none.
-    region.nt_zero(BlockNo(0).pos(), BLOCK_BYTES as u64);
-    region.nt_zero(layout.last().pos(), BLOCK_BYTES as u64);
+    // The old superblocks go first, also that of a smaller image: one whose making was interrupted is none.
+    let older = Copies::read(layout.blocks_total, &|block| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        region.read(BlockNo(block).pos(), &mut bytes);
+        bytes
+    });
+    for block in [BlockNo(0), BlockNo(older.second_block), layout.last()] {
+        region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+    }
     // PERSIST: see above.
     region.fence();
     region.nt_zero(layout.inode_dir.pos(), (layout.data.0 - layout.inode_dir.0) * BLOCK_BYTES as u64);
@@ -251,11 +262,26 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
     region.store_u64(layout.chunk_pointer(0), chunk);
     // PERSIST: the file system before the superblocks that say it is there.
     region.fence();
-    write_superblock(region, &layout, superblock);
-    Ok(())
+    write_superblock(region, &layout, superblock)
 }
 
-fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
+/// Gives an image that nobody has mounted another identity.
+///
+/// # Errors
+/// As of [`inspect`]; [`VolumeError::WornOut`]; [`VolumeError::Region`] if it may not be durable.
+pub fn set_uuid(region: &Region, uuid: [u8; 16]) -> Result<()> {
+    let superblock = read_superblock(region)?;
+    if !sane(&superblock) {
+        return Err(VolumeError::SuperblockDamaged { path: place(region) });
+    }
+    let next = superblock.next(0).ok_or_else(|| VolumeError::WornOut { path: place(region) })?;
+    let layout = Layout::new(next.blocks_total.get());
+    write_superblock(region, &layout, Superblock { uuid, ..next })
+}
+
+/// # Errors
+/// [`VolumeError::Region`] if it may not be durable.
+fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) -> Result<()> {
     let sealed = superblock.sealed();
     for block in [BlockNo(0), layout.last()] {
         region.nt_write(block.pos(), sealed.as_bytes());
@@ -266,6 +292,7 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) {
         // PERSIST: too late, which is the bug.
         region.fence();
     }
+    region.failed().map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// What an image says of itself.
@@ -317,31 +344,19 @@ pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
 
 /// The newer of the whole copies.
 fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<Superblock> {
-    let blocks = len_bytes / BLOCK_BYTES as u64;
-    let found = |block: u64| {
+    let copies = Copies::read(len_bytes / BLOCK_BYTES as u64, &|block| {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         read(BlockNo(block).pos(), &mut bytes);
-        Superblock::decode(&bytes)
-    };
-    let first = found(0);
-    let mut copies = vec![first, found(blocks.saturating_sub(1))];
-    // A file that was made longer since: the second copy is where the first says.
-    if let FoundSuperblock::Whole(sb) = first
-        && sb.blocks_total.get() != 0
-        && sb.blocks_total.get() < blocks
-    {
-        copies.push(found(sb.blocks_total.get() - 1));
-    }
-    let whole =
-        copies.iter().filter_map(|c| if let FoundSuperblock::Whole(sb) = c { Some(*sb) } else { None });
-    if let Some(sb) = whole.max_by_key(|sb| sb.sequence.get()) {
+        bytes
+    });
+    if let Some(sb) = copies.newest() {
         let (want, have) = (sb.blocks_total.get().saturating_mul(BLOCK_BYTES as u64), len_bytes);
         return if want > have { Err(VolumeError::Truncated { path, want, have }) } else { Ok(sb) };
     }
-    for copy in &copies {
+    for copy in [copies.first, copies.second] {
         match copy {
             FoundSuperblock::OtherVersion(found) => {
-                return Err(VolumeError::OtherVersion { path, found: *found });
+                return Err(VolumeError::OtherVersion { path, found });
             }
             FoundSuperblock::Damaged => return Err(VolumeError::SuperblockDamaged { path }),
             _ => {}
@@ -412,14 +427,14 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let was_clean = superblock.clean.get() == 1;
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
-    let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
+    let identity = Identity::of(&superblock, boot_id());
     let parts = Parts { region, arena: Arc::new(arena), variant, locks, on_lock: options.on_lock, read_only };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
     let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     let judged = recovery::judge(&core, options.progress.unwrap_or(&|_, _, _| {})).map_err(recovery)?;
     if !read_only {
         // PERSIST: the epoch is durable before anything is written under it (protocol review D4c).
-        write_superblock(&core.region, &core.layout, superblock);
+        write_superblock(&core.region, &core.layout, superblock)?;
     }
     let report = judged.settle(&core).map_err(recovery)?;
     Ok(Volume { fs: NvmFs { core }, superblock, was_clean, report })
@@ -456,8 +471,24 @@ impl Volume {
         self.fs.core.damage_found()
     }
 
-    /// Unmounts: inodes without a name end, whoever has them open, and the image is marked clean.
+    /// As [`Volume::close`], where nobody is there to be told.
     pub fn unmount(self) {
+        let _ = self.close();
+    }
+
+    /// Unmounts: inodes without a name end, whoever has them open, and the image is marked clean.
+    ///
+    /// # Errors
+    /// [`VolumeError::Region`]: what was written may not have reached the media; the image is not marked clean.
+    pub fn close(self) -> Result<()> {
+        self.close_with(&|_| {})
+    }
+
+    /// The same; `lost` hears of an error before others can have the image.
+    ///
+    /// # Errors
+    /// As of [`Volume::close`].
+    pub fn close_with(self, lost: &dyn Fn(&VolumeError)) -> Result<()> {
         let core = &self.fs.core;
         let alone = core.root().attached.load(SeqCst) == 0;
         let tidy = if alone { self.end_nameless() } else { true };
@@ -471,12 +502,21 @@ impl Volume {
             && let Some(mut superblock) = self.superblock.next(0)
         {
             superblock.clean = U32::new(1);
-            write_superblock(&core.region, &core.layout, superblock);
+            if write_superblock(&core.region, &core.layout, superblock).is_err() {
+                // What the system still has in memory is not to say what the media do not.
+                superblock.clean = U32::new(0);
+                let _ = write_superblock(&core.region, &core.layout, superblock);
+            }
+        }
+        let ended = core.region.failed().map_or(Ok(()), |error| Err(error.into()));
+        if let Err(error) = &ended {
+            lost(error);
         }
         if quiet && !alone {
             // Whoever is still attached keeps the file's lock, and has no more use for it.
             core.region.unlock();
         }
+        ended
     }
 
     /// Inodes that live without a name: somebody has them open.

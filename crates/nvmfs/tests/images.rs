@@ -6,6 +6,7 @@
 mod common;
 mod images {
     mod mounts;
+    mod superblocks;
 }
 
 use common::{Short, each_variant, env, options, root};

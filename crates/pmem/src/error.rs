@@ -36,6 +36,14 @@ pub enum Error {
         /// When the holder was started.
         since: Option<SystemTime>,
     },
+    /// Somebody uses the same bytes under another name.
+    #[error("cannot open {}: it {what}. Unmount it there, or end that process", path.display())]
+    InUseThrough {
+        /// The file or device.
+        path: PathBuf,
+        /// "is in use by ..."
+        what: String,
+    },
     /// Less than one block, or less than one mapping unit of a device.
     #[error("{} is too small for a region: {len_bytes} bytes, at least {least_bytes} are needed", path.display())]
     TooSmall {

@@ -11,13 +11,15 @@ use crate::mapping::{Mapping, reserve};
 use crate::region::{Backend, Region, Source};
 use crate::room::{folder_of, is_in_memory, room_bytes};
 use crate::taken::Taken;
-use crate::{BLOCK_BYTES, Error, Result, holder::holder, presence};
+use crate::{BLOCK_BYTES, Error, Result, presence};
+use heddle_media::{Claim, Use, claim, holder};
 use rustix::fs::{
     self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, ftruncate,
 };
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What errors call a region without a path.
 const NAMELESS: &str = "(anonymous memory)";
@@ -75,13 +77,13 @@ impl Region {
         };
         // NONBLOCK: a pipe must be refused, not waited for.
         let how = how | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = fs::openat(CWD, path, how, Mode::empty()).map_err(system("open", path))?;
-        let stat = lock(&file, path, lock_how)?;
+        let file = open_file(path, how).map_err(not_opened(path))?;
+        let (stat, claim) = lock(&file, path, lock_how)?;
         let len_bytes = whole_blocks(path, size_of_media(&file, &stat, path)?)?;
         if is_regular(&stat) && !options.read_only {
             reserve_all(&file, path, len_bytes, false, options.progress)?;
         }
-        map(file, path, len_bytes, options)
+        map((file, claim), path, len_bytes, options)
     }
 
     /// A region without a name: gone when its last mapping is. For tests and throw-away file systems. Its stores survive the death of
@@ -109,6 +111,7 @@ impl Region {
             file: Some(file),
             path: None,
             failure,
+            claim: None,
         };
         Ok(Region::new(mapping, source))
     }
@@ -118,7 +121,8 @@ impl Region {
     ///
     /// Errors: [`Error::System`].
     pub fn map_again(&self) -> Result<Region> {
-        let &Source { backend, durability, read_only, ref file, ref path, ref failure } = self.source();
+        let &Source { backend, durability, read_only, ref file, ref path, ref failure, ref claim } =
+            self.source();
         let Some(file) = file else {
             return Ok(self.simulated_again().expect("a region without a file is simulated"));
         };
@@ -126,8 +130,11 @@ impl Region {
         let file = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(system("open again", name))?;
         let (mapping, _) = map_as_durably_as_possible(file.as_fd(), self.len_bytes(), read_only)
             .map_err(system("map", name))?;
-        let (path, failure) = (path.clone(), failure.clone());
-        Ok(Region::new(mapping, Source { backend, durability, read_only, file: Some(file), path, failure }))
+        let (path, failure, claim) = (path.clone(), failure.clone(), claim.clone());
+        Ok(Region::new(
+            mapping,
+            Source { backend, durability, read_only, file: Some(file), path, failure, claim },
+        ))
     }
 
     /// Maps what another process has opened and locked, and handed over: the lock stays until the last of all who map it is gone.
@@ -156,7 +163,7 @@ impl Region {
             map_as_durably_as_possible(file.as_fd(), len_bytes, read_only).map_err(system("map", name))?;
         let durability = domain::promise(backend, Some(durability), name)?;
         let (path, failure) = (path.map(Path::to_path_buf), Failure::default());
-        let source = Source { backend, durability, read_only, file: Some(file), path, failure };
+        let source = Source { backend, durability, read_only, file: Some(file), path, failure, claim: None };
         Ok(Region::new(mapping, source).untouched())
     }
 
@@ -188,19 +195,47 @@ pub(crate) fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
     Ok(len_bytes & !(block - 1))
 }
 
-pub(crate) fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<Stat> {
+pub(crate) fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<(Stat, Claim)> {
     let stat = fstat(file).map_err(system("examine", path))?;
     let free = || match how {
         FlockOperation::NonBlockingLockExclusive => presence::claim(file),
         _ => !presence::has_holders(file),
     };
     match flock(file, how) {
-        Ok(()) if free() => Ok(stat),
-        Ok(()) | Err(Errno::WOULDBLOCK) => {
-            let (pid, since) = holder(&stat).map_or((None, None), |(pid, since)| (Some(pid), since));
-            Err(Error::InUse { path: path.into(), pid, since })
+        Ok(()) if free() => {
+            let whole = if how == FlockOperation::NonBlockingLockExclusive { Use::Write } else { Use::Read };
+            let claimed = claim(file, whole);
+            let claim = claimed.map_err(|what| Error::InUseThrough { path: path.into(), what })?;
+            Ok((stat, claim))
         }
+        Ok(()) | Err(Errno::WOULDBLOCK) => Err(in_use(&stat, path)),
         Err(errno) => Err(system("lock", path)(errno)),
+    }
+}
+
+pub(crate) fn in_use(stat: &Stat, path: &Path) -> Error {
+    let (pid, since) = holder(stat).map_or((None, None), |(pid, since)| (Some(pid), since));
+    Error::InUse { path: path.into(), pid, since }
+}
+
+/// Opens what is there; a block device, to write to it, alone: the kernel refuses that while it, or what lies on it, is mounted.
+pub(crate) fn open_file(path: &Path, how: OFlags) -> rustix::io::Result<OwnedFd> {
+    let stat = fs::stat(path);
+    let is_device = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    let alone = if is_device && how.contains(OFlags::RDWR) { OFlags::EXCL } else { OFlags::empty() };
+    fs::openat(CWD, path, how | alone, Mode::empty())
+}
+
+/// Why it could not be opened.
+pub(crate) fn not_opened(path: &Path) -> impl Fn(Errno) -> Error {
+    move |errno| match (errno, fs::stat(path)) {
+        (Errno::BUSY, Ok(stat)) => match (holder(&stat), heddle_media::user_of(&stat)) {
+            (None, Some(user)) => {
+                Error::InUseThrough { path: path.into(), what: format!("is in use by {user}") }
+            }
+            _ => in_use(&stat, path),
+        },
+        _ => system("open", path)(errno),
     }
 }
 
@@ -306,7 +341,12 @@ fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-pub(crate) fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+pub(crate) fn map(
+    (file, claim): (OwnedFd, Claim),
+    path: &Path,
+    len_bytes: u64,
+    options: &OpenOptions<'_>,
+) -> Result<Region> {
     let (mapping, backend) = map_as_durably_as_possible(file.as_fd(), len_bytes, options.read_only)
         .map_err(system("map", path))?;
     let durability = domain::promise(backend, options.durability, path)?;
@@ -314,8 +354,15 @@ pub(crate) fn map(file: OwnedFd, path: &Path, len_bytes: u64, options: &OpenOpti
         mapping.prefault(options.read_only, options.progress).map_err(system("pre-fault", path))?;
     }
     let (path, failure) = (Some(path.into()), Failure::default());
-    let source =
-        Source { backend, durability, read_only: options.read_only, file: Some(file), path, failure };
+    let source = Source {
+        backend,
+        durability,
+        read_only: options.read_only,
+        file: Some(file),
+        path,
+        failure,
+        claim: Some(Arc::new(claim)),
+    };
     Ok(Region::new(mapping, source))
 }
 

@@ -20,6 +20,7 @@ use crate::simulator::{Recorder, StoreKind};
 use crate::survive::Guarded;
 use crate::untouched::Untouched;
 use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
+use heddle_media::Claim;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub(crate) struct Source {
     pub(crate) file: Option<OwnedFd>,
     pub(crate) path: Option<PathBuf>,
     pub(crate) failure: Failure,
+    /// Other names of the bytes.
+    pub(crate) claim: Option<Arc<Claim>>,
 }
 
 impl Source {
@@ -90,6 +93,7 @@ impl Source {
             file: None,
             path: None,
             failure: Failure::default(),
+            claim: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! State       what may be had is the least of: the file system's free blocks; for files in memory a share of the memory that is
 //!             available, and what each limit of a control group above this process leaves.
 
-use rustix::fs::{StatVfs, fstatfs, fstatvfs};
+use rustix::fs::{FileType, StatVfs, fstat, fstatfs, fstatvfs};
 use std::fs::read_to_string;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,9 @@ pub(crate) fn room_bytes(file: impl AsFd) -> u64 {
 
 /// Are its blocks pages of memory?
 pub(crate) fn is_in_memory(file: impl AsFd) -> bool {
-    fstatfs(file).is_ok_and(|fs| [TMPFS, RAMFS].contains(&(fs.f_type as u64)))
+    let is_file =
+        fstat(&file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+    is_file && fstatfs(file).is_ok_and(|fs| [TMPFS, RAMFS].contains(&(fs.f_type as u64)))
 }
 
 fn memory_available_bytes() -> Option<u64> {

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::open::{self, OpenOptions, system};
 use crate::region::Region;
 use crate::room::folder_of;
+use heddle_media::Claim;
 use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::File;
@@ -22,6 +23,8 @@ pub struct Taken {
     /// `None`: it was handed on.
     file: Option<OwnedFd>,
     stat: Stat,
+    /// Its other names; `None`: handed on.
+    claim: Option<Claim>,
     path: PathBuf,
     state: State,
 }
@@ -48,9 +51,10 @@ impl Taken {
             None => make(path, how)?,
         };
         let stat = open::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
-        let taken = |stat| Taken { file: Some(file), stat, path: path.into(), state };
         match stat {
-            Ok(stat) => Ok(taken(stat)),
+            Ok((stat, claim)) => {
+                Ok(Taken { file: Some(file), stat, claim: Some(claim), path: path.into(), state })
+            }
             Err(error) => {
                 if state == State::Named {
                     let _ = fs::unlink(path);
@@ -175,7 +179,8 @@ impl Taken {
     pub fn create(mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
         let len_bytes = open::whole_blocks(&self.path, len_bytes)?;
         let len_bytes = open::fill(self.file(), &self.stat, &self.path, len_bytes, options)?;
-        let region = open::map(self.as_file()?.into(), &self.path, len_bytes, options)?;
+        let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
+        let region = open::map(held, &self.path, len_bytes, options)?;
         self.keep()?;
         Ok(region)
     }
@@ -183,20 +188,22 @@ impl Taken {
     /// As [`Region::open`] does it, for writing.
     ///
     /// Errors: those of that.
-    pub fn open(self, options: &OpenOptions<'_>) -> Result<Region> {
+    pub fn open(mut self, options: &OpenOptions<'_>) -> Result<Region> {
         let len_bytes = open::whole_blocks(&self.path, self.len_bytes()?)?;
         if self.is_file() {
             open::reserve_all(self.file(), &self.path, len_bytes, false, options.progress)?;
         }
-        open::map(self.as_file()?.into(), &self.path, len_bytes, options)
+        let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
+        open::map(held, &self.path, len_bytes, options)
     }
 
-    /// The file itself, which stays, and keeps its lock for as long as it is open.
+    /// The file itself, which stays, and keeps its lock for as long as it is open; and its other names.
     ///
     /// Errors: [`Error::Exists`], [`Error::System`].
-    pub fn into_file(mut self) -> Result<File> {
+    pub fn into_file(mut self) -> Result<(File, Claim)> {
         self.keep()?;
-        Ok(self.file.take().expect("it is handed on by value").into())
+        let file = self.file.take().expect("it is handed on by value");
+        Ok((file.into(), self.claim.take().unwrap_or_default()))
     }
 }
 
@@ -224,11 +231,11 @@ pub(crate) fn content_of(file: &File, len_bytes: u64) -> heddle_media::Content {
 
 /// What has that name, if anything.
 fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
-    match fs::openat(CWD, path, how | OFlags::NOFOLLOW, Mode::empty()) {
+    match open::open_file(path, how | OFlags::NOFOLLOW) {
         Ok(file) => Ok(Some(file)),
         Err(Errno::NOENT) => Ok(None),
         Err(Errno::LOOP) => {
-            let file = fs::openat(CWD, path, how, Mode::empty()).map_err(system("open", path))?;
+            let file = open::open_file(path, how).map_err(open::not_opened(path))?;
             let stat = fs::fstat(&file).map_err(system("examine", path))?;
             match open::is_regular(&stat) {
                 true => Err(Error::IsLink {
@@ -238,7 +245,7 @@ fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
                 false => Ok(Some(file)),
             }
         }
-        Err(errno) => Err(system("open", path)(errno)),
+        Err(errno) => Err(open::not_opened(path)(errno)),
     }
 }
 

@@ -50,7 +50,7 @@ fn fences_of(variant: Variant) -> Result<u64> {
         each.push(simulator.fences() - before);
     }
     fs.release(file);
-    volume.unmount();
+    volume.close()?;
     each.sort_unstable();
     Ok(each[each.len() / 2])
 }
@@ -74,7 +74,7 @@ fn gigabyte_of(variant: Variant) -> Result<f64> {
     }
     let secs = began.elapsed().as_secs_f64();
     fs.release(file);
-    volume.unmount();
+    volume.close()?;
     Ok(secs)
 }
 

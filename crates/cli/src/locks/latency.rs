@@ -128,7 +128,7 @@ fn waits(kind: LockKind, mode: LockMode, geometry: &Geometry, threads: usize, se
         sum.0.add(first)?;
         sum.1.add(over)?;
     }
-    volume.unmount();
+    volume.close()?;
     Ok(sum)
 }
 

@@ -28,7 +28,7 @@ pub fn make(args: &Args, ground: Ground) -> Result<u64> {
         return Err(usage("--size is for files: of a device all is taken"));
     }
     let is_new = ground.taken.is_new();
-    let file = ground.clear()?.into_file()?;
+    let (file, claim) = ground.clear()?.into_file()?;
     let made = (|| {
         if is_file {
             // What it held is given back first, so that nothing of it comes up where nothing was written.
@@ -38,7 +38,7 @@ pub fn make(args: &Args, ground: Ground) -> Result<u64> {
         let bar = Bar::of_bytes("making");
         let progress = |done, total| bar.at(done, total);
         let label = args.label.as_deref().unwrap_or_default();
-        heddle_f2fs::make_image_in(file, image, label, &progress)?;
+        heddle_f2fs::make_image_in((file, claim), image, label, &progress)?;
         Ok(heddle_f2fs::F2fs::open(image)?.info())
     })();
     if made.is_err() && is_new {

@@ -5,7 +5,7 @@
 //! | 0   | 8  | magic | a file that is no image |
 //! | 8   | 4  | version | an image of another format |
 //! | 12  | 4  | crc32c of the other bytes | a torn or damaged copy |
-//! | 16  | 16 | uuid | blocks of another image: it seeds every checksum |
+//! | 16  | 16 | uuid | another image: what tells this one from all others, also from its copies |
 //! | 32  | 8  | sequence | which copy is newer |
 //! | 40  | 8  | blocks in all | a truncated image |
 //! | 48  | 8  | mount epoch | records of an earlier mount that look unused |
@@ -16,15 +16,19 @@
 //! | 88  | 4  | variant | mounting as a variant with another log |
 //! | 92  | 4  | 1: unmounted cleanly | |
 //! | 96  | 8  | when it was mounted last, ns | |
-//! | 104 | 24 | unused | |
+//! | 104 | 4  | seed of every checksum, made with the image | blocks of another image |
+//! | 108 | 20 | unused | |
 
+use super::inode::CHUNK_BLOCKS;
+use super::layout::Layout;
+use crate::ids::BlockNo;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"HEDDLE\x00\xf5";
 /// Format this code reads and writes. It may change at any time before 1.0.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Times an image can be mounted: a generation has 22 bits for the mount that made the inode, and must never come twice.
 pub const MOUNTS_MAX: u64 = (1 << 22) - 1;
 /// A superblock is written at a mount, an unmount and a repair, and counts that.
@@ -76,7 +80,8 @@ superblock! {
     variant: U32,
     clean: U32,
     mounted_ns: U64,
-    unused: [u8; 24],
+    seed: U32,
+    unused: [u8; 20],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);
@@ -125,7 +130,7 @@ impl Superblock {
 
     /// Seed of every checksum of this image.
     pub fn seed(&self) -> u32 {
-        crc32c::crc32c(&self.uuid)
+        self.seed.get()
     }
 
     /// Tells what these bytes are.
@@ -145,5 +150,97 @@ impl Superblock {
             () if sb.epoch.get() > MOUNTS_MAX || sb.sequence.get() > SEQUENCE_MAX => FoundSuperblock::Damaged,
             () => FoundSuperblock::Whole(sb),
         }
+    }
+}
+
+/// Inodes take a quarter of an image.
+const BLOCKS_A_CHUNK: u64 = 4 * CHUNK_BLOCKS;
+
+/// Both copies, each where it belongs.
+#[derive(Clone, Copy, Debug)]
+pub struct Copies {
+    /// What stands in the first block.
+    pub first: FoundSuperblock,
+    /// What stands in the place of the second copy. A whole superblock that is not this image's is foreign.
+    pub second: FoundSuperblock,
+    /// That place: where the first copy says; where that says nothing, the last block.
+    pub second_block: u64,
+}
+
+impl Copies {
+    /// Reads them from media of so many blocks; `read` gives the first bytes of a block.
+    ///
+    /// The last block of the media may hold the copy of an older image, which was larger: it counts only as far as the first copy does not
+    /// contradict it.
+    pub fn read(blocks: u64, read: &dyn Fn(u64) -> [u8; SUPERBLOCK_BYTES]) -> Copies {
+        let head = read(0);
+        let first = Superblock::decode(&head);
+        let last = blocks.saturating_sub(1);
+        let bytes = Superblock::read_from_bytes(&head).ok();
+        // Damage seldom takes all of it: what is left tells where the other copy is, and whose.
+        let told = bytes.filter(|sb| match first {
+            FoundSuperblock::Whole(_) => true,
+            // A damaged magic makes it something else.
+            FoundSuperblock::Damaged | FoundSuperblock::Foreign => sb.fits_mostly(),
+            _ => false,
+        });
+        let of_told =
+            told.map(|sb| sb.blocks_total.get().wrapping_sub(1)).filter(|block| (1..=last).contains(block));
+        let is_whole = matches!(first, FoundSuperblock::Whole(_));
+        // The size may be what is damaged: so many inode pointers are of one of sixteen sizes.
+        let guessed = told.filter(|_| !is_whole).into_iter().flat_map(|sb| {
+            let pointers = sb.inode_dir_pointers.get().min(1 << BlockNo::BITS);
+            pointers * BLOCKS_A_CHUNK..(pointers + 1) * BLOCKS_A_CHUNK
+        });
+        let guessed = guessed.map(|blocks| blocks.wrapping_sub(1)).filter(|block| (1..=last).contains(block));
+        let mut places = of_told.into_iter().chain(guessed).chain((!is_whole).then_some(last));
+        let twin = places.find_map(|block| match Superblock::decode(&read(block)) {
+            FoundSuperblock::Whole(sb) if sb.is_twin_of(told.as_ref(), block) => {
+                Some((block, FoundSuperblock::Whole(sb)))
+            }
+            _ => None,
+        });
+        let (second_block, second) = twin.unwrap_or_else(|| {
+            let block = of_told.unwrap_or(last);
+            match Superblock::decode(&read(block)) {
+                FoundSuperblock::Whole(_) => (block, FoundSuperblock::Foreign),
+                other => (block, other),
+            }
+        });
+        Copies { first, second, second_block }
+    }
+
+    /// The newer of the whole ones.
+    pub fn newest(&self) -> Option<Superblock> {
+        let whole = [self.first, self.second].into_iter().filter_map(|found| match found {
+            FoundSuperblock::Whole(sb) => Some(sb),
+            _ => None,
+        });
+        whole.max_by_key(|sb| sb.sequence.get())
+    }
+}
+
+impl Superblock {
+    /// Is this copy, found in that block, of the same image as the first one, or of what is left of that? It lies where it says itself.
+    fn is_twin_of(&self, first: Option<&Superblock>, block: u64) -> bool {
+        let same = |first: &Superblock| {
+            first.uuid == self.uuid || first.blocks_total == self.blocks_total && first.seed == self.seed
+        };
+        self.blocks_total.get() == block + 1 && first.is_none_or(same)
+    }
+
+    /// Do most of the fields that depend on each other, or can only be one thing, say the same?
+    fn fits_mostly(&self) -> bool {
+        let layout = Layout::new(self.blocks_total.get().min(1 << BlockNo::BITS));
+        let signs = [
+            self.magic == MAGIC,
+            self.version.get() == VERSION,
+            self.inode_dir_block.get() == layout.inode_dir.0,
+            self.inode_dir_pointers.get() == layout.chunks_max,
+            self.data_block.get() == layout.data.0,
+            self.clean.get() <= 1,
+            self.unused == [0; 20],
+        ];
+        signs.into_iter().filter(|sign| *sign).count() >= 4
     }
 }

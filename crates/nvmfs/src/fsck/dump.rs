@@ -96,7 +96,7 @@ fn superblocks(media: &Media<'_>) -> Value {
         }
         Value::Fields(shown)
     };
-    Value::List(vec![show(0), show(image::second_place(media))])
+    Value::List(vec![show(0), show(image::superblocks(media).second_block)])
 }
 
 fn superblock(sb: &Superblock) -> Vec<(&'static str, Value)> {

@@ -5,7 +5,7 @@ use super::catalogue::Code;
 use super::media::{BLOCK_WORDS, Media};
 use super::pass::{Issue, Spot};
 use crate::format::layout::{Layout, REGION_BYTES_MIN};
-use crate::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::format::superblock::{Copies, FoundSuperblock, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::ids::BlockNo;
 use crate::variant::{LogKind, Variant};
 use heddle_pmem::{BLOCK_BYTES, Pos};
@@ -86,14 +86,9 @@ pub fn found(media: &Media<'_>, block: u64) -> FoundSuperblock {
     Superblock::decode(&bytes_at(media, block))
 }
 
-/// The last block; of a file that grew since, the one that the first copy says.
-pub fn second_place(media: &Media<'_>) -> u64 {
-    let last = media.blocks() - 1;
-    match found(media, 0) {
-        FoundSuperblock::Whole(sb) => sb.blocks_total.get().checked_sub(1).filter(|b| (1..last).contains(b)),
-        _ => None,
-    }
-    .unwrap_or(last)
+/// Both copies.
+pub fn superblocks(media: &Media<'_>) -> Copies {
+    Copies::read(media.blocks(), &|block| bytes_at(media, block))
 }
 
 /// Reads both copies.
@@ -101,12 +96,10 @@ pub fn second_place(media: &Media<'_>) -> u64 {
 /// # Errors
 /// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`].
 pub fn read(name: &str, media: &Media<'_>) -> Result<Read, FsckError> {
-    let second = second_place(media);
-    let places = [(0, found(media, 0)), (second, found(media, second))];
-    let whole =
-        places.iter().filter_map(|(_, f)| if let FoundSuperblock::Whole(sb) = f { Some(*sb) } else { None });
+    let both = superblocks(media);
+    let places = [(0, both.first), (both.second_block, both.second)];
     let mut issues = Vec::new();
-    let newest = match whole.max_by_key(|sb| sb.sequence.get()) {
+    let newest = match both.newest() {
         Some(sb) => sb,
         None => match mended(name, media, &places)? {
             Some((block, sb)) => {

@@ -34,7 +34,10 @@ pub struct Verdict {
     pub inodes: u64,
     /// Blocks that the repair changes, and what they are to hold.
     changes: Vec<(BlockNo, Words)>,
-    epoch: u64,
+    /// Mounts that it counts, before the repair and after it.
+    epochs: [u64; 2],
+    /// The last block of the image.
+    last: Option<BlockNo>,
     uuid: [u8; 16],
 }
 
@@ -71,9 +74,9 @@ impl Verdict {
     /// # Errors
     /// [`FsckError::Undo`]: nothing was changed. [`FsckError::Write`]: the undo file puts the old bytes back.
     pub fn apply(&self, region: &Region, undo: &Path) -> Result<Applied, FsckError> {
-        undo::save(undo, region, self.uuid, self.epoch, self.changes.iter().map(|(block, _)| *block))?;
-        let last = BlockNo(region.len_bytes() / BLOCK_BYTES as u64 - 1);
-        let is_superblock = |block: &BlockNo| block.0 == 0 || *block == last;
+        undo::save(undo, region, self.uuid, self.epochs, self.changes.iter().map(|(block, _)| *block))?;
+        // The second copy is in the last block of the image, not of what it lies on.
+        let is_superblock = |block: &BlockNo| [Some(BlockNo(0)), self.last].contains(&Some(*block));
         for superblocks in [false, true] {
             for (block, words) in self.changes.iter().filter(|(b, _)| is_superblock(b) == superblocks) {
                 put_block(region, *block, &words[..]);
@@ -111,7 +114,8 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
         variant: None,
         inodes: 0,
         changes: Vec::new(),
-        epoch: 0,
+        epochs: [0; 2],
+        last: None,
         uuid: [0; 16],
     };
     for _ in 0..PASSES_MAX {
@@ -123,9 +127,10 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
         };
         if verdict.variant.is_none() {
             verdict.variant = Some(image.variant);
-            (verdict.epoch, verdict.uuid) = (image.superblock.epoch.get(), image.superblock.uuid);
+            (verdict.epochs[0], verdict.uuid) = (image.superblock.epoch.get(), image.superblock.uuid);
             (session.clean, session.epoch) = (image.clean, image.epoch);
         }
+        (verdict.epochs[1], verdict.last) = (image.superblock.epoch.get(), Some(image.layout.last()));
         // What a repair does makes an image that was unmounted cleanly no less so; but it counts as a mount.
         let mut pass = Pass::run(
             &media,

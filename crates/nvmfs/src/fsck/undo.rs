@@ -2,9 +2,9 @@
 //!
 //! | bytes | what |
 //! |-------|------|
-//! | 16 | `HEDDLE UNDO 1\n`, two NULs |
+//! | 16 | `HEDDLE UNDO 2\n`, two NULs |
 //! | 16 | uuid of the image |
-//! | 8, 8, 8 | its mount epoch before the repair, its blocks, blocks in this file (little-endian, as all numbers here) |
+//! | 8, 8, 8, 8 | its mount epoch before the repair and after it, its blocks, blocks in this file (little-endian, as all numbers here) |
 //! | 4112 each | number of the block, its old bytes, crc32c of both, four NULs |
 //! | 4 | crc32c of all before it |
 
@@ -18,8 +18,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
-const MAGIC: &[u8; 16] = b"HEDDLE UNDO 1\n\0\0";
-const HEAD_BYTES: usize = 56;
+const MAGIC: &[u8; 16] = b"HEDDLE UNDO 2\n\0\0";
+const HEAD_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 8 + BLOCK_BYTES + 8;
 
 fn wrong(file: &Path, why: impl std::fmt::Display) -> FsckError {
@@ -34,7 +34,7 @@ pub fn save(
     path: &Path,
     region: &Region,
     uuid: [u8; 16],
-    epoch: u64,
+    epochs: [u64; 2],
     blocks: impl Iterator<Item = BlockNo>,
 ) -> Result<(), FsckError> {
     let blocks: Vec<BlockNo> = blocks.collect();
@@ -42,7 +42,7 @@ pub fn save(
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&uuid);
     let image_blocks = region.len_bytes() / BLOCK_BYTES as u64;
-    for number in [epoch, image_blocks, blocks.len() as u64] {
+    for number in [epochs[0], epochs[1], image_blocks, blocks.len() as u64] {
         bytes.extend_from_slice(&number.to_le_bytes());
     }
     for block in blocks {
@@ -80,15 +80,15 @@ pub fn save(
 pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|mut f| f.read_to_end(&mut bytes)).map_err(|error| wrong(path, error))?;
-    let (uuid, epoch, entries) = parse(path, &bytes, region)?;
+    let (uuid, epochs, entries) = parse(path, &bytes, region)?;
     let media = Media::new(region);
     let name = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());
     if let Some(now) = image::read(&name, &media)?.image {
         if now.superblock.uuid != uuid {
             return Err(wrong(path, "it belongs to another image"));
         }
-        // The repair counts as one mount.
-        if now.superblock.epoch.get() > epoch + 1 {
+        // As the repair left it, or as it was: then an earlier undo, or the repair itself, was interrupted.
+        if !epochs.contains(&now.superblock.epoch.get()) {
             return Err(wrong(
                 path,
                 "the image was mounted or repaired since: old blocks would overwrite newer ones",
@@ -112,7 +112,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-fn parse(path: &Path, bytes: &[u8], region: &Region) -> Result<([u8; 16], u64, Entries), FsckError> {
+fn parse(path: &Path, bytes: &[u8], region: &Region) -> Result<([u8; 16], [u64; 2], Entries), FsckError> {
     if bytes.get(..16) != Some(MAGIC) {
         return Err(wrong(path, "it is no undo file of heddle fsck"));
     }
@@ -122,7 +122,8 @@ fn parse(path: &Path, bytes: &[u8], region: &Region) -> Result<([u8; 16], u64, E
         return Err(damaged());
     }
     let uuid = body[16..32].try_into().map_err(|_| damaged())?;
-    let (epoch, blocks) = (number(body, 32).ok_or_else(damaged)?, number(body, 40).ok_or_else(damaged)?);
+    let [before, after, blocks] = [32, 40, 48].map(|at| number(body, at)).map(|n| n.ok_or_else(damaged));
+    let (epochs, blocks) = ([before?, after?], blocks?);
     let have = region.len_bytes() / BLOCK_BYTES as u64;
     if blocks != have {
         return Err(wrong(path, format!("it is of an image of {blocks} blocks, this one has {have}")));
@@ -134,5 +135,5 @@ fn parse(path: &Path, bytes: &[u8], region: &Region) -> Result<([u8; 16], u64, E
         let words = (0..BLOCK_WORDS).map(|i| number(entry, 8 + i * 8).unwrap_or(0)).collect();
         entries.push((BlockNo(block), words));
     }
-    Ok((uuid, epoch, entries))
+    Ok((uuid, epochs, entries))
 }

@@ -86,7 +86,7 @@ impl Rig {
         let arena = Arc::new(Arena::private(1 << 20).unwrap());
         let variant = Variant::Heddle;
         let parts = Parts { region, arena, variant, locks: None, on_lock: None, read_only: false };
-        let identity = Identity { uuid: [7; 16], boot: [0; 16], epoch: 1 };
+        let identity = Identity { uuid: [7; 16], boot: [0; 16], epoch: 1, seed: 7 };
         let core = Core::new(parts, identity, BLOCKS).unwrap();
         let chunk = Layout::new(BLOCKS).data;
         let free = Extent { block: chunk.plus(4), count: blocks };

@@ -94,7 +94,7 @@ pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
     )?;
     let superblock = read_superblock(&first_look)?;
     drop(first_look);
-    let identity = Identity { uuid: superblock.uuid, boot: boot_id(), epoch: superblock.epoch.get() };
+    let identity = Identity::of(&superblock, boot_id());
     let (arena, durability) =
         find(&identity, noted).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
     let region = Region::attach(OwnedFd::from(file), Some(image), len_bytes, false, durability)?;

@@ -11,6 +11,7 @@ use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::fs::NvmFs;
 use crate::variant::Variant;
+use crate::volume::read_superblock;
 use heddle_arena::Arena;
 use heddle_pmem::{BLOCK_BYTES, Durability, Region};
 use heddle_vfs::ioctl::{DOOR, DOOR_BYTES};
@@ -133,11 +134,13 @@ pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
     let mut region = Region::attach(region, path, answer.region_bytes, read_only, durability)
         .map_err(|e| map(e.to_string()))?;
     region.close_file();
+    // The mount's superblock, of which the seed never changes.
+    let seed = read_superblock(&region).map_err(|_| rubbish("the superblock"))?.seed().into();
     let arena = Arena::attach(arena).map_err(|e| map(e.to_string()))?;
     if arena.capacity_bytes() != answer.arena_bytes {
         return Err(rubbish("the length of the arena"));
     }
-    let identity = Identity { uuid: answer.uuid, boot: answer.boot, epoch: answer.epoch };
+    let identity = Identity { uuid: answer.uuid, boot: answer.boot, epoch: answer.epoch, seed };
     let parts = Parts { region, arena: Arc::new(arena), variant, locks: None, on_lock: None, read_only };
     let core = Core::join(parts, &identity).ok_or_else(|| rubbish("the arena is not that of this mount"))?;
     core.seat().map_err(|e| map(e.to_string()))?;

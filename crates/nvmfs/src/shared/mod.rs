@@ -16,7 +16,7 @@ pub mod bell;
 pub mod client;
 mod door;
 pub mod heir;
-mod notes;
+pub mod notes;
 pub mod place;
 pub mod server;
 pub mod wire;

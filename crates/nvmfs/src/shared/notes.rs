@@ -138,6 +138,14 @@ pub fn read(image: [u64; 2]) -> Result<Option<Noted>, NoteError> {
     }
 }
 
+/// The directory of this user's daemons, for what else one of them leaves; no name in it ends with `.mount`.
+///
+/// # Errors
+/// [`NoteError`]: it is not there and not to be made, or is not safe (N1).
+pub fn runtime_directory(make: bool) -> Result<OwnedFd, NoteError> {
+    open_directory(&directory(), make)
+}
+
 /// The PID namespace of this process.
 pub fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())

@@ -14,15 +14,20 @@ pub fn lock_holder(path: &Path) -> Option<u32> {
 
 /// The process that holds a `flock` on this file, and when it was started. None where the kernel does not tell, as
 /// for a holder in another pid namespace.
-pub(crate) fn holder(file: &Stat) -> Option<(u32, Option<SystemTime>)> {
+pub fn holder(file: &Stat) -> Option<(u32, Option<SystemTime>)> {
+    holder_of((file.st_dev, file.st_ino))
+}
+
+/// The same by device and inode.
+pub(crate) fn holder_of(id: (u64, u64)) -> Option<(u32, Option<SystemTime>)> {
     let locks = read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| holds(line, file))?;
+    let pid = locks.lines().find_map(|line| holds(line, id))?;
     Some((pid, started(pid)))
 }
 
 /// A line reads `7: FLOCK  ADVISORY  WRITE 4711 00:1c:23 0 EOF`, the device in hexadecimal. Lines of those who still
 /// wait have an arrow as their second word and so do not match.
-fn holds(line: &str, file: &Stat) -> Option<u32> {
+fn holds(line: &str, (of_device, of_inode): (u64, u64)) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {
         return None;
@@ -31,7 +36,7 @@ fn holds(line: &str, file: &Stat) -> Option<u32> {
     let mut id = words.next()?.split(':');
     let device = (u32::from_str_radix(id.next()?, 16).ok()?, u32::from_str_radix(id.next()?, 16).ok()?);
     let inode: u64 = id.next()?.parse().ok()?;
-    (inode == file.st_ino && device == (major(file.st_dev), minor(file.st_dev))).then_some(pid)
+    (inode == of_inode && device == (major(of_device), minor(of_device))).then_some(pid)
 }
 
 /// Field 22 of `/proc/PID/stat` counts clock ticks since boot; the name in field 2 may hold blanks and brackets.

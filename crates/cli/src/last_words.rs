@@ -1,0 +1,58 @@
+//! What the daemon of a mount could not bring to the media, told to the command that unmounts: they are no relatives, so a note lies
+//! in the runtime directory for the image, by device and inode, until its next mount.
+//!
+//! Order  the daemon leaves the note before it lets go of the image; who unmounts waits for that, and then looks.
+
+use crate::output::talk;
+use anyhow::{Context, Result};
+use heddle_nvmfs::runtime_directory;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// More than any error of ours has.
+const NOTE_BYTES_MAX: u64 = 4096;
+
+/// What the note of an image is called.
+fn name_of(image: &Path) -> Option<String> {
+    let meta = image.metadata().ok()?;
+    let is_device = meta.file_type().is_block_device() || meta.file_type().is_char_device();
+    Some(match is_device {
+        true => format!("device-{:x}.lost", meta.rdev()),
+        false => format!("{:x}-{:x}.lost", meta.dev(), meta.ino()),
+    })
+}
+
+/// A new mount begins: what the last one said is history.
+pub fn forget(image: &Path) {
+    if let (Some(name), Ok(dir)) = (name_of(image), runtime_directory(false)) {
+        let _ = unlinkat(dir, name, AtFlags::empty());
+    }
+}
+
+/// Leaves it for who unmounts.
+pub fn leave(image: &Path, error: &anyhow::Error) {
+    forget(image);
+    let left = || -> Result<()> {
+        let name = name_of(image).context("the image is not where it was")?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(runtime_directory(true)?, name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(File::from(file).write_all(crate::failure::text(error).as_bytes())?)
+    };
+    if let Err(error) = left() {
+        talk(&format!("heddle: who unmounts will not hear of it: {error:#}"));
+    }
+}
+
+/// What the last mount of this image could not keep.
+pub fn heard(image: &Path) -> Option<String> {
+    let (name, dir) = (name_of(image)?, runtime_directory(false).ok()?);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, Mode::empty()).ok()?;
+    let mut text = Vec::new();
+    File::from(file).take(NOTE_BYTES_MAX).read_to_end(&mut text).ok()?;
+    let text: String = String::from_utf8_lossy(&text).chars().filter(|c| !c.is_control()).collect();
+    (!text.is_empty()).then_some(text)
+}

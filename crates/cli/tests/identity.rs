@@ -1,0 +1,139 @@
+//! One image, one writer, under whatever name; one identity, one mount; and what a mount could not keep is heard by who unmounts.
+
+mod common;
+
+use common::{Mounted, Place, heddle, own_namespace};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+/// A loop device, gone at the end.
+struct Loop(String);
+
+impl Loop {
+    /// `None`, said loudly: there are none here.
+    fn over(path: &Path) -> Option<Loop> {
+        let said = Command::new("losetup").args(["-f", "--show"]).arg(path).output();
+        let said = said.ok().filter(|said| said.status.success());
+        if said.is_none() {
+            eprintln!("SKIPPED, NOT TESTED: loop devices need root, and losetup");
+        }
+        said.map(|said| Loop(String::from_utf8(said.stdout).unwrap().trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+fn tool(words: &[&str]) -> bool {
+    Command::new(words[0]).args(&words[1..]).output().is_ok_and(|said| said.status.success())
+}
+
+#[test]
+fn a_copy_is_refused_beside_the_original_until_it_has_an_identity_of_its_own() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let (copy, other) = (place.text("copy"), place.text("other"));
+    fs::create_dir(&other).unwrap();
+    fs::copy(place.image(), &copy).unwrap();
+    let mounted = Mounted::new(&place, &[]);
+    heddle(&["mount", &copy, &other])
+        .failed(1, &["is a copy of", &place.image(), "heddle tune --uuid random"]);
+    heddle(&["tune", &copy]).failed(2, &["--uuid"]);
+    heddle(&["tune", "--uuid", "12", &copy]).failed(2, &["32 hexadecimal digits"]);
+    heddle(&["tune", "--uuid", "random", &place.image()]).failed(1, &["mounted at"]);
+    heddle(&["tune", "--uuid", "00112233-4455-6677-8899-aabbccddeeff", &copy]).ok();
+    assert!(heddle(&["info", &copy]).ok().out.contains("00112233445566778899aabbccddeeff"));
+    heddle(&["mount", "-o", "log=/dev/null", &copy, &other]).ok();
+    fs::write(mounted.path("a"), "original").unwrap();
+    fs::write(place.path("other/a"), "copy").unwrap();
+    heddle(&["umount", &other]).ok();
+    assert_eq!(fs::read(mounted.path("a")).unwrap(), b"original");
+    drop(mounted);
+    for image in [&place.image(), &copy] {
+        heddle(&["fsck", "-n", image]).ok();
+    }
+}
+
+#[test]
+fn an_image_and_its_loop_device_have_one_writer_together() {
+    if !own_namespace() {
+        return;
+    }
+    for (variant, size) in [("heddle", "16M"), ("f2fs", "64M")] {
+        let place = Place::with_image_of(variant, size);
+        let Some(device) = Loop::over(&place.path("image")) else { return };
+        let Some(second) = Loop::over(&place.path("image")) else { return };
+        let other = place.text("other");
+        fs::create_dir(&other).unwrap();
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        heddle(&["mount", &device.0, &other]).failed(1, &["in use by process"]);
+        heddle(&["mkfs", "--force", "--variant", variant, &device.0]).failed(1, &["in use by process"]);
+        drop(mounted);
+        heddle(&["mount", "-o", "log=/dev/null", &device.0, &other]).ok();
+        place.mount().failed(1, &["in use by process"]);
+        heddle(&["mount", &second.0, &place.mnt()]).failed(1, &["in use by process"]);
+        fs::write(place.path("other/file"), "kept").unwrap();
+        heddle(&["umount", &other]).ok();
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        assert_eq!(fs::read(mounted.path("file")).unwrap(), b"kept", "{variant}");
+    }
+}
+
+#[test]
+fn what_the_system_has_mounted_through_a_loop_device_is_not_written_to() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    File::create(place.path("image")).unwrap().set_len(32 << 20).unwrap();
+    let image = place.image();
+    if !tool(&["mkfs.ext4", "-q", "-F", &image]) || !tool(&["mount", "-o", "loop", &image, &place.mnt()]) {
+        return eprintln!("SKIPPED, NOT TESTED: no mkfs.ext4, or no ext4 in this kernel");
+    }
+    fs::write(place.path("mnt/file"), "the system's").unwrap();
+    let refused = ["heddle", "f2fs"]
+        .map(|variant| heddle(&["mkfs", "--force", "--variant", variant, "--size", "64M", &image]));
+    // Unmounted first: what fails below leaves no mount.
+    assert!(tool(&["umount", &place.mnt()]));
+    for said in refused {
+        said.failed(1, &["mounted at", &place.mnt()]);
+    }
+    assert!(tool(&["e2fsck", "-fn", &image]));
+}
+
+/// The file below a loop device has no room: writes reach the system, and no media.
+#[test]
+fn umount_fails_with_what_did_not_reach_the_media() {
+    if !own_namespace() {
+        return;
+    }
+    for variant in ["heddle", "nova", "f2fs"] {
+        let place = Place::new();
+        let small = place.text("small");
+        fs::create_dir(&small).unwrap();
+        assert!(tool(&["mount", "-t", "tmpfs", "-o", "size=24M", "tmpfs", &small]));
+        let disk = Path::new(&small).join("disk");
+        File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+        let Some(device) = Loop::over(&disk) else { return };
+        heddle(&["mkfs", "--variant", variant, &device.0]).ok();
+        heddle(&["mount", "-o", "log=/dev/null", &device.0, &place.mnt()]).ok();
+        let file = File::create(place.path("mnt/file")).unwrap();
+        // Errors come when they come, at a write, a sync or the end.
+        for mib in 0..40u64 {
+            let _ = file.write_all_at(&vec![7; 1 << 20], mib << 20);
+        }
+        let _ = file.sync_all();
+        drop(file);
+        let said = heddle(&["umount", &place.mnt()]);
+        drop(device);
+        assert!(tool(&["umount", "-l", &small]));
+        said.failed(1, &["unmounted, but not all that was written has reached the media"]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Which superblock counts where several file systems have been, and identities.
+
+use crate::common::{each_variant, options};
+use crate::{IMAGE_BYTES, PAGE, SUPERBLOCK_BYTES, bytes_of, image, mounted};
+use heddle_nvmfs::fsck::{examine, undo};
+use heddle_nvmfs::{VolumeError, format_region, inspect, mount, set_uuid};
+use heddle_pmem::{Pos, Region};
+use heddle_vfs::testkit::Tree;
+
+/// The media of a larger image that was mounted often, on whose beginning a smaller one lies.
+fn over_a_larger_one(small: &[u8]) -> Vec<u8> {
+    let region = Region::anonymous(2 * IMAGE_BYTES).unwrap();
+    format_region(&region, heddle_nvmfs::Variant::Nova).unwrap();
+    for _ in 0..3 {
+        mount(region.map_again().unwrap(), &options()).unwrap().close().unwrap();
+    }
+    let mut media = bytes_of(&region);
+    media[..small.len()].copy_from_slice(small);
+    media
+}
+
+fn uuid_of(image: &[u8]) -> Result<[u8; 16], VolumeError> {
+    let region = Region::simulated_from(image).0;
+    inspect("image".as_ref(), region.len_bytes(), &|at, into| region.read(at, into)).map(|info| info.uuid)
+}
+
+#[test]
+fn the_superblock_of_an_older_larger_image_never_counts() {
+    each_variant(|variant| {
+        let (small, tree) = image(variant);
+        let media = over_a_larger_one(&small);
+        let uuid = uuid_of(&small).unwrap();
+        assert_eq!(uuid_of(&media).unwrap(), uuid, "{variant:?}");
+        let volume = mounted(&media).unwrap();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        // Two bytes of the first copy are damaged, wherever: the other copy of the same image serves, in fsck too.
+        for at in (0..SUPERBLOCK_BYTES - 1).step_by(5) {
+            let mut damaged = media.clone();
+            damaged[at] ^= 0x55;
+            damaged[at + 1] ^= 0xaa;
+            assert_eq!(uuid_of(&damaged).ok(), Some(uuid), "{variant:?}: byte {at}");
+            let region = Region::simulated_from(&damaged).0;
+            let verdict = examine("damaged", &region).unwrap();
+            assert_eq!(verdict.left(), 0, "{variant:?}: byte {at}: {:?}", verdict.issues);
+            let dir = tempfile::tempdir().unwrap();
+            verdict.apply(&region, &dir.path().join("undo")).unwrap();
+            assert_eq!(uuid_of(&bytes_of(&region)).unwrap(), uuid, "{variant:?}: byte {at}");
+        }
+        // With both copies damaged there is none.
+        let mut lost = media.clone();
+        for at in [30, 31, small.len() - PAGE + 30, small.len() - PAGE + 31] {
+            lost[at] ^= 0x55;
+        }
+        assert!(matches!(uuid_of(&lost), Err(VolumeError::SuperblockDamaged { .. })), "{variant:?}");
+        assert!(examine("lost", &Region::simulated_from(&lost).0).unwrap().left() > 0, "{variant:?}");
+    });
+}
+
+#[test]
+fn mkfs_clears_the_superblocks_of_an_image_that_was_smaller() {
+    let region = Region::anonymous(2 * IMAGE_BYTES).unwrap();
+    let (small, _) = image(heddle_nvmfs::Variant::Heddle);
+    region.nt_write(Pos(0), &small);
+    format_region(&region, heddle_nvmfs::Variant::Heddle).unwrap();
+    let mut left = [1; SUPERBLOCK_BYTES];
+    region.read(Pos((small.len() - PAGE) as u64), &mut left);
+    assert_eq!(left, [0; SUPERBLOCK_BYTES]);
+}
+
+/// A file that grew has its second superblock where the image ends; a repair writes it behind all else there too.
+#[test]
+fn a_repair_of_a_grown_image_can_be_undone() {
+    each_variant(|variant| {
+        let (small, tree) = image(variant);
+        let mut grown = small.clone();
+        grown.resize(3 * small.len(), 0);
+        grown[SUPERBLOCK_BYTES + 8] = 1;
+        let region = Region::anonymous(grown.len() as u64).unwrap();
+        region.nt_write(Pos(0), &grown);
+        let file = tempfile::tempdir().unwrap().keep().join("undo");
+        let verdict = examine("grown", &region).unwrap();
+        verdict.apply(&region, &file).unwrap();
+        assert_eq!(examine("grown", &region).unwrap().found(), 0, "{variant:?}");
+        assert!(
+            bytes_of(&region)[small.len()..].iter().all(|byte| *byte == 0),
+            "{variant:?}: behind the image"
+        );
+        let volume = mount(region.map_again().unwrap(), &options()).unwrap();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        volume.abandon();
+        std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
+    });
+}
+
+/// The count of mounts goes up by more than one where records are of a mount that the superblocks lost.
+#[test]
+fn a_repair_that_counts_several_mounts_can_be_undone() {
+    each_variant(|variant| {
+        let (image, _) = image(variant);
+        let region = Region::anonymous(image.len() as u64).unwrap();
+        region.nt_write(Pos(0), &image);
+        // Both superblocks say that it was never mounted.
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        bytes.copy_from_slice(&image[..SUPERBLOCK_BYTES]);
+        bytes[48..56].fill(0);
+        bytes[12..16].fill(0);
+        let sum = crc32c::crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+        for at in [0, image.len() - PAGE] {
+            region.nt_write(Pos(at as u64), &bytes);
+        }
+        let before = bytes_of(&region);
+        let verdict = examine("behind", &region).unwrap();
+        assert!(verdict.changes().count() > 0, "{variant:?}");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("undo");
+        verdict.apply(&region, &file).unwrap();
+        undo::restore(&file, &region).unwrap_or_else(|why| panic!("{variant:?}: {why}"));
+        assert!(bytes_of(&region) == before, "{variant:?}");
+    });
+}
+
+#[test]
+fn another_identity_changes_nothing_else() {
+    each_variant(|variant| {
+        let (image, tree) = image(variant);
+        let region = Region::anonymous(image.len() as u64).unwrap();
+        region.nt_write(Pos(0), &image);
+        set_uuid(&region, [7; 16]).unwrap();
+        assert_eq!(uuid_of(&bytes_of(&region)).unwrap(), [7; 16]);
+        assert_eq!(examine("renamed", &region).unwrap().found(), 0, "{variant:?}");
+        let volume = mount(region.map_again().unwrap(), &options()).unwrap();
+        assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
+        volume.close().unwrap();
+        assert_eq!(uuid_of(&bytes_of(&region)).unwrap(), [7; 16]);
+    });
+}
