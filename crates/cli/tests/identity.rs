@@ -73,12 +73,12 @@ fn an_image_and_its_loop_device_have_one_writer_together() {
         let other = place.text("other");
         fs::create_dir(&other).unwrap();
         let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
-        heddle(&["mount", &device.0, &other]).failed(1, &["in use by process"]);
+        heddle(&["mount", "-o", "wait=0", &device.0, &other]).failed(1, &["in use by process"]);
         heddle(&["mkfs", "--force", "--variant", variant, &device.0]).failed(1, &["in use by process"]);
         drop(mounted);
         heddle(&["mount", "-o", "log=/dev/null", &device.0, &other]).ok();
         place.mount().failed(1, &["in use by process"]);
-        heddle(&["mount", &second.0, &place.mnt()]).failed(1, &["in use by process"]);
+        heddle(&["mount", "-o", "wait=0", &second.0, &place.mnt()]).failed(1, &["in use by process"]);
         fs::write(place.path("other/file"), "kept").unwrap();
         heddle(&["umount", &other]).ok();
         let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
