@@ -5,6 +5,7 @@
 
 mod apps;
 mod bench;
+mod bypass_diff;
 mod coherence;
 mod crash;
 mod docs;
@@ -90,6 +91,12 @@ const CHORES: &[Chore] = &[
         usage: "[--rounds N]",
         about: "stores of mappings and calls of two processes on the same pages lose nothing: 500 files a mixture (root)",
         run: mapped::chore,
+    },
+    Chore {
+        name: "bypass-diff",
+        usage: "[--minutes N] [--seed S]",
+        about: "random programs find the same on a mount with the bypass as on tmpfs without (30 minutes, root)",
+        run: bypass_diff::chore,
     },
     Chore {
         name: "apps",

@@ -214,6 +214,16 @@ impl File {
         &self.told
     }
 
+    /// May it be read?
+    pub fn may_read(&self) -> bool {
+        self.flags.read
+    }
+
+    /// May it be written?
+    pub fn may_write(&self) -> bool {
+        self.flags.write
+    }
+
     /// Do writes go to its end?
     pub fn appends(&self, fd: BorrowedFd<'_>) -> bool {
         self.append.is_on(fd)

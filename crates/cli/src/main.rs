@@ -16,6 +16,7 @@ mod fsck;
 mod fxmark;
 mod image;
 mod info;
+mod inherited;
 mod last_words;
 mod locks;
 mod look;

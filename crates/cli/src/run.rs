@@ -2,6 +2,8 @@
 //!
 //! Everything else is the preloaded library's: it finds heddle mounts by itself when the program opens a file of one.
 
+use crate::failure::Exit;
+use crate::inherited;
 use crate::look::through;
 use crate::output::talk;
 use anyhow::{Context, Result, anyhow};
@@ -9,9 +11,7 @@ use heddle_nvmfs::client;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Run a program with the bypass: what it does with files of heddle mounts skips the kernel
 #[derive(clap::Args)]
@@ -41,7 +41,9 @@ Environment: HEDDLE_REPORT=FILE as above; HEDDLE_PREFAULT=1 as --prefault; HEDDL
 libaio and io_uring through (they are refused, so that programs use calls that are served).
 HEDDLE_TRUST=USER,... lets these users' mounts hand memory to the program, besides root's and your own: they can spoil it
 (docs/security.md). Static and set-id programs go through the
-mount.";
+mount.
+
+Exit code: the program's; 126 if it cannot be run, 127 if there is none of that name, as env(1) gives them.";
 
 const LIBRARY: &str = "libheddle_preload.so";
 
@@ -55,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
         })?;
     }
     let library = library()?;
-    let [program, rest @ ..] = args.command.as_slice() else { return Err(anyhow!("no program is given")) };
+    let [program, ..] = args.command.as_slice() else { return Err(anyhow!("no program is given")) };
     if let Some(why) = unpreloadable(Path::new(program)) {
         talk(&format!("heddle: {} {why}: it works, through the mount", Path::new(program).display()));
     }
@@ -64,13 +66,17 @@ pub fn run(args: &Args) -> Result<()> {
         preload.push(":");
         preload.push(others);
     }
-    let mut command = Command::new(program);
-    command.args(rest).env("LD_PRELOAD", preload);
-    if args.prefault {
-        command.env("HEDDLE_PREFAULT", "1");
+    // SAFETY: this process has one thread.
+    unsafe {
+        std::env::set_var("LD_PRELOAD", preload);
+        if args.prefault {
+            std::env::set_var("HEDDLE_PREFAULT", "1");
+        }
     }
-    let error = command.exec();
-    Err(error).with_context(|| format!("cannot run {}", Path::new(program).display()))
+    let error = inherited::become_program(&args.command);
+    let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+    let what = format!("cannot run {}", Path::new(program).display());
+    Err(Exit::because(code, anyhow::Error::new(error).context(what)))
 }
 
 /// Where the library is: beside this program, or where a package puts it.

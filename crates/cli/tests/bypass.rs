@@ -327,7 +327,8 @@ fn what_cannot_be_run_or_attached_to_is_said_in_words() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     build_preload();
-    common::heddle(&["run", "--", "/no/such/program"]).failed(1, &["/no/such/program"]);
+    common::heddle(&["run", "--", "/no/such/program"]).failed(127, &["/no/such/program"]);
+    common::heddle(&["run", "--", "/dev"]).failed(126, &["/dev"]);
     common::heddle(&["run", "--image", &place.image(), "--", "true"])
         .failed(1, &["is not mounted", "heddle mount"]);
     let mounted = Mounted::new(&place, &["-o", "no_attach,log=/dev/null"]);
@@ -341,6 +342,29 @@ fn what_cannot_be_run_or_attached_to_is_said_in_words() {
     assert_eq!((sum(&report, "not_taken"), sum(&report, "write")), (1, 0));
     let whys: Vec<&str> = report.iter().filter_map(|line| line["refused"][0].as_str()).collect();
     assert!(whys.len() == 1 && whys[0].contains("no_attach"), "{report:?}");
+}
+
+/// What a program finds that `heddle run` starts: closed and open numbers, and whether SIGPIPE is ignored.
+const FINDS: &str =
+    "for n in 0 1 2; do [ -e /proc/self/fd/$n ] && printf $n >&9; done; grep SigIgn /proc/self/status >&9";
+
+#[test]
+fn a_program_gets_signals_and_closed_descriptors_as_they_came_and_runs_with_little_memory() {
+    let Some(_alone) = alone() else { return };
+    let library = build_preload().join("libheddle_preload.so");
+    let heddle = env!("CARGO_BIN_EXE_heddle");
+    let run = |before: &str| {
+        let script = format!("exec 9>&1; {before}");
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &script]).env("HEDDLE_PRELOAD", &library).env("FINDS", FINDS).env("H", heddle);
+        let out = shell.stdin(std::process::Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+    };
+    for around in ["", "exec 0<&-;", "exec 2>&-;", "trap '' PIPE;", "trap '' PIPE; exec 0<&- 1>&-;"] {
+        let plain = run(&format!("{around} exec bash -c \"$FINDS\""));
+        assert_eq!(run(&format!("{around} exec $H run -- bash -c \"$FINDS\"")), plain, "{around}");
+    }
+    assert_eq!(run("ulimit -v 300000; $H run -- true; echo $?"), "0\n");
 }
 
 #[test]

@@ -184,7 +184,7 @@ pub trait FileSystem: Send + Sync {
         if source.kind == FileKind::Directory || self.getattr(to.ino)?.kind == FileKind::Directory {
             return Err(Error::IsDirectory);
         }
-        if !from.flags.read || !to.flags.write || to.flags.append {
+        if !from.flags.read || !to.flags.write {
             return Err(Error::BadHandle);
         }
         let len = len_bytes.min(source.size_bytes.saturating_sub(offset_from));

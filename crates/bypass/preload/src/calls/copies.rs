@@ -8,7 +8,7 @@ use super::data;
 use crate::report::Count;
 use crate::table::{Used, holding, is_ours, using};
 use crate::{fault, real};
-use heddle_bypass::{Errno, Served, Told};
+use heddle_bypass::{Errno, File, Served, Told};
 use libc::{c_int, c_void};
 
 /// The kernel is about to need the size of the file, which it may not know.
@@ -147,8 +147,8 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
     if places.into_iter().any(|at| !fault::writable(at.cast(), size_of::<i64>())) {
         return Some(Err(Errno::FAULT));
     }
-    let (source, first) = start_of(from)?;
-    let (target, to_first) = start_of(to)?;
+    let (source, first) = start_of(from, File::may_read)?;
+    let (target, to_first) = start_of(to, File::may_write)?;
     if source == target {
         // They may overlap, which depends on the size.
         return None;
@@ -194,10 +194,10 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
 }
 
 /// Which file, and where a copy begins in it; `None`: the kernel has the offset, or it is opened in a way that the kernel refuses.
-fn start_of((fd, at): (c_int, *mut i64)) -> Option<([u64; 3], i64)> {
+fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64; 3], i64)> {
     let used = using(fd)?;
     let (told, file) = (used.file().told(), used.file());
-    if file.appends(used.fd()) {
+    if !may(file) || file.appends(used.fd()) {
         return None;
     }
     let first = match at.is_null() {

@@ -1,0 +1,114 @@
+//! Random programs of calls, on tmpfs without and on a mount with the bypass: every result, errno, offset and byte is the same.
+//!
+//! The programs are one program with a seed (`c/random_calls.c`). `HEDDLE_DIFF_SECONDS`: so long; `HEDDLE_DIFF_SEED`: from this one
+//! on. `cargo xtask bypass-diff`.
+
+mod common;
+
+use common::{Mounted, Place, build_preload, command, own_namespace};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/random_calls.c");
+const CALLS: &str = "150";
+/// In the test command.
+const SECONDS: u64 = 10;
+/// A file that is open is gone (SHORTCOMINGS.md, "Known bugs"): in the test command it is said, and counts as a finding in the chore.
+const KNOWN: &str = "errno 116";
+/// A program takes a second or two, where it waits for the dead to be settled.
+const PATIENCE: &str = "60";
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a number")))
+}
+
+fn compiled(place: &Place) -> bool {
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-w", "-pthread", "-o"]).arg(place.path("random_calls")).arg(SOURCE);
+    let Ok(said) = cc.output() else {
+        eprintln!("SKIPPED, NOT TESTED: there is no C compiler");
+        return false;
+    };
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    true
+}
+
+/// What the program of this seed says in that directory, with the bypass or without.
+fn says(place: &Place, seed: u64, dir: &Path, bypass: bool) -> Output {
+    fs::create_dir(dir).unwrap();
+    let program = place.text("random_calls");
+    let mut run = if bypass {
+        let mut run = command(&["run", "--", "timeout", PATIENCE]);
+        run.env("HEDDLE_REPORT", place.path("report"));
+        run
+    } else {
+        let mut run = Command::new("timeout");
+        run.arg(PATIENCE);
+        run
+    };
+    run.args([&program, &seed.to_string(), CALLS]).arg(dir).stdin(Stdio::null()).output().unwrap()
+}
+
+/// All files of a directory and what is in them.
+fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let mut all: Vec<_> = entries
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+/// The first line in which the two differ; `None`: in none.
+fn difference(kernels: &Output, ours: &Output) -> Option<String> {
+    let [expected, found] = [kernels, ours].map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+    let mut lines = expected.lines().zip(found.lines());
+    if let Some((expected, found)) = lines.find(|(expected, found)| expected != found) {
+        return Some(format!("without: {expected}\n   with: {found}"));
+    }
+    let counts = [&expected, &found].map(|text| text.lines().count());
+    let ends = [kernels, ours].map(|out| out.status);
+    (counts[0] != counts[1] || ends[0] != ends[1]).then(|| {
+        let said = String::from_utf8_lossy(&ours.stderr);
+        format!("{} and {} lines, {} and {}: {said}", counts[0], counts[1], ends[0], ends[1])
+    })
+}
+
+#[test]
+fn a_random_program_finds_the_same_with_the_bypass_as_without() {
+    if !own_namespace() {
+        return;
+    }
+    build_preload();
+    let place = Place::with_image_of("heddle", "128M");
+    if !compiled(&place) {
+        return;
+    }
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let first = number("HEDDLE_DIFF_SEED").unwrap_or(1);
+    let lasts = Duration::from_secs(number("HEDDLE_DIFF_SECONDS").unwrap_or(SECONDS));
+    let (began, mut findings, mut seed) = (Instant::now(), Vec::new(), first);
+    while began.elapsed() < lasts {
+        let (there, here) = (place.path(&format!("tmpfs-{seed}")), mounted.path(&format!("mount-{seed}")));
+        let (kernels, ours) = (says(&place, seed, &there, false), says(&place, seed, &here, true));
+        let differs = difference(&kernels, &ours)
+            .or_else(|| (files(&there) != files(&here)).then(|| "the files' bytes".to_owned()));
+        if let Some(differs) = differs {
+            println!("seed {seed}:\n{differs}");
+            if !differs.contains(KNOWN) || number("HEDDLE_DIFF_SEED").is_some() {
+                findings.push(seed);
+            }
+        }
+        fs::remove_dir_all(&there).unwrap();
+        fs::remove_dir_all(&here).unwrap();
+        seed += 1;
+    }
+    println!("{} programs of {CALLS} calls from seed {first} on", seed - first);
+    let served = fs::read_to_string(place.path("report")).unwrap();
+    assert!(served.contains("\"write\":") && !served.contains("\"refused\":[\""), "nothing was served");
+    assert!(findings.is_empty(), "programs differ: HEDDLE_DIFF_SEED={findings:?}");
+}
