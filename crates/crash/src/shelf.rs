@@ -32,6 +32,7 @@ shelf![
     "full-image",
     "open-files",
     "remounts",
+    "removals-kept",
     "inode-chunks",
 ];
 
