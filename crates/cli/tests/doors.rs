@@ -77,10 +77,18 @@ fn programs_attach_to_the_mount_they_use_whatever_its_image_is_called() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let names: [&[u8]; 6] = [b"a,b", b"a_b", b"a b\tc", br"a\054b", b"x\xffy", "\u{fffd}".as_bytes()];
-    // All of one identity.
+    // Copies, whose inodes have the same numbers; of one identity they would not be mounted side by side.
     let images = names.map(|name| place.path("x").with_file_name(OsStr::from_bytes(name)));
     for image in &images {
         fs::copy(place.image(), image).unwrap();
+        assert!(
+            command(&["tune", "--uuid", "random"])
+                .arg(image)
+                .stdout(Stdio::null())
+                .status()
+                .unwrap()
+                .success()
+        );
     }
     let mounts: Vec<Mount> = images.iter().map(|image| Mount::new(image, "")).collect();
     for (n, mount) in mounts.iter().enumerate() {
