@@ -228,47 +228,6 @@ unsafe fn plain_narrow(to: *mut u8, from: *const u8, len_bytes: usize) {
 }
 
 /// # Safety
-/// As [`Cpu::words`]; `len_bytes` is a multiple of 32 and not 0, and AVX was detected.
-#[target_feature(enable = "avx")]
-unsafe fn plain_wide(to: *mut u8, from: *const u8, len_bytes: usize) {
-    let lines_end = len_bytes & !127;
-    // SAFETY: the first loop covers `[0, lines_end)` by 128 bytes, the second the rest by 32; both end at `len_bytes`.
-    unsafe {
-        asm!(
-            "xor {at}, {at}",
-            "test {lines}, {lines}",
-            "jz 3f",
-            "2:",
-            "vmovdqu ymm0, [{from} + {at}]",
-            "vmovdqu ymm1, [{from} + {at} + 32]",
-            "vmovdqu ymm2, [{from} + {at} + 64]",
-            "vmovdqu ymm3, [{from} + {at} + 96]",
-            "vmovdqu [{to} + {at}], ymm0",
-            "vmovdqu [{to} + {at} + 32], ymm1",
-            "vmovdqu [{to} + {at} + 64], ymm2",
-            "vmovdqu [{to} + {at} + 96], ymm3",
-            "add {at}, 128",
-            "cmp {at}, {lines}",
-            "jb 2b",
-            "3:",
-            "cmp {at}, {len}",
-            "jae 4f",
-            "vmovdqu ymm0, [{from} + {at}]",
-            "vmovdqu [{to} + {at}], ymm0",
-            "add {at}, 32",
-            "jmp 3b",
-            "4:",
-            "vzeroupper",
-            at = out(reg) _, from = in(reg) from, to = in(reg) to, lines = in(reg) lines_end, len = in(reg) len_bytes,
-            out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
-            out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
-            out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
-            options(nostack),
-        );
-    }
-}
-
-/// # Safety
 /// As [`Cpu::words`].
 #[inline]
 unsafe fn nt_narrow(to: *mut u8, from: *const u8, len_bytes: usize) {
@@ -281,46 +240,62 @@ unsafe fn nt_narrow(to: *mut u8, from: *const u8, len_bytes: usize) {
     }
 }
 
-/// # Safety
-/// As [`Cpu::words`]; `to` and `len_bytes` are multiples of 32, `len_bytes` is not 0, and AVX was detected.
-#[target_feature(enable = "avx")]
-unsafe fn nt_wide(to: *mut u8, from: *const u8, len_bytes: usize) {
-    let lines_end = len_bytes & !127;
-    // SAFETY: the first loop covers `[0, lines_end)` by 128 bytes, the second the rest by 32; both end at `len_bytes`.
-    // Loads may be unaligned, stores are on 32 bytes.
-    unsafe {
-        asm!(
-            "xor {at}, {at}",
-            "test {lines}, {lines}",
-            "jz 3f",
-            "2:",
-            "vmovdqu ymm0, [{from} + {at}]",
-            "vmovdqu ymm1, [{from} + {at} + 32]",
-            "vmovdqu ymm2, [{from} + {at} + 64]",
-            "vmovdqu ymm3, [{from} + {at} + 96]",
-            "vmovntdq [{to} + {at}], ymm0",
-            "vmovntdq [{to} + {at} + 32], ymm1",
-            "vmovntdq [{to} + {at} + 64], ymm2",
-            "vmovntdq [{to} + {at} + 96], ymm3",
-            "add {at}, 128",
-            "cmp {at}, {lines}",
-            "jb 2b",
-            "3:",
-            "cmp {at}, {len}",
-            "jae 4f",
-            "vmovdqu ymm0, [{from} + {at}]",
-            "vmovntdq [{to} + {at}], ymm0",
-            "add {at}, 32",
-            "jmp 3b",
-            "4:",
-            "vzeroupper",
-            at = out(reg) _, from = in(reg) from, to = in(reg) to, lines = in(reg) lines_end, len = in(reg) len_bytes,
-            out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
-            out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
-            out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
-            options(nostack),
-        );
-    }
+/// A copy by 32 bytes, with one kind of store.
+macro_rules! wide {
+    ($(#[$doc:meta])* $name:ident, $store:literal) => {
+        $(#[$doc])*
+        #[target_feature(enable = "avx")]
+        unsafe fn $name(to: *mut u8, from: *const u8, len_bytes: usize) {
+            let lines_end = len_bytes & !127;
+            // SAFETY: the first loop covers `[0, lines_end)` by 128 bytes, the second the rest by 32; both end at `len_bytes`.
+            // Loads may be unaligned; where stores must not be, the caller's target is not.
+            unsafe {
+                asm!(
+                    "xor {at}, {at}",
+                    "test {lines}, {lines}",
+                    "jz 3f",
+                    "2:",
+                    "vmovdqu ymm0, [{from} + {at}]",
+                    "vmovdqu ymm1, [{from} + {at} + 32]",
+                    "vmovdqu ymm2, [{from} + {at} + 64]",
+                    "vmovdqu ymm3, [{from} + {at} + 96]",
+                    concat!($store, " [{to} + {at}], ymm0"),
+                    concat!($store, " [{to} + {at} + 32], ymm1"),
+                    concat!($store, " [{to} + {at} + 64], ymm2"),
+                    concat!($store, " [{to} + {at} + 96], ymm3"),
+                    "add {at}, 128",
+                    "cmp {at}, {lines}",
+                    "jb 2b",
+                    "3:",
+                    "cmp {at}, {len}",
+                    "jae 4f",
+                    "vmovdqu ymm0, [{from} + {at}]",
+                    concat!($store, " [{to} + {at}], ymm0"),
+                    "add {at}, 32",
+                    "jmp 3b",
+                    "4:",
+                    "vzeroupper",
+                    at = out(reg) _, from = in(reg) from, to = in(reg) to, lines = in(reg) lines_end, len = in(reg) len_bytes,
+                    out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+                    out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
+                    out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+wide! {
+    /// # Safety
+    /// As [`Cpu::words`]; `len_bytes` is a multiple of 32 and not 0, and AVX was detected.
+    plain_wide, "vmovdqu"
+}
+
+wide! {
+    /// # Safety
+    /// As [`Cpu::words`]; `to` and `len_bytes` are multiples of 32, `len_bytes` is not 0, and AVX was detected.
+    nt_wide, "vmovntdq"
 }
 
 // The direction flag is clear, as the ABI demands. A fault leaves in rcx what is still to be copied.
