@@ -1,7 +1,7 @@
 //! Lanes: slots leased to threads of processes, and who of the holders lives.
 //!
 //! State       A table of slots, each a line with one word: who holds the lane. What a lane is for (its operation, its blocks) lies in
-//!             the user's own record of the same number. [`seats`](crate::seats) says which processes live.
+//!             the user's own record of the same number. [`seats`] says which processes live.
 //!             word  0: free; else thread:22 | seat:11 | generation:31. Thread 0: the process keeps the lane, and none of its threads
 //!             has it (parked).
 //! Invariants  L1  A lane has at most one holder: the word changes by compare-and-exchange alone.

@@ -1,7 +1,7 @@
 //! A daemon that starts while clients of a dead one live: it takes their arena over, and recovers nothing.
 //!
 //! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. Which it is: the one whose inode
-//! the dead daemon has noted for this image's file ([`super::notes`]), made by this user; anybody could make one that looks
+//! the dead daemon has noted for this image's file (`notes`), made by this user; anybody could make one that looks
 //! like it. A daemon is dead if neither of two says that it lives: the lock of the image, whose owner still has it open; the seat
 //! of who mounted the image, or took it over, which the kernel frees when its address space ends (whatever namespace it is in).
 //!

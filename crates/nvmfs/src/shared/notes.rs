@@ -141,7 +141,7 @@ pub fn read(image: [u64; 2]) -> Result<Option<Noted>, NoteError> {
 /// The directory of this user's daemons, for what else one of them leaves; no name in it ends with `.mount`.
 ///
 /// # Errors
-/// [`NoteError`]: it is not there and not to be made, or is not safe (N1).
+/// `NoteError`: it is not there and not to be made, or is not safe (N1).
 pub fn runtime_directory(make: bool) -> Result<OwnedFd, NoteError> {
     open_directory(&directory(), make)
 }

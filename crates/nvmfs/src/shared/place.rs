@@ -1,6 +1,6 @@
 //! Where a client goes to attach, and whom it trusts there.
 //!
-//! It goes to the mount: a descriptor of any file in it is asked where the door is ([`super::bell`]), and what answers there has
+//! It goes to the mount: a descriptor of any file in it is asked where the door is (`bell`), and what answers there has
 //! to know what was asked. The door itself has no name in any directory (it is an abstract socket), so nothing of it can be planted,
 //! be left behind, or be out of a group's reach. A door at a path is for programs that have no mount, and for tests.
 //!

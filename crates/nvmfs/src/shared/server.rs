@@ -1,6 +1,6 @@
 //! Handing a mounted file system to other processes: opening the door, and closing it.
 //!
-//! Who comes in, and what he gets: [`super::door`]. An ordinary door is an abstract socket with a random name: there is nothing to plant,
+//! Who comes in, and what he gets: `door`. An ordinary door is an abstract socket with a random name: there is nothing to plant,
 //! to lock, or to leave behind.
 
 use super::bell::{ADDRESS_BYTES_MAX, Bell, Knock};

@@ -31,7 +31,7 @@ pub struct Hello {
     /// What the arena holds, as this build lays it out.
     layout: u64,
     want: u64,
-    /// What it has sent through the mount (see [`super::bell`]); zero where it came by a path.
+    /// What it has sent through the mount (see `bell`); zero where it came by a path.
     pub knock: Knock,
 }
 
