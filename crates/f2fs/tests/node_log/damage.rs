@@ -97,10 +97,18 @@ fn records(nvm: &[u8]) -> Vec<(usize, RecordHead)> {
     let heads = nvm[LOG_CHUNKS_BYTES as usize..].chunks(64).enumerate();
     let head = |(n, line): (usize, &[u8])| {
         let head = RecordHead::read_from_prefix(line).unwrap().0;
-        (head.members.get() > 0 && head.nid.get() > 0 && head.rest == [0; 3])
-            .then_some((LOG_CHUNKS_BYTES as usize + 64 * n, head))
+        let at = LOG_CHUNKS_BYTES as usize + 64 * n;
+        let seems_one = head.members.get() > 0 && head.nid.get() > 0 && head.rest == [0; 3];
+        // A line in the midst of a record may look like a head, but not sum up.
+        (seems_one && is_sealed(nvm, at, &head)).then_some((at, head))
     };
     heads.filter_map(head).collect()
+}
+
+fn is_sealed(nvm: &[u8], at: usize, head: &RecordHead) -> bool {
+    let end = at + 40 + usize::from(head.payload_bytes.get());
+    let sum = nvm.get(at + 4..end).map(crc32fast::hash);
+    sum.is_some_and(|sum| nvm[at..at + 4] == sum.to_le_bytes())
 }
 
 fn sealed(nvm: &mut [u8], at: usize, head: &RecordHead) {
