@@ -3,20 +3,12 @@
 
 mod common;
 
-use common::{Mounted, Place, build_preload, command, own_namespace};
+use common::{Mounted, Place, alone, build_preload, command};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// One test at a time: what another one forks holds this one's open files until it executes.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    own_namespace().then_some(guard)
-}
 
 fn compiled(place: &Place, source: &str, extra: &[&str]) -> Option<PathBuf> {
     let program = place.path(Path::new(source).file_stem().unwrap().to_str().unwrap());

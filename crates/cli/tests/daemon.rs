@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Mounted, Place, build_preload, command, heddle, own_namespace};
+use common::{Mounted, Place, alone, build_preload, command, heddle};
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,15 +12,7 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// One test at a time: what another one forks holds this one's open files until it executes.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    own_namespace().then_some(guard)
-}
 
 fn info(place: &Place) -> serde_json::Value {
     serde_json::from_str(&heddle(&["info", "--json", &place.image()]).ok().out).unwrap()

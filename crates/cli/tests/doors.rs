@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, build_preload, command, heddle, own_namespace};
+use common::{Place, alone, build_preload, command, heddle};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::ioctl::{DOOR, DOOR_BYTES, Doorbell};
@@ -15,14 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// One test at a time: what another one forks holds this one's open files until it executes.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    own_namespace().then_some(guard)
-}
+use std::sync::{Arc, Mutex};
 
 const NOBODY: u32 = 65534;
 

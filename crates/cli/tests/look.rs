@@ -2,20 +2,12 @@
 
 mod common;
 
-use common::{Mounted, Place, command, heddle, own_namespace};
+use common::{Mounted, Place, alone, command, heddle};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// One test at a time: what another one forks holds this one's open files until it executes.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    own_namespace().then_some(guard)
-}
 
 /// 130 writes of a page and one read of two.
 fn work(mounted: &Mounted<'_>) {

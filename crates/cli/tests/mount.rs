@@ -2,21 +2,13 @@
 
 mod common;
 
-use common::{Mounted, Place, command, heddle, own_namespace};
+use common::{Mounted, Place, alone, command, heddle};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// One test at a time: what another one forks holds this one's open files until it executes.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    own_namespace().then_some(guard)
-}
 
 fn info(place: &Place) -> serde_json::Value {
     serde_json::from_str(&heddle(&["info", "--json", &place.image()]).ok().out).unwrap()

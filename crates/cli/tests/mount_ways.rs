@@ -2,20 +2,12 @@
 
 mod common;
 
-use common::{Mounted, Place, heddle, own_namespace};
+use common::{Mounted, Place, alone, heddle};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// One test at a time: what another one forks holds this one's open files until it executes.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    own_namespace().then_some(guard)
-}
 
 /// Puts mount(8)'s helpers where it looks for them, for this thread alone.
 fn install_helpers() {

@@ -166,3 +166,10 @@ impl Drop for Mounted<'_> {
         }
     }
 }
+
+/// One test at a time: what another one forks holds this one's open files until it executes.
+pub fn alone() -> Option<std::sync::MutexGuard<'static, ()>> {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    own_namespace().then_some(guard)
+}
