@@ -1,7 +1,8 @@
 //! Which mounts are ours, and the engine of each.
 //!
 //! State       a list that only grows, one entry a mount that a descriptor was seen of: ours with its engine, or not ours.
-//! Invariants  A1  an entry is never changed or freed: who has found one may use it for ever.
+//! Invariants  A1  an entry is never freed, and changes at most once, when its engine is let go of.
+//!             A2  no file of an engine is open, and none is being opened, when that engine is let go of ([`Attachments::let_go`]).
 //!
 //! A mount is known by its device and its unique number, so that another file system that gets the same device later is another.
 
@@ -10,30 +11,49 @@ use crate::tell::Told;
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::client::{self, AttachError};
 use rustix::fd::BorrowedFd;
+use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// What statfs(2) calls a FUSE mount, ours or another's.
 const FUSE_MAGIC: i64 = 0x6573_5546;
 
 /// A mount whose engine this process has attached to.
 pub struct Attachment {
-    /// The engine.
-    pub fs: NvmFs,
+    /// Dropped when `gone` is set.
+    fs: UnsafeCell<ManuallyDrop<NvmFs>>,
+    gone: AtomicBool,
     /// Device number of the mount, as `st_dev`.
     pub dev: u64,
     /// The process that has mapped all of the image: a forked one has none of its parent's pages.
     mapped_by: AtomicU32,
 }
 
+// SAFETY: the engine is shared by reference; it is changed once, by `let_go`, while nobody has a reference (A2).
+unsafe impl Sync for Attachment {}
+
 impl Attachment {
+    fn new(fs: NvmFs, dev: u64) -> Attachment {
+        let fs = UnsafeCell::new(ManuallyDrop::new(fs));
+        Attachment { fs, gone: AtomicBool::new(false), dev, mapped_by: AtomicU32::new(0) }
+    }
+
+    /// The engine.
+    #[inline]
+    pub fn fs(&self) -> &NvmFs {
+        debug_assert!(!self.gone.load(Ordering::SeqCst));
+        // SAFETY: A2: whoever asks has a file of it, or is opening one.
+        unsafe { &*self.fs.get() }
+    }
+
     /// With `HEDDLE_PREFAULT=1` maps all of the image, once a process: its first stores to each part then cost what later ones do.
     pub fn prefault(&self) {
         static ASKED: OnceLock<bool> = OnceLock::new();
         let asked =
             *ASKED.get_or_init(|| std::env::var_os("HEDDLE_PREFAULT").is_some_and(|said| said == "1"));
         if asked && self.mapped_by.swap(process(), Ordering::SeqCst) != process() {
-            self.fs.map_all();
+            self.fs().map_all();
         }
     }
 }
@@ -56,6 +76,18 @@ struct Entry {
     next: *const Entry,
 }
 
+impl Entry {
+    fn found(&self) -> Found {
+        match self.found {
+            Found::Ours(at) if at.gone.load(Ordering::SeqCst) => Found::Refused(GAVE_UP_RIGHTS),
+            found => found,
+        }
+    }
+}
+
+const GAVE_UP_RIGHTS: &str =
+    "the program has changed its rights since it attached: from then on it works through the mount";
+
 /// All mounts seen so far.
 pub struct Attachments {
     first: AtomicPtr<Entry>,
@@ -75,7 +107,27 @@ impl Attachments {
 
     /// The mount of a descriptor, if one of it was seen before. Takes no lock and allocates nothing.
     pub fn known(&self, told: &Told) -> Option<Found> {
-        self.entries().find(|e| (e.dev, e.mount) == (told.dev, told.mount)).map(|e| e.found)
+        self.entries().find(|e| (e.dev, e.mount) == (told.dev, told.mount)).map(|e| e.found())
+    }
+
+    /// Is an engine mapped into this process?
+    pub fn any(&self) -> bool {
+        self.entries().any(|e| matches!(e.found(), Found::Ours(_)))
+    }
+
+    /// Unmaps every engine: files of these mounts are the kernel's from now on.
+    ///
+    /// # Safety
+    /// A2: no file of an engine exists, and no thread is between finding one and having a file of it.
+    pub unsafe fn let_go(&self) {
+        for entry in self.entries() {
+            if let Found::Ours(at) = entry.found
+                && !at.gone.swap(true, Ordering::SeqCst)
+            {
+                // SAFETY: once, and nobody uses it (the caller's promise).
+                unsafe { ManuallyDrop::drop(&mut *at.fs.get()) };
+            }
+        }
     }
 
     /// The mount of a descriptor; attaches to it if it is ours and new. Two threads that do so at once attach twice, to no harm.
@@ -98,7 +150,7 @@ impl Attachments {
 
     /// What was refused, and why.
     pub fn refusals(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.entries().filter_map(|e| match e.found {
+        self.entries().filter_map(|e| match e.found() {
             Found::Refused(why) => Some(why),
             _ => None,
         })
@@ -122,9 +174,7 @@ fn look(told: &Told, fd: BorrowedFd<'_>) -> Found {
         return Found::Foreign;
     }
     match client::attach(fd) {
-        Ok(fs) => {
-            Found::Ours(Box::leak(Box::new(Attachment { fs, dev: told.dev, mapped_by: AtomicU32::new(0) })))
-        }
+        Ok(fs) => Found::Ours(Box::leak(Box::new(Attachment::new(fs, told.dev)))),
         Err(AttachError::NotMounted) => Found::Foreign,
         Err(why) => Found::Refused(Box::leak(why.to_string().into_boxed_str())),
     }

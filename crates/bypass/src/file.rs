@@ -388,7 +388,7 @@ impl File {
         opened: &Opened,
         call: impl FnOnce(&NvmFs, &Handle) -> heddle_vfs::Result<T>,
     ) -> Served<T> {
-        match guarded(|| call(&self.at.fs, &opened.handle))? {
+        match guarded(|| call(self.at.fs(), &opened.handle))? {
             Ok(done) => Ok(Ok(done)),
             Err(error) => refused(&error),
         }
@@ -409,12 +409,12 @@ impl File {
     fn open(&self) -> Served<&Opened> {
         self.at.prefault();
         // The kernel has checked who may; the inode cannot end before its descriptor is closed (F1).
-        let handle = match guarded(|| self.at.fs.open(&Cred::root(), Ino(self.told.ino), self.flags))? {
+        let handle = match guarded(|| self.at.fs().open(&Cred::root(), Ino(self.told.ino), self.flags))? {
             Ok(handle) => handle,
             Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
             Err(_) => return Err(Passed::Engine),
         };
-        let Some(pages) = self.at.fs.kernel_pages(&handle) else {
+        let Some(pages) = self.at.fs().kernel_pages(&handle) else {
             self.release(handle);
             return Err(Passed::Engine);
         };
@@ -434,7 +434,7 @@ impl File {
     fn release(&self, handle: Handle) {
         // A panic is noted; a handle that is not given back is the engine's to find.
         let _given_back = guarded(|| {
-            self.at.fs.release(handle);
+            self.at.fs().release(handle);
             Ok(())
         });
     }

@@ -110,6 +110,9 @@ traps! {
     what_fits_into_half_a_buffer_is_moved = "edges/more", ["read"];
     the_limit_of_the_file_size_holds_for_appends_at_an_offset = "edges/limits", ["write"];
     cutting_out_a_range_is_answered_alike_mapped_or_not = "edges/cutting", ["resize"];
+    /// A program went on reading and changing files that only root may, through its mapping.
+    who_gives_up_rights_has_no_image_mapped_any_more = "rights/ids", ["write", "read"];
+    a_handler_may_give_up_rights = "rights/handler", ["write"];
     a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];
     a_thread_that_waits_in_the_kernel_can_be_cancelled = "edges/cancelled_in_the_kernel", ["write"];
 }

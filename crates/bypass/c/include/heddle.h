@@ -19,6 +19,9 @@
 extern "C" {
 #endif
 
+/* An attached process has the whole image mapped, for reading and writing, until it ends: setuid(2) takes nothing of that away. A program
+ * that gives up rights executes another one then, or uses the mount. */
+
 /* An open file. */
 typedef struct heddle_file heddle_file;
 

@@ -2,7 +2,7 @@
 
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, forget_others, here};
-use crate::{barrier, report, signals};
+use crate::{barrier, report, signals, table};
 use heddle_bypass::Words;
 use rustix::fd::BorrowedFd;
 use std::mem::forget;
@@ -52,6 +52,7 @@ pub extern "C" fn after_in_parent() {
 pub extern "C" fn after_in_child() {
     heddle_bypass::this_is_a_child();
     barrier::start();
+    table::nobody_else_is_here();
     each(|_, descriptor| {
         // SAFETY: a forked child has one thread.
         unsafe { descriptor.file.forked() };

@@ -6,6 +6,8 @@
 //!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
 //!                 leaves that to a later change if a thread is using it.
 //!             D3  in a handler of a signal nothing is allocated and nothing freed: its thread may be in the middle of that.
+//!             D4  a file is made while `TAKING` counts its maker, and only if `LETTING_GO` is not set: who has set that and then
+//!                 found `TAKING` zero knows all files that there are.
 
 use crate::barrier;
 use crate::calls::cancel::NotNow;
@@ -32,6 +34,13 @@ pub static MOUNTS: Attachments = Attachments::new();
 
 /// The program has ways to use a descriptor that are not seen here (io_uring): no offset is ours.
 pub static OFFSETS_ARE_KERNELS: AtomicBool = AtomicBool::new(false);
+
+/// Threads between finding an engine and having a file of it in the table.
+static TAKING: AtomicU32 = AtomicU32::new(0);
+/// A thread lets go of all engines.
+static LETTING_GO: AtomicBool = AtomicBool::new(false);
+/// A handler of a signal could not.
+static TO_BE_LET_GO: AtomicBool = AtomicBool::new(false);
 
 /// Who changes the table. A forked child opens it: the forking thread holds it during the fork.
 pub static CHANGES: Changes = Changes(AtomicU32::new(0));
@@ -216,6 +225,7 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
     }
     let errno = crate::real::errno();
     forget(fd);
+    let_go_now();
     if posix_flags & libc::O_PATH == 0 && here().may_serve() {
         take_up(fd, posix_flags);
     }
@@ -225,6 +235,7 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
 
 fn take_up(fd: i32, posix_flags: i32) {
     let Some(busy) = Busy::enter() else { return };
+    let Some(_taking) = Taking::enter() else { return };
     // SAFETY: the number was just handed out.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let Ok(told) = Told::of(borrowed) else { return };
@@ -255,6 +266,94 @@ fn take_up(fd: i32, posix_flags: i32) {
     drop(held);
     count(Count::Opened);
     drop(busy);
+}
+
+/// D4.
+struct Taking;
+
+impl Taking {
+    fn enter() -> Option<Taking> {
+        TAKING.fetch_add(1, SeqCst);
+        let taking = Taking;
+        (!LETTING_GO.load(SeqCst)).then_some(taking)
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        TAKING.fetch_sub(1, SeqCst);
+    }
+}
+
+/// In a forked child: the parent's other threads do not exist.
+pub fn nobody_else_is_here() {
+    TAKING.store(0, SeqCst);
+    LETTING_GO.store(false, SeqCst);
+}
+
+/// Gives all files to the kernel, for ever, and unmaps their images: this process is not what it was when it attached.
+pub fn let_go() {
+    let here = here();
+    if here.is_vfork_child() || !MOUNTS.any() {
+        return;
+    }
+    TO_BE_LET_GO.store(true, SeqCst);
+    let Some(_busy) = Busy::enter() else { return };
+    if here.is_in_handler() {
+        // D3: the rest waits for the next call that opens or closes something, or changes rights, outside of handlers.
+        all_to_the_kernel();
+        return;
+    }
+    while LETTING_GO.swap(true, SeqCst) {
+        rustix::thread::sched_yield();
+    }
+    while TAKING.load(SeqCst) != 0 {
+        rustix::thread::sched_yield();
+    }
+    all_to_the_kernel();
+    // Calls that are under way end first: each ends by itself, as in the kernel.
+    while in_use() {
+        if others() && !barrier::everywhere() {
+            // A filter of system calls keeps us from knowing who works on what: the mapping stays, and nothing is served by it.
+            LETTING_GO.store(false, SeqCst);
+            return;
+        }
+        rustix::thread::sched_yield();
+    }
+    // A fork must not find it half done.
+    let held = CHANGES.hold();
+    // SAFETY: D4: no file is left, and nobody makes one.
+    unsafe { MOUNTS.let_go() };
+    TO_BE_LET_GO.store(false, SeqCst);
+    LETTING_GO.store(false, SeqCst);
+    drop(held);
+}
+
+/// Does what a handler of a signal had to leave.
+fn let_go_now() {
+    if TO_BE_LET_GO.load(SeqCst) && !here().is_in_handler() && !LETTING_GO.load(SeqCst) {
+        let_go();
+    }
+}
+
+/// Takes every file out of the table.
+fn all_to_the_kernel() {
+    let _held = CHANGES.hold();
+    each_entry(|fd, entry| {
+        // SAFETY: an entry's file is not given back while the table's lock is held.
+        if let Some(descriptor) = unsafe { entry.load(SeqCst).as_ref() } {
+            // SAFETY: open as far as the program's own calls are in order.
+            descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
+            drop_number(entry.swap(null_mut(), SeqCst));
+        }
+    });
+}
+
+/// Is there a file that no entry names, and that a thread uses?
+fn in_use() -> bool {
+    let _held = CHANGES.hold();
+    sweep();
+    !CLOSED.load(SeqCst).is_null()
 }
 
 /// Reads and connects, and may not be cancelled meanwhile.
@@ -319,15 +418,19 @@ pub fn duplicated(fd: i32, to: i32) {
 
 /// Calls `look` with every number of ours and its file. The caller holds the table's lock.
 pub fn each(mut look: impl FnMut(i32, &Descriptor)) {
+    each_entry(|fd, entry| {
+        // SAFETY: an entry's file is not given back while the table's lock is held.
+        if let Some(descriptor) = unsafe { entry.load(SeqCst).as_ref() } {
+            look(fd, descriptor);
+        }
+    });
+}
+
+fn each_entry(mut look: impl FnMut(i32, &AtomicPtr<Descriptor>)) {
     for (chunk, place) in TABLE.iter().enumerate() {
         // SAFETY: null, or a chunk that is never freed.
         let Some(entries) = (unsafe { place.load(SeqCst).as_ref() }) else { continue };
-        for (at, entry) in entries.iter().enumerate() {
-            // SAFETY: an entry's file is not given back while the table's lock is held.
-            if let Some(descriptor) = unsafe { entry.load(SeqCst).as_ref() } {
-                look((chunk * CHUNK + at) as i32, descriptor);
-            }
-        }
+        entries.iter().enumerate().for_each(|(at, entry)| look((chunk * CHUNK + at) as i32, entry));
     }
 }
 

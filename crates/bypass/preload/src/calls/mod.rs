@@ -10,4 +10,5 @@ mod meta;
 mod numbers;
 mod open;
 mod raw;
+mod rights;
 mod stdio;

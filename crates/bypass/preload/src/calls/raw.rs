@@ -4,6 +4,7 @@
 
 use super::children::{before_clone, before_sending, before_sending_all, forking};
 use super::numbers::{control, give_away, meaning};
+use super::rights;
 use crate::table::{forget, forget_range};
 use crate::{fault, fork, real, report};
 use libc::c_int;
@@ -31,6 +32,10 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     if copies_memory(n, a, b) {
         return forking(call);
     }
+    let call = match rights::by_number(n, a, call) {
+        Ok(done) => return done,
+        Err(call) => call,
+    };
     before(n, [a, b, c, e]);
     let done = call();
     if done >= 0 {

@@ -1,0 +1,152 @@
+//! Rights: who has mapped an image, and then becomes somebody who may not, lets go of it.
+//!
+//! What the kernel checks at an open, it would check anew for the lesser user; of a mapping it checks nothing any more. So a call that
+//! changes what this process may do gives all files to the kernel and unmaps the images (`table::let_go`): for as long as the process
+//! lives, since threads may differ in their rights. Another program that it executes attaches by its own.
+//!
+//! Ids and capabilities are compared before and after: a call that changes nothing, or fails, costs nothing more. Sandboxes (filters,
+//! namespaces, another root) cannot be compared, so the image goes first, whatever comes of the call.
+
+use super::meta::same;
+use crate::thread::here;
+use crate::{real, table};
+use libc::{c_char, c_int, c_long, c_void, gid_t};
+
+/// What decides about files, of the calling thread.
+#[derive(PartialEq, Eq)]
+struct Rights {
+    /// Effective and file system's ids, users then groups.
+    ids: [i64; 4],
+    /// Of the supplementary groups.
+    groups: u64,
+    effective: [u32; 2],
+}
+
+const CAPABILITIES_3: u32 = 0x2008_0522;
+const GROUPS_MAX: usize = 65536;
+
+impl Rights {
+    /// `None`: it cannot be told.
+    fn now() -> Option<Rights> {
+        // SAFETY: neither takes a pointer; an id that nobody can have changes nothing.
+        let fs = [libc::SYS_setfsuid, libc::SYS_setfsgid].map(|n| unsafe { call(n, [-1, 0, 0]) });
+        // SAFETY: neither takes a pointer.
+        let [user, group] = [libc::SYS_geteuid, libc::SYS_getegid].map(|n| unsafe { call(n, [0; 3]) });
+        let header = [CAPABILITIES_3, 0];
+        let mut sets = [0_u32; 6];
+        let at = [(&raw const header).addr() as i64, (&raw mut sets).addr() as i64, 0];
+        // SAFETY: a header, and room for two words of three sets.
+        let told = unsafe { call(libc::SYS_capget, at) };
+        (told == 0).then_some(())?;
+        Some(Rights { ids: [user, fs[0], group, fs[1]], groups: groups()?, effective: [sets[0], sets[3]] })
+    }
+}
+
+/// A sum of the groups that the kernel keeps sorted. Not from the heap: a handler of a signal may change rights.
+fn groups() -> Option<u64> {
+    let bytes = GROUPS_MAX * size_of::<gid_t>();
+    let at = table::pages(bytes)?;
+    // SAFETY: room for as many groups as there can be.
+    let count = unsafe { call(libc::SYS_getgroups, [GROUPS_MAX as i64, at.expose_provenance() as i64, 0]) };
+    let count = usize::try_from(count).ok()?.min(GROUPS_MAX);
+    // SAFETY: the kernel has written so many, and zeros are groups too.
+    let groups = unsafe { std::slice::from_raw_parts(at.cast::<gid_t>(), count) };
+    let step = |sum: u64, group: &gid_t| (sum ^ u64::from(*group)).wrapping_mul(0x0000_0100_0000_01b3);
+    let sum = groups.iter().fold(0xcbf2_9ce4_8422_2325 ^ count as u64, step);
+    // SAFETY: mapped above, and looked at by nobody else.
+    let _ = unsafe { rustix::mm::munmap(at, bytes) };
+    Some(sum)
+}
+
+/// The kernel's answer, errno as it was.
+unsafe fn call(n: c_long, args: [i64; 3]) -> i64 {
+    let errno = real::errno();
+    // SAFETY: the caller's promise.
+    let done = unsafe { real::syscall(n, args[0], args[1], args[2], 0, 0, 0) };
+    real::set_errno(errno);
+    done
+}
+
+/// A call that may change ids or capabilities.
+pub fn changing<T>(call: impl FnOnce() -> T) -> T {
+    if here().is_vfork_child() || !table::MOUNTS.any() {
+        return call();
+    }
+    let before = Rights::now();
+    let done = call();
+    if before.is_none() || before != Rights::now() {
+        let errno = real::errno();
+        table::let_go();
+        real::set_errno(errno);
+    }
+    done
+}
+
+/// A call that shuts this process in.
+pub fn shutting_in<T>(call: impl FnOnce() -> T) -> T {
+    table::let_go();
+    call()
+}
+
+/// Does this call of prctl(2) set a filter of system calls? No other changes what counts at once.
+fn filters(option: i64) -> bool {
+    option == i64::from(libc::PR_SET_SECCOMP)
+}
+
+/// Does unshare(2) with these flags take rights away?
+fn loses(flags: i64) -> bool {
+    flags & i64::from(libc::CLONE_NEWUSER) != 0
+}
+
+fn shut_in_if<T>(shuts: bool, call: impl FnOnce() -> T) -> T {
+    if shuts { shutting_in(call) } else { call() }
+}
+
+/// As [`changing`] and [`shutting_in`], for a number of syscall(2); `None`: it does neither.
+pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl FnOnce() -> i64> {
+    match n {
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid
+        | libc::SYS_setgroups
+        | libc::SYS_capset => Ok(changing(call)),
+        libc::SYS_prctl if filters(a) => Ok(shutting_in(call)),
+        libc::SYS_unshare if loses(a) => Ok(shutting_in(call)),
+        libc::SYS_setns
+        | libc::SYS_chroot
+        | libc::SYS_pivot_root
+        | libc::SYS_seccomp
+        | libc::SYS_landlock_restrict_self => Ok(shutting_in(call)),
+        _ => Err(call),
+    }
+}
+
+// As the C library's, which changes the ids of all threads.
+same! { [setuid setgid seteuid setegid setfsuid setfsgid] (id: u32) { |call: _| changing(call) } }
+// As setreuid(2).
+same! { [setreuid setregid] (real: u32, effective: u32) { |call: _| changing(call) } }
+// As setresuid(2).
+same! { [setresuid setresgid] (real: u32, effective: u32, saved: u32) { |call: _| changing(call) } }
+// As setgroups(2).
+same! { [setgroups] (n: usize, groups: *const gid_t) { |call: _| changing(call) } }
+// As initgroups(3).
+same! { [initgroups] (user: *const c_char, group: gid_t) { |call: _| changing(call) } }
+// As capset(2).
+same! { [capset] (header: *mut c_void, data: *const c_void) { |call: _| changing(call) } }
+// As prctl(2).
+same! {
+    [prctl] (option: c_int, a: usize, b: usize, c: usize, d: usize) {
+        |call| shut_in_if(filters(option.into()), call)
+    }
+}
+// As unshare(2).
+same! { [unshare] (flags: c_int) { |call| shut_in_if(loses(flags.into()), call) } }
+// As setns(2).
+same! { [setns] (fd: c_int, kind: c_int) { |call: _| shutting_in(call) } }
+// As chroot(2).
+same! { [chroot] (path: *const c_char) { |call: _| shutting_in(call) } }

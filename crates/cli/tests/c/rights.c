@@ -1,0 +1,134 @@
+/* A process that gives up rights has no image in its memory any more, and its descriptors go on where they were. */
+#include "traps.h"
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
+
+#define NOBODY 65534
+
+/* Is an image, or what belongs to it, mapped here? Only under the bypass. */
+static int mapped(void) {
+	char line[4096];
+	int found = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps))
+		found |= strstr(line, "heddle-arena") != NULL || strstr(line, "/image\n") != NULL;
+	fclose(maps);
+	return found;
+}
+
+static int capset_nothing(int by_number) {
+	struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct data[2] = {{0}};
+	return by_number ? syscall(SYS_capset, &header, data) : capset(&header, data);
+}
+
+static int filter_nothing(int by_number) {
+	struct sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+	struct sock_fprog program = {1, all};
+	return by_number ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) :
+			   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+}
+
+static void give_up(int way) {
+	gid_t groups[] = {NOBODY};
+	switch (way) {
+	case 0: CHECK(setuid(NOBODY) == 0); return;
+	case 1: CHECK(setgid(NOBODY) == 0); return;
+	case 2: CHECK(seteuid(NOBODY) == 0); return;
+	case 3: CHECK(setegid(NOBODY) == 0); return;
+	case 4: CHECK(setreuid(-1, NOBODY) == 0); return;
+	case 5: CHECK(setregid(-1, NOBODY) == 0); return;
+	case 6: CHECK(setresuid(-1, NOBODY, -1) == 0); return;
+	case 7: CHECK(setresgid(-1, NOBODY, -1) == 0); return;
+	case 8: CHECK(setfsuid(NOBODY) == 0); return;
+	case 9: CHECK(setfsgid(NOBODY) == 0); return;
+	case 10: CHECK(setgroups(1, groups) == 0); return;
+	case 11: CHECK(capset_nothing(0) == 0); return;
+	case 12: CHECK(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0); return;
+	case 13: CHECK(capset_nothing(1) == 0); return;
+	case 14: CHECK(filter_nothing(0) == 0); return;
+	case 15: CHECK(filter_nothing(1) == 0); return;
+	case 16: CHECK(chroot("/") == 0); return;
+	case 17: CHECK(unshare(CLONE_NEWUSER) == -1); return; /* it has a second thread */
+	case 18: CHECK(initgroups("root", NOBODY) == 0); return;
+	default: _exit(3);
+	}
+}
+
+static int fd, second;
+static volatile int stop;
+
+static void *reads(void *arg) {
+	char b[4];
+	while (!stop)
+		CHECK(pread(fd, b, 4, 0) == 4 && memcmp(b, "read", 4) == 0);
+	return arg;
+}
+
+static int one_way(int way) {
+	pthread_t thread;
+	int had = mapped();
+	CHECK(setuid(0) == 0 && setgroups(0, NULL) == 0 && mapped() == had);
+	CHECK(write(fd, "child ", 6) == 6 && pwrite(second, "x", 1, way) == 1);
+	CHECK(pthread_create(&thread, NULL, reads, NULL) == 0);
+	give_up(way);
+	CHECK(!mapped());
+	CHECK(write(fd, "less ", 5) == 5 && pwrite(second, "y", 1, way) == 1);
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+	if (setuid(0) == 0) {
+		/* What comes back does not bring the image back. */
+		int again = open(file, O_RDONLY);
+		CHECK(again >= 0 && !mapped());
+	}
+	return 0;
+}
+
+static void ids_and_capabilities(void) {
+	char name[4096], b[64];
+	snprintf(name, sizeof name, "%s-second", file);
+	for (int way = 0; way <= 18; way++) {
+		int status;
+		fd = fresh(O_RDWR), second = open(name, O_CREAT | O_RDWR, 0600);
+		CHECK(setgroups(0, NULL) == 0 && second >= 0 && write(fd, "read ", 5) == 5);
+		int had = mapped();
+		CHECK(had == (getenv("LD_PRELOAD") != NULL));
+		pid_t child = fork();
+		if (child == 0)
+			exit(one_way(way));
+		CHECK(waitpid(child, &status, 0) == child);
+		if (status != 0)
+			fprintf(stderr, "way %d\n", way);
+		CHECK(status == 0 && mapped() == had);
+		CHECK(write(fd, "end", 3) == 3 && pread(second, b, 1, way) == 1 && *b == 'y');
+		holds("read child less end");
+		CHECK(close(fd) == 0 && close(second) == 0);
+	}
+}
+
+static volatile int in_handler;
+
+static void gives_up(int signal) {
+	(void)signal;
+	CHECK(seteuid(NOBODY) == 0 && write(fd, "handler ", 8) == 8);
+	in_handler = 1;
+}
+
+static void in_a_handler(void) {
+	fd = fresh(O_RDWR);
+	struct sigaction act = {.sa_handler = gives_up};
+	CHECK(write(fd, "before ", 7) == 7 && sigaction(SIGUSR1, &act, NULL) == 0 && mapped() == (getenv("LD_PRELOAD") != NULL));
+	CHECK(raise(SIGUSR1) == 0 && in_handler);
+	CHECK(write(fd, "after", 5) == 5);
+	CHECK(close(open("/dev/null", O_RDONLY)) == 0 && !mapped());
+	CHECK(seteuid(0) == 0);
+	holds("before handler after");
+}
+
+TRAPS({"ids", ids_and_capabilities}, {"handler", in_a_handler})
