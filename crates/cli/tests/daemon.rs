@@ -368,6 +368,29 @@ fn a_mount_point_may_be_named_by_a_link() {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
 }
 
+/// A user who holds a mount, or has made one, chose the names that root's terminal showed.
+#[test]
+fn names_that_others_chose_stay_one_line_that_no_terminal_obeys() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let (name, bad) = ("a\u{1b}[2J\nfine\u{9b}", ['\u{1b}', '\u{9b}']);
+    fs::copy("/bin/sleep", place.path(name)).unwrap();
+    let mounted = Mounted::new(&place, &[]);
+    let mut holder = Command::new(place.path(name)).arg("60").current_dir(mounted.path("")).spawn().unwrap();
+    let busy = heddle(&["umount", &place.mnt()]);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let others = place.path("others");
+    fs::create_dir(&others).unwrap();
+    rustix::mount::mount(name, &others, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    let foreign = heddle(&["umount", others.to_str().unwrap()]);
+    rustix::mount::unmount(&others, rustix::mount::UnmountFlags::empty()).unwrap();
+    for said in [busy, foreign] {
+        assert!(!said.err.contains(bad) && said.err.lines().count() == 1, "{:?}", said.err);
+        said.failed(1, &["a\\u{1b}[2J\\n"]);
+    }
+}
+
 #[test]
 fn wrong_words_end_with_2_also_where_a_mount_goes_to_the_background_and_output_that_is_lost_is_a_failure() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());

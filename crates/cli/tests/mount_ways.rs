@@ -5,7 +5,7 @@ mod common;
 use common::{Mounted, Place, alone, heddle};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -113,6 +113,38 @@ fn shutting_down_ends_all_calls_and_the_next_mount_recovers() {
     assert!(!is_clean(&place));
     let again = Mounted::new(&place, &[]);
     assert_eq!(fs::read(again.path("file")).unwrap(), b"returned");
+}
+
+/// A program that asks the mount at its argument to shut down.
+const SHUT_DOWN: &str = "import fcntl, os, sys
+fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, (2).to_bytes(4, 'little'))";
+
+/// Root of a container could stop the host's mount.
+#[test]
+fn shutting_down_takes_the_capability_and_not_the_number_of_root() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let mounted = Mounted::new(&place, &[]);
+    let ask = |before: &[&str]| {
+        let mut program = Command::new(before[0]);
+        program.args(&before[1..]).args(["/usr/bin/python3", "-c", SHUT_DOWN, &place.mnt()]);
+        let said = program.output().unwrap();
+        (said.status.success(), String::from_utf8_lossy(&said.stderr).into_owned())
+    };
+    for root_of_little in
+        [&["setpriv", "--bounding-set=-sys_admin"][..], &["unshare", "--user", "--map-root-user"]]
+    {
+        let (done, said) = ask(root_of_little);
+        assert!(!done && said.contains("PermissionError"), "{root_of_little:?}: {said}");
+    }
+    fs::write(mounted.path("file"), "served on").unwrap();
+    let user = "setpriv --reuid=65534 --clear-groups --inh-caps=+sys_admin --ambient-caps=+sys_admin";
+    let (done, said) = ask(&user.split(' ').collect::<Vec<_>>());
+    assert!(done, "{said}");
+    assert_eq!(fs::write(mounted.path("file"), "later").unwrap_err().raw_os_error(), Some(libc::EIO));
+    std::mem::forget(mounted);
+    heddle(&["umount", &place.mnt()]).failed(1, &["not clean"]);
 }
 
 #[repr(C)]

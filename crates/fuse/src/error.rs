@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A cause a variant.
 #[derive(thiserror::Error, Debug)]
@@ -105,6 +105,12 @@ fn remedy(refused: &io::Error) -> &'static str {
             "Without root this needs fusermount3 (package fuse3), and user_allow_other in /etc/fuse.conf for allow_other"
         }
     }
+}
+
+/// A path, or a name, of somebody else's: one line that a terminal does not obey.
+pub(crate) fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    text.chars().map(|c| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() }).collect()
 }
 
 /// A process that uses a mount.

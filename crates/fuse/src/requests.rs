@@ -14,6 +14,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use heddle_vfs::admin::is_administrator;
 use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
 use crate::adapter::{Adapter, answer_empty, place, sets_group_id};
@@ -489,7 +490,7 @@ impl fuser::Filesystem for Adapter {
             };
         }
         let done = match command {
-            ioctl::SHUTDOWN if request.uid() != 0 => Err(Error::NotPermitted),
+            ioctl::SHUTDOWN if !is_administrator(request.pid()) => Err(Error::NotPermitted),
             ioctl::SHUTDOWN => self.guarded(|| {
                 self.shared.shut_down();
                 Ok(())

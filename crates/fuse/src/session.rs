@@ -25,6 +25,7 @@ use rustix::mount::{
 use crate::Error;
 use crate::adapter::{Adapter, ShownOwner};
 use crate::connect::connect;
+use crate::error::shown;
 use crate::handles::Handles;
 use crate::mounts::{self, FS_SUBTYPE};
 use crate::umount::take_away;
@@ -117,13 +118,10 @@ impl MountPoint {
         let dir = match &dead {
             None => usable(dir)?,
             Some(mount) if mounts::life_of(&place) != mounts::Life::Dead => {
-                return Err(Error::AlreadyMounted {
-                    dir: place,
-                    source_name: mount.source.display().to_string(),
-                });
+                return Err(Error::AlreadyMounted { dir: place, source_name: shown(&mount.source) });
             }
             Some(mount) if mount.source != source => {
-                return Err(Error::DeadMount { dir: place, source_name: mount.source.display().to_string() });
+                return Err(Error::DeadMount { dir: place, source_name: shown(&mount.source) });
             }
             Some(_) => place,
         };

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::error::shown;
 use crate::mounts::{self, Life, Mount, life_of, mount_at, place_of};
 use crate::{Error, Holder};
 
@@ -54,7 +55,7 @@ pub fn umount(dir: &Path) -> Result<Leaving, Error> {
         None => return Err(Error::NotMounted { dir }),
         Some(mount) if mount.is_ours() => mount,
         Some(Mount { kind, source, .. }) => {
-            return Err(Error::NotOurs { dir, kind, source_name: source.display().to_string() });
+            return Err(Error::NotOurs { dir, kind, source_name: shown(&source) });
         }
     };
     let server = server_of(mount.device);
@@ -158,7 +159,7 @@ fn server(pid: u32) -> Server {
 fn other_places(device: (u32, u32)) -> Vec<String> {
     let here = mounts::all().into_iter().filter(|mount| mount.device == device);
     let mut places: Vec<String> =
-        here.map(|mount| format!("it is still mounted at {}", mount.dir.display())).collect();
+        here.map(|mount| format!("it is still mounted at {}", shown(&mount.dir))).collect();
     let namespace_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let mut seen: BTreeSet<PathBuf> = namespace_of("thread-self").into_iter().collect();
     for pid in processes() {
@@ -168,7 +169,7 @@ fn other_places(device: (u32, u32)) -> Vec<String> {
         }
         places.extend(mounts_of(pid).iter().filter(|mount| mount.device == device).map(|mount| {
             let holder = Holder::of(pid);
-            format!("the mount namespace of process {holder} has it at {}", mount.dir.display())
+            format!("the mount namespace of process {holder} has it at {}", shown(&mount.dir))
         }));
     }
     places

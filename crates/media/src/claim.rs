@@ -81,7 +81,10 @@ pub fn claim(file: impl AsFd, how: Use) -> Result<Claim, String> {
 pub fn user_of(stat: &Stat) -> Option<String> {
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     if let Some(dir) = is_device.then(|| mounted_at(stat.st_rdev)).flatten() {
-        return Some(format!("the system, which has it mounted at {}", dir.display()));
+        return Some(format!(
+            "the system, which has it mounted at {}",
+            dir.display().to_string().escape_debug()
+        ));
     }
     holder(stat).map(|(pid, _)| {
         let name = read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

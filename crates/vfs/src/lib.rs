@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod acl;
+pub mod admin;
 mod cred;
 mod error;
 mod fs;

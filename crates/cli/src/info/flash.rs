@@ -131,7 +131,7 @@ fn text(flash: &Flash, info: &Info) -> String {
         ("image", flash.image.clone()),
         ("variant", "f2fs".to_owned()),
         ("size", format!("{} ({} bytes)", Size(flash.size_bytes), flash.size_bytes)),
-        ("label", or_none(&flash.label)),
+        ("label", or_none(&flash.label.escape_debug().to_string())),
         ("uuid", flash.uuid.clone()),
         ("features", or_none(&flash.features)),
         ("state", state),

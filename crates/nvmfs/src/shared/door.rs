@@ -1,7 +1,7 @@
 //! The door: who is let in, and what he gets.
 //!
 //! State       one thread: it listens, answers, and watches those who came in. A connection lives for one question and one answer.
-//! Invariants  I1  only the user who mounted, root, and members of one named group are let in; the kernel says who asks.
+//! Invariants  I1  only the user who mounted, root (with `CAP_SYS_ADMIN`), and members of one named group are let in; the kernel says who asks.
 //!             I2  and only processes that have asked the mount itself where the door is ([`super::bell`]): a door that is no
 //!                 mount's (a socket at a path) asks nothing.
 //!             I3  whoever says nothing, or rubbish, is let go after a moment and costs nobody else anything: connections are
@@ -13,6 +13,7 @@ use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::settle;
+use heddle_vfs::admin::is_administrator;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
@@ -144,7 +145,9 @@ impl Door {
         let Ok(wire::Peer { pid, uid, gid }) = wire::peer(&socket) else { return true };
         let invited = || self.group.is_some_and(|group| gid == group || groups(&socket).contains(&group));
         let standing = match () {
-            () if uid == rustix::process::geteuid().as_raw() || uid == 0 => Standing::Own,
+            () if uid == rustix::process::geteuid().as_raw() => Standing::Own,
+            // Both: the number of a process may be another's by now, its user is the one who connected.
+            () if uid == 0 && is_administrator(pid) => Standing::Own,
             () if invited() => Standing::Member,
             () => Standing::Stranger,
         };

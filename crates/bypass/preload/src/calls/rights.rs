@@ -127,17 +127,17 @@ pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl
 }
 
 // As the C library's, which changes the ids of all threads.
-same! { [setuid setgid seteuid setegid setfsuid setfsgid] (id: u32) { |call: _| changing(call) } }
+same! { [setuid setgid seteuid setegid setfsuid setfsgid] (id: u32) { changing } }
 // As setreuid(2).
-same! { [setreuid setregid] (real: u32, effective: u32) { |call: _| changing(call) } }
+same! { [setreuid setregid] (real: u32, effective: u32) { changing } }
 // As setresuid(2).
-same! { [setresuid setresgid] (real: u32, effective: u32, saved: u32) { |call: _| changing(call) } }
+same! { [setresuid setresgid] (real: u32, effective: u32, saved: u32) { changing } }
 // As setgroups(2).
-same! { [setgroups] (n: usize, groups: *const gid_t) { |call: _| changing(call) } }
+same! { [setgroups] (n: usize, groups: *const gid_t) { changing } }
 // As initgroups(3).
-same! { [initgroups] (user: *const c_char, group: gid_t) { |call: _| changing(call) } }
+same! { [initgroups] (user: *const c_char, group: gid_t) { changing } }
 // As capset(2).
-same! { [capset] (header: *mut c_void, data: *const c_void) { |call: _| changing(call) } }
+same! { [capset] (header: *mut c_void, data: *const c_void) { changing } }
 // As prctl(2).
 same! {
     [prctl] (option: c_int, a: usize, b: usize, c: usize, d: usize) {
@@ -147,6 +147,6 @@ same! {
 // As unshare(2).
 same! { [unshare] (flags: c_int) { |call| shut_in_if(loses(flags.into()), call) } }
 // As setns(2).
-same! { [setns] (fd: c_int, kind: c_int) { |call: _| shutting_in(call) } }
+same! { [setns] (fd: c_int, kind: c_int) { shutting_in } }
 // As chroot(2).
-same! { [chroot] (path: *const c_char) { |call: _| shutting_in(call) } }
+same! { [chroot] (path: *const c_char) { shutting_in } }

@@ -1,0 +1,47 @@
+//! Who may do what only an administrator may: by capability, not by number. User 0 of a container has few, and other users may have some.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+/// Has this thread, as this process numbers it, `CAP_SYS_ADMIN` over what this process has mounted? Not if it is gone, in another space of
+/// numbers (0), or has the capability in a user namespace of its own.
+pub fn is_administrator(thread: u32) -> bool {
+    let namespace = |of: &str| {
+        let meta = fs::metadata(format!("/proc/{of}/ns/user")).ok()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    let name = thread.to_string();
+    if thread == 0 || namespace("self").is_none() || namespace(&name) != namespace("self") {
+        return false;
+    }
+    // Bytes: the thread's name stands there too, and is any.
+    let status = fs::read(format!("/proc/{name}/status")).unwrap_or_default();
+    effective(&status).is_some_and(|capabilities| capabilities & CAP_SYS_ADMIN != 0)
+}
+
+/// A name cannot hold the line: its line ends are written as `\n`.
+fn effective(status: &[u8]) -> Option<u64> {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"CapEff:"))?;
+    u64::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_set_that_counts_is_found_whatever_the_thread_is_called() {
+        let status = b"Name:\t\xff\\nCapEff:\t0\nCapPrm:\t0000000000000000\nCapEff:\t0000000000200001\n";
+        assert_eq!(effective(status), Some(0x0020_0001));
+        assert_eq!(effective(b"Name:\tx\n"), None);
+        assert_eq!(effective(b"CapEff:\tzz\n"), None);
+    }
+
+    #[test]
+    fn nobody_is_no_administrator() {
+        assert!(!is_administrator(0));
+        assert!(!is_administrator(u32::MAX));
+    }
+}
