@@ -1,6 +1,7 @@
 //! Who may do what only an administrator may: by capability, not by number. User 0 of a container has few, and other users may have some.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -8,17 +9,29 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// Has this thread, as this process numbers it, `CAP_SYS_ADMIN` over what this process has mounted? Not if it is gone, in another space of
 /// numbers (0), or has the capability in a user namespace of its own.
 pub fn is_administrator(thread: u32) -> bool {
-    let namespace = |of: &str| {
-        let meta = fs::metadata(format!("/proc/{of}/ns/user")).ok()?;
-        Some((meta.dev(), meta.ino()))
-    };
     let name = thread.to_string();
-    if thread == 0 || namespace("self").is_none() || namespace(&name) != namespace("self") {
+    if thread == 0 || !shares_our_users(&name) {
         return false;
     }
     // Bytes: the thread's name stands there too, and is any.
     let status = fs::read(format!("/proc/{name}/status")).unwrap_or_default();
     effective(&status).is_some_and(|capabilities| capabilities & CAP_SYS_ADMIN != 0)
+}
+
+/// Is it in this process' user namespace? An ordinary user's daemon may not look at root's: there all users must be mapped alike, and
+/// who makes a namespace without rights can map none but himself.
+fn shares_our_users(thread: &str) -> bool {
+    let namespace =
+        |of: &str| fs::metadata(format!("/proc/{of}/ns/user")).map(|meta| (meta.dev(), meta.ino()));
+    let users = |of: &str| fs::read(format!("/proc/{of}/uid_map"));
+    let same = |a: Option<Vec<u8>>, b: Option<Vec<u8>>| a.is_some() && a == b;
+    match (namespace(thread), namespace("self")) {
+        (Ok(its), Ok(ours)) => its == ours,
+        (Err(error), _) if error.kind() == ErrorKind::PermissionDenied => {
+            same(users(thread).ok(), users("self").ok())
+        }
+        _ => false,
+    }
 }
 
 /// A name cannot hold the line: its line ends are written as `\n`.

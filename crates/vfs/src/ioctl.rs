@@ -1,7 +1,7 @@
 //! What programs may ask of a mounted file by ioctl(2), besides the kernel's own numbers.
 
-/// `FS_IOC_SHUTDOWN`: the file system stops at once, as at a power cut. An administrator's ([`crate::admin`]); the argument makes no difference, because
-/// every call is durable when it returns.
+/// `FS_IOC_SHUTDOWN`: the file system stops at once, as at a power cut. An administrator's ([`crate::admin`]); the argument makes no
+/// difference, because every call is durable when it returns.
 pub const SHUTDOWN: u32 = 2 << 30 | 4 << 16 | (b'X' as u32) << 8 | 125;
 
 /// Bytes of a question at the door, and of its answer.

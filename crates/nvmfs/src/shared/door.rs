@@ -1,7 +1,8 @@
 //! The door: who is let in, and what he gets.
 //!
 //! State       one thread: it listens, answers, and watches those who came in. A connection lives for one question and one answer.
-//! Invariants  I1  only the user who mounted, root (with `CAP_SYS_ADMIN`), and members of one named group are let in; the kernel says who asks.
+//! Invariants  I1  only the user who mounted, root (with `CAP_SYS_ADMIN`), and members of one named group are let
+//!                 in; the kernel says who asks.
 //!             I2  and only processes that have asked the mount itself where the door is ([`super::bell`]): a door that is no
 //!                 mount's (a socket at a path) asks nothing.
 //!             I3  whoever says nothing, or rubbish, is let go after a moment and costs nobody else anything: connections are
