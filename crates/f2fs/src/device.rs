@@ -15,11 +15,6 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
-
-/// How often the lock of an image is tried for, and how long it is waited in between.
-const LOCK_TRIES: u32 = 10;
-const LOCK_TRY: Duration = Duration::from_millis(20);
 
 /// What an image is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +82,15 @@ pub(crate) struct Device {
     pub(crate) faults: std::sync::Mutex<Faults>,
 }
 
+impl Drop for Device {
+    /// Gives the lock back by name. Closing would not do: a child that another thread is just starting has a copy of the
+    /// descriptor until it becomes another program, and would keep the image locked for so long.
+    fn drop(&mut self) {
+        // What cannot be unlocked stays locked until the last copy is closed.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 /// Somebody has it.
 fn in_use(path: &Path) -> OpenError {
     let by = rustix::fs::stat(path).ok().and_then(|stat| heddle_media::user_of(&stat));
@@ -114,15 +118,9 @@ impl Device {
             Access::Read => FlockOperation::NonBlockingLockShared,
             Access::Write => FlockOperation::NonBlockingLockExclusive,
         };
-        let mut tries = 1;
-        loop {
-            match flock(&file, lock) {
-                // A child that another thread has just started has all our files until it becomes another program.
-                Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES => std::thread::sleep(LOCK_TRY),
-                Err(Errno::WOULDBLOCK) => return Err(in_use(path)),
-                done => break done.map_err(|errno| fail("lock")(errno.into()))?,
-            }
-            tries += 1;
+        match flock(&file, lock) {
+            Err(Errno::WOULDBLOCK) => return Err(in_use(path)),
+            done => done.map_err(|errno| fail("lock")(errno.into()))?,
         }
         let claimed = claim(&file, if writes { Use::Write } else { Use::Read });
         let claim = claimed.map_err(|by| OpenError::InUse { image: path.into(), by })?;

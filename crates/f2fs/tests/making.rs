@@ -131,6 +131,30 @@ fn what_is_too_small_or_in_use_is_left_alone() {
     fs.sync().unwrap();
 }
 
+/// Copies of this process's descriptors of a file, as a child has that another thread is just starting.
+fn copies_of_descriptors(path: &Path) -> Vec<File> {
+    let leads_here = |fd: &std::fs::DirEntry| std::fs::read_link(fd.path()).is_ok_and(|to| to == path);
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(leads_here);
+    fds.map(|fd| {
+        let fd: i32 = fd.file_name().to_str().unwrap().parse().unwrap();
+        // SAFETY: the image is open for as long as this function runs, and so is its descriptor.
+        let copy = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+        copy.unwrap().into()
+    })
+    .collect()
+}
+
+#[test]
+fn a_closed_image_is_free_although_a_starting_child_has_its_descriptors() {
+    let image = Image::made(64);
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let copies = copies_of_descriptors(&image.path);
+    assert!(!copies.is_empty());
+    fs.unmount().unwrap();
+    drop(fs);
+    F2fs::open_for_writing(&image.path).unwrap();
+}
+
 /// A loop device over an image, gone with this.
 struct Loop(String);
 

@@ -34,7 +34,16 @@ pub enum Use {
 /// Other names of the bytes, held until it is dropped.
 #[derive(Debug, Default)]
 pub struct Claim {
-    _held: Vec<OwnedFd>,
+    held: Vec<OwnedFd>,
+}
+
+impl Drop for Claim {
+    /// Gives the locks back by name: a child that another thread is just starting has copies of the descriptors.
+    fn drop(&mut self) {
+        for file in &self.held {
+            let _ = flock(file, FlockOperation::Unlock);
+        }
+    }
 }
 
 /// A file at the bottom of devices, by device and inode, and which of its bytes are meant.
@@ -74,7 +83,7 @@ pub fn claim(file: impl AsFd, how: Use) -> Result<Claim, String> {
             }
         }
     }
-    Ok(Claim { _held: held })
+    Ok(Claim { held })
 }
 
 /// What uses a file or device, as an error says it: a process that locked it, or a mount of it.
