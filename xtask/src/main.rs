@@ -9,9 +9,9 @@ mod bypass_diff;
 mod coherence;
 mod crash;
 mod docs;
-mod flash_rigs;
 mod floors;
 mod fsck_lies;
+mod full;
 mod fuzz;
 mod kill_loop;
 mod linux_f2fs;
@@ -135,10 +135,10 @@ const CHORES: &[Chore] = &[
         run: linux_f2fs::chore,
     },
     Chore {
-        name: "f2fs-full",
-        usage: "[--seconds N] [--seed N]",
-        about: "random programs on F2FS images that are 95 to 100 % full: refused calls change nothing (an hour)",
-        run: flash_rigs::full,
+        name: "full",
+        usage: "[--seconds N] [--seed N] [--variant V|f2fs]",
+        about: "random calls, kills, power cuts on images 90 to 100 % full, beside the model; unlinks empty them (an hour)",
+        run: full::chore,
     },
     Chore {
         name: "floors",

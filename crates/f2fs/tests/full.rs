@@ -1,6 +1,6 @@
 //! Images that are full: every call gives what the model gives, or `ENOSPC` and then has changed nothing.
 //!
-//! `HEDDLE_F2FS_FULL_SECONDS`: how long random programs run (`cargo xtask f2fs-full`).
+//! `HEDDLE_FULL_SECONDS`: how long random programs run; `HEDDLE_FULL_SEED`: the first one (`cargo xtask full`).
 
 mod common;
 #[path = "full/margins.rs"]

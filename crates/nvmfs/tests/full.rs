@@ -1,6 +1,8 @@
 //! Images that are full to the last block: unlinks always work, and a sequence of them leaves an empty file system.
 
 mod common;
+#[path = "full/programs.rs"]
+mod programs;
 
 use common::{Disk, Short, each_variant, name, remove_everything, root};
 use heddle_nvmfs::{NvmFs, Variant, Volume};

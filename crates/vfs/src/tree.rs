@@ -9,6 +9,7 @@ use crate::{
 
 /// A file is read in pieces of this many bytes; pieces of zeros alone are left out.
 const PIECE_BYTES: usize = 4096;
+const ZEROS: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
 
 /// The time if a test has set it: tests set only times within 1970-01-01, clocks give later ones.
 pub fn explicit(time: Time) -> Option<Time> {
@@ -202,7 +203,8 @@ fn content(fs: &dyn FileSystem, attr: &Attr) -> Result<BTreeMap<u64, Vec<u8>>> {
         let mut piece = vec![0; PIECE_BYTES];
         for number in 0..attr.size_bytes.div_ceil(PIECE_BYTES as u64) {
             let len = fs.read(handle, number * PIECE_BYTES as u64, &mut piece)?;
-            if piece[..len].iter().any(|b| *b != 0) {
+            // As a whole: byte by byte takes most of the time of a rig.
+            if piece[..len] != ZEROS[..len] {
                 pieces.insert(number, piece[..len].to_vec());
             }
         }

@@ -4,55 +4,28 @@
 
 use crate::common::{Image, Source, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
-use heddle_vfs::model::ModelFs;
-use heddle_vfs::testkit::{Act, Calls, OpenFiles, Outcome, Step, Tree, Who, play, steps};
-use heddle_vfs::{Cred, Error, FileSystem, Ino, Name, OpenFlags, RangeOp, SetAttr, Time};
-use proptest::strategy::{Strategy, ValueTree};
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use heddle_vfs::testkit::{Act, Calls, Full, Random, Step, Who};
+use heddle_vfs::{Cred, Error, FileSystem, Ino, Name, OpenFlags, RangeOp};
 use std::time::{Duration, Instant};
 
 /// What the model does not compare with an engine that may refuse: a copy that ends early says how far it came.
 const CALLS: Calls = Calls::ALL.without(Calls::LARGE_XATTR).without(Calls::COPY).without(Calls::SEEK);
 
-struct Pair {
-    engine: Option<F2fs>,
-    engine_files: OpenFiles,
-    model: ModelFs,
-    model_files: OpenFiles,
-    refused: u64,
+struct Program {
+    full: Full<F2fs>,
+    random: Random,
+    seed: u64,
 }
 
-impl Pair {
-    fn engine(&self) -> &F2fs {
-        self.engine.as_ref().expect("it came back")
-    }
-
+impl Program {
     fn step(&mut self, step: &Step) {
-        let engine = self.engine.as_ref().expect("it came back");
-        let is = play(engine, &mut self.engine_files, step);
-        if is == Outcome::Failed(libc::ENOSPC) {
-            self.refused += 1;
-            // What was refused has changed nothing: the model does not make the call.
-            self.trees_agree(&format!("{step:?} was refused"));
-            return;
-        }
-        let wanted = play(&self.model, &mut self.model_files, step);
-        assert_eq!(is, wanted, "{step:?}");
-        assert!(!engine.has_failed(), "{step:?}: it failed half-way");
-    }
-
-    fn trees_agree(&self, when: &str) {
-        let is = Tree::of(self.engine()).unwrap_or_else(|error| panic!("{when}: {error}"));
-        let wanted = Tree::of(&self.model).unwrap();
-        if let Some(difference) = is.difference(&wanted) {
-            panic!("{when}: {difference}");
-        }
+        let is = self.full.play(step);
+        assert!(!self.full.engine().has_failed(), "{step:?}: it failed half-way");
+        self.full.answer(step, &is);
     }
 
     fn remount(&mut self, image: &Image, n: usize) {
-        let engine = self.engine.take().expect("it came back");
-        self.engine_files.close_all(&engine);
-        self.model_files.close_all(&self.model);
+        let engine = self.full.take();
         if n.is_multiple_of(2) {
             engine.sync().unwrap()
         } else {
@@ -61,14 +34,30 @@ impl Pair {
         let variant = if n.is_multiple_of(2) { n } else { n + 1 };
         drop(engine);
         fsck_is_clean(&image.path);
-        self.engine = Some(open_as(&image.path, Variant::ALL[variant / 2 % 4]).unwrap());
-        self.trees_agree(&format!("after remount {n}"));
+        let engine = open_as(&image.path, Variant::ALL[variant / 2 % 4]).unwrap();
+        self.full.put(engine, &format!("after remount {n}"));
+    }
+
+    /// On files that stand inline, where some do.
+    fn inline(&mut self, round: u64) {
+        for (n, path) in ["inline", "inline2", "dir/inline"].into_iter().enumerate() {
+            let open = Act::Open { path: path.into(), flags: OpenFlags::READ_WRITE };
+            self.step(&Step { who: Who::Root, act: open });
+            let at = (self.seed + round * 37) % 300;
+            let act = match (self.seed + round + n as u64) % 4 {
+                0 => Act::Truncate { path: path.into(), size_bytes: at },
+                1 => Act::Write { file: usize::MAX, offset: at, len: 3, fill: 7 },
+                2 => Act::Fallocate { file: usize::MAX, op: RangeOp::Punch, offset: at, len_bytes: 50 },
+                _ => Act::Append { file: usize::MAX, len: 5, fill: 8 },
+            };
+            self.step(&Step { who: Who::Root, act });
+        }
     }
 }
 
 /// Takes all blocks but some `left`: reserved ones behind the end of a file, or, `written`, with bytes.
-fn fill(pair: &Pair, left: u64, written: bool) {
-    let (engine, model, root) = (pair.engine(), &pair.model, Cred::root());
+fn fill(full: &Full<F2fs>, left: u64, written: bool) {
+    let (engine, model, root) = (full.engine(), full.model(), Cred::root());
     let name = Name::new(b"ballast").unwrap();
     let open = |fs: &dyn FileSystem| match fs.lookup(&root, Ino::ROOT, name) {
         Ok(attr) => fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap(),
@@ -109,78 +98,43 @@ fn program(seed: u64, source: &Source, count: usize) -> u64 {
         }
     };
     let engine = open_as(&image.path, Variant::ALL[seed as usize / 2 % 4]).unwrap();
-    let model = ModelFs::with_clock(|| Time::from_parts(1_000_000_000, 0));
-    let owner = SetAttr { uid: Some(0), gid: Some(0), perm: Some(0o755), ..SetAttr::default() };
-    engine.setattr(&Cred::root(), Ino::ROOT, None, &owner).unwrap();
-    source.make_in(&model);
-    let mut pair = Pair {
-        engine: Some(engine),
-        engine_files: OpenFiles::default(),
-        model,
-        model_files: OpenFiles::default(),
-        refused: 0,
-    };
+    let full = Full::new(engine);
+    let stat = full.engine().statfs().unwrap();
+    let begin = [stat.inodes_free, stat.blocks_free];
+    source.make_in(full.model());
     if seed.is_multiple_of(2) {
-        source.make_in(pair.engine());
+        source.make_in(full.engine());
     }
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let all = steps(CALLS, 60, false);
-    let mut remounts = 0;
+    let mut program = Program { full, random: Random::new(seed), seed };
     for round in 0..count {
-        fill(&pair, [0, 3, 60, 0, 600][(seed as usize + round) % 5], seed.is_multiple_of(3));
-        for step in all.new_tree(&mut runner).unwrap().current() {
-            pair.step(&step);
+        let left = [0, 3, 60, 0, 600][(seed as usize + round) % 5];
+        fill(&program.full, left, seed.is_multiple_of(3));
+        for step in program.random.steps(CALLS, 60) {
+            program.step(&step);
         }
-        // On files that stand inline, where some do.
-        for (n, path) in ["inline", "inline2", "dir/inline"].into_iter().enumerate() {
-            pair.step(&Step {
-                who: Who::Root,
-                act: Act::Open { path: path.into(), flags: OpenFlags::READ_WRITE },
-            });
-            let at = (seed + round as u64 * 37) % 300;
-            let act = match (seed as usize + round + n) % 4 {
-                0 => Act::Truncate { path: path.into(), size_bytes: at },
-                1 => Act::Write { file: usize::MAX, offset: at, len: 3, fill: 7 },
-                2 => Act::Fallocate { file: usize::MAX, op: RangeOp::Punch, offset: at, len_bytes: 50 },
-                _ => Act::Append { file: usize::MAX, len: 5, fill: 8 },
-            };
-            pair.step(&Step { who: Who::Root, act });
-        }
-        remounts += 1;
-        pair.remount(&image, remounts);
+        program.inline(round as u64);
+        program.remount(&image, round + 1);
     }
-    // It can be emptied.
-    let engine = pair.engine.take().expect("it came back");
-    pair.engine_files.close_all(&engine);
-    empty(&engine, Ino::ROOT);
+    for step in program.full.removals(&mut program.random) {
+        program.step(&step);
+    }
+    program.full.trees_agree("emptied");
+    program.remount(&image, 1);
+    let stat = program.full.engine().statfs().unwrap();
+    // Where it was made empty, and by us: as much is free as then.
+    if seed.is_multiple_of(2) {
+        assert_eq!(
+            [stat.inodes_free, stat.blocks_free],
+            begin,
+            "program {seed}: inodes and blocks that are free"
+        );
+    }
+    let engine = program.full.take();
     engine.unmount().unwrap();
     drop(engine);
     fsck_is_clean(&image.path);
-    pair.refused
-}
-
-fn empty(fs: &F2fs, dir: Ino) {
-    let root = Cred::root();
-    let handle = fs.open(&root, dir, OpenFlags::READ).unwrap();
-    let mut names = Vec::new();
-    fs.each_entry(&handle, Default::default(), &mut |entry| {
-        names.push((entry.name.bytes().to_vec(), entry.ino, entry.kind));
-        true
-    })
-    .unwrap();
-    fs.release(handle);
-    for (name, ino, kind) in names {
-        let name = Name::new(&name).unwrap();
-        if kind == heddle_vfs::FileKind::Directory {
-            empty(fs, ino);
-            fs.rmdir(&root, dir, name).unwrap();
-        } else {
-            fs.unlink(&root, dir, name).unwrap();
-        }
-    }
+    println!("program {seed}: refused {:?}", program.full.refused);
+    program.full.refused.values().sum()
 }
 
 #[test]
@@ -188,13 +142,13 @@ fn a_refused_call_on_a_full_image_has_changed_nothing() {
     if !Image::has_tools() {
         return;
     }
-    let seconds = std::env::var("HEDDLE_F2FS_FULL_SECONDS").map_or(8, |text| text.parse().unwrap());
-    let first = std::env::var("HEDDLE_F2FS_FULL_SEED").map_or(1, |text| text.parse().unwrap());
+    let seconds = std::env::var("HEDDLE_FULL_SECONDS").map_or(8, |text| text.parse().unwrap());
+    let first = std::env::var("HEDDLE_FULL_SEED").map_or(1, |text| text.parse().unwrap());
     let source = Source::of_inline_files();
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut programs, mut refused) = (0, 0);
     for seed in first.. {
-        println!("program {seed}: HEDDLE_F2FS_FULL_SEED={seed}");
+        println!("program {seed}: HEDDLE_FULL_SEED={seed}");
         refused += program(seed, &source, 4);
         programs += 1;
         if Instant::now() > end && programs >= 2 {

@@ -2,11 +2,13 @@
 //!
 //! - [`agrees_with_model`]: random calls, each result and the whole tree compared with [`crate::model::ModelFs`].
 //! - [`torn`]: overlapping writes and reads of one file; no read may show parts of two writes, or an older write.
+//! - [`Full`]: the same where the image is full: what is refused has changed nothing, a cut call has happened or has not.
 //! - [`appenders`]: many threads append records; none is lost, mixed with another or reported at a wrong offset.
 //! - [`Tree`]: all that a file system holds, to compare two of them, for instance before and after a crash.
 
 pub mod appenders;
 mod differential;
+mod full;
 mod generate;
 mod io;
 mod steps;
@@ -17,6 +19,7 @@ mod xattrs;
 
 pub use crate::tree::{Node, Tree, explicit};
 pub use differential::{Differential, agrees_with_model};
+pub use full::{Full, Random, needs_no_space};
 pub use generate::steps;
 pub use io::{AppendIo, FsFile, PositionalIo};
 pub use steps::{Act, Calls, OpenFiles, Outcome, Stat, Step, Who, play};
