@@ -34,6 +34,7 @@ shelf![
     "remounts",
     "removals-kept",
     "inode-chunks",
+    "chunks-given-back",
 ];
 
 /// All of them.

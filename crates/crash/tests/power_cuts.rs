@@ -47,7 +47,10 @@ fn nova_tree_survives_a_power_cut_at_every_fence() {
 #[test]
 fn heddle_survives_a_power_cut_at_every_fence() {
     survives(Variant::Heddle, SOME);
-    survives(Variant::Heddle, &["data", "threads", "log-page", "open-files", "inode-chunks"]);
+    survives(
+        Variant::Heddle,
+        &["data", "threads", "log-page", "open-files", "inode-chunks", "chunks-given-back"],
+    );
 }
 
 #[test]

@@ -44,12 +44,12 @@ pub const PATIENCE_MS: u32 = 30_000;
 pub struct Chunk {
     /// Its inodes.
     pub inodes: AtomicPtr<VInode>,
-    /// Its first block on media.
+    /// Its block on media; 0: it is not there, all ones: it is being made.
     pub block: AtomicU64,
 }
 
 /// Slots of an inode chunk that are free and in nobody's hands.
-pub type FreeSlots = Apart<[AtomicU64; 2]>;
+pub type FreeSlots = Apart<AtomicU64>;
 
 // SAFETY: atomics only.
 unsafe impl Shared for Chunk {}
@@ -69,7 +69,7 @@ unsafe impl Shared for FreeSlots {}
 // SAFETY: all zeros is a chunk without free slots.
 unsafe impl Zeroed for FreeSlots {
     fn zeroed() -> FreeSlots {
-        Apart([AtomicU64::new(0), AtomicU64::new(0)])
+        Apart(AtomicU64::new(0))
     }
 }
 
@@ -98,8 +98,10 @@ pub struct Root {
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
     free_slots: Ptr<FreeSlots>,
-    /// Chunks that exist, those being made included.
+    /// Chunks that exist, those being made and those given back included.
     pub chunk_count: Apart<AtomicU64>,
+    /// Those of them that were given back, about.
+    pub chunk_gaps: AtomicU64,
     /// Held by renames of directories across directories.
     pub renames: Apart<Latch>,
     /// See `names::table`.
@@ -303,7 +305,7 @@ impl Core {
     }
 
     /// Free slots of a chunk.
-    pub fn free_slots(&self, chunk: u64) -> &[AtomicU64; 2] {
+    pub fn free_slots(&self, chunk: u64) -> &AtomicU64 {
         &self.arena.slice(self.root().free_slots, self.layout.chunks_max as usize)[chunk as usize]
     }
 
@@ -338,7 +340,7 @@ impl Core {
         lives.then_some(slot).ok_or(Error::Stale)
     }
 
-    /// First block of the chunk that holds this inode's slot.
+    /// The block that holds the slot of this inode, which lives or is about to.
     pub fn chunk_block(&self, ino: Ino) -> BlockNo {
         // ORDERING: Acquire, pairs with the Release that links a new chunk.
         BlockNo(self.chunks()[chunk_of(ino).0 as usize].block.load(Acquire))
@@ -401,6 +403,7 @@ impl Root {
             chunks: arena.alloc_zeroed::<Chunk>(layout.chunks_max as usize)?,
             free_slots: arena.alloc_zeroed::<FreeSlots>(layout.chunks_max as usize)?,
             chunk_count: Apart(AtomicU64::new(0)),
+            chunk_gaps: AtomicU64::new(0),
             renames: Apart(Latch::new()),
             buckets: Apart(BucketPool {
                 latch: Latch::new(),

@@ -150,7 +150,8 @@ impl FileSystem for NvmFs {
     fn statfs(&self) -> Result<StatFs> {
         let layout = &self.core.layout;
         let map = self.core.free_map();
-        let held = crate::lease::held_blocks(&self.core);
+        // Chunks without inodes give way to whoever finds no space.
+        let held = crate::lease::held_blocks(&self.core) + crate::itable::empty_chunks(&self.core);
         let inodes = layout.chunks_max * crate::format::inode::CHUNK_INODES;
         Ok(StatFs {
             block_size_bytes: heddle_pmem::BLOCK_BYTES as u32,

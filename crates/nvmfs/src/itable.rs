@@ -1,23 +1,30 @@
-//! Inode slots: who takes one, who gives one back.
+//! Inode slots: who takes one, who gives one back; the chunks that hold them.
 //!
-//! State       a mask of free slots a chunk, shared; the masks of the few chunks that a lane works with, in the lane's hands: taken and
-//!             given back as a whole, so that lanes that make and remove files do not meet. `ended`: slots that wait for a fence.
+//! State       a chunk is a block of slots. A mask of free slots a chunk, shared; the masks of the few chunks that a lane works with, in
+//!             the lane's hands: taken and given back as a whole, so that lanes that make and remove files do not meet. `ended`: slots
+//!             that wait for a fence.
 //! Invariants  I1  a slot is free on media as soon as no name means it; both its lines are zero, durably, before it is handed
 //!                 out again, so that no pointer of an earlier life can be taken for one of the next.
-//!             I2  a chunk's blocks are zero, durably, before its pointer is stored.
+//!             I2  a chunk's block is zero, durably, before its pointer is stored.
+//!             I3  a chunk goes when all its slots are free and in the hands of the one that takes it away: no inode of it lives, no lane
+//!                 can make one, and I1 holds for all of it. Its volatile inodes stay, dead; so its numbers are stale, not unknown.
+//!             I4  no generation comes twice in the life of an image, whatever becomes of chunks: mount, lane and serial make it, and
+//!                 no part of it lies in a chunk.
+//! Crash order C1  a chunk's pointer is zero, durably, before its block is free. A cut before leaves an empty chunk, a cut behind leaves
+//!                 none; in between the block is in nobody's hands. `Chunk::block` is 0 only when the pointer is zero durably: a pointer
+//!                 to the successor is never overtaken by the zero.
 //! Source      per-CPU inode tables: NOVA (SRL paper I); chunks on demand and their hand-out are ours.
 
-use crate::alloc::{Purpose, take_blocks};
+use crate::alloc::{Purpose, take_block, take_blocks, untake};
 use crate::core::{Core, no_memory};
-use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES};
+use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::chunk_of;
 use crate::format::pointer::{self, Place};
-use crate::ids::{BlockNo, InodeId};
+use crate::ids::{BlockNo, Extent, InodeId};
 use crate::inode::VInode;
 use crate::lane::Own;
 use crate::lease::LaneGuard;
 use crate::planted::{Bug, flushed_unless, planted};
-use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::watch;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Ino, Result};
@@ -28,7 +35,13 @@ use std::sync::atomic::compiler_fence;
 const SEARCH_CHUNKS: u64 = 256;
 
 /// Chunks whose free slots a lane holds at most.
-const CHUNKS_HELD: usize = 8;
+const CHUNKS_HELD: usize = 32;
+/// Chunks that are made at once, where space is not scarce.
+const CHUNKS_AT_ONCE: usize = 4;
+/// The mask of a chunk without inodes.
+pub const ALL_FREE: u64 = (1 << CHUNK_INODES) - 1;
+/// In `Chunk::block`: the chunk is being made.
+const MAKING: u64 = u64::MAX;
 /// Ended inodes that may wait for a fence.
 const ENDED: usize = 32;
 
@@ -52,6 +65,8 @@ pub struct Slots {
     chunks: [HeldChunk; CHUNKS_HELD],
     /// Which of them was used last.
     last: u64,
+    /// How many of them have no inode.
+    empty: u64,
     /// Inodes that ended, their slots zeroed, but not yet behind a fence.
     ended: [u64; ENDED],
     ended_len: u64,
@@ -63,31 +78,54 @@ pub struct Slots {
 struct HeldChunk {
     /// Its number plus one; 0: none.
     number: u64,
-    free: [u64; 2],
+    free: u64,
 }
 
 impl Slots {
     /// None.
     pub fn zeroed() -> Slots {
-        Slots { chunks: [HeldChunk::default(); CHUNKS_HELD], last: 0, ended: [0; ENDED], ended_len: 0 }
+        Slots {
+            chunks: [HeldChunk::default(); CHUNKS_HELD],
+            last: 0,
+            empty: 0,
+            ended: [0; ENDED],
+            ended_len: 0,
+        }
     }
 
     fn pop(&mut self) -> Option<Ino> {
         let last = self.last as usize;
-        let at = (last..CHUNKS_HELD).chain(0..last).find(|at| self.chunks[*at].free != [0; 2])?;
+        let at = (last..CHUNKS_HELD).chain(0..last).find(|at| self.chunks[*at].free != 0)?;
         self.last = at as u64;
         let held = &mut self.chunks[at];
-        let (i, word) = held.free.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
-        let bit = u64::from(word.trailing_zeros());
-        *word &= *word - 1;
-        Some(Ino((held.number - 1) * CHUNK_INODES + i as u64 * 64 + bit))
+        let (number, free) = (held.number, held.free);
+        held.free &= free - 1;
+        self.count_empty(free);
+        Some(Ino((number - 1) * CHUNK_INODES + u64::from(free.trailing_zeros())))
+    }
+
+    /// A chunk that is, or was, as empty as this has changed.
+    fn count_empty(&mut self, free: u64) {
+        if free == ALL_FREE {
+            self.empty = self.chunks.iter().filter(|held| held.free == ALL_FREE).count() as u64;
+        }
+    }
+
+    /// Chunks among those held that have no inode: their blocks are free when somebody wants them.
+    pub fn empty_chunks(&self) -> u64 {
+        self.empty
+    }
+
+    /// Does it hold any slot, that another may want?
+    pub fn any(&self) -> bool {
+        self.chunks[0].number != 0 || self.ended_len > 0
     }
 
     /// The place of a chunk that is held, or one for a chunk that is to be: one without free slots, else the next in turn.
     fn place(&mut self, chunk: u64, max: usize) -> usize {
         let chunks = &self.chunks[..max];
         let known = chunks.iter().position(|held| held.number == chunk + 1);
-        let empty = || chunks.iter().position(|held| held.free == [0; 2]);
+        let empty = || chunks.iter().position(|held| held.free == 0);
         known.or_else(empty).unwrap_or((self.last as usize + 1) % max)
     }
 }
@@ -97,8 +135,8 @@ fn held_max(core: &Core) -> usize {
     (core.layout.chunks_max as usize / 256).clamp(1, CHUNKS_HELD)
 }
 
-/// Makes a chunk one that the lane holds, with what is free in it.
-fn hold<'o>(core: &Core, own: &'o mut Own, chunk: u64) -> &'o mut [u64; 2] {
+/// Makes a chunk one that the lane holds, with what is free in it and these slots of it, which are the caller's.
+fn hold(core: &Core, own: &mut Own, chunk: u64, more: u64) {
     let at = own.slots.place(chunk, held_max(core));
     let held = &mut own.slots.chunks[at];
     if held.number != chunk + 1 {
@@ -107,24 +145,30 @@ fn hold<'o>(core: &Core, own: &'o mut Own, chunk: u64) -> &'o mut [u64; 2] {
         compiler_fence(SeqCst);
         give_back(core, old);
         let shared = core.free_slots(chunk);
-        let take = |word: &AtomicU64| {
-            // ORDERING: Relaxed, a guess: a word without slots is not written, for others' searches read it. Acquire on the swap
-            // pairs with the Release in `give_back`.
-            if word.load(Relaxed) == 0 { 0 } else { word.swap(0, Acquire) }
-        };
-        *held = HeldChunk { number: chunk + 1, free: [take(&shared[0]), take(&shared[1])] };
+        // ORDERING: Relaxed, a guess: a word without slots is not written, for others' searches read it. Acquire on the swap
+        // pairs with the Release in `give_back`.
+        let free = if shared.load(Relaxed) == 0 { 0 } else { shared.swap(0, Acquire) };
+        *held = HeldChunk { number: chunk + 1, free };
+        own.slots.count_empty(old.free);
     }
-    &mut held.free
+    let held = &mut own.slots.chunks[at];
+    held.free |= more;
+    let free = held.free;
+    own.slots.count_empty(free);
 }
 
 fn give_back(core: &Core, held: HeldChunk) {
     let Some(chunk) = held.number.checked_sub(1) else { return };
-    for (word, mask) in core.free_slots(chunk).iter().zip(held.free) {
-        if mask != 0 {
-            // ORDERING: Release, pairs with the Acquire in `hold`.
-            word.fetch_or(mask, Release);
-        }
+    if held.free != 0 {
+        // ORDERING: Release, pairs with the Acquire in `hold`.
+        core.free_slots(chunk).fetch_or(held.free, Release);
     }
+}
+
+/// Chunks that exist, those being made and those given back included.
+fn chunk_count(core: &Core) -> u64 {
+    // ORDERING: Acquire, pairs with the AcqRel in `new_number`.
+    core.root().chunk_count.load(Acquire).min(core.layout.chunks_max)
 }
 
 fn take_slot(core: &Core, guard: &mut LaneGuard<'_>) -> Result<Ino> {
@@ -139,83 +183,177 @@ fn take_slot(core: &Core, guard: &mut LaneGuard<'_>) -> Result<Ino> {
             return Ok(ino);
         }
     }
-    // ORDERING: Acquire, pairs with the AcqRel in `make_chunk`.
-    let count = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
-    for i in 0..count.min(SEARCH_CHUNKS) {
-        let n = (guard.own.chunk_cursor + i) % count;
-        // ORDERING: Relaxed, a guess.
-        if core.free_slots(n).iter().any(|w| w.load(Relaxed) != 0) {
-            guard.own.chunk_cursor = n + 1;
-            hold(core, guard.own, n);
-            if let Some(ino) = guard.own.slots.pop() {
-                return Ok(ino);
-            }
-        }
+    if let Some(ino) = search(core, guard.own, SEARCH_CHUNKS) {
+        return Ok(ino);
     }
-    make_chunk(core, guard)?;
+    if let Err(error) = make_chunks(core, guard) {
+        // No space for more, or no number: any slot will do.
+        return search(core, guard.own, u64::MAX).ok_or(error);
+    }
     guard.own.slots.pop().ok_or(Error::NoInodes)
 }
 
-fn make_chunk(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
-    let block = contiguous(core, guard)?;
-    // ORDERING: AcqRel, hands out each number once.
-    let n = core.root().chunk_count.fetch_add(1, AcqRel);
-    if n >= core.layout.chunks_max {
-        // ORDERING: AcqRel, as above.
-        core.root().chunk_count.fetch_sub(1, AcqRel);
-        core.free_map().give(crate::ids::Extent { block, count: CHUNK_BLOCKS });
-        return Err(Error::NoInodes);
+/// A free slot of a chunk that no lane holds.
+fn search(core: &Core, own: &mut Own, chunks: u64) -> Option<Ino> {
+    let count = chunk_count(core);
+    for i in 0..count.min(chunks) {
+        let n = (own.chunk_cursor + i) % count;
+        // ORDERING: Relaxed, a guess.
+        if core.free_slots(n).load(Relaxed) != 0 {
+            own.chunk_cursor = n + 1;
+            hold(core, own, n, 0);
+            if let Some(ino) = own.slots.pop() {
+                return Some(ino);
+            }
+        }
     }
-    let bytes = CHUNK_BLOCKS as usize * BLOCK_BYTES;
-    watch::name(core.region.base_address() + block.pos().0 as usize, bytes, "inode slots on media");
-    if !planted(Bug::ChunkNotZeroed) {
-        core.region.nt_zero(block.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
+    None
+}
+
+/// Makes a chunk, or a few, and holds them.
+fn make_chunks(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
+    let mut extents = std::mem::take(&mut guard.scratch.extents);
+    extents.clear();
+    let several = CHUNKS_AT_ONCE.min(held_max(core));
+    if several == 1
+        || !take_blocks(core.free_map(), &core.region, guard.own, several as u64, Purpose::Data, &mut extents)
+    {
+        let one = take_block(core.free_map(), &core.region, guard.own, Purpose::Data);
+        extents.extend(one.map(|block| Extent { block, count: 1 }));
+    }
+    let made = if extents.is_empty() { Err(Error::NoInodes) } else { make_chunks_of(core, guard, &extents) };
+    guard.scratch.extents = extents;
+    made
+}
+
+fn make_chunks_of(core: &Core, guard: &mut LaneGuard<'_>, extents: &[Extent]) -> Result<()> {
+    let blocks = || extents.iter().flat_map(|e| (0..e.count).map(|n| e.block.plus(n)));
+    for block in blocks() {
+        watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "inode slots on media");
+        if !planted(Bug::ChunkNotZeroed) {
+            core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
+        }
     }
     // PERSIST: I2.
     core.region.fence();
-    let link = pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block);
-    flushed_unless(Bug::ChunkPointerNotFlushed, || core.region.store_u64(core.layout.chunk_pointer(n), link));
-    // PERSIST: the pointer before any name that means an inode of this chunk.
-    core.region.fence();
-    add_chunk(core, n, block)?;
-    *hold(core, guard.own, n) = [u64::MAX; 2];
-    Ok(())
-}
-
-/// Gives chunk `n` its volatile inodes.
-pub fn add_chunk(core: &Core, n: u64, block: BlockNo) -> Result<()> {
-    let inodes = core.arena.alloc_zeroed::<VInode>(CHUNK_INODES as usize).map_err(no_memory)?;
-    let chunk = &core.chunks()[n as usize];
-    // ORDERING: Release, both pair with the Acquire loads in `core`.
-    chunk.block.store(block.0, Release);
-    // ORDERING: Release, as above.
-    chunk.inodes.store(inodes, Release);
-    Ok(())
-}
-
-/// Four blocks in a row; what a search gives in pieces goes back.
-fn contiguous(core: &Core, guard: &mut LaneGuard<'_>) -> Result<BlockNo> {
-    let extents = &mut guard.scratch.extents;
-    extents.clear();
-    for _ in 0..8 {
-        if !take_blocks(core.free_map(), &core.region, guard.own, CHUNK_BLOCKS, Purpose::Data, extents) {
-            break;
-        }
-        if extents.len() == 1 {
-            return Ok(extents[0].block);
-        }
-        // Pieces: put them back and look elsewhere.
-        crate::alloc::untake(core.free_map(), extents);
-        extents.clear();
-        guard.own.cursor += 64;
+    let mut made = [None; CHUNKS_AT_ONCE];
+    for (block, made) in blocks().zip(&mut made) {
+        *made = new_number(core).map(|n| (n, block));
+        let Some((n, _)) = *made else {
+            untake(core.free_map(), &[Extent { block, count: 1 }]);
+            continue;
+        };
+        let link = pointer::encode(core.seed, DIRECTORY, Place::InodeChunk(n), block);
+        flushed_unless(Bug::ChunkPointerNotFlushed, || {
+            core.region.store_u64(core.layout.chunk_pointer(n), link)
+        });
     }
-    Err(Error::NoInodes)
+    // PERSIST: the pointers before any name that means an inode of these chunks.
+    core.region.fence();
+    let mut any = Err(Error::NoInodes);
+    for (n, block) in made.into_iter().flatten() {
+        any = Ok(());
+        add_chunk(core, n, block)?;
+        hold(core, guard.own, n, ALL_FREE);
+    }
+    any
+}
+
+/// A chunk that is not there becomes the caller's to make: one that was given back, or the next.
+fn new_number(core: &Core) -> Option<u64> {
+    let gaps = &core.root().chunk_gaps;
+    loop {
+        // ORDERING: Relaxed, a guess; it may be below zero for a moment.
+        let reused = if gaps.load(Relaxed) as i64 > 0 { reclaim(core) } else { None };
+        if reused.is_some() {
+            return reused;
+        }
+        // ORDERING: AcqRel, hands out each number once.
+        let n = core.root().chunk_count.fetch_add(1, AcqRel);
+        if n >= core.layout.chunks_max {
+            // ORDERING: AcqRel, as above.
+            core.root().chunk_count.fetch_sub(1, AcqRel);
+            return reclaim(core);
+        }
+        if claim(core, n) {
+            return Some(n);
+        }
+        // Another took it for one that was given back, and has counted it so.
+        gaps.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
+    }
+}
+
+/// A number whose chunk was given back.
+fn reclaim(core: &Core) -> Option<u64> {
+    let n = (0..chunk_count(core)).find(|n| claim(core, *n))?;
+    core.root().chunk_gaps.fetch_sub(1, Relaxed); // ORDERING: Relaxed, a count.
+    Some(n)
+}
+
+fn claim(core: &Core, n: u64) -> bool {
+    let block = &core.chunks()[n as usize].block;
+    // ORDERING: Relaxed, a guess; Acquire, pairs with the Release in `give_chunks_back`.
+    block.load(Relaxed) == 0 && block.compare_exchange(0, MAKING, Acquire, Relaxed).is_ok()
+}
+
+/// Gives chunk `n` its place, and volatile inodes if it has none from an earlier life.
+pub fn add_chunk(core: &Core, n: u64, block: BlockNo) -> Result<()> {
+    let chunk = &core.chunks()[n as usize];
+    // ORDERING: Acquire, pairs with the Release below.
+    if chunk.inodes.load(Acquire).is_null() {
+        let inodes = core.arena.alloc_zeroed::<VInode>(CHUNK_INODES as usize).map_err(no_memory)?;
+        // ORDERING: Release, pairs with the Acquire loads in `core`.
+        chunk.inodes.store(inodes, Release);
+    }
+    // ORDERING: Release, pairs with the Acquire load in `core`.
+    chunk.block.store(block.0, Release);
+    Ok(())
+}
+
+/// The number below which chunks are, as recovery finds them.
+pub fn set_chunk_count(core: &Core, count: u64) {
+    // ORDERING: SeqCst on the first, Relaxed, a count, on the second; nobody else is there yet.
+    core.root().chunk_count.store(count, SeqCst);
+    let there = |n: &u64| core.chunks()[*n as usize].block.load(Relaxed) != 0;
+    core.root().chunk_gaps.store((0..count).filter(|n| !there(n)).count() as u64, Relaxed); // ORDERING: as above.
+}
+
+/// Frees the blocks of all chunks without inodes, but for what other lanes hold (I3, C1); false: there were none. A caller that dies
+/// here leaves them to the next mount.
+pub fn give_chunks_back(core: &Core, own: &mut Own) -> bool {
+    // PERSIST: I1, for the slots of inodes that this lane has ended.
+    core.region.fence();
+    return_all(core, own);
+    let empty = |n: &u64| {
+        let free = core.free_slots(*n);
+        // ORDERING: Relaxed, a guess; Acquire, pairs with the Release in `give_back`.
+        free.load(Relaxed) == ALL_FREE && free.compare_exchange(ALL_FREE, 0, Acquire, Relaxed).is_ok()
+    };
+    let chunks: Vec<u64> = (0..chunk_count(core)).filter(empty).collect();
+    for n in &chunks {
+        core.region.store_u64(core.layout.chunk_pointer(*n), 0);
+    }
+    // PERSIST: C1.
+    core.region.fence();
+    for n in &chunks {
+        // ORDERING: AcqRel: what its maker stored, and before the next maker's stores.
+        let block = core.chunks()[*n as usize].block.swap(0, AcqRel);
+        core.root().chunk_gaps.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
+        core.free_map().give(Extent { block: BlockNo(block), count: 1 });
+    }
+    !chunks.is_empty()
+}
+
+/// Blocks that [`give_chunks_back`] would free, about.
+pub fn empty_chunks(core: &Core) -> u64 {
+    // ORDERING: Relaxed, an estimate.
+    (0..chunk_count(core)).filter(|n| core.free_slots(*n).load(Relaxed) == ALL_FREE).count() as u64
 }
 
 /// Gives the slot of an inode that ended back; it was zeroed on media, behind a fence (I1).
 pub fn give(core: &Core, own: &mut Own, ino: Ino) {
     let (chunk, index) = chunk_of(ino);
-    hold(core, own, chunk)[(index / 64) as usize] |= 1 << (index % 64);
+    hold(core, own, chunk, 1 << index);
 }
 
 /// Gives the slot of an inode that ended back, when the next fence of the lane has passed. False: there have been too many since the
@@ -249,15 +387,17 @@ pub fn return_all(core: &Core, own: &mut Own) {
         compiler_fence(SeqCst);
         give_back(core, old);
     }
+    own.slots.empty = 0;
 }
 
 /// Forgets what cannot be of a lane whose holder died: it may have scribbled over it.
 pub fn drop_impossible(core: &Core, own: &mut Own) {
     let slots = &mut own.slots;
-    // ORDERING: Acquire, pairs with the AcqRel in `make_chunk`.
-    let chunks = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
+    let chunks = chunk_count(core);
     slots.chunks.iter_mut().filter(|held| held.number > chunks).for_each(|held| *held = HeldChunk::default());
+    slots.chunks.iter_mut().for_each(|held| held.free &= ALL_FREE);
     slots.last = slots.last.min(CHUNKS_HELD as u64 - 1);
+    slots.count_empty(ALL_FREE);
     let known =
         slots.ended[..].iter().take(slots.ended_len as usize).all(|ino| chunk_of(Ino(*ino)).0 < chunks);
     if slots.ended_len as usize > ENDED || !known {
@@ -267,11 +407,11 @@ pub fn drop_impossible(core: &Core, own: &mut Own) {
 
 /// Inodes that are in use, about: slots in lanes' hands count as used.
 pub fn in_use(core: &Core) -> u64 {
-    // ORDERING: Acquire, pairs with the AcqRel in `make_chunk`.
-    let count = core.root().chunk_count.load(Acquire).min(core.layout.chunks_max);
-    let free = |n: u64| -> u64 {
+    let used = |n: u64| {
         // ORDERING: Relaxed, an estimate.
-        core.free_slots(n).iter().map(|w| u64::from(w.load(Relaxed).count_ones())).sum()
+        let there = core.chunks()[n as usize].block.load(Relaxed) != 0;
+        let free = u64::from(core.free_slots(n).load(Relaxed).count_ones()); // ORDERING: Relaxed, as above.
+        if there { CHUNK_INODES - free } else { 0 }
     };
-    (0..count).map(|n| CHUNK_INODES - free(n)).sum()
+    (0..chunk_count(core)).map(used).sum()
 }

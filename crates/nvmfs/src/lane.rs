@@ -30,6 +30,9 @@ const COMMITTED: u64 = 2;
 const STATE_MASK: u64 = 3;
 const SEQUENCE_ONE: u64 = 4;
 
+/// In `Lane::held`: inode slots are, too.
+const HOLDS_SLOTS: u64 = 1 << 63;
+
 /// Single free blocks a lane keeps at most.
 pub const MAGAZINE_BLOCKS: usize = 64;
 /// Freed extents a lane keeps at most until its next fence.
@@ -494,17 +497,25 @@ impl Lane {
         self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | IDLE, Release);
     }
 
-    /// Free blocks in this lane's hands when it last said so.
+    /// Free blocks in this lane's hands when it last said so, those of chunks without inodes included.
     pub fn held(&self) -> u64 {
         // ORDERING: Relaxed, an estimate.
-        self.held.load(Relaxed)
+        self.held.load(Relaxed) & !HOLDS_SLOTS
     }
 
-    /// Says how many free blocks are in this lane's hands.
-    pub fn note_held(&self, blocks: u64) {
+    /// Did it hold blocks or inode slots when it last said so?
+    pub fn holds_any(&self) -> bool {
+        // ORDERING: Relaxed, an estimate.
+        self.held.load(Relaxed) != 0
+    }
+
+    /// Says what is in this lane's hands.
+    pub fn note_held(&self, own: &Own) {
+        let blocks = own.magazine.len() as u64 + own.limbo.blocks() + own.slots.empty_chunks();
+        let word = blocks | if own.slots.any() { HOLDS_SLOTS } else { 0 };
         // ORDERING: Relaxed, an estimate; stored only if it changes.
-        if self.held.load(Relaxed) != blocks {
-            self.held.store(blocks, Relaxed); // ORDERING: Relaxed, as above.
+        if self.held.load(Relaxed) != word {
+            self.held.store(word, Relaxed); // ORDERING: Relaxed, as above.
         }
     }
 

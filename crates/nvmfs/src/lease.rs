@@ -121,7 +121,7 @@ impl Drop for LaneGuard<'_> {
         if self.counted {
             self.lane.counts.ends();
         }
-        self.lane.note_held(self.own.magazine.len() as u64 + self.own.limbo.blocks());
+        self.lane.note_held(self.own);
         self.lane.intent.logged();
         self.lane.intent.forget_dirs();
         crate::log::chain::rest_all(self.arena, self.own, self.id);

@@ -1,7 +1,7 @@
 //! Images: making, mounting, unmounting.
 
 use crate::core::{Core, Identity, Parts};
-use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, InodeBase};
+use crate::format::inode::{CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
 use crate::format::superblock::{
@@ -244,7 +244,7 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
     // PERSIST: see above.
     region.fence();
     region.nt_zero(layout.inode_dir.pos(), (layout.data.0 - layout.inode_dir.0) * BLOCK_BYTES as u64);
-    region.nt_zero(layout.data.pos(), CHUNK_BLOCKS * BLOCK_BYTES as u64);
+    region.nt_zero(layout.data.pos(), BLOCK_BYTES as u64);
     let seed = superblock.seed();
     let root = InodeBase {
         id: InodeId { ino: Ino::ROOT, generation: 1 },

@@ -11,8 +11,8 @@ use heddle_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
-/// Blocks that stay taken when all is deleted: the root's log, inode chunks.
-const KEPT_BLOCKS_MAX: u64 = 140;
+/// Blocks that stay taken when all is deleted: the root's log and inode chunk.
+const KEPT_BLOCKS_MAX: u64 = 32;
 
 fn free(fs: &NvmFs) -> u64 {
     fs.statfs().unwrap().blocks_free

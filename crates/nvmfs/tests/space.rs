@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
-/// Blocks that stay taken when all is deleted: the root's log, inode chunks (of which one holds 128 inodes).
+/// Blocks that stay taken when all is deleted: the root's log and inode chunk.
 const KEPT_BLOCKS_MAX: u64 = 16;
 
 fn free(fs: &NvmFs) -> u64 {
@@ -206,13 +206,12 @@ fn an_image_full_of_small_files_can_be_emptied() {
         volume.abandon();
         let volume = disk.mount();
         assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
-        let chunks = count / 128 + 2;
         let (live, recovered) = missing_when_emptied(&disk, volume, before);
         println!(
             "  {count} files of 3,000 bytes; emptied, {live} blocks are missing, {recovered} after a remount"
         );
         // The names of all files are tombstones in the root's log until that is cleaned.
-        let kept = KEPT_BLOCKS_MAX + chunks * 4 + count / 60;
+        let kept = KEPT_BLOCKS_MAX + count / 60;
         assert!(live <= kept && recovered <= kept, "{variant:?}: {live} and {recovered} blocks are missing");
     });
 }
@@ -253,13 +252,12 @@ fn an_image_full_of_directories_and_names_can_be_emptied() {
         volume.abandon();
         let volume = disk.mount();
         assert_eq!(Tree::of(&volume.fs()).unwrap().difference(&tree), None, "{variant:?}");
-        let inodes = dirs.len() as u64 * 71;
         let (live, recovered) = missing_when_emptied(&disk, volume, before);
         println!(
             "  {} directories; emptied, {live} blocks are missing, {recovered} after a remount",
             dirs.len()
         );
-        let kept = KEPT_BLOCKS_MAX + (inodes / 128 + 2) * 4;
+        let kept = KEPT_BLOCKS_MAX;
         assert!(live <= kept && recovered <= kept, "{variant:?}: {live} and {recovered} blocks are missing");
     });
 }

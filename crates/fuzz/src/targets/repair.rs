@@ -11,6 +11,7 @@ use super::mount::{number, seeds};
 use crate::image::walk::{Content, Walk, kind};
 use crate::image::{EDIT_BYTES, Edited, Images, edit};
 use heddle_crash::judge::options;
+use heddle_nvmfs::format::inode::{CHUNK_INODES, INODE_BYTES};
 use heddle_nvmfs::fsck::{self, Code, Issue, Owner, Verdict};
 use heddle_nvmfs::mount;
 use heddle_pmem::{BLOCK_BYTES, Pos, Region};
@@ -160,7 +161,7 @@ fn owners_at(sound: &Sound, pos: Pos, len: u64) -> Option<Vec<Ino>> {
         (None, true) => {
             let number: u64 = owner.what.rsplit(' ').next()?.parse().ok()?;
             let within = pos.0 - owner.block.0 * BLOCK_BYTES as u64;
-            Some(vec![Ino(number * 128 + within / 128)])
+            Some(vec![Ino(number * CHUNK_INODES + within / INODE_BYTES)])
         }
         (None, false) => Some(Vec::new()),
     }

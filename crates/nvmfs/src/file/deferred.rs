@@ -14,6 +14,7 @@ use crate::alloc::free_later;
 use crate::core::{Core, LANES};
 use crate::ids::{BlockNo, Extent};
 use crate::inode::{Era, InodeRef};
+use crate::itable;
 use crate::lane::Pinning;
 use crate::lease::{LaneGuard, take_back};
 use crate::settle::{self, LOOK};
@@ -132,7 +133,8 @@ pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     }
 }
 
-/// Tries again what found no space, for as long as some comes back: what idle lanes hold, and blocks of any file that wait for readers.
+/// Tries again what found no space, for as long as some comes back: what idle lanes hold, chunks without inodes, and blocks of
+/// any file that wait for readers.
 /// The caller holds no lock, but may have the inode of the call open.
 ///
 /// # Errors
@@ -156,8 +158,10 @@ fn again<T>(
     mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut wait = Wait { since: Instant::now(), first: None };
+    // Once: an attempt that fails may leave a chunk behind that it has made.
+    let mut given = take_back(core, guard) | itable::give_chunks_back(core, guard.own);
     loop {
-        let hope = take_back(core, guard) || wait.come_back(core, guard);
+        let hope = std::mem::take(&mut given) || take_back(core, guard) || wait.come_back(core, guard);
         let done = attempt(guard);
         // One try more when there was nothing to hope for: it may just have come back.
         if !hope || !matches!(done, Err(Error::NoSpace | Error::NoInodes)) {

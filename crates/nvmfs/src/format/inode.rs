@@ -1,4 +1,4 @@
-//! The inode slot: 128 bytes, two lines, 32 in a block, 128 in a chunk of four blocks.
+//! The inode slot: 128 bytes, two lines, 32 in a chunk, which is a block.
 //!
 //! Line 0 is written once, when the inode is made, and never changed: later attributes are records in its log.
 //!
@@ -23,10 +23,8 @@ use heddle_vfs::{FileKind, Ino, Time};
 
 /// Bytes of a slot.
 pub const INODE_BYTES: u64 = 128;
-/// Blocks of an inode chunk.
-pub const CHUNK_BLOCKS: u64 = 4;
 /// Inodes of a chunk (under loom, to which each atomic is an object, as many as models need).
-pub const CHUNK_INODES: u64 = if cfg!(loom) { 3 } else { CHUNK_BLOCKS * 4096 / INODE_BYTES };
+pub const CHUNK_INODES: u64 = if cfg!(loom) { 3 } else { 4096 / INODE_BYTES };
 /// Heads of chains in the slot itself.
 pub const HEADS_INLINE: u32 = 6;
 /// Heads of chains in the block of further heads.

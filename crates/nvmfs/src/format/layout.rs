@@ -7,7 +7,7 @@
 //! last block         superblock, second copy
 //! ```
 
-use super::inode::{CHUNK_BLOCKS, CHUNK_INODES, INODE_BYTES};
+use super::inode::{CHUNK_INODES, INODE_BYTES};
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_vfs::Ino;
@@ -34,7 +34,7 @@ pub struct Layout {
 impl Layout {
     /// The layout of a region of `blocks_total` blocks.
     pub fn new(blocks_total: u64) -> Layout {
-        let chunks_max = (blocks_total / 4 / CHUNK_BLOCKS).max(1);
+        let chunks_max = (blocks_total / 4).max(1);
         let dir_blocks = (chunks_max * 8).div_ceil(BLOCK_BYTES as u64);
         Layout { blocks_total, inode_dir: BlockNo(1), chunks_max, data: BlockNo(1 + dir_blocks) }
     }
@@ -67,6 +67,6 @@ pub fn chunk_of(ino: Ino) -> (u64, u64) {
 }
 
 /// Position of an inode's slot in its chunk.
-pub fn inode_pos(chunk_start: BlockNo, index: u64) -> Pos {
-    chunk_start.pos().plus(index * INODE_BYTES)
+pub fn inode_pos(chunk: BlockNo, index: u64) -> Pos {
+    chunk.pos().plus(index * INODE_BYTES)
 }

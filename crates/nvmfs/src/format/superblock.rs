@@ -19,7 +19,6 @@
 //! | 104 | 4  | seed of every checksum, made with the image | blocks of another image |
 //! | 108 | 20 | unused | |
 
-use super::inode::CHUNK_BLOCKS;
 use super::layout::Layout;
 use crate::ids::BlockNo;
 use zerocopy::little_endian::{U32, U64};
@@ -28,7 +27,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"HEDDLE\x00\xf5";
 /// Format this code reads and writes. It may change at any time before 1.0.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Times an image can be mounted: a generation has 22 bits for the mount that made the inode, and must never come twice.
 pub const MOUNTS_MAX: u64 = (1 << 22) - 1;
 /// A superblock is written at a mount, an unmount and a repair, and counts that.
@@ -154,7 +153,7 @@ impl Superblock {
 }
 
 /// Inodes take a quarter of an image.
-const BLOCKS_A_CHUNK: u64 = 4 * CHUNK_BLOCKS;
+const BLOCKS_A_CHUNK: u64 = 4;
 
 /// Both copies, each where it belongs.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +186,7 @@ impl Copies {
         let of_told =
             told.map(|sb| sb.blocks_total.get().wrapping_sub(1)).filter(|block| (1..=last).contains(block));
         let is_whole = matches!(first, FoundSuperblock::Whole(_));
-        // The size may be what is damaged: so many inode pointers are of one of sixteen sizes.
+        // The size may be what is damaged: so many inode pointers are of one of four sizes.
         let guessed = told.filter(|_| !is_whole).into_iter().flat_map(|sb| {
             let pointers = sb.inode_dir_pointers.get().min(1 << BlockNo::BITS);
             pointers * BLOCKS_A_CHUNK..(pointers + 1) * BLOCKS_A_CHUNK

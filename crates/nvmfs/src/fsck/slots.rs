@@ -4,7 +4,7 @@ use super::catalogue::Code;
 use super::claims::Use;
 use super::mend;
 use super::pass::{Pass, Spot};
-use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
+use crate::format::inode::{CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::pointer::{self, Place, Target};
 use crate::format::word::{Line, MARK};
@@ -57,7 +57,7 @@ pub fn read(pass: &mut Pass<'_>) {
     for n in 0..pass.image.layout.chunks_max {
         if let Some(block) = chunk(pass, n) {
             pass.slots.chunks.insert(n, block);
-            pass.claim(block, CHUNK_BLOCKS, Use::Chunk(n));
+            pass.claim(block, 1, Use::Chunk(n));
             for index in 0..CHUNK_INODES {
                 slot(pass, Ino(n * CHUNK_INODES + index), inode_pos(block, index));
             }
@@ -74,14 +74,14 @@ pub fn read(pass: &mut Pass<'_>) {
     }
 }
 
-/// Chunks that share blocks: pointers with right checks that lie. The one whose slots prove it keeps them, else the first; no other is
+/// Chunks that share a block: pointers with right checks that lie. The one whose slots prove it keeps it, else the first; no other is
 /// read, or repaired, before the lie is gone.
 fn overlapping(pass: &mut Pass<'_>) {
     let mut all: Vec<(BlockNo, u64)> = pass.slots.chunks.iter().map(|(n, block)| (*block, *n)).collect();
     all.sort_unstable();
     for pair in all.windows(2) {
         let [(low, a), (high, b)] = pair else { continue };
-        if low.0 + CHUNK_BLOCKS <= high.0 {
+        if low < high {
             continue;
         }
         let proven = |n: &u64, block: &BlockNo| looks_like(pass, *n, *block, false);
@@ -130,10 +130,10 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     match decode(raw) {
         Target::None => return None,
         // The root's chunk is never blank.
-        Target::At(block) if layout.holds(block, CHUNK_BLOCKS) && looks_like(pass, n, block, n != 0) => {
+        Target::At(block) if layout.holds(block, 1) && looks_like(pass, n, block, n != 0) => {
             return Some(block);
         }
-        Target::At(block) if layout.holds(block, CHUNK_BLOCKS) => {
+        Target::At(block) if layout.holds(block, 1) => {
             // All its slots may be damaged: it is believed, unless another place proves itself the chunk, or (`claims`) what lies there
             // proves itself something else.
             let Some(found) = search(pass, n) else {
@@ -151,7 +151,7 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
         }
         Target::Bad => pass.issue(Code::CHUNK_POINTER, spot, format!("the pointer to chunk {n}")),
     }
-    let fits = |block| layout.holds(block, CHUNK_BLOCKS) && looks_like(pass, n, block, true);
+    let fits = |block| layout.holds(block, 1) && looks_like(pass, n, block, true);
     let mended = match mend::pointer(raw, decode, fits) {
         Some(0) | None => search(pass, n)
             .map(|block| pointer::encode(seed, DIRECTORY, Place::InodeChunk(n), block))
@@ -172,7 +172,7 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     }
 }
 
-/// Do these blocks hold slots of chunk `n`? `blank`: a chunk without inodes will do.
+/// Does this block hold slots of chunk `n`? `blank`: a chunk without inodes will do.
 fn looks_like(pass: &Pass<'_>, n: u64, block: BlockNo, blank: bool) -> bool {
     let mut empty = blank;
     for index in 0..CHUNK_INODES {
@@ -195,7 +195,7 @@ fn search(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     let taken: BTreeSet<BlockNo> = pass.slots.chunks.values().copied().collect();
     (layout.data.0..layout.last().0)
         .map(BlockNo)
-        .filter(|block| layout.holds(*block, CHUNK_BLOCKS) && !taken.contains(block))
+        .filter(|block| !taken.contains(block))
         .find(|block| looks_like(pass, n, *block, false))
 }
 

@@ -157,8 +157,8 @@ pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
     // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's.
     core.region.fence();
     return_all(core.free_map(), own);
-    core.lane(lane).note_held(0);
     crate::itable::return_all(core, own);
+    core.lane(lane).note_held(own);
 }
 
 /// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.

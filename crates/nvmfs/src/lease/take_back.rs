@@ -1,4 +1,4 @@
-//! What idle lanes hold of free blocks, taken back by whoever is about to fail for want of space.
+//! What idle lanes hold of free blocks and inode slots, taken back by whoever is about to fail for want of space.
 //!
 //! A lane's owner touches what is its own without a locked operation. So a thief says first that it is coming (`Intent::robbed`), has the
 //! kernel put a barrier into every running thread, and then looks whether the owner is inside a call: the owner stores `inside` before it
@@ -10,6 +10,7 @@
 
 use crate::alloc::return_all;
 use crate::core::{Core, LANES};
+use crate::itable;
 use crate::lane::Lane;
 use crate::lease::LaneGuard;
 use crate::settle;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 /// A thief that lives needs less.
 const THIEF_MAX: Duration = Duration::from_millis(500);
 
-/// Gives the blocks that idle lanes hold to the free map; false: there were none.
+/// Gives the blocks that idle lanes hold to the free map, and their slots to the chunks; false: there were none.
 pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> bool {
     if cfg!(any(loom, shuttle)) {
         return false;
@@ -31,7 +32,7 @@ pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> bool {
     // ORDERING: SeqCst, before the barrier that the owner's `inside` is looked at behind; Relaxed: another is at it.
     let announced = |lane: &&Lane| lane.intent.robbed.compare_exchange(0, me, SeqCst, Relaxed).is_ok();
     let (robbed, of_others): (Vec<&Lane>, Vec<&Lane>) =
-        others.filter(|lane| lane.held() > 0).partition(announced);
+        others.filter(|lane| lane.holds_any()).partition(announced);
     if robbed.is_empty() {
         // Another thief is at it: what it gives to the map is anybody's.
         let began = Instant::now();
@@ -42,16 +43,17 @@ pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> bool {
         return !of_others.is_empty() && began.elapsed() < THIEF_MAX;
     }
     barrier_everywhere();
-    // PERSIST: D15: what the owners freed was published before the barrier above.
+    // PERSIST: D15: what the owners freed was published, and slots of what they ended zeroed, before the barrier above.
     core.region.fence();
     let mut any = false;
     for lane in robbed {
         if lane.intent.inside.load(SeqCst) == 0 {
             // SAFETY: the owner is not inside, and waits for this thief before it is (see the module).
             let own = unsafe { lane.own() };
-            any |= own.magazine.len() > 0 || own.limbo.blocks() > 0;
+            any |= own.magazine.len() > 0 || own.limbo.blocks() > 0 || own.slots.any();
             return_all(core.free_map(), own);
-            lane.note_held(0);
+            itable::return_all(core, own);
+            lane.note_held(own);
         }
         // ORDERING: Release, pairs with the Acquire in `begin`.
         lane.intent.robbed.store(0, Release);

@@ -89,7 +89,7 @@ impl Rig {
         let identity = Identity { uuid: [7; 16], boot: [0; 16], epoch: 1, seed: 7 };
         let core = Core::new(parts, identity, BLOCKS).unwrap();
         let chunk = Layout::new(BLOCKS).data;
-        let free = Extent { block: chunk.plus(4), count: blocks };
+        let free = Extent { block: chunk.plus(1), count: blocks };
         core.free_map().give(free);
         // The reserve, for log pages.
         let reserve = Extent { block: BlockNo(BLOCKS - 1 - RESERVED), count: RESERVED };

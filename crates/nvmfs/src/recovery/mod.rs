@@ -17,7 +17,7 @@ mod read_chain;
 mod side_by_side;
 
 use crate::core::Core;
-use crate::format::inode::{CHUNK_BLOCKS, CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
+use crate::format::inode::{CHUNK_INODES, FoundInode, INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::pointer::{self, Place, Target};
 use crate::ids::{BlockNo, Extent, InodeId};
@@ -31,7 +31,7 @@ use later::Later;
 use side_by_side::side_by_side;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::Ordering::Release;
 
 /// What recovery found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -127,10 +127,10 @@ fn read_slots(core: &Core, progress: Progress<'_>) -> Result<Slots> {
         let raw = core.region.load_u64(core.layout.chunk_pointer(n));
         let block = match pointer::decode(core.seed, itable::DIRECTORY, Place::InodeChunk(n), raw) {
             Target::None => continue,
-            Target::At(block) if core.layout.holds(block, CHUNK_BLOCKS) => block,
+            Target::At(block) if core.layout.holds(block, 1) => block,
             _ => return Err(Error::Corrupt(format!("inode directory: the pointer to chunk {n}"))),
         };
-        if !core.free_map().claim(Extent { block, count: CHUNK_BLOCKS }) {
+        if !core.free_map().claim(Extent { block, count: 1 }) {
             return Err(Error::Corrupt(format!(
                 "inode chunk {n}: block {} belongs to something else",
                 block.0
@@ -170,8 +170,8 @@ fn read_chunk(core: &Core, (n, block): (u64, BlockNo)) -> Vec<(Ino, FoundInode)>
 fn give_birth(core: &Core, slots: &Slots) -> Result<()> {
     for (n, block) in &slots.chunks {
         itable::add_chunk(core, *n, *block)?;
-        core.root().chunk_count.fetch_max(n + 1, SeqCst);
     }
+    itable::set_chunk_count(core, slots.chunks.last().map_or(0, |(n, _)| n + 1));
     for base in slots.bases.values() {
         let Some(inode) = core.slot(base.id.ino) else { continue };
         inode.vi.be_born(&Birth {
@@ -191,13 +191,13 @@ fn give_birth(core: &Core, slots: &Slots) -> Result<()> {
 fn free_the_rest(core: &Core, slots: &Slots, names: &Names, later: &Later) -> u64 {
     let mut orphans = 0;
     for (n, block) in &slots.chunks {
-        let mut free = [0u64; 2];
+        let mut free = 0;
         for index in 0..CHUNK_INODES {
             let ino = Ino(n * CHUNK_INODES + index);
             if names.links.contains_key(&ino) || ino.0 == 0 {
                 continue;
             }
-            free[(index / 64) as usize] |= 1 << (index % 64);
+            free |= 1 << index;
             let dead = slots.bases.contains_key(&ino);
             if dead || slots.broken.contains_key(&ino) || has_pointers(core, *block, index) {
                 orphans += u64::from(dead);
@@ -207,10 +207,8 @@ fn free_the_rest(core: &Core, slots: &Slots, names: &Names, later: &Later) -> u6
                 inode.vi.die();
             }
         }
-        for (mask, word) in free.iter().zip(core.free_slots(*n).iter()) {
-            // ORDERING: Release, pairs with the Acquire in `itable`.
-            word.store(*mask, Release);
-        }
+        // ORDERING: Release, pairs with the Acquire in `itable`.
+        core.free_slots(*n).store(free, Release);
     }
     orphans
 }

@@ -2,6 +2,7 @@
 
 use super::sample::{IMAGE_BYTES, Sample, image_bytes, region_of};
 use crate::common::{each_variant, env, options};
+use heddle_nvmfs::format::inode::CHUNK_INODES;
 use heddle_nvmfs::fsck::{Survey, examine};
 use heddle_nvmfs::{Variant, mount};
 use heddle_vfs::testkit::{Node, Tree};
@@ -42,7 +43,7 @@ fn damage(image: &mut [u8], survey: &Survey, random: &mut Random) -> BTreeSet<In
                 let number: u64 = owner.what.rsplit(' ').next().unwrap().parse().unwrap();
                 let first = owner.block.0 as usize * PAGE;
                 let slots = (range.start - first) / 128..=(range.end - 1 - first) / 128;
-                hit.extend(slots.map(|slot| Ino(number * 128 + slot as u64)));
+                hit.extend(slots.map(|slot| Ino(number * CHUNK_INODES + slot as u64)));
             }
         }
         for at in range {
