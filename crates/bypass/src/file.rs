@@ -16,7 +16,9 @@ use crate::error::errno_of;
 use crate::lock::Lock;
 use crate::tell::Told;
 use heddle_nvmfs::{KernelPages, NvmFs};
-use heddle_vfs::{Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SeekTarget, SetAttr, Time};
+use heddle_vfs::{
+    Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SeekTarget, SetAttr, Time, XattrName,
+};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -86,6 +88,17 @@ impl File {
             kernel_offset: AtomicBool::new(false),
             stat_is_engines: OnceLock::new(),
         }
+    }
+
+    /// Does a write take rights of its program away (set-id bits, capabilities)? The kernel's way through the mount does that.
+    pub fn loses_by_writes(&self) -> bool {
+        const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+        let capable = || {
+            let name = XattrName::new(b"security.capability")?;
+            self.at.fs().getxattr(&Cred::root(), Ino(self.told.ino), name).map(drop)
+        };
+        self.flags.write
+            && (self.told.mode & SET_IDS != 0 || guarded(capable).is_ok_and(|found| found.is_ok()))
     }
 
     /// Reads at `offset`. What the kernel would refuse, or cut short where the buffer ends, it refuses or cuts short itself.

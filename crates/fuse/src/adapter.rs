@@ -5,13 +5,12 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
 use heddle_vfs::ioctl::Doorbell;
-use heddle_vfs::{
-    Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result, SetAttr,
-};
+use heddle_vfs::{Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result};
 
 use crate::convert::{errno, file_attr};
 use crate::handles::{Handles, Marks, Open};
@@ -31,6 +30,8 @@ pub(crate) struct Adapter {
     /// Who shows as owner of everything, whoever is.
     pub(crate) owner: ShownOwner,
     pub(crate) door: Option<Arc<dyn Doorbell>>,
+    /// How often a file was given capabilities through this mount.
+    pub(crate) capabilities_given: AtomicU64,
     ttl: Duration,
 }
 
@@ -58,7 +59,7 @@ impl Adapter {
     ) -> Adapter {
         let modes = Modes::default();
         let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
-        Adapter { fs, handles, modes, pages, shared, owner, door, ttl }
+        Adapter { fs, handles, modes, pages, shared, owner, door, capabilities_given: AtomicU64::new(0), ttl }
     }
 
     /// What the kernel is told of a file, and for how long it may believe it.
@@ -180,17 +181,6 @@ impl Adapter {
             };
             self.keep(handle?, false)
         })
-    }
-
-    /// Whoever writes without privilege takes the set-id bits away; the kernel leaves that to us here.
-    pub(crate) fn drop_set_id_bits(&self, ino: Ino) -> Result<()> {
-        let perm = self.fs.getattr(ino)?.perm;
-        let group_id = if perm & 0o010 != 0 { 0o2000 } else { 0 };
-        if perm & (0o4000 | group_id) != 0 {
-            let set = SetAttr { perm: Some(perm & !(0o4000 | group_id)), ..SetAttr::default() };
-            self.fs.setattr(&Cred::root(), ino, None, &set)?;
-        }
-        Ok(())
     }
 
     /// Fills `add` (which says true when it is full) with entries and attributes from place `offset` on.

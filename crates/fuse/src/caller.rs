@@ -63,7 +63,7 @@ fn as_caller<T>(request: &Request, groups_matter: bool, work: impl Fn(&Cred) -> 
 }
 
 /// Empty if the process is gone or in a PID namespace we do not see.
-fn groups_of(pid: u32) -> Vec<u32> {
+pub(crate) fn groups_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     parse_groups(&status)
 }

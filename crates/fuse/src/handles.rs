@@ -51,6 +51,8 @@ struct Entry {
 pub(crate) struct Marks {
     /// The kernel has read a page through it.
     pub(crate) maps: AtomicBool,
+    /// So many capabilities had been given to files, and one, when this one had none.
+    pub(crate) without_capability: AtomicU64,
 }
 
 /// An open file, and what is known of its descriptor.

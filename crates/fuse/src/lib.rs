@@ -49,6 +49,7 @@ mod handles;
 mod modes;
 mod mounts;
 mod pages;
+mod privileges;
 mod requests;
 mod session;
 mod umount;

@@ -133,14 +133,19 @@ impl fuser::Filesystem for Adapter {
         }
         let apply = |handle: Option<&Handle>| {
             let ino = Ino(ino.0);
+            if self.only_drops_set_ids(ino, &set)? {
+                return self.fs.setattr(&Cred::root(), ino, None, &set);
+            }
+            let changes = size.is_some() || uid.is_some() || gid.is_some();
+            let gone = if changes { self.set_ids_that_go(request, ino)? } else { 0 };
             let attr =
                 self.as_caller(request, groups_matter, |cred| self.fs.setattr(cred, ino, handle, &set))?;
-            match kept_bits {
-                Some(_) => {
-                    let set = SetAttr { perm: kept_bits, ..SetAttr::default() };
+            match kept_bits.unwrap_or(attr.perm) & !gone {
+                perm if perm == attr.perm => Ok(attr),
+                perm => {
+                    let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
                     self.fs.setattr(&Cred::root(), ino, None, &set)
                 }
-                None => Ok(attr),
             }
         };
         let asked = self.modes.asked();
@@ -328,7 +333,7 @@ impl fuser::Filesystem for Adapter {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -339,9 +344,13 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let from_page_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let written = self.with_handle(fh, |handle| {
+        let written = self.with_open(fh, |open| {
+            let handle = &open.handle;
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                self.drop_set_id_bits(handle.ino)?;
+                self.drop_set_ids(request, handle.ino)?;
+            }
+            if !from_page_cache {
+                self.drop_capability(open)?;
             }
             let written = match flags.0 & libc::O_APPEND != 0 {
                 _ if from_page_cache => self.write_back(handle, offset, data)?,
@@ -505,7 +514,7 @@ impl fuser::Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -513,8 +522,12 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let done = range_op(mode)
-            .and_then(|op| self.with_handle(fh, |handle| self.fallocate_around(handle, op, offset, length)));
+        let done = range_op(mode).and_then(|op| {
+            self.with_open(fh, |open| {
+                self.content_changes(request, open)?;
+                self.fallocate_around(&open.handle, op, offset, length)
+            })
+        });
         answer_empty(done, reply);
     }
 

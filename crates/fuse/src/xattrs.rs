@@ -2,13 +2,15 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering::SeqCst;
 
 use fuser::{Errno, FileHandle, INodeNo, ReplyXattr, Request};
-use heddle_vfs::xattr::Namespace;
 use heddle_vfs::{Error, Handle, Ino, Result, SetXattr, XattrName};
 
 use crate::adapter::Adapter;
 use crate::convert::errno;
+use crate::handles::Open;
+use crate::privileges::CAPABILITY;
 
 /// Most bytes of one copy: the answer has 32 bits for it.
 const COPY_MAX_BYTES: u64 = 1 << 30;
@@ -51,18 +53,19 @@ impl Adapter {
         };
         self.guarded(|| {
             let name = XattrName::new(name.as_bytes())?;
-            // A stranger to the group takes the set-group-id bit away with a list.
-            let groups_matter = name.namespace() == Namespace::AclAccess;
-            self.as_caller(request, groups_matter, |cred| {
-                self.fs.setxattr(cred, Ino(ino.0), name, value, how)
-            })
+            let done =
+                self.as_setter(request, name, |cred| self.fs.setxattr(cred, Ino(ino.0), name, value, how));
+            if name.bytes() == CAPABILITY {
+                self.capabilities_given.fetch_add(1, SeqCst);
+            }
+            done
         })
     }
 
     pub(crate) fn remove_xattr(&self, request: &Request, ino: INodeNo, name: &OsStr) -> Result<()> {
         self.guarded(|| {
             let name = XattrName::new(name.as_bytes())?;
-            self.as_caller(request, false, |cred| self.fs.removexattr(cred, Ino(ino.0), name))
+            self.as_setter(request, name, |cred| self.fs.removexattr(cred, Ino(ino.0), name))
         })
     }
 
@@ -75,19 +78,18 @@ impl Adapter {
         len_bytes: u64,
     ) -> Result<u32> {
         let len = len_bytes.min(COPY_MAX_BYTES);
-        let copy = |from: &Handle, to: &Handle| {
+        let copy = |from: &Handle, to: &Open| {
+            self.content_changes(request, to)?;
+            let to = &to.handle;
             if self.is_mapped(to.ino) {
                 // The kernel drops its pages around the target, with what was stored to them. It copies by writes instead.
                 return Err(Error::NotSupported("copies into a file that is mapped"));
             }
-            if request.uid() != 0 {
-                self.drop_set_id_bits(to.ino)?;
-            }
             self.fs.copy_range(from, offset_from, to, offset_to, len).map(|copied| copied as u32)
         };
-        self.with_handle(fh_from, |from| match fh_from.0 == fh_to.0 {
-            true => copy(from, from),
-            false => self.handles.with(fh_to.0, |to| copy(from, &to.handle)),
+        self.with_open(fh_from, |from| match fh_from.0 == fh_to.0 {
+            true => copy(&from.handle, from),
+            false => self.handles.with(fh_to.0, |to| copy(&from.handle, to)),
         })
     }
 }

@@ -4,18 +4,28 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 
+const CAP_FSETID: u64 = 1 << 4;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// Has this thread, as this process numbers it, `CAP_SYS_ADMIN` over what this process has mounted? Not if it is gone, in another space of
 /// numbers (0), or has the capability in a user namespace of its own.
 pub fn is_administrator(thread: u32) -> bool {
+    has(thread, CAP_SYS_ADMIN)
+}
+
+/// Does a file that this thread of this user changes keep its set-id bits? Where the thread cannot be looked at, its user says.
+pub fn may_keep_set_ids(thread: u32, user: u32) -> bool {
+    if thread == 0 { user == 0 } else { has(thread, CAP_FSETID) }
+}
+
+fn has(thread: u32, capability: u64) -> bool {
     let name = thread.to_string();
     if thread == 0 || !shares_our_users(&name) {
         return false;
     }
     // Bytes: the thread's name stands there too, and is any.
     let status = fs::read(format!("/proc/{name}/status")).unwrap_or_default();
-    effective(&status).is_some_and(|capabilities| capabilities & CAP_SYS_ADMIN != 0)
+    effective(&status).is_some_and(|capabilities| capabilities & capability != 0)
 }
 
 /// Is it in this process' user namespace? An ordinary user's daemon may not look at root's: there all users must be mapped alike, and

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum Count {
     /// Files that were taken up when they were opened.
     Opened,
-    /// Files of a heddle mount that were not: it could not be attached to, or they have set-id bits.
+    /// Files of a heddle mount that were not: it could not be attached to, or they have set-id bits or capabilities.
     NotTaken,
     /// Reads.
     Read,

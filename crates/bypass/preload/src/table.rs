@@ -247,13 +247,11 @@ fn take_up(fd: i32, posix_flags: i32) {
         Found::Foreign => return,
         Found::Refused(_) => return count(Count::NotTaken),
     };
-    let writes = posix_flags & libc::O_ACCMODE != libc::O_RDONLY;
-    if writes && told.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
-        // A write takes these bits away: the kernel knows when.
-        return count(Count::NotTaken);
-    }
     let Some(entry) = entry_or_new(fd) else { return };
     let file = File::new(at, told, posix_flags);
+    if file.loses_by_writes() {
+        return count(Count::NotTaken);
+    }
     if fd <= 2 || OFFSETS_ARE_KERNELS.load(SeqCst) {
         file.give_offset_away(borrowed);
     }

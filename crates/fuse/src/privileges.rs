@@ -1,0 +1,98 @@
+//! What a change of the content takes away from a file: set-id bits, and the capabilities that its program would get. Linux's rules:
+//! a caller without `CAP_FSETID` takes the set-user-id bit, and the set-group-id bit unless it means nothing (no right to execute for the
+//! group) and he is in that group; everybody takes capabilities.
+//!
+//! The kernel sees to some of it by requests in the caller's name, where it has looked at the file first. It leaves writes to us, and the
+//! set-group-id bit of a file that its group may not execute.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use fuser::Request;
+use heddle_vfs::admin::may_keep_set_ids;
+use heddle_vfs::xattr::Namespace;
+use heddle_vfs::{Cred, Error, FileKind, Ino, Result, SetAttr, XattrName};
+
+use crate::adapter::Adapter;
+use crate::caller::groups_of;
+use crate::handles::Open;
+
+const SET_USER: u16 = 0o4000;
+const SET_GROUP: u16 = 0o2000;
+const GROUP_EXECUTES: u16 = 0o010;
+
+/// The attribute that holds capabilities.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+impl Adapter {
+    /// Before the content is changed through this descriptor.
+    pub(crate) fn content_changes(&self, request: &Request, open: &Open) -> Result<()> {
+        self.drop_capability(open)?;
+        self.drop_set_ids(request, open.handle.ino)
+    }
+
+    /// Takes the bits away that go when this caller changes the content.
+    pub(crate) fn drop_set_ids(&self, request: &Request, ino: Ino) -> Result<()> {
+        match self.set_ids_that_go(request, ino)? {
+            0 => Ok(()),
+            bits => {
+                let perm = Some(self.fs.getattr(ino)?.perm & !bits);
+                self.fs.setattr(&Cred::root(), ino, None, &SetAttr { perm, ..SetAttr::default() }).map(drop)
+            }
+        }
+    }
+
+    /// The bits that go when this caller changes the content, or the owner.
+    pub(crate) fn set_ids_that_go(&self, request: &Request, ino: Ino) -> Result<u16> {
+        let attr = self.fs.getattr(ino)?;
+        let set = attr.perm & (SET_USER | SET_GROUP);
+        if set == 0 || attr.kind != FileKind::Regular || may_keep_set_ids(request.pid(), request.uid()) {
+            return Ok(0);
+        }
+        let group = self.owner.gid.unwrap_or(attr.gid);
+        let member = || request.gid() == group || groups_of(request.pid()).contains(&group);
+        let means_nothing = attr.perm & GROUP_EXECUTES == 0;
+        Ok(if set & SET_GROUP != 0 && means_nothing && member() { set & !SET_GROUP } else { set })
+    }
+
+    /// Are these the permissions that the file has, without set-id bits? The kernel lets a stranger's chmod(2) not come here: so it is
+    /// the kernel that takes them away, in the name of who changes the content.
+    pub(crate) fn only_drops_set_ids(&self, ino: Ino, set: &SetAttr) -> Result<bool> {
+        let Some(perm) = set.perm.filter(|perm| *set == SetAttr { perm: Some(*perm), ..SetAttr::default() })
+        else {
+            return Ok(false);
+        };
+        let now = self.fs.getattr(ino)?.perm;
+        Ok(perm != now && now & !(SET_USER | SET_GROUP) == perm & !(SET_USER | SET_GROUP) && perm & !now == 0)
+    }
+
+    /// Before the content is changed through this descriptor by anybody.
+    pub(crate) fn drop_capability(&self, open: &Open) -> Result<()> {
+        let given = self.capabilities_given.load(SeqCst);
+        if open.marks.without_capability.load(SeqCst) == given + 1 {
+            return Ok(());
+        }
+        let name = XattrName::new(CAPABILITY)?;
+        match self.fs.getxattr(&Cred::root(), open.handle.ino, name) {
+            Ok(_) => return self.fs.removexattr(&Cred::root(), open.handle.ino, name),
+            Err(Error::NoAttribute | Error::NotSupported(_)) => {}
+            Err(error) => return Err(error),
+        }
+        open.marks.without_capability.store(given + 1, SeqCst);
+        Ok(())
+    }
+
+    /// In whose name an attribute is set or removed: for those of its own the kernel has looked at the caller's capabilities, and takes the
+    /// file's away in the name of who changes the content.
+    pub(crate) fn as_setter<T>(
+        &self,
+        request: &Request,
+        name: XattrName<'_>,
+        work: impl Fn(&Cred) -> Result<T>,
+    ) -> Result<T> {
+        match name.namespace() {
+            Namespace::Security | Namespace::Trusted => work(&Cred::root()),
+            // A stranger to the group takes the set-group-id bit away with a list.
+            namespace => self.as_caller(request, namespace == Namespace::AclAccess, work),
+        }
+    }
+}
