@@ -27,8 +27,9 @@ pub struct Args {
     /// The system under test
     #[arg(long, value_parser = crate::variant::parser(), default_value = "heddle")]
     variant: Variant,
-    /// What a power cut may do: ordered (x86 with ADR), pessimistic (words of a line apart too), eadr (caches survive)
-    #[arg(long, default_value = "ordered", value_parser = model)]
+    /// What a power cut may do: ordered (x86 with ADR), pessimistic (words of a line apart too), eadr (caches survive); process:
+    /// no power cut, the process dies and its memory stays (durability=process)
+    #[arg(long, default_value = "ordered")]
     model: Model,
     /// Which random images are taken
     #[arg(long, default_value_t = 1)]
@@ -84,23 +85,6 @@ struct First {
     replay: String,
 }
 
-fn model(text: &str) -> Result<Model, String> {
-    match text {
-        "ordered" => Ok(Model::Ordered),
-        "pessimistic" => Ok(Model::Pessimistic),
-        "eadr" => Ok(Model::Eadr),
-        _ => Err(format!("'{text}' is no model: it is ordered, pessimistic or eadr")),
-    }
-}
-
-fn model_name(model: Model) -> &'static str {
-    match model {
-        Model::Ordered => "ordered",
-        Model::Pessimistic => "pessimistic",
-        Model::Eadr => "eadr",
-    }
-}
-
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let workload = read(args)?;
@@ -120,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
             let cannot = || format!("cannot write crash images to {}", dir.display());
             let mut emitter = Emitter::new(dir, &workload, args.emit_max).with_context(cannot)?;
             let report = run_workload(&workload, &config, &mut emitter).map_err(usage)?;
-            let finished = emitter.finish(&workload, args.variant, model_name(args.model), args.seed);
+            let finished = emitter.finish(&workload, args.variant, args.model.name(), args.seed);
             let (count, left_out) = finished.with_context(cannot)?;
             if left_out > 0 {
                 output::talk(&format!(
@@ -205,11 +189,8 @@ fn say(
 /// The command that makes this image again.
 fn replay(args: &Args, failure: &Failure) -> String {
     let (variant, workload) = (args.variant.name(), args.workload.display());
-    let model = if args.model == Model::Ordered {
-        String::new()
-    } else {
-        format!(" --model {}", model_name(args.model))
-    };
+    let model =
+        if args.model == Model::Ordered { String::new() } else { format!(" --model {}", args.model.name()) };
     let at = failure
         .fence
         .map_or(String::new(), |fence| format!(" --at {}.{fence}:{}", failure.step + 1, failure.arrived));

@@ -2,7 +2,8 @@
 //!
 //! State       a [`Cut`]: what is sure and what is pending. [`explore`] forms images from it, in this order: nothing that is pending
 //!             arrived; all of it did; then, over the stores that recovery looked at, every subset if they are few; else one
-//!             alone and all but one, whole store operations first, then two; then random ones.
+//!             alone and all but one, whole store operations first, then two; then random ones. Under a model that keeps the order of
+//!             stores: all there are, one a word that was stored.
 //! Pruning     an image that agrees with a checked one on every word that was looked at while that one was checked would behave the
 //!             same: it counts as a state, and is not mounted. What was looked at is known exactly (`pmem::Probe`).
 //! Source      Chipmunk (few missing stores suffice), Vinter (only what recovery reads matters), protocol in docs/crash.md.
@@ -68,6 +69,10 @@ pub fn explore(cut: &Cut, bounds: Bounds, check: Check<'_>) -> Explored {
         explored: Explored::default(),
         ended: false,
     };
+    if cut.point.model().keeps_order() {
+        search.word_by_word();
+        return search.explored;
+    }
     search.try_one(|_| false);
     search.try_one(|_| true);
     search.in_order(&stores, bounds.ordered);
@@ -111,6 +116,21 @@ impl Search<'_> {
         looked.units.iter().for_each(|unit| self.relevant[*unit] = true);
         let values = looked.units.iter().map(|unit| choice[*unit]).collect();
         self.checked.push((looked.units, values));
+    }
+
+    /// A word that was not looked at in the image before it makes no other image.
+    fn word_by_word(&mut self) {
+        let mut looked: Option<Vec<usize>> = None;
+        for arrived in 0..=self.relevant.len() {
+            self.explored.states += 1;
+            if looked.as_ref().is_some_and(|units| units.binary_search(&(arrived - 1)).is_err()) {
+                continue;
+            }
+            let choice: Choice = (0..self.relevant.len()).map(|unit| unit < arrived).collect();
+            self.explored.images += 1;
+            let Some(now) = (self.check)(&choice, &self.cut.point.words(&choice)) else { return };
+            looked = Some(now.units);
+        }
     }
 
     fn relevant(&self) -> Vec<usize> {
@@ -268,7 +288,7 @@ pub fn read_choice(text: &str, units: usize) -> Result<Choice, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heddle_pmem::Region;
+    use heddle_pmem::{Model, Region};
 
     fn cut(store: impl FnOnce(&Region)) -> Cut {
         let (region, simulator) = Region::simulated(8192);
@@ -290,6 +310,28 @@ mod tests {
             Some(Looked { units: vec![512, 513, 514] })
         });
         assert_eq!((explored.images, images.len()), (8, 8));
+    }
+
+    #[test]
+    fn a_death_is_tried_between_all_words_that_are_looked_at_in_their_order() {
+        for model in [Model::Eadr, Model::Process] {
+            let (region, simulator) = Region::simulated(8192);
+            simulator.set_model(model);
+            region.nt_line(Pos(4096), &[1, 2, 3, 4, 0, 0, 0, 0]);
+            region.store_u64(Pos(0), 5);
+            region.nt_line(Pos(128), &[6; 8]);
+            let cut = Cut { step: 0, returned: false, fence: 1, point: simulator.crash_point(), id: 1 };
+            let mut tried = Vec::new();
+            let few = Bounds { ordered: 1, random: 1, seed: 1 };
+            let explored = explore(&cut, few, &mut |choice, _| {
+                tried.push(choice.iter().filter(|arrived| **arrived).count());
+                assert!(choice.is_sorted_by(|one, next| one >= next), "a word without one stored before it");
+                Some(Looked { units: vec![0, 1, 2, 4] })
+            });
+            assert_eq!((tried, explored.states), (vec![0, 1, 2, 3, 5], 14));
+            region.fence();
+            assert_eq!(simulator.crash_point().pending_units(), 0);
+        }
     }
 
     /// An extent list behind as many pages as there are images: where it lay decided whether it was tried.

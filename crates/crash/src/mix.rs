@@ -12,8 +12,9 @@ use heddle_nvmfs::Variant;
 use heddle_pmem::Model;
 use std::time::{Duration, Instant};
 
-/// The models in turn: the one of most machines twice.
-const MODELS: [Model; 4] = [Model::Ordered, Model::Ordered, Model::Pessimistic, Model::Eadr];
+/// The models in turn: those of most machines twice.
+const MODELS: [Model; 6] =
+    [Model::Ordered, Model::Process, Model::Ordered, Model::Pessimistic, Model::Process, Model::Eadr];
 /// Sequences of three in a round.
 const SEQUENCES: usize = 4;
 /// How long a list that fails may be made smaller.

@@ -1,7 +1,7 @@
 //! Runs a workload and cuts the power.
 //!
 //! The workload runs on a simulated region and, beside it, on the model. At every fence of a watched step, and when it returns, a
-//! [`Cut`] is taken; when the step has returned, and what it came to is known, the images of its cuts are formed and judged: what
+//! [`Cut`] is taken (under `process` this includes every store since the last fence, and one more at the return); when the step has returned, and what it came to is known, the images of its cuts are formed and judged: what
 //! they hold must be what the model held before or after the step; after it, once it has returned.
 
 use crate::cut::{Bounds, Choice, Cut, Looked, Random, choice_text, explore, read_choice};
@@ -275,6 +275,7 @@ impl Run<'_> {
         let before = watched.map(|_| tree_of(model));
         let cuts = watched.map(|at| self.watch(at));
         let is = play(number, step);
+        self.returned();
         self.simulator.stop_watching();
         let should = match &is {
             // The model has room for ever.
@@ -305,6 +306,7 @@ impl Run<'_> {
             .map_again()
             .map_err(|e| e.to_string())
             .and_then(|region| mount(region, &options()).map_err(|e| e.to_string()));
+        self.returned();
         self.simulator.stop_watching();
         match mounted {
             Ok(volume) => self.volume = Some(volume),
@@ -315,6 +317,15 @@ impl Run<'_> {
             let point = self.simulator.crash_point();
             let tree = tree_of(model);
             self.judge_step(at, &step, cuts, point, tree.clone(), tree);
+        }
+    }
+
+    /// A call has returned. Where processes die and memory stays, what it stored is there, whether it fenced or not: a fence for it
+    /// takes the last cut inside the call, and leaves nothing undecided.
+    fn returned(&self) {
+        if self.config.model == Model::Process {
+            // PERSIST: of the rig's own machine; see above.
+            self.region.fence();
         }
     }
 

@@ -14,7 +14,7 @@ use heddle_nvmfs::NvmFs;
 #[cfg(feature = "planted")]
 use heddle_nvmfs::planted::{Step, on_step};
 use heddle_nvmfs::{Variant, format_region, mount};
-use heddle_pmem::{Model, Region};
+use heddle_pmem::{CrashPoint, Model, Region, Simulator};
 use heddle_vfs::tree::Tree;
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -26,6 +26,21 @@ fn open() -> Op {
 
 fn write(page: u64) -> Op {
     Op::Write { file: File::Descriptor("f".into()), offset: page * 4096, len: 4096 }
+}
+
+fn machine(model: Model) -> (Region, Simulator) {
+    let (region, simulator) = Region::simulated(IMAGE_BYTES);
+    simulator.set_model(model);
+    (region, simulator)
+}
+
+/// The power is cut, or all processes die: then memory keeps what was stored.
+fn cut_now(simulator: &Simulator, region: &Region, model: Model) -> CrashPoint<'static> {
+    if model == Model::Process {
+        // PERSIST: leaves nothing undecided.
+        region.fence();
+    }
+    simulator.crash_point()
 }
 
 /// What is there before a scene begins: a file with so many records in its log.
@@ -52,9 +67,15 @@ fn tree_after(fs: &NvmFs, records: usize, writes: &[(usize, u64)]) -> Option<Arc
 /// # Errors
 /// The scene cannot be played.
 #[cfg(feature = "planted")]
-pub fn stalled_writer(variant: Variant, stall: Step, records: usize) -> Result<Option<Failure>, String> {
+pub fn stalled_writer(
+    variant: Variant,
+    stall: Step,
+    records: usize,
+    model: Model,
+) -> Result<Option<Failure>, String> {
     use std::sync::mpsc::channel;
-    let (region, simulator) = Region::simulated(IMAGE_BYTES);
+    let (region, simulator) = machine(model);
+    let again = region.map_again().map_err(|e| e.to_string())?;
     format_region(&region, variant).map_err(|e| e.to_string())?;
     let volume = mount(region, &options()).map_err(|e| e.to_string())?;
     let fs = volume.fs();
@@ -85,7 +106,7 @@ pub fn stalled_writer(variant: Variant, stall: Step, records: usize) -> Result<O
         let mut two = Player::new(fs);
         let wrote = two.play(0, &open()).and_then(|()| two.play(4, &write(1))).map_err(|e| e.to_string());
         two.close_all();
-        let point = simulator.crash_point();
+        let point = cut_now(&simulator, &again, model);
         let _ = go_on.send(());
         one.join().map_err(|_| "the first writer panicked".to_string())??;
         wrote.map(|()| point)
@@ -94,7 +115,7 @@ pub fn stalled_writer(variant: Variant, stall: Step, records: usize) -> Result<O
     volume.abandon();
     let trees: Vec<Arc<Tree>> = trees.into_iter().flatten().collect();
     let cut = Cut { step: 0, returned: false, fence: 0, point, id: 1 };
-    Ok(judge(variant, &cut, &trees))
+    Ok(judge(variant, model, &cut, &trees))
 }
 
 /// Numbers of records in a file's log so that one of them is that at which the next begins a page.
@@ -106,12 +127,12 @@ pub const PAGE_ENDS: std::ops::RangeInclusive<usize> = 60..=64;
 /// # Errors
 /// The scene cannot be played.
 #[cfg(feature = "planted")]
-pub fn writer_stalled_anywhere(variant: Variant) -> Result<Option<Failure>, String> {
+pub fn writer_stalled_anywhere(variant: Variant, model: Model) -> Result<Option<Failure>, String> {
     let in_a_page = [Step::DataWrite, Step::Unfenced, Step::Logged, Step::Marked].map(|stall| (stall, 1));
     let at_its_end =
         PAGE_ENDS.flat_map(|records| [Step::Unfenced, Step::Marked].map(|stall| (stall, records)));
     for (stall, records) in in_a_page.into_iter().chain(at_its_end) {
-        if let Some(failure) = stalled_writer(variant, stall, records)? {
+        if let Some(failure) = stalled_writer(variant, stall, records, model)? {
             return Ok(Some(failure));
         }
     }
@@ -158,8 +179,9 @@ impl Meeting {
 ///
 /// # Errors
 /// The scene cannot be played.
-pub fn many_lanes(variant: Variant) -> Result<Option<Failure>, String> {
-    let (region, simulator) = Region::simulated(IMAGE_BYTES);
+pub fn many_lanes(variant: Variant, model: Model) -> Result<Option<Failure>, String> {
+    let (region, simulator) = machine(model);
+    let again = region.map_again().map_err(|e| e.to_string())?;
     format_region(&region, variant).map_err(|e| e.to_string())?;
     let volume = mount(region, &options()).map_err(|e| e.to_string())?;
     let fs = volume.fs();
@@ -203,8 +225,8 @@ pub fn many_lanes(variant: Variant) -> Result<Option<Failure>, String> {
     });
     simulator.stop_stepping();
     wrote.into_iter().collect::<Result<(), String>>()?;
-    let model = model_like(&fs);
-    let mut player = Player::new(&model);
+    let expected = model_like(&fs);
+    let mut player = Player::new(&expected);
     let mut all: Vec<(usize, Op)> = before(1).enumerate().map(|(i, op)| (i + 1, op)).collect();
     all.push((0, Op::Truncate { file: File::Path("/f".into()), size: 100 * 4096 }));
     all.push((0, open()));
@@ -212,14 +234,14 @@ pub fn many_lanes(variant: Variant) -> Result<Option<Failure>, String> {
     all.extend((0..WRITERS).rev().map(|me| (30 + me, write(0))));
     all.iter().try_for_each(|(number, op)| player.play(*number, op)).map_err(|e| e.to_string())?;
     player.close_all();
-    let tree = Arc::new(Tree::of(&model).map_err(|e| e.to_string())?);
-    let cut = Cut { step: 0, returned: true, fence: 0, point: simulator.crash_point(), id: 1 };
+    let tree = Arc::new(Tree::of(&expected).map_err(|e| e.to_string())?);
+    let cut = Cut { step: 0, returned: true, fence: 0, point: cut_now(&simulator, &again, model), id: 1 };
     volume.abandon();
-    Ok(judge(variant, &cut, &[tree]))
+    Ok(judge(variant, model, &cut, &[tree]))
 }
 
-fn judge(variant: Variant, cut: &Cut, trees: &[Arc<Tree>]) -> Option<Failure> {
-    let mut judge = Judge::new(IMAGE_BYTES, Model::Ordered);
+fn judge(variant: Variant, model: Model, cut: &Cut, trees: &[Arc<Tree>]) -> Option<Failure> {
+    let mut judge = Judge::new(IMAGE_BYTES, model);
     let mut found = None;
     let bounds = Bounds { ordered: 1 << 10, random: 16, seed: 1 };
     explore(cut, bounds, &mut |choice, words| {

@@ -7,21 +7,24 @@
 use heddle_crash::scenes::{PAGE_ENDS, stalled_writer, writer_stalled_anywhere};
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::planted::{Bug, Step, plant};
+use heddle_pmem::Model;
 
 #[test]
 fn commit_marks_keep_what_returned_beside_a_stalled_writer_and_a_tail_does_not() {
     for variant in [Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree] {
-        let found = writer_stalled_anywhere(variant).unwrap();
+        let found = writer_stalled_anywhere(variant, Model::Ordered).unwrap();
         assert!(found.is_none(), "{}", found.unwrap());
     }
     for (bug, stall) in [(Bug::TailOverAHole, Step::Logging), (Bug::StopsAtFirstGap, Step::Logged)] {
         plant(Some(bug));
-        let found = stalled_writer(Variant::NovaTree, stall, 1);
+        let found = stalled_writer(Variant::NovaTree, stall, 1, Model::Ordered);
         plant(None);
         assert!(found.unwrap().is_some(), "{} is not seen", bug.name());
     }
     plant(Some(Bug::LinkFencedLate));
-    let seen = |records| stalled_writer(Variant::NovaTree, Step::Unfenced, records).unwrap().is_some();
+    let seen = |records| {
+        stalled_writer(Variant::NovaTree, Step::Unfenced, records, Model::Ordered).unwrap().is_some()
+    };
     let found = PAGE_ENDS.filter(|records| seen(*records)).count();
     plant(None);
     assert_eq!(found, 1, "one number of records ends a page");

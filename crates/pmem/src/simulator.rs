@@ -18,10 +18,11 @@ use crate::mapping::Mapping;
 use crate::region::Region;
 use crate::{BLOCK_BYTES, LINE_BYTES, Pos};
 use log::Log;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// What a power cut may do to stores that no fence covers.
+/// What a power cut, or a death, may do to stores that no fence covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Model {
     /// x86 with ADR. Stores through the cache reach the media line by line, each line as some prefix of its stores;
@@ -32,6 +33,39 @@ pub enum Model {
     Pessimistic,
     /// Caches are inside the power-fail domain: what was stored is durable, in the order of all stores.
     Eadr,
+    /// The process dies, and memory stays ([`Durability::Process`](crate::Durability::Process)): nothing that was stored is lost. The cut
+    /// falls between any two stores, and between any two words of a copy. As `Eadr`; but what a call that returned has stored is there
+    /// without a fence, so whoever watches calls fences for them.
+    Process,
+}
+
+impl Model {
+    /// All of them.
+    pub const ALL: [Model; 4] = [Model::Ordered, Model::Pessimistic, Model::Eadr, Model::Process];
+
+    /// What options and reports call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Model::Ordered => "ordered",
+            Model::Pessimistic => "pessimistic",
+            Model::Eadr => "eadr",
+            Model::Process => "process",
+        }
+    }
+
+    /// Is nothing possible but that the stores up to some word arrived, and none behind it?
+    pub const fn keeps_order(self) -> bool {
+        matches!(self, Model::Eadr | Model::Process)
+    }
+}
+
+impl FromStr for Model {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Model, String> {
+        let known = Model::ALL.into_iter().find(|model| model.name() == text);
+        known.ok_or_else(|| format!("'{text}' is no model: it is ordered, pessimistic, eadr or process"))
+    }
 }
 
 type Hook = Box<dyn FnMut(&CrashPoint<'_>) + Send>;

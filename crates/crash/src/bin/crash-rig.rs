@@ -26,7 +26,7 @@ What is run (without any of these: --length 0, then 1, then 2):
   --print NAME     prints a workload for `heddle crash`: one of the shelf, or mixed:SEED
 How:
   --variant V      nova, nova-interval, nova-array, nova-tree, heddle [all]
-  --model M        what a cut may do: ordered, pessimistic, eadr [ordered; --mixed: all]
+  --model M        what a cut may do: ordered, pessimistic, eadr; process: a death, memory stays [ordered; --mixed: all]
   --images N       images a cut that are chosen in order [64; sequences of 2 and 3: 16; mixed: 24; threads: 12]
   --random N       and at random [16; 4; 24; 4]
   --sample N       sequences of three [2000]
@@ -164,7 +164,7 @@ fn set(args: &mut Args, option: &str, value: &str) -> Result<(), String> {
         "--variant" => {
             args.variants = vec![Variant::from_name(value).ok_or_else(|| format!("{value}: no variant"))?];
         }
-        "--model" => args.model = Some(model(value)?),
+        "--model" => args.model = Some(value.parse()?),
         "--sample" => args.sample = number()? as usize,
         "--images" => args.images = Some(number()? as usize),
         "--random" => args.random = Some(number()? as usize),
@@ -196,15 +196,6 @@ fn print(name: &str) -> ExitCode {
             eprintln!("crash: --print {name}: a workload is mixed:SEED or one of: {}", names_of_shelf());
             ExitCode::from(2)
         }
-    }
-}
-
-fn model(text: &str) -> Result<Model, String> {
-    match text {
-        "ordered" => Ok(Model::Ordered),
-        "pessimistic" => Ok(Model::Pessimistic),
-        "eadr" => Ok(Model::Eadr),
-        _ => Err(format!("{text}: a model is ordered, pessimistic or eadr")),
     }
 }
 

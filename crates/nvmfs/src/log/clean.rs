@@ -32,7 +32,8 @@ use crate::planted::{Bug, planted};
 use crate::xattr;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{FileKind, Result};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::fence;
 use zerocopy::IntoBytes;
 
 /// Old pages looked at for each page closed, until one is garbage: as many pages go as come, and the living ones between them are
@@ -155,6 +156,9 @@ pub fn first_era(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64>
     let first = chain.oldest()?;
     let header = PageHeader::decode(core.seed, &core.region.line(first.pos()))?;
     let is_its = header.owner == inode.id() && header.chain == chain.number();
+    // ORDERING: Acquire: the header was loaded before `oldest` is looked at again. A header that another use of the block stored comes
+    // with the unlinking, which was fenced before.
+    fence(Acquire);
     // Still the first: else the block may have been reused while its header was read.
     (is_its && chain.oldest() == Some(first)).then_some(header.era)
 }

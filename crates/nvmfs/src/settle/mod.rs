@@ -25,6 +25,8 @@ use crate::core::{Core, LANES};
 use crate::file::cells::wake;
 use crate::file::deferred;
 use crate::file::steps::{Step, step};
+use crate::format::inode::INODE_BYTES;
+use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::record::Record;
 use crate::ids::{Extent, PageNo};
 use crate::inode::InodeRef;
@@ -169,6 +171,7 @@ fn settle_lane(core: &Core, number: u16) {
     unsafe { guard.own.heap.distrust(&core.arena) };
     let mut garbage = Vec::new();
     let kept = repair_chains(core, &mut guard, &mut garbage);
+    flush_born(core, lane);
     step(Step::Settling);
     // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
     core.region.fence();
@@ -214,6 +217,15 @@ fn settle_lane(core: &Core, number: u16) {
     // ORDERING: Release, after all of it.
     lane.intent.inside.store(0, Release);
     lane.intent.holder.store(0, Release); // ORDERING: Release, as above.
+}
+
+/// The slot of an inode that the lane was making: it becomes durable with its name, at one fence, which the dead one may not have reached.
+/// What it had noted to write back to a file went with it.
+fn flush_born(core: &Core, lane: &Lane) {
+    let ino = Ino(lane.intent.born.load(SeqCst));
+    if living(core, ino.0).is_some() {
+        core.region.flush_unfenced(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
+    }
 }
 
 /// Brings the chains that the lane was using in order. Their inodes are kept until all is settled.

@@ -22,6 +22,7 @@ use heddle_arena::Tag;
 use heddle_vfs::{FileKind, Ino, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::fence;
 use std::time::Duration;
 
 /// Tries at reading a log that others clean meanwhile.
@@ -130,6 +131,9 @@ fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> 
         while let Some(page) = next {
             read_page(core, dir, chain.number(), page, &mut names)?;
             next = scan.next(dir.id(), page).ok()?;
+            // ORDERING: Acquire: all of the page was loaded before its header is looked at again. Whoever uses the block anew clears its
+            // header and fences before it stores a record.
+            fence(Acquire);
             // Still of this log: else what was read was another's.
             scan.header(dir.id(), chain.number(), page).ok()?;
         }

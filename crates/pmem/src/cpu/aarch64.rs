@@ -83,7 +83,7 @@ impl Cpu {
     /// The lines are mapped.
     pub(crate) unsafe fn flush(self, at: *mut u8, len_bytes: usize) {
         if self.reach != Reach::Controller {
-            return;
+            return super::keep_order();
         }
         for line in super::lines(at as u64, len_bytes, self.line_bytes) {
             // SAFETY: the line is mapped; op1 3, c7, c12 or c10, op2 1 are `dc cvap` and `dc cvac` by number, so

@@ -31,6 +31,14 @@ pub(crate) fn after_fault(instruction: usize) -> Option<usize> {
     (start..end).contains(&instruction).then_some(end)
 }
 
+/// Holds the compiler (I2): no access to memory moves across it. No instruction, and of no other meaning to the processor: one that dies
+/// has carried out what comes before.
+#[inline(always)]
+pub(crate) fn keep_order() {
+    // SAFETY: no instruction; what it may touch is all of memory.
+    unsafe { std::arch::asm!("", options(nostack, preserves_flags)) };
+}
+
 /// Cuts `len_bytes` at `at` into naturally aligned pieces of 1, 2, 4 or 8 bytes: the stores that cover exactly these
 /// bytes and of which none crosses a word.
 pub(crate) fn pieces(at: u64, len_bytes: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -57,6 +65,7 @@ pub(crate) fn lines(at: u64, len_bytes: usize, line_bytes: usize) -> impl Iterat
 /// # Safety
 /// `from` is readable and `to` writable for `len_bytes`; `to` is in a mapping that starts on a page.
 pub(crate) unsafe fn store_pieces(to: *mut u8, from: *const u8, len_bytes: usize) {
+    keep_order();
     for (offset, piece) in pieces(to as u64, len_bytes) {
         // SAFETY: `offset + piece <= len_bytes`, and a piece is aligned at its target; the source may be unaligned,
         // which is why it is read byte by byte.
@@ -75,4 +84,5 @@ pub(crate) unsafe fn store_pieces(to: *mut u8, from: *const u8, len_bytes: usize
             }
         }
     }
+    keep_order();
 }

@@ -134,7 +134,7 @@ impl Cpu {
     #[inline]
     pub(crate) unsafe fn flush(self, at: *mut u8, len_bytes: usize) {
         if self.reach != Reach::Controller {
-            return;
+            return super::keep_order();
         }
         for line in super::lines(at as u64, len_bytes, LINE_BYTES) {
             // SAFETY: the line is mapped, and the instruction was detected.
@@ -159,8 +159,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn fence(self) {
         match self.reach {
-            // SAFETY: no instruction; what it may touch is all of memory, so no store moves across it.
-            Reach::Memory => unsafe { asm!("", options(nostack, preserves_flags)) },
+            Reach::Memory => super::keep_order(),
             Reach::Cache | Reach::Controller => store_fence(),
         }
     }

@@ -50,6 +50,11 @@ impl<'a> CrashPoint<'a> {
         }
     }
 
+    /// What may happen to the pending stores.
+    pub fn model(&self) -> Model {
+        self.model
+    }
+
     /// How many stores of words are undecided.
     pub fn pending_units(&self) -> usize {
         self.pending.len()
@@ -141,7 +146,7 @@ impl<'a> CrashPoint<'a> {
         for (unit, chosen) in self.pending.iter().zip(choice).rev() {
             match self.model {
                 Model::Pessimistic => {}
-                Model::Eadr => {
+                Model::Eadr | Model::Process => {
                     any |= *chosen;
                     *chosen = any;
                 }

@@ -140,7 +140,7 @@ impl Log {
         }
         let model = self.model;
         let settles = |unit: &Unit| {
-            model == Model::Eadr
+            model.keeps_order()
                 || match unit.kind {
                     StoreKind::NonTemporal => unit.thread == thread,
                     StoreKind::Cached => {
