@@ -13,6 +13,7 @@ use crate::process;
 
 const USAGE: &str = "usage: cargo xtask kill-loop [--rounds N] [--who client|daemon|stop]";
 const ROUNDS: u64 = 500;
+const KILLS: u64 = 2_000;
 
 /// Whom a rig kills, the variable that says how often, and its tests.
 const RIGS: &[(&str, &str, &[&str])] = &[
@@ -48,6 +49,25 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     for rig in RIGS.iter().filter(|rig| who.is_none_or(|who| who == rig.0)) {
         process::run(&mut command(root, rig.1, rig.2, rounds), Duration::from_secs(3600 + rounds * 20))?;
     }
+    Ok(true)
+}
+
+/// `cargo xtask survive [--kills N] [--seed N]`: `crates/nvmfs/tests/processes/survivors.rs`, the release build.
+pub fn survive(root: &Path, args: &[String]) -> Result<bool> {
+    const USAGE: &str = "usage: cargo xtask survive [--kills N] [--seed N]";
+    let (mut kills, mut seed) = (KILLS, None);
+    for pair in args.chunks(2) {
+        let [option, value] = pair else { bail!(USAGE) };
+        let number: u64 = value.parse().with_context(|| format!("{option} {value}: not a number"))?;
+        match option.as_str() {
+            "--kills" => kills = number,
+            "--seed" => seed = Some(number),
+            _ => bail!(USAGE),
+        }
+    }
+    let mut command = command(root, "HEDDLE_SURVIVE_KILLS", &["a_call_that_is_killed_between"], kills);
+    command.envs(seed.map(|seed| ("HEDDLE_SURVIVE_SEED", seed.to_string())));
+    process::run(&mut command, Duration::from_secs(3600 + kills * 10))?;
     Ok(true)
 }
 

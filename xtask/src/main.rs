@@ -111,6 +111,12 @@ const CHORES: &[Chore] = &[
         run: pjdfstest::chore,
     },
     Chore {
+        name: "survive",
+        usage: "[--kills N] [--seed N]",
+        about: "a process is killed between any two instructions of a call, and who settles it too",
+        run: kill_loop::survive,
+    },
+    Chore {
         name: "kill-loop",
         usage: "[--rounds N] [--who client|daemon|stop]",
         about: "attached processes, or the daemon, killed at random, or stopped: 500 times each",

@@ -21,6 +21,7 @@ mod processes {
     pub mod roles;
     pub mod rubbish;
     mod spaces;
+    pub mod survivors;
 }
 
 use common::{Short, env, fresh};

@@ -1,6 +1,7 @@
 //! What the clients do.
 
 use super::children::{Mounted, SOCKET};
+use super::survivors;
 use crate::common::Short;
 use crate::kill::child::{Files, carry_out};
 use crate::kill::history::Event;
@@ -47,6 +48,10 @@ pub fn play(role: &str) {
         "forks-into-namespaces" => forks_into_namespaces(number()),
         "listens-where-it-may-not" => listens_where_it_may_not(),
         "serves-as-nobody" => serves_as_nobody(),
+        "is-stepped" => {
+            let number = number();
+            survivors::is_stepped(words.next().unwrap(), number);
+        }
         "is-nobody" => is_nobody(number() as u32, number() != 0),
         other => panic!("no such role: {other}"),
     }
