@@ -1,8 +1,9 @@
 //! Runs a workload and cuts the power.
 //!
 //! The workload runs on a simulated region and, beside it, on the model. At every fence of a watched step, and when it returns, a
-//! [`Cut`] is taken (under `process` this includes every store since the last fence, and one more at the return); when the step has returned, and what it came to is known, the images of its cuts are formed and judged: what
-//! they hold must be what the model held before or after the step; after it, once it has returned.
+//! [`Cut`] is taken (where processes die and memory stays it stands for all moments since the one before, and the return is a fence
+//! too); when the step has returned, and what it came to is known, the images of its cuts are formed and judged: what they hold must be
+//! what the model held before or after the step; after it, once it has returned.
 
 use crate::cut::{Bounds, Choice, Cut, Looked, Random, choice_text, explore, read_choice};
 use crate::judge::{Allowed, Judge, options};
