@@ -20,7 +20,7 @@ use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, Durability};
-use heddle_range_lock::AnyLock;
+use heddle_range_lock::{AnyLock, RangeLock};
 use heddle_vfs::{Error, Ino, Result};
 use places::Places;
 use seated::Seated;
@@ -269,6 +269,12 @@ impl Core {
             parked: std::sync::atomic::AtomicU32::new(0),
             seated: Seated::default(),
         })
+    }
+
+    /// Where the largest file of this system ends. What would go beyond it is refused before anything changes.
+    pub fn file_bytes_max(&self) -> u64 {
+        let lock = self.locks.as_ref().map_or(u64::MAX, RangeLock::file_bytes_max);
+        lock.min(heddle_vfs::OFFSET_MAX_BYTES)
     }
 
     /// Which mount this is.

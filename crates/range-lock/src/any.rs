@@ -109,6 +109,10 @@ impl RangeLock for AnyLock {
         each!(self, lock => unsafe { lock.destroy(arena, head) })
     }
 
+    fn file_bytes_max(&self) -> u64 {
+        each!(self, lock => lock.file_bytes_max())
+    }
+
     fn memory_bytes(&self, arena: &Arena, head: &LockHead) -> u64 {
         each!(self, lock => lock.memory_bytes(arena, head))
     }

@@ -108,6 +108,10 @@ impl RangeLock for SrlArray {
         }
     }
 
+    fn file_bytes_max(&self) -> u64 {
+        self.segments.file_bytes_max
+    }
+
     fn memory_bytes(&self, _: &Arena, _: &LockHead) -> u64 {
         self.segments.count() * size_of::<AtomicU32>() as u64
     }

@@ -105,7 +105,7 @@ impl Geometry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segments {
     bits: u32,
-    file_bytes_max: u64,
+    pub(crate) file_bytes_max: u64,
 }
 
 impl Segments {

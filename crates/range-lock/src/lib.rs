@@ -81,6 +81,11 @@ pub trait RangeLock: Send + Sync {
     /// As [`last_close`](Self::last_close).
     unsafe fn destroy(&self, arena: &Arena, head: &LockHead);
 
+    /// Where the largest file ends that this lock can lock.
+    fn file_bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Memory that this file's lock takes now beside its head, in bytes.
     fn memory_bytes(&self, arena: &Arena, head: &LockHead) -> u64;
 

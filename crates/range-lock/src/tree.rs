@@ -276,6 +276,10 @@ impl RangeLock for SrlTree {
         head.bytes.store(0, Relaxed);
     }
 
+    fn file_bytes_max(&self) -> u64 {
+        self.segments.file_bytes_max
+    }
+
     fn memory_bytes(&self, _: &Arena, head: &LockHead) -> u64 {
         // ORDERING: Relaxed, a figure for people.
         head.bytes.load(Relaxed)

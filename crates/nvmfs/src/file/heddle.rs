@@ -48,7 +48,7 @@ pub fn write(
         At::End => inode.vi.size(),
     };
     let span = Span::new(start, data.len() as u64);
-    if span.end > heddle_vfs::OFFSET_MAX_BYTES {
+    if span.end > core.file_bytes_max() {
         return Err(Error::FileTooBig);
     }
     if data.len() == BLOCK_BYTES

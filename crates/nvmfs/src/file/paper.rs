@@ -113,7 +113,10 @@ impl Drop for RangeGuard<'_> {
 /// No free lock takes as long.
 const FREE_LOCK_MAX: Duration = Duration::from_micros(2);
 
-/// Locks bytes `[start, end)` the way this variant does.
+/// Wider ranges are locked to the end of the largest file: that takes a word for what has one, not one for each segment.
+const WIDE_BYTES: u64 = 256 << 20;
+
+/// Locks bytes `[start, end)` the way this variant does; of a wide range more.
 pub fn lock_range<'c>(
     core: &'c Core,
     own: &mut Own,
@@ -127,8 +130,8 @@ pub fn lock_range<'c>(
     let Some(locks) = commit::paper_locks(core, inode) else { return Err(Error::Stale) };
     let timed = lease::with_current(|core, lane| core.lane(lane).counts.is_timing()) == Some(true);
     let asked = (timed || core.on_lock.is_some()).then(Instant::now);
-    let held =
-        lock.acquire(&core.arena, &locks.range, start..end.max(start + 1), access).map_err(lock_error)?;
+    let end = if end.saturating_sub(start) > WIDE_BYTES { u64::MAX } else { end.max(start + 1) };
+    let held = lock.acquire(&core.arena, &locks.range, start..end, access).map_err(lock_error)?;
     if let Some(took) = asked.map(|asked| asked.elapsed()) {
         if let Some(tell) = core.on_lock {
             tell(took);
@@ -155,7 +158,7 @@ pub fn write(
             eof = Some(inode.vi.eof.lock());
         }
         let guess = start_of(inode, at);
-        let end = guess.checked_add(data.len() as u64).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES);
+        let end = guess.checked_add(data.len() as u64).filter(|end| *end <= core.file_bytes_max());
         let range =
             lock_range(core, guard.own, inode, guess, end.ok_or(Error::FileTooBig)?, Access::Exclusive)?;
         if eof.is_none() && wants_eof(inode, at, data.len()) {
@@ -163,7 +166,7 @@ pub fn write(
         }
         let start = start_of(inode, at);
         let span = Span::new(start, data.len() as u64);
-        if span.end > heddle_vfs::OFFSET_MAX_BYTES {
+        if span.end > core.file_bytes_max() {
             return Err(Error::FileTooBig);
         }
         step(Step::RangeCheck);

@@ -33,8 +33,8 @@ pub fn fallocate(
     offset: u64,
     len: u64,
 ) -> Result<()> {
-    let end =
-        offset.checked_add(len).filter(|e| *e <= heddle_vfs::OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)?;
+    let max = core.file_bytes_max();
+    let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(Error::FileTooBig)?;
     let span = Span { start: offset, end };
     let _eof = inode.vi.eof.lock();
     let grown = (end > inode.vi.size()).then_some(end);

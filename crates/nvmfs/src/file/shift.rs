@@ -31,7 +31,7 @@ use crate::lease::LaneGuard;
 use crate::log::clean::Eof;
 use crate::log::{commit, relog};
 use heddle_range_lock::Access;
-use heddle_vfs::{Error, OFFSET_MAX_BYTES, Result};
+use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Slots of the transaction: remap, state.
@@ -81,7 +81,7 @@ pub fn insert(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
         return Err(Error::InvalidArgument("a hole is inserted before the end of the file"));
     }
     let grown = size + (span.end - span.start);
-    if grown > OFFSET_MAX_BYTES {
+    if grown > core.file_bytes_max() {
         return Err(Error::FileTooBig);
     }
     shift_pages(core, guard, inode, Shift { first: span.first(), pages: span.pages(), down: false }, grown)

@@ -107,5 +107,5 @@ fn may_set_size(
     if handle.is_none() {
         check(core, inode, cred, Permission::WRITE)?;
     }
-    if size > heddle_vfs::OFFSET_MAX_BYTES { Err(Error::FileTooBig) } else { Ok(()) }
+    if size > core.file_bytes_max() { Err(Error::FileTooBig) } else { Ok(()) }
 }

@@ -1,0 +1,68 @@
+//! Sizes far beyond the region: what a system can lock it can cut, what it cannot is refused before anything changes.
+
+mod common;
+
+use common::{Disk, Short, each_variant, root};
+use heddle_nvmfs::Variant;
+use heddle_vfs::{Cred, Error, FileSystem, Ino, OFFSET_MAX_BYTES, RangeOp, SetAttr};
+
+const MIB: u64 = 1 << 20;
+
+/// Where the largest file of a system ends.
+fn size_max(variant: Variant) -> u64 {
+    if variant == Variant::NovaArray { 16 * MIB } else { OFFSET_MAX_BYTES }
+}
+
+/// The arena of a mount has 256 MiB: a word a page of such a file would be hundreds of GiB.
+#[test]
+fn a_file_of_the_largest_size_can_be_cut_punched_and_shifted() {
+    each_variant(|variant| {
+        let volume = Disk::new(variant, 16 * MIB).mount();
+        let fs = volume.fs();
+        let max = size_max(variant);
+        let file = fs.new_file(Ino::ROOT, "f");
+        fs.write(&file, 0, b"first").unwrap();
+        fs.write(&file, max - 4, b"last").unwrap();
+        assert_eq!(fs.size(&file), max, "{variant:?}");
+        let page = 4096;
+        fs.fallocate(&file, RangeOp::Punch, page, max / 2).unwrap();
+        fs.fallocate(&file, RangeOp::Zero { keep_size: true }, page, max - page).unwrap();
+        fs.fallocate(&file, RangeOp::Collapse, page, max / 2).unwrap();
+        fs.resize(&file, max).unwrap();
+        assert_eq!(fs.read_vec(&file, max - 9, 100), [0; 9], "{variant:?}");
+        fs.resize(&file, 5).unwrap();
+        assert_eq!(fs.read_vec(&file, 0, 100), b"first", "{variant:?}");
+        fs.release(file);
+    });
+}
+
+#[test]
+fn a_size_that_a_system_cannot_serve_is_refused_and_changes_nothing() {
+    each_variant(|variant| {
+        let volume = Disk::new(variant, 16 * MIB).mount();
+        let fs = volume.fs();
+        let max = size_max(variant);
+        let file = fs.new_file(Ino::ROOT, "f");
+        fs.write(&file, 0, b"first").unwrap();
+        let before = fs.getattr(file.ino).unwrap();
+        let by_path = SetAttr { size_bytes: Some(max + 1), perm: Some(0o600), ..SetAttr::default() };
+        let page = 4096;
+        let refused = [
+            fs.resize(&file, max + 1),
+            fs.setattr(&Cred::root(), file.ino, None, &by_path).map(|_| ()),
+            fs.write(&file, max - 1, b"xy").map(|_| ()),
+            fs.fallocate(&file, RangeOp::Allocate { keep_size: true }, max, page),
+            fs.fallocate(&file, RangeOp::Allocate { keep_size: false }, max - 1, 2),
+            fs.fallocate(&file, RangeOp::Zero { keep_size: false }, max, page),
+            fs.fallocate(&file, RangeOp::Insert, 0, max),
+        ];
+        assert_eq!(refused, [const { Err(Error::FileTooBig) }; 7], "{variant:?}");
+        fs.resize(&file, max).unwrap();
+        assert_eq!(fs.append(&file, b"x"), Err(Error::FileTooBig), "{variant:?}");
+        fs.resize(&file, 5).unwrap();
+        let after = fs.getattr(file.ino).unwrap();
+        assert_eq!((after.size_bytes, after.perm, after.blocks_512), (5, before.perm, before.blocks_512));
+        fs.release(file);
+        fs.unlink(&root(), Ino::ROOT, common::name("f")).unwrap();
+    });
+}
