@@ -21,7 +21,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         }
         _ => bail!("usage: cargo xtask mapped [--rounds N]"),
     };
-    let mut command = process::cargo(root, &["test", "--release", "-p", "heddle-cli", "--test", "mapped"]);
+    let mut command = process::cargo(root, &["test", "-p", "heddle-cli", "--test", "mapped"]);
     command.args(["--", "--nocapture", "--test-threads=1"]).env("HEDDLE_MAPPED_ROUNDS", rounds.to_string());
     process::run(&mut command, Duration::from_secs(3600 + rounds * 10))?;
     Ok(true)

@@ -16,6 +16,7 @@ use crate::error::errno_of;
 use crate::lock::Lock;
 use crate::tell::Told;
 use heddle_nvmfs::{KernelPages, NvmFs};
+use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{
     Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SeekTarget, SetAttr, Time, XattrName,
 };
@@ -358,7 +359,8 @@ impl File {
     pub fn close(self) {
         self.append.close();
         let opened = self.opened.swap(std::ptr::null_mut(), SeqCst);
-        if opened.is_null() || self.opened_by.load(SeqCst) != process() {
+        let ours = self.opened_by.load(SeqCst) == process() || planted(Bug::ClosesForOthers);
+        if opened.is_null() || !ours {
             // A parent's: it gives it back itself.
             return;
         }

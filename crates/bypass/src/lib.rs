@@ -26,5 +26,5 @@ pub use attach::{Attachment, Attachments, Found};
 pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served, this_is_a_child};
 pub use heddle_nvmfs::after_fault;
-pub use heddle_vfs::RangeOp;
+pub use heddle_vfs::{RangeOp, planted};
 pub use tell::Told;

@@ -95,6 +95,8 @@ enum Command {
 fn main() -> ExitCode {
     // An image that is cut short, or media that fails, is an error of the calls that need it, and not the end of this process.
     heddle_pmem::survive_faults();
+    #[cfg(feature = "planted")]
+    heddle_vfs::planted::plant_from_environment();
     let args = match mount::helper::from_name(std::env::args_os().collect()) {
         Ok(Some(args)) => args,
         Ok(None) => std::env::args_os().collect(),

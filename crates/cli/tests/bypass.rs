@@ -141,6 +141,26 @@ fn a_program_of_everyday_is_served_and_finds_the_same_without_the_bypass() {
     assert_eq!(fs::metadata(mounted.path("dd")).unwrap().len(), 1 << 20);
 }
 
+/// redis-server forks while its log is open: a log that it opened with `O_APPEND` is served on, one that a rewrite opened without is not.
+#[test]
+fn what_appends_is_served_on_after_a_fork_and_the_rest_is_said() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    for (flag, served, passed) in [("os.O_APPEND", 150, 0), ("0", 50, 100)] {
+        let script = "import os\nf=os.open('{dir}/log',os.O_WRONLY|os.O_CREAT|os.O_TRUNC|{flag})\n\
+                      for i in range(50): os.write(f,b'%04d'%i)\npid=os.fork()\nif pid==0: os._exit(0)\nos.waitpid(pid,0)\n\
+                      for i in range(50,150): os.write(f,b'%04d'%i)";
+        let script = script.replace("{dir}", &place.mnt()).replace("{flag}", flag);
+        let (out, report) = run(&place, &["python3", "-c", &script]);
+        went_well(&out);
+        let log: String = (0..150).map(|i| format!("{i:04}")).collect();
+        assert_eq!(std::fs::read_to_string(place.path("mnt/log")).unwrap(), log);
+        let said: u64 = report.iter().filter_map(|line| line["passed_on"]["kernel_offset"].as_u64()).sum();
+        assert_eq!((sum(&report, "write"), said), (served, passed), "{flag}: {report:?}");
+    }
+}
+
 #[test]
 fn the_python_example_loses_no_record_through_the_mount_and_with_the_bypass() {
     let Some(_alone) = alone() else { return };

@@ -6,7 +6,7 @@ use crate::make::{now, set_time};
 use crate::volume::F2fs;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{
-    Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Permission, Result, SetAttr, SetTime, Time,
+    Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Permission, Result, SetAttr, SetTime,
 };
 
 fn owns(cred: &Cred, attr: &Attr) -> bool {
@@ -107,7 +107,7 @@ impl F2fs {
             if let Some(xattrs) = list {
                 change.set_xattrs(&self.media.inode(inode.nid)?, xattrs)?;
             }
-            self.apply(inode, cred, set, now())?;
+            self.apply(inode, cred, set)?;
             Ok(self.media.inode(inode.nid)?.attr())
         })
     }
@@ -135,15 +135,17 @@ impl F2fs {
         Ok(xattrs.follow_mode(perm).then_some(xattrs))
     }
 
-    fn apply(&self, inode: &Inode, cred: &Cred, set: &SetAttr, now: Time) -> Result<()> {
+    fn apply(&self, inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<()> {
         let attr = inode.attr();
         let perm = self.perm_after(inode, cred, set);
         let gid = set.gid.unwrap_or(attr.gid);
-        let pick = |time| match time {
-            SetTime::Now => now,
-            SetTime::At(time) => time,
-        };
         self.media.change_inode(inode.nid, |block| {
+            // Taken here, behind all changes that came before this one: no time goes back.
+            let now = now();
+            let pick = |time| match time {
+                SetTime::Now => now,
+                SetTime::At(time) => time,
+            };
             block.mode.set(block.mode.get() & !0o7777 | perm);
             (block.uid, block.gid) = (set.uid.unwrap_or(attr.uid).into(), gid.into());
             if set.size_bytes.is_some() {
@@ -161,13 +163,14 @@ impl F2fs {
 
     /// The content has changed; without privilege set-id bits go.
     pub(crate) fn modified(&self, inode: &Inode, keeps_set_id: bool) -> Result<()> {
-        let now = now();
-        let attr = inode.attr();
+        let (attr, tick) = (inode.attr(), now());
         // Often it was changed at this tick before: then its node, which all that change the file share, is left alone.
-        if keeps_set_id && (attr.mtime, attr.ctime) == (now, now) {
+        if keeps_set_id && (attr.mtime, attr.ctime) == (tick, tick) {
             return Ok(());
         }
         self.media.change_inode(inode.nid, |block| {
+            // Taken here, behind the writers that came first: no time goes back.
+            let now = now();
             if !keeps_set_id {
                 block.mode.set(without_set_id(block.mode.get()));
             }

@@ -5,8 +5,9 @@ mod common;
 use common::{Image, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Cred, Error, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode};
+use heddle_vfs::{Cred, Error, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 4;
 const ROUNDS: u64 = 400;
@@ -97,4 +98,46 @@ fn side_by_side(variant: Variant) {
     let kept = (0..ROUNDS).filter(|round| round % 3 == 2).count() as u64;
     let moved = (0..ROUNDS).filter(|round| round % 3 == 0).count() as u64;
     assert_eq!(again.nodes.len() as u64, 2 + WRITERS * (1 + kept + moved));
+}
+
+#[test]
+fn times_never_go_back_whatever_writes_and_changes_at_once() {
+    for variant in Variant::ALL {
+        let Some(image) = Image::empty(64, &[]) else { return };
+        let fs = open_as(&image.path, variant).unwrap();
+        let root = Cred::root();
+        let (_, file) = fs.create(&root, Ino::ROOT, name("f"), 0o644, OpenFlags::READ_WRITE).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (fs, file, root, done) = (&fs, &file, &root, &done);
+            for me in 0..3_u64 {
+                scope.spawn(move || {
+                    for round in (0_u64..).take_while(|_| !done.load(Relaxed)) {
+                        if me == 2 && round % 8 == 0 {
+                            let set =
+                                SetAttr { perm: Some(0o600 | (round as u16 & 0o77)), ..SetAttr::default() };
+                            fs.setattr(root, file.ino, Some(file), &set).unwrap();
+                        }
+                        fs.write(file, me * 100, &[round as u8; 100]).unwrap();
+                    }
+                });
+            }
+            let until = Instant::now() + Duration::from_millis(400);
+            let mut before = None;
+            while Instant::now() < until {
+                let attr = fs.getattr(file.ino).unwrap();
+                let now = Some((attr.mtime, attr.ctime));
+                if now.map(|now| now.0) < before.map(|before: (_, _)| before.0)
+                    || now.map(|now| now.1) < before.map(|before| before.1)
+                {
+                    done.store(true, Relaxed);
+                    panic!("{variant:?}: {now:?} after {before:?}");
+                }
+                before = now;
+            }
+            done.store(true, Relaxed);
+        });
+        fs.release(file);
+        fs.unmount().unwrap();
+    }
 }

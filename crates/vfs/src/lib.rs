@@ -15,6 +15,7 @@ mod listing;
 pub mod model;
 mod name;
 pub mod path;
+pub mod planted;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 pub mod tree;

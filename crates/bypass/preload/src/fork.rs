@@ -18,6 +18,8 @@ static START: extern "C" fn() = start;
 static END: extern "C" fn() = end;
 
 extern "C" fn start() {
+    #[cfg(feature = "planted")]
+    heddle_bypass::planted::plant_from_environment();
     barrier::start();
     report::start();
     signals::start();

@@ -14,6 +14,7 @@ use crate::calls::cancel::NotNow;
 use crate::descriptor::Descriptor;
 use crate::report::Count;
 use crate::thread::{Busy, Here, Record, here, others, records};
+use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{Attachments, File, Found, Passed, Told};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
@@ -172,6 +173,7 @@ pub fn holding(fd: i32) -> Option<Used> {
 #[inline]
 pub fn passing<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     if here().is_in_handler()
+        && !planted(Bug::HandlersOldOffset)
         && let Some(used) = holding(fd)
     {
         used.passed(Passed::InHandler);

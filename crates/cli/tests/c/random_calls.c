@@ -1,7 +1,8 @@
 /* A random program of calls on files: `random_calls SEED CALLS DIR` does the same calls in every run with the same seed, and says on its
  * standard output what each of them gave: result, errno, offset, bytes. What it says on a file system is what it says on any other.
  *
- * Threads and children work one after the other, so that what they give has one order; what runs side by side (`race`) is judged here. */
+ * Threads and children work one after the other, so that what they give has one order; what runs side by side (`race`,
+ * `children_side_by_side`) is judged here. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +19,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SLOTS = 8, FILES = 3, BYTES_MAX = 20000 };
@@ -129,6 +131,7 @@ static void inherited_and_unlinked(void) {
 		}
 		waitpid(child, &status, 0);
 	}
+	/* So long, and a bit, the dead may stay unsettled. */
 	usleep(1200000);
 	struct stat st;
 	long size = fstat(fd, &st) ? -1 : st.st_size, back = pread(fd, in, 5000, 0);
@@ -148,35 +151,100 @@ static void left_open_at_the_end(void) {
 	say("%ld left open: %x\n", number, status);
 }
 
-static volatile int enough;
+static volatile int *enough;
 
-static void *writes_a_page(void *fd) {
+static int racing;
+
+/* A page that all write, and one of its own: a writer that was held up there is passed by the others. */
+static void *writes_pages(void *page) {
 	char bytes[64] = "side by side";
-	while (!enough)
-		if (pwrite((int)(intptr_t)fd, bytes, sizeof bytes, 64) != sizeof bytes)
-			return "failed";
+	while (!*enough)
+		for (int i = 0; i < 2; i++)
+			if (pwrite(racing, bytes, sizeof bytes, i * (intptr_t)page * 4096) != sizeof bytes)
+				return "failed";
 	return NULL;
 }
 
-/* Times never go back. */
+static int is_before(struct timespec a, struct timespec b) {
+	return a.tv_sec < b.tv_sec || (a.tv_sec == b.tv_sec && a.tv_nsec < b.tv_nsec);
+}
+
+static long now_ms(void) {
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Two threads and a child write one file: times never go back. */
 static void race(void) {
 	pthread_t threads[2];
 	void *said[2];
-	int fd = open("race", O_RDWR | O_CREAT, 0600), back = 0;
-	struct stat before = {0}, now;
-	enough = 0;
+	int fd = racing = open("race", O_RDWR | O_CREAT, 0600), back = 0, status = -1;
+	struct stat before, now;
+	*enough = 0;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(writes_pages((void *)3) != NULL);
 	for (int i = 0; i < 2; i++)
-		pthread_create(&threads[i], NULL, writes_a_page, (void *)(intptr_t)fd);
-	for (int i = 0; i < 300; i++, before = now) {
+		pthread_create(&threads[i], NULL, writes_pages, (void *)(intptr_t)(i + 1));
+	fstat(fd, &before);
+	for (long end = now_ms() + 80; now_ms() < end; before = now) {
 		fstat(fd, &now);
-		back += now.st_mtim.tv_sec < before.st_mtim.tv_sec ||
-			(now.st_mtim.tv_sec == before.st_mtim.tv_sec && now.st_mtim.tv_nsec < before.st_mtim.tv_nsec);
+		back += is_before(now.st_mtim, before.st_mtim) || is_before(now.st_ctim, before.st_ctim);
 	}
-	enough = 1;
+	*enough = 1;
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], &said[i]);
+	waitpid(child, &status, 0);
 	int gone = close(fd) | unlink("race");
-	say("%ld race: %d times back, %s, %d\n", number, back, said[0] || said[1] ? "failed" : "ok", gone);
+	say("%ld race: %d times back, %s, %d, %d\n", number, back, said[0] || said[1] ? "failed" : "ok", status, gone);
+}
+
+enum { CHILDREN = 4, RECORDS = 40, RECORD = 50 };
+
+/* One of several children: its own file, an inherited one of which it writes its own part, and one to which all append. */
+static int works_beside_others(int me, int common, int log) {
+	char path[16], record[RECORD], byte;
+	snprintf(path, sizeof path, "own%d", me);
+	int own = open(path, O_RDWR | O_CREAT | O_EXCL, 0600), copy = fcntl(own, F_DUPFD_CLOEXEC, 70), failed = own < 0 || copy < 0;
+	memset(record, 'A' + me, sizeof record);
+	for (int i = 0; i < RECORDS; i++) {
+		failed |= write(i % 2 ? own : copy, record, sizeof record) != sizeof record;
+		failed |= write(log, record, sizeof record) != sizeof record;
+		failed |= pwrite(common, record, sizeof record, (i * CHILDREN + me) * RECORD) != sizeof record;
+		failed |= lseek(own, 0, SEEK_CUR) != (i + 1) * RECORD || pread(own, &byte, 1, i * RECORD) != 1 || byte != 'A' + me;
+		if (i == RECORDS / 2)
+			failed |= close_range(copy, copy, 0) != 0 || (copy = dup(own)) < 0;
+	}
+	failed |= unlink(path) != 0 || pread(own, &byte, 1, 7) != 1 || byte != 'A' + me;
+	return failed;
+}
+
+/* Of a file of records: how many each child wrote whole. */
+static void count_records(const char *what, int fd) {
+	int counts[CHILDREN] = {0}, torn = 0;
+	char record[RECORD];
+	for (long at = 0; pread(fd, record, RECORD, at) == RECORD; at += RECORD) {
+		int whole = record[0] >= 'A' && record[0] < 'A' + CHILDREN && !memcmp(record, record + 1, RECORD - 1);
+		whole ? (void)counts[record[0] - 'A']++ : (void)torn++;
+	}
+	say("%ld %s: %d %d %d %d, torn %d, at %ld\n", number, what, counts[0], counts[1], counts[2], counts[3], torn,
+	    (long)lseek(fd, 0, SEEK_END));
+}
+
+static void children_side_by_side(void) {
+	pid_t children[CHILDREN];
+	int failed = 0, status, common = open("common", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	int log = open("log", O_RDWR | O_APPEND | O_CREAT | O_TRUNC, 0600), removed = unlink("log");
+	for (int i = 0; i < CHILDREN; i++)
+		if ((children[i] = i % 2 ? fork() : _Fork()) == 0)
+			_exit(works_beside_others(i, common, log));
+	for (int i = 0; i < CHILDREN; i++)
+		failed |= waitpid(children[i], &status, 0) != children[i] || status != 0;
+	say("%ld side by side: %s, %d\n", number, failed ? "failed" : "ok", removed);
+	count_records("common", common);
+	count_records("log", log);
+	close(common), close(log), unlink("common");
 }
 
 static void map(int slot) {
@@ -257,9 +325,11 @@ static void another_number(int slot) {
 static void between(int slot) {
 	int to = draw(SLOTS);
 	off_t at = draw(5000);
-	if (slots[slot] < 0 || slots[to] < 0)
+	struct stat from, into;
+	if (slots[slot] < 0 || slots[to] < 0 || fstat(slots[slot], &from) || fstat(slots[to], &into))
 		return;
-	if (draw(2))
+	/* Within a file what is read may be what was just sent: that is each kernel file system's own affair. */
+	if (draw(2) && from.st_ino != into.st_ino)
 		told("sendfile", to, sendfile(slots[to], slots[slot], draw(2) ? &at : NULL, draw(7000)), NULL);
 	else
 		told("copy_file_range", to, copy_file_range(slots[slot], draw(2) ? &at : NULL, slots[to], NULL, draw(7000), 0), NULL);
@@ -319,8 +389,9 @@ int main(int argc, char **argv) {
 		return 2;
 	state = strtoull(argv[1], NULL, 10) * 2654435761u + 1;
 	half = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	enough = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct sigaction act = {.sa_handler = handler};
-	if (half == MAP_FAILED || mprotect(half + 4096, 4096, PROT_NONE) || sigaction(SIGUSR1, &act, NULL))
+	if (half == MAP_FAILED || enough == MAP_FAILED || mprotect(half + 4096, 4096, PROT_NONE) || sigaction(SIGUSR1, &act, NULL))
 		return 2;
 	for (int i = 0; i < SLOTS; i++) {
 		slots[i] = -1;
@@ -331,6 +402,8 @@ int main(int argc, char **argv) {
 		left_open_at_the_end();
 	if (draw(3) == 0)
 		race();
+	if (draw(4) == 0)
+		children_side_by_side();
 	if (draw(8) == 0)
 		inherited_and_unlinked();
 	for (int i = 0; i < SLOTS; i++)

@@ -114,6 +114,9 @@ pub fn build_preload() -> &'static Path {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "-q", "-p", "heddle-preload", "-p", "heddle-c", "--target-dir"]);
         cargo.arg(folder.parent().unwrap()).args((!cfg!(debug_assertions)).then_some("--release"));
+        if cfg!(feature = "planted") {
+            cargo.args(["--features", "heddle-preload/planted"]);
+        }
         let said = cargo.output().unwrap();
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         folder

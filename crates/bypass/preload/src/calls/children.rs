@@ -1,6 +1,7 @@
 //! Children that are made without fork(3)'s handlers, descriptors that are sent away, and the end.
 
 use crate::{fault, fork, real, report};
+use heddle_bypass::planted::{Bug, planted};
 use libc::{c_int, c_void, mmsghdr, msghdr, pid_t};
 
 /// As _Fork(3).
@@ -10,7 +11,11 @@ use libc::{c_int, c_void, mmsghdr, msghdr, pid_t};
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
     // SAFETY: the caller's promise.
-    forking(|| unsafe { real::_Fork() }.into()) as pid_t
+    let call = || unsafe { real::_Fork() };
+    if planted(Bug::ForkUnseen) {
+        return call();
+    }
+    forking(|| call().into()) as pid_t
 }
 
 /// A call that makes a child with a memory of its own, which returns from it too.

@@ -8,6 +8,7 @@ use super::limits::may_grow_to;
 use crate::report::Count;
 use crate::table::{Used, passing, passing_at, using};
 use crate::{fault, real};
+use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{Passed, Served, Told};
 use libc::{c_int, c_void, iovec};
 
@@ -370,6 +371,9 @@ macro_rules! vectors_with_flags {
         pub unsafe extern "C-unwind" fn $write(fd: c_int, vector: *const iovec, n: c_int, at: i64, flags: c_int) -> isize {
             // SAFETY: the caller's promise.
             let call = || unsafe { real::$write(fd, vector, n, at, flags) };
+            if at == -1 && flags & libc::RWF_APPEND != 0 && planted(Bug::AppendsAtOldEnd) {
+                return call();
+            }
             point();
     let Some(used) = using(fd) else {
                 return if at == -1 { passing(fd, call) } else { passing_at(fd, call) };

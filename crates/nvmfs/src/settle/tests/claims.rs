@@ -34,6 +34,34 @@ fn an_open_file_whose_end_a_dead_process_had_claimed_is_found_alive() {
 }
 
 #[test]
+fn crash_an_open_file_was_stale_while_another_closer_asked_whether_it_ends() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    fs.unlink(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).unwrap();
+    let inode = fs.core.slot(bench.file.ino).unwrap();
+    std::thread::scope(|scope| {
+        let guard = lease::enter(&fs.core).unwrap();
+        let by = opens::claims_as(&fs.core, guard.id);
+        guard.lane.intent.ends(inode.ino.0, Ending::Asked);
+        assert!(inode.vi.claim(by));
+        let (begins, begun) = std::sync::mpsc::channel();
+        let (fs, file) = (&fs, &bench.file);
+        let looker = scope.spawn(move || {
+            begins.send(()).unwrap();
+            fs.getattr(file.ino).is_ok() && fs.read(file, 0, &mut [0; 10]) == Ok(10)
+        });
+        begun.recv().unwrap();
+        // So long it looks at an inode that is claimed; it cannot say when it has begun to.
+        std::thread::sleep(Duration::from_millis(20));
+        inode.vi.unclaim(by);
+        guard.lane.intent.ends(0, Ending::None);
+        assert!(looker.join().unwrap(), "a file that is open is stale");
+    });
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
 fn a_claim_of_another_lane_is_not_taken_back_by_a_settler() {
     let bench = bench();
     let fs = bench.volume.fs();
