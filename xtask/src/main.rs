@@ -9,6 +9,7 @@ mod bypass_diff;
 mod coherence;
 mod crash;
 mod docs;
+mod f2fs_damage;
 mod floors;
 mod fsck_lies;
 mod full;
@@ -152,6 +153,12 @@ const CHORES: &[Chore] = &[
         usage: "[--seconds N] [--seed N] [--variant V|f2fs]",
         about: "random calls, kills, power cuts on images 90 to 100 % full, beside the model; unlinks empty them (an hour)",
         run: full::chore,
+    },
+    Chore {
+        name: "f2fs-damage",
+        usage: "[--seconds N] [--seed N]",
+        about: "every field of an F2FS image set to what it never is: clear errors, and no other file loses a byte (an hour)",
+        run: f2fs_damage::chore,
     },
     Chore {
         name: "floors",

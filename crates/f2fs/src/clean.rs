@@ -9,9 +9,8 @@
 
 use crate::format::{Block, NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid, Segno};
-use crate::inode::Inode;
 use crate::media::Media;
-use crate::node::pointers_of;
+use crate::owner::Lead;
 use crate::segments::Log;
 use heddle_vfs::{Error, Result};
 use zerocopy::FromBytes;
@@ -65,20 +64,8 @@ impl Media {
     }
 
     fn page_at_home(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<Option<Live>> {
-        let holder = Nid(entry.nid.get());
-        let Some(node) = self.nodes.any(&self.device, &self.geometry, holder)? else { return Ok(None) };
-        let is_inode = node.footer.ino.get() == holder.0;
-        let inode = if is_inode { Some(Inode::of(node.clone(), self.features)?) } else { None };
-        let at = usize::from(entry.slot.get()) + inode.as_ref().map_or(0, Inode::first_pointer);
-        let pointer = match &inode {
-            Some(inode) if !inode.has_pointers() => None,
-            Some(inode) => inode.block().addr.get(at),
-            None => pointers_of(&node).pointers.get(at),
-        };
-        if pointer.map(|pointer| BlockAddr(pointer.get())) != Some(addr) {
-            return Ok(None);
-        }
-        let owner = Nid(node.footer.ino.get());
+        let Some(Lead { node, at }) = self.lead_to(addr, entry)? else { return Ok(None) };
+        let (holder, owner) = (Nid(entry.nid.get()), Nid(node.footer.ino.get()));
         self.inode(owner)?;
         Ok(Some(Live::Page { addr, holder, at, owner, entry, block: self.device.block(addr)? }))
     }

@@ -271,6 +271,26 @@ impl Change<'_> {
         }
     }
 
+    /// The pages of a file, from this one on, that are no holes: a sparse file may have a billion of those.
+    fn mapped(&self, nid: Nid, from: u64) -> Result<Vec<Range<u64>>> {
+        let inode = self.inode(nid)?;
+        let (mut page, end) = (from, inode.size_bytes.div_ceil(PAGE));
+        let mut found: Vec<Range<u64>> = Vec::new();
+        while page < end {
+            let hole = self.hole(&inode, PageNo(page))?;
+            page = page.saturating_add(hole);
+            if hole > 0 {
+                continue;
+            }
+            match found.last_mut().filter(|last| last.end == page) {
+                Some(last) => last.end += 1,
+                None => found.push(page..page + 1),
+            }
+            page += 1;
+        }
+        Ok(found)
+    }
+
     /// A page of a file becomes another one, which is a hole. Its block stays behind: the summary says which pointer leads to it.
     fn move_page(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
         let inode = self.inode(nid)?;
@@ -316,14 +336,14 @@ impl Change<'_> {
             RangeOp::Collapse => {
                 self.content_of_pages(nid)?;
                 self.punch_pages(nid, PageNo(offset / PAGE), PageNo(end / PAGE))?;
-                for page in end / PAGE..inode.size_bytes.div_ceil(PAGE) {
+                for page in self.mapped(nid, end / PAGE)?.into_iter().flatten() {
                     self.move_page(nid, PageNo(page), PageNo(page - (end - offset) / PAGE))?;
                 }
                 return self.resize(nid, inode.size_bytes - (end - offset));
             }
             RangeOp::Insert => {
                 self.content_of_pages(nid)?;
-                for page in (offset / PAGE..inode.size_bytes.div_ceil(PAGE)).rev() {
+                for page in self.mapped(nid, offset / PAGE)?.into_iter().flatten().rev() {
                     self.move_page(nid, PageNo(page), PageNo(page + (end - offset) / PAGE))?;
                 }
                 return self.change_inode(nid, |block| block.size_bytes.set(inode.size_bytes + end - offset));

@@ -48,6 +48,7 @@ mod nat;
 mod node;
 mod node_log;
 mod opened;
+mod owner;
 mod pages;
 mod part;
 mod ranges;

@@ -232,7 +232,7 @@ impl Media {
     /// The pointer of this inode's leads to a block; the one before is free. The hint is empty already (P2).
     fn lead(&self, nid: Nid, slot: &Slot, addr: BlockAddr) -> Result<()> {
         self.set_pointer(slot.holder, slot.at, addr.0, slot.holder == nid)?;
-        if slot.addr.is_block() { self.space()?.segments.release(slot.addr) } else { Ok(()) }
+        if slot.addr.is_block() { self.release_data(slot.addr, slot.holder, slot.index) } else { Ok(()) }
     }
 }
 
@@ -321,8 +321,8 @@ impl Change<'_> {
         let marks_count = inode.counts_cluster_marks();
         let mut freed = 0;
         let mut pointers = inode.block().addr;
-        for pointer in &mut pointers[start + first.0.min(own as u64) as usize..start + own] {
-            freed += self.drop_block(pointer, marks_count)?;
+        for index in first.0.min(own as u64) as usize..own {
+            freed += self.drop_block(&mut pointers[start + index], (nid, index), marks_count)?;
         }
         let mut nids = inode.block().nid;
         let mut before = own as u64;
@@ -358,7 +358,7 @@ impl Change<'_> {
                 continue;
             }
             if depth == 0 {
-                freed += self.drop_block(pointer, inode.counts_cluster_marks())?;
+                freed += self.drop_block(pointer, (nid, index), inode.counts_cluster_marks())?;
                 continue;
             }
             let below = if index == first { from % span } else { 0 };
@@ -379,13 +379,13 @@ impl Change<'_> {
     }
 
     /// Empties a pointer; 1 if it had a block or the promise of one. `marks_count`: so has the mark of a compressed cluster.
-    fn drop_block(&self, pointer: &mut U32, marks_count: bool) -> Result<u64> {
+    fn drop_block(&self, pointer: &mut U32, (holder, index): (Nid, usize), marks_count: bool) -> Result<u64> {
         let addr = BlockAddr(pointer.get());
         if addr == BlockAddr::NULL {
             return Ok(0);
         }
         if addr.is_block() {
-            self.space()?.segments.release(addr)?;
+            self.release_data(addr, holder, index)?;
         }
         pointer.set(0);
         if addr == BlockAddr::COMPRESSED && !marks_count {
@@ -409,7 +409,8 @@ impl Change<'_> {
             }
             let slot = self.slot(&inode, page)?;
             let mut pointer = U32::new(slot.addr.0);
-            let freed = self.drop_block(&mut pointer, inode.counts_cluster_marks())?;
+            let freed =
+                self.drop_block(&mut pointer, (slot.holder, slot.index), inode.counts_cluster_marks())?;
             self.set_pointer(slot.holder, slot.at, 0, slot.holder == nid)?;
             self.count_blocks(nid, -(freed as i64))?;
             page = PageNo(page.0 + 1);

@@ -12,6 +12,7 @@
 //! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
 
 mod adopt;
+mod summaries;
 
 use crate::checkpoint::{Logs, OpenLog};
 use crate::device::Device;
@@ -25,6 +26,7 @@ use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use summaries::Summaries;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -124,6 +126,7 @@ impl Free {
 pub(crate) struct Segments {
     geometry: Geometry,
     state: Mutex<State>,
+    summaries: Mutex<Summaries>,
 }
 
 /// Blocks of a log that lie together, live from now on.
@@ -187,7 +190,8 @@ impl Segments {
             bitmap: logs.sit_bitmap,
             left_out: BTreeMap::new(),
         };
-        let segments = Segments { geometry: geometry.clone(), state: Mutex::new(state) };
+        let segments =
+            Segments { geometry: geometry.clone(), state: Mutex::new(state), summaries: Mutex::default() };
         segments.leave_gaps(device).map_err(|error| error.to_string())?;
         Ok(segments)
     }
@@ -213,6 +217,7 @@ impl Segments {
         let open = &mut state.logs[log as usize];
         open.summary.kind = kind_of_summary(log);
         device.write(self.summary_place(open.segment), open.summary.as_bytes())?;
+        self.forget_summary(open.segment);
         state.free.remove(next);
         state.changed.insert(open.segment);
         *open = OpenLog { segment: next, next: 0, summary: Box::new(SummaryBlock::new_zeroed()) };

@@ -398,6 +398,10 @@ fn space(
     let damaged = |what: String| OpenError::Damaged { image: image(), what };
     let logs = checkpoint.logs(device, geometry).map_err(damaged)?;
     let segments = Segments::read(device, geometry, logs).map_err(damaged)?;
+    let (live, nodes) = (segments.live_nodes(), checkpoint.head.nodes_valid.get());
+    if live < u64::from(nodes) {
+        return Err(damaged(format!("its segments have {live} nodes, and its checkpoint counts {nodes}")));
+    }
     Ok(Space::new(segments, checkpoint.head.blocks_user.get(), Counts::of(&checkpoint.head)))
 }
 

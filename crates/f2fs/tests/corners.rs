@@ -1,5 +1,7 @@
 //! What images hold that others wrote, or that was damaged: flags, numbers and copies that contradict each other, each one put there.
 
+#[path = "corners/believed.rs"]
+mod believed;
 mod common;
 #[path = "corners/forge.rs"]
 mod forge;

@@ -65,6 +65,9 @@ impl Heads {
             Some(head) if head.format.get() != LOG_FORMAT => {
                 Err(format!("it has format {}, and this program knows {LOG_FORMAT}", head.format))
             }
+            Some(head) if head.seq.get() == u64::MAX => {
+                Err("it is damaged: its head has the last number that one can have".into())
+            }
             Some(head) if head.len_bytes.get() > region.len_bytes() => Err(format!(
                 "it was cut short: it had {} bytes, and has {}",
                 head.len_bytes,
@@ -145,7 +148,7 @@ impl Heads {
     }
 
     fn write(&mut self, region: &Region) {
-        self.now.seq.set(self.now.seq.get() + 1);
+        self.now.seq.set(self.now.seq.get().saturating_add(1));
         self.now.crc.set(crc_of(&self.now));
         for place in [self.first, 1 - self.first] {
             region.nt_write(Pos(LOG_HEADS_BYTES[place]), self.now.as_bytes());

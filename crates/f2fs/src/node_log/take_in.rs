@@ -24,7 +24,9 @@ use zerocopy::little_endian::{U16, U32};
 #[derive(Default)]
 struct Changes {
     /// Blocks that are not live any more.
-    freed: BTreeSet<BlockAddr>,
+    /// With the pointers that led to them.
+    freed: BTreeMap<BlockAddr, (Nid, usize)>,
+    nodes_freed: Vec<BlockAddr>,
     /// Blocks that have become live, and whose they are.
     live: BTreeMap<BlockAddr, SummaryEntry>,
     /// How many more there are of each.
@@ -83,7 +85,7 @@ impl Media {
         let entry = NatEntry { version: newest.version, ino: U32::new(ino.0), addr: U32::new(place.0) };
         self.nodes.nat.change(vec![(nid, entry)]);
         let new = if newest.deleted {
-            changes.freed.extend(old.as_ref().map(|_| addr));
+            changes.nodes_freed.extend(old.as_ref().map(|_| addr));
             self.nodes.forget(nid);
             None
         } else {
@@ -128,8 +130,11 @@ impl Media {
         let kept: BTreeSet<Segno> =
             changes.live.keys().map(|addr| space.segments.place_of(*addr).0).collect();
         space.segments.keep(&self.device, &kept)?;
-        for addr in &changes.freed {
+        for addr in &changes.nodes_freed {
             space.segments.release(*addr)?;
+        }
+        for (addr, (holder, slot)) in &changes.freed {
+            self.release_data(*addr, *holder, *slot)?;
         }
         for (addr, entry) in &changes.live {
             space.segments.adopt(&self.device, *addr, *entry)?;
@@ -148,7 +153,7 @@ impl Changes {
                 continue;
             }
             if old.is_block() {
-                self.freed.insert(old);
+                self.freed.insert(old, (nid, slot));
             }
             if new.is_block() {
                 if !media.geometry.in_main(new) {

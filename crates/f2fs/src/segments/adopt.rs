@@ -5,7 +5,7 @@
 //!             logs leave the segments where such blocks lie, and the log of nodes the place where the chain begins. Summaries get
 //!             entries of blocks that are not live on the media yet, and lose none.
 
-use super::{LOGS_IN_ORDER, Log, Segments};
+use super::{DATA_LOGS, LOGS_IN_ORDER, Log, Segments};
 use crate::device::Device;
 use crate::format::{SEGMENT_BLOCKS, SUMMARY_OF_DATA, SummaryBlock, SummaryEntry, bit_msb, set_bit_msb};
 use crate::ids::{BlockAddr, Segno};
@@ -47,10 +47,11 @@ impl Segments {
             return wrong("belongs to something else");
         }
         let place = self.summary_place(segno);
-        let mut summary = if slot.count == 0 {
+        let mut summary = if slot.kind >= DATA_LOGS as u8 && slot.count == 0 {
             slot.kind = Log::WarmData as u8;
             SummaryBlock::new_zeroed()
-        } else if slot.kind <= Log::ColdData as u8 {
+        } else if slot.kind < DATA_LOGS as u8 {
+            // Also one that holds nothing now: the checkpoint may have blocks there that this mount has taken away.
             let bytes = device.block(place)?;
             SummaryBlock::read_from_bytes(&bytes[..]).map_err(|error| Error::Corrupt(error.to_string()))?
         } else {
@@ -59,6 +60,7 @@ impl Segments {
         summary.kind = SUMMARY_OF_DATA;
         summary.entries[block] = entry;
         device.write(place, summary.as_bytes())?;
+        self.forget_summary(segno);
         slot.count += 1;
         set_bit_msb(&mut slot.live, block, true);
         state.changed.insert(segno);

@@ -3,7 +3,7 @@
 use crate::common::{self, Image};
 use crate::machine::{LOG_BYTES, append_durably, fresh, log_in, name, open};
 use crate::rig::{Random, blocks_of, put_down};
-use heddle_f2fs::format::{LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, RecordHead, record_flag};
+use heddle_f2fs::format::{LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, LogHead, RecordHead, record_flag};
 use heddle_f2fs::{F2fs, OpenError, Variant};
 use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
@@ -42,6 +42,14 @@ fn a_log_that_does_not_belong_is_refused() {
     let mut none = log.clone();
     LOG_HEADS_BYTES.into_iter().for_each(|at| none[at as usize + 20] ^= 4);
     refused(&image, Variant::NodeLog, &none, "damaged");
+    let mut last = log.clone();
+    for at in LOG_HEADS_BYTES {
+        let head = &mut last[at as usize..][..size_of::<LogHead>()];
+        LogHead::mut_from_bytes(head).unwrap().seq.set(u64::MAX);
+        let crc = crc32fast::hash(&head[..size_of::<LogHead>() - 4]);
+        LogHead::mut_from_bytes(head).unwrap().crc.set(crc);
+    }
+    refused(&image, Variant::NodeLog, &last, "the last number");
     // Without its log the image has an older state, which can be read. Who goes on from there has to say so, and then the two do not fit
     // together any more.
     let older = F2fs::open(&image.path).unwrap();

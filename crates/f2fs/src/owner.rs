@@ -1,0 +1,63 @@
+//! Whose a block of data is: asked before it becomes free. A pointer of a damaged image may lead to a block of another file, which would
+//! be written over when its segment is used again.
+//!
+//! The summary of the block's segment says which pointer leads to it. If that is the pointer that goes, the block is free. If it is another
+//! one, and that does lead there, the block stays. Summaries that say neither are of an earlier life of the block, or damaged, and nobody
+//! is known to need it.
+
+use crate::format::{NodeBlock, SummaryEntry};
+use crate::ids::{BlockAddr, Nid};
+use crate::inode::Inode;
+use crate::media::Media;
+use crate::node::pointers_of;
+use heddle_vfs::Result;
+use std::sync::Arc;
+
+/// A pointer to a block of data, where a summary says it is.
+pub(crate) struct Lead {
+    pub(crate) node: Arc<NodeBlock>,
+    /// In the node's block, in words from its first pointer.
+    pub(crate) at: usize,
+}
+
+impl Media {
+    /// The pointer `index` of this node leads to this block no more: the block is free, unless it is no block, free already, or another
+    /// pointer's.
+    pub(crate) fn release_data(&self, addr: BlockAddr, holder: Nid, index: usize) -> Result<()> {
+        let segments = &self.space()?.segments;
+        if !self.geometry.in_main(addr) || !segments.is_live(addr) {
+            return Ok(());
+        }
+        let (is_node, entry) = segments.summary_entry(&self.device, addr)?;
+        let is_own = !is_node && entry.nid.get() == holder.0 && usize::from(entry.slot.get()) == index;
+        if is_own || !self.is_anothers(is_node, addr, entry) {
+            return segments.release(addr);
+        }
+        Ok(())
+    }
+
+    /// Does what the summary names lead to the block? Not, if that cannot be read: whoever reads it finds as much.
+    fn is_anothers(&self, is_node: bool, addr: BlockAddr, entry: SummaryEntry) -> bool {
+        if is_node {
+            let found = self.nodes.nat.find(&self.device, Nid(entry.nid.get()));
+            return found.is_ok_and(|found| found.addr.get() == addr.0);
+        }
+        matches!(self.lead_to(addr, entry), Ok(Some(_)))
+    }
+
+    /// The pointer that a summary names, if it leads to this block.
+    pub(crate) fn lead_to(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<Option<Lead>> {
+        let holder = Nid(entry.nid.get());
+        let Some(node) = self.nodes.any(&self.device, &self.geometry, holder)? else { return Ok(None) };
+        let is_inode = node.footer.ino.get() == holder.0;
+        let inode = if is_inode { Some(Inode::of(node.clone(), self.features)?) } else { None };
+        let at = usize::from(entry.slot.get()) + inode.as_ref().map_or(0, Inode::first_pointer);
+        let pointer = match &inode {
+            Some(inode) if !inode.has_pointers() => None,
+            Some(inode) => inode.block().addr.get(at),
+            None => pointers_of(&node).pointers.get(at),
+        };
+        let leads = pointer.map(|pointer| BlockAddr(pointer.get())) == Some(addr);
+        Ok(leads.then_some(Lead { node, at }))
+    }
+}

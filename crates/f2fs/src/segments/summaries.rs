@@ -1,0 +1,62 @@
+//! Whose a block is, by the summary of its segment: in memory of those that are open, else read, and kept for a while.
+
+use super::Segments;
+use crate::device::Device;
+use crate::format::{SummaryBlock, SummaryEntry, bit_msb};
+use crate::ids::{BlockAddr, Segno};
+use heddle_vfs::{Error, Result};
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use zerocopy::FromBytes;
+
+/// Summaries that are kept: 4 MiB, of segments of 2 GiB.
+const KEPT_MAX: usize = 1024;
+
+/// Those that were read, of segments that are not open.
+pub(super) type Summaries = HashMap<Segno, Box<SummaryBlock>>;
+
+impl Segments {
+    /// Is the block in use?
+    pub(crate) fn is_live(&self, addr: BlockAddr) -> bool {
+        let (segno, block) = self.place_of(addr);
+        self.state().table.get(segno.0 as usize).is_some_and(|segment| bit_msb(&segment.live, block))
+    }
+
+    /// Live blocks of segments of nodes.
+    pub(crate) fn live_nodes(&self) -> u64 {
+        let state = self.state();
+        let of_nodes = state.table.iter().filter(|segment| segment.kind >= super::DATA_LOGS as u8);
+        of_nodes.map(|segment| u64::from(segment.count)).sum()
+    }
+
+    /// Whose a live block is; true: it is a node, by the segment's kind.
+    pub(crate) fn summary_entry(&self, device: &Device, addr: BlockAddr) -> Result<(bool, SummaryEntry)> {
+        let (segno, block) = self.place_of(addr);
+        let state = self.state();
+        let out_of = || Error::Corrupt(format!("block {} is in no segment", addr.0));
+        let is_node = state.table.get(segno.0 as usize).ok_or_else(out_of)?.kind >= super::DATA_LOGS as u8;
+        if let Some(open) = state.logs.iter().find(|log| log.segment == segno) {
+            return Ok((is_node, open.summary.entries[block]));
+        }
+        // One with a live block is not opened, so its summary stays what it is.
+        drop(state);
+        let mut kept = self.summaries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(summary) = kept.get(&segno) {
+            return Ok((is_node, summary.entries[block]));
+        }
+        let bytes = device.block(self.summary_place(segno))?;
+        let summary =
+            SummaryBlock::read_from_bytes(&bytes[..]).map_err(|error| Error::Corrupt(error.to_string()))?;
+        let entry = summary.entries[block];
+        if kept.len() >= KEPT_MAX {
+            kept.clear();
+        }
+        kept.insert(segno, Box::new(summary));
+        Ok((is_node, entry))
+    }
+
+    /// It is another one now.
+    pub(super) fn forget_summary(&self, segno: Segno) {
+        self.summaries.lock().unwrap_or_else(PoisonError::into_inner).remove(&segno);
+    }
+}
