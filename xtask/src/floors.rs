@@ -1,40 +1,39 @@
 //! The figures to reach, measured and judged: `heddle` beside the kernel's file systems in the same run, and the
-//! papers' variants beside each other. Not in the test command: it wants an idle machine, root and half an hour.
+//! papers' variants beside each other. Not in the test command: it wants an idle machine, root and most of an hour.
 //!
-//! `table.rs` says what is measured and what must come out, `judge.rs` how samples become verdicts.
+//! `table.rs` says what is measured and what must come out, `judge.rs` how samples become verdicts, `page.rs` how they become tables.
 
 mod judge;
+mod options;
+mod page;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::process;
+use crate::test::RELEASE_BUILD;
 use judge::{Judgement, Sample, Verdict};
+use options::{Options, usage};
 use table::{CAMPAIGNS, Campaign, FLOORS};
 
-/// Medians are over this many interleaved repeats, and fewer are no measurement.
-const REPEATS: usize = 5;
-const SECS: &str = "2";
-
-/// `cargo xtask floors [WORKLOAD…] [--json FILE]`; true if every floor (of those workloads, if any are named) is reached.
+/// `cargo xtask floors`, see [`options`]; true if every floor (of those workloads, if any are named) is reached.
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    let (rows, json_file) = match args {
-        [rows @ .., option, file] if option == "--json" => (rows, Some(file)),
-        rows => (rows, None),
+    let Some(options) = Options::read(args)? else {
+        println!("{}", usage());
+        return Ok(true);
     };
-    let wanted = |workload: &str| rows.is_empty() || rows.iter().any(|row| row == workload);
-    if let Some(unknown) = rows.iter().find(|row| FLOORS.iter().all(|floor| floor.workload != **row)) {
-        bail!(
-            "no floor for {unknown:?}; usage: cargo xtask floors [WORKLOAD…] [--json FILE], workloads as MRPM"
-        );
-    }
+    let wanted = |workload: &str| options.wants(workload);
+    eprintln!("floors: this takes about {} minutes", options.minutes());
+    // The whole of it: the library of the bypass is looked for beside the program.
+    process::run(&mut process::cargo(root, RELEASE_BUILD), Duration::from_secs(3600))?;
     let mut samples = Vec::new();
     for (i, campaign) in CAMPAIGNS.iter().enumerate() {
         let workloads: Vec<&str> = campaign.workloads.iter().copied().filter(|name| wanted(name)).collect();
@@ -42,35 +41,58 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
             continue;
         }
         let file = std::env::temp_dir().join(format!("heddle-floors-{}-{i}.json", std::process::id()));
-        let measured = measure(root, campaign, &workloads, &file);
+        let measured = measure(root, campaign, &workloads, &options, &file);
         if file.exists() {
             std::fs::remove_file(&file)?;
         }
-        samples.extend(measured?);
+        match measured {
+            Ok(measured) => samples.extend(measured),
+            // Its floors are not measured then, and the others' still are.
+            Err(error) => {
+                eprintln!("floors: {} on {}: {error:#}", workloads.join(" "), campaign.targets.join(","))
+            }
+        }
     }
     let judgements: Vec<Judgement> = FLOORS
         .iter()
         .filter(|floor| wanted(floor.workload))
-        .map(|floor| judge::judge(floor, &samples, REPEATS))
+        .map(|floor| judge::judge(floor, &samples, options.repeats))
         .collect();
     print!("{}", table_text(&judgements));
-    if let Some(file) = json_file {
-        let text = serde_json::to_string_pretty(&table_json(&judgements))? + "\n";
+    if let Some(file) = &options.json {
+        let text = serde_json::to_string_pretty(&table_json(&judgements, &options))? + "\n";
+        std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
+    }
+    if let Some(file) = &options.markdown {
+        let text = page::page(&judgements, &samples, &options);
         std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
     }
     Ok(judgements.iter().all(|judgement| judgement.verdict == Verdict::Reached))
 }
 
 /// A cell that failed makes `heddle fxmark` fail, and still the report names it and holds all others.
-fn measure(root: &Path, campaign: &Campaign, workloads: &[&str], file: &PathBuf) -> Result<Vec<Sample>> {
-    let mut command =
-        process::cargo(root, &["run", "--quiet", "--release", "-p", "heddle-cli", "--", "fxmark"]);
+fn measure(
+    root: &Path,
+    campaign: &Campaign,
+    workloads: &[&str],
+    options: &Options,
+    file: &PathBuf,
+) -> Result<Vec<Sample>> {
+    let mut command = Command::new(process::target_dir(root).join("release/heddle"));
+    command.arg("fxmark").current_dir(root);
     command.args(workloads).args(["--target", &campaign.targets.join(",")]);
     let cores: Vec<String> = campaign.cores.iter().map(u32::to_string).collect();
     // The floors, and docs/results.md, are about threads in the engines: the papers' variants have nothing else.
     command.args(["--workers-as", "threads"]);
     command.args(["--durability", campaign.durability.name()]);
-    command.args(["--cores", &cores.join(","), "--secs", SECS, "--repeat", &REPEATS.to_string()]);
+    command.args([
+        "--cores",
+        &cores.join(","),
+        "--secs",
+        &options.secs,
+        "--repeat",
+        &options.repeats.to_string(),
+    ]);
     command.args(campaign.direct.then_some("--direct"));
     command.arg("--json").arg(file);
     let ran = process::run(&mut command, Duration::from_secs(3600));
@@ -96,7 +118,7 @@ fn table_text(judgements: &[Judgement]) -> String {
     text + &format!("{reached} of {} floors reached\n", judgements.len())
 }
 
-fn table_json(judgements: &[Judgement]) -> Value {
+fn table_json(judgements: &[Judgement], options: &Options) -> Value {
     let rows: Vec<Value> = judgements
         .iter()
         .map(|judgement| {
@@ -110,5 +132,5 @@ fn table_json(judgements: &[Judgement]) -> Value {
             })
         })
         .collect();
-    json!({"output_version": 1, "repeats": REPEATS, "secs": SECS, "floors": rows})
+    json!({"output_version": 1, "repeats": options.repeats, "secs": options.secs, "floors": rows})
 }

@@ -162,8 +162,8 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "floors",
-        usage: "[WORKLOAD…] [--json FILE]",
-        about: "the figures to reach, beside the kernel's file systems (root, idle machine, 15 minutes)",
+        usage: "[WORKLOAD…] [--repeats N] [--secs S] [--json FILE] [--markdown FILE]",
+        about: "the figures to reach, beside the kernel's file systems (root, idle machine; --help says how long)",
         run: floors::chore,
     },
     Chore {

@@ -138,7 +138,11 @@ fn cell(
 }
 
 fn median(figures: &[(u64, f64)]) -> f64 {
-    let mut sorted: Vec<f64> = figures.iter().map(|(_, ops)| *ops).collect();
+    median_of(figures.iter().map(|(_, ops)| *ops).collect())
+}
+
+/// Of one figure at least.
+pub fn median_of(mut sorted: Vec<f64>) -> f64 {
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }

@@ -81,6 +81,8 @@ impl Floor {
     }
 }
 
+const SEEN_BY_PROGRAMS: &[&str] = &["DRBL", "DRBM", "DWOL", "DWOM", "DWAL", "MRPL", "MWCL"];
+
 const PEERS: &[&str] = &["tmpfs", "ext4", "xfs", "btrfs"];
 
 pub const CAMPAIGNS: &[Campaign] = &[
@@ -95,6 +97,14 @@ pub const CAMPAIGNS: &[Campaign] = &[
         durability: Process,
         workloads: &["MRPL", "MRPM", "MRPH", "MRDL", "MRDM", "MWCL", "MWCM", "MWUL", "MWUM", "MWRL", "MWRM"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "btrfs"],
+        cores: &[2],
+        direct: false,
+    },
+    // No floors: what a program sees of it, beside the function calls of `heddle`.
+    Campaign {
+        durability: Process,
+        workloads: SEEN_BY_PROGRAMS,
+        targets: &["heddle+bypass", "heddle+mount"],
         cores: &[2],
         direct: false,
     },

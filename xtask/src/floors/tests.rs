@@ -3,6 +3,8 @@
 use serde_json::json;
 
 use super::judge::{Sample, Verdict, judge, read_report};
+use super::options::Options;
+use super::page::page;
 use super::table::{Bound, CAMPAIGNS, Durability, FLOORS, Floor};
 use super::{table_json, table_text};
 
@@ -118,9 +120,40 @@ fn the_table_and_its_json_say_the_same() {
     let text = table_text(&judgements);
     assert!(text.contains("DWOM heddle@2 / best of tmpfs ext4@2"), "{text}");
     assert!(text.ends_with("1 of 2 floors reached\n"), "{text}");
-    let json = table_json(&judgements);
+    let json = table_json(&judgements, &Options::default());
     assert_eq!(json["floors"][0]["measured"], 2.5);
     assert_eq!(json["floors"][0]["reached"], true);
     assert_eq!(json["floors"][1]["measured"], json!(null));
     assert_eq!(json["floors"][1]["reached"], false);
+}
+
+#[test]
+fn the_page_names_what_was_measured_how_long_and_which_rows_are_calls_of_which_kind() {
+    let samples = cells([30.0, 25.0, 20.0]);
+    let options =
+        Options::read(&["--repeats".into(), "3".into(), "--secs".into(), "0.5".into()]).unwrap().unwrap();
+    let text = page(&[judge(&FLOOR, &samples, 3)], &samples, &options);
+    assert!(text.contains("3 interleaved repeats of 0.5 s"), "{text}");
+    assert!(text.contains("| DWOM | heddle@2 | tmpfs, ext4@2 | >= 2.5 | 2.50 |"), "{text}");
+    assert!(text.contains("durability `process`") && text.contains("function calls"), "{text}");
+    assert!(text.contains("| DWOM | 25 op/s | 10 op/s | 9 op/s | - | - |"), "{text}");
+    assert!(text.contains("no measurement for docs"), "fewer than five repeats of two seconds: {text}");
+}
+
+#[test]
+fn options_say_what_is_measured_and_how_long_it_takes() {
+    let read = |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        Options::read(&args)
+    };
+    assert!(read(&["--help"]).unwrap().is_none());
+    let all = read(&[]).unwrap().unwrap();
+    assert!(all.is_whole() && all.minutes() > 20, "{} minutes", all.minutes());
+    let short = read(&["DWOM", "--repeats", "3", "--secs", "1"]).unwrap().unwrap();
+    assert!(
+        short.wants("DWOM") && !short.wants("DWOL") && !short.is_whole() && short.minutes() < all.minutes()
+    );
+    for wrong in [&["DWXX"][..], &["--repeats", "2"], &["--secs", "x"], &["--json"], &["--wrong", "1"]] {
+        assert!(read(wrong).is_err(), "{wrong:?}");
+    }
 }
