@@ -8,9 +8,9 @@ use super::table::{CAMPAIGNS, Campaign};
 
 pub fn page(judgements: &[Judgement], samples: &[Sample], options: &Options) -> String {
     let mut text = format!(
-        "Medians of {} interleaved repeats of {} s; the spread is the smallest and the largest ratio within one repeat. Rows of engines \
-         (`heddle`, `nova`…, `f2fs`…) are function calls of threads; rows of `heddle+bypass`, `heddle+mount`, tmpfs, ext4, xfs and btrfs are \
-         system calls, or what stands in for them.\n",
+        "Medians of {} interleaved repeats of {} s; the spread is the smallest and the largest ratio within one repeat. Rows of \
+         engines (`heddle`, `nova`…, `f2fs`…) are function calls of threads; rows of `heddle+bypass`, `heddle+mount`, tmpfs, ext4, \
+         xfs and btrfs are system calls, or what stands in for them.\n",
         options.repeats, options.secs
     );
     if !options.is_whole() {
