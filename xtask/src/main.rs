@@ -14,6 +14,7 @@ mod floors;
 mod fsck_lies;
 mod full;
 mod fuzz;
+mod hostile;
 mod kill_loop;
 mod linux_f2fs;
 mod loom;
@@ -105,6 +106,18 @@ const CHORES: &[Chore] = &[
         usage: "[--minutes N] [--seed S] | --planted",
         about: "random programs find the same with the bypass as on tmpfs (30 minutes, root); --planted: do they see?",
         run: bypass_diff::chore,
+    },
+    Chore {
+        name: "scribble",
+        usage: "[--seconds N] [--seed N]",
+        about: "whatever is written over the memory that clients share, nobody crashes or hangs (an hour, root)",
+        run: hostile::scribble,
+    },
+    Chore {
+        name: "cli-fuzz",
+        usage: "[--say]",
+        about: "every command with every kind of wrong operand ends with words and leaves nothing behind (root)",
+        run: hostile::cli_fuzz,
     },
     Chore {
         name: "apps",

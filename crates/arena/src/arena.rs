@@ -340,6 +340,7 @@ impl Arena {
             return Err(Full { wanted_bytes: class.bytes(), capacity_bytes: self.capacity_bytes() });
         }
         let (first, count, fresh) = self.take_batch(class)?;
+        self.check_block(class, first);
         if count > 1 {
             // ORDERING: Relaxed, the batch is ours (F2 of `free_list`).
             let rest = self.links(first).chain.load(Relaxed);
@@ -351,6 +352,9 @@ impl Arena {
     /// A batch: first block, count, and whether it comes fresh from the top.
     pub(crate) fn take_batch(&self, class: Class) -> Result<(u64, u64, bool), Full> {
         if let Some((first, count)) = self.header().free[class.index()].pop(self) {
+            if !(1..=class.batch()).contains(&count) {
+                bad_ptr(first);
+            }
             return Ok((first, count, false));
         }
         let (first, count) = self.carve(class, class.batch()).or_else(|_| self.carve(class, 1))?;
@@ -369,7 +373,10 @@ impl Arena {
         // ORDERING: Relaxed throughout, O1.
         let mut now = top.load(Relaxed);
         let start = loop {
-            let start = now.next_multiple_of(class.align().max(64));
+            let start = now.checked_next_multiple_of(class.align().max(64)).ok_or(full)?;
+            if start < HEADER_BYTES {
+                bad_ptr(start);
+            }
             let end = stride.checked_mul(count).and_then(|len| len.checked_add(start)).ok_or(full)?;
             if end > self.capacity_bytes() {
                 return Err(full);
@@ -411,7 +418,7 @@ impl Arena {
         let mut at = first;
         for _ in 0..count.min(class.batch()) {
             let fits = at.checked_add(class.bytes()).is_some_and(|end| end <= self.used_bytes());
-            if at < HEADER_BYTES || !at.is_multiple_of(16) || !fits {
+            if at < HEADER_BYTES || !at.is_multiple_of(class.align()) || !fits {
                 return false;
             }
             // ORDERING: Relaxed, the block is the caller's if it is one.
@@ -420,17 +427,31 @@ impl Arena {
         count <= class.batch()
     }
 
+    /// Makes sure that a block of that class may begin there: lists of free blocks lie where others write.
+    #[inline]
+    pub(crate) fn check_block(&self, class: Class, block: u64) {
+        let fits = block >= HEADER_BYTES && block.saturating_add(class.bytes()) <= self.capacity_bytes();
+        if !fits || block & (class.align() - 1) != 0 {
+            bad_ptr(block);
+        }
+    }
+
     /// The links of a free block.
     #[inline]
     pub(crate) fn links(&self, block: u64) -> &Links {
-        // SAFETY: block offsets come from `carve`, hence are in bounds and aligned to 16; links are atomics only.
-        unsafe { &*self.at::<Links>(block - LINK_BYTES) }
+        let at = block.wrapping_sub(LINK_BYTES);
+        let last = self.capacity_bytes() - HEADER_BYTES - size_of::<Links>() as u64;
+        if at.wrapping_sub(HEADER_BYTES) > last || !at.is_multiple_of(16) {
+            bad_ptr(block);
+        }
+        // SAFETY: in bounds and aligned, whatever the lists of free blocks say; links are atomics only.
+        unsafe { &*self.at::<Links>(at) }
     }
 
     #[inline]
     fn at<T>(&self, offset: u64) -> *mut T {
         debug_assert!(offset < self.capacity_bytes());
-        // SAFETY: offsets of blocks are inside the mapping.
+        // SAFETY: offsets of blocks are inside the mapping (`check_block`, `links`).
         unsafe { self.mapping.base().as_ptr().add(offset as usize).cast() }
     }
 

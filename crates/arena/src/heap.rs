@@ -137,6 +137,7 @@ impl Heap {
         if first == 0 {
             (first, count) = magazine.refill(arena, class)?;
         }
+        arena.check_block(class, first);
         let rest = if count > 1 {
             // ORDERING: Relaxed, the block is ours (H1).
             arena.links(first).chain.load(Relaxed)

@@ -402,3 +402,56 @@ fn a_process_of_another_number_space_that_closed_all_descriptors_lives_until_it_
 fn futex_wake_all(word: &AtomicU32) {
     park::futex_wake(word, u32::MAX);
 }
+
+#[test]
+fn a_slice_ends_where_the_arena_ends() {
+    let arena = arena();
+    let last = Ptr::<u64>::from_raw(arena.capacity_bytes() - 64);
+    assert_eq!(arena.try_slice(last, 8).map(<[u64]>::len), Some(8));
+    for n in [9, 64, 512, 4096, arena.capacity_bytes() as usize / 8, usize::MAX / 8, usize::MAX] {
+        assert!(arena.try_slice(last, n).is_none(), "{n}");
+    }
+}
+
+/// Other users write to lists of free blocks: what they lead to is a block in the arena, or nobody follows them.
+#[test]
+fn scribbled_lists_of_free_blocks_lead_nowhere() {
+    let end = arena().capacity_bytes();
+    for at in [8, 16, 4096 - 32, end - 16, end, end + 4096, 1 << 40, u64::MAX - 15, u64::MAX] {
+        let led = |scribble: &dyn Fn(&Arena, &Heap, Ptr<u64>), take: &dyn Fn(&Arena, &Heap)| {
+            let (arena, heap) = (arena(), Heap::zeroed());
+            let ptrs: Vec<_> = (0..300).map(|i| arena.alloc(i).unwrap()).collect();
+            // SAFETY: allocated above, not used any more; the heap is this thread's.
+            ptrs.iter().for_each(|ptr| unsafe { heap.free(&arena, *ptr, 1) });
+            scribble(&arena, &heap, *ptrs.last().unwrap());
+            (0..600).for_each(|_| take(&arena, &heap));
+        };
+        let caught = |led: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(led)).is_err();
+        // SAFETY: the heap is this thread's.
+        let of_heap = |arena: &Arena, heap: &Heap| assert!(unsafe { heap.alloc(arena, 0u64) }.is_ok());
+        let of_arena = |arena: &Arena, _: &Heap| assert!(arena.alloc(0u64).is_ok());
+        let chain = |arena: &Arena, _: &Heap, ptr: Ptr<u64>| arena.links(ptr.raw()).chain.store(at, Relaxed);
+        assert!(caught(&|| led(&chain, &of_heap)), "{at:#x} in a heap");
+        let listed = |arena: &Arena, heap: &Heap, ptr: Ptr<u64>| {
+            // SAFETY: the heap is this thread's.
+            unsafe { heap.flush(arena) };
+            chain(arena, heap, ptr);
+        };
+        assert!(caught(&|| led(&listed, &of_arena)), "{at:#x} in a list");
+    }
+}
+
+#[test]
+fn a_free_block_that_ends_outside_the_arena_is_none() {
+    let (arena, heap) = (arena(), Heap::zeroed());
+    // SAFETY: the heap is this thread's.
+    let alloc = || unsafe { heap.alloc_slice(&arena, 512, |_| 0u64) };
+    let ptrs = [alloc().unwrap(), alloc().unwrap()];
+    // SAFETY: as above.
+    unsafe { heap.flush(&arena) };
+    // SAFETY: allocated above, not used any more.
+    ptrs.iter().for_each(|ptr| unsafe { heap.free(&arena, *ptr, 512) });
+    arena.links(ptrs[1].raw()).chain.store(arena.capacity_bytes() - 64, Relaxed);
+    assert_eq!(alloc().unwrap(), ptrs[1]);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(alloc)).is_err());
+}

@@ -126,7 +126,8 @@ fn quiet_panics() {
 fn read(args: &Args) -> Result<Workload> {
     let text = match args.workload.as_os_str() {
         dash if dash == "-" => std::io::read_to_string(std::io::stdin()),
-        _ => std::fs::read_to_string(&args.workload),
+        _ => crate::output::file_bytes(&args.workload)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)),
     };
     let shown = args.workload.display().to_string();
     let text = text.map_err(|error| usage(format!("cannot read the workload {shown}: {error}")))?;

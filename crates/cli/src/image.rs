@@ -39,6 +39,8 @@ pub fn explain(image: &Path, error: Error) -> anyhow::Error {
                 "That place is read-only: choose another (an image there can be mounted with -o ro)"
             }
             Errno::ISDIR => "An image is a file or a device",
+            Errno::NXIO => "That is a socket or a device without a driver: an image is a file or a device",
+            Errno::LOOP | Errno::NOTDIR | Errno::NAMETOOLONG => "Check the path, and the links in it",
             Errno::NOENT => "Check the path; an image is made with: heddle mkfs IMAGE",
             _ => return error.into(),
         };

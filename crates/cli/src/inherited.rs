@@ -25,6 +25,11 @@ extern "C" fn look() {
     CLOSED.store(closed.fold(0, |bits, fd| bits | 1 << fd), SeqCst);
 }
 
+/// Did the one that started this process close that descriptor? What is written to it goes nowhere.
+pub fn is_closed(fd: u8) -> bool {
+    CLOSED.load(SeqCst) & 1 << fd != 0
+}
+
 /// Becomes this program, as execvp(3); the error if that fails.
 pub fn become_program(command: &[OsString]) -> io::Error {
     let words: Result<Vec<CString>, _> =

@@ -151,6 +151,9 @@ fn wrong_words(error: &clap::Error) -> ExitCode {
             output::talk(&harmless);
             Ok(())
         }
+        Cow::Borrowed(_) if !error.use_stderr() && inherited::is_closed(1) => {
+            Err(std::io::Error::other("it is closed"))
+        }
         Cow::Borrowed(_) => error.print().and_then(|()| std::io::stdout().flush()),
     };
     if let Err(unwritten) = printed

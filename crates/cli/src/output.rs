@@ -1,10 +1,13 @@
 //! stdout is data, stderr is talk; neither panics when its reader has gone.
 
+use crate::inherited;
 use anyhow::{Context, Result};
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, ErrorKind, Write};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,6 +44,9 @@ impl Sink {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         match self {
             Sink::Stdout => {
+                if inherited::is_closed(1) {
+                    return Err(anyhow::anyhow!("cannot write to stdout: it is closed"));
+                }
                 let mut stdout = io::stdout().lock();
                 let written = write!(stdout, "{}{end}", escaped(text)).and_then(|()| stdout.flush());
                 written.map_err(|error| match error.kind() {
@@ -59,6 +65,17 @@ impl Sink {
         let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
         opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// What a file holds. Only a file: a FIFO waits for a writer, a device may never end.
+pub fn file_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file; name one"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Data to stdout.

@@ -5,7 +5,7 @@
 use crate::failure::Exit;
 use crate::inherited;
 use crate::look::through;
-use crate::output::talk;
+use crate::output::{file_bytes, talk};
 use anyhow::{Context, Result, anyhow};
 use heddle_nvmfs::client;
 use std::ffi::OsString;
@@ -111,7 +111,7 @@ fn unpreloadable(program: &Path) -> Option<&'static str> {
     if found.metadata().ok()?.permissions().mode() & 0o6000 != 0 {
         return Some("is set-id and takes no preloaded library");
     }
-    is_static(&std::fs::read(&found).ok()?).then_some("is linked statically and takes no preloaded library")
+    is_static(&file_bytes(&found).ok()?).then_some("is linked statically and takes no preloaded library")
 }
 
 /// A 64-bit little-endian ELF executable without an interpreter? Nonsense is not.

@@ -210,6 +210,8 @@ pub struct Core {
     pub id: u64,
     /// Lanes that this process's threads have left parked, about: where it is 0 nobody looks for one.
     pub parked: std::sync::atomic::AtomicU32,
+    /// How long this process lets a stopped one hold it up: what the mount said when it first asked, whatever is written there later.
+    pub patience: std::sync::OnceLock<Option<std::time::Duration>>,
     seated: Seated,
 }
 
@@ -267,6 +269,7 @@ impl Core {
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
             parked: std::sync::atomic::AtomicU32::new(0),
+            patience: std::sync::OnceLock::new(),
             seated: Seated::default(),
         })
     }

@@ -23,6 +23,8 @@ const NODE_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
 const LEAF_CELLS: usize = 1 << LEAF_BITS;
 const NODE_CHILDREN: usize = 1 << NODE_BITS;
 const HEIGHT_MASK: u64 = 63;
+/// Of a tree that covers all pages of the largest file.
+const HEIGHT_MAX: u64 = 2 + (64 - LEAF_BITS as u64) / NODE_BITS as u64;
 
 /// An inode's index: a view of the cells and the root that lie in the inode.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +177,9 @@ impl<'a> Index<'a> {
         // ORDERING: AcqRel, the nodes are this caller's alone.
         let root = self.root.swap(0, AcqRel);
         if root != 0 {
-            free_subtree(arena, root & !HEIGHT_MASK, root & HEIGHT_MASK);
+            // No tree has more nodes than the arena has room for, else it is none.
+            let mut left = arena.capacity_bytes() / size_of::<[Cell; LEAF_CELLS]>() as u64;
+            free_subtree(arena, root & !HEIGHT_MASK, (root & HEIGHT_MASK).min(HEIGHT_MAX), &mut left);
         }
     }
 }
@@ -202,14 +206,15 @@ fn free_node(arena: &Arena, node: u64, height: u64) {
     }
 }
 
-fn free_subtree(arena: &Arena, node: u64, height: u64) {
+fn free_subtree(arena: &Arena, node: u64, height: u64, left: &mut u64) {
+    *left = left.checked_sub(1).expect("nodes of an index lie in a circle");
     if height > 1 {
         let children: &[AtomicU64] = arena.slice(Ptr::from_raw(node), NODE_CHILDREN);
         for child in children {
             // ORDERING: Acquire, O1.
             match child.load(Acquire) {
                 0 => {}
-                child => free_subtree(arena, child, height - 1),
+                child => free_subtree(arena, child, height - 1, left),
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Processes of a test: it starts itself again as each of them, at an ignored test of its own called `the_process_that_plays_a_role`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 const ROLE: &str = "HEDDLE_TEST_ROLE";
 const FILE: &str = "HEDDLE_TEST_FILE";
@@ -35,6 +36,34 @@ impl Role {
         let status = self.0.wait().unwrap();
         assert!(status.success(), "{} failed ({status}): its own output says why", self.1);
     }
+}
+
+impl Role {
+    /// How it ends, if it does so within that time.
+    pub fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        let began = Instant::now();
+        loop {
+            match self.0.try_wait().unwrap() {
+                None if began.elapsed() < time => std::thread::sleep(Duration::from_millis(2)),
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Where its threads are, as far as the kernel says.
+    pub fn stacks(&self) -> String {
+        stacks(self.0.id())
+    }
+}
+
+/// Where a process's threads are: what they are called, and the system calls that they wait in.
+pub fn stacks(pid: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let read =
+        |task: &Path, what| std::fs::read_to_string(task.join(what)).unwrap_or_default().trim().to_owned();
+    let said =
+        |task: &Path| format!("{} {} {}", read(task, "comm"), read(task, "wchan"), read(task, "syscall"));
+    tasks.map(|task| said(&task.path())).collect::<Vec<_>>().join("\n")
 }
 
 impl Drop for Role {

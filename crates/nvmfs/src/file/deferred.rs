@@ -193,8 +193,7 @@ impl Wait {
         };
         let stands = !still.is_empty();
         self.first = Some(still);
-        // ORDERING: Relaxed, a setting.
-        let patience = Duration::from_millis(core.root().patience_ms.load(Relaxed).into());
+        let patience = settle::patience(core).unwrap_or_default();
         let longest = if stands && !patience.is_zero() { patience + LONGEST * 2 } else { LONGEST };
         if pins.is_empty() || waited > longest {
             return false;
@@ -248,7 +247,10 @@ fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, era: Era) 
     let mut at = inode.vi.deferred.swap(0, SeqCst);
     let pinned = inode.vi.pins.now().without(era);
     let mut kept: Option<Chained> = None;
+    let mut left = core.layout.blocks_total;
     while at != 0 {
+        // Each has blocks of its own.
+        left = left.checked_sub(1).expect("blocks that wait for readers lie in a circle");
         let node = Ptr::<Deferred>::from_raw(at);
         let entry = core.arena.get(node);
         // ORDERING: Acquire, pairs with the CAS in `push`.

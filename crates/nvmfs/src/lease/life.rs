@@ -8,6 +8,7 @@ use crate::{opens, process, settle};
 use heddle_arena::{LaneId, Seat};
 use heddle_vfs::{Error, Result};
 use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
@@ -108,14 +109,20 @@ impl Drop for Lease {
         }
         // I2.
         let Some(core) = self.core.upgrade() else { return };
-        let lane = core.lane(self.lane.0);
-        super::keep_thieves_off(&core, lane);
-        // SAFETY: I1: the lease is not busy and belongs to this thread.
-        give_back(&core, unsafe { lane.own() }, self.lane.0);
-        lane.intent.inside.store(0, Release); // ORDERING: Release, after all of it.
-        // ORDERING: Release, others only look at it.
-        lane.intent.holder.store(0, Release);
-        give_up(&core, self.leased);
+        // What somebody has scribbled over may make no sense; a thread that ends must not take its process with it.
+        let given = catch_unwind(AssertUnwindSafe(|| {
+            let lane = core.lane(self.lane.0);
+            super::keep_thieves_off(&core, lane);
+            // SAFETY: I1: the lease is not busy and belongs to this thread.
+            give_back(&core, unsafe { lane.own() }, self.lane.0);
+            lane.intent.inside.store(0, Release); // ORDERING: Release, after all of it.
+            // ORDERING: Release, others only look at it.
+            lane.intent.holder.store(0, Release);
+            give_up(&core, self.leased);
+        }));
+        if given.is_err() {
+            let _noted = core.damage(format!("what lane {} has makes no sense", self.lane.0));
+        }
     }
 }
 

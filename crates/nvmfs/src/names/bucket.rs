@@ -52,6 +52,8 @@ const UNIT: u64 = 16;
 const SPINS: u32 = heddle_arena::sync::spins(200);
 /// Steps along a chain before looking whether it is still there.
 const STEPS: u32 = 64;
+/// No bucket of a table that grows has so many entries outside its line.
+const CHAIN_MAX: u32 = 1 << 20;
 
 /// See the module.
 #[repr(C, align(64))]
@@ -302,8 +304,8 @@ impl Bucket {
             }
             link = read(row.next());
             steps += 1;
-            // A torn chain may lead in a circle.
-            if steps % STEPS == 0 && !self.still(before) {
+            // A torn chain may lead in a circle, and one that somebody has scribbled over does so for ever.
+            if steps % STEPS == 0 && (!self.still(before) || steps > CHAIN_MAX) {
                 return Err(Torn);
             }
         }

@@ -192,9 +192,11 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
             return true;
         }
         let by = inode.vi.claimer();
-        if core.locks.is_none() && (1..=LANES).contains(&by) {
-            let ends = core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));
-            if by == mine || ends {
+        // Without locks of the papers' a claimer is a lane; any other number is somebody's scribble, and waited for as little as any lock.
+        if core.locks.is_none() {
+            let known = (1..=LANES).contains(&by);
+            let ends = || core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));
+            if by == mine || known && ends() {
                 return false;
             }
             looks += 1;

@@ -16,6 +16,7 @@
 
 use crate::alloc::Purpose;
 use crate::core::Core;
+use crate::format::inode::CHUNK_INODES;
 use crate::format::record::Record;
 use crate::ids::InodeId;
 use crate::inode::InodeRef;
@@ -186,13 +187,17 @@ fn rename_locked<'c>(
 /// Is directory `a` an ancestor of `b`, or `b` itself?
 fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
     let mut at = b;
-    while at != a {
+    // More directories than there are do not lie above each other: then they lie in a circle.
+    for _ in 0..core.layout.chunks_max * CHUNK_INODES {
+        if at == a {
+            return Ok(true);
+        }
         if at == Ino::ROOT {
             return Ok(false);
         }
         at = Ino(core.inode(at)?.vi.parent.load(SeqCst));
     }
-    Ok(true)
+    Err(core.damage(format!("directories above directory {}", b.0)))
 }
 
 struct Plan<'a> {

@@ -15,6 +15,7 @@ mod chains;
 mod holders;
 mod keep;
 mod names;
+mod orphan;
 mod records;
 mod round;
 mod stopped;
@@ -44,6 +45,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 pub use round::Rounds;
+pub use stopped::patience;
 
 /// How long a thread waits for a lock before it looks whether the holder is dead, and how often it looks then.
 pub const LOOK: Duration = Duration::from_millis(10);
@@ -57,13 +59,17 @@ pub fn look() -> Option<Duration> {
 /// it is killed first.
 #[cold]
 pub fn held_up(core: &Core, lane: u16, waited: Duration) {
-    if !(1..=LANES).contains(&lane) || core.locks.is_some() {
+    if core.locks.is_some() {
         return;
+    }
+    if !(1..=LANES).contains(&lane) {
+        return orphan::give_up_waiting(core, lane, waited);
     }
     if !settle_if_dead(core, lane) && stopped::kill(core, lane, waited) {
         // The kernel needs a moment; the next look finds the lane marked.
-        std::thread::yield_now();
+        return std::thread::yield_now();
     }
+    orphan::give_up_waiting(core, lane, waited);
 }
 
 /// Settles a lane whose holder is dead; false if it lives.

@@ -33,9 +33,11 @@ pub struct Watch {
 
 /// How long a stopped process may hold up others; `None`: for ever.
 pub fn patience(core: &Core) -> Option<Duration> {
-    // ORDERING: Relaxed, a setting.
-    let patience = core.root().patience_ms.load(Relaxed);
-    (patience != 0).then(|| Duration::from_millis(patience.into()))
+    *core.patience.get_or_init(|| {
+        // ORDERING: Relaxed, a setting.
+        let patience = core.root().patience_ms.load(Relaxed);
+        (patience != 0).then(|| Duration::from_millis(patience.into()))
+    })
 }
 
 /// For a waiter: kills the holder if it is stopped for too long; asks the daemon to, for holders that this process may not kill. True: it

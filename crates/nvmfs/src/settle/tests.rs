@@ -4,6 +4,7 @@ mod claims;
 mod frozen;
 mod handles;
 mod lanes;
+mod orphans;
 
 use crate::file::steps::hook;
 use crate::fs::NvmFs;

@@ -1,0 +1,49 @@
+//! A lock that nobody will ever let go: its word was written by a stranger. Who may attach can do that; others must not wait for ever.
+//!
+//! A lock is held only by a lane that is inside a call. So a lane that is named by a lock and is seen outside each time, for a second,
+//! holds no lock. Of one that is inside nothing can be known for certain: it may be slow, or wait itself for a lock that is none. It is
+//! waited for twice as long as for a stopped one. The waiter then notes damage and gives its call up.
+
+use super::stopped;
+use crate::core::{Core, LANES};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// How long a lane that is named by a lock must be seen outside of any call.
+const OUTSIDE: Duration = Duration::from_secs(1);
+/// Beside twice the patience: what a slow call may take.
+const SLOW: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// The lane that the calling thread waits for, and since when it was seen outside each time.
+    static SEEN_OUTSIDE: Cell<Option<(u16, Instant)>> = const { Cell::new(None) };
+}
+
+/// The caller waits for what this lane is said to hold, since `waited`.
+///
+/// # Panics
+/// If nobody will ever let it go. The call that waits ends with an error, as after any damage.
+pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration) {
+    if waited < OUTSIDE {
+        SEEN_OUTSIDE.set(None);
+        return;
+    }
+    let known = (1..=LANES).contains(&lane);
+    let outside = !known || core.lane(lane).intent.inside.load(SeqCst) == 0;
+    let since = match SEEN_OUTSIDE.get().filter(|(seen, _)| outside && *seen == lane) {
+        Some((_, since)) => since,
+        None => {
+            SEEN_OUTSIDE.set(outside.then(|| (lane, Instant::now())));
+            Instant::now()
+        }
+    };
+    let longest = stopped::patience(core).map(|patience| patience * 2 + SLOW);
+    if since.elapsed() >= OUTSIDE || longest.is_some_and(|longest| waited >= longest) {
+        SEEN_OUTSIDE.set(None);
+        let _noted = core.damage(format!("a lock names lane {lane}, which does not hold it"));
+        panic!(
+            "waited {waited:?} for lane {lane}, which lets nothing go: somebody has scribbled over a lock"
+        );
+    }
+}
