@@ -1,5 +1,7 @@
 //! `heddle fsck`: checks an image, and repairs it when told to. Exit codes are those of fsck(8).
 
+mod flash;
+
 use crate::failure::{Exit, usage};
 use crate::image;
 use crate::output::{self, Sink, talk};
@@ -38,6 +40,8 @@ Examples:
   heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     put them back
   heddle explain NV-0042                             what an issue means
 
+F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file; where it is not installed, heddle reads what it can, says what
+that was, and repairs nothing.
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
 Exit codes, as fsck(8): 0 nothing wrong (or notes only), 1 repaired, 4 not repaired, 8 could not be checked, 16 wrong usage.";
 
@@ -85,7 +89,8 @@ pub fn run(args: &Args) -> Result<()> {
         Some(_) if args.look => {
             return Err(Exit::because(USAGE, usage("--undo puts bytes back: leave -n out")));
         }
-        Some(file) if !args.repair => put_back(args, file),
+        Some(file) if !args.repair && !heddle_f2fs::is_f2fs(&args.image) => put_back(args, file),
+        _ if heddle_f2fs::is_f2fs(&args.image) => flash::check(args),
         _ => check(args),
     };
     let code = code.map_err(|error| Exit::because(OPERATIONAL, error))?;
@@ -93,7 +98,6 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn open(path: &Path, read_only: bool) -> Result<Region> {
-    image::refuse_flash(path, "fsck.f2fs --dry-run")?;
     image::open(path, &OpenOptions { read_only, prefault: false, ..OpenOptions::default() })
 }
 

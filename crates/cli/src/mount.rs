@@ -89,6 +89,8 @@ Options for -o:
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
   wait=SECONDS           how long to wait for a process that is about to let go of the image, as a running umount (10; 0: not)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
+  remount                change the mount at DIR: ro, rw, exec, suid, dev and their opposites. It becomes read-only for all, also for
+                         programs with the bypass, when no file is open for writing; rw where the image was mounted for writing
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
   log=FILE               where a mount in the background writes what happens to it
                          [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
@@ -117,6 +119,9 @@ until they are closed, a second signal ends it at once (nothing is lost: the nex
 pub fn run(args: &Args) -> Result<()> {
     let mut options = Options::parse(args.variant, &args.options, args.sloppy)?;
     options.nvm = args.nvm.clone().or(options.nvm);
+    if let Some(change) = options.remount {
+        return Ok(heddle_fuse::remount(&args.dir, change)?);
+    }
     if args.foreground || args.tell_ready { serve(args, &options) } else { background::start(args) }
 }
 

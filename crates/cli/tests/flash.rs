@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, command, heddle, own_namespace};
+use common::{Mounted, Place, alone, command, heddle, own_namespace};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -207,6 +207,56 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
 fn commands_for_our_own_format_name_those_for_this_one() {
     let place = Place::new();
     let Some(image) = image(&place) else { return };
-    heddle(&["fsck", "-n", &image]).failed(8, &["F2FS", "fsck.f2fs --dry-run"]);
     heddle(&["dump", &image, "superblock"]).failed(1, &["F2FS", "dump.f2fs"]);
+}
+
+/// With fsck.f2fs, and where it is not installed.
+#[test]
+fn an_f2fs_image_is_checked_and_repaired_by_what_is_installed() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image_of("f2fs", "64M");
+    let image = place.image();
+    {
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        fs::create_dir(mounted.path("dir")).unwrap();
+        fs::write(mounted.path("dir/file"), vec![7; 100_000]).unwrap();
+        heddle(&["fsck", "-n", &image]).failed(8, &["in use"]);
+    }
+    let installed = Command::new("fsck.f2fs").arg("-V").output().is_ok();
+    let whole = fs::read(&image).unwrap();
+    // Two files' nodes: the superblocks and the checkpoint are as they were.
+    let damage = || {
+        let mut bytes = whole.clone();
+        let node_of = |bytes: &[u8], at: usize| bytes[at..at + 4] == bytes[at + 4..at + 8] && bytes[at] > 3;
+        let footers = (4096 * 512..bytes.len()).step_by(4096).map(|block| block + 4096 - 24);
+        let found: Vec<usize> = footers.filter(|at| node_of(&bytes, *at)).collect();
+        assert!(!found.is_empty());
+        found.iter().for_each(|at| bytes[*at - 4072..*at + 24].fill(0));
+        fs::write(&image, bytes).unwrap();
+    };
+    let look = |code: i32, by: &str| {
+        let said = heddle(&["fsck", "-n", "--json", &image]);
+        let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!((said.code, report["checked_by"].as_str()), (code, Some(by)), "{}", said.out);
+        assert_eq!(report["issues"].as_array().unwrap().is_empty(), code == 0, "{}", said.out);
+    };
+    if installed {
+        look(0, "fsck.f2fs");
+        damage();
+        look(4, "fsck.f2fs");
+        heddle(&["fsck", "-n", &image]).failed(4, &[]);
+        let mended = heddle(&["fsck", "-y", &image]).code;
+        assert!([1, 4].contains(&mended), "{mended}");
+        look(if mended == 1 { 0 } else { 4 }, "fsck.f2fs");
+        fs::write(&image, &whole).unwrap();
+    } else {
+        eprintln!("SKIPPED, NOT TESTED: there is no fsck.f2fs");
+    }
+    rustix::mount::mount("none", "/usr/sbin", "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    look(0, "heddle");
+    damage();
+    look(4, "heddle");
+    let said = heddle(&["fsck", "-y", &image]);
+    assert!(said.code == 4 && said.out.contains("f2fs-tools") && said.out.contains("NAT"), "{}", said.out);
+    rustix::mount::unmount("/usr/sbin", rustix::mount::UnmountFlags::DETACH).unwrap();
 }

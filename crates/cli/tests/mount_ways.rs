@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Mounted, Place, alone, heddle};
+use common::{Mounted, Place, alone, build_preload, command, heddle};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Puts mount(8)'s helpers where it looks for them, for this thread alone.
 fn install_helpers() {
@@ -51,6 +51,72 @@ fn mount_and_umount_of_the_system_work_by_type_and_from_fstab() {
     let log = fs::read_to_string(place.path("log")).unwrap();
     assert_eq!(log.matches("mounted at").count(), 2, "{log}");
     assert_eq!(log.matches("unmounted").count(), 2, "{log}");
+}
+
+fn flags_of(place: &Place) -> String {
+    run("findmnt", &["-n", "-o", "OPTIONS", &place.mnt()])
+}
+
+#[test]
+fn set_ids_and_devices_count_where_mount_and_fstab_do_not_forbid_them() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    install_helpers();
+    let log = format!("log={}", place.text("log"));
+    for (said, shown) in [("suid,dev", [false, false]), ("nosuid", [true, false]), ("user", [true, true])] {
+        let said = format!("{said},{log},x-heddle.wait");
+        run("mount", &["-t", "heddle", "-o", &said, &place.image(), &place.mnt()]);
+        let flags = flags_of(&place);
+        assert_eq!(["nosuid", "nodev"].map(|flag| flags.contains(flag)), shown, "{said}: {flags}");
+        run("umount", &[&place.mnt()]);
+    }
+}
+
+/// Opens a file for writing, waits for a line, writes.
+const WRITER: &str = "import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(fd, b'one')
+print('open', flush=True), sys.stdin.readline()
+os.write(fd, b'two')";
+
+#[test]
+fn a_remount_makes_a_mount_read_only_and_writable_for_all_who_use_it() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    install_helpers();
+    let preload = build_preload();
+    let mounted = Mounted::new(&place, &["-o", &format!("log={}", place.text("log"))]);
+    let (mnt, file) = (place.mnt(), mounted.path("file"));
+    let remount =
+        |how: &str| Command::new("mount").args(["-o", &format!("remount,{how}"), &mnt]).output().unwrap();
+    let refused = |how: &str, why: &str| {
+        let out = remount(how);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.contains(why), "{how}: {said}");
+    };
+    let mut writer = command(&["run", "--", "python3", "-c", WRITER]);
+    let writer = writer.arg(&file).env("HEDDLE_PRELOAD", preload.join("libheddle_preload.so"));
+    let mut writer = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = [0; 5];
+    std::io::Read::read_exact(writer.stdout.as_mut().unwrap(), &mut line).unwrap();
+    refused("ro", "busy");
+    drop(writer.stdin.take());
+    assert!(writer.wait().unwrap().success());
+    assert!(
+        remount("ro").status.success() && flags_of(&place).starts_with("ro,nosuid,nodev"),
+        "{}",
+        flags_of(&place)
+    );
+    let bypassed = command(&["run", "--", "python3", "-c", WRITER]).arg(&file).output().unwrap();
+    assert!(String::from_utf8_lossy(&bypassed.stderr).contains("Read-only file system"));
+    assert_eq!(fs::write(&file, "no").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::read(&file).unwrap(), b"onetwo");
+    assert!(remount("rw").status.success());
+    fs::write(&file, "again").unwrap();
+    drop(mounted);
+    let _read_only = Mounted::new(&place, &["-o", &format!("ro,log={}", place.text("log"))]);
+    refused("rw", "opened for reading alone");
+    assert_eq!(fs::read(&file).unwrap(), b"again");
 }
 
 #[test]

@@ -71,6 +71,20 @@ pub enum Error {
         source: io::Error,
     },
     /// It is unmounted at one place, and its process goes on.
+    #[error("cannot remount {}: {source}", .dir.display())]
+    Remount {
+        /// What was to be changed.
+        dir: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What is mounted for reading cannot be written to.
+    #[error("cannot remount {} for writing: its image was opened for reading alone. Unmount it, and mount it without ro", .dir.display())]
+    ImageReadOnly {
+        /// What was to be changed.
+        dir: PathBuf,
+    },
+    /// It goes on somewhere.
     #[error("{} is unmounted, but the file system is not: {by}. The image is clean when that process has ended", .dir.display())]
     StillHeld {
         /// What was unmounted.

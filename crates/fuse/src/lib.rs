@@ -50,6 +50,7 @@ mod modes;
 mod mounts;
 mod pages;
 mod privileges;
+mod remount;
 mod requests;
 mod session;
 mod umount;
@@ -57,6 +58,7 @@ mod xattrs;
 
 pub use error::{Error, Holder};
 pub use mounts::is_served;
+pub use remount::{Remount, remount};
 pub use session::{MountOptions, MountPoint, Mounted, Unmounter, mount};
 pub use umount::{Leaving, umount};
 

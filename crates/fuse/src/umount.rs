@@ -37,7 +37,7 @@ pub struct Leaving {
 
 /// The process behind a mount.
 #[derive(Debug)]
-struct Server {
+pub(crate) struct Server {
     pid: u32,
     end: Option<OwnedFd>,
     /// Files that it has open, and whether for writing.
@@ -101,6 +101,11 @@ impl Leaving {
 }
 
 impl Server {
+    /// Has it this file open for writing?
+    pub(crate) fn writes_to(&self, image: &Path) -> bool {
+        self.files.iter().any(|(path, writes)| path == image && *writes)
+    }
+
     /// Waits for its end, at most so long.
     fn has_ended(&self, at_most: Duration) -> bool {
         let Some(end) = &self.end else {
@@ -114,7 +119,7 @@ impl Server {
 
 /// The process that serves this file system, as far as this user may look: one that has its connection (newer kernels tell), or
 /// else the only one of ours that has any and the directory in its table.
-fn server_of(device: (u32, u32)) -> Option<Server> {
+pub(crate) fn server_of(device: (u32, u32)) -> Option<Server> {
     let connection = format!("fuse_connection:\t{}", device.1);
     let mut older = Vec::new();
     for pid in processes() {
@@ -218,7 +223,7 @@ fn with_helper(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
 }
 
 /// Processes with a file, a working directory or a program below `dir`, as far as this user may look.
-fn holders(dir: &Path) -> Vec<Holder> {
+pub(crate) fn holders(dir: &Path) -> Vec<Holder> {
     processes().filter(|pid| uses(*pid, dir)).map(Holder::of).collect()
 }
 

@@ -15,14 +15,19 @@ pub fn from_name(args: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
         args.first().and_then(|arg| Path::new(arg).file_name()).map(OsStr::to_owned).unwrap_or_default();
     let rest = args.get(1..).unwrap_or_default();
     match name.as_bytes() {
-        b"mount.heddle" | b"mount.fuse.heddle" => mount(rest).map(Some),
+        b"mount.heddle" | b"mount.fuse.heddle" => mount(rest, rustix::process::geteuid().is_root()).map(Some),
         b"umount.heddle" | b"umount.fuse.heddle" => umount(rest).map(Some),
         _ => Ok(None),
     }
 }
 
-fn mount(args: &[OsString]) -> Result<Vec<OsString>> {
+fn mount(args: &[OsString], by_root: bool) -> Result<Vec<OsString>> {
     let (mut places, mut command) = (Vec::new(), words(&["heddle", "mount"]));
+    if by_root {
+        // mount(8) hands on `nosuid` and `nodev`, but not their opposites, which are what it means where nothing is said. What comes
+        // later counts.
+        command.extend(words(&["-o", "suid,dev"]));
+    }
     let mut args = args.iter();
     let mut only_pretend = false;
     while let Some(arg) = args.next() {
@@ -96,9 +101,11 @@ mod tests {
     #[test]
     fn the_helpers_names_and_arguments_mean_our_commands() {
         let means = |line: &str, command: &str| assert_eq!(meant(line).as_deref(), Some(command), "{line}");
-        means("/sbin/mount.heddle a.img /mnt -o rw,noatime", "heddle mount -o rw,noatime -- a.img /mnt");
-        means("mount.heddle a.img /mnt -sn -o ro -t heddle", "heddle mount --sloppy -o ro -- a.img /mnt");
-        means("mount.fuse.heddle a.img /mnt", "heddle mount -- a.img /mnt");
+        let root = if rustix::process::geteuid().is_root() { " -o suid,dev" } else { "" };
+        let means_mount = |line: &str, rest: &str| means(line, &format!("heddle mount{root} {rest}"));
+        means_mount("/sbin/mount.heddle a.img /mnt -o rw,noatime", "-o rw,noatime -- a.img /mnt");
+        means_mount("mount.heddle a.img /mnt -sn -o ro -t heddle", "--sloppy -o ro -- a.img /mnt");
+        means_mount("mount.fuse.heddle a.img /mnt", "-- a.img /mnt");
         means("umount.fuse.heddle /mnt -n", "heddle umount -- /mnt");
         assert_eq!(meant("/usr/bin/heddle mount a.img /mnt"), None);
     }

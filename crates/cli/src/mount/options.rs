@@ -5,6 +5,7 @@ use crate::failure::usage;
 use crate::size::Size;
 use crate::variant::{self, System};
 use anyhow::Result;
+use heddle_fuse::Remount;
 use heddle_nvmfs::LockMode;
 use heddle_pmem::Durability;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ const WITHOUT_EFFECT: [&str; 19] = [
     "silent",
 ];
 
-const NO_SUCH: &str = "no such option; there are ro, rw, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
+const NO_SUCH: &str = "no such option; there are ro, rw, remount, noatime, allow_other, no_allow_other, uid=USER, gid=GROUP, exec, noexec, \
                        suid, nosuid, dev, nodev, sync, async, dirsync, log=FILE, variant=V, durability=process|power, \
                        lock-mode=paper|default, segment=SIZE, discard, nodiscard, \
                        nvm=FILE, nvm-size=SIZE, discard-nvm, force-nvm, \
@@ -53,6 +54,8 @@ pub struct Options {
     pub exec: bool,
     pub suid: bool,
     pub dev: bool,
+    /// Those of these that were said; and the mount that is there is to be changed, nothing mounted.
+    pub remount: Option<Remount>,
     /// What a call did is durable when it returns; on an NVM image it is anyway.
     pub sync: bool,
     /// The same of names alone.
@@ -98,6 +101,7 @@ impl Options {
             exec: true,
             suid: false,
             dev: false,
+            remount: None,
             sync: false,
             dirsync: false,
             log: None,
@@ -116,7 +120,13 @@ impl Options {
             metrics: None,
             metrics_group: None,
         };
-        for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
+        let all = || lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty());
+        if all().any(|option| option == "remount") {
+            options.remount = Some(Remount::default());
+        }
+        // mount(8) repeats what the kernel shows of the mount.
+        let sloppy = sloppy || options.remount.is_some();
+        for option in all() {
             match options.take(option) {
                 Err(_) if sloppy && !is_known(option) => {}
                 done => done.map_err(|why| usage(format!("-o {option}: {why}")))?,
@@ -128,7 +138,11 @@ impl Options {
     fn take(&mut self, option: &str) -> Result<(), String> {
         let (name, value) =
             option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        if let Some(change) = &mut self.remount {
+            note(change, name);
+        }
         match (name, value) {
+            ("remount", None) => {}
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
             ("allow_other", None) => self.allow_other = true,
@@ -167,6 +181,17 @@ impl Options {
         }
         Ok(())
     }
+}
+
+fn note(change: &mut Remount, name: &str) {
+    let (of, is) = match name {
+        "ro" | "rw" => (&mut change.read_only, name == "ro"),
+        "exec" | "noexec" => (&mut change.exec, name == "exec"),
+        "suid" | "nosuid" => (&mut change.suid, name == "suid"),
+        "dev" | "nodev" => (&mut change.dev, name == "dev"),
+        _ => return,
+    };
+    *of = Some(is);
 }
 
 /// Is there such an option, whatever is wrong with its value?
@@ -241,6 +266,14 @@ mod tests {
                 .unwrap();
         assert!(!options.exec && options.suid && !options.dev);
         assert_eq!((options.uid, options.gid), (Some(0), Some(7)));
+    }
+
+    #[test]
+    fn a_remount_changes_what_is_said_and_passes_over_what_the_kernel_shows() {
+        let options = parse(&["suid,dev", "rw,nosuid,noatime,user_id=0,allow_other,remount,ro"]).unwrap();
+        let change = Remount { read_only: Some(true), exec: None, suid: Some(false), dev: Some(true) };
+        assert_eq!(options.remount, Some(change));
+        assert!(parse(&["rw,user_id=0"]).is_err() && parse(&["ro"]).unwrap().remount.is_none());
     }
 
     #[test]

@@ -1,0 +1,65 @@
+//! Changing a mount that is there: mount(8)'s `-o remount`.
+//!
+//! The kernel keeps to what it is told, for all who use the file system: past the mount nobody opens a file for writing that the mount
+//! does not let him open, and while one is open for writing it does not become read-only.
+
+use std::path::Path;
+
+use rustix::fs::StatVfsMountFlags;
+use rustix::mount::MountFlags;
+
+use crate::Error;
+use crate::error::shown;
+use crate::mounts::{mount_at, place_of};
+use crate::umount::{holders, server_of};
+
+/// What is to change; `None`: as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remount {
+    /// Nothing can be changed.
+    pub read_only: Option<bool>,
+    /// Programs can be run from it.
+    pub exec: Option<bool>,
+    /// Set-id bits count.
+    pub suid: Option<bool>,
+    /// Device files count.
+    pub dev: Option<bool>,
+}
+
+/// Changes the mount at `dir`.
+///
+/// # Errors
+/// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::ImageReadOnly`], [`Error::Busy`], [`Error::Remount`].
+pub fn remount(dir: &Path, change: Remount) -> Result<(), Error> {
+    let dir = place_of(dir);
+    let mount = match mount_at(&dir) {
+        None => return Err(Error::NotMounted { dir }),
+        Some(mount) if mount.is_ours() => mount,
+        Some(mount) => {
+            return Err(Error::NotOurs { dir, kind: mount.kind, source_name: shown(&mount.source) });
+        }
+    };
+    let failed = |source: rustix::io::Errno| Error::Remount { dir: dir.clone(), source: source.into() };
+    let now = rustix::fs::statvfs(&dir).map_err(failed)?.f_flag;
+    if change.read_only == Some(false)
+        && now.contains(StatVfsMountFlags::RDONLY)
+        && server_of(mount.device).is_some_and(|server| !server.writes_to(&mount.source))
+    {
+        return Err(Error::ImageReadOnly { dir });
+    }
+    let flags = [
+        (change.read_only, StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+        (change.exec.map(|may| !may), StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (change.suid.map(|may| !may), StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (change.dev.map(|may| !may), StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (None, StatVfsMountFlags::SYNCHRONOUS, MountFlags::SYNCHRONOUS),
+    ];
+    let kept = |(wanted, is, flag): (Option<bool>, StatVfsMountFlags, MountFlags)| {
+        wanted.unwrap_or(now.contains(is)).then_some(flag)
+    };
+    let flags: MountFlags = flags.into_iter().filter_map(kept).collect();
+    rustix::mount::mount_remount(&dir, flags, c"").map_err(|errno| match errno {
+        rustix::io::Errno::BUSY => Error::Busy { dir: dir.clone(), holders: holders(&dir) },
+        errno => failed(errno),
+    })
+}
