@@ -82,9 +82,7 @@ enum Command {
     Bandwidth(bandwidth::Args),
     MountTimes(mount_times::Args),
     Crash(crash::Args),
-    #[command(hide = true)]
     Completions(shell::CompletionsArgs),
-    #[command(hide = true)]
     Man(shell::ManArgs),
     #[command(hide = true, name = coherence::COMMAND)]
     Coherence(coherence::Args),

@@ -112,7 +112,7 @@ Should the mount's process die, the next mount takes over from processes that ha
 /run/heddle, for others than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID; HEDDLE_RUNTIME_DIR=DIR names another
 directory (yours alone, mode 700).
 
-Unmount with heddle umount DIR. SIGTERM and SIGINT unmount as well: what runs is finished; files still open are served
+Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well: what runs is finished; files still open are served
 until they are closed, a second signal ends it at once (nothing is lost: the next mount recovers).";
 
 /// Runs the command.

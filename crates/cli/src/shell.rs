@@ -1,4 +1,4 @@
-//! Hidden commands for packagers: shell completions and manual pages.
+//! For packagers and one's own account: shell completions and manual pages.
 
 use crate::{Cli, output};
 use anyhow::{Context, Result};
@@ -7,6 +7,11 @@ use std::path::PathBuf;
 
 /// Write the completions of a shell to stdout
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  heddle completions bash > ~/.local/share/bash-completion/completions/heddle
+  heddle completions zsh > /usr/local/share/zsh/site-functions/_heddle
+  heddle completions fish > ~/.config/fish/completions/heddle.fish")]
 pub struct CompletionsArgs {
     /// Which shell
     shell: clap_complete::Shell,
@@ -14,8 +19,11 @@ pub struct CompletionsArgs {
 
 /// Write the manual pages into a directory
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  mkdir -p ~/.local/share/man/man1 && heddle man ~/.local/share/man/man1     then: man heddle-mount")]
 pub struct ManArgs {
-    /// Where to
+    /// Where to; the directory must exist
     dir: PathBuf,
 }
 
