@@ -97,9 +97,6 @@ impl F2fs {
             }
             Ok((list, need))
         };
-        if set == &SetAttr::default() {
-            return self.getattr(ino);
-        }
         self.alter(ino, Need::NONE, look, |change, inode, list| {
             if let Some(size) = set.size_bytes {
                 change.resize(inode.nid, size)?;

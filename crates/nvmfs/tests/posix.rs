@@ -287,6 +287,51 @@ fn an_inode_has_65000_links_at_most() {
 }
 
 #[test]
+fn a_directory_has_65000_links_at_most_also_by_renames() {
+    let volume = fresh(heddle_nvmfs::Variant::Heddle, 64 << 20);
+    let fs = volume.fs();
+    let (full, other) = (fs.new_dir(Ino::ROOT, "full"), fs.new_dir(Ino::ROOT, "other"));
+    let last = (0..).find(|n| fs.try_dir(full, &format!("{n}")).is_err()).unwrap();
+    let links = |dir: Ino| fs.getattr(dir).unwrap().nlink;
+    assert_eq!((last, links(full)), (64_998, 65_000));
+    fs.new_dir(other, "dir");
+    fs.release(fs.new_file(other, "file"));
+    fs.release(fs.new_file(full, "file"));
+    let exchange = |a: (Ino, &str), b: (Ino, &str)| {
+        fs.rename(&root(), a.0, name(a.1), b.0, name(b.1), RenameMode::Exchange)
+    };
+    assert_eq!(fs.replace((other, "dir"), (full, "one more")), Err(Error::TooManyLinks));
+    assert_eq!(exchange((other, "dir"), (full, "file")), Err(Error::TooManyLinks));
+    assert_eq!(exchange((full, "file"), (other, "dir")), Err(Error::TooManyLinks));
+    assert_eq!((links(full), links(other)), (65_000, 3), "refused, nothing has changed");
+    exchange((other, "dir"), (full, "7")).unwrap();
+    fs.replace((other, "dir"), (full, "8")).unwrap();
+    assert_eq!((links(full), links(other)), (65_000, 2), "a directory for a directory");
+    fs.replace((full, "9"), (other, "dir")).unwrap();
+    fs.replace((other, "dir"), (full, "one more")).unwrap();
+    exchange((full, "file"), (full, "10")).unwrap();
+    assert_eq!((links(full), links(other)), (65_000, 2));
+}
+
+#[test]
+fn chown_to_nobody_changes_ctime() {
+    each_variant(|variant| {
+        let volume = fresh(variant, IMAGE_BYTES);
+        let fs = volume.fs();
+        let file = fs.new_file(Ino::ROOT, "f");
+        let before = fs.getattr(file.ino).unwrap();
+        let user = Cred { uid: 1000, gid: 1000, groups: vec![], umask: 0 };
+        for cred in [root(), user] {
+            let now = fs.getattr(file.ino).unwrap().ctime;
+            let after = fs.setattr(&cred, file.ino, None, &SetAttr::default()).unwrap();
+            assert!(after.ctime > now, "{variant:?}: {cred:?}");
+            assert_eq!((after.mtime, after.perm, after.uid), (before.mtime, before.perm, before.uid));
+        }
+        fs.release(file);
+    });
+}
+
+#[test]
 fn statfs_tells_what_can_be_written_and_made() {
     each_variant(|variant| {
         let volume = fresh(variant, IMAGE_BYTES);

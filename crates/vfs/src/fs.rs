@@ -82,7 +82,8 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Changes attributes. With a `handle` open for writing a size change needs no write permission (`ftruncate`); with
-    /// one that is not, it is [`crate::Error::InvalidArgument`], even for root.
+    /// one that is not, it is [`crate::Error::InvalidArgument`], even for root. ctime
+    /// changes whatever is set, also if that is nothing (chown(2) to nobody).
     fn setattr(&self, cred: &Cred, ino: Ino, handle: Option<&Handle>, set: &SetAttr) -> Result<Attr>;
 
     /// Makes anything but an open regular file: directories, symbolic links, device files, closed regular files.

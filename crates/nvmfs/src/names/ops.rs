@@ -335,8 +335,8 @@ pub fn link(
     }
 }
 
-/// Counts a name, unless the last one is gone already. A file made without one gets its first.
-fn add_link(inode: InodeRef<'_>) -> Result<()> {
+/// Counts a name, or a directory's directory, unless the last one is gone already. A file made without one gets its first.
+pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
     // ORDERING: Relaxed throughout, guesses that the CAS checks.
     let mut now = inode.vi.nlink.load(Relaxed);
     loop {

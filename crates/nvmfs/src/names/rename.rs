@@ -24,7 +24,9 @@ use crate::lease::LaneGuard;
 use crate::log::{chain, commit};
 use crate::names::life;
 use crate::names::locks::{At, Locks};
-use crate::names::ops::{Rest, check_removal, child_of, latch, prepare, record, tidy_up, victim_of};
+use crate::names::ops::{
+    Rest, add_link, check_removal, child_of, latch, prepare, record, tidy_up, victim_of,
+};
 use crate::names::table::{self, Crowded, Key, Named, Prepared};
 use crate::planted::{Bug, planted};
 use crate::xattr::check;
@@ -157,6 +159,7 @@ fn rename_locked<'c>(
     // Within a directory one version, larger than both.
     let across = from.dir.ino != to.dir.ino;
     let [version_to, version_from] = if across { versions } else { [versions[0].max(versions[1]); 2] };
+    let gains = if across { count_gain(&moved, target.as_ref(), from.dir, to.dir, mode)? } else { None };
     let plan = Plan {
         from: (from, from_key),
         to: (to, to_key),
@@ -165,9 +168,13 @@ fn rename_locked<'c>(
             .filter(|_| mode == RenameMode::Exchange)
             .map(|target| Named { version: version_from, ..target }),
         gone: Named { version: version_from, ..moved },
+        gains,
         now: to.dir.vi.write_time().max(from.dir.vi.write_time()),
     };
     let done = commit_plan(core, guard, &plan, &mut locks, [place_to, place_from]);
+    if let (Some(dir), Err(_)) = (gains, &done) {
+        dir.vi.nlink.fetch_sub(1, SeqCst);
+    }
     // Before the buckets: the directories may die then.
     chain::rest_all(&core.arena, guard.own, guard.id);
     let [rest_to, rest_from] = done?;
@@ -200,6 +207,23 @@ fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
     Err(core.damage(format!("directories above directory {}", b.0)))
 }
 
+/// Counts the directory that a directory comes to have more, before anything changes: its links never pass the limit.
+fn count_gain<'a>(
+    moved: &Named,
+    target: Option<&Named>,
+    from: InodeRef<'a>,
+    to: InodeRef<'a>,
+    mode: RenameMode,
+) -> Result<Option<InodeRef<'a>>> {
+    let is_dir = |named: &Named| named.kind == FileKind::Directory;
+    let gains = match (is_dir(moved), target.is_some_and(is_dir)) {
+        (true, false) => Some(to),
+        (false, true) if mode == RenameMode::Exchange => Some(from),
+        _ => None,
+    };
+    gains.map(|dir| add_link(dir).map(|()| dir)).transpose()
+}
+
 struct Plan<'a> {
     from: (End<'a>, Key<'a>),
     to: (End<'a>, Key<'a>),
@@ -209,6 +233,8 @@ struct Plan<'a> {
     exchanged: Option<Named>,
     /// What the record of its going says.
     gone: Named,
+    /// The directory that comes to have one directory more: it is counted already.
+    gains: Option<InodeRef<'a>>,
     now: Time,
 }
 
@@ -348,20 +374,24 @@ fn show(
         None => locks.at(place_from)?.take(guard.own, plan.from.1)?,
     }
     let (from, to) = (plan.from.0.dir, plan.to.0.dir);
-    moved_to(core, &plan.moved, from, to, plan.now);
+    let moment = (plan.now, plan.gains.is_some());
+    moved_to(core, &plan.moved, from, to, moment);
     if let Some(target) = &plan.exchanged {
-        moved_to(core, target, to, from, plan.now);
+        moved_to(core, target, to, from, moment);
     }
     Ok(crowded)
 }
 
-fn moved_to(core: &Core, named: &Named, from: InodeRef<'_>, to: InodeRef<'_>, now: Time) {
+/// `counted`: as a link of its new directory.
+fn moved_to(core: &Core, named: &Named, from: InodeRef<'_>, to: InodeRef<'_>, (now, counted): (Time, bool)) {
     let InodeId { ino, .. } = named.child;
     let Some(child) = core.slot(ino) else { return };
     child.vi.touch_state(now);
     if named.kind == FileKind::Directory && from.ino != to.ino {
         child.vi.parent.store(to.ino.0, SeqCst);
         from.vi.nlink.fetch_sub(1, SeqCst);
-        to.vi.nlink.fetch_add(1, SeqCst);
+        if !counted {
+            to.vi.nlink.fetch_add(1, SeqCst);
+        }
     }
 }

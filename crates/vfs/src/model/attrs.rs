@@ -25,9 +25,6 @@ impl State {
         if let Some(size_bytes) = set.size_bytes {
             may_set_size(inode, cred, handle, size_bytes)?;
         }
-        if set == &SetAttr::default() {
-            return Ok(inode.attr());
-        }
         apply(inode, cred, set, now)?;
         Ok(inode.attr())
     }
