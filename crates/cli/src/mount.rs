@@ -419,6 +419,8 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     // Asked with the image held: what is mounted elsewhere now is another one.
     crate::image::refuse_twin(&args.image)?;
     let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
+    options.refuse_what_is_not_for(&args.image, options.variant.unwrap_or(System::Nvm(found.variant)))?;
+    let plain = heddle_nvmfs::MountOptions::default();
     let shown = Patient::new("reading");
     let progress = |what: &'static str, done, total| shown.at(what, done, total);
     let how = heddle_nvmfs::MountOptions {
@@ -427,10 +429,10 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
             _ => None,
         },
         read_only: options.read_only,
-        lock_mode: options.lock_mode,
-        segment_bytes: options.segment_bytes,
+        lock_mode: options.lock_mode.unwrap_or(plain.lock_mode),
+        segment_bytes: options.segment_bytes.unwrap_or(plain.segment_bytes),
         progress: Some(&progress),
-        ..heddle_nvmfs::MountOptions::default()
+        ..plain
     };
     let began = Instant::now();
     let durability = region.durability();

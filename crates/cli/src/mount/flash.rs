@@ -38,6 +38,7 @@ pub fn serve(args: &Args, options: &Options, mut signals: Signals, place: MountP
             )));
         }
     };
+    options.refuse_what_is_not_for(&args.image, System::Flash(variant))?;
     if options.durability.is_some() && !variant.has_node_log() {
         return Err(usage(format!(
             "-o durability: {image} is an F2FS image, which keeps what an fsync has written over a power cut; the option is for images of \

@@ -8,7 +8,8 @@ use anyhow::Result;
 use heddle_fuse::Remount;
 use heddle_nvmfs::LockMode;
 use heddle_pmem::Durability;
-use std::path::PathBuf;
+use heddle_range_lock::LockKind;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What fstab may hold and needs nothing done: access times never change by reading, and the rest is for mount(8) and systemd.
@@ -64,8 +65,9 @@ pub struct Options {
     pub log: Option<PathBuf>,
     /// What a write that returned survives; `None`: as the image's media has it.
     pub durability: Option<Durability>,
-    pub lock_mode: LockMode,
-    pub segment_bytes: u64,
+    /// How the papers' range locks wait, and what they lock at once; `None`: as they do.
+    pub lock_mode: Option<LockMode>,
+    pub segment_bytes: Option<u64>,
     /// Whether an F2FS image's device is told what holds nothing any more; `None`: as its kind has it.
     pub discard: Option<bool>,
     /// NVM for a node log.
@@ -106,8 +108,8 @@ impl Options {
             dirsync: false,
             log: None,
             durability: None,
-            lock_mode: LockMode::Default,
-            segment_bytes: 4096,
+            lock_mode: None,
+            segment_bytes: None,
             discard: None,
             nvm: None,
             nvm_bytes: None,
@@ -167,14 +169,14 @@ impl Options {
                 self.variant = Some(System::from_name(name).ok_or_else(|| format!("there are {}", known()))?);
             }
             ("durability", Some(what)) => self.durability = Some(what.parse()?),
-            ("lock-mode", Some(mode)) => self.lock_mode = variant::lock_mode(mode)?,
+            ("lock-mode", Some(mode)) => self.lock_mode = Some(variant::lock_mode(mode)?),
             ("no_attach", None) => self.attach = false,
             ("attach-group", Some(group)) => self.attach_group = Some(id_of(group, "/etc/group")?),
             ("patience", Some(seconds)) => self.patience = Some(seconds_of(seconds)?),
             ("wait", Some(seconds)) => self.wait = seconds_of(seconds)?,
             ("metrics-group", Some(group)) => self.metrics_group = Some(id_of(group, "/etc/group")?),
             ("metrics", Some(place)) => self.metrics = Some(Place::parse(place)?),
-            ("segment", Some(size)) => self.segment_bytes = size.parse::<Size>()?.0,
+            ("segment", Some(size)) => self.segment_bytes = Some(segment_of(size)?),
             _ => {
                 return Err(NO_SUCH.to_owned());
             }
@@ -194,10 +196,54 @@ fn note(change: &mut Remount, name: &str) {
     *of = Some(is);
 }
 
+impl Options {
+    /// An option that means nothing to this system is refused: who gave it would think that it is obeyed.
+    pub fn refuse_what_is_not_for(&self, image: &Path, system: System) -> Result<()> {
+        let (flash, lock) = match system {
+            System::Nvm(variant) => (false, variant.lock()),
+            System::Flash(_) => (true, None),
+        };
+        let segments = lock.is_some_and(|kind| kind != LockKind::Inode);
+        let useless = [
+            // Nothing is told to a device of memory anyway.
+            ("discard", !flash && self.discard == Some(true), "for F2FS images"),
+            ("nvm-size", !flash && self.nvm_bytes.is_some(), "for F2FS images"),
+            ("discard-nvm", !flash && self.discard_nvm, "for F2FS images"),
+            ("force-nvm", !flash && self.force_nvm, "for F2FS images"),
+            (
+                "lock-mode",
+                lock.is_none() && self.lock_mode.is_some(),
+                "for nova and its variants with range locks",
+            ),
+            (
+                "segment",
+                !segments && self.segment_bytes.is_some(),
+                "for nova-interval, nova-array and nova-tree",
+            ),
+        ];
+        match useless.iter().find(|(_, given, _)| *given) {
+            Some((option, _, what)) => Err(usage(format!(
+                "-o {option}: {} is mounted as {}, where this option has no effect; it is {what}",
+                image.display(),
+                system.name()
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Is there such an option, whatever is wrong with its value?
 fn is_known(option: &str) -> bool {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
     NO_SUCH.split([' ', ',']).any(|word| word.split('=').next() == Some(name))
+}
+
+fn segment_of(text: &str) -> Result<u64, String> {
+    let bytes = text.parse::<Size>()?.0;
+    match bytes.is_power_of_two() && (4096..heddle_vfs::OFFSET_MAX_BYTES).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err("a power of two from 4K to 128T is wanted".to_owned()),
+    }
 }
 
 fn seconds_of(text: &str) -> Result<Duration, String> {
@@ -238,7 +284,7 @@ mod tests {
         assert!(logged.discard_nvm);
         assert_eq!(parse(&["discard,nodiscard"]).unwrap().discard, Some(false));
         assert_eq!(options.variant, Some(System::Nvm(Variant::NovaTree)));
-        assert_eq!((options.lock_mode, options.segment_bytes), (LockMode::Paper, 65536));
+        assert_eq!((options.lock_mode, options.segment_bytes), (Some(LockMode::Paper), Some(65536)));
     }
 
     #[test]
@@ -253,9 +299,32 @@ mod tests {
             ("variant=ext4", "nova-tree"),
             ("lock-mode=x", "paper"),
             ("durability=always", "process"),
+            ("segment=5000", "power of two"),
+            ("segment=1K", "power of two"),
+            ("segment=256T", "power of two"),
         ] {
             let error = parse(&[option]).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_has_no_effect_on_an_image_is_refused_and_others_are_not() {
+        let refused = |option: &str, system| {
+            let options = parse(&[option]).unwrap();
+            let error = options.refuse_what_is_not_for(Path::new("my.img"), system).err()?.to_string();
+            assert!(error.contains(option.split('=').next().unwrap()) && error.contains("my.img"), "{error}");
+            Some(error)
+        };
+        for system in System::all() {
+            let flash = matches!(system, System::Flash(_));
+            for option in ["discard", "nvm-size=1M", "discard-nvm", "force-nvm"] {
+                assert_eq!(refused(option, system).is_some(), !flash, "{option} of {}", system.name());
+            }
+            let range_lock = matches!(system.name(), "nova-interval" | "nova-array" | "nova-tree");
+            assert_eq!(refused("lock-mode=paper", system).is_some(), !range_lock && system.name() != "nova");
+            assert_eq!(refused("segment=64K", system).is_some(), !range_lock);
+            assert_eq!(refused("nodiscard,noatime,sync,ro", system), None);
         }
     }
 
