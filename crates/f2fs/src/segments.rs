@@ -190,15 +190,15 @@ impl Segments {
             bitmap: logs.sit_bitmap,
             left_out: BTreeMap::new(),
         };
-        let segments =
-            Segments { geometry: geometry.clone(), state: Mutex::new(state), summaries: Mutex::default() };
-        segments.leave_gaps(device).map_err(|error| error.to_string())?;
-        Ok(segments)
+        Ok(Segments { geometry: geometry.clone(), state: Mutex::new(state), summaries: Mutex::default() })
     }
 
     /// Linux fills gaps where few segments are free; here a log writes to its end. One that has live blocks before it takes another
     /// segment.
-    fn leave_gaps(&self, device: &Device) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if there is none.
+    pub(crate) fn leave_gaps(&self, device: &Device) -> Result<()> {
         let mut state = self.state();
         for log in LOGS_IN_ORDER {
             let open = &state.logs[log as usize];

@@ -398,6 +398,12 @@ fn space(
     let damaged = |what: String| OpenError::Damaged { image: image(), what };
     let logs = checkpoint.logs(device, geometry).map_err(damaged)?;
     let segments = Segments::read(device, geometry, logs).map_err(damaged)?;
+    match segments.leave_gaps(device) {
+        Err(Error::NoSpace) => {
+            return unsupported("logs that write into gaps, as Linux does where no segment is free");
+        }
+        done => done.map_err(|error| damaged(error.to_string()))?,
+    }
     let (live, nodes) = (segments.live_nodes(), checkpoint.head.nodes_valid.get());
     if live < u64::from(nodes) {
         return Err(damaged(format!("its segments have {live} nodes, and its checkpoint counts {nodes}")));

@@ -242,6 +242,7 @@ fn nodes_that_went_are_gone_after_a_cut() {
 #[test]
 fn the_base_stays_until_a_fold() {
     const LARGE: usize = 4 << 20;
+    // Of 64 MiB four copies more leave fewer segments than are kept free, and a fold comes first.
     let image = Image::made(96);
     let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
     let fs = fs.unwrap();

@@ -40,7 +40,7 @@ pub mod feature {
     pub const READ_ONLY: u32 = 0x4000;
 
     /// Names of all bits that have one, for messages.
-    pub const NAMES: [(u32, &str); 14] = [
+    pub const NAMES: [(u32, &str); 15] = [
         (ENCRYPT, "encrypt"),
         (ZONED, "blkzoned"),
         (0x4, "atomic_write"),
@@ -55,6 +55,7 @@ pub mod feature {
         (SUPERBLOCK_CHECKSUM, "sb_checksum"),
         (CASEFOLD, "casefold"),
         (COMPRESSION, "compression"),
+        (READ_ONLY, "ro"),
     ];
 }
 

@@ -103,3 +103,28 @@ fn a_table_that_lacks_nodes_of_the_checkpoint_is_refused() {
     let why = refusal(&image);
     assert!(why.contains("its segments have 0 nodes"), "{why}");
 }
+
+/// Linux fills gaps where no segment is free; here a log needs one. That is no damage.
+#[test]
+fn a_full_image_whose_logs_fill_gaps_is_said_to_be_full() {
+    let image = Image::made(64);
+    let forge = Forge::of(&image.path);
+    let superblock = forge.superblock();
+    let (_, head) = forge.pack();
+    let nodes: Vec<u32> = head.node_segment[..3].iter().map(|segno| segno.get()).collect();
+    for addr in superblock.sit.get()..superblock.nat.get() {
+        forge.change(addr, |block| {
+            let entries = &mut SitBlock::mut_from_bytes(block).unwrap().entries;
+            for (n, entry) in entries.iter_mut().enumerate().filter(|(n, _)| !nodes.contains(&(*n as u32))) {
+                // The last block of each segment.
+                if n < superblock.segments_main.get() as usize && entry.valid[63] & 1 == 0 {
+                    entry.valid[63] |= 1;
+                    entry.blocks.set(entry.blocks.get() + 1);
+                }
+            }
+        });
+    }
+    let why = refusal(&image);
+    assert!(why.contains("into gaps") && why.contains("-o ro") && !why.contains("damaged"), "{why}");
+    heddle_f2fs::F2fs::open(&image.path).unwrap();
+}
