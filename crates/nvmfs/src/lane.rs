@@ -416,6 +416,18 @@ unsafe impl Zeroed for Lane {
 }
 
 impl Own {
+    /// Makes the chains that it uses ones that cannot be.
+    #[cfg(test)]
+    pub fn scribble_chains(&mut self) {
+        (self.chains_busy, self.chains[0].chain) = (1, u64::MAX);
+    }
+
+    /// Takes that back.
+    #[cfg(test)]
+    pub fn rest_scribbled(&mut self) {
+        (self.chains_busy, self.chains[0]) = (0, HeldChain::default());
+    }
+
     /// At the first lease of its lane: where its searches start, so that lanes begin apart.
     pub fn place(&mut self, cursor: u64, chunk_cursor: u64) {
         if self.placed == 0 {

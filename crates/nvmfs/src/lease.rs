@@ -118,6 +118,18 @@ pub struct LaneGuard<'c> {
 impl Drop for LaneGuard<'_> {
     #[inline]
     fn drop(&mut self) {
+        // Whatever the lane holds, the thread leaves it.
+        let _left = Leaving { lane: self.lane, busy: self.busy, words: self.words, outer: self.outer };
+        if std::thread::panicking() {
+            return self.tidy_up_in_panic();
+        }
+        self.tidy_up();
+    }
+}
+
+impl LaneGuard<'_> {
+    #[inline(always)]
+    fn tidy_up(&mut self) {
         if self.counted {
             self.lane.counts.ends();
         }
@@ -125,6 +137,27 @@ impl Drop for LaneGuard<'_> {
         self.lane.intent.logged();
         self.lane.intent.forget_dirs();
         crate::log::chain::rest_all(self.arena, self.own, self.id);
+    }
+
+    /// What made the call panic may do so again: that would end the process.
+    #[cold]
+    #[inline(never)]
+    fn tidy_up_in_panic(&mut self) {
+        let _again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.tidy_up()));
+    }
+}
+
+/// The end of a call, as its thread and others see it.
+struct Leaving<'c> {
+    lane: &'c Lane,
+    busy: *const Cell<bool>,
+    words: *const Words,
+    outer: (*const Core, u16),
+}
+
+impl Drop for Leaving<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
         // SAFETY: of this thread, and there as long as it; null in models.
         if let Some(words) = unsafe { self.words.as_ref() } {
             words.enter(self.outer.0, self.outer.1);
