@@ -179,5 +179,5 @@ fn features_that_are_not_known_are_refused() {
         file.write_all_at(&0x8000_4002_u32.to_le_bytes(), copy + 1024 + 2180).unwrap();
     }
     let refused = F2fs::open(&image.path).err().unwrap().to_string();
-    assert!(refused.contains("blkzoned, 0x80004000"), "{refused}");
+    assert!(refused.contains("blkzoned, ro, 0x80000000"), "{refused}");
 }
