@@ -6,7 +6,7 @@ use crate::make::{now, set_time};
 use crate::volume::F2fs;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{
-    Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Permission, Result, SetAttr, SetTime,
+    Attr, Cred, Error, FileKind, Handle, Ino, Permission, Result, SetAttr, SetTime,
 };
 
 fn owns(cred: &Cred, attr: &Attr) -> bool {
