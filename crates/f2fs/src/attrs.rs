@@ -5,9 +5,7 @@ use crate::inode::{Alteration, Inode};
 use crate::make::{now, set_time};
 use crate::volume::F2fs;
 use heddle_vfs::xattr::Xattrs;
-use heddle_vfs::{
-    Attr, Cred, Error, FileKind, Handle, Ino, Permission, Result, SetAttr, SetTime,
-};
+use heddle_vfs::{Attr, Cred, Error, FileKind, Handle, Ino, Permission, Result, SetAttr, SetTime};
 
 fn owns(cred: &Cred, attr: &Attr) -> bool {
     cred.is_root() || cred.uid == attr.uid
