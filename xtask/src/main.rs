@@ -19,6 +19,7 @@ mod kill_loop;
 mod linux_f2fs;
 mod loom;
 mod mapped;
+mod mutants;
 mod pjdfstest;
 mod private;
 mod process;
@@ -172,6 +173,12 @@ const CHORES: &[Chore] = &[
         usage: "[--seconds N] [--seed N]",
         about: "every field of an F2FS image set to what it never is: clear errors, and no other file loses a byte (an hour)",
         run: f2fs_damage::chore,
+    },
+    Chore {
+        name: "mutants",
+        usage: "[CRATE…] [--sample N] [--seed S] [--changed SINCE] [--json FILE]",
+        about: "single operators and returns changed by machine: which change does no test notice? (needs cargo-mutants)",
+        run: mutants::chore,
     },
     Chore {
         name: "floors",
