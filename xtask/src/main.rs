@@ -23,6 +23,7 @@ mod mutants;
 mod pjdfstest;
 mod private;
 mod process;
+mod processes;
 mod setup;
 mod shuttle;
 mod soak;
@@ -143,6 +144,12 @@ const CHORES: &[Chore] = &[
         usage: "[--rounds N] [--who client|daemon|stop]",
         about: "attached processes, or the daemon, killed at random, or stopped: 500 times each",
         run: kill_loop::chore,
+    },
+    Chore {
+        name: "processes",
+        usage: "[--minutes N] [--seed S]",
+        about: "trees of processes in namespaces and containers, killed, stopped and frozen at random: an hour (root)",
+        run: processes::chore,
     },
     Chore {
         name: "crash",

@@ -59,6 +59,7 @@ impl Purpose {
 pub struct FreeMap<'a> {
     words: &'a [AtomicU64],
     scarce: &'a AtomicU64,
+    lanes: &'a AtomicU64,
     layout: Layout,
 }
 
@@ -81,12 +82,12 @@ fn reserve_start(layout: &Layout) -> u64 {
 }
 
 impl<'a> FreeMap<'a> {
-    /// The map at `at`.
-    pub fn new(arena: &'a Arena, at: Ptr<AtomicU64>, layout: Layout) -> FreeMap<'a> {
+    /// The map at `at`, of which `lanes` lanes take.
+    pub fn new(arena: &'a Arena, at: Ptr<AtomicU64>, layout: Layout, lanes: &'a AtomicU64) -> FreeMap<'a> {
         let words = words_of(&layout);
         let (words, behind) = arena.slice(at, words + 2 * LINE_WORDS).split_at(words);
         // On a line of its own, wherever the map begins.
-        FreeMap { words, scarce: &behind[LINE_WORDS], layout }
+        FreeMap { words, scarce: &behind[LINE_WORDS], lanes, layout }
     }
 
     /// Free blocks outside the lanes' hands.
@@ -271,9 +272,21 @@ fn best_run(bits: u64, want: u64) -> Option<(u64, u64)> {
     best
 }
 
-/// Blocks a lane keeps at most: few of a small region, lest others starve while it is idle.
+/// Of the region, what all lanes together keep at most, about.
+const KEPT_SHARE: u64 = 32;
+
+/// Blocks a lane keeps at most: few of a small region, or of one that many lanes share, lest others starve while it is idle.
 fn keep_max(map: FreeMap<'_>) -> usize {
-    (map.words.len() / 8).clamp(4, MAGAZINE_BLOCKS)
+    // ORDERING: Relaxed, an estimate, which changes with threads' births and deaths.
+    let lanes = (map.lanes.load(Relaxed) as i64).max(1) as u64;
+    let share = (map.layout.blocks_total / KEPT_SHARE / lanes).clamp(1, MAGAZINE_BLOCKS as u64);
+    (map.words.len() / 8).clamp(4, MAGAZINE_BLOCKS).min(share as usize)
+}
+
+/// Is there room for one more extent in what waits for a fence? Of a lane that may keep few blocks there wait few.
+fn limbo_has_room(map: FreeMap<'_>, own: &Own) -> bool {
+    let keep = keep_max(map);
+    keep == MAGAZINE_BLOCKS || own.limbo.blocks() < 4 * keep as u64
 }
 
 /// Longest extent that waits in a lane's limbo: what is longer goes back to the map at once, at the price of a fence, for the lane
@@ -367,7 +380,8 @@ pub fn untake(map: FreeMap<'_>, extents: &[Extent]) {
 
 /// Frees blocks whose last record is durably superseded; they can be used again after the lane's next fence.
 pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Extent) {
-    if !map.scarce() && extent.count <= LIMBO_EXTENT_MAX && own.limbo.push(extent) {
+    let waits = !map.scarce() && extent.count <= LIMBO_EXTENT_MAX && limbo_has_room(map, own);
+    if waits && own.limbo.push(extent) {
         return;
     }
     // PERSIST: D15, orders the publication that freed these blocks before their next use.

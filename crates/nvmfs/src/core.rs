@@ -108,6 +108,8 @@ pub struct Root {
     pub buckets: Apart<BucketPool>,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
+    /// How many are leased, about: the daemon's rounds count anew.
+    pub lanes_leased: AtomicU64,
     /// The process that mounted the image, or took it over: a [`heddle_arena::Tag`].
     pub daemon: AtomicU64,
     /// How many processes have attached.
@@ -293,7 +295,8 @@ impl Core {
 
     /// Free space.
     pub fn free_map(&self) -> FreeMap<'_> {
-        FreeMap::new(&self.arena, self.root().free_map, self.layout)
+        let root = self.root();
+        FreeMap::new(&self.arena, root.free_map, self.layout, &root.lanes_leased)
     }
 
     /// The leases of lanes.
@@ -419,6 +422,7 @@ impl Root {
                 heads: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
             lanes_used: AtomicU64::new(0),
+            lanes_leased: AtomicU64::new(0),
             damage: DamageNote::new(),
             daemon: AtomicU64::new(0),
             attached: AtomicU32::new(0),

@@ -455,6 +455,9 @@ impl FileSystem for NvmFs {
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
         let inode = self.open_inode(handle)?;
+        if inode.vi.is_directory() {
+            return Err(Error::IsDirectory);
+        }
         if PageNo::of(offset) >= PageNo::END {
             return Err(Error::NoSuchOffset);
         }

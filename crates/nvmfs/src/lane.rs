@@ -143,6 +143,8 @@ pub struct Intent {
     ending: AtomicU64,
     /// Directories of which it may hold buckets.
     dirs: [AtomicU64; DIRS],
+    /// The table of which it locked buckets last, or was about to: it may have become another directory's just before.
+    table: AtomicU64,
     /// Latches that it may hold.
     latches: [AtomicU64; LATCHES],
     /// Blocks of the operation under way.
@@ -200,6 +202,7 @@ impl Intent {
             born: AtomicU64::new(0),
             ending: AtomicU64::new(0),
             dirs: std::array::from_fn(|_| AtomicU64::new(0)),
+            table: AtomicU64::new(0),
             pin: AtomicU64::new(0),
             latches: std::array::from_fn(|_| AtomicU64::new(0)),
             taken: Extents::new(),
@@ -270,6 +273,19 @@ impl Intent {
     pub fn dirs(&self) -> impl Iterator<Item = u64> {
         // ORDERING: Relaxed, as in `cells`.
         self.dirs.iter().map(|dir| dir.load(Relaxed)).filter(|ino| *ino != 0)
+    }
+
+    /// Buckets of the table that this word leads to are going to be locked.
+    #[inline]
+    pub fn note_table(&self, word: u64) {
+        // ORDERING: Release, before they are locked.
+        self.table.store(word, Release);
+    }
+
+    /// Where the table is of which it locked buckets last, or was about to; 0: nowhere.
+    pub fn table(&self) -> u64 {
+        // ORDERING: Relaxed, as in `cells`.
+        self.table.load(Relaxed)
     }
 
     /// The end of a call: no bucket is held.

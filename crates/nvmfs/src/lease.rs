@@ -34,7 +34,7 @@ use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
 
 pub use life::{give_back, held_blocks, leave};
-pub use take_back::{keep_thieves_off, take_back};
+pub use take_back::{Found, keep_thieves_off, take_back};
 
 /// Numbers of the lanes that were ever leased.
 pub fn lanes(core: &Core) -> impl Iterator<Item = u16> + use<> {

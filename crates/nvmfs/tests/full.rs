@@ -264,8 +264,10 @@ fn sleepers(count: usize, work: impl Fn(usize) + Sync, then: impl FnOnce()) {
                 .unwrap();
         }
         worked.wait();
-        then();
+        // Who waits is let go also where the test fails.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(then));
         end.wait();
+        done.unwrap_or_else(|why| std::panic::resume_unwind(why));
     });
 }
 
@@ -311,4 +313,24 @@ fn more_threads_than_there_are_log_chains_write_one_file() {
     for n in 1..560u64 {
         assert_eq!(fs.read_vec(&shared, n * PAGE, 1), [n as u8 | 1], "page {n}");
     }
+}
+
+#[test]
+fn free_inodes_that_an_idle_thread_holds_are_there_for_who_needs_one() {
+    let disk = Disk::new(Variant::Heddle, 4 * MIB);
+    let volume = disk.mount();
+    let fs = volume.fs();
+    // The thread has all inodes of the one chunk that there is, but for those in use.
+    let make = |_: usize| fs.release(fs.new_file(Ino::ROOT, "all"));
+    sleepers(1, make, || {
+        let all = fs.open_file(Ino::ROOT, "all");
+        let pages = until_full(Variant::Heddle, |_| fs.append(&all, &[7; PAGE as usize]).map(|_| ()));
+        // Room for records, and none for a further chunk.
+        fs.resize(&all, (pages - 2) * PAGE).unwrap();
+        for n in 0..20 {
+            let made = fs.try_file(Ino::ROOT, &format!("made-{n}"));
+            fs.release(made.unwrap_or_else(|error| panic!("file {n}: {error}")));
+        }
+        fs.release(all);
+    });
 }

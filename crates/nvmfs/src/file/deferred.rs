@@ -16,7 +16,7 @@ use crate::ids::{BlockNo, Extent};
 use crate::inode::{Era, InodeRef};
 use crate::itable;
 use crate::lane::Pinning;
-use crate::lease::{LaneGuard, take_back};
+use crate::lease::{Found, LaneGuard, take_back};
 use crate::settle::{self, LOOK};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::yield_now;
@@ -94,7 +94,7 @@ fn hold_back(core: &Core, guard: &mut LaneGuard<'_>) {
     if cfg!(any(loom, shuttle)) || !over() || guard.lane.intent.latches().next().is_some() {
         return;
     }
-    let mut wait = Wait { since: Instant::now(), first: None };
+    let mut wait = Wait { since: Instant::now(), first: None, busy: Vec::new() };
     while over() && wait.come_back(core, guard) {}
 }
 
@@ -157,27 +157,56 @@ fn again<T>(
     guard: &mut LaneGuard<'_>,
     mut attempt: impl FnMut(&mut LaneGuard<'_>) -> Result<T>,
 ) -> Result<T> {
-    let mut wait = Wait { since: Instant::now(), first: None };
-    // Once: an attempt that fails may leave a chunk behind that it has made.
-    let mut given = take_back(core, guard) | itable::give_chunks_back(core, guard.own);
+    let mut wait = Wait { since: Instant::now(), first: None, busy: Vec::new() };
+    let mut found = take_back(core, guard);
+    // Behind that: slots that come back make chunks whole. Once: an attempt that fails may leave a chunk behind that it has made.
+    let mut given = itable::give_chunks_back(core, guard.own);
     loop {
-        let hope = std::mem::take(&mut given) || take_back(core, guard) || wait.come_back(core, guard);
+        let hope = match found {
+            Found::Some => true,
+            _ if std::mem::take(&mut given) => true,
+            Found::Busy(lanes) => wait.for_busy(core, lanes) || wait.come_back(core, guard),
+            Found::Nothing => wait.come_back(core, guard),
+        };
         let done = attempt(guard);
         // One try more when there was nothing to hope for: it may just have come back.
         if !hope || !matches!(done, Err(Error::NoSpace | Error::NoInodes)) {
             return done;
         }
+        found = take_back(core, guard);
     }
 }
 
-/// Somebody who found no space, and waits for readers.
+/// Somebody who found no space, and waits for readers, and for lanes in a call that hold some.
 struct Wait {
     since: Instant,
     /// Pins that were there at every look so far, as their lanes say them.
     first: Option<Vec<(u16, Pinning)>>,
+    /// Lanes that were in the same call at every look so far, and how many calls they had made.
+    busy: Vec<(u16, u64)>,
 }
 
 impl Wait {
+    /// Waits a little for lanes in calls that hold free blocks; true: it is worth another try. One that stands still is waited for as long
+    /// as the mount has patience for who holds others up, those that go on for [`LONGEST`].
+    fn for_busy(&mut self, core: &Core, lanes: Vec<u16>) -> bool {
+        let waited = self.since.elapsed();
+        let now = lanes.into_iter().map(|lane| (lane, core.lane(lane).counts.totals().0.calls()));
+        let mut now: Vec<(u16, u64)> = now.collect();
+        if waited > LOOK {
+            now.retain(|lane| self.busy.contains(lane));
+        }
+        self.busy = now;
+        if waited > longest(core, !self.busy.is_empty()) {
+            return false;
+        }
+        for (lane, _) in self.busy.iter().filter(|_| waited > LOOK) {
+            settle::held_up(core, *lane, waited);
+        }
+        pause(waited);
+        true
+    }
+
     /// Waits a little if blocks of some file are waiting for readers; true: it is worth another try. A reader that stands still is
     /// waited for as long as the mount has patience for who holds others up, one that is only slow for [`LONGEST`].
     fn come_back(&mut self, core: &Core, guard: &mut LaneGuard<'_>) -> bool {
@@ -193,9 +222,7 @@ impl Wait {
         };
         let stands = !still.is_empty();
         self.first = Some(still);
-        let patience = settle::patience(core).unwrap_or_default();
-        let longest = if stands && !patience.is_zero() { patience + LONGEST * 2 } else { LONGEST };
-        if pins.is_empty() || waited > longest {
+        if pins.is_empty() || waited > longest(core, stands) {
             return false;
         }
         for (lane, pin) in &pins {
@@ -207,13 +234,19 @@ impl Wait {
                 come_for(core, guard, inode);
             }
         }
-        if waited > LONGEST {
-            std::thread::sleep(LOOK)
-        } else {
-            yield_now()
-        }
+        pause(waited);
         true
     }
+}
+
+/// How long to wait for others, of whom some may stand still.
+fn longest(core: &Core, stands: bool) -> Duration {
+    let patience = settle::patience(core).unwrap_or_default();
+    if stands && !patience.is_zero() { patience + LONGEST * 2 } else { LONGEST }
+}
+
+fn pause(waited: Duration) {
+    if waited > LONGEST { std::thread::sleep(LOOK) } else { yield_now() }
 }
 
 /// Pins of other lanes for which blocks wait.

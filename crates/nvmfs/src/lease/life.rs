@@ -17,6 +17,8 @@ pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
     // Without a seat nobody could tell that this process has died.
     let seat = core.seat().ok().filter(|seat| seat.is_the_callers()).ok_or(Error::NoMemory)?;
     let leased = lease(core, seat)?;
+    // ORDERING: Relaxed, an estimate.
+    core.root().lanes_leased.fetch_add(1, Relaxed);
     let lane = core.lane(leased.lane.0);
     let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
     // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
@@ -118,6 +120,8 @@ impl Drop for Lease {
             lane.intent.inside.store(0, Release); // ORDERING: Release, after all of it.
             // ORDERING: Release, others only look at it.
             lane.intent.holder.store(0, Release);
+            // ORDERING: Relaxed, an estimate.
+            core.root().lanes_leased.fetch_sub(1, Relaxed);
             give_up(&core, self.leased);
         }));
         if given.is_err() {

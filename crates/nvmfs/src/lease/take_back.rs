@@ -11,53 +11,80 @@
 use crate::alloc::return_all;
 use crate::core::{Core, LANES};
 use crate::itable;
-use crate::lane::Lane;
+use crate::lane::{Lane, Own};
 use crate::lease::LaneGuard;
 use crate::settle;
 use heddle_arena::sync::yield_now;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
-/// A thief that lives needs less.
-const THIEF_MAX: Duration = Duration::from_millis(500);
+/// What a look for what other lanes hold has brought.
+pub enum Found {
+    /// Some is in the map, or free, now.
+    Some,
+    /// There was some, in lanes that are inside a call, or that another thief is at: these lanes are to be waited for.
+    Busy(Vec<u16>),
+    /// There was none.
+    Nothing,
+}
 
-/// Gives the blocks that idle lanes hold to the free map, and their slots to the chunks; false: there were none.
-pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> bool {
+/// Gives what idle lanes hold to the others: their blocks to the free map, their slots to the chunks.
+pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> Found {
     if cfg!(any(loom, shuttle)) {
-        return false;
+        return Found::Nothing;
     }
-    let me = u64::from(guard.id);
     let used = (core.root().lanes_used.load(SeqCst) as u16).min(LANES);
-    let others = (1..=used).filter(|lane| *lane != guard.id).map(|lane| core.lane(lane));
-    // ORDERING: SeqCst, before the barrier that the owner's `inside` is looked at behind; Relaxed: another is at it.
-    let announced = |lane: &&Lane| lane.intent.robbed.compare_exchange(0, me, SeqCst, Relaxed).is_ok();
-    let (robbed, of_others): (Vec<&Lane>, Vec<&Lane>) =
-        others.filter(|lane| lane.holds_any()).partition(announced);
+    let may_hold = |lane: &u16| *lane != guard.id && core.lane(*lane).holds_any();
+    let (robbed, others): (Vec<u16>, Vec<u16>) =
+        (1..=used).filter(may_hold).partition(|lane| announce(core, core.lane(*lane), guard.id));
+    // Another thief is at those: what it gives to the map is anybody's.
+    let mut busy: Vec<u16> =
+        others.iter().map(|lane| core.lane(*lane).intent.robbed.load(SeqCst) as u16).collect();
     if robbed.is_empty() {
-        // Another thief is at it: what it gives to the map is anybody's.
-        let began = Instant::now();
-        let busy = |lane: &&Lane| lane.intent.robbed.load(SeqCst) != 0;
-        while of_others.iter().any(busy) && began.elapsed() < THIEF_MAX {
-            yield_now();
-        }
-        return !of_others.is_empty() && began.elapsed() < THIEF_MAX;
+        return if busy.is_empty() { Found::Nothing } else { Found::Busy(busy) };
     }
     barrier_everywhere();
     // PERSIST: D15: what the owners freed was published, and slots of what they ended zeroed, before the barrier above.
     core.region.fence();
     let mut any = false;
-    for lane in robbed {
+    for number in robbed {
+        let lane = core.lane(number);
         if lane.intent.inside.load(SeqCst) == 0 {
             // SAFETY: the owner is not inside, and waits for this thief before it is (see the module).
-            let own = unsafe { lane.own() };
-            any |= own.magazine.len() > 0 || own.limbo.blocks() > 0 || own.slots.any();
-            return_all(core.free_map(), own);
-            itable::return_all(core, own);
-            lane.note_held(own);
+            any |= empty(core, lane, unsafe { lane.own() });
+        } else if lane.held() > 0 {
+            busy.push(number);
         }
         // ORDERING: Release, pairs with the Acquire in `begin`.
         lane.intent.robbed.store(0, Release);
     }
+    match any {
+        true => Found::Some,
+        false if busy.is_empty() => Found::Nothing,
+        false => Found::Busy(busy),
+    }
+}
+
+/// Says that this thief comes. False: another is at it.
+fn announce(core: &Core, lane: &Lane, me: u16) -> bool {
+    let thief = lane.intent.robbed.load(SeqCst);
+    // I2.
+    let void = thief == 0 || is_void(core, thief);
+    // ORDERING: SeqCst, before the barrier that the owner's `inside` is looked at behind; Relaxed: another is at it.
+    void && lane.intent.robbed.compare_exchange(thief, u64::from(me), SeqCst, Relaxed).is_ok()
+}
+
+/// I2: is a thief of this number dead, or done?
+fn is_void(core: &Core, thief: u64) -> bool {
+    !(1..=u64::from(LANES)).contains(&thief) || core.lane(thief as u16).intent.inside.load(SeqCst) == 0
+}
+
+/// Gives what a lane that is the caller's holds to the others; was there any?
+fn empty(core: &Core, lane: &Lane, own: &mut Own) -> bool {
+    let any = own.magazine.len() > 0 || own.limbo.blocks() > 0 || own.slots.any();
+    return_all(core.free_map(), own);
+    itable::return_all(core, own);
+    lane.note_held(own);
     any
 }
 
@@ -81,9 +108,7 @@ pub fn keep_thieves_off(core: &Core, lane: &Lane) {
         lane.intent.inside.store(0, SeqCst);
         yield_now();
         settle::held_up(core, thief as u16, began.elapsed());
-        let gone = !(1..=u64::from(LANES)).contains(&thief)
-            || core.lane(thief as u16).intent.inside.load(SeqCst) == 0;
-        if gone {
+        if is_void(core, thief) {
             // ORDERING: SeqCst, as where it was announced; Relaxed: it is void already.
             // I2; or it has just finished, and the word is another's or none.
             let _void = lane.intent.robbed.compare_exchange(thief, 0, SeqCst, Relaxed);

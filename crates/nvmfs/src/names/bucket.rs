@@ -231,6 +231,14 @@ impl Bucket {
         core.arena.parking().wake(core.arena.offset_of(self).raw());
     }
 
+    /// Unlocks it as it was, if this lane, whose holder has died, has locked it and begun no change.
+    pub fn unlock_dead(&self, core: &Core, lane: u16) {
+        let word = self.word();
+        if word.holder() == lane && !word.changing() && !word.dead() {
+            self.unlock(core, word.version());
+        }
+    }
+
     /// Ends a locked bucket's life; who waits for the lock finds out.
     pub fn kill(&self, core: &Core) {
         self.word.store(DEAD, SeqCst);

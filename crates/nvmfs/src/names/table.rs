@@ -23,7 +23,7 @@ mod list;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use dead::{Logged, settle_dead};
+pub use dead::{Logged, settle_dead, unlock_late};
 pub use list::list;
 
 use crate::core::{Core, no_memory};
@@ -257,9 +257,14 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Says, for who settles this lane if it dies, that buckets of this directory may be locked by it.
-fn announce(dir: InodeRef<'_>) {
-    lease::with_current(|core, lane| core.lane(lane).intent.note_dir(dir.ino.0));
+/// Says, for the settler of this lane if it dies, that it may lock buckets of this directory; and of this table: between the look at
+/// the directory and the lock the memory may become another directory's (I4 of `bucket`).
+fn announce(table: &Table<'_>) {
+    lease::with_current(|core, lane| {
+        let intent = &core.lane(lane).intent;
+        intent.note_dir(table.dir.ino.0);
+        intent.note_table(table.word);
+    });
 }
 
 /// Locks the bucket of a hash.
@@ -267,9 +272,9 @@ fn announce(dir: InodeRef<'_>) {
 /// # Errors
 /// [`Error::NotFound`] if the directory is dead.
 pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'c>> {
-    announce(dir);
     loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
+        announce(&table);
         let bucket = &table.buckets[table.index(hash)];
         match bucket.lock(core, || table.current()) {
             Ok(word) => {
@@ -365,9 +370,9 @@ pub struct Whole<'c> {
 /// # Errors
 /// [`Error::NotFound`] if it is dead.
 pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
-    announce(dir);
     'again: loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
+        announce(&table);
         let mut whole = Whole { core, table, locked: 0 };
         for bucket in table.buckets {
             match bucket.lock(core, || table.current()) {

@@ -132,8 +132,12 @@ pub fn sweep(core: &Core) -> u64 {
         mine if mine == seat.tag() => table.is_dead(&core.arena, holder, seat),
         other => *known.entry(other).or_insert_with(|| table.is_gone(&core.arena, other)),
     };
-    let dead = |lane: &u16| table.holder(&core.arena, LaneId(*lane)).is_some_and(&mut is_dead);
-    lanes(core).filter(dead).filter(|lane| settle_if_dead(core, *lane)).count() as u64
+    let held: Vec<(u16, Holder)> =
+        lanes(core).filter_map(|lane| Some((lane, table.holder(&core.arena, LaneId(lane))?))).collect();
+    // ORDERING: Relaxed, an estimate.
+    core.root().lanes_leased.store(held.len() as u64, Relaxed);
+    let dead = held.into_iter().filter(|(_, holder)| is_dead(*holder));
+    dead.filter(|(lane, _)| settle_if_dead(core, *lane)).count() as u64
 }
 
 /// Brings a lane to an end (I1). It comes back free of everything; not if its thread has died and its process has files open: then it is
@@ -144,6 +148,7 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
         return Some(lease);
     }
     core.root().settled.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
+    core.root().lanes_leased.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
     // What the dead one has left may be anything; this process must live on.
     let settled = catch_unwind(AssertUnwindSafe(|| settle_lane(core, lane)));
     if settled.is_err() {

@@ -13,6 +13,11 @@ use std::time::{Duration, Instant};
 pub const ROLE: &str = "HEDDLE_PROCESSES_ROLE";
 pub const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
 
+/// Where the parent said that the door is.
+pub fn socket() -> PathBuf {
+    std::env::var_os(SOCKET).unwrap().into()
+}
+
 /// An image that is mounted and handed out.
 pub struct Mounted {
     volume: Option<Volume>,
@@ -26,8 +31,8 @@ impl Mounted {
     }
 
     /// The image at this place, from its clients, whose daemon has died.
-    pub fn taken_over(place: &Path) -> Result<Mounted, AdoptError> {
-        Ok(Mounted::with(adopt(&place.join("image"))?, place, ServerOptions::default()))
+    pub fn taken_over(place: &Path, how: ServerOptions) -> Result<Mounted, AdoptError> {
+        Ok(Mounted::with(adopt(&place.join("image"))?, place, how))
     }
 
     fn with(volume: Volume, place: &Path, how: ServerOptions) -> Mounted {
@@ -74,7 +79,7 @@ impl House {
 
     /// Takes over from a daemon that has died.
     pub fn adopt(&mut self) -> Result<(), AdoptError> {
-        self.mounted = Some(Mounted::taken_over(self.dir.path())?);
+        self.mounted = Some(Mounted::taken_over(self.dir.path(), ServerOptions::default())?);
         Ok(())
     }
 
@@ -140,16 +145,20 @@ pub fn start_at(socket: &Path, role: &str) -> Role {
 }
 
 pub fn start_with(socket: &Path, role: &str, environment: &[(&str, &Path)]) -> Role {
-    let child = Command::new(std::env::current_exe().unwrap())
+    let child = command_for(socket, role).envs(environment.iter().copied()).spawn().unwrap();
+    Role(child, role.to_owned())
+}
+
+/// This program as a child that plays a role.
+pub fn command_for(socket: &Path, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "the_child_that_plays_a_role", "--ignored", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(SOCKET, socket)
-        .envs(environment.iter().copied())
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    Role(child, role.to_owned())
+        .stdout(Stdio::null());
+    command
 }
 
 impl Role {

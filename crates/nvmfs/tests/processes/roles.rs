@@ -1,6 +1,6 @@
 //! What the clients do.
 
-use super::children::{Mounted, SOCKET};
+use super::children::{Mounted, socket};
 use super::survivors;
 use crate::common::Short;
 use crate::kill::child::{Files, carry_out};
@@ -19,10 +19,6 @@ pub fn attached() -> NvmFs {
     // A test that is killed itself takes its children along.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     client::attach(&socket()).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn socket() -> std::path::PathBuf {
-    std::env::var_os(SOCKET).unwrap().into()
 }
 
 pub fn play(role: &str) {
@@ -159,7 +155,7 @@ fn serves(take_over: bool) {
     let place = socket().parent().unwrap().to_path_buf();
     let _house = match take_over {
         false => Mounted::of(&place, Default::default()),
-        true => Mounted::taken_over(&place).unwrap_or_else(|e| panic!("{e}")),
+        true => Mounted::taken_over(&place, ServerOptions::default()).unwrap_or_else(|e| panic!("{e}")),
     };
     std::fs::write(place.join(format!("serves-{}", std::process::id())), "").unwrap();
     loop {

@@ -149,3 +149,56 @@ fn what_waited_for_a_reader_that_was_killed_is_free_when_it_is_settled() {
     crate::settle::sweep(&bench.fs.core);
     assert!(bench.free() + 24 > before, "{} blocks were free, {} are", before, bench.free());
 }
+
+/// A thread that is held up within a call has blocks in its hands: who finds no space waits for it.
+#[test]
+fn what_a_thread_in_a_call_keeps_is_waited_for() {
+    use crate::file::steps::{Step, hook};
+    use std::sync::mpsc::channel;
+    let region = Region::anonymous(64 << 20).unwrap();
+    format_region(&region, Variant::Heddle).unwrap();
+    let volume = mount(region, &MountOptions { arena_bytes: 256 << 20, ..MountOptions::default() }).unwrap();
+    let fs = volume.fs();
+    let create = |name: &[u8]| {
+        let name = Name::new(name).unwrap();
+        fs.create(&Cred::root(), Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap().1
+    };
+    let (slow, all) = (create(b"slow"), create(b"all"));
+    let (inside, is_inside) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    std::thread::scope(|scope| {
+        let (fs, slow) = (&fs, &slow);
+        scope.spawn(move || {
+            // Its magazine is filled.
+            fs.write(slow, 0, &[1; PAGE]).unwrap();
+            let wait = std::cell::RefCell::new(Some(may_go_on));
+            #[allow(clippy::arc_with_non_send_sync, reason = "a hook is of one thread")]
+            let hook: hook::Hook = std::sync::Arc::new(move |step| {
+                if step == Step::Held
+                    && let Some(wait) = wait.borrow_mut().take()
+                {
+                    inside.send(()).unwrap();
+                    wait.recv().unwrap();
+                }
+            });
+            hook::set(Some(hook));
+            fs.write(slow, 0, &[2; PAGE]).unwrap();
+            hook::set(None);
+        });
+        is_inside.recv().unwrap();
+        let held = || lease::lanes(&fs.core).map(|lane| fs.core.lane(lane).held()).sum::<u64>();
+        scope.spawn(move || {
+            while fs.core.free_map().count_for_data() > 0 {
+                std::thread::yield_now();
+            }
+            // Now the one below finds no space, and waits.
+            std::thread::sleep(super::LONGEST / 4);
+            go_on.send(()).unwrap();
+        });
+        while fs.append(&all, &[7; 16 * PAGE]).is_ok() {}
+        while fs.append(&all, &[7; PAGE]).is_ok() {}
+        assert!(held() < 8, "{} blocks are in threads' hands, and a file cannot grow", held());
+    });
+    fs.release(slow);
+    fs.release(all);
+}

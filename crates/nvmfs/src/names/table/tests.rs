@@ -143,3 +143,35 @@ fn a_directory_is_listed_from_any_place_on_in_the_order_of_the_hash() {
     drop(fs);
     volume.unmount();
 }
+
+/// A thread looked at a bucket of one directory, whose table grew then; the bucket became another's, of the same version; the thread locked
+/// it, and was killed before it looked again.
+#[test]
+fn a_bucket_that_a_late_locker_died_with_is_unlocked() {
+    let volume = emptied(2);
+    let fs = volume.fs();
+    let name = Name::new(b"other").unwrap();
+    let node =
+        heddle_vfs::NewNode { kind: heddle_vfs::FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
+    let other = fs.make(&Cred::root(), Ino::ROOT, name, node).unwrap().ino;
+    // SAFETY: the child locks a bucket and leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let guard = crate::lease::enter(&fs.core).unwrap();
+        let late = Table::of(&fs.core, fs.core.inode(other).unwrap()).unwrap();
+        super::announce(&Table { dir: fs.core.inode(Ino::ROOT).unwrap(), ..late });
+        let locked = late.buckets[0].lock(&fs.core, || true).is_ok();
+        std::mem::forget(guard);
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(i32::from(!locked)) };
+    }
+    let mut status = 0;
+    // SAFETY: room for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0);
+    crate::settle::sweep(&fs.core);
+    let bucket = &Table::of(&fs.core, fs.core.inode(other).unwrap()).unwrap().buckets[0];
+    assert_eq!(bucket.word().holder(), 0, "nobody can ever change that directory");
+    drop(fs);
+    volume.unmount();
+}
