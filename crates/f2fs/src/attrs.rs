@@ -2,10 +2,11 @@
 
 use crate::change::Need;
 use crate::inode::{Alteration, Inode};
-use crate::make::{now, set_time};
+use crate::make::set_time;
+use crate::times::now;
 use crate::volume::F2fs;
 use heddle_vfs::xattr::Xattrs;
-use heddle_vfs::{Attr, Cred, Error, FileKind, Handle, Ino, Permission, Result, SetAttr, SetTime};
+use heddle_vfs::{Attr, Cred, Error, FileKind, Handle, Ino, Permission, Result, SetAttr, SetTime, Time};
 
 fn owns(cred: &Cred, attr: &Attr) -> bool {
     cred.is_root() || cred.uid == attr.uid
@@ -158,17 +159,18 @@ impl F2fs {
 
     /// The content has changed; without privilege set-id bits go.
     pub(crate) fn modified(&self, inode: &Inode, keeps_set_id: bool) -> Result<()> {
-        let (attr, tick) = (inode.attr(), now());
-        // Often it was changed at this tick before: then its node, which all that change the file share, is left alone.
-        if keeps_set_id && (attr.mtime, attr.ctime) == (tick, tick) {
+        let attr = inode.attr();
+        if keeps_set_id && self.looks.of_write(inode.nid, attr.mtime, attr.ctime).is_none() {
             return Ok(());
         }
         self.media.change_inode(inode.nid, |block| {
             // Taken here, behind the writers that came first: no time goes back.
-            let now = now();
             if !keeps_set_id {
                 block.mode.set(without_set_id(block.mode.get()));
             }
+            let mtime = Time::from_parts(block.mtime.get() as i64, block.mtime_ns.get());
+            let ctime = Time::from_parts(block.ctime.get() as i64, block.ctime_ns.get());
+            let Some(now) = self.looks.of_write(inode.nid, mtime, ctime) else { return };
             set_time(&mut block.mtime, &mut block.mtime_ns, now);
             set_time(&mut block.ctime, &mut block.ctime_ns, now);
         })

@@ -5,9 +5,10 @@ use crate::change::{Change, Need, pages_of};
 use crate::content::end_of;
 use crate::ids::Nid;
 use crate::inode::{Alteration, Inode, ino_of, nid_of};
-use crate::make::{now, set_time};
+use crate::make::set_time;
 use crate::media::Media;
 use crate::space::Counts;
+use crate::times::now;
 use crate::volume::F2fs;
 use crate::way::Way;
 use heddle_vfs::xattr::{Subject, may_get};
@@ -180,7 +181,10 @@ impl FileSystem for F2fs {
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        self.named(cred, parent, name.bytes()).map(|inode| inode.attr())
+        self.named(cred, parent, name.bytes()).map(|inode| {
+            self.looks.note(inode.nid);
+            inode.attr()
+        })
     }
 
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
@@ -196,6 +200,7 @@ impl FileSystem for F2fs {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.looks.note(nid_of(ino)?);
         self.ask(ino, |inode| Ok(inode.attr()))
     }
 

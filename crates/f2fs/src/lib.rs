@@ -60,6 +60,7 @@ mod space;
 mod steps;
 mod superblock;
 mod survey;
+mod times;
 mod told;
 mod variant;
 mod volume;

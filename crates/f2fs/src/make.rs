@@ -8,11 +8,11 @@ use crate::ids::{Nid, PageNo};
 use crate::inode::{Inode, ROOT};
 use crate::media::Media;
 use crate::node::inode_of_mut;
+use crate::times::now;
 use crate::way::Way;
 use crate::xattr::need_of_new;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, FileKind, NewNode, Result, Time, XattrName};
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
@@ -24,12 +24,6 @@ pub(crate) struct Birth<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) now: Time,
     pub(crate) generation: u32,
-}
-
-/// The present, as of the system's last tick, like Linux has it in times of files.
-pub(crate) fn now() -> Time {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    Time::from_parts(now.tv_sec, now.tv_nsec as u32)
 }
 
 /// An inode to be made: what follows from who makes it, where.

@@ -12,7 +12,6 @@ use crate::fsynced::{Chain, Fsynced};
 use crate::guard::Guards;
 use crate::ids::Nid;
 use crate::inode::ROOT;
-use crate::make::now;
 use crate::media::Media;
 use crate::nat::Nat;
 use crate::node::Nodes;
@@ -23,6 +22,7 @@ use crate::ranges::Ranges;
 use crate::segments::Segments;
 use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
+use crate::times::{Looks, now};
 use crate::variant::Variant;
 use heddle_vfs::{Error, FileKind};
 use rustix::fs::{Mode, OFlags};
@@ -40,6 +40,7 @@ pub struct F2fs {
     /// If a file may have many writers.
     pub(crate) ranges: Option<Ranges>,
     pub(crate) opened: OpenFiles,
+    pub(crate) looks: Looks,
     pub(crate) ledger: Mutex<Ledger>,
     /// See [`F2fs::has_failed`].
     pub(crate) failed: AtomicBool,
@@ -197,6 +198,7 @@ impl F2fs {
             guards: Guards::new(),
             ranges,
             opened: OpenFiles::default(),
+            looks: Looks::new(),
             ledger: Mutex::new(ledger),
             failed: AtomicBool::new(false),
             // Handles of an earlier mount are to mean nothing in this one.

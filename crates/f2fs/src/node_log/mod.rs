@@ -34,7 +34,7 @@ pub(crate) use scan::Found;
 
 use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
 use crate::ids::{ByNid, Nid};
-use crate::make::now;
+use crate::times::now;
 use crate::volume::LogState;
 use head::{Heads, Standing};
 use heddle_pmem::Region;

@@ -7,9 +7,9 @@ use heddle_nvmfs::{MountOptions, Variant, Volume, VolumeError, format_region, mo
 use heddle_pmem::Region;
 #[cfg(not(shuttle))]
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{
-    Attr, Cred, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr,
-};
+pub use heddle_vfs::testkit::{Short, name, root};
+#[cfg(not(shuttle))]
+use heddle_vfs::{Error, FileKind, FileSystem};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Address space for the volatile state of a test's mount.
@@ -66,69 +66,6 @@ pub fn each_variant(work: impl Fn(Variant)) {
 pub fn fresh(variant: Variant, len_bytes: u64) -> Volume {
     Disk::new(variant, len_bytes).mount()
 }
-
-pub fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-pub fn root() -> Cred {
-    Cred::root()
-}
-
-/// Calls with the root user and names as text.
-pub trait Short: FileSystem {
-    fn new_file(&self, dir: Ino, text: &str) -> Handle {
-        self.try_file(dir, text).unwrap()
-    }
-
-    fn try_file(&self, dir: Ino, text: &str) -> Result<Handle, Error> {
-        self.create(&root(), dir, name(text), 0o644, OpenFlags::READ_WRITE).map(|made| made.1)
-    }
-
-    fn new_dir(&self, dir: Ino, text: &str) -> Ino {
-        self.try_dir(dir, text).unwrap()
-    }
-
-    fn try_dir(&self, dir: Ino, text: &str) -> Result<Ino, Error> {
-        let node = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
-        self.make(&root(), dir, name(text), node).map(|attr| attr.ino)
-    }
-
-    fn find(&self, dir: Ino, text: &str) -> Result<Attr, Error> {
-        self.lookup(&root(), dir, name(text))
-    }
-
-    fn open_file(&self, dir: Ino, text: &str) -> Handle {
-        let ino = self.find(dir, text).unwrap().ino;
-        self.open(&root(), ino, OpenFlags::READ_WRITE).unwrap()
-    }
-
-    fn remove(&self, dir: Ino, text: &str) -> Result<(), Error> {
-        self.unlink(&root(), dir, name(text))
-    }
-
-    fn resize(&self, handle: &Handle, size_bytes: u64) -> Result<(), Error> {
-        let set = SetAttr { size_bytes: Some(size_bytes), ..SetAttr::default() };
-        self.setattr(&root(), handle.ino, Some(handle), &set).map(|_| ())
-    }
-
-    fn size(&self, handle: &Handle) -> u64 {
-        self.getattr(handle.ino).unwrap().size_bytes
-    }
-
-    fn read_vec(&self, handle: &Handle, offset: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0xee; len];
-        let read = self.read(handle, offset, &mut bytes).unwrap();
-        bytes.truncate(read);
-        bytes
-    }
-
-    fn replace(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<(), Error> {
-        self.rename(&root(), from.0, name(from.1), to.0, name(to.1), RenameMode::Replace)
-    }
-}
-
-impl<F: FileSystem> Short for F {}
 
 /// fsck has nothing to say against an image that nobody has damaged: after a power cut notes at most.
 ///

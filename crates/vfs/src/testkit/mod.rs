@@ -4,6 +4,7 @@
 //! - [`torn`]: overlapping writes and reads of one file; no read may show parts of two writes, or an older write.
 //! - [`Full`]: the same where the image is full: what is refused has changed nothing, a cut call has happened or has not.
 //! - [`appenders`]: many threads append records; none is lost, mixed with another or reported at a wrong offset.
+//! - [`posix`]: what POSIX and Linux say, one rule a function.
 //! - [`Tree`]: all that a file system holds, to compare two of them, for instance before and after a crash.
 
 pub mod appenders;
@@ -11,6 +12,8 @@ mod differential;
 mod full;
 mod generate;
 mod io;
+pub mod posix;
+mod short;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -22,4 +25,5 @@ pub use differential::{Differential, agrees_with_model};
 pub use full::{Full, Random, needs_no_space};
 pub use generate::steps;
 pub use io::{AppendIo, FsFile, PositionalIo};
+pub use short::{Short, name, root};
 pub use steps::{Act, Calls, OpenFiles, Outcome, Stat, Step, Who, play};

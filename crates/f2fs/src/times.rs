@@ -1,0 +1,99 @@
+//! The times of files: coarse for writers, exact where somebody looks.
+//!
+//! Writers of one file share its node. So a write changes the node's times once a tick of the coarse clock (some milliseconds). A write
+//! after a `stat` must be told from one before it: for the rest of a tick in which somebody looked, writes take the exact time. Whatever
+//! changes the node anyway takes the exact time always.
+
+use crate::ids::Nid;
+use heddle_vfs::Time;
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// Inodes share these words by their numbers: who looks at one makes writers of its neighbours exact for a tick, which harms nobody.
+const WORDS: usize = 512;
+/// Longer than any tick of the coarse clock, in nanoseconds.
+const TICK_MAX_NS: i64 = 11_000_000;
+
+fn read(clock: ClockId) -> Time {
+    let now = clock_gettime(clock);
+    Time::from_parts(now.tv_sec, now.tv_nsec as u32)
+}
+
+/// The present.
+pub(crate) fn now() -> Time {
+    read(ClockId::Realtime)
+}
+
+/// The present as of the system's last tick.
+pub(crate) fn tick() -> Time {
+    read(ClockId::RealtimeCoarse)
+}
+
+/// In which tick somebody looked last.
+pub(crate) struct Looks(Box<[AtomicI64; WORDS]>);
+
+impl Looks {
+    pub(crate) fn new() -> Looks {
+        Looks(Box::new([const { AtomicI64::new(i64::MIN) }; WORDS]))
+    }
+
+    /// Somebody is about to look at this inode's times.
+    #[inline]
+    pub(crate) fn note(&self, nid: Nid) {
+        let (word, tick) = (&self.0[nid.0 as usize % WORDS], tick().0);
+        // ORDERING: Relaxed; a write that begins after the look has ended is ordered behind it by whatever tells its caller so.
+        if word.load(Relaxed) != tick {
+            word.store(tick, Relaxed);
+        }
+    }
+
+    /// What a write into a file with these times sets them to; `None`: they say it already.
+    pub(crate) fn of_write(&self, nid: Nid, mtime: Time, ctime: Time) -> Option<Time> {
+        let tick = tick();
+        // ORDERING: Relaxed, as in `note`.
+        let seen = self.0[nid.0 as usize % WORDS].load(Relaxed) >= tick.0;
+        let is_of_this_tick = mtime == ctime && (0..TICK_MAX_NS).contains(&(ctime.0 - tick.0));
+        match (seen, ctime < tick) {
+            (false, false) if is_of_this_tick => None,
+            (false, true) => Some(tick),
+            // The coarse clock lags behind the exact one: it must take back no time that somebody saw.
+            _ => Some(now()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_in_the_tick_of_another_changes_nothing() {
+        let (looks, nid) = (Looks::new(), Nid(5));
+        let unseen = (0..100).any(|_| {
+            let tick = tick();
+            looks.of_write(nid, tick, tick).is_none()
+        });
+        assert!(unseen);
+    }
+
+    #[test]
+    fn a_write_after_a_look_is_later_than_what_was_seen() {
+        let (looks, nid) = (Looks::new(), Nid(5));
+        let mut times = looks.of_write(nid, Time(0), Time(0)).unwrap();
+        for _ in 0..1000 {
+            looks.note(nid);
+            let later = looks.of_write(nid, times, times).unwrap();
+            assert!(later > times);
+            times = later;
+        }
+    }
+
+    #[test]
+    fn a_write_after_a_change_of_attributes_takes_no_time_back() {
+        for _ in 0..1000 {
+            let (looks, changed) = (Looks::new(), now());
+            let time = looks.of_write(Nid(5), Time(0), changed);
+            assert!(time.is_some_and(|time| time >= changed));
+        }
+    }
+}
