@@ -6,7 +6,9 @@
 //!             has it (parked).
 //! Invariants  L1  A lane has at most one holder: the word changes by compare-and-exchange alone.
 //!             L2  A lane is taken from a holder only if the kernel says that its address space has ended, or, within one process, that
-//!                 its thread has. The lease then says `died`.
+//!                 its thread has. The lease then says `died`. It is asked again behind the exchange: a look is old by then, and the number
+//!                 of a thread that had ended may be a living one's, which has leased that very lane since. Then the lane goes back. (Of
+//!                 an address space there is no second of the same name.)
 //!             L3  Whoever gets `died` must bring the lane's record in order before it uses or releases the lane. If it dies too,
 //!                 the next one gets `died` again: the settler is the holder.
 //!             L4  A forked child sits on a seat of its own, or has no lane.
@@ -186,18 +188,31 @@ impl LaneTable {
     /// If there is no such lane.
     pub fn lease_lane(&self, arena: &Arena, lane: LaneId, seat: &Seat) -> Option<Lease> {
         let word = self.slot(arena, lane).owner.load(SeqCst);
-        if word != 0 && !self.is_dead(arena, Holder(word), seat) {
-            return None;
+        if word == 0 {
+            return self.replace(arena, lane, word, seat);
         }
-        self.replace(arena, lane, word, seat)
+        self.lease_from(arena, lane, Holder(word), seat, || self.is_dead(arena, Holder(word), seat))
     }
 
-    /// Takes a lane from a holder that the caller knows to be dead (L2), or that has parked it.
+    /// Takes a lane from a holder that `is_dead` says to be dead, before and after (L2).
     ///
     /// # Panics
     /// If there is no such lane.
-    pub fn lease_from(&self, arena: &Arena, lane: LaneId, holder: Holder, seat: &Seat) -> Option<Lease> {
-        self.replace(arena, lane, holder.0, seat)
+    pub fn lease_from(
+        &self,
+        arena: &Arena,
+        lane: LaneId,
+        holder: Holder,
+        seat: &Seat,
+        mut is_dead: impl FnMut() -> bool,
+    ) -> Option<Lease> {
+        let lease = if is_dead() { self.replace(arena, lane, holder.0, seat)? } else { return None };
+        if is_dead() {
+            return Some(lease);
+        }
+        // Nobody else touches a lane that is held: this holder's word is still there.
+        let _back = self.give(arena, lease, holder.0);
+        None
     }
 
     fn replace(&self, arena: &Arena, lane: LaneId, from: u64, seat: &Seat) -> Option<Lease> {

@@ -169,6 +169,10 @@ fn lock(own: &File, seat: u16) -> bool {
 
 /// See [`LaneTable::is_gone`](crate::LaneTable::is_gone).
 pub(crate) fn is_gone(arena: &Arena, seats: &[AtomicU32], process: Tag) -> bool {
+    if cfg!(any(loom, shuttle)) {
+        // All processes of a model sit on one seat.
+        return false;
+    }
     let Some(seat) = process.seat() else { return true };
     // S2.
     if seats[usize::from(seat)].load(SeqCst) & GENERATION_MASK != process.generation() {

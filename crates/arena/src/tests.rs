@@ -292,6 +292,24 @@ fn a_thread_that_ends_with_a_lane_is_found_dead_once() {
 }
 
 #[test]
+fn a_lane_that_a_living_thread_of_a_dead_ones_number_has_is_left_to_it() {
+    let arena = Arena::shared(1 << 20).unwrap();
+    let table = arena.get(LaneTable::create(&arena, 1).unwrap());
+    let seat = table.sit(&arena).unwrap();
+    let lease = table.lease(&arena, &seat).unwrap();
+    let holder = table.holder(&arena, lease.lane).unwrap();
+    let taken = std::thread::scope(|scope| {
+        // Its first look was at the dead one.
+        let mut looks = [true, false].into_iter();
+        let (arena, seat) = (&arena, &seat);
+        let late = move || table.lease_from(arena, lease.lane, holder, seat, || looks.next().unwrap());
+        scope.spawn(late).join().unwrap()
+    });
+    assert_eq!(taken, None);
+    assert_eq!(table.release(&arena, lease), Ok(()));
+}
+
+#[test]
 fn a_parked_lane_is_its_processes_alone() {
     let here = Arena::shared(1 << 20).unwrap();
     let table = here.get(LaneTable::create(&here, 1).unwrap());

@@ -3,7 +3,7 @@
 #![cfg(loom)]
 
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use heddle_arena::{Arena, Heap, Ptr, Waited, shared};
+use heddle_arena::{Arena, Heap, LaneTable, Ptr, Waited, shared};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -165,5 +165,44 @@ fn no_wake_up_is_lost_between_two_wakers() {
         drop_one(&arena);
         other.join().unwrap();
         waiter.join().unwrap();
+    });
+}
+
+/// A thread has ended with its lane. Two others find that out; a new thread of that process gets the dead one's number, as the kernel may
+/// give it, and the lane, when that was settled. What one of the two knows is old by then.
+#[test]
+fn a_lane_is_not_taken_from_a_thread_that_has_a_dead_ones_number() {
+    model(2, || {
+        let arena = arena();
+        let table = LaneTable::create(&arena, 1).unwrap();
+        let seat = Arc::new(arena.get(table).sit(&arena).unwrap());
+        let dead = arena.get(table).lease(&arena, &seat).unwrap();
+        let holder = arena.get(table).holder(&arena, dead.lane).unwrap();
+        // What is the holder's, and then a settler's; and whether there is a thread of that number.
+        let record = Arc::new(loom::cell::UnsafeCell::new(0));
+        let there = Arc::new(AtomicU64::new(0));
+        let settlers: Vec<_> = (0..2)
+            .map(|_| {
+                let (arena, record, there) = (arena.clone(), record.clone(), there.clone());
+                thread::spawn(move || {
+                    let table = arena.get(table);
+                    let seat = table.sit(&arena).unwrap();
+                    let is_dead = || there.load(SeqCst) == 0;
+                    if let Some(lease) = table.lease_from(&arena, dead.lane, holder, &seat, is_dead) {
+                        // SAFETY: loom checks it.
+                        record.with_mut(|record| unsafe { *record += 1 });
+                        table.release(&arena, lease).unwrap();
+                    }
+                })
+            })
+            .collect();
+        there.store(1, SeqCst);
+        if let Ok(lease) = arena.get(table).lease(&arena, &seat) {
+            // SAFETY: loom checks it.
+            record.with_mut(|record| unsafe { *record += 1 });
+            let _for_a_moment_another_had_it = arena.get(table).release(&arena, lease);
+        }
+        there.store(0, SeqCst);
+        settlers.into_iter().for_each(|settler| settler.join().unwrap());
     });
 }

@@ -67,13 +67,14 @@ fn settle_ended_threads(core: &Core) {
     }
     for (process, lanes) in held {
         // One that shares its memory with others may have threads among those: all that sit there count.
-        let found = holders::of(core, process);
-        let living: Vec<u32> = found.iter().flat_map(|p| p.tasks()).map(|task| task.inner).collect();
-        if living.is_empty() {
-            continue;
-        }
+        let Some(living) = holders::threads_of(core, process) else { continue };
         for (lane, holder) in lanes.into_iter().filter(|(_, holder)| !living.contains(&holder.thread())) {
-            if let Some(lease) = table.lease_from(&core.arena, LaneId(lane), holder, seat) {
+            // The kernel's list may have left out a living one while others came and went.
+            let is_dead = || {
+                let living = holders::threads_of(core, process);
+                living.is_some_and(|living| !living.contains(&holder.thread()))
+            };
+            if let Some(lease) = table.lease_from(&core.arena, LaneId(lane), holder, seat, is_dead) {
                 settle_and_release(core, lease);
             }
         }

@@ -73,8 +73,8 @@ impl Watch {
             return Some(Watch { since, switches, ..watch });
         }
         let own = std::process::id();
-        let found = holders::of(core, holder.process()).into_iter().filter(|process| process.pid != own);
-        found.into_iter().find_map(|process| {
+        let found = holders::of(core, holder.process())?;
+        found.into_iter().filter(|process| process.pid != own).find_map(|process| {
             let task = process.task(holder.thread())?;
             let switches = switches_if_stopped(&process, task)?;
             Some(Watch { holder, process, task, since: Instant::now(), switches })
