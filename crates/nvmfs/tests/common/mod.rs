@@ -1,5 +1,5 @@
 //! One-line set-ups for the tests of the whole engine.
-#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses some of it")]
 
 #[cfg(not(shuttle))]
 use heddle_nvmfs::NvmFs;
