@@ -1,20 +1,22 @@
 //! An open file: a real descriptor of the mount, and the engine's handle beside it.
 //!
 //! State       the engine's handle, opened at the first use and once more in a forked child; the offset, which is ours until it
-//!             has to be shared with somebody who only knows the kernel's (another program, a forked child, stdio): then it is the
-//!             kernel's for ever.
+//!             has to be shared with somebody who only knows the kernel's (another program, stdio): then it is the kernel's for
+//!             ever. A forked child shares it too: then it is the kernel's until all who shared it but one are gone.
 //!             Whether it appends is `append`'s.
 //! Invariants  F1  the kernel's descriptor is open for as long as calls are made here: the mount's process keeps the inode for it,
 //!                 and lets the kernel keep no attributes of a file that is open for writing.
-//!             F2  calls that use the offset hold `lock`, as the kernel's do.
+//!             F2  calls that use the offset hold `lock`, as the kernel's do; where the offset is the kernel's for ever they need not.
+//!             F3  an offset comes back only while no fork is under way: what a fork gives away stays away until its child is there.
 //! Lock order  `lock` of one file, nothing else.
 
-use crate::append::{Append, Words};
+use crate::append::Append;
 use crate::args;
 use crate::attach::Attachment;
 use crate::error::errno_of;
 use crate::lock::Lock;
 use crate::tell::Told;
+use crate::words::Words;
 use heddle_nvmfs::{KernelPages, NvmFs};
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{
@@ -24,7 +26,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Why a call went to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +49,16 @@ pub enum Passed {
 /// What became of a call.
 pub type Served<T> = Result<Result<T, Errno>, Passed>;
 
+/// `offset` counts.
+const OURS: u8 = 0;
+/// The kernel's counts, as long as another process that knows what this one knows may have the open file.
+const SHARED: u8 = 1;
+/// The kernel's counts, for ever.
+const KERNELS: u8 = 2;
+
+/// Forks of this process that are under way (F3).
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
 /// After a panic of the engine it is not called again in this process.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
@@ -67,7 +79,8 @@ pub struct File {
     opened_by: AtomicU32,
     lock: Lock,
     offset: AtomicU64,
-    kernel_offset: AtomicBool,
+    /// Whose offset counts: changed under `lock`.
+    whose_offset: AtomicU8,
     /// Does `stat` say the same as the engine? Not where the mount shows another owner.
     stat_is_engines: OnceLock<bool>,
 }
@@ -86,7 +99,7 @@ impl File {
             opened_by: AtomicU32::new(0),
             lock: Lock::new(),
             offset: AtomicU64::new(0),
-            kernel_offset: AtomicBool::new(false),
+            whose_offset: AtomicU8::new(OURS),
             stat_is_engines: OnceLock::new(),
         }
     }
@@ -159,8 +172,8 @@ impl File {
     ///
     /// # Safety
     /// As [`File::read_at`].
-    pub unsafe fn read(&self, buf: *mut u8, len: usize) -> Served<usize> {
-        self.with_offset(|offset| {
+    pub unsafe fn read(&self, fd: BorrowedFd<'_>, buf: *mut u8, len: usize) -> Served<usize> {
+        self.with_offset(fd, |offset| {
             // SAFETY: the caller's promise.
             let done = unsafe { self.read_at(buf, len, offset as i64) }?;
             Ok(done.map(|n| (n, offset + n as u64)))
@@ -179,7 +192,7 @@ impl File {
         at_end: bool,
     ) -> Served<usize> {
         let _held = self.lock.hold();
-        let kernels = self.kernel_offset.load(SeqCst);
+        let kernels = !self.has_offset(fd);
         if kernels && !(at_end || self.append.is_on(fd)) {
             return Err(Passed::KernelOffset);
         }
@@ -198,8 +211,8 @@ impl File {
     }
 
     /// As lseek(2).
-    pub fn seek(&self, offset: i64, whence: i32) -> Served<u64> {
-        self.with_offset(|now| {
+    pub fn seek(&self, fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Served<u64> {
+        self.with_offset(fd, |now| {
             let base = match whence {
                 libc::SEEK_SET => 0,
                 libc::SEEK_CUR => now,
@@ -306,23 +319,54 @@ impl File {
 
     /// From now on the kernel has the offset (it is to be shared with somebody who knows only that one).
     pub fn give_offset_away(&self, fd: BorrowedFd<'_>) {
-        let _held = self.lock.hold();
-        if !self.kernel_offset.load(SeqCst) {
-            self.offset_to_kernel(fd);
-            self.kernel_offset.store(true, SeqCst);
-        }
+        self.offset_is(KERNELS, fd);
+    }
+
+    /// May the offset come back from the kernel? Then calls that use it are made by [`File::with_kernel_offset`].
+    pub fn offset_may_come_back(&self) -> bool {
+        self.whose_offset.load(SeqCst) == SHARED
     }
 
     /// A child that knows what this process knows is to have the open file too.
     pub fn share_with_child(&self, fd: BorrowedFd<'_>, words: &mut Words) {
-        self.give_offset_away(fd);
+        self.offset_is(SHARED, fd);
         self.append.share(words);
     }
 
     /// A program that knows nothing of this library's is to have the open file too.
     pub fn share_with_stranger(&self, fd: BorrowedFd<'_>) {
-        self.give_offset_away(fd);
+        self.offset_is(KERNELS, fd);
         self.append.ask_from_now_on();
+    }
+
+    fn offset_is(&self, whose: u8, fd: BorrowedFd<'_>) {
+        let _held = self.lock.hold();
+        let now = self.whose_offset.load(SeqCst);
+        if now == OURS {
+            self.offset_to_kernel(fd);
+        }
+        self.whose_offset.store(now.max(whose), SeqCst);
+    }
+
+    /// Is the offset ours, or ours again? The caller holds `lock`.
+    fn has_offset(&self, fd: BorrowedFd<'_>) -> bool {
+        match self.whose_offset.load(SeqCst) {
+            OURS => true,
+            SHARED => self.take_offset_back(fd),
+            _ => false,
+        }
+    }
+
+    /// Those who shared the offset are gone: a process that is, makes no call any more.
+    #[cold]
+    fn take_offset_back(&self, fd: BorrowedFd<'_>) -> bool {
+        if FORKS.load(SeqCst) != 0 || !self.append.is_this_process_alone() {
+            return false;
+        }
+        let Ok(now) = rustix::fs::tell(fd) else { return false };
+        self.offset.store(now, SeqCst);
+        self.whose_offset.store(OURS, SeqCst);
+        true
     }
 
     /// Does a call of the kernel that uses its offset, with ours; one that appends finds the end where it is.
@@ -331,7 +375,7 @@ impl File {
         if self.append.is_on(fd) {
             Told::refresh(fd);
         }
-        if self.kernel_offset.load(SeqCst) {
+        if self.whose_offset.load(SeqCst) != OURS {
             return call();
         }
         self.offset_to_kernel(fd);
@@ -454,9 +498,9 @@ impl File {
         });
     }
 
-    fn with_offset<T>(&self, call: impl FnOnce(u64) -> Served<(T, u64)>) -> Served<T> {
+    fn with_offset<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce(u64) -> Served<(T, u64)>) -> Served<T> {
         let _held = self.lock.hold();
-        if self.kernel_offset.load(SeqCst) {
+        if !self.has_offset(fd) {
             return Err(Passed::KernelOffset);
         }
         Ok(call(self.offset.load(SeqCst))?.map(|(done, offset)| {
@@ -525,4 +569,15 @@ static PROCESS: AtomicU32 = AtomicU32::new(1);
 /// Says, in a forked child, that this is another process now: it opens handles of its own.
 pub fn this_is_a_child() {
     PROCESS.fetch_add(1, SeqCst);
+    FORKS.store(0, SeqCst);
+}
+
+/// A fork begins: offsets that are given to the kernel from now on stay there (F3).
+pub fn a_fork_begins() {
+    FORKS.fetch_add(1, SeqCst);
+}
+
+/// A fork has ended, in the parent.
+pub fn a_fork_ended() {
+    FORKS.fetch_sub(1, SeqCst);
 }

@@ -20,11 +20,12 @@ mod error;
 mod file;
 mod lock;
 mod tell;
+mod words;
 
-pub use append::Words;
 pub use attach::{Attachment, Attachments, Found};
 pub use error::{Errno, errno_of};
-pub use file::{File, Passed, Served, this_is_a_child};
+pub use file::{File, Passed, Served, a_fork_begins, a_fork_ended, this_is_a_child};
 pub use heddle_nvmfs::after_fault;
 pub use heddle_vfs::{RangeOp, planted};
 pub use tell::Told;
+pub use words::Words;

@@ -37,6 +37,7 @@ pub extern "C" fn before() {
         forget(busy);
     }
     CHANGES.take();
+    heddle_bypass::a_fork_begins();
     let mut words = Words::default();
     each(|fd, descriptor| {
         // SAFETY: open as far as the program's own calls are in order.
@@ -46,6 +47,7 @@ pub extern "C" fn before() {
 
 /// fork(2), in the parent.
 pub extern "C" fn after_in_parent() {
+    heddle_bypass::a_fork_ended();
     CHANGES.give();
     here().leave();
 }

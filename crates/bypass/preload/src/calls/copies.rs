@@ -184,7 +184,7 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
     for ((fd, at), first) in [(from, first), (to, to_first)] {
         let now = first + done as i64;
         if at.is_null() {
-            let _moved = using(fd).map(|used| used.file().seek(now, libc::SEEK_SET).is_ok());
+            let _moved = using(fd).map(|used| used.file().seek(used.fd(), now, libc::SEEK_SET).is_ok());
         } else {
             // SAFETY: it was looked at, and is the caller's promise.
             unsafe { at.write(now) };
@@ -203,7 +203,7 @@ fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64
     let first = match at.is_null() {
         // SAFETY: it was looked at, and is the caller's promise.
         false => unsafe { at.read() },
-        true => file.seek(0, libc::SEEK_CUR).ok()?.ok()? as i64,
+        true => file.seek(used.fd(), 0, libc::SEEK_CUR).ok()?.ok()? as i64,
     };
     Some(([told.dev, told.mount, told.ino], first))
 }

@@ -31,8 +31,8 @@ fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> i
         }
         Err(why) => {
             used.passed(why);
-            if why == Passed::KernelOffset {
-                // It may wait (a pipe's other end, a lock): not inside.
+            if why == Passed::KernelOffset && !used.file().offset_may_come_back() {
+                // It may wait: not inside.
                 drop(used);
                 return call();
             }
@@ -49,7 +49,7 @@ fn bad() -> Served<usize> {
 
 fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
     // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
-    unsafe { used.file().read(buf.cast(), len) }
+    unsafe { used.file().read(used.fd(), buf.cast(), len) }
 }
 
 fn write_here(used: &Used, buf: *const c_void, len: usize, at_end: bool) -> Served<usize> {

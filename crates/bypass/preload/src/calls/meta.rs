@@ -64,7 +64,7 @@ pub(super) use same;
 /// As lseek(2).
 fn seek(fd: c_int, at: i64, whence: c_int, call: impl FnOnce() -> i64) -> i64 {
     let Some(used) = using(fd) else { return passing(fd, call) };
-    match used.file().seek(at, whence) {
+    match used.file().seek(used.fd(), at, whence) {
         Ok(Ok(to)) => {
             used.served(Count::Seek, 0);
             to as i64

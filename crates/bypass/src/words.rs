@@ -1,0 +1,215 @@
+//! Words that a process shares with the children that it forks, one for each open file; and whether any of those still lives.
+//!
+//! State       a page of words for the files that one fork shares, and before it a page of this process's own, the head.
+//!             The words' page is a segment of System V memory: the kernel counts the processes that have it mapped, whatever
+//!             becomes of them, and no descriptor is needed. Where there are no such segments it is plain shared memory, and nobody is
+//!             ever known to be alone.
+//! Invariants  P1  a page of words is given back when the last file of this process that uses it is closed; words are not used again.
+//!             P2  a segment is marked for removal before anybody knows of it: it goes with its last process.
+//!
+//! Nothing here allocates from the heap: a handler of a signal may fork.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
+
+const PAGE_BYTES: usize = 4096;
+const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// This process's page beside the shared one; zeros when it is new.
+struct Head {
+    /// Files of this process that use the page.
+    users: AtomicU32,
+    /// The segment's number plus 1; 0: it is plain memory.
+    segment: AtomicI32,
+    /// Where that number counts.
+    namespace: AtomicU64,
+}
+
+/// Words for the files that one fork shares.
+pub struct Words {
+    page: *mut AtomicU8,
+    left: usize,
+}
+
+impl Default for Words {
+    fn default() -> Words {
+        Words { page: null_mut(), left: 0 }
+    }
+}
+
+impl Words {
+    /// One more; `None`: there is no memory.
+    pub(crate) fn next(&mut self) -> Option<*mut AtomicU8> {
+        if self.left == 0 {
+            self.page = new_page()?;
+            self.left = PAGE_BYTES;
+        }
+        self.left -= 1;
+        // SAFETY: within the page.
+        let word = unsafe { self.page.add(self.left) };
+        head_of(word).users.fetch_add(1, SeqCst);
+        Some(word)
+    }
+}
+
+/// The file of this word is closed in this process.
+pub(crate) fn give_back(word: *mut AtomicU8) {
+    if head_of(word).users.fetch_sub(1, SeqCst) == 1 {
+        // SAFETY: P1: nobody of this process uses either page any more.
+        let _ = unsafe { munmap(first_of(word), 2 * PAGE_BYTES) };
+    }
+}
+
+/// Is it certain that no other process has this word? Those that had it have ended, executed something, or closed its file.
+pub(crate) fn are_ours_alone(word: *mut AtomicU8) -> bool {
+    let head = head_of(word);
+    let segment = head.segment.load(SeqCst);
+    segment != 0 && mapped_once(segment - 1) && ipc_namespace() == Some(head.namespace.load(SeqCst))
+}
+
+/// Two pages: the first is this process's, the second is shared with its children.
+fn new_page() -> Option<*mut AtomicU8> {
+    // SAFETY: new memory, at no place in particular, twice aligned by what is cut off.
+    let all = unsafe { mmap_anonymous(null_mut(), 4 * PAGE_BYTES, BOTH, MapFlags::PRIVATE) }.ok()?;
+    let first = all.map_addr(|at| at.next_multiple_of(2 * PAGE_BYTES));
+    let second = first.wrapping_byte_add(PAGE_BYTES);
+    // SAFETY: the pages around are this function's too.
+    unsafe {
+        let before = first.addr() - all.addr();
+        if before > 0 {
+            let _ = munmap(all, before);
+        }
+        let _ = munmap(second.wrapping_byte_add(PAGE_BYTES), 2 * PAGE_BYTES - before);
+    }
+    if let Some((segment, namespace)) = counted_memory(second) {
+        let head = head_of(second.cast());
+        head.namespace.store(namespace, SeqCst);
+        head.segment.store(segment + 1, SeqCst);
+        return Some(second.cast());
+    }
+    // SAFETY: the second page of what was just mapped is replaced.
+    unsafe {
+        if mmap_anonymous(second, PAGE_BYTES, BOTH, MapFlags::SHARED | MapFlags::FIXED).is_err() {
+            let _ = munmap(first, 2 * PAGE_BYTES);
+            return None;
+        }
+    }
+    Some(second.cast())
+}
+
+/// Puts a segment of one page in the place of the page at `at`: its number, and the namespace of that.
+fn counted_memory(at: *mut std::ffi::c_void) -> Option<(i32, u64)> {
+    if !system_calls_are_free() {
+        return None;
+    }
+    let namespace = ipc_namespace()?;
+    keeping_errno(|| {
+        // SAFETY: a new segment takes the place of the caller's page, or nothing has changed; P2.
+        unsafe {
+            let segment = libc::shmget(libc::IPC_PRIVATE, PAGE_BYTES, libc::IPC_CREAT | 0o600);
+            if segment < 0 {
+                return None;
+            }
+            let mapped = libc::shmat(segment, at, libc::SHM_REMAP) == at;
+            libc::shmctl(segment, libc::IPC_RMID, null_mut());
+            mapped.then_some((segment, namespace))
+        }
+    })
+}
+
+fn mapped_once(segment: i32) -> bool {
+    // SAFETY: plain numbers, for which zero is valid, and which the kernel fills in.
+    let (told, mapped) = keeping_errno(|| unsafe {
+        let mut said: libc::shmid_ds = std::mem::zeroed();
+        (libc::shmctl(segment, libc::IPC_STAT, &mut said), said.shm_nattch)
+    });
+    told == 0 && mapped == 1
+}
+
+/// The namespace in which this thread's numbers of segments count.
+fn ipc_namespace() -> Option<u64> {
+    rustix::fs::stat(c"/proc/thread-self/ns/ipc").ok().map(|stat| stat.st_ino)
+}
+
+/// Is there no filter of system calls? One that does not know of segments may end the program.
+fn system_calls_are_free() -> bool {
+    let mut text = [0_u8; 4096];
+    let Ok(file) =
+        rustix::fs::open(c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    else {
+        return false;
+    };
+    let len = rustix::io::read(&file, &mut text).unwrap_or(0);
+    let free = b"\nSeccomp:\t0\n";
+    text[..len].windows(free.len()).any(|line| line == free)
+}
+
+fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: this thread's own word.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let done = call();
+        *libc::__errno_location() = errno;
+        done
+    }
+}
+
+fn first_of(word: *mut AtomicU8) -> *mut std::ffi::c_void {
+    word.map_addr(|at| at & !(2 * PAGE_BYTES - 1)).cast()
+}
+
+fn head_of(word: *mut AtomicU8) -> &'static Head {
+    // SAFETY: the page before the words', zeros when it was new; P1: mapped while one of its words is used.
+    unsafe { &*first_of(word).cast::<Head>() }
+}
+
+/// Tests make pages one at a time: an address is somebody else's the moment after.
+#[cfg(test)]
+pub(crate) static ONE_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that waits until it is told to end.
+    fn child(word: *mut AtomicU8) -> i32 {
+        // SAFETY: the child makes system calls and touches shared memory alone.
+        unsafe {
+            match libc::fork() {
+                0 => {
+                    while (*word).load(SeqCst) == 0 {
+                        libc::sched_yield();
+                    }
+                    libc::_exit(0)
+                }
+                child => child,
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_knows_when_it_is_alone_again() {
+        let (_alone, word) = (ONE_TEST.lock(), Words::default().next().unwrap());
+        if !system_calls_are_free() || head_of(word).segment.load(SeqCst) == 0 {
+            eprintln!("SKIPPED, NOT TESTED: there are no segments of shared memory here");
+            return;
+        }
+        assert!(are_ours_alone(word));
+        let children = [child(word), child(word)];
+        assert!(!are_ours_alone(word));
+        // SAFETY: a word of this test's, which lives until its end; its own children are waited for.
+        unsafe {
+            libc::kill(children[0], libc::SIGKILL);
+            assert_eq!(libc::waitpid(children[0], null_mut(), 0), children[0]);
+            assert!(!are_ours_alone(word), "the other one lives");
+            (*word).store(1, SeqCst);
+            assert_eq!(libc::waitpid(children[1], null_mut(), 0), children[1]);
+        }
+        assert!(are_ours_alone(word));
+        head_of(word).namespace.store(1, SeqCst);
+        assert!(!are_ours_alone(word), "its number may be another segment's in another namespace");
+        give_back(word);
+    }
+}
