@@ -24,7 +24,7 @@ fn a_skipped_step_is_not_done_and_does_not_fail_the_run() {
 
 #[test]
 fn the_summary_closes_with_the_counts_alone_on_a_line() {
-    let took = Duration::from_millis(1500);
+    let took = Took { wall: Duration::from_millis(1500), busy: ticks(250) };
     let results = [
         ("a", Outcome::Passed, took),
         ("b", Outcome::Failed("two\nlines".into()), took),
@@ -32,5 +32,5 @@ fn the_summary_closes_with_the_counts_alone_on_a_line() {
     ];
     let text = summary(&results);
     assert_eq!(text.lines().last(), Some("1 passed, 1 failed, 1 skipped"));
-    assert!(text.contains("b              FAILED      1.5 s  two\n"), "{text}");
+    assert!(text.contains("b              FAILED      1.5 s     2.5 s busy  two\n"), "{text}");
 }
