@@ -38,6 +38,8 @@ pub enum Action {
 pub enum Outcome {
     /// It holds.
     Passed,
+    /// It holds as far as it was tried. First line: how much was not; the others: what and why.
+    Partly(String),
     /// It does not, and why.
     Failed(String),
     /// Not tried, or not all of it, and why.
@@ -60,7 +62,7 @@ pub fn run_all<'a>(root: &Path, steps: impl Iterator<Item = &'a Step>) -> bool {
             None => attempt(root, step),
         };
         match &outcome {
-            Outcome::Passed => {}
+            Outcome::Passed | Outcome::Partly(_) => {}
             Outcome::Failed(reason) => println!("FAILED {}: {reason}", step.name),
             Outcome::Skipped(reason) => println!("SKIPPED {}: {reason}", step.name),
         }
@@ -106,11 +108,12 @@ fn summary(results: &[(&str, Outcome, Took)]) -> String {
     for (name, outcome, took) in results {
         let (verdict, reason) = match outcome {
             Outcome::Passed => ("passed", ""),
+            Outcome::Partly(reason) => ("passed", reason.as_str()),
             Outcome::Failed(reason) => ("FAILED", reason.as_str()),
             Outcome::Skipped(reason) => ("skipped", reason.as_str()),
         };
         match outcome {
-            Outcome::Passed => passed += 1,
+            Outcome::Passed | Outcome::Partly(_) => passed += 1,
             Outcome::Failed(_) => failed += 1,
             Outcome::Skipped(_) => skipped += 1,
         }
@@ -122,6 +125,23 @@ fn summary(results: &[(&str, Outcome, Took)]) -> String {
     }
     let total: Duration = results.iter().map(|(_, _, took)| took.wall).sum();
     text.push_str(&format!("{:<14} {:<8} {:>6.1} s\n\n", "in all", "", total.as_secs_f64()));
+    text.push_str(&not_tried(results));
     text.push_str(&format!("{passed} passed, {failed} failed, {skipped} skipped\n"));
     text
+}
+
+/// A line for each thing that was not tried here, with the reason; empty if there is none.
+fn not_tried(results: &[(&str, Outcome, Took)]) -> String {
+    let lines: Vec<String> = results
+        .iter()
+        .flat_map(|(name, outcome, _)| {
+            let (reason, headings) = match outcome {
+                Outcome::Passed | Outcome::Failed(_) => ("", 0),
+                Outcome::Partly(reason) => (reason.as_str(), 1),
+                Outcome::Skipped(reason) => (reason.as_str(), 0),
+            };
+            reason.lines().skip(headings).map(move |line| format!("  {name}: {line}\n"))
+        })
+        .collect();
+    if lines.is_empty() { String::new() } else { format!("Not tried here:\n{}\n", lines.concat()) }
 }

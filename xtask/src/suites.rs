@@ -3,6 +3,8 @@
 //! Cargo runs one after the other: a suite that waits for a mount, a child or its longest test leaves processors idle meanwhile.
 //! The soak takes what is left of them: it runs beside all others at lowest priority, for its two minutes.
 
+mod skips;
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -46,8 +48,10 @@ pub fn run(root: &Path) -> Result<Outcome> {
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
     let queue = Mutex::new(VecDeque::from(suites));
     let failed = Mutex::new(Vec::new());
+    let skipped = Mutex::new(Vec::new());
     let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
-    let tell = |suite: &Suite, result: Result<()>| {
+    let tell = |suite: &Suite, (result, skips): (Result<()>, Vec<String>)| {
+        skipped.lock().expect("no holder panics").extend(skips);
         if let Err(error) = result {
             println!("FAILED {}: {error:#}", suite.name);
             failed.lock().expect("no holder panics").push(suite.name.clone());
@@ -72,7 +76,21 @@ pub fn run(root: &Path) -> Result<Outcome> {
         }
     });
     let failed = failed.into_inner().expect("no holder panics");
-    Ok(if failed.is_empty() { Outcome::Passed } else { Outcome::Failed(failed.join(", ")) })
+    let mut skipped = skipped.into_inner().expect("no holder panics");
+    skipped.sort();
+    skipped.dedup();
+    Ok(outcome(&failed, &skipped))
+}
+
+/// The first line is for the table, what was skipped follows.
+fn outcome(failed: &[String], skipped: &[String]) -> Outcome {
+    match (failed, skipped) {
+        ([], []) => Outcome::Passed,
+        ([], _) => {
+            Outcome::Partly(format!("{} skipped, listed below\n{}", skipped.len(), skipped.join("\n")))
+        }
+        _ => Outcome::Failed(failed.join(", ")),
+    }
 }
 
 fn next(queue: &Mutex<VecDeque<Suite>>) -> Option<Suite> {
@@ -80,26 +98,28 @@ fn next(queue: &Mutex<VecDeque<Suite>>) -> Option<Suite> {
 }
 
 impl Suite {
-    fn run(&self, mut command: Command, logs: &Path) -> Result<()> {
+    /// How it ended, and which of its tests tried nothing.
+    fn run(&self, command: Command, logs: &Path) -> (Result<()>, Vec<String>) {
         let path = logs.join(format!("{}.log", self.name.replace('/', "-")));
-        let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        let start = Instant::now();
+        let result = self.run_into(command, &path);
+        let printed = std::fs::read(&path).unwrap_or_default();
+        let (kept, skips) = skips::split(&self.name, &String::from_utf8_lossy(&printed));
+        // One call, so that two suites' lines do not mix.
+        println!("\n--> {}, {:.1} s\n{}", self.name, start.elapsed().as_secs_f64(), kept.trim());
+        (result, skips)
+    }
+
+    fn run_into(&self, mut command: Command, path: &Path) -> Result<()> {
+        let log = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
         command
+            .arg("--show-output")
             .env(BUILT, "1")
             .current_dir(&self.folder)
             .stdin(Stdio::null())
             .stderr(log.try_clone()?)
             .stdout(log);
-        let start = Instant::now();
-        let result = process::run(&mut command, LIMIT);
-        let printed = std::fs::read(&path)?;
-        // One call, so that two suites' lines do not mix.
-        println!(
-            "\n--> {}, {:.1} s\n{}",
-            self.name,
-            start.elapsed().as_secs_f64(),
-            String::from_utf8_lossy(&printed).trim()
-        );
-        result
+        process::run(&mut command, LIMIT)
     }
 }
 

@@ -29,8 +29,10 @@ fn the_summary_closes_with_the_counts_alone_on_a_line() {
         ("a", Outcome::Passed, took),
         ("b", Outcome::Failed("two\nlines".into()), took),
         ("c", Outcome::Skipped("no root".into()), took),
+        ("d", Outcome::Partly("1 skipped\ncli/mount: no FUSE".into()), took),
     ];
     let text = summary(&results);
-    assert_eq!(text.lines().last(), Some("1 passed, 1 failed, 1 skipped"));
+    assert_eq!(text.lines().last(), Some("2 passed, 1 failed, 1 skipped"));
+    assert!(text.contains("Not tried here:\n  c: no root\n  d: cli/mount: no FUSE\n"), "{text}");
     assert!(text.contains("b              FAILED      1.5 s     2.5 s busy  two\n"), "{text}");
 }

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 /// RAM disks are counted by these tests, so one at a time.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Is there everything that a RAM disk needs here? If not, says what is missing where the test's reader sees it.
+/// Is there everything that a RAM disk needs here? If not, says what is missing.
 fn possible(kernel: Kernel) -> bool {
     let need = Need { bytes: 0, files: 0, workers: 1, direct: false };
     match Ground::ram_disk(kernel, &need) {
         Ok(_) => true,
         Err(why) => {
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("SKIPPED: {why}\n").as_bytes());
+            eprintln!("SKIPPED: {why}");
             false
         }
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn who_may_attach_is_decided_by_the_kernels_word() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become others");
+        eprintln!("SKIPPED: only root can become others");
         return;
     }
     let house = House::with(16 << 20, ServerOptions { group: Some(54321), ..ServerOptions::default() });
@@ -28,7 +28,7 @@ fn who_may_attach_is_decided_by_the_kernels_word() {
 #[test]
 fn memory_is_not_taken_from_a_strangers_daemon() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become others");
+        eprintln!("SKIPPED: only root can become others");
         return;
     }
     let nobody = 65534;
@@ -179,7 +179,7 @@ fn in_own_mounts<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn a_user_who_may_not_write_there_is_told_so() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become others");
+        eprintln!("SKIPPED: only root can become others");
         return;
     }
     let house = House::new(16 << 20);
