@@ -16,6 +16,8 @@ pub mod model;
 mod name;
 pub mod path;
 pub mod planted;
+#[cfg(any(test, feature = "short"))]
+pub mod short;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 pub mod tree;

@@ -5,9 +5,9 @@
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::{MountOptions, Variant, Volume, VolumeError, format_region, mount};
 use heddle_pmem::Region;
+pub use heddle_vfs::short::{Short, name, root};
 #[cfg(not(shuttle))]
 use heddle_vfs::testkit::Tree;
-pub use heddle_vfs::testkit::{Short, name, root};
 #[cfg(not(shuttle))]
 use heddle_vfs::{Error, FileKind, FileSystem};
 use std::panic::{AssertUnwindSafe, catch_unwind};

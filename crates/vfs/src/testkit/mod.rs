@@ -13,17 +13,16 @@ mod full;
 mod generate;
 mod io;
 pub mod posix;
-mod short;
 mod steps;
 #[cfg(test)]
 mod tests;
 pub mod torn;
 mod xattrs;
 
+pub use crate::short::{Short, name, root};
 pub use crate::tree::{Node, Tree, explicit};
 pub use differential::{Differential, agrees_with_model};
 pub use full::{Full, Random, needs_no_space};
 pub use generate::steps;
 pub use io::{AppendIo, FsFile, PositionalIo};
-pub use short::{Short, name, root};
 pub use steps::{Act, Calls, OpenFiles, Outcome, Stat, Step, Who, play};
