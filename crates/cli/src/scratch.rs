@@ -1,12 +1,14 @@
 //! A command's own directory, gone when the command is: at its end, on an error, on Ctrl-C.
 
+mod left;
+
 use crate::output::talk;
 use anyhow::{Context, Result};
 use heddle_fuse::Unmounter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,21 +24,26 @@ pub struct Scratch {
     dir: PathBuf,
     on_tmpfs: bool,
     mounts: Arc<Mutex<Vec<Unmounter>>>,
+    /// Locked for as long as the run goes on.
+    _lock: OwnedFd,
 }
 
 impl Scratch {
-    /// Makes it, on tmpfs where there is enough of that, and sees to it that signals clean up.
+    /// Makes it, on tmpfs where there is enough of that, and sees to it that signals clean up. What killed commands have left is removed.
     pub fn new() -> Result<Scratch> {
-        let roomy =
-            |path: &str| rustix::fs::statvfs(path).is_ok_and(|s| s.f_bavail * s.f_frsize >= SHM_FREE_MIN);
-        let base = if roomy(SHM) { PathBuf::from(SHM) } else { std::env::temp_dir() };
-        let dir = base.join(format!("heddle-{}", std::process::id()));
-        let made = fs::DirBuilder::new().mode(0o700).create(&dir);
-        made.with_context(|| {
-            format!("cannot make {}: set TMPDIR to a directory with 400 MiB free", dir.display())
+        let (shm, elsewhere) = (PathBuf::from(SHM), std::env::temp_dir());
+        left::remove_in(&shm);
+        left::remove_in(&elsewhere);
+        let roomy = rustix::fs::statvfs(&shm).is_ok_and(|s| s.f_bavail * s.f_frsize >= SHM_FREE_MIN);
+        let base = if roomy { shm } else { elsewhere };
+        let (dir, lock) = left::make_in(&base).with_context(|| {
+            format!(
+                "cannot make a directory in {}: set TMPDIR to a directory with 400 MiB free",
+                base.display()
+            )
         })?;
         let on_tmpfs = rustix::fs::statfs(&dir).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
-        let scratch = Scratch { dir, on_tmpfs, mounts: Arc::default() };
+        let scratch = Scratch { dir, on_tmpfs, mounts: Arc::default(), _lock: lock };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals")?;
         let (dir, mounts) = (scratch.dir.clone(), scratch.mounts.clone());
         std::thread::spawn(move || {
