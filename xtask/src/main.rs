@@ -202,8 +202,8 @@ const CHORES: &[Chore] = &[
     Chore { name: "bench", usage: "[-- FILTER]", about: "the micro-benchmarks", run: bench::chore },
     Chore {
         name: "docs",
-        usage: "",
-        about: "the API documentation; a broken link is an error",
+        usage: "[--short]",
+        about: "API documentation and pages: their files, tests, options and figures are there, their commands run (root)",
         run: docs::chore,
     },
     Chore { name: "help", usage: "", about: "this list", run: help },
@@ -230,6 +230,11 @@ fn run(args: &[String]) -> Result<bool> {
         bail!("no chore is called {name}; the list: cargo xtask help");
     };
     (chore.run)(&workspace_root()?, rest)
+}
+
+/// Names and usages.
+fn chores() -> Vec<(&'static str, &'static str)> {
+    CHORES.iter().map(|chore| (chore.name, chore.usage)).collect()
 }
 
 fn help(_root: &Path, _args: &[String]) -> Result<bool> {

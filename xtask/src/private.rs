@@ -12,12 +12,17 @@ use crate::process;
 /// Set for the second start.
 const INSIDE: &str = "HEDDLE_XTASK_INSIDE";
 
+/// Is this process in the namespaces that [`enter`] makes?
+pub fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
 /// `None`: this process is inside; go on. Else the chore has been run inside, and this is how it ended.
 ///
 /// # Errors
 /// No root, no unshare(1), or the limit.
 pub fn enter(root: &Path, args: &[&str], limit: Duration) -> Result<Option<bool>> {
-    if std::env::var_os(INSIDE).is_some() {
+    if is_inside() {
         return Ok(None);
     }
     if let Some(why) = lacking() {

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::step::Outcome;
-use crate::{process, soak, torn};
+use crate::{docs, process, soak, torn};
 
 /// Not `cargo test --no-run`: that leaves out the libraries that programs load, and a test that builds one for itself compiles the engine
 /// anew, with other features.
@@ -48,10 +48,11 @@ pub fn run(root: &Path) -> Result<Outcome> {
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
     let queue = Mutex::new(VecDeque::from(suites));
     let failed = Mutex::new(Vec::new());
-    let skipped = Mutex::new(Vec::new());
+    let (skipped, ran) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
-    let tell = |suite: &Suite, (result, skips): (Result<()>, Vec<String>)| {
-        skipped.lock().expect("no holder panics").extend(skips);
+    let tell = |suite: &Suite, (result, printed): (Result<()>, String)| {
+        skipped.lock().expect("no holder panics").extend(skips::split(&suite.name, &printed).1);
+        ran.lock().expect("no holder panics").extend(skips::ran(&printed));
         if let Err(error) = result {
             println!("FAILED {}: {error:#}", suite.name);
             failed.lock().expect("no holder panics").push(suite.name.clone());
@@ -75,7 +76,9 @@ pub fn run(root: &Path) -> Result<Outcome> {
             tell(suite, suite.run(command, &logs));
         }
     });
-    let failed = failed.into_inner().expect("no holder panics");
+    let mut failed = failed.into_inner().expect("no holder panics");
+    let absent = docs::not_run(root, &ran.into_inner().expect("no holder panics"))?;
+    failed.extend(absent.into_iter().map(|name| format!("{name} is named in a page and did not run")));
     let mut skipped = skipped.into_inner().expect("no holder panics");
     skipped.sort();
     skipped.dedup();
@@ -98,16 +101,17 @@ fn next(queue: &Mutex<VecDeque<Suite>>) -> Option<Suite> {
 }
 
 impl Suite {
-    /// How it ended, and which of its tests tried nothing.
-    fn run(&self, command: Command, logs: &Path) -> (Result<()>, Vec<String>) {
+    /// How it ended, and what it printed.
+    fn run(&self, command: Command, logs: &Path) -> (Result<()>, String) {
         let path = logs.join(format!("{}.log", self.name.replace('/', "-")));
         let start = Instant::now();
         let result = self.run_into(command, &path);
         let printed = std::fs::read(&path).unwrap_or_default();
-        let (kept, skips) = skips::split(&self.name, &String::from_utf8_lossy(&printed));
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        let (kept, _) = skips::split(&self.name, &printed);
         // One call, so that two suites' lines do not mix.
         println!("\n--> {}, {:.1} s\n{}", self.name, start.elapsed().as_secs_f64(), kept.trim());
-        (result, skips)
+        (result, printed)
     }
 
     fn run_into(&self, mut command: Command, path: &Path) -> Result<()> {

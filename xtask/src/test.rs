@@ -59,6 +59,13 @@ const STEPS: &[Step] = &[
         limit: minutes(10),
     },
     Step {
+        name: "pages",
+        proves: "files, tests, commands, options and figures that the pages name are there (their commands: cargo xtask docs)",
+        action: Action::Call(docs::pages_outcome),
+        skip: always,
+        limit: minutes(1),
+    },
+    Step {
         name: "tests",
         proves: "every unit and integration test passes, 200 kills and two minutes of mixed work on nearly full images lose nothing",
         action: Action::Call(suites::run),

@@ -27,6 +27,15 @@ pub fn split(suite: &str, printed: &str) -> (String, Vec<String>) {
     (kept.join("\n"), skips)
 }
 
+/// The tests that ran, by their paths: `test a::b ... ok`.
+pub fn ran(printed: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let (name, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        (!verdict.starts_with("ignored")).then(|| name.trim_end_matches(" - should panic").to_owned())
+    };
+    printed.lines().filter_map(name).collect()
+}
+
 /// Behind `SKIPPED: ` or `SKIPPED, NOT TESTED: `.
 fn reason(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("SKIPPED")?;
@@ -46,6 +55,12 @@ mod tests {
         assert_eq!(skips, ["cli/mount a::mounts: no /dev/fuse"]);
         assert!(kept.contains("test b ... ok") && kept.contains("test result: ok."), "{kept}");
         assert!(!kept.contains("noise") && !kept.contains("successes"), "{kept}");
+    }
+
+    #[test]
+    fn tests_that_ran_are_known_and_ignored_ones_are_not() {
+        assert_eq!(ran(PRINTED), ["a::mounts", "b"]);
+        assert_eq!(ran("test a ... ignored, takes minutes\ntest result: ok"), [""; 0]);
     }
 
     #[test]
