@@ -124,13 +124,13 @@ impl Bucket {
 #[cfg(any(loom, shuttle))]
 pub use crate::sync::{futex_wait, futex_wake};
 
-/// Sleeps while `word` is `expected`, at most for `timeout`; may wake for no reason. Works across processes. True: somebody woke
-/// it; false: it did not sleep, or the time was over, or a signal came.
+/// Sleeps while `word` is `expected`, at most for `timeout`; may wake for no reason. Works across processes.
 #[cfg(not(any(loom, shuttle)))]
-pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     use rustix::thread::futex;
     let timeout = timeout.and_then(|timeout| rustix::fs::Timespec::try_from(timeout).ok());
-    futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref()).is_ok()
+    // Woken, changed before, timed out, a signal: the caller looks at the word in each case.
+    let _ = futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref());
 }
 
 /// Wakes at most `n` of those that sleep on `word`, in any process; returns how many.

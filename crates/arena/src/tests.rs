@@ -473,3 +473,19 @@ fn a_free_block_that_ends_outside_the_arena_is_none() {
     assert_eq!(alloc().unwrap(), ptrs[1]);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(alloc)).is_err());
 }
+
+fn thread_cpu_time() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+#[test]
+fn a_waiter_sleeps_and_leaves_the_processor_to_others() {
+    let arena = arena();
+    let table = arena.parking();
+    let (began, spent) = (Instant::now(), thread_cpu_time());
+    let waited = table.wait(1, || true, Some(Duration::from_millis(200)));
+    assert!(matches!(waited, park::Waited::TimedOut) && began.elapsed() >= Duration::from_millis(200));
+    let spent = thread_cpu_time() - spent;
+    assert!(spent < Duration::from_millis(60), "{spent:?} of processor time in 200 ms");
+}

@@ -34,26 +34,26 @@ fn key(word: &AtomicU32) -> usize {
     std::ptr::from_ref(word) as usize
 }
 
-/// Sleeps while `word` is `expected`; time does not pass in a model. True: somebody woke it.
-pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) -> bool {
+/// Sleeps while `word` is `expected`; time does not pass in a model.
+pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
     if std::thread::panicking() {
-        return true;
+        return;
     }
     let mut table = TABLE.lock().unwrap();
     // ORDERING: SeqCst; the table's lock orders it against a wake, as the kernel's does.
     if word.load(SeqCst) != expected {
-        return false;
+        return;
     }
     let at = table.entry(key(word)).or_default();
     at.asleep += 1;
     let bell = at.bell.clone();
     loop {
         table = bell.wait(table).unwrap();
-        let Some(at) = table.get_mut(&key(word)) else { return true };
+        let Some(at) = table.get_mut(&key(word)) else { return };
         if at.woken > 0 {
             at.woken -= 1;
             at.asleep -= 1;
-            return true;
+            return;
         }
     }
 }
