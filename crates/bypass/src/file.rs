@@ -541,8 +541,9 @@ impl Opened {
 #[cold]
 fn refused<T>(error: &Error) -> Served<T> {
     match error {
-        // No lane was free, or the handle is not what it was: the kernel's answer counts.
-        Error::NoMemory | Error::Stale | Error::BadHandle => Err(Passed::Engine),
+        // No lane was free, or the handle is not what it was: the kernel's answer counts. Where there is no space, the mount knows
+        // what is about to become free.
+        Error::NoMemory | Error::Stale | Error::BadHandle | Error::NoSpace => Err(Passed::Engine),
         error => Ok(Err(errno_of(error))),
     }
 }

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{Mounted, Place, alone, command, heddle};
+use common::{Mounted, Place, alone, build_preload, command, heddle};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn info(place: &Place) -> serde_json::Value {
@@ -121,4 +122,42 @@ fn mkfs_tells_what_it_made() {
     let told = info(&place);
     assert_eq!((&told["size_bytes"], &told["variant"]), (&made["size_bytes"], &made["variant"]));
     assert_eq!(told["mounted_last_ns"], serde_json::Value::Null);
+}
+
+const NAMELESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/nameless.py");
+
+fn nameless(mut python: Command, dir: &Path, rounds: u32) -> Vec<String> {
+    let out = python.arg(NAMELESS).arg(dir).arg(rounds.to_string()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_held_without_being_open_stays_as_on_tmpfs_and_no_longer() {
+    let Some(_alone) = alone() else { return };
+    let wanted = {
+        let place = Place::new();
+        let small = place.path("mnt");
+        let said = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8M", "none"]).arg(&small).status();
+        assert!(said.unwrap().success());
+        let wanted = nameless(Command::new("python3"), &small, 1);
+        assert!(Command::new("umount").arg(&small).status().unwrap().success());
+        wanted
+    };
+    assert!(wanted.len() > 30 && wanted.iter().any(|line| line == "file read text"), "{wanted:#?}");
+    build_preload();
+    let engines = [
+        ("heddle", "16M", true),
+        ("heddle", "16M", false),
+        ("nova-tree", "16M", false),
+        ("f2fs", "64M", false),
+    ];
+    for (variant, size, bypass) in engines {
+        let place = Place::with_image_of(variant, size);
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        let python = if bypass { command(&["run", "--", "python3"]) } else { Command::new("python3") };
+        let found = nameless(python, &mounted.path(""), 8);
+        let unlike: Vec<_> = wanted.iter().zip(&found).filter(|(wanted, found)| wanted != found).collect();
+        assert!(unlike.is_empty() && wanted.len() == found.len(), "{variant}: wanted, found: {unlike:#?}");
+    }
 }

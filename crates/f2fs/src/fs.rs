@@ -270,6 +270,14 @@ impl FileSystem for F2fs {
         }
     }
 
+    fn hold(&self, parent: Ino, name: Name<'_>) -> Result<Handle> {
+        let (ino, _) = self.step(&Cred::root(), parent, name)?;
+        self.ask(ino, |inode| {
+            self.opened.add(inode.nid, false);
+            Ok(handle_of(inode, OpenFlags::READ))
+        })
+    }
+
     fn release(&self, handle: Handle) {
         if let Ok(nid) = nid_of(handle.ino) {
             self.close(nid);

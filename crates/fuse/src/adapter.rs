@@ -15,6 +15,7 @@ use heddle_vfs::{Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Name, NewNo
 use crate::convert::{errno, file_attr};
 use crate::handles::{Handles, Marks, Open};
 use crate::modes::{Asked, Modes};
+use crate::nameless::Nameless;
 use crate::pages::Pages;
 use crate::session::Shared;
 
@@ -26,6 +27,7 @@ pub(crate) struct Adapter {
     pub(crate) handles: Arc<Handles>,
     pub(crate) modes: Modes,
     pub(crate) pages: Pages,
+    pub(crate) nameless: Nameless,
     pub(crate) shared: Arc<Shared>,
     /// Who shows as owner of everything, whoever is.
     pub(crate) owner: ShownOwner,
@@ -56,10 +58,12 @@ impl Adapter {
         door: Option<Arc<dyn Doorbell>>,
         shared: Arc<Shared>,
         handles: Arc<Handles>,
+        threads: usize,
     ) -> Adapter {
         let modes = Modes::default();
         let pages = Pages::new(Arc::clone(&fs), Arc::clone(&shared));
-        Adapter { fs, handles, modes, pages, shared, owner, door, capabilities_given: AtomicU64::new(0), ttl }
+        let (nameless, capabilities_given) = (Nameless::new(threads), AtomicU64::new(0));
+        Adapter { fs, handles, modes, pages, nameless, shared, owner, door, capabilities_given, ttl }
     }
 
     /// What the kernel is told of a file, and for how long it may believe it.
@@ -79,13 +83,13 @@ impl Adapter {
     pub(crate) fn with_handle<T>(
         &self,
         fh: FileHandle,
-        work: impl FnOnce(&Handle) -> Result<T>,
+        mut work: impl FnMut(&Handle) -> Result<T>,
     ) -> Result<T> {
         self.with_open(fh, |open| work(&open.handle))
     }
 
-    pub(crate) fn with_open<T>(&self, fh: FileHandle, work: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
-        self.guarded(|| self.handles.with(fh.0, work))
+    pub(crate) fn with_open<T>(&self, fh: FileHandle, mut work: impl FnMut(&Open) -> Result<T>) -> Result<T> {
+        self.guarded(|| self.nameless.with_space(|| self.handles.with(fh.0, &mut work)))
     }
 
     /// Keeps a file that was opened, or `made`.
@@ -117,6 +121,7 @@ impl Adapter {
         match result {
             Ok(attr) => {
                 let (ttl, told) = self.attr(asked, &attr);
+                self.nameless.told(attr.ino);
                 reply.entry(&ttl, &told, Generation(attr.generation));
             }
             Err(error) => reply.error(errno(&error)),

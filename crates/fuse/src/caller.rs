@@ -26,11 +26,10 @@ impl Adapter {
     ) -> Result<T> {
         let umask = (umask & 0o777) as u16;
         let as_umask = |cred: &Cred| work(&Cred { umask, ..cred.clone() });
-        if self.owner.is_set() {
-            as_umask(&Cred::root())
-        } else {
-            as_caller(request, groups_matter, as_umask)
-        }
+        self.nameless.with_space(|| match self.owner.is_set() {
+            true => as_umask(&Cred::root()),
+            false => as_caller(request, groups_matter, as_umask),
+        })
     }
 
     /// Stores a new file with the owner that all files show.

@@ -48,6 +48,7 @@ mod error;
 mod handles;
 mod modes;
 mod mounts;
+mod nameless;
 mod pages;
 mod privileges;
 mod remount;

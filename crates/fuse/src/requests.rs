@@ -65,10 +65,15 @@ impl fuser::Filesystem for Adapter {
     fn destroy(&mut self) {
         let _ = self.guarded(|| {
             self.handles.drain().for_each(|open| self.give_back(open));
+            self.nameless.drain().into_iter().for_each(|handle| self.fs.release(handle));
             Ok(())
         });
         self.pages.end();
         let _ = self.guarded(|| self.fs.sync());
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, times: u64) {
+        self.kernel_forgets(ino, times);
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -213,19 +218,13 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = self.guarded(|| {
-            let name = Name::new(name.as_bytes())?;
-            self.as_caller(request, false, |cred| self.fs.unlink(cred, Ino(parent.0), name))
-        });
-        answer_empty(done, reply);
+        let unlink = |cred: &Cred, parent, name: Name<'_>| self.fs.unlink(cred, parent, name);
+        answer_empty(self.remove(request, parent, name, unlink), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = self.guarded(|| {
-            let name = Name::new(name.as_bytes())?;
-            self.as_caller(request, false, |cred| self.fs.rmdir(cred, Ino(parent.0), name))
-        });
-        answer_empty(done, reply);
+        let rmdir = |cred: &Cred, parent, name: Name<'_>| self.fs.rmdir(cred, parent, name);
+        answer_empty(self.remove(request, parent, name, rmdir), reply);
     }
 
     fn rename(
@@ -238,14 +237,13 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let done = self.guarded(|| {
+        let renamed = Name::new(name.as_bytes()).and_then(|name| {
             let mode = rename_mode(flags)?;
-            let (name, new_name) = (Name::new(name.as_bytes())?, Name::new(new_name.as_bytes())?);
-            self.as_caller(request, false, |cred| {
-                self.fs.rename(cred, Ino(parent.0), name, Ino(new_parent.0), new_name, mode)
+            self.remove(request, new_parent, new_name, |cred, new_parent, new_name| {
+                self.fs.rename(cred, Ino(parent.0), name, new_parent, new_name, mode)
             })
         });
-        answer_empty(done, reply);
+        answer_empty(renamed, reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -277,6 +275,7 @@ impl fuser::Filesystem for Adapter {
         match created {
             Ok((attr, fh)) => {
                 let (ttl, told) = self.attr(asked, &attr);
+                self.nameless.told(attr.ino);
                 reply.created(&ttl, &told, Generation(attr.generation), fh, FILE_OPEN);
             }
             Err(error) => reply.error(errno(&error)),
@@ -430,15 +429,21 @@ impl fuser::Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         let asked = self.modes.asked();
+        let mut told = Vec::new();
         let listed = self.with_handle(fh, |dir| {
             self.entries_with_attributes(dir, offset, &mut |name, at, attr| {
                 let (ino, generation) = (INodeNo(attr.ino.0), Generation(attr.generation));
-                let (ttl, told) = self.attr(asked, attr);
-                reply.add(ino, at, OsStr::from_bytes(name), &ttl, &told, generation)
+                let (ttl, shown) = self.attr(asked, attr);
+                let full = reply.add(ino, at, OsStr::from_bytes(name), &ttl, &shown, generation);
+                told.extend((!full && at > 2).then_some(attr.ino));
+                full
             })
         });
         match listed {
-            Ok(()) => reply.ok(),
+            Ok(()) => {
+                told.into_iter().for_each(|ino| self.nameless.told(ino));
+                reply.ok()
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -466,6 +471,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.nameless.settle();
         match self.guarded(|| self.fs.statfs()) {
             Ok(s) => reply.statfs(
                 s.blocks_total,

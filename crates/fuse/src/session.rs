@@ -157,6 +157,7 @@ impl MountPoint {
             options.door.clone(),
             Arc::clone(&shared),
             Arc::clone(&handles),
+            options.threads(),
         );
         let connection = connect(&dir, options).map_err(refused)?;
         let (tell, events) = mpsc::channel();

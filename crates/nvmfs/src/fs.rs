@@ -402,6 +402,16 @@ impl FileSystem for NvmFs {
         Ok(Handle { ino, flags, token })
     }
 
+    fn hold(&self, parent: Ino, name: Name<'_>) -> Result<Handle> {
+        let (ino, kind) = self.step(&Cred::root(), parent, name)?;
+        let inode = self.core.inode(ino)?;
+        let mut guard = enter(&self.core)?;
+        if kind == FileKind::Regular {
+            paper::make_locks(&self.core, guard.own, inode)?;
+        }
+        self.handle(&mut guard, inode, OpenFlags::READ)
+    }
+
     fn release(&self, handle: Handle) {
         if let Ok(mut guard) = enter_for(&self.core, Kind::Close) {
             self.close(&mut guard, &handle);

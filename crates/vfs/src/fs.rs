@@ -142,6 +142,12 @@ pub trait FileSystem: Send + Sync {
     /// Opens a regular file or a directory (read only).
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle>;
 
+    /// Keeps what a name means, of whatever kind, as an open file is kept, with a handle that is good for nothing else.
+    fn hold(&self, parent: Ino, name: Name<'_>) -> Result<Handle> {
+        let (ino, _) = self.step(&Cred::root(), parent, name)?;
+        self.open(&Cred::root(), ino, OpenFlags::READ)
+    }
+
     /// Gives an open file back.
     fn release(&self, handle: Handle);
 

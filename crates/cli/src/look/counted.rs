@@ -197,6 +197,10 @@ impl FileSystem for Counted {
         self.count(Kind::Open, || self.fs.open(cred, ino, flags))
     }
 
+    fn hold(&self, parent: Ino, name: Name<'_>) -> Result<Handle> {
+        self.fs.hold(parent, name)
+    }
+
     fn release(&self, handle: Handle) {
         self.count(Kind::Close, || self.fs.release(handle));
     }
