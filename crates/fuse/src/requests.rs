@@ -439,11 +439,8 @@ impl fuser::Filesystem for Adapter {
                 full
             })
         });
-        match listed {
-            Ok(()) => {
-                told.into_iter().for_each(|ino| self.nameless.told(ino));
-                reply.ok()
-            }
+        match listed.map(|()| told.into_iter().for_each(|ino| self.nameless.told(ino))) {
+            Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),
         }
     }
