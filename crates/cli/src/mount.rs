@@ -89,12 +89,15 @@ Options for -o:
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
   wait=SECONDS           how long to wait for a process that is about to let go of the image, as a running umount (10; 0: not)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
+  sync, dirsync          F2FS: each call that changes something, or a name, is durable when it returns; without, what is not synced
+                         by fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE mount. Of NVM images
+                         every call is durable when it returns
   remount                change the mount at DIR: ro, rw, exec, suid, dev and their opposites. It becomes read-only for all, also for
                          programs with the bypass, when no file is open for writing; rw where the image was mounted for writing
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
   log=FILE               where a mount in the background writes what happens to it
                          [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
-  noatime, rw, defaults, nofail, x-...
+  noatime, defaults, nofail, x-...
                          taken and without effect: reading never changes the access time, the rest is for mount(8)
                          (with any x- option umount(8) waits until the image is clean, where umount.fuse.heddle is
                          a link to this program)

@@ -26,7 +26,7 @@ fn stat(path: &str) -> Value {
 #[test]
 fn stat_tells_what_was_done_since_the_mount_in_every_variant() {
     let Some(_alone) = alone() else { return };
-    for variant in ["heddle", "nova", "nova-tree"] {
+    for variant in ["heddle", "nova", "nova-interval", "nova-array", "nova-tree"] {
         let place = Place::with_image(variant);
         let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
         work(&mounted);

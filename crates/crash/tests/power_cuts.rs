@@ -53,6 +53,22 @@ fn heddle_survives_a_power_cut_at_every_fence() {
     );
 }
 
+/// Two pages out of the middle, two in at the front. More of it: the shelf's `shifts`.
+#[test]
+fn a_shift_that_a_power_cut_ends_is_whole_or_has_not_happened() {
+    let workload = text::parse(
+        "w",
+        "create /a\nwrite /a 0 20000\nfallocate /a punch 12288 4096\nwatch\nfallocate /a collapse 4096 8192\n\
+         fallocate /a insert 0 8192",
+    )
+    .unwrap();
+    for variant in Variant::ALL {
+        let report = run(&workload, &config(variant, Model::Ordered), &mut Nobody).unwrap();
+        assert!(report.failures.is_empty(), "{}: {}", variant.name(), report.failures[0]);
+        assert!(report.images > 10, "{}: only {} images were judged", variant.name(), report.images);
+    }
+}
+
 /// All of the shelf: `cargo xtask crash --model process`.
 #[test]
 fn a_death_between_any_two_stores_loses_nothing_that_returned() {

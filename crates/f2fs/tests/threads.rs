@@ -4,7 +4,7 @@ mod common;
 
 use common::{Image, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
-use heddle_vfs::testkit::Tree;
+use heddle_vfs::testkit::{FsFile, Tree, appenders};
 use heddle_vfs::{Cred, Error, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -98,6 +98,18 @@ fn side_by_side(variant: Variant) {
     let kept = (0..ROUNDS).filter(|round| round % 3 == 2).count() as u64;
     let moved = (0..ROUNDS).filter(|round| round % 3 == 0).count() as u64;
     assert_eq!(again.nodes.len() as u64, 2 + WRITERS * (1 + kept + moved));
+}
+
+#[test]
+fn appends_never_overlap_nor_get_lost() {
+    for variant in Variant::ALL {
+        let image = Image::made(64);
+        let fs = open_as(&image.path, variant).unwrap();
+        let open = || FsFile::open(&fs, "/log", libc::O_RDWR | libc::O_CREAT);
+        let reader = open().unwrap();
+        let report = appenders::check(4, 200, &|| Ok(Box::new(open()?)), &reader).unwrap();
+        assert!(report.is_clean() && report.records == 800, "{variant:?}: {report:?}");
+    }
 }
 
 #[test]
