@@ -8,7 +8,7 @@ use crate::counts::Kind;
 use crate::file::deferred::patiently;
 use crate::file::heddle::At;
 use crate::file::resize::NewState;
-use crate::file::{heddle, paper, range, read, resize};
+use crate::file::{heddle, paper, pieces, range, read, resize};
 use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
 use crate::inode::{InodeRef, KernelPages};
@@ -128,21 +128,29 @@ impl NvmFs {
         life::drop_open(&self.core, guard, inode, handle.token);
     }
 
-    fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<u64> {
+    /// Where the bytes went, and how many: less than all only on a full image.
+    fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<(u64, usize)> {
         let inode = self.changeable(handle)?;
         if buf.len() > WRITE_MAX_BYTES {
             return Err(Error::InvalidArgument("a write of more than 2 GiB"));
         }
         if buf.is_empty() {
-            return Ok(if let At::Offset(offset) = at { offset } else { inode.vi.size() });
+            return Ok((if let At::Offset(offset) = at { offset } else { inode.vi.size() }, 0));
         }
         let mut guard = enter_for(&self.core, Kind::Write)?;
-        let offset = patiently(&self.core, &mut guard, |guard| match self.core.locks {
+        let write = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| match self.core.locks {
             None => heddle::write(&self.core, guard, inode, at, buf),
             Some(_) => paper::write(&self.core, guard, inode, at, buf),
-        })?;
-        guard.lane.counts.moved(Kind::Write, buf.len() as u64);
-        Ok(offset)
+        };
+        let (offset, len) = match (patiently(&self.core, &mut guard, |guard| write(guard, at, buf)), at) {
+            (Err(Error::NoSpace), At::Offset(offset)) => {
+                let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| write(guard, At::Offset(at), buf);
+                (offset, pieces::write(&self.core, &mut guard, inode, offset, buf, page)?)
+            }
+            (done, _) => (done?, buf.len()),
+        };
+        guard.lane.counts.moved(Kind::Write, len as u64);
+        Ok((offset, len))
     }
 }
 
@@ -429,11 +437,11 @@ impl FileSystem for NvmFs {
     }
 
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.put(handle, At::Offset(offset), buf).map(|_| buf.len())
+        self.put(handle, At::Offset(offset), buf).map(|(_, len)| len)
     }
 
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
-        self.put(handle, At::End, buf)
+        self.put(handle, At::End, buf).map(|(offset, _)| offset)
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {

@@ -220,14 +220,14 @@ impl LockedSparse<'_> {
         cell.is_some_and(|lv| lv.locked() && lv.lane() == lane)
     }
 
-    /// Maps each page to `map(page)` at `version` and lets go; a page for which that is `None` keeps content and version: no
+    /// Maps each page to `map(page, old)` at `version` and lets go; a page for which that is `None` keeps content and version: no
     /// record names it (D1).
     pub fn publish(
         self,
         core: &Core,
         lane: u16,
         version: Version,
-        map: impl Fn(PageNo) -> Option<Map>,
+        map: impl Fn(PageNo, Map) -> Option<Map>,
         replaced: &mut Vec<Extent>,
     ) {
         let mut change = 0i64;
@@ -237,7 +237,7 @@ impl LockedSparse<'_> {
                 return;
             }
             let old = cell.map();
-            let waited = match map(page) {
+            let waited = match map(page, old) {
                 None => cell.unlock(held.version()),
                 Some(new) => {
                     change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());

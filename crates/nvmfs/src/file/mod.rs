@@ -4,12 +4,14 @@ pub mod cells;
 pub mod deferred;
 pub mod heddle;
 pub mod paper;
+pub mod pieces;
 pub mod place;
 pub mod range;
 pub mod read;
 pub mod resize;
 pub mod shift;
 pub mod steps;
+pub mod zero;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

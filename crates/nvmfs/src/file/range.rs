@@ -7,9 +7,10 @@ use crate::file::cells::lock_pages;
 use crate::file::deferred::free_replaced;
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, WriteRecords, add_extent};
-use crate::file::resize::{NewState, punch, set_state};
+use crate::file::resize::{NewState, clear, set_state};
 use crate::file::shift;
 use crate::file::steps::{Step, step};
+use crate::file::zero::{Becomes, Clear, zero};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::inode::InodeRef;
@@ -45,8 +46,11 @@ pub fn fallocate(
             let mtime = Some(SetTime::Now);
             set_state(core, guard, inode, &NewState { size, mtime, ..NewState::default() })
         }
-        RangeOp::Punch => punch(core, guard, inode, span, None),
-        RangeOp::Zero { keep_size } => punch(core, guard, inode, span, grown.filter(|_| !keep_size)),
+        RangeOp::Punch => clear(core, guard, inode, Clear { span, to: Becomes::Hole }, None),
+        RangeOp::Zero { keep_size } => {
+            allocate(core, guard, inode, span)?;
+            zero(core, guard, inode, span, grown.filter(|_| !keep_size))
+        }
         RangeOp::Collapse => shift::collapse(core, guard, inode, span),
         RangeOp::Insert => shift::insert(core, guard, inode, span),
     }
@@ -163,7 +167,8 @@ fn block_of(core: &Core, inode: InodeRef<'_>, page: PageNo) -> Option<BlockNo> {
     inode.vi.index().find(&core.arena, page).and_then(|run| run.cells[0].map().block())
 }
 
-fn holes(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> u64 {
+/// Pages without a block.
+pub fn holes(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> u64 {
     (first.0..end.0).filter(|p| block_of(core, inode, PageNo(*p)).is_none()).count() as u64
 }
 

@@ -1,7 +1,8 @@
 //! Clearing ranges and changing attributes: truncate, punch, chmod, chown, utimens, setxattr: one transaction each.
 //!
 //! Truncating to `s` is clearing `[s, infinity)` and a new size; punching is clearing a range. Whole pages become a tombstone
-//! (punch record); a page that is cleared in part is copied, as every write is.
+//! (punch record), or, where they are zeroed and stay allocated, unwritten ([`zero`](super::zero)); a page that is cleared in part is
+//! copied, as every write is.
 //!
 //! Invariants  I1  the caller's thread holds the EOF latch throughout, and the gate while it looks for cells.
 //!             I2  the floor is raised to the version of every tombstone: pages whose cells did not exist come after it (D8).
@@ -15,6 +16,7 @@ use crate::file::deferred::free_replaced;
 use crate::file::paper::{clean_log, lock_range};
 use crate::file::place::{Span, fill_edge};
 use crate::file::steps::{Step, step};
+use crate::file::zero::{self, Becomes, Clear};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::inode::InodeRef;
@@ -78,38 +80,47 @@ pub fn set_all(
 ) -> Result<()> {
     let (kind, _) = inode.vi.kind_perm().ok_or(Error::Stale)?;
     let clear = match new.size {
-        Some(size) if kind == FileKind::Regular && size < inode.vi.size() => {
-            Some(Span { start: size, end: u64::MAX })
-        }
+        Some(size) if kind == FileKind::Regular && size <= inode.vi.size() => cut_at(core, inode, size),
         _ => None,
     };
+    let clear = clear.map(|span| Clear { span, to: Becomes::Hole });
     change(core, guard, inode, clear, Some(new), xattrs)
 }
 
-/// Makes `[start, end)` a hole; the size is kept, or becomes `size`. The caller holds the EOF latch.
-pub fn punch(
+/// What a truncation to a size that is not larger clears: also what was allocated beyond the end.
+fn cut_at(core: &Core, inode: InodeRef<'_>, size: u64) -> Option<Span> {
+    if size < inode.vi.size() {
+        return Some(Span { start: size, end: u64::MAX });
+    }
+    // The last page stays as it is: zero beyond the end.
+    let beyond = Span { start: PageNo::after(size).offset(), end: u64::MAX };
+    frees_a_block(core, inode, beyond).then_some(beyond)
+}
+
+/// Clears bytes; the size is kept, or becomes `size`. The caller holds the EOF latch.
+pub fn clear(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    span: Span,
+    clear: Clear,
     size: Option<u64>,
 ) -> Result<()> {
     let new = size.map(|size| NewState { size: Some(size), ..NewState::default() });
-    change(core, guard, inode, Some(span), new.as_ref(), None)
+    change(core, guard, inode, Some(clear), new.as_ref(), None)
 }
 
 fn change(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    clear: Option<Span>,
+    clear: Option<Clear>,
     new: Option<&NewState>,
     xattrs: Option<&Xattrs>,
 ) -> Result<()> {
     // The papers' range lock stands before the cells; nothing is mapped beyond EOF. In `nova` it guards the log too.
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let range = match clear {
-        Some(span) => Some((span.start, span.end.min(inode.vi.size()).max(span.start + 1))),
+        Some(Clear { span, .. }) => Some((span.start, span.end.min(inode.vi.size()).max(span.start + 1))),
         None => (file && core.variant == Variant::Nova).then_some((0, 1)),
     };
     let range = match range {
@@ -141,12 +152,12 @@ fn log_change(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    clear: Option<Span>,
+    clear: Option<Clear>,
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
 ) -> Result<bool> {
     let purpose = match clear {
-        Some(span) if frees_a_block(core, inode, span) => Purpose::Regain,
+        Some(Clear { span, to: Becomes::Hole }) if frees_a_block(core, inode, span) => Purpose::Regain,
         Some(_) => Purpose::Free,
         None => Purpose::Replace,
     };
@@ -154,8 +165,8 @@ fn log_change(
         // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
         core.region.fence();
     }
-    if let Some(span) = clear {
-        return clear_range(core, guard, inode, (span, purpose), new, xattrs);
+    if let Some(clear) = clear {
+        return clear_range(core, guard, inode, (clear, purpose), new, xattrs);
     }
     let unchanged = NewState::default();
     let new = new.unwrap_or(&unchanged);
@@ -262,7 +273,7 @@ fn clear_range(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    (span, purpose): (Span, Purpose),
+    (Clear { span, to }, purpose): (Clear, Purpose),
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
 ) -> Result<bool> {
@@ -275,7 +286,11 @@ fn clear_range(
     step(Step::Held);
     let version = locked.version.max(inode.vi.floor()).next();
     let done = copy_edges(core, guard, inode, span).and_then(|edges| {
-        let records = records_of(inode, span, version, new, xattrs, &edges);
+        let whole = match to {
+            Becomes::Hole => zero::tombstone(inode, span, version, new),
+            Becomes::Unwritten => zero::unwritten(core, inode, span, version, new),
+        };
+        let records = records_of(inode, version, new, xattrs, &edges, whole);
         log_clear(core, guard, inode, (new, purpose), &records, edges)
     });
     let (closed, edges) = match done {
@@ -286,7 +301,7 @@ fn clear_range(
             return Err(error);
         }
     };
-    publish(core, guard, inode, span, version, &edges, locked);
+    publish(core, guard, inode, (Clear { span, to }, version), &edges, locked);
     drop(gate);
     Ok(closed)
 }
@@ -332,15 +347,14 @@ fn publish(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
-    span: Span,
-    version: Version,
+    (Clear { span, to }, version): (Clear, Version),
     edges: &[Edge],
     locked: LockedSparse<'_>,
 ) {
     if !planted(Bug::FloorNotRaised) {
         inode.vi.raise_floor(version);
     }
-    if span.end >= PageNo::END.offset() {
+    if span.end >= PageNo::END.offset() && to == Becomes::Hole {
         // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
         inode.vi.tomb_page.store(PageNo::after(span.start).0, Relaxed);
         inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
@@ -348,9 +362,12 @@ fn publish(
     let whole = PageNo::after(span.start)..PageNo::of(span.end);
     let mut replaced = std::mem::take(&mut guard.scratch.replaced);
     replaced.clear();
-    let map = |page: PageNo| match edges.iter().find(|e| e.page == page) {
+    let map = |page: PageNo, old: Map| match edges.iter().find(|e| e.page == page) {
         Some(edge) => Some(Map::data(edge.block)),
-        None => whole.contains(&page).then_some(Map::HOLE),
+        None if !whole.contains(&page) => None,
+        None if to == Becomes::Hole => Some(Map::HOLE),
+        // What reads as zeros already keeps content and version.
+        None => old.content().map(Map::unwritten),
     };
     locked.publish(core, guard.id, version, map, &mut replaced);
     step(Step::LetGo);
@@ -397,11 +414,11 @@ fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
 
 fn records_of(
     inode: InodeRef<'_>,
-    span: Span,
     version: Version,
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
     edges: &[Edge],
+    whole: Vec<Record>,
 ) -> Vec<Record> {
     let now = crate::clock::exact();
     let generation = inode.vi.change() + u64::from(new.is_some());
@@ -418,10 +435,7 @@ fn records_of(
             generation,
         })
         .collect();
-    let (first, end) = (PageNo::after(span.start), PageNo::of(span.end));
-    if first < end {
-        records.push(Record::Punch { page: first, pages: end.0 - first.0, version, mtime: now, generation });
-    }
+    records.extend(whole);
     match new {
         Some(new) => {
             records.push(Record::State(state(inode, new)));

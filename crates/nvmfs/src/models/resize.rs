@@ -2,7 +2,8 @@
 
 use super::rig::{PAGE, Rig, Seat, model, spawn};
 use crate::file::place::Span;
-use crate::file::resize::{NewState, punch, set_state};
+use crate::file::resize::{NewState, clear, set_state};
+use crate::file::zero::{Becomes, Clear};
 
 fn truncate(seat: &mut Seat, size: u64) {
     seat.with(|core, guard, file| {
@@ -14,7 +15,8 @@ fn truncate(seat: &mut Seat, size: u64) {
 fn punch_pages(seat: &mut Seat, first: u64, end: u64) {
     seat.with(|core, guard, file| {
         let _eof = file.vi.eof.lock();
-        punch(core, guard, file, Span { start: first * PAGE, end: end * PAGE }, None).unwrap();
+        let span = Span { start: first * PAGE, end: end * PAGE };
+        clear(core, guard, file, Clear { span, to: Becomes::Hole }, None).unwrap();
     });
 }
 

@@ -1,0 +1,151 @@
+//! Allocated ranges: writes find their space there, zeroing keeps them, and a truncation takes those beyond the end.
+
+mod common;
+
+use common::{Disk, Short, each_variant, root};
+use heddle_nvmfs::NvmFs;
+use heddle_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, RangeOp};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+/// Pages that a file has blocks for.
+fn allocated(fs: &NvmFs, handle: &Handle) -> u64 {
+    fs.getattr(handle.ino).unwrap().blocks_512 / (PAGE / 512)
+}
+
+const KEEP: RangeOp = RangeOp::Allocate { keep_size: true };
+
+#[test]
+fn zeroing_a_range_keeps_its_blocks_and_allocates_its_holes() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "f");
+        // Every third page is a hole, and no two that are not lie side by side: more runs than fit one transaction.
+        let pages = 300;
+        for n in (0..pages).filter(|n| n % 3 != 2).rev() {
+            fs.write(&handle, n * PAGE, &[7; PAGE as usize]).unwrap();
+        }
+        let (start, len) = (PAGE / 2, (pages - 1) * PAGE);
+        fs.fallocate(&handle, RangeOp::Zero { keep_size: false }, start, len).unwrap();
+        let good = |fs: &NvmFs, handle: &Handle, what: &str| {
+            assert_eq!(allocated(fs, handle), pages, "{variant:?}, {what}");
+            assert_eq!(fs.size(handle), (pages - 1) * PAGE + PAGE / 2, "{variant:?}, {what}");
+            let mut expected = vec![0; fs.size(handle) as usize];
+            expected[..start as usize].fill(7);
+            assert!(fs.read_vec(handle, 0, expected.len()) == expected, "{variant:?}, {what}");
+        };
+        good(&fs, &handle, "at once");
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.open_file(Ino::ROOT, "f");
+        good(&fs, &handle, "after a remount");
+        fs.write(&handle, 3 * PAGE, &[1; 2 * PAGE as usize]).unwrap();
+        assert_eq!(fs.read_vec(&handle, 4 * PAGE, 2 * PAGE as usize)[PAGE as usize - 1..][..2], [1, 0]);
+        fs.fallocate(&handle, RangeOp::Zero { keep_size: true }, 0, (pages + 10) * PAGE).unwrap();
+        assert_eq!((allocated(&fs, &handle), fs.size(&handle)), (pages + 10, (pages - 1) * PAGE + PAGE / 2));
+        fs.release(handle);
+        drop(fs);
+        volume.unmount();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
+#[test]
+fn blocks_beyond_the_end_go_with_a_truncation_to_the_same_size() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 8 * MIB);
+        let mut volume = disk.mount();
+        for size in [0, 10, PAGE, PAGE + 1] {
+            let fs = volume.fs();
+            let handle = fs.new_file(Ino::ROOT, "f");
+            fs.write(&handle, 0, &vec![7; size as usize]).unwrap();
+            let held = size.div_ceil(PAGE);
+            let allocate = || {
+                fs.fallocate(&handle, KEEP, 0, 64 * PAGE).unwrap();
+                assert_eq!(allocated(&fs, &handle), 64, "{variant:?}, {size}");
+            };
+            allocate();
+            fs.resize(&handle, size + 1).unwrap();
+            assert_eq!(allocated(&fs, &handle), 64, "{variant:?}, {size}: a file that grows keeps them");
+            fs.resize(&handle, size).unwrap();
+            assert_eq!(allocated(&fs, &handle), held, "{variant:?}, {size}: cut by a byte");
+            allocate();
+            fs.resize(&handle, size).unwrap();
+            assert_eq!(allocated(&fs, &handle), held, "{variant:?}, {size}: truncated to its size");
+            assert_eq!(fs.read_vec(&handle, 0, 2 * PAGE as usize), vec![7; size as usize], "{variant:?}");
+            let ino = handle.ino;
+            allocate();
+            let truncating = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+            fs.release(fs.open(&root(), ino, truncating).unwrap());
+            assert_eq!((allocated(&fs, &handle), fs.size(&handle)), (0, 0), "{variant:?}, {size}: O_TRUNC");
+            fs.release(handle);
+            drop(fs);
+            volume.abandon();
+            volume = disk.mount();
+            let fs = volume.fs();
+            assert_eq!(fs.find(Ino::ROOT, "f").unwrap().blocks_512, 0, "{variant:?}, {size}: after a mount");
+            fs.remove(Ino::ROOT, "f").unwrap();
+        }
+        volume.unmount();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
+/// Writes pages to the end of a new file until there is no space.
+fn fill(fs: &NvmFs) {
+    let handle = fs.new_file(Ino::ROOT, "rest");
+    for piece in [vec![1; 16 * PAGE as usize], vec![1; PAGE as usize], vec![1]] {
+        let error = (0..).find_map(|_| fs.append(&handle, &piece).err()).unwrap();
+        assert!(matches!(error, Error::NoSpace), "{error:?}");
+    }
+    fs.release(handle);
+}
+
+#[test]
+fn writes_into_allocated_space_and_over_data_succeed_on_a_full_image() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let len = 4 * MIB;
+        let handle = fs.new_file(Ino::ROOT, "f");
+        fs.fallocate(&handle, KEEP, 0, len).unwrap();
+        fill(&fs);
+        let mut expected = vec![0; len as usize];
+        // Into what is allocated, sizes of all kinds; then over the data, twice.
+        for (round, step) in [12_345, 2 * PAGE, 32 * PAGE].into_iter().enumerate() {
+            let value = round as u8 + 1;
+            for start in (0..len).step_by(step as usize) {
+                let end = (start + step).min(len);
+                let bytes = vec![value; (end - start) as usize];
+                let wrote = fs.write(&handle, start, &bytes);
+                assert_eq!(wrote, Ok(bytes.len()), "{variant:?}, {step} bytes at {start}");
+            }
+            expected.fill(value);
+            assert!(fs.read_vec(&handle, 0, len as usize) == expected, "{variant:?}, {step}");
+        }
+        let before = fs.read_vec(&handle, 0, len as usize);
+        let beyond = fs.write(&handle, len - PAGE, &[9; 3 * PAGE as usize]);
+        assert_eq!(beyond, Err(Error::NoSpace), "{variant:?}: pages without blocks");
+        assert!(
+            fs.read_vec(&handle, 0, len as usize) == before,
+            "{variant:?}: a write that failed changed data"
+        );
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.open_file(Ino::ROOT, "f");
+        assert!(fs.read_vec(&handle, 0, len as usize) == expected, "{variant:?}, after a remount");
+        fs.release(handle);
+    });
+}
