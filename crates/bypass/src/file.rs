@@ -158,10 +158,14 @@ impl File {
         let buf = unsafe { std::slice::from_raw_parts(buf, len) };
         let append = at_end || self.append.is_on(fd);
         let done = self.engine(|fs, handle| {
-            let at = if append { fs.append(handle, buf)? } else { fs.write(handle, to, buf).map(|_| to)? };
-            Ok((buf.len(), at + buf.len() as u64))
+            let (at, wrote) = match append {
+                true => (fs.append(handle, buf)?, buf.len()),
+                false => (to, fs.write(handle, to, buf)?),
+            };
+            Ok((wrote, at + wrote as u64))
         })?;
-        if let Ok((_, end)) = done {
+        if let Ok((wrote, end)) = done {
+            let buf = &buf[..wrote];
             // Somebody mapped the file meanwhile: his pages may lack this. Made again through the mount, they do not.
             self.unless_mapped().or_else(|_| self.write_again(fd, buf, end - buf.len() as u64, append))?;
         }

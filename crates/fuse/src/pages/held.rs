@@ -144,7 +144,11 @@ impl FilePages {
             }
         }
         if let Some(changed) = changed {
-            fs.write(through, offset + changed.start as u64, &merged[changed])?;
+            let wrote = fs.write(through, offset + changed.start as u64, &merged[changed.clone()])?;
+            if wrote < changed.len() {
+                // Some of them are on a full image; all are written again, or told of, for the merge counts none.
+                return Err(Error::NoSpace);
+            }
         }
         for (page, at, in_page) in pieces(offset, data.len()) {
             held.came_back(page, in_page, &data[at.clone()], &merged[at]);

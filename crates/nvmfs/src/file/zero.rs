@@ -14,7 +14,6 @@ use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
 use crate::ids::{BlockNo, PageNo, Version};
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
-use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
 /// What whole pages become.
@@ -121,4 +120,4 @@ fn runs(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> Vec<(Pa
     runs
 }
 
-const _: () = assert!(PIECE_PAGES as u32 + 8 < crate::format::page::SLOTS && BLOCK_BYTES == 4096);
+const _: () = assert!(PIECE_PAGES as u32 + 8 < crate::format::page::SLOTS);

@@ -7,10 +7,12 @@ use super::log::Figures;
 use super::media::Media;
 use super::pass::Pass;
 use crate::format::inode::CHUNK_INODES;
+use crate::format::layout::chunk_of;
 use crate::ids::BlockNo;
 use crate::variant::Variant;
 use heddle_pmem::Region;
 use heddle_vfs::{FileKind, Ino};
+use std::collections::BTreeSet;
 
 /// An inode with a name, and its log.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +82,9 @@ pub fn survey(name: &str, region: &Region) -> Result<Option<Survey>, FsckError> 
     let pass = Pass::run(&media, image, false);
     let layout = image.layout;
     let fixed = layout.data.0 + 1;
-    let inodes_blocks = pass.claims.blocks(|u| matches!(u, Use::Chunk(_)));
+    // A chunk without inodes is free space for whoever needs it, and counts so, as in a mount.
+    let used: BTreeSet<u64> = pass.tree.links.keys().map(|ino| chunk_of(*ino).0).chain([0]).collect();
+    let inodes_blocks = pass.claims.blocks(|u| matches!(u, Use::Chunk(n) if used.contains(&n)));
     let logs =
         pass.claims.blocks(|u| matches!(u, Use::Log(_) | Use::Heads(_) | Use::List(_) | Use::Blob(..)));
     let data = pass.claims.blocks(|u| matches!(u, Use::Data(..)));

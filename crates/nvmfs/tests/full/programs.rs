@@ -17,8 +17,6 @@ const IMAGE_BYTES: u64 = 4 << 20;
 const PAGE: usize = 4096;
 const ROUNDS: u64 = 3;
 const STEPS_MAX: usize = 60;
-/// Inodes of a chunk, which is a block. At most a few more chunks stay than all inodes that ever were fill.
-const CHUNK_INODES: u64 = 32;
 
 const SUPERBLOCK_COPY: Code = Code(1);
 
@@ -146,7 +144,6 @@ struct Program {
     machine: Machine,
     full: Full<NvmFs>,
     random: Random,
-    inodes_max: u64,
     /// In the root.
     names_max: u64,
 }
@@ -158,7 +155,7 @@ impl Program {
         let mut machine = Machine::new(variant);
         machine.volume.take().unwrap().unmount();
         let full = Full::new(machine.mount());
-        Program { machine, full, random, inodes_max: 0, names_max: 0 }
+        Program { machine, full, random, names_max: 0 }
     }
 
     fn free(&self) -> u64 {
@@ -171,7 +168,6 @@ impl Program {
 
     fn count(&mut self) {
         let stat = self.full.engine().statfs().unwrap();
-        self.inodes_max = self.inodes_max.max(stat.inodes_total - stat.inodes_free);
         let (root, mut names) = (Cred::root(), 0);
         let handle = self.full.model().open(&root, Ino::ROOT, OpenFlags::READ).unwrap();
         let count = &mut |_: DirEntry<'_>| {
@@ -337,7 +333,7 @@ impl Program {
     }
 }
 
-/// As much is free as was, but for what is known to stay: the root's log, and the chunks of inode slots.
+/// As much is free as was, but for what is known to stay: the root's log.
 fn is_free(when: &str, program: &Program, before: &Survey) {
     let after = program.survey();
     assert_eq!(
@@ -345,13 +341,8 @@ fn is_free(when: &str, program: &Program, before: &Survey) {
         (0, 0, 1),
         "{when}: data, orphans, inodes"
     );
-    // The mount counts chunks without an inode as free: they give way.
-    let (free, may_go) = (program.free(), after.blocks_inodes);
-    let counted = after.blocks_free..=after.blocks_free + may_go;
-    assert!(counted.contains(&free), "{when}: {free} free as the mount counts, {counted:?} as fsck does");
-    let chunks = after.blocks_inodes - before.blocks_inodes;
-    let wanted = program.inodes_max.div_ceil(CHUNK_INODES) + 1;
-    assert!(chunks <= wanted, "{when}: {chunks} chunks for {} inodes", program.inodes_max);
+    assert_eq!(program.free(), after.blocks_free, "{when}: what is free, as the mount and as fsck count");
+    assert_eq!(after.blocks_inodes, before.blocks_inodes, "{when}: blocks of inodes");
     // The root's log is as long as its names have made it.
     let (log, names) = (after.blocks_logs, program.names_max);
     assert!(log <= 16 + names / 8, "{when}: a log of {log} blocks for at most {names} names");
