@@ -154,9 +154,9 @@ pub trait FileSystem: Send + Sync {
     /// Reads at `offset` into `buf`; short only at the end of the file.
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error; on a full image an engine may write a first part into space
-    /// that the file has, and say how much. A front end that writes for someone
-    /// without privilege takes the set-id bits away with `setattr`; an engine may do so on every write.
+    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error; on a full image an engine may write a first part into
+    /// space that the file has, and say how much. A front end that writes for someone without privilege takes the set-id bits away with
+    /// `setattr`; an engine may do so on every write.
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize>;
 
     /// Writes all of `buf` at the end of the file; returns the offset it went to.
