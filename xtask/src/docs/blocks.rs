@@ -32,7 +32,7 @@ pub fn run(root: &Path, pages: &[Page]) -> Result<bool> {
             let skipped = block.mark.and_then(|mark| mark.strip_prefix("not run: "));
             match (block.kind, block.mark, skipped) {
                 ("sh", _, Some(why)) => println!("{place}: not run: {why}"),
-                ("sh", ..) => match shell(root, block) {
+                ("sh", ..) => match shell(root, folder(root, page), block) {
                     Ok(output) => {
                         println!("{place}: ran");
                         said = output;
@@ -66,12 +66,17 @@ fn prepare() -> Result<()> {
     process::run(Command::new("sh").args(["-e", "-c", &script]), LIMIT).context("folders for the blocks")
 }
 
+/// README's blocks build the project; those of other pages have a folder of their own, for what they make.
+fn folder<'a>(root: &'a Path, page: &Page) -> &'a Path {
+    if page.path == "README.md" { root } else { Path::new("/srv") }
+}
+
 /// What it printed to stdout.
-fn shell(root: &Path, block: &Block<'_>) -> Result<String> {
+fn shell(root: &Path, folder: &Path, block: &Block<'_>) -> Result<String> {
     let output = process::target_dir(root).join("tmp/docs-output");
     std::fs::create_dir_all(output.parent().context("no folder")?)?;
     let mut command = Command::new("sh");
-    command.args(["-e", "-c", &block.lines.join("\n")]).current_dir(root).stdin(Stdio::null());
+    command.args(["-e", "-c", &block.lines.join("\n")]).current_dir(folder).stdin(Stdio::null());
     command.stdout(std::fs::File::create(&output)?);
     process::run(&mut command, LIMIT)?;
     Ok(std::fs::read_to_string(&output)?)
