@@ -157,6 +157,7 @@ impl File {
         // SAFETY: the caller's promise; `len` is at most what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts(buf, len) };
         let append = at_end || self.append.is_on(fd);
+        self.takes_no_rights()?;
         let done = self.engine(|fs, handle| {
             let (at, wrote) = match append {
                 true => (fs.append(handle, buf)?, buf.len()),
@@ -276,6 +277,7 @@ impl File {
             return Err(Passed::Unserved);
         };
         let set = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
+        self.takes_no_rights()?;
         self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop))
     }
 
@@ -285,6 +287,7 @@ impl File {
         let (Ok(offset), Ok(len), true) = (u64::try_from(offset), u64::try_from(len), valid) else {
             return Err(Passed::Unserved);
         };
+        self.takes_no_rights()?;
         self.engine(|fs, handle| fs.fallocate(handle, op, offset, len))
     }
 
@@ -415,6 +418,15 @@ impl File {
         // SAFETY: it came from `Box::into_raw` and was taken out above.
         let opened = unsafe { Box::from_raw(opened) };
         self.release(opened.handle);
+    }
+
+    /// A change takes rights of the program away that the file got since it was opened: the mount's way does that.
+    #[inline]
+    fn takes_no_rights(&self) -> Result<(), Passed> {
+        match self.opened()? {
+            Ok(opened) if opened.pages.changes_take_rights() => Err(Passed::Unserved),
+            _ => Ok(()),
+        }
     }
 
     fn unless_mapped(&self) -> Result<(), Passed> {

@@ -43,3 +43,40 @@ fn changes_take_set_ids_and_capabilities_away_as_on_tmpfs_in_every_engine() {
         assert!(unlike.is_empty() && wanted.len() == found.len(), "{variant}: wanted, found: {unlike:#?}");
     }
 }
+
+/// What a file gets while a program has it open and writes it: set-id bits by its owner, capabilities by root.
+const GETS: &str = "import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o755)
+for change in (lambda: os.write(fd, b'x'), lambda: os.pwrite(fd, b'y', 7), lambda: os.ftruncate(fd, 5), lambda: os.posix_fallocate(fd, 0, 9)):
+    change()
+    if os.geteuid() == 0:
+        os.setxattr(sys.argv[1], 'security.capability', bytes.fromhex('0100000200040000000000000000000000000000'))
+    else:
+        os.chmod(sys.argv[1], 0o6755)
+    os.read(fd, 1)
+    assert change() != 0
+    print('%o' % (os.fstat(fd).st_mode & 0o7777), os.listxattr(sys.argv[1]))
+    change()
+";
+
+#[test]
+fn rights_that_an_open_file_gets_go_with_the_next_write_past_the_kernel() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    let place = Place::with_image("heddle");
+    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null,attach-group=54321"]);
+    fs::set_permissions(place.mnt(), Permissions::from_mode(0o777)).unwrap();
+    for (user, wanted) in [("0", "755 []\n"), ("65534", "755 []\n")] {
+        let (file, report) = (mounted.path(user), place.path(&format!("report{user}")));
+        fs::File::create(&report).unwrap().set_permissions(Permissions::from_mode(0o666)).unwrap();
+        let mut program = Command::new("setpriv");
+        program.args(["--reuid", user, "--regid", "54321", "--clear-groups", env!("CARGO_BIN_EXE_heddle")]);
+        program.args(["run", "--", "python3", "-c", GETS]).arg(&file).env("HEDDLE_REPORT", &report);
+        let out = program.output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        assert_eq!(String::from_utf8_lossy(&out.stdout), wanted.repeat(4), "user {user}");
+        let report = fs::read_to_string(&report).unwrap();
+        assert!(report.contains("\"write\":4") && report.contains("\"unserved\":4"), "{report}");
+    }
+}

@@ -199,7 +199,7 @@ pub struct Birth {
 /// Does the kernel keep pages of a file, because somebody has mapped it through the mount? Whoever works past the mount asks before a call,
 /// and after a change: a change that the kernel's pages may have missed is made again through the mount (protocol review, M1).
 #[derive(Clone, Copy)]
-pub struct KernelPages<'f>(&'f AtomicU32);
+pub struct KernelPages<'f>(&'f AtomicU32, &'f VInode);
 
 impl KernelPages<'_> {
     /// It does, now.
@@ -208,6 +208,12 @@ impl KernelPages<'_> {
         // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
         // One of the two sees the other.
         self.0.load(SeqCst) != 0
+    }
+
+    /// Does a change of the content take rights of a program away, now? The mount sees to that.
+    #[inline]
+    pub fn changes_take_rights(self) -> bool {
+        self.1.mode().gives_rights()
     }
 }
 
@@ -308,7 +314,7 @@ impl VInode {
 
     /// Where the mount says whether the kernel keeps pages of it.
     pub fn kernel_pages(&self) -> KernelPages<'_> {
-        KernelPages(&self.kernel_pages)
+        KernelPages(&self.kernel_pages, self)
     }
 
     /// Counts a descriptor through which the kernel keeps pages, or counts it no more.

@@ -8,6 +8,8 @@ use crate::xattr::{check, of, of_latched};
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{Cred, Error, Permission, Result, SetXattr, XattrName};
 
+const CAPABILITY: &[u8] = b"security.capability";
+
 fn judged<T>(
     core: &Core,
     inode: InodeRef<'_>,
@@ -37,7 +39,11 @@ pub fn set(
 ) -> Result<()> {
     let mut xattrs = of_latched(core, inode)?;
     let perm = judged(core, inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
-    set_all(core, guard, inode, &NewState { perm, ..NewState::default() }, Some(&xattrs))
+    set_all(core, guard, inode, &NewState { perm, ..NewState::default() }, Some(&xattrs))?;
+    if name.bytes() == CAPABILITY {
+        inode.vi.set_capable(true);
+    }
+    Ok(())
 }
 
 /// Removes one. The caller holds the EOF latch.
@@ -50,5 +56,9 @@ pub fn remove(
 ) -> Result<()> {
     let mut xattrs = of_latched(core, inode)?;
     judged(core, inode, cred, |subject| xattrs.remove(subject, cred, name))?;
-    set_all(core, guard, inode, &NewState::default(), Some(&xattrs))
+    set_all(core, guard, inode, &NewState::default(), Some(&xattrs))?;
+    if name.bytes() == CAPABILITY {
+        inode.vi.set_capable(false);
+    }
+    Ok(())
 }

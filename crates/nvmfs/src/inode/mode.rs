@@ -5,10 +5,13 @@ use crate::xattr::List;
 use heddle_vfs::FileKind;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Bits beside kind, permissions and device: has it an access list, a default list (see `xattr`), may it still get its first name?
+/// Bits beside kind, permissions and device: has it an access list, a default list (see `xattr`), may it still get its first name, was it
+/// given capabilities by this mount?
 const FLAG_LIST: u64 = 1 << 20;
 const FLAG_LINKABLE: u64 = 1 << 22;
-const FLAGS: u64 = FLAG_LIST | FLAG_LIST << 1 | FLAG_LINKABLE;
+const FLAG_CAPABLE: u64 = 1 << 23;
+const FLAGS: u64 = FLAG_LIST | FLAG_LIST << 1 | FLAG_LINKABLE | FLAG_CAPABLE;
+const SET_IDS: u64 = 0o6000 << 8;
 
 /// The word as it was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +34,12 @@ impl Mode {
     #[inline]
     pub fn is_directory(self) -> bool {
         self.0 as u8 == FileKind::Directory as u8
+    }
+
+    /// Does its program have more rights than who runs it? Of capabilities only those count that were given since the image was mounted.
+    #[inline]
+    pub fn gives_rights(self) -> bool {
+        self.0 & (SET_IDS | FLAG_CAPABLE) != 0
     }
 
     /// Has the inode this access list?
@@ -84,6 +93,11 @@ impl VInode {
     /// Changes that.
     pub fn set_linkable(&self, linkable: bool) {
         self.set_flag(FLAG_LINKABLE, linkable);
+    }
+
+    /// Its program gets capabilities, or none.
+    pub fn set_capable(&self, capable: bool) {
+        self.set_flag(FLAG_CAPABLE, capable);
     }
 
     fn set_flag(&self, flag: u64, on: bool) {
