@@ -47,7 +47,9 @@ fn changes_take_set_ids_and_capabilities_away_as_on_tmpfs_in_every_engine() {
 /// What a file gets while a program has it open and writes it: set-id bits by its owner, capabilities by root.
 const GETS: &str = "import os, sys
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o755)
-for change in (lambda: os.write(fd, b'x'), lambda: os.pwrite(fd, b'y', 7), lambda: os.ftruncate(fd, 5), lambda: os.posix_fallocate(fd, 0, 9)):
+changes = [lambda: os.write(fd, b'x'), lambda: os.pwrite(fd, b'y', 7)]
+changes += [lambda: os.ftruncate(fd, 5), lambda: os.posix_fallocate(fd, 0, 9)]
+for change in changes:
     change()
     if os.geteuid() == 0:
         os.setxattr(sys.argv[1], 'security.capability', bytes.fromhex('0100000200040000000000000000000000000000'))
