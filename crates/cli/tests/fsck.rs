@@ -4,6 +4,7 @@ mod common;
 
 use common::{Place, heddle};
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
@@ -71,6 +72,8 @@ fn an_undo_file_is_kept_beside_the_image_without_being_asked_for() {
     let kept: Vec<String> = kept.filter(|name| name.starts_with("image.undo-")).collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
     assert!(said.out.contains(&kept[0]), "{}", said.out);
+    let perm = std::fs::metadata(place.path(&kept[0])).unwrap().permissions().mode();
+    assert_eq!(perm & 0o777, 0o600, "it holds bytes of an image, whose owner alone may read that");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 const MAGIC: &[u8; 16] = b"HEDDLE UNDO 2\n\0\0";
@@ -57,7 +58,8 @@ pub fn save(
     let sum = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
     let written = || -> std::io::Result<()> {
-        let mut file = File::options().write(true).create_new(true).open(path)?;
+        // What an image holds is its owner's.
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         let above = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
