@@ -30,7 +30,9 @@ pub fn split(suite: &str, printed: &str) -> (String, Vec<String>) {
 /// The tests that ran, by their paths: `test a::b ... ok`.
 pub fn ran(printed: &str) -> Vec<String> {
     let name = |line: &str| {
-        let (name, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        // A child of another test may have printed before it on the line.
+        let (before, verdict) = line.split_once(" ... ")?;
+        let (_, name) = before.rsplit_once("test ")?;
         (!verdict.starts_with("ignored")).then(|| name.trim_end_matches(" - should panic").to_owned())
     };
     printed.lines().filter_map(name).collect()
@@ -61,6 +63,7 @@ mod tests {
     fn tests_that_ran_are_known_and_ignored_ones_are_not() {
         assert_eq!(ran(PRINTED), ["a::mounts", "b"]);
         assert_eq!(ran("test a ... ignored, takes minutes\ntest result: ok"), [""; 0]);
+        assert_eq!(ran("a child's wordstest a::b - should panic ... ok"), ["a::b"]);
     }
 
     #[test]
