@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 const BLOCKS: u64 = 16;
+/// Looks at a file that others close: some hundred thousand find a claim between its two steps.
+const LOOKS: u32 = 1_000_000;
 
 fn unnamed(fs: &NvmFs, name: &[u8]) -> Handle {
     let name = Name::new(name).unwrap();
@@ -138,6 +140,27 @@ fn an_unlinked_file_of_a_process_that_ends_is_freed_in_the_next_round() {
         drop(fs);
         end(bench);
     }
+}
+
+/// The one who looked had no lane, and took a claim that was given up at that very moment for its own.
+#[test]
+fn crash_an_open_file_was_stale_when_a_claim_was_given_up_at_a_look() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let (file, over) = (unnamed(&fs, b"looked at"), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while over.load(SeqCst) == 0 {
+                fs.release(open(&fs, file.ino));
+            }
+            lease::leave(&fs.core);
+        });
+        let found = (0..LOOKS).all(|_| fs.getattr(file.ino).is_ok());
+        over.store(1, SeqCst);
+        assert!(found, "it is open");
+    });
+    fs.release(file);
+    end(bench);
 }
 
 #[test]
