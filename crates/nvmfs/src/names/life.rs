@@ -192,8 +192,8 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
             return true;
         }
         let by = inode.vi.claimer();
-        // Without locks of the papers' a claimer is a lane. 0: it gave up since `lives` looked; any other number is somebody's scribble, and
-        // waited for as little as any lock.
+        // Without locks of the papers' a claimer is a lane. 0: it gave up since `lives` looked. Any other number is somebody's
+        // scribble, and waited for as little as any lock.
         if core.locks.is_none() {
             let known = (1..=LANES).contains(&by);
             let ends = || core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));
