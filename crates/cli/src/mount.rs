@@ -443,7 +443,7 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     drop(shown);
     let report = &volume.report;
     talk(&format!(
-        "{}: variant {}, durability {durability}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}",
+        "{}: variant {}, durability {durability}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}, names without a file dropped: {}",
         args.image.display(),
         volume.variant().name(),
         if found.clean { "was unmounted cleanly, read" } else { "was not unmounted, recovered" },
@@ -451,6 +451,14 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
         report.inodes,
         report.torn_slots,
         report.orphans,
+        report.names_dropped,
     ));
+    if found.clean && report.names_dropped > 0 {
+        talk(&format!(
+            "heddle: {}: {} names lead to no file though it was unmounted cleanly: something has damaged it; `heddle fsck -n` names them",
+            args.image.display(),
+            report.names_dropped,
+        ));
+    }
     Ok(volume)
 }

@@ -228,7 +228,20 @@ impl Change<'_> {
             self.count_blocks(ino, -1)?;
             self.change_inode(ino, |inode| inode.xattr_nid.set(0))?;
         }
+        let fsynced = Nid(block.xattr_nid.get());
+        if xattrs == Nid::NONE && fsynced != Nid::NONE && self.is_xattr_node(fsynced, ino) {
+            // A whole checkpoint says so too; one that is damaged has lost it, and the file's attributes with it.
+            self.change_inode(ino, |inode| inode.xattr_nid.set(fsynced.0))?;
+        }
         Ok(())
+    }
+
+    /// Has the checkpoint this node, and is it what has the attributes of `ino`?
+    fn is_xattr_node(&self, nid: Nid, ino: Nid) -> bool {
+        let found = self.nodes.any(&self.device, &self.geometry, nid).ok().flatten();
+        found.is_some_and(|node| {
+            node.footer.ino.get() == ino.0 && node.footer.place() == node_flag::XATTR_PLACE
+        })
     }
 
     /// Pages are where these pointers say.

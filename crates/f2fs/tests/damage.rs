@@ -32,6 +32,8 @@ const CASE_MAX: Duration = Duration::from_secs(60);
 
 /// Cases of the shortest run: some of them can be mounted.
 const CASES_MIN: u64 = 12;
+/// Cases that found something once: an inode of the checkpoint that has lost its attributes' node, and was fsynced since with it.
+const ONCE_RED: [u64; 1] = [101_527];
 /// Cases that may fail before the others are left.
 const FAILURES_MAX: u32 = 20;
 
@@ -279,7 +281,7 @@ fn a_damaged_image_never_costs_another_file_a_byte() {
     let watch = Watch::begin();
     let (mut cases, mut mounted, mut slowest) = (0_u64, 0_u64, (Duration::ZERO, String::new()));
     let (mut fields, mut failed) = (BTreeMap::new(), 0);
-    for seed in seed.unwrap_or(1).. {
+    for seed in ONCE_RED.into_iter().chain(seed.unwrap_or(1)..) {
         let mut random = Random(seed);
         let n = random.below(bases.len());
         let mut damaged = Damaged::of(&bases[n], &mut random);

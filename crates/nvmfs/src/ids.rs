@@ -79,3 +79,10 @@ pub struct InodeId {
     /// Tells this inode from those that had the number before it.
     pub generation: u64,
 }
+
+impl InodeId {
+    /// The mount that made it.
+    pub fn made_in(self) -> u64 {
+        self.generation >> 40
+    }
+}

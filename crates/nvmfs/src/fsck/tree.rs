@@ -186,7 +186,7 @@ fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
         *pass.tree.links.entry(id.ino).or_insert(0) += 1;
         return;
     }
-    let made_in = id.generation >> 40;
+    let made_in = id.made_in();
     // Later than the last mount: nonsense, which the count of mounts would reach one day, with the next repair perhaps.
     if clean && made_in >= pass.image.epoch && id.generation != 1 {
         let there = if pass.slots.bases.contains_key(&id.ino) { "of another inode" } else { "empty" };

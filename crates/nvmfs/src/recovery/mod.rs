@@ -42,6 +42,8 @@ pub struct Report {
     pub torn_slots: u64,
     /// Inodes that had no name.
     pub orphans: u64,
+    /// Names that the last mount made, whose inode is not there: it never came to be, or, if that mount ended cleanly, it was lost.
+    pub names_dropped: u64,
 }
 
 /// Called with what is being read, how many of them are done, and how many there are.
@@ -106,7 +108,8 @@ pub fn judge(core: &Arc<Core>, progress: Progress<'_>) -> Result<Judged> {
     files::recover_all(core, &names, &later, progress)?;
     let torn_slots = later.lines();
     let orphans = free_the_rest(core, &slots, &names, &later);
-    let report = Report { inodes: names.links.len() as u64, torn_slots, orphans };
+    let (inodes, names_dropped) = (names.links.len() as u64, names.dropped);
+    let report = Report { inodes, torn_slots, orphans, names_dropped };
     Ok(Judged { report, later, names })
 }
 

@@ -41,6 +41,8 @@ pub struct Names {
     pub links: HashMap<Ino, u32>,
     /// Records that a rename owed to its old directory when it was cut.
     debts: Vec<Record>,
+    /// Names of the last mount that lead to no inode.
+    pub dropped: u64,
 }
 
 /// Reads the directories that can be reached, those of one depth side by side.
@@ -50,7 +52,7 @@ pub fn merge(core: &Arc<Core>, slots: &Slots, later: &Later, progress: Progress<
         .get(&Ino::ROOT)
         .filter(|b| b.kind == FileKind::Directory)
         .ok_or_else(|| Error::Corrupt("inode 1: the root directory is missing".into()))?;
-    let mut names = Names { dirs: HashMap::new(), links: HashMap::new(), debts: Vec::new() };
+    let mut names = Names { dirs: HashMap::new(), links: HashMap::new(), debts: Vec::new(), dropped: 0 };
     let mut foreign = Vec::new();
     let mut queue = vec![root.id];
     loop {
@@ -81,7 +83,7 @@ pub fn merge(core: &Arc<Core>, slots: &Slots, later: &Later, progress: Progress<
             break;
         }
     }
-    count_links(slots, &mut names)?;
+    count_links(core, slots, &mut names)?;
     Ok(names)
 }
 
@@ -164,7 +166,7 @@ fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec
 }
 
 /// Counts the names of each inode, walking from the root over the merged directories.
-fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
+fn count_links(core: &Core, slots: &Slots, names: &mut Names) -> Result<()> {
     names.links.insert(Ino::ROOT, 1);
     let mut parents = HashMap::from([(Ino::ROOT, Ino::ROOT)]);
     let mut queue = VecDeque::from([Ino::ROOT]);
@@ -184,8 +186,11 @@ fn count_links(slots: &Slots, names: &mut Names) -> Result<()> {
                     String::from_utf8_lossy(name)
                 )));
             }
-            // The making of this inode was cut.
-            let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else { continue };
+            let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else {
+                // The making of this inode was cut. Of an earlier mount, it was said then.
+                names.dropped += u64::from(child.made_in() + 1 >= core.epoch);
+                continue;
+            };
             let links = names.links.entry(base.id.ino).or_insert(0);
             *links = if planted(Bug::LinksNotCounted) { 1 } else { *links + 1 };
             if *kind == FileKind::Directory {

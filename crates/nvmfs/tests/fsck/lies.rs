@@ -146,6 +146,44 @@ fn a_name_of_an_inode_of_a_mount_that_never_was_goes() {
     });
 }
 
+/// The mount dropped such a name without a word, of an image that was unmounted cleanly too.
+#[test]
+fn a_name_without_an_inode_is_counted_by_the_mount_that_drops_it() {
+    each_variant(|variant| {
+        for clean in [true, false] {
+            let sample = Sample::new(variant);
+            let mounted = || mount(sample.region.map_again().unwrap(), &options()).unwrap();
+            let volume = mounted();
+            assert_eq!(volume.report.names_dropped, 0, "{variant:?}");
+            let fs = volume.fs();
+            let late = fs.new_file(Ino::ROOT, "late");
+            let ino = late.ino;
+            fs.release(late);
+            drop(fs);
+            if clean {
+                volume.unmount()
+            } else {
+                volume.abandon()
+            }
+            let at = Craft::new(&sample).slot(ino);
+            [0, 64].into_iter().for_each(|line| sample.region.nt_line(at.plus(line), &[0; 8]));
+            let code = if clean { Code::DANGLING_CLEAN } else { Code::DANGLING };
+            let verdict = examine("lie", &sample.region).unwrap();
+            assert!(verdict.issues.iter().any(|(issue, _)| issue.code == code), "{variant:?}");
+            // Whoever mounts next is told; the one after has nothing new to hear.
+            for dropped in [1, 0] {
+                let volume = mounted();
+                assert_eq!(volume.report.names_dropped, dropped, "{variant:?}, clean: {clean}");
+                let mut tree = Tree::of(&volume.fs()).unwrap();
+                // Its own times have changed.
+                tree.nodes.insert(b"/".to_vec(), sample.tree.nodes[b"/".as_slice()].clone());
+                assert_eq!(tree.difference(&sample.tree), None, "{variant:?}, clean: {clean}");
+                volume.unmount();
+            }
+        }
+    });
+}
+
 /// An inode of generation 0 got a name, and the mount said that it is gone.
 #[test]
 fn a_slot_of_generation_0_holds_no_inode() {
