@@ -443,7 +443,8 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     drop(shown);
     let report = &volume.report;
     talk(&format!(
-        "{}: variant {}, durability {durability}, {} in {} ms; inodes: {}, torn records dropped: {}, files without a name freed: {}, names without a file dropped: {}",
+        "{}: variant {}, durability {durability}, {} in {} ms; inodes: {}, \
+         torn records dropped: {}, files without a name freed: {}, names without a file dropped: {}",
         args.image.display(),
         volume.variant().name(),
         if found.clean { "was unmounted cleanly, read" } else { "was not unmounted, recovered" },
