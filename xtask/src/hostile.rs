@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::process;
 
 const SCRIBBLE_SECONDS: u64 = 3600;
-/// Some seven hundred commands.
+/// Some thousands of commands.
 const CLI_FUZZ_MAX: Duration = Duration::from_secs(3600);
 
 /// `cargo xtask scribble [--seconds N] [--seed N]`

@@ -114,8 +114,8 @@ fn plan(args: &Args, cores: usize) -> Result<Plan> {
         || std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < cores).chain([cores]);
     let threads = if args.threads.is_empty() { doubling().collect() } else { args.threads.clone() };
     let buffer_bytes = args.buffer.map_or(BUFFER_BYTES, |size| size.0);
-    if threads.iter().any(|n| !(1..=1024).contains(n)) || args.repeat == 0 {
-        return Err(usage("--threads are 1 to 1024, --repeat is at least 1"));
+    if threads.iter().any(|n| !(1..=1024).contains(n)) || !(1..=1000).contains(&args.repeat) {
+        return Err(usage("--threads are 1 to 1024, --repeat is 1 to 1000"));
     }
     if !(0.001..=3600.0).contains(&args.secs) {
         return Err(usage("--secs is 0.001 to 3600"));

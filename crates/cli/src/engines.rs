@@ -81,7 +81,8 @@ fn joined(heir: &Heir) -> Result<Attached> {
 /// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log
 /// page and a page of names; and room for the logs.
 pub fn image_bytes(need: &Need) -> u64 {
-    2 * need.bytes + (16 << 10) * need.files + (256 << 20)
+    let (data, files) = (need.bytes.saturating_mul(2), need.files.saturating_mul(16 << 10));
+    data.saturating_add(files).saturating_add(256 << 20)
 }
 
 /// A fresh image in memory, all of its pages touched, mounted.

@@ -75,8 +75,32 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 fn say(error: &anyhow::Error) {
     if !error.is::<Said>() {
-        crate::output::talk(&format!("heddle: {}", text(error)));
+        let text = text(error);
+        let way_out = way_out(&text).map_or(String::new(), |way_out| format!(". {way_out}"));
+        crate::output::talk(&format!("heddle: {text}{way_out}"));
     }
+}
+
+/// What can be done where a text ends with what the system said.
+fn way_out(text: &str) -> Option<&'static str> {
+    let number = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
+    Some(match number.parse().ok()? {
+        libc::ENOENT => "Check the path",
+        libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG => "Check the path, and the links in it",
+        libc::EISDIR => "Name a file",
+        libc::EACCES | libc::EPERM => "Choose another place, or ask its owner",
+        libc::ENXIO => {
+            "Name a file: that is a socket, a FIFO that nobody reads, or a device without a driver"
+        }
+        libc::EROFS => "That place is read-only: choose another",
+        libc::ENOSPC | libc::EDQUOT => "Make room, or choose another place",
+        libc::EFBIG => "Choose a smaller size, or raise the limit (ulimit -f)",
+        libc::EMFILE | libc::ENFILE => "Raise the limit of open files (ulimit -n)",
+        libc::ENOMEM => "Free memory, or raise the limit (ulimit -v)",
+        libc::EINVAL => "Name another kind of file",
+        libc::ENOEXEC => "Name a program, or a script with its interpreter",
+        _ => return None,
+    })
 }
 
 /// The error and its causes, each once: many texts of ours hold their cause already.

@@ -25,6 +25,7 @@ mod mount;
 mod mount_times;
 mod namespace;
 mod output;
+mod panics;
 mod progress;
 mod run;
 mod scratch;
@@ -90,7 +91,23 @@ enum Command {
     DemoWriter(demo::WriterArgs),
 }
 
+/// What reading a command takes, with room to spare.
+const STACK_BYTES: usize = 1 << 20;
+
+/// A caller may have little stack (`ulimit -s 64`): then a thread with enough of its own does the work.
 fn main() -> ExitCode {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    if limit.is_none_or(|bytes| bytes >= STACK_BYTES as u64) {
+        return command();
+    }
+    let worker = std::thread::Builder::new().stack_size(8 * STACK_BYTES).spawn(command);
+    match worker.map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn command() -> ExitCode {
     // An image that is cut short, or media that fails, is an error of the calls that need it, and not the end of this process.
     heddle_pmem::survive_faults();
     #[cfg(feature = "planted")]
@@ -112,7 +129,10 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Mkfs(args) => mkfs::run(&args),
-        Command::Mount(args) => mount::run(&args),
+        Command::Mount(args) => {
+            panics::tell_the_first();
+            mount::run(&args)
+        }
         Command::Umount(args) => umount::run(&args),
         Command::Fold(args) => fold::run(&args),
         Command::Run(args) => run::run(&args),

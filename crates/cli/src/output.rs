@@ -54,17 +54,39 @@ impl Sink {
                     _ => anyhow::Error::new(error).context("cannot write to stdout"),
                 })
             }
-            Sink::File(path) => std::fs::write(path, format!("{text}{end}"))
-                .with_context(|| format!("cannot write {}", path.display())),
+            Sink::File(path) => {
+                let opened = opened_for_writing(path).and_then(|file| {
+                    file.set_len(0).or_else(|error| if is_file(path) { Err(error) } else { Ok(()) })?;
+                    Ok(file)
+                });
+                let written = opened.and_then(|mut file| file.write_all(format!("{text}{end}").as_bytes()));
+                written.with_context(|| format!("cannot write {}", path.display()))
+            }
         }
     }
 
     /// Fails now rather than after a long measurement.
     pub fn check(&self) -> Result<()> {
         let Sink::File(path) = self else { return Ok(()) };
-        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
+        // Who reads a FIFO would take the end of this look for the end of all.
+        if path.exists() && !is_file(path) && !path.is_dir() {
+            return Ok(());
+        }
+        opened_for_writing(path).map(drop).with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+fn is_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|of| of.is_file())
+}
+
+/// Does not wait for who might read a FIFO one day.
+fn opened_for_writing(path: &Path) -> io::Result<File> {
+    let mut how = File::options();
+    let file = how.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK).open(path)?;
+    // Who reads it may be slow.
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
+    Ok(file)
 }
 
 /// What a file holds. Only a file: a FIFO waits for a writer, a device may never end.

@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
         preload.push(":");
         preload.push(others);
     }
-    // SAFETY: this process has one thread.
+    // SAFETY: no other thread of this process is at work: with little stack, the first one waits for this one.
     unsafe {
         std::env::set_var("LD_PRELOAD", preload);
         if args.prefault {

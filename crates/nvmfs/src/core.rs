@@ -214,6 +214,10 @@ pub struct Core {
     pub parked: std::sync::atomic::AtomicU32,
     /// How long this process lets a stopped one hold it up: what the mount said when it first asked, whatever is written there later.
     pub patience: std::sync::OnceLock<Option<std::time::Duration>>,
+    /// The largest table that a directory may have.
+    pub table_bits_max: u32,
+    /// A call of this process has waited in vain for a lock: the next ones wait a moment only.
+    pub waited_in_vain: std::sync::atomic::AtomicBool,
     seated: Seated,
 }
 
@@ -257,6 +261,7 @@ impl Core {
         {
             return None;
         }
+        let table_bits_max = crate::names::table::bits_max(r.blocks_total * BLOCK_BYTES as u64);
         Some(Core {
             layout,
             seed: r.seed,
@@ -271,6 +276,8 @@ impl Core {
             // ORDERING: Relaxed, only uniqueness matters.
             id: NEXT_ID.fetch_add(1, Relaxed),
             parked: std::sync::atomic::AtomicU32::new(0),
+            table_bits_max,
+            waited_in_vain: std::sync::atomic::AtomicBool::new(false),
             patience: std::sync::OnceLock::new(),
             seated: Seated::default(),
         })

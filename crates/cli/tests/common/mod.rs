@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test program uses a part of this
 
 pub mod roles;
+pub mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

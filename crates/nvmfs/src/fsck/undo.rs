@@ -15,7 +15,7 @@ use super::repair::put_block;
 use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Region};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -75,13 +75,23 @@ pub fn save(
     })
 }
 
+/// Of a file alone: a FIFO waits for a writer, and a device may never end.
+fn file_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file: name what a repair has kept"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Puts the old bytes back; how many blocks.
 ///
 /// # Errors
 /// [`FsckError::Undo`]: damaged, of another image, or the image was mounted since. [`FsckError::Write`].
 pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|mut f| f.read_to_end(&mut bytes)).map_err(|error| wrong(path, error))?;
+    let bytes = file_bytes(path).map_err(|error| wrong(path, error))?;
     let (uuid, epochs, entries) = parse(path, &bytes, region)?;
     let media = Media::new(region);
     let name = region.path().map_or_else(|| "(memory)".into(), |p| p.display().to_string());

@@ -83,7 +83,7 @@ impl<'c> Table<'c> {
         if !mode.is_directory() || word == 0 || generation == 0 || dir.vi.generation() != generation {
             return None;
         }
-        let buckets = core.arena.slice(Ptr::from_raw(word & !BITS_MASK), 1 << (word & BITS_MASK));
+        let buckets = buckets_at(core, word).unwrap_or_else(|| leads_nowhere(word));
         Some(Table { dir, generation, word, buckets })
     }
 
@@ -115,6 +115,28 @@ impl<'c> Table<'c> {
         let result = if before.dead() { None } else { Some(f(bucket).ok()?) };
         (bucket.still(before) && self.current()).then_some(result)
     }
+}
+
+/// The buckets that a word leads to; none if it was written over: a table never has more than the names that the image has room for ask
+/// for, so that nobody walks through all of the arena.
+#[inline(always)]
+fn buckets_at(core: &Core, word: u64) -> Option<&[Bucket]> {
+    let bits = word & BITS_MASK;
+    if bits > u64::from(core.table_bits_max) {
+        return None;
+    }
+    core.arena.try_slice(Ptr::from_raw(word & !BITS_MASK), 1 << bits)
+}
+
+#[cold]
+fn leads_nowhere(word: u64) -> ! {
+    panic!("the word {word:#x} leads to no directory's table");
+}
+
+/// The largest table of an image: a name takes a line of a log, and a table of [`NAMES_A_BUCKET`] names a bucket grows by [`GROWTH_BITS`].
+pub fn bits_max(image_bytes: u64) -> u32 {
+    let names = image_bytes / 64;
+    ((names / NAMES_A_BUCKET as u64) << GROWTH_BITS).max(64).ilog2().min(BITS_MAX)
 }
 
 type Seen<T> = std::result::Result<T, Torn>;
@@ -437,7 +459,7 @@ pub fn unprepare(core: &Core, own: &mut Own, prepared: Prepared) {
 /// Gives a new directory its table, with room for `names` and no name of a larger version than `version`.
 pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>, names: usize, version: Version) -> Result<()> {
     let buckets = if names <= SLOTS { 1 } else { names.div_ceil(NAMES_A_BUCKET).next_power_of_two() };
-    let bits = buckets.ilog2().min(BITS_MAX);
+    let bits = buckets.ilog2().min(core.table_bits_max);
     let array = if bits == 0 { home(core, dir) } else { take_array(core, own, bits)? };
     array.1.iter().for_each(|bucket| bucket.revive(version));
     // ORDERING: Release, O1.
@@ -452,8 +474,7 @@ pub fn free(core: &Core, dir: InodeRef<'_>) {
     if word == 0 {
         return;
     }
-    let buckets: &[Bucket] = core.arena.slice(Ptr::from_raw(word & !BITS_MASK), 1 << (word & BITS_MASK));
-    for bucket in buckets {
+    for bucket in buckets_at(core, word).unwrap_or_else(|| leads_nowhere(word)) {
         // One that `rmdir` did not kill: the directory never got its name. Late lockers of the memory's earlier life are kept off.
         if bucket.lock(core, || true).is_ok() {
             debug_assert!(bucket.is_empty(), "a directory with names does not end");
@@ -474,10 +495,10 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
     let _latch = (!latched).then(|| dir.vi.eof.lock());
     let Ok(old) = lock_whole(core, dir) else { return };
     let bits = old.table.bits();
-    if old.table.word != crowded.word || bits >= BITS_MAX {
+    if old.table.word != crowded.word || bits >= core.table_bits_max {
         return;
     }
-    let more = GROWTH_BITS.min(BITS_MAX - bits);
+    let more = GROWTH_BITS.min(core.table_bits_max - bits);
     let Ok((word, new)) = take_array(core, own, bits + more) else { return };
     for (parts, bucket) in new.chunks(1 << more).zip(old.table.buckets) {
         let version = bucket.word().version();

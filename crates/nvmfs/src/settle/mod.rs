@@ -153,6 +153,10 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
     let settled = catch_unwind(AssertUnwindSafe(|| settle_lane(core, lane)));
     if settled.is_err() {
         let _noted = core.damage(format!("what the holder of lane {lane} has left makes no sense"));
+        // It would make none the next time either.
+        opens::forget(core, lane);
+        // SAFETY: I1: the lease is the caller's, and no guard of it exists.
+        unsafe { core.lane(lane).reset() };
     }
     let home = Tag::of(core.lane(lane).home.load(SeqCst));
     if !opens::has_any(core, lane) {

@@ -2,18 +2,21 @@
 //!
 //! A lock is held only by a lane that is inside a call. So a lane that is named by a lock and is seen outside each time, for a second,
 //! holds no lock. Of one that is inside nothing can be known for certain: it may be slow, or wait itself for a lock that is none. It is
-//! waited for twice as long as for a stopped one. The waiter then notes damage and gives its call up.
+//! waited for twice as long as for a stopped one. The waiter then notes damage and gives its call up. Where one lock was none others are
+//! likely to be, and a call, or an unmount, may meet many: from then on this process waits for a moment only.
 
 use super::stopped;
 use crate::core::{Core, LANES};
 use std::cell::Cell;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 /// How long a lane that is named by a lock must be seen outside of any call.
 const OUTSIDE: Duration = Duration::from_secs(1);
 /// Beside twice the patience: what a slow call may take.
 const SLOW: Duration = Duration::from_secs(10);
+/// Where one has been waited for in vain.
+const ONCE_BITTEN: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// The lane that the calling thread waits for, and since when it was seen outside each time.
@@ -25,7 +28,9 @@ thread_local! {
 /// # Panics
 /// If nobody will ever let it go. The call that waits ends with an error, as after any damage.
 pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration) {
-    if waited < OUTSIDE {
+    // ORDERING: Relaxed, a hint.
+    let bitten = core.waited_in_vain.load(Relaxed);
+    if waited < if bitten { ONCE_BITTEN } else { OUTSIDE } {
         SEEN_OUTSIDE.set(None);
         return;
     }
@@ -39,8 +44,9 @@ pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration) {
         }
     };
     let longest = stopped::patience(core).map(|patience| patience * 2 + SLOW);
-    if since.elapsed() >= OUTSIDE || longest.is_some_and(|longest| waited >= longest) {
+    if bitten || since.elapsed() >= OUTSIDE || longest.is_some_and(|longest| waited >= longest) {
         SEEN_OUTSIDE.set(None);
+        core.waited_in_vain.store(true, Relaxed); // ORDERING: Relaxed, a hint.
         let _noted = core.damage(format!("a lock names lane {lane}, which does not hold it"));
         panic!(
             "waited {waited:?} for lane {lane}, which lets nothing go: somebody has scribbled over a lock"

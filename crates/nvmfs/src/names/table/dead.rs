@@ -1,12 +1,11 @@
 //! Buckets that a lane held when its holder died.
 
-use super::{BITS_MASK, BITS_MAX, Table, key, prepare, unprepare};
+use super::{Table, buckets_at, key, prepare, unprepare};
 use crate::core::Core;
 use crate::ids::{InodeId, Version};
 use crate::inode::InodeRef;
 use crate::lane::Own;
 use crate::names::bucket::{Bucket, Key, Named, Torn};
-use heddle_arena::Ptr;
 use heddle_vfs::{FileKind, Result};
 use std::collections::HashMap;
 
@@ -86,10 +85,6 @@ fn settle_name(
 /// Unlocks what the dead lane still holds of the table that it named last: memory that had become another directory's by then, which the
 /// lane would have found out next. Buckets of its own directories are in order by now.
 pub fn unlock_late(core: &Core, lane: u16, word: u64) {
-    let bits = word & BITS_MASK;
-    let buckets: Option<&[Bucket]> = match bits <= u64::from(BITS_MAX) {
-        true => core.arena.try_slice(Ptr::from_raw(word & !BITS_MASK), 1 << bits),
-        false => None,
-    };
+    let buckets = buckets_at(core, word);
     buckets.into_iter().flatten().for_each(|bucket| bucket.unlock_dead(core, lane));
 }

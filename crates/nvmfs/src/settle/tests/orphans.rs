@@ -1,7 +1,9 @@
 //! Locks and lanes whose words somebody has written over.
 
 use super::*;
+use crate::settle::orphan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::SeqCst;
 
 #[test]
 fn a_lock_that_nobody_holds_fails_the_call_that_waits_for_it() {
@@ -32,6 +34,39 @@ fn crash_a_panic_over_a_scribbled_lane_ended_the_process() {
     // It is not in a call any more.
     assert!(lease::with_current(|_, _| ()).is_none());
     lease::enter(&fs.core).unwrap().own.rest_scribbled();
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn once_a_lock_was_none_others_are_not_waited_for_as_long() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let waits = |lane: u16, waited: Duration| {
+        catch_unwind(AssertUnwindSafe(|| orphan::give_up_waiting(core, lane, waited))).is_ok()
+    };
+    // In a call, and perhaps slow: a lane that is inside is waited for.
+    core.lane(9).intent.inside.store(1, SeqCst);
+    assert!(waits(9, Duration::from_secs(3)));
+    assert!(!waits(9, Duration::from_secs(10_000)));
+    assert!(waits(9, Duration::from_millis(20)) && !waits(9, Duration::from_millis(200)));
+    core.lane(9).intent.inside.store(0, SeqCst);
+    fs.release(bench.file);
+    lease::leave(core);
+}
+
+#[test]
+fn a_scribbled_size_of_a_table_leads_nobody_through_all_of_the_memory() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let root = fs.core.inode(Ino::ROOT).unwrap();
+    let word = root.vi.aux.load(SeqCst);
+    // Of 64 MiB of arena half would be buckets.
+    root.vi.aux.store(word & !63 | 19, SeqCst);
+    let looks = || fs.lookup(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).map(drop);
+    assert!(catch_unwind(AssertUnwindSafe(looks)).is_err());
+    root.vi.aux.store(word, SeqCst);
     fs.release(bench.file);
     lease::leave(&fs.core);
 }
