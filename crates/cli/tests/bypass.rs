@@ -485,6 +485,7 @@ fn a_program_gets_signals_and_closed_descriptors_as_they_came_and_runs_with_litt
         assert_eq!(run(&format!("{around} exec $H run -- bash -c \"$FINDS\"")), plain, "{around}");
     }
     assert_eq!(run("ulimit -v 300000; $H run -- true; echo $?"), "0\n");
+    assert_eq!(run("ulimit -s 64; $H run -- true; echo $?"), "0\n");
 }
 
 #[test]

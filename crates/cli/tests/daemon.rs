@@ -101,6 +101,9 @@ fn one_mount_command_takes_a_killed_mounts_place_and_hurts_nobody_who_works_on_t
     let log = format!("log={}", place.text("daemon-log"));
     let mounted = Mounted::new(&place, &["-o", &log]);
     let mut writer = Writer::start(&place);
+    // An upgrade: what takes over is another file, and the one that the clients came from is as good as gone.
+    let upgraded = place.path("heddle-new");
+    fs::copy(env!("CARGO_BIN_EXE_heddle"), &upgraded).unwrap();
     for round in 0..3 {
         // The lock of the image names the first daemon, for as long as one lives who came through its door.
         let said = fs::read_to_string(place.path("daemon-log")).unwrap();
@@ -115,8 +118,12 @@ fn one_mount_command_takes_a_killed_mounts_place_and_hurts_nobody_who_works_on_t
         heddle(&["mount", "-o", "wait=0", "--variant", "nova", &place.image(), &place.mnt()]).failed(1, &[]);
         writer.lives();
         let talk = File::create(place.path("log")).unwrap();
-        let status =
-            command(&["mount", "-o", &log, &place.image(), &place.mnt()]).stderr(talk).status().unwrap();
+        let mut takes_over = match round {
+            1 => Command::new(&upgraded),
+            _ => command(&[]),
+        };
+        let takes_over = takes_over.args(["mount", "-o", &log, &place.image(), &place.mnt()]);
+        let status = takes_over.stdin(Stdio::null()).stderr(talk).status().unwrap();
         let said = fs::read_to_string(place.path("log")).unwrap();
         assert!(status.success() && said.contains("taken over"), "round {round}: {said}");
         let before = writer.count(&place);
@@ -294,6 +301,16 @@ fn a_mount_is_there_when_the_command_says_so_or_it_fails_with_the_cause() {
             assert!(said.contains("Too many open files"), "{files} files: {said}");
         }
         assert!(is_clean(&place), "{files} files");
+    }
+    for (kib, enough) in [(20_000, false), (100_000, false), (1_000_000, true)] {
+        let (code, said) = limited(&format!("-v {kib}"), &place);
+        assert_eq!(code, Some(i32::from(!enough)), "{kib} KiB: {said}");
+        if enough {
+            heddle(&["umount", &place.mnt()]).ok();
+        } else {
+            assert!(said.contains("ulimit -v"), "{kib} KiB: {said}");
+        }
+        assert!(is_clean(&place), "{kib} KiB");
     }
     // Files are what an F2FS image, and the memory that processes share, are for the system; the log of the mount too.
     let flash = Place::new();
