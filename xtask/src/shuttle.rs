@@ -34,6 +34,8 @@ pub fn short(root: &Path) -> Result<Command> {
 fn command(root: &Path, seeds: u64) -> Command {
     let mut command =
         process::cargo(root, &["test", "--profile", "models", "-p", "heddle-nvmfs", "--test", "shuttle"]);
+    // Processes that die between two stores: the same build.
+    command.args(["--test", "deaths"]);
     command.env("RUSTFLAGS", "--cfg shuttle");
     command.env("CARGO_TARGET_DIR", process::target_dir(root).join("shuttle"));
     command.env("HEDDLE_SHUTTLE_SEEDS", seeds.to_string());

@@ -78,7 +78,7 @@ unsafe impl Sync for Seat {}
 impl Seat {
     pub(crate) fn take(arena: &Arena, seats: &[AtomicU32]) -> io::Result<Seat> {
         let pid = std::process::id();
-        if cfg!(any(loom, shuttle)) || arena.fd().is_none() && arena.is_private() {
+        if crate::sync::in_model() || arena.fd().is_none() && arena.is_private() {
             // One process, and nobody else to ask about it.
             let generation = seats[0].fetch_add(1, SeqCst).wrapping_add(1);
             return Ok(Seat { tag: Tag::new(0, generation), pid, page: std::ptr::null_mut() });
@@ -136,7 +136,7 @@ impl Seat {
 
     /// Has this thread, of the process that took the seat, ended? False if the caller is another process (a child in its parent's memory).
     pub fn has_lost(&self, thread: u32) -> bool {
-        if cfg!(any(loom, shuttle)) || !self.is_the_callers() {
+        if crate::sync::in_model() || !self.is_the_callers() {
             return false;
         }
         // SAFETY: signal 0 is sent to nobody: the kernel says whether it could be.
@@ -147,7 +147,7 @@ impl Seat {
 
 /// The calling thread, as its own process numbers it.
 pub(crate) fn this_thread() -> u32 {
-    if cfg!(any(loom, shuttle)) {
+    if crate::sync::in_model() {
         return 1;
     }
     rustix::thread::gettid().as_raw_nonzero().get() as u32 & THREAD_MASK as u32
@@ -169,7 +169,7 @@ fn lock(own: &File, seat: u16) -> bool {
 
 /// See [`LaneTable::is_gone`](crate::LaneTable::is_gone).
 pub(crate) fn is_gone(arena: &Arena, seats: &[AtomicU32], process: Tag) -> bool {
-    if cfg!(any(loom, shuttle)) {
+    if crate::sync::in_model() {
         // All processes of a model sit on one seat.
         return false;
     }
@@ -182,7 +182,7 @@ pub(crate) fn is_gone(arena: &Arena, seats: &[AtomicU32], process: Tag) -> bool 
 }
 
 fn is_free(fd: BorrowedFd<'_>, seat: u16) -> bool {
-    if cfg!(any(loom, shuttle)) {
+    if crate::sync::in_model() {
         return false;
     }
     let mut asked = byte(seat);

@@ -14,7 +14,7 @@
 mod stock;
 
 use crate::counts::Counts;
-use crate::ids::{BlockNo, PageNo};
+use crate::ids::{BlockNo, InodeId, PageNo};
 use crate::inode::Era;
 use crate::opens::OpenTable;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -141,6 +141,8 @@ pub struct Intent {
     pub born: AtomicU64,
     /// Inode that it ends, and how far it got.
     ending: AtomicU64,
+    /// An inode whose name is gone, durably, and may be counted still; and its generation.
+    losing: [AtomicU64; 2],
     /// Directories of which it may hold buckets.
     dirs: [AtomicU64; DIRS],
     /// The table of which it locked buckets last, or was about to: it may have become another directory's just before.
@@ -201,6 +203,7 @@ impl Intent {
             before: AtomicU64::new(0),
             born: AtomicU64::new(0),
             ending: AtomicU64::new(0),
+            losing: std::array::from_fn(|_| AtomicU64::new(0)),
             dirs: std::array::from_fn(|_| AtomicU64::new(0)),
             table: AtomicU64::new(0),
             pin: AtomicU64::new(0),
@@ -302,6 +305,29 @@ impl Intent {
         // ORDERING: Release, after what came before; the claim that follows is a locked SeqCst operation, which it cannot pass. No more:
         // a locked store here would wait for the slot that was just zeroed on the media.
         self.ending.store(ino << 2 | how as u64, Release);
+    }
+
+    /// Says which inode has lost a name that its count of links still has.
+    pub fn loses(&self, inode: InodeId) {
+        self.losing[1].store(inode.generation, Release); // ORDERING: Release, as below.
+        // ORDERING: Release, after the log says so, and before the change of the bucket.
+        self.losing[0].store(inode.ino.0 << 1, Release);
+    }
+
+    /// Its count is about to be lowered; `last`: to nothing, as whoever settles this lane can see.
+    pub fn lowers(&self, last: Option<InodeId>) {
+        if let Some(inode) = last {
+            self.losing[1].store(inode.generation, Release); // ORDERING: Release, as above.
+        }
+        // ORDERING: Release; the count is lowered by a locked operation.
+        self.losing[0].store(last.map_or(0, |inode| inode.ino.0 << 1 | 1), Release);
+    }
+
+    /// The inode that has lost a name; true: its last, and its count may have been lowered.
+    pub fn losing(&self) -> Option<(InodeId, bool)> {
+        let word = self.losing[0].load(SeqCst);
+        let inode = InodeId { ino: Ino(word >> 1), generation: self.losing[1].load(SeqCst) };
+        (word != 0).then_some((inode, word & 1 != 0))
     }
 
     /// Says which inode it makes (0: none) that has no name yet.

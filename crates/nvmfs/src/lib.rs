@@ -13,6 +13,8 @@ mod core;
 pub mod counters;
 mod counts;
 mod damage;
+#[cfg(shuttle)]
+pub mod deaths;
 mod file;
 pub mod format;
 mod fs;

@@ -36,6 +36,8 @@ mod probe;
 mod region;
 mod room;
 mod simulator;
+#[cfg(shuttle)]
+mod steps;
 mod survive;
 mod taken;
 mod untouched;
@@ -50,6 +52,8 @@ pub use presence::{has_holders, join_holders};
 pub use probe::Probe;
 pub use region::{Backend, Region};
 pub use simulator::{CrashPoint, Model, Pending, Simulator};
+#[cfg(shuttle)]
+pub use steps::BEFORE_STORE;
 pub use survive::survive_faults;
 pub use taken::Taken;
 

@@ -17,6 +17,8 @@ use crate::durability::{Durability, Reach};
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
+#[cfg(shuttle)]
+use crate::steps::{before_store, step};
 use crate::survive::Guarded;
 use crate::untouched::Untouched;
 use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
@@ -531,6 +533,8 @@ impl Region {
     /// Runs `store`, which stores exactly `[at, at + len_bytes)`, where a watcher can see it.
     #[inline]
     fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: impl Fn()) {
+        #[cfg(shuttle)]
+        before_store();
         match &self.watcher {
             None => store(),
             Some(watcher) => watcher.store(kind, at, len_bytes, &store),
@@ -578,15 +582,6 @@ impl Watcher {
             Watcher::Recorder(recorder) => recorder.fence(),
             Watcher::Probe(_) => {}
         }
-    }
-}
-
-/// Under shuttle another thread may run here: copies are cut in two, so that others see half of them.
-#[cfg(shuttle)]
-fn step() {
-    if !std::thread::panicking() {
-        // ORDERING: SeqCst, the only order shuttle knows.
-        shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
     }
 }
 

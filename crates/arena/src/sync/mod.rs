@@ -21,7 +21,7 @@ pub use futex::{futex_wait, futex_wake};
 #[cfg(loom)]
 pub use loom::atomic;
 #[cfg(shuttle)]
-pub use shuttle::atomic;
+pub use shuttle::{atomic, death};
 #[cfg(not(any(loom, shuttle)))]
 pub use std::sync::atomic;
 
@@ -34,6 +34,15 @@ pub fn spin_hint() {
     ::shuttle::thread::yield_now();
     #[cfg(not(any(loom, shuttle)))]
     std::hint::spin_loop();
+}
+
+/// Are all threads those of a model, which the kernel knows nothing of?
+pub(crate) fn in_model() -> bool {
+    #[cfg(shuttle)]
+    let in_model = !death::real();
+    #[cfg(not(shuttle))]
+    let in_model = cfg!(loom);
+    in_model
 }
 
 /// Turns of a spin loop before a thread sleeps: `turns`, or in a model one.

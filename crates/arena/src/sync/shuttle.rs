@@ -6,16 +6,59 @@ use shuttle::sync::atomic::AtomicBool;
 /// Another thread may run here.
 #[inline]
 pub(super) fn step() {
-    if !std::thread::panicking() {
+    if !std::thread::panicking() && !death::real() {
         // ORDERING: SeqCst, the only order shuttle knows. An access to one of shuttle's own atomics is such a place.
         AtomicBool::new(false).load(std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// Processes that end between two stores: for rigs that fork, and schedule no threads.
+pub mod death {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    static REAL: AtomicBool = AtomicBool::new(false);
+    static LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
+    /// How a process ends that was told to.
+    pub const CODE: i32 = 99;
+
+    /// From now on this program is made of real processes, each of one thread: the kernel says who lives, and nobody else is scheduled.
+    pub fn of_real_processes() {
+        REAL.store(true, Relaxed); // ORDERING: Relaxed here and below, of one thread.
+    }
+
+    #[inline]
+    pub(crate) fn real() -> bool {
+        REAL.load(Relaxed) // ORDERING: Relaxed, as above.
+    }
+
+    /// This process makes so many stores more and then ends.
+    pub fn after(stores: u64) {
+        LEFT.store(stores, Relaxed); // ORDERING: Relaxed, as above.
+    }
+
+    /// Comes before each store to memory that others see.
+    #[inline]
+    pub fn before_store() {
+        if !real() {
+            return super::step();
+        }
+        // ORDERING: Relaxed, as above.
+        if LEFT.fetch_sub(1, Relaxed) == 0 {
+            if std::env::var_os("HEDDLE_DEATHS_TRACE").is_some() {
+                eprintln!("dies in\n{}", std::backtrace::Backtrace::force_capture());
+            }
+            // SAFETY: ends this process, at once.
+            unsafe { libc::_exit(CODE) };
+        }
     }
 }
 
 /// Atomics as std's.
 pub mod atomic {
     use super::super::plant;
-    use super::step;
+    use super::{death::before_store, step};
     use std::sync::atomic as real;
     pub use std::sync::atomic::Ordering;
 
@@ -45,7 +88,7 @@ pub mod atomic {
                 /// Stores.
                 #[track_caller]
                 pub fn store(&self, value: $int, order: Ordering) {
-                    step();
+                    before_store();
                     let fault = plant::here();
                     if plant::happens(&fault) {
                         self.0.store(plant::value(&fault, value.into()) as $int, order);
@@ -60,7 +103,7 @@ pub mod atomic {
                     success: Ordering,
                     failure: Ordering,
                 ) -> Result<$int, $int> {
-                    step();
+                    before_store();
                     self.0.compare_exchange(current, new, success, failure)
                 }
 
@@ -104,7 +147,7 @@ pub mod atomic {
                 /// As std's.
                 #[track_caller]
                 pub fn $op(&self, value: $int, order: Ordering) -> $int {
-                    step();
+                    before_store();
                     if !plant::happens(&plant::here()) {
                         return self.0.load(Ordering::SeqCst); // ORDERING: SeqCst, the only order shuttle knows.
                     }

@@ -56,6 +56,8 @@ pub fn make<'c>(
     let rdev = if device { node.rdev } else { 0 };
     let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev, crtime: now };
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
+    // Before: a slot on media without an inode here would stay when the image is unmounted.
+    guard.lane.intent.bears(id.ino.0);
     if planted(Bug::InodeNotFlushed) {
         flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
     } else {
@@ -65,7 +67,6 @@ pub fn make<'c>(
     // The name it is about to get: one that comes to end it now must find that it is in use.
     // ORDERING: Release, published by `be_born`: who ends an inode claims its generation first, then looks at the links.
     inode.vi.nlink.store(1, Release);
-    guard.lane.intent.bears(id.ino.0);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
         && let Err(error) = table::make(core, guard.own, inode, 0, Version(0))
@@ -105,7 +106,9 @@ pub fn make_unnamed<'c>(
 
 /// Takes back an inode that never got a name.
 pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    end(core, guard, inode);
+    inode.vi.nlink.store(0, SeqCst);
+    end_once(core, guard, inode);
+    guard.lane.intent.bears(0);
 }
 
 /// Ends an inode that has neither name nor handle. Damage met on the way stops further changes; nothing is freed twice.
@@ -125,11 +128,7 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     }
     let (ino, generation) = (inode.ino, inode.vi.generation());
     free_volatile(core, guard, inode);
-    inode.vi.die();
-    inode.vi.forget_claim(opens::claims_as(core, guard.id));
-    if !planted(Bug::SlotNotZeroed) {
-        core.region.nt_zero(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
-    }
+    dies(core, guard.id, inode);
     forget_chain(guard, InodeId { ino, generation });
     if blocks.is_empty() && itable::give_later(guard.own, ino) {
         return;
@@ -142,6 +141,20 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     }
     itable::settle(core, guard.own);
     itable::give(core, guard.own, ino);
+}
+
+/// From here on it is neither here nor on media. The claim goes last: while it stands, whoever settles this lane does this again.
+pub fn dies(core: &Core, lane: u16, inode: InodeRef<'_>) {
+    zero_slot(core, inode);
+    inode.vi.die();
+    inode.vi.forget_claim(opens::claims_as(core, lane));
+}
+
+/// On media it is no inode any more.
+pub fn zero_slot(core: &Core, inode: InodeRef<'_>) {
+    if !planted(Bug::SlotNotZeroed) {
+        core.region.nt_zero(inode_pos(core.chunk_block(inode.ino), chunk_of(inode.ino).1), INODE_BYTES);
+    }
 }
 
 fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
@@ -171,9 +184,16 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 
 /// One name less; ends the inode if that was all (I1).
 pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: u32) {
+    // The last name's count never rises again, so a settler can tell whether it was lowered. Of others it cannot: then it stays one too
+    // high up to the next mount; one too low would end a living file.
+    let last = inode.vi.nlink.load(SeqCst) == names;
+    guard.lane.intent.lowers(last.then(|| inode.id()));
     if inode.vi.nlink.fetch_sub(names, SeqCst) == names {
-        end_once(core, guard, inode);
+        guard.lane.intent.ends(inode.ino.0, Ending::Asked);
+        guard.lane.intent.lowers(None);
+        return end_once(core, guard, inode);
     }
+    guard.lane.intent.lowers(None);
 }
 
 /// Somebody may be finding out whether the inode of this generation has handles: true when it lives on, false when it ends. A claim is no

@@ -439,11 +439,13 @@ fn remove_locked<'c>(
             }
             bucket.begin_change(gone.version);
             places.strike();
+            guard.lane.intent.loses(child.id());
             // What the page holds may all be dead now.
             true
         }
         logged => {
             let committed = logged?;
+            guard.lane.intent.loses(child.id());
             bucket.begin_change(gone.version);
             committed.clean
         }

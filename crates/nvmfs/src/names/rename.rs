@@ -168,6 +168,7 @@ fn rename_locked<'c>(
             .filter(|_| mode == RenameMode::Exchange)
             .map(|target| Named { version: version_from, ..target }),
         gone: Named { version: version_from, ..moved },
+        replaced,
         gains,
         now: to.dir.vi.write_time().max(from.dir.vi.write_time()),
     };
@@ -233,6 +234,8 @@ struct Plan<'a> {
     exchanged: Option<Named>,
     /// What the record of its going says.
     gone: Named,
+    /// The inode that had the new name.
+    replaced: Option<InodeRef<'a>>,
     /// The directory that comes to have one directory more: it is counted already.
     gains: Option<InodeRef<'a>>,
     now: Time,
@@ -364,6 +367,9 @@ fn show(
     plan.to.0.dir.vi.touch(plan.now);
     if plan.across() {
         plan.from.0.dir.vi.touch(plan.now);
+    }
+    if let Some(replaced) = plan.replaced {
+        guard.lane.intent.loses(replaced.id());
     }
     // Both are changing before either is changed, and neither is unlocked before both are.
     locks.at(place_to)?.begin_change(plan.moved.version);

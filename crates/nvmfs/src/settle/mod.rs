@@ -201,7 +201,9 @@ fn settle_lane(core: &Core, number: u16) {
     unlock_cells(core, lane, number);
     step(Step::Settling);
     lane.end_dead(counts);
-    let nameless = names::settle(core, &mut guard, &changed);
+    names::settle(core, &mut guard, &changed);
+    // While the log can still be asked: a settler that follows this one would take it for an inode without a name.
+    names::forget_born_with_name(&guard, &changed);
     lane.intent.logged();
     lane.intent.forget_dirs();
     release_latches(core, lane, number);
@@ -221,7 +223,7 @@ fn settle_lane(core: &Core, number: u16) {
     lane.intent.unpinned();
     names::end_half_ended(core, &mut guard);
     keep::let_go(core, &mut guard, kept);
-    names::end_inodes(core, &mut guard, &changed, nameless);
+    names::end_inodes(core, &mut guard);
     step(Step::Settling);
     give_blocks(core, guard.own, lane, garbage, number);
     step(Step::Settling);

@@ -37,26 +37,35 @@ pub struct Changed {
     pub record: Record,
 }
 
-/// Settles the buckets that the lane holds; returns inodes that have lost a name thereby.
-pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Vec<InodeId> {
+/// Settles the buckets that the lane holds. An inode that loses its name thereby stands in the lane's intent.
+pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     if let Err(error) = pay(core, guard, changed) {
         let _noted = core.damage(format!("a rename that was cut, and could not be finished: {error}"));
     }
     step(Step::Settling);
     let dirs: Vec<InodeRef<'_>> = guard.lane.intent.dirs().filter_map(|ino| living(core, ino)).collect();
-    let mut nameless = Vec::new();
+    let intent = &guard.lane.intent;
+    // What was only moved has its name elsewhere.
+    let named = |id: InodeId| {
+        changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == id))
+    };
+    let lost = |id: InodeId| {
+        if !named(id) {
+            intent.loses(id)
+        }
+    };
     for dir in dirs.into_iter().filter(|dir| dir.vi.is_directory()) {
         let changes = changes_of(dir, changed);
         // Not a place of the transaction, and all of it is held: the directory that it took the name from.
-        if !changed.is_empty() && changes.is_empty() && table::kill_dead(core, guard.id, dir) {
-            dir.vi.nlink.store(1, SeqCst);
+        let dies = intent.losing().is_some_and(|(id, _)| id == dir.id())
+            || !changed.is_empty() && changes.is_empty();
+        if dies && table::kill_dead(core, guard.id, dir) {
             continue;
         }
-        match table::settle_dead(core, guard.own, guard.id, dir, &changes, || log_of(core, dir)) {
-            Ok(lost) => nameless.extend(lost),
-            Err(error) => {
-                let _noted = core.damage(error.to_string());
-            }
+        let settled =
+            table::settle_dead(core, guard.own, guard.id, dir, &changes, || log_of(core, dir), lost);
+        if let Err(error) = settled {
+            let _noted = core.damage(error.to_string());
         }
         step(Step::Settling);
     }
@@ -68,12 +77,6 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Ve
             moved.vi.parent.store(dir.ino.0, SeqCst);
         }
     }
-    // What was only moved has its name elsewhere.
-    let named = |id: &InodeId| {
-        changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == *id))
-    };
-    nameless.retain(|id| !named(id));
-    nameless
 }
 
 /// What the transaction says of names of this directory.
@@ -164,26 +167,40 @@ fn read_page(
     Some(())
 }
 
-/// Inodes that the lane was making, or ending, or has left without name and handle. `nameless` have lost a name in [`settle`].
-pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed], nameless: Vec<InodeId>) {
+/// What the lane was making has its name.
+pub fn forget_born_with_name(guard: &LaneGuard<'_>, changed: &[Changed]) {
     let born = guard.lane.intent.born.load(SeqCst);
     let has_name =
         |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child.ino.0 == born);
+    if changed.iter().any(has_name) {
+        guard.lane.intent.bears(0);
+    }
+}
+
+/// Inodes that the lane was making, or has left without name and handle.
+pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
+    let born = guard.lane.intent.born.load(SeqCst);
     match living(core, born) {
-        Some(inode) if !changed.iter().any(has_name) => {
+        Some(inode) => {
             // It never got its name. Whatever handle it got was the dead one's.
             opens::forget_inode(core, guard.id, inode);
             inode.vi.nlink.store(0, SeqCst);
             life::end_once(core, guard, inode);
         }
-        _ => {}
+        // Its slot may have been written already.
+        None => core
+            .slot(Ino(born))
+            .filter(|_| born != 0)
+            .into_iter()
+            .for_each(|slot| life::zero_slot(core, slot)),
     }
     guard.lane.intent.born.store(0, SeqCst);
-    for id in nameless {
-        if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id) {
-            life::drop_name(core, guard, inode, 1);
-        }
+    if let Some((id, last)) = guard.lane.intent.losing()
+        && let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
+    {
+        lose(core, guard, inode, last);
     }
+    guard.lane.intent.lowers(None);
     // A thread of many may have died alone: then the handles are the others'.
     let is_gone = core.lane_table().is_gone(&core.arena, Tag::of(guard.lane.home.load(SeqCst)));
     if is_gone && !planted(Bug::KeepsTheDead) {
@@ -197,17 +214,28 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed], n
     }
 }
 
+/// An inode has lost a name. `last`: its count may have been lowered to nothing.
+fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool) {
+    if inode.vi.is_directory() && !last {
+        inode.vi.nlink.store(1, SeqCst);
+    }
+    match inode.vi.nlink.load(SeqCst) {
+        0 => life::end_once(core, guard, inode),
+        1 => life::drop_name(core, guard, inode, 1),
+        _ if !last => life::drop_name(core, guard, inode, 1),
+        // Somebody has given it another name since: it lives on.
+        _ => {}
+    }
+}
+
 /// The inode that the lane was ending.
 pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     let Some((ino, how)) = guard.lane.intent.ending() else { return };
     let mine = opens::claims_as(core, guard.id);
     if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.vi.claimer() == guard.id) {
         match how {
-            // Its blocks and its slot come back at the next mount.
-            Ending::Begun => {
-                inode.vi.die();
-                inode.vi.forget_claim(mine);
-            }
+            // Its blocks and its number come back at the next mount.
+            Ending::Begun => life::dies(core, guard.id, inode),
             _ => inode.vi.unclaim(mine),
         }
     }

@@ -14,8 +14,8 @@ pub type Logged = (Version, Option<(InodeId, FileKind)>);
 
 /// Buckets of a directory that a dead lane holds are brought in order and unlocked (`settle`). `changes`: names that its transaction
 /// changed.
-/// `log`: reads what the directory's log says of all names; asked only if a bucket was in the middle of a change. Returns inodes that have
-/// lost a name.
+/// `log`: reads what the directory's log says of all names; asked only if a bucket was in the middle of a change. `lost`: hears of inodes
+/// that are about to lose a name.
 pub fn settle_dead(
     core: &Core,
     own: &mut Own,
@@ -23,18 +23,22 @@ pub fn settle_dead(
     dir: InodeRef<'_>,
     changes: &[(Vec<u8>, Logged)],
     log: impl FnOnce() -> Result<HashMap<Vec<u8>, Logged>>,
-) -> Result<Vec<InodeId>> {
-    let Some(table) = Table::of(core, dir) else { return Ok(Vec::new()) };
+    lost: impl Fn(InodeId),
+) -> Result<()> {
+    let Some(table) = Table::of(core, dir) else { return Ok(()) };
     let held: Vec<&Bucket> = table.buckets.iter().filter(|bucket| bucket.word().holder() == lane).collect();
     let mut logged = HashMap::new();
     if held.iter().any(|bucket| bucket.word().changing()) {
         logged = log()?;
     }
-    let mut nameless = Vec::new();
     for bucket in held {
         let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(key(core, name).hash)]);
         let broken = bucket.word().changing();
         let mut version = bucket.word().version();
+        // One that was changing has said so already.
+        for (name, (at, what)) in changes.iter().filter(|(name, _)| !broken && here(name)) {
+            replaced(core, bucket, key(core, name), *at, *what)?.into_iter().for_each(&lost);
+        }
         bucket.begin_change();
         if broken {
             bucket.clear();
@@ -47,18 +51,16 @@ pub fn settle_dead(
                 continue;
             }
             version = version.max(*at);
-            let lost = settle_name(core, own, bucket, key(core, name), *at, *what)?;
-            nameless.extend(lost.filter(|_| !broken));
+            settle_name(core, own, bucket, key(core, name), *at, *what)?;
         }
         bucket.unlock(core, version);
     }
-    Ok(nameless)
+    Ok(())
 }
 
-/// Makes a name mean what a record says, unless it is newer; what it meant before, if that is another inode.
-fn settle_name(
+/// What a name means, if that is older than what a record says, and another inode.
+fn replaced(
     core: &Core,
-    own: &mut Own,
     bucket: &Bucket,
     key: Key<'_>,
     version: Version,
@@ -67,8 +69,24 @@ fn settle_name(
     let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
     let row = bucket.find(core, key).map_err(torn)?;
     let was = row.map(|row| row.named()).transpose().map_err(torn)?;
+    let was = was.filter(|was| was.version < version).map(|was| was.child);
+    Ok(was.filter(|was| what.map(|(child, _)| child) != Some(*was)))
+}
+
+/// Makes a name mean what a record says, unless it is newer.
+fn settle_name(
+    core: &Core,
+    own: &mut Own,
+    bucket: &Bucket,
+    key: Key<'_>,
+    version: Version,
+    what: Option<(InodeId, FileKind)>,
+) -> Result<()> {
+    let torn = |Torn| core.damage("the volatile table of a directory".to_owned());
+    let row = bucket.find(core, key).map_err(torn)?;
+    let was = row.map(|row| row.named()).transpose().map_err(torn)?;
     if was.is_some_and(|was| was.version >= version) {
-        return Ok(None);
+        return Ok(());
     }
     match (what, row) {
         (Some((child, kind)), Some(row)) => row.mean(&Named { child, kind, version }),
@@ -79,7 +97,7 @@ fn settle_name(
         (None, Some(row)) => unprepare(core, own, bucket.take(core, row)),
         (None, None) => {}
     }
-    Ok(was.map(|was| was.child).filter(|was| what.map(|(child, _)| child) != Some(*was)))
+    Ok(())
 }
 
 /// Unlocks what the dead lane still holds of the table that it named last: memory that had become another directory's by then, which the
