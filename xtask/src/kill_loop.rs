@@ -22,15 +22,11 @@ const RIGS: &[(&str, &str, &[&str])] = &[
         "HEDDLE_PROCESS_KILLS",
         &[
             "a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged",
-            "a_process_that_is_killed_among_names_holds_nobody_up_and_loses_nothing_acknowledged",
+            "a_process_killed_among_names_blocks_nobody_and_loses_nothing",
         ],
     ),
     ("daemon", "HEDDLE_DAEMON_KILLS", &["a_daemon_that_starts_again_takes_over_what_the_clients_hold"]),
-    (
-        "stop",
-        "HEDDLE_PROCESS_STOPS",
-        &["a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience"],
-    ),
+    ("stop", "HEDDLE_PROCESS_STOPS", &["a_stopped_writer_in_the_way_is_killed_after_the_patience"]),
 ];
 
 /// `cargo xtask kill-loop [--rounds N] [--who client|daemon|stop]`

@@ -28,7 +28,7 @@ fn what_one_mapping_writes_another_reads_at_another_address() {
 }
 
 #[test]
-fn what_others_have_touched_is_mapped_at_once_and_no_memory_is_made_for_it() {
+fn pages_others_touched_are_mapped_at_once_without_new_memory() {
     const WORDS: usize = 1 << 20;
     let here = Arena::shared(64 << 20).unwrap();
     let words = here.alloc_zeroed::<AtomicU64>(WORDS).unwrap();
@@ -292,7 +292,7 @@ fn a_thread_that_ends_with_a_lane_is_found_dead_once() {
 }
 
 #[test]
-fn a_lane_that_a_living_thread_of_a_dead_ones_number_has_is_left_to_it() {
+fn settling_leaves_a_lane_to_the_new_thread_of_that_id() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 1).unwrap());
     let seat = table.sit(&arena).unwrap();
@@ -373,7 +373,7 @@ fn a_killed_process_leaves_its_lane_to_be_settled() {
 }
 
 #[test]
-fn a_process_of_another_number_space_that_closed_all_descriptors_lives_until_it_ends() {
+fn a_process_of_another_pid_namespace_lives_without_descriptors() {
     let arena = Arena::shared(1 << 20).unwrap();
     let table = arena.get(LaneTable::create(&arena, 2).unwrap());
     let state = arena.get(arena.alloc(AtomicU32::new(0)).unwrap());

@@ -171,7 +171,7 @@ fn no_wake_up_is_lost_between_two_wakers() {
 /// A thread has ended with its lane. Two others find that out; a new thread of that process gets the dead one's number, as the kernel may
 /// give it, and the lane, when that was settled. What one of the two knows is old by then.
 #[test]
-fn a_lane_is_not_taken_from_a_thread_that_has_a_dead_ones_number() {
+fn a_reused_thread_id_does_not_lose_its_lane() {
     model(2, || {
         let arena = arena();
         let table = LaneTable::create(&arena, 1).unwrap();

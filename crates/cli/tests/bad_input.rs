@@ -33,7 +33,7 @@ fn a_foreign_or_empty_file_is_no_image() {
 }
 
 #[test]
-fn a_damaged_superblock_is_told_from_a_missing_one_and_its_copy_serves() {
+fn a_damaged_superblock_is_named_and_its_copy_serves() {
     let place = Place::with_image("nova-tree");
     place.edit(|bytes| bytes[52] ^= 0x10);
     let info = heddle(&["info", &place.image()]).ok();
@@ -80,7 +80,7 @@ fn flipped_bits_never_make_a_panic() {
 }
 
 #[test]
-fn what_is_too_small_or_too_large_is_refused_before_anything_is_touched() {
+fn sizes_too_small_or_too_large_are_refused_before_any_change() {
     let place = Place::with_image("heddle");
     let before = std::fs::read(place.image()).unwrap();
     heddle(&["mkfs", "--force", "--size", "1M", &place.image()]).failed(2, &["too few", "4M"]);
@@ -105,7 +105,7 @@ fn mkfs_overwrites_only_when_told_to() {
 }
 
 #[test]
-fn a_variant_with_another_log_is_refused_and_one_with_the_same_is_not() {
+fn a_variant_is_refused_only_if_its_log_format_differs() {
     let place = Place::with_image("nova-array");
     // A socket that cannot be made is found out behind the variant, and before anything is mounted.
     let metrics = format!("metrics={}", place.image());

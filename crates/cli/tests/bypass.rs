@@ -121,7 +121,7 @@ traps! {
 }
 
 #[test]
-fn a_program_of_everyday_is_served_and_finds_the_same_without_the_bypass() {
+fn everyday_programs_are_served_and_leave_the_same_files() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
@@ -169,7 +169,7 @@ log(101 if how == 'writes' else 100, 150)
 ";
 
 #[test]
-fn an_offset_that_a_fork_shared_is_served_again_when_one_is_left() {
+fn a_forks_shared_offset_is_served_again_by_the_last_process() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
@@ -267,7 +267,7 @@ fn redis_servers_log_is_served_before_and_after_it_is_written_anew() {
 }
 
 #[test]
-fn the_python_example_loses_no_record_through_the_mount_and_with_the_bypass() {
+fn the_python_example_loses_no_record_on_mount_and_bypass() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
@@ -311,7 +311,7 @@ fn the_example_in_c_compiles_without_a_warning_and_counts_right() {
 }
 
 #[test]
-fn members_of_the_attach_group_are_served_though_they_may_not_read_the_image() {
+fn attach_group_members_are_served_without_rights_to_the_image() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
@@ -351,7 +351,7 @@ fn members_of_the_attach_group_are_served_though_they_may_not_read_the_image() {
 
 /// stress-ng kills its children, one of them while it wrote its line: the next process's stood behind the beginning of that one.
 #[test]
-fn a_report_goes_on_in_a_line_of_its_own_behind_one_that_was_cut() {
+fn a_report_starts_a_new_line_behind_a_cut_one() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
@@ -390,7 +390,7 @@ assert os.pread(fd, 10, 5) == bytes(10)
 
 /// The image is mapped by the program, and again by each child of it that writes.
 #[test]
-fn a_program_that_has_all_of_the_image_mapped_is_served_and_so_are_its_children() {
+fn a_program_with_the_image_mapped_is_served_and_its_children() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
@@ -469,7 +469,7 @@ const FINDS: &str =
     "for n in 0 1 2; do [ -e /proc/self/fd/$n ] && printf $n >&9; done; grep SigIgn /proc/self/status >&9";
 
 #[test]
-fn a_program_gets_signals_and_closed_descriptors_as_they_came_and_runs_with_little_memory() {
+fn run_passes_signals_and_closed_descriptors_and_needs_little_memory() {
     let Some(_alone) = alone() else { return };
     let library = build_preload().join("libheddle_preload.so");
     let heddle = env!("CARGO_BIN_EXE_heddle");
@@ -500,7 +500,7 @@ fn a_program_started_by_another_name_keeps_its_name() {
 }
 
 #[test]
-fn fxmark_measures_a_program_under_the_bypass_and_sees_that_it_was_served() {
+fn fxmark_measures_the_bypass_and_checks_that_it_served() {
     let Some(_alone) = alone() else { return };
     build_preload();
     let run = [

@@ -95,7 +95,7 @@ fn writes_until_killed() {
 }
 
 #[test]
-fn one_mount_command_takes_a_killed_mounts_place_and_hurts_nobody_who_works_on_the_image() {
+fn mount_replaces_a_killed_daemon_without_hurting_its_clients() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let log = format!("log={}", place.text("daemon-log"));
@@ -137,7 +137,7 @@ fn one_mount_command_takes_a_killed_mounts_place_and_hurts_nobody_who_works_on_t
 }
 
 #[test]
-fn a_dead_mount_of_another_image_stays_and_one_without_anybody_is_replaced() {
+fn mount_replaces_a_dead_mount_but_not_one_of_another_image() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     std::mem::forget(Mounted::new(&place, &[]));
@@ -241,7 +241,7 @@ fn in_another_namespace() -> Child {
 }
 
 #[test]
-fn a_signal_ends_a_mount_that_is_covered_moved_or_held_by_another_namespace() {
+fn a_signal_ends_a_covered_moved_or_shared_mount() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let moved = place.text("moved");
@@ -280,7 +280,7 @@ fn a_signal_ends_a_mount_that_is_covered_moved_or_held_by_another_namespace() {
 }
 
 #[test]
-fn a_mount_is_there_when_the_command_says_so_or_it_fails_with_the_cause() {
+fn mount_returns_when_mounted_or_fails_with_the_cause() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let limited = |limit: &str, place: &Place| {
@@ -409,7 +409,7 @@ fn names_that_others_chose_stay_one_line_that_no_terminal_obeys() {
 }
 
 #[test]
-fn wrong_words_end_with_2_also_where_a_mount_goes_to_the_background_and_output_that_is_lost_is_a_failure() {
+fn wrong_commands_exit_2_also_in_the_background_lost_output_fails() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     heddle(&["mount", "-o", "uid=4294967295", "image", "mnt"]).failed(2, &["no user or group"]);
     heddle(&["mount", "--nvm", "x", "/etc/hostname", "/"]).failed(2, &["--nvm"]);

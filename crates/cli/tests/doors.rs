@@ -178,7 +178,7 @@ fn mounted_by_nobody(place: &Place) -> (heddle_nvmfs::Volume, Server, heddle_fus
 }
 
 #[test]
-fn root_looks_at_a_users_mount_and_takes_memory_from_him_if_he_is_named() {
+fn root_inspects_a_users_mount_and_attaches_only_by_name() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let (volume, server, mounted) = mounted_by_nobody(&place);
@@ -198,7 +198,7 @@ fn root_looks_at_a_users_mount_and_takes_memory_from_him_if_he_is_named() {
 }
 
 #[test]
-fn members_of_the_group_attach_whatever_the_umask_and_others_are_told_why_not() {
+fn group_members_attach_under_any_umask_others_are_told_why_not() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();

@@ -36,7 +36,7 @@ fn a_clean_image_is_exit_code_0_and_stays_as_it_is() {
 }
 
 #[test]
-fn damage_is_4_when_left_1_when_repaired_and_undone_byte_for_byte() {
+fn damage_left_is_4_repaired_is_1_undo_restores_every_byte() {
     let place = damaged();
     let before = std::fs::read(place.image()).unwrap();
     // Nobody to ask: as with -n.

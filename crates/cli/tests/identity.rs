@@ -34,7 +34,7 @@ fn tool(words: &[&str]) -> bool {
 }
 
 #[test]
-fn a_copy_is_refused_beside_the_original_until_it_has_an_identity_of_its_own() {
+fn a_copied_image_is_refused_until_it_has_a_new_uuid() {
     if !own_namespace() {
         return;
     }
@@ -87,7 +87,7 @@ fn an_image_and_its_loop_device_have_one_writer_together() {
 }
 
 #[test]
-fn what_the_system_has_mounted_through_a_loop_device_is_not_written_to() {
+fn an_image_mounted_through_a_loop_device_is_refused() {
     if !own_namespace() {
         return;
     }

@@ -88,7 +88,7 @@ fn top_shows_what_came_between_two_looks() {
 }
 
 #[test]
-fn prometheus_is_told_at_a_socket_and_at_a_port_of_this_machine() {
+fn prometheus_is_served_at_a_socket_and_a_local_port() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let socket = place.text("metrics.sock");
@@ -152,7 +152,7 @@ fn askers_that_hang_hold_up_neither_others_nor_the_unmount() {
 }
 
 #[test]
-fn a_socket_for_metrics_is_made_where_the_caller_is_and_only_that_is_removed() {
+fn a_metrics_socket_is_relative_to_the_caller_and_removed_alone() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let mount = |socket: &str| {

@@ -231,7 +231,7 @@ fn chowns(path: &Path) {
 }
 
 #[test]
-fn a_file_that_grew_past_the_kernel_is_mapped_whole_whatever_answers_are_late() {
+fn a_file_grown_under_the_bypass_is_mapped_whole_despite_late_answers() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image_of("heddle", "64M");
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);

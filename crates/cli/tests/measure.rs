@@ -73,7 +73,7 @@ fn children(of: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_worker_of_heddle_that_is_killed_fails_its_cell_and_nothing_is_left() {
+fn a_killed_worker_fails_its_cell_and_leaves_nothing() {
     let place = Place::new();
     let mut fxmark = command(&["fxmark", "DWOM", "--secs", "60", "--repeat", "1"]);
     // What has a name would have it there.

@@ -133,7 +133,7 @@ fn nameless(mut python: Command, dir: &Path, rounds: u32) -> Vec<String> {
 }
 
 #[test]
-fn what_is_held_without_being_open_stays_as_on_tmpfs_and_no_longer() {
+fn files_held_without_being_open_live_as_on_tmpfs() {
     let Some(_alone) = alone() else { return };
     let wanted = {
         let place = Place::new();

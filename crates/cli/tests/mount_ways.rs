@@ -58,7 +58,7 @@ fn flags_of(place: &Place) -> String {
 }
 
 #[test]
-fn set_ids_and_devices_count_where_mount_and_fstab_do_not_forbid_them() {
+fn set_ids_and_devices_work_unless_mount_or_fstab_forbid_them() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     install_helpers();
@@ -80,7 +80,7 @@ print('open', flush=True), sys.stdin.readline()
 os.write(fd, b'two')";
 
 #[test]
-fn a_remount_makes_a_mount_read_only_and_writable_for_all_who_use_it() {
+fn remount_makes_a_mount_read_only_and_writable_again() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     install_helpers();
@@ -251,7 +251,7 @@ fn open_handle(mount: &File, handle: &FileHandle) -> std::io::Result<File> {
 }
 
 #[test]
-fn a_file_handle_means_its_file_after_renames_and_mounts_and_nothing_once_it_is_deleted() {
+fn a_file_handle_survives_renames_and_mounts_and_is_stale_after_deletion() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
     let (kept, deleted);

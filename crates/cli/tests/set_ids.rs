@@ -19,7 +19,7 @@ fn left_in(dir: &Path, before: Command, more: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn changes_take_set_ids_and_capabilities_away_as_on_tmpfs_in_every_engine() {
+fn changes_clear_set_ids_and_capabilities_as_tmpfs_does() {
     let Some(_alone) = alone() else { return };
     build_preload();
     let tmpfs = Place::new();
@@ -62,7 +62,7 @@ for change in changes:
 ";
 
 #[test]
-fn rights_that_an_open_file_gets_go_with_the_next_write_past_the_kernel() {
+fn set_ids_given_to_an_open_file_go_with_a_bypassed_write() {
     let Some(_alone) = alone() else { return };
     build_preload();
     let place = Place::with_image("heddle");

@@ -55,7 +55,7 @@ fn mkfs_of_every_variant_names_what_it_would_lose() {
 }
 
 #[test]
-fn a_file_of_another_user_or_open_to_all_or_behind_a_link_is_not_taken() {
+fn files_of_others_world_writable_or_linked_are_not_taken() {
     let place = Place::new();
     let image = place.path("image");
     let make = || heddle(&["mkfs", "--size", "8M", &place.image()]);
@@ -154,7 +154,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_device_loses_old_marks_at_both_ends_and_only_when_told_to() {
+fn mkfs_wipes_old_signatures_at_both_ends_only_when_forced() {
     let place = Place::new();
     let disk = place.path("disk");
     let last = (64 * MIB) - 0x10000;

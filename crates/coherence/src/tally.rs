@@ -94,7 +94,7 @@ mod tests {
     use crate::uses::Kind;
 
     #[test]
-    fn a_planted_false_sharing_is_found_and_told_by_name_and_a_private_counter_is_not() {
+    fn planted_false_sharing_is_named_and_a_private_counter_is_not() {
         let mut tally = Tally { base: 0x100, ..Tally::default() };
         let kind = Kind { what: "counters".into(), file: "a.rs".into(), line: 5, element_bytes: 128 };
         tally.uses.say(0x4000, 128, kind, false);

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_tried_between_all_words_that_are_looked_at_in_their_order() {
+    fn the_process_model_cuts_between_all_words_in_their_order() {
         for model in [Model::Eadr, Model::Process] {
             let (region, simulator) = Region::simulated(8192);
             simulator.set_model(model);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn many_units_are_tried_with_few_missing_and_at_random_the_same_for_a_seed() {
+    fn many_units_are_sampled_repeatably_for_a_seed() {
         let cut = cut(|region| (0..40).for_each(|i| region.nt_line(Pos(i * 64), &[1; 8])));
         let run = |seed| {
             let mut seen = Vec::new();

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_cannot_be_loaded_is_an_error_and_never_wrong_bytes() {
+    fn an_unreadable_line_is_an_error_never_wrong_bytes() {
         for variant in Variant::ALL {
             let figures = lost(variant, 3, 97).unwrap();
             assert!(figures.failed > 10, "{figures:?}");

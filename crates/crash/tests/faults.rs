@@ -93,7 +93,7 @@ fn crowd() -> Vec<Op> {
 }
 
 #[test]
-fn a_call_that_finds_no_space_has_done_nothing_whichever_block_was_the_last() {
+fn a_call_without_space_changes_nothing_whichever_block_is_lacking() {
     for variant in [Variant::Heddle, Variant::NovaTree, Variant::Nova] {
         let mut failed = 0;
         for free in 0..24u64 {
@@ -134,7 +134,7 @@ fn a_call_that_finds_no_space_has_done_nothing_whichever_block_was_the_last() {
 }
 
 #[test]
-fn a_call_that_finds_no_memory_has_done_nothing_whichever_request_was_the_last() {
+fn a_call_without_memory_changes_nothing_whichever_request_fails() {
     for variant in [Variant::Heddle, Variant::NovaTree, Variant::NovaInterval] {
         let region = fresh(variant);
         // The least that mounts an empty image, to a page.
@@ -180,7 +180,7 @@ fn a_call_that_finds_no_memory_has_done_nothing_whichever_request_was_the_last()
 
 /// The file behind a mounted image is cut short: what lay there is lost, calls say so, and nobody ends.
 #[test]
-fn an_image_that_is_cut_short_while_mounted_fails_the_calls_that_need_the_rest() {
+fn truncating_a_mounted_image_fails_only_calls_that_need_the_rest() {
     heddle_pmem::survive_faults();
     for variant in Variant::ALL {
         let path = std::env::temp_dir().join(format!("heddle-cut-{}-{}", variant.name(), std::process::id()));

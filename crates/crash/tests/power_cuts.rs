@@ -55,7 +55,7 @@ fn heddle_survives_a_power_cut_at_every_fence() {
 
 /// Two pages out of the middle, two in at the front. More of it: the shelf's `shifts`.
 #[test]
-fn a_shift_that_a_power_cut_ends_is_whole_or_has_not_happened() {
+fn a_collapse_cut_by_power_is_done_or_not() {
     let workload = text::parse(
         "w",
         "create /a\nwrite /a 0 20000\nfallocate /a punch 12288 4096\nwatch\nfallocate /a collapse 4096 8192\n\
@@ -104,7 +104,7 @@ fn a_death_keeps_what_returned_without_a_fence() {
 }
 
 #[test]
-fn a_cut_that_loses_nothing_and_one_that_loses_all_survive_under_every_model_of_memory() {
+fn cuts_that_lose_nothing_or_everything_survive_in_every_memory_model() {
     let workload =
         text::parse("w", "create /a\nwrite /a 100 5000\nrename /a /b\ntruncate /b 10\nunlink /b").unwrap();
     for model in Model::ALL {
@@ -143,7 +143,7 @@ fn more_writers_at_once_than_an_inode_has_heads_for_lose_nothing() {
 }
 
 #[test]
-fn threads_that_are_inside_when_the_power_fails_leave_a_cut_of_their_history() {
+fn threads_inside_at_a_power_cut_leave_a_cut_of_their_history() {
     use heddle_crash::threads;
     for variant in Variant::ALL {
         for seed in 0..6 {

@@ -10,7 +10,7 @@ use heddle_nvmfs::planted::{Bug, Step, plant};
 use heddle_pmem::Model;
 
 #[test]
-fn commit_marks_keep_what_returned_beside_a_stalled_writer_and_a_tail_does_not() {
+fn commit_marks_keep_writes_beside_a_stalled_writer_a_tail_does_not() {
     for variant in [Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree] {
         let found = writer_stalled_anywhere(variant, Model::Ordered).unwrap();
         assert!(found.is_none(), "{}", found.unwrap());

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_of_a_block_are_a_segment_apart_and_pairs_follow_each_other() {
+    fn copies_of_a_block_lie_one_segment_apart() {
         let state = State { bitmap: vec![0x40; 128], ..State::default() };
         let nat = Nat { start: BlockAddr(1000), nids: 0, state: RwLock::default() };
         // The bitmap says the second copy of every eighth block, from block 1 on.

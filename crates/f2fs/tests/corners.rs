@@ -332,7 +332,7 @@ fn a_damaged_summary_costs_its_segment_and_no_more() {
 }
 
 #[test]
-fn a_change_of_one_owner_takes_set_id_bits_and_leaves_those_of_mandatory_locks() {
+fn chown_clears_set_id_bits_but_not_the_mandatory_lock_bit() {
     let image = Image::made(64);
     let fs = mounted(&image);
     let root = Cred::root();
@@ -420,7 +420,7 @@ fn the_segments_of_a_section_hold_data_or_nodes() {
 
 /// What was done is there after a kill.
 #[test]
-fn what_a_mount_is_to_have_durable_at_once_is_there_after_a_kill() {
+fn sync_and_dirsync_changes_survive_a_kill() {
     for (content, names) in [(true, false), (false, true), (false, false)] {
         let image = Image::made(64);
         let fs = mounted(&image);

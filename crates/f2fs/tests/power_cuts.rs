@@ -55,7 +55,7 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> u64 {
 }
 
 #[test]
-fn what_a_cut_leaves_is_one_instant_and_has_all_that_was_synced() {
+fn a_power_cut_leaves_one_instant_with_all_that_was_synced() {
     let cuts = std::env::var("HEDDLE_F2FS_CUTS").map_or(6, |text| text.parse().unwrap());
     let phone = ["-O", "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum"];
     let seeds = 1..=3;

@@ -206,7 +206,7 @@ fn overwritten_and_cleaned(variant: Variant) {
 }
 
 #[test]
-fn a_full_image_refuses_and_loses_nothing_and_what_is_deleted_comes_back() {
+fn a_full_image_loses_nothing_and_deletion_frees_space() {
     let Some(image) = Image::empty(64, &[]) else { return };
     let fs = F2fs::open_for_writing(&image.path).unwrap();
     let (kept, file) = create(&fs, Ino::ROOT, "kept");
@@ -226,7 +226,7 @@ fn a_full_image_refuses_and_loses_nothing_and_what_is_deleted_comes_back() {
 }
 
 #[test]
-fn an_open_file_without_a_name_lives_on_and_is_ended_by_the_next_mount() {
+fn an_open_unlinked_file_lives_until_closed_or_the_next_mount() {
     let Some(image) = Image::empty(64, &[]) else { return };
     let fs = F2fs::open_for_writing(&image.path).unwrap();
     let free = fs.statfs().unwrap().blocks_free;
@@ -331,7 +331,7 @@ fn a_log_that_was_filling_gaps_goes_on_in_another_segment() {
 type Change<'a> = (bool, &'a dyn Fn(&F2fs, &Handle));
 
 #[test]
-fn an_fsync_makes_a_checkpoint_only_where_the_nodes_of_the_file_do_not_say_all() {
+fn fsync_makes_a_checkpoint_only_where_nodes_do_not_suffice() {
     let Some(image) = Image::empty(160, &[]) else { return };
     let fs = F2fs::open_for_writing(&image.path).unwrap();
     let (root, dir) = (Cred::root(), make_dir(&fs, Ino::ROOT, "dir"));
@@ -397,7 +397,7 @@ fn an_fsync_makes_a_checkpoint_only_where_the_nodes_of_the_file_do_not_say_all()
 
 /// As after a kill: what was fsynced is there, under every kind of node, and what was not is as at the checkpoint.
 #[test]
-fn what_was_fsynced_without_a_checkpoint_is_taken_in_by_the_next_mount() {
+fn fsynced_files_without_a_checkpoint_are_recovered_by_the_mount() {
     for kind in KINDS {
         let Some(image) = Image::empty(160, kind) else { return };
         let fs = F2fs::open_for_writing(&image.path).unwrap();
@@ -473,7 +473,7 @@ fn what_was_fsynced_without_a_checkpoint_is_taken_in_by_the_next_mount() {
 }
 
 #[test]
-fn an_image_that_linux_fsynced_and_did_not_unmount_goes_on_as_linux_left_it() {
+fn an_image_linux_fsynced_without_unmount_keeps_what_was_fsynced() {
     // fsck.f2fs wants a path of its own.
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = place.path().join("reset");

@@ -44,7 +44,7 @@ fn the_engine_is_free_after_an_unmount_and_keeps_its_files() {
 }
 
 #[test]
-fn a_busy_mount_tells_who_uses_it_and_a_dropped_one_goes_anyway() {
+fn unmounting_a_busy_mount_names_its_users_and_force_unmounts_it() {
     let Some(mount) = model() else { return };
     let dir = mount.mounted.dir().to_owned();
     let mut file = File::create(mount.path("open")).unwrap();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_taken_again_while_lines_are_slow_and_not_for_ever() {
+    fn a_run_repeats_while_lines_are_slow_but_not_forever() {
         assert_eq!(taken(&[50.0, 90.0]), (Some(90.0), 0, 1));
         assert_eq!(taken(&[50.0, 210.0, 50.0, 55.0]), (Some(55.0), 1, 2), "slow after it");
         // A spell that does not end in time: the price before it counts too. (No waiting here: see SPELL_MAX.)

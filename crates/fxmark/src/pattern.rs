@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_other_writes_and_files_differ_and_one_wrong_bit_is_seen() {
+    fn test_patterns_differ_by_write_and_file_in_every_bit() {
         let pattern = Pattern::for_files_of(5000);
         let mut piece = pattern.bytes(Tag::of(7, 3), 0, 5000).to_vec();
         assert!(piece.iter().all(|byte| *byte != 0));

@@ -188,7 +188,7 @@ fn unnamed(fs: &impl FileSystem, linkable: bool) -> Handle {
 }
 
 #[test]
-fn a_file_without_a_name_is_gone_with_its_handle_or_gets_one_name() {
+fn a_tmpfile_ends_with_its_handle_or_is_linked_once() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 16 << 20);
         let volume = disk.mount();

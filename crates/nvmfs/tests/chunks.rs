@@ -104,7 +104,7 @@ fn blocks_of_inodes_that_are_gone_are_for_data_again() {
 }
 
 #[test]
-fn numbers_of_chunks_that_were_given_back_are_stale_and_their_successors_others() {
+fn inode_numbers_of_freed_chunks_are_stale_and_not_repeated() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 8 * MIB);
         let volume = disk.mount();

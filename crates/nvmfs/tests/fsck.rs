@@ -40,7 +40,7 @@ fn a_sound_image_is_clean_and_repairing_it_changes_nothing() {
 }
 
 #[test]
-fn what_a_power_cut_leaves_is_a_note_and_no_reason_to_change_anything() {
+fn fsck_notes_what_a_power_cut_leaves_and_changes_nothing() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 4 << 20);
         let volume = disk.mount();
@@ -59,7 +59,7 @@ fn what_a_power_cut_leaves_is_a_note_and_no_reason_to_change_anything() {
 }
 
 #[test]
-fn the_undo_file_puts_back_every_byte_and_only_while_nobody_mounted_since() {
+fn undo_restores_every_byte_until_somebody_mounts() {
     each_variant(|variant| {
         let sample = Sample::new(variant);
         let dir = tempfile::tempdir().unwrap();

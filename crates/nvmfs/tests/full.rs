@@ -218,7 +218,7 @@ fn copy(from: &Region, to: &Region) {
 }
 
 #[test]
-fn every_sequence_of_calls_and_mounts_on_a_full_image_leaves_one_that_unlinks_empty() {
+fn every_sequence_on_a_full_image_can_be_emptied_by_unlinks() {
     each_variant(|variant| {
         let (full, before) = full_image(variant);
         let disk = Disk::new(variant, 4 * MIB);
@@ -316,7 +316,7 @@ fn more_threads_than_there_are_log_chains_write_one_file() {
 }
 
 #[test]
-fn free_inodes_that_an_idle_thread_holds_are_there_for_who_needs_one() {
+fn free_inodes_of_idle_threads_are_available_to_others() {
     let disk = Disk::new(Variant::Heddle, 4 * MIB);
     let volume = disk.mount();
     let fs = volume.fs();

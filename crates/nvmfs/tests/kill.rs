@@ -107,6 +107,6 @@ fn kill_rounds(rounds: u64) {
 }
 
 #[test]
-fn what_was_acknowledged_before_a_kill_is_there_and_nothing_is_there_by_half() {
+fn acknowledged_calls_survive_a_kill_and_none_is_half_done() {
     kill_rounds(env("HEDDLE_KILL_ROUNDS", 200));
 }

@@ -130,7 +130,7 @@ fn statfs_tells_what_can_be_written_and_made() {
 }
 
 #[test]
-fn a_number_that_is_used_again_has_another_generation_also_after_a_remount() {
+fn a_reused_inode_number_has_a_new_generation_also_after_remounts() {
     each_variant(|variant| {
         let disk = Disk::new(variant, IMAGE_BYTES);
         let (mut seen, mut numbers) = (BTreeSet::new(), BTreeSet::new());

@@ -136,7 +136,7 @@ fn two_attachments_of_one_process_are_one_file_system() {
 }
 
 #[test]
-fn reads_of_one_process_see_writes_of_others_whole_or_not_at_all() {
+fn reads_see_writes_of_other_processes_whole_or_not_at_all() {
     let reads = env("HEDDLE_TORN_READS", 3000);
     for (offset, len) in [(0, 4096), (100, 16 << 10), (1000, 256 << 10)] {
         let house = House::new(64 << 20);
@@ -174,7 +174,7 @@ fn appends_of_several_processes_neither_overlap_nor_get_lost() {
 }
 
 #[test]
-fn an_image_that_a_living_process_has_for_itself_is_not_taken_over() {
+fn an_image_locked_by_a_living_process_is_not_adopted() {
     let house = House::unmounted(16 << 20);
     let mut owner = processes::children::start_at(house.socket(), "mounts-for-itself");
     while !house.place().join("mounted").exists() {
@@ -191,7 +191,7 @@ fn an_image_that_a_living_process_has_for_itself_is_not_taken_over() {
 }
 
 #[test]
-fn unmounting_under_clients_ends_their_calls_with_an_error_and_leaves_a_clean_image() {
+fn unmounting_under_clients_fails_their_calls_and_leaves_it_clean() {
     let mut house = House::new(32 << 20);
     let file = house.fs().new_file(Ino::ROOT, "f");
     house.fs().release(file);

@@ -113,7 +113,7 @@ fn soak(variant: Variant, place: &Path) {
 }
 
 #[test]
-fn after_mixed_work_of_many_threads_and_many_remounts_all_is_as_it_should_be() {
+fn mixed_work_of_threads_and_remounts_leaves_a_sound_image() {
     if let Ok(kept) = std::env::var("HEDDLE_SOAK_DIR") {
         return variants().into_iter().for_each(|variant| soak(variant, Path::new(&kept)));
     }

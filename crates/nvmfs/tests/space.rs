@@ -114,7 +114,7 @@ fn an_image_full_of_data_can_be_read_changed_and_emptied() {
 
 /// What a page that replaces another leaves free elsewhere went to new data, until nothing was left for removals (the long soak found it).
 #[test]
-fn new_data_does_not_take_in_the_place_of_what_replaced_blocks_took_of_the_reserve() {
+fn new_data_takes_nothing_from_the_reserve_for_replacing() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 8 * MIB);
         let volume = disk.mount();
@@ -148,7 +148,7 @@ fn new_data_does_not_take_in_the_place_of_what_replaced_blocks_took_of_the_reser
 }
 
 #[test]
-fn a_full_image_stays_right_over_a_power_cut_and_a_deletion_of_the_one_file() {
+fn a_full_image_survives_a_power_cut_and_the_deletion_after() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 4 * MIB);
         let volume = disk.mount();

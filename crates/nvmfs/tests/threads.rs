@@ -92,7 +92,7 @@ fn appended_files_are_the_same_after_a_remount() {
 }
 
 #[test]
-fn writes_that_extend_a_file_in_its_middle_and_at_its_end_all_stay() {
+fn concurrent_extending_writes_all_stay() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 64 * MIB);
         let volume = disk.mount();

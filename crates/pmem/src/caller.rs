@@ -45,7 +45,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn a_buffer_that_is_not_there_is_an_error_where_faults_are_handled() {
+    fn an_unmapped_buffer_is_an_error_where_faults_are_handled() {
         const CHILD: &str = "HEDDLE_TEST_CALLER_CHILD";
         const PAGE: usize = 4096;
         if std::env::var_os(CHILD).is_some() {
@@ -79,7 +79,7 @@ mod tests {
             unsafe { (PAGE as *mut u8).write_volatile(1) };
             unreachable!();
         }
-        let name = "caller::tests::a_buffer_that_is_not_there_is_an_error_where_faults_are_handled";
+        let name = "caller::tests::an_unmapped_buffer_is_an_error_where_faults_are_handled";
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").stdout(Stdio::null());
         assert_eq!(child.status().unwrap().code(), Some(42));

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lost_is_told_by_the_byte_until_it_is_stored_to_whole() {
+    fn lost_bytes_are_reported_until_stored_anew() {
         let lost = Lost::default();
         assert!(!lost.hits(0, 1 << 40));
         lost.note(4096 + 70, 6);

@@ -172,7 +172,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_file_that_is_cut_short_while_mapped_costs_its_bytes_and_not_the_process() {
+    fn truncating_a_mapped_image_loses_bytes_but_kills_no_process() {
         survive_faults();
         for parent in [Path::new("/dev/shm"), &std::env::temp_dir()] {
             let path = parent.join(format!("heddle-pmem-cut-{}", std::process::id()));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_is_no_region_s_ends_the_process_as_it_always_did() {
+    fn a_fault_outside_all_regions_ends_the_process() {
         const CHILD: &str = "HEDDLE_TEST_FAULT_CHILD";
         if std::env::var_os(CHILD).is_some() {
             survive_faults();
@@ -210,7 +210,7 @@ mod tests {
             let word = unsafe { mapping.unwrap().base().read_volatile() };
             unreachable!("{word} was read");
         }
-        let name = "survive::tests::a_fault_that_is_no_region_s_ends_the_process_as_it_always_did";
+        let name = "survive::tests::a_fault_outside_all_regions_ends_the_process";
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args([name, "--exact"]).env(CHILD, "1").stdout(Stdio::null()).stderr(Stdio::null());
         let status = child.status().unwrap();

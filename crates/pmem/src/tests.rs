@@ -269,7 +269,7 @@ fn a_region_in_use_is_refused_naming_the_process_that_holds_it() {
 }
 
 #[test]
-fn a_region_that_was_taken_over_stays_locked_when_all_earlier_holders_have_gone() {
+fn an_adopted_region_stays_locked_after_earlier_holders_exit() {
     let scratch = Scratch::on_tmpfs("taken-over");
     let first = create(&scratch.image());
     let file = fs::File::options().read(true).write(true).open(scratch.image()).unwrap();
@@ -336,7 +336,7 @@ fn stores_through_one_mapping_are_seen_through_another() {
 
 /// Needs a private mount namespace for a tmpfs of its own; without the right to one it says so and ends.
 #[test]
-fn a_full_tmpfs_is_an_error_of_create_and_open_and_not_a_signal() {
+fn a_full_tmpfs_is_an_error_and_no_signal() {
     const INSIDE: &str = "HEDDLE_PMEM_TEST_TINY_TMPFS";
     if let Some(directory) = std::env::var_os(INSIDE) {
         let image = Path::new(&directory).join("region.img");
@@ -361,7 +361,7 @@ fn a_full_tmpfs_is_an_error_of_create_and_open_and_not_a_signal() {
         eprintln!("SKIPPED: no private mount namespace here, so a full tmpfs was not tried");
         return;
     }
-    let test = "tests::a_full_tmpfs_is_an_error_of_create_and_open_and_not_a_signal";
+    let test = "tests::a_full_tmpfs_is_an_error_and_no_signal";
     let script = format!("{mount} && {INSIDE}=\"$1\" exec \"$2\" --exact {test} --nocapture");
     let output = in_namespace(&script).arg(std::env::current_exe().unwrap()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -381,7 +381,7 @@ fn is_dirty(region: &Region, at: u64) -> Option<bool> {
 }
 
 #[test]
-fn a_fence_of_a_file_backed_region_returns_when_this_threads_pages_are_on_the_device() {
+fn a_fence_of_a_file_returns_when_its_pages_are_written() {
     let scratch = Scratch::on(&std::env::temp_dir(), "file");
     let region = create(&scratch.image());
     if region.backend() != Backend::File || is_dirty(&region, 0).is_none() {

@@ -142,7 +142,7 @@ fn an_open_range_excludes_a_page_that_is_not_there_yet() {
 }
 
 #[test]
-fn readers_read_along_with_an_open_reader_and_a_writer_waits_for_all() {
+fn readers_share_an_open_lock_and_a_writer_waits_for_all() {
     check(LockKind::Tree, 1, &[(4..u64::MAX, Shared), (4..7, Shared), (5..6, Exclusive)]);
 }
 

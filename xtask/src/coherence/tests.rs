@@ -50,7 +50,7 @@ fn lines_are_told_by_the_structure_they_belong_to_most_transfers_first() {
 }
 
 #[test]
-fn the_first_line_of_a_range_lock_is_told_by_what_the_target_keeps_there() {
+fn a_range_locks_first_line_is_recognised_by_its_content() {
     let text = "heddle-coherence 1\nops\t10\nthing\t10\t1\theddle_nvmfs::inode::PaperLocks\ta.rs\t1\t384\t0\n\
                 thing\t4\t1\theddle_nvmfs::inode::PaperLocks\ta.rs\t1\t384\t2\n";
     let report = Report::parse(text).unwrap();

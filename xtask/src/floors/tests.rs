@@ -128,7 +128,7 @@ fn the_table_and_its_json_say_the_same() {
 }
 
 #[test]
-fn the_page_names_what_was_measured_how_long_and_which_rows_are_calls_of_which_kind() {
+fn the_results_page_names_workload_duration_and_kind_of_calls() {
     let samples = cells([30.0, 25.0, 20.0]);
     let options =
         Options::read(&["--repeats".into(), "3".into(), "--secs".into(), "0.5".into()]).unwrap().unwrap();

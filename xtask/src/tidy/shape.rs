@@ -6,6 +6,8 @@ use super::source::{Source, block_end, words};
 const FILE_LINES_SOFT: usize = 400;
 const FILE_LINES_HARD: usize = 600;
 const FUNCTION_LINES_SOFT: usize = 70;
+/// A red test is to be understood from its name alone.
+const TEST_NAME_WORDS: usize = 12;
 
 /// Crates that hold a region: they reach it through pmem's calls only, or the simulated region would not see the store.
 const REGION_HOLDERS: [&str; 2] = ["crates/nvmfs/", "crates/f2fs/"];
@@ -16,6 +18,7 @@ const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
 pub fn check(source: &Source<'_>) -> Vec<Finding> {
     let mut findings = function_sizes(source);
     findings.extend(file_size(source));
+    findings.extend(test_names(source));
     let holds_region = REGION_HOLDERS.iter().any(|folder| source.path.starts_with(folder));
     for (i, line) in source.lines.iter().enumerate() {
         for name in UNFINISHED {
@@ -62,4 +65,20 @@ fn function_sizes(source: &Source<'_>) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The function behind each `#[test]`.
+fn test_names<'a>(source: &'a Source<'_>) -> impl Iterator<Item = Finding> + 'a {
+    let is_test = |code: &str| code.trim() == "#[test]";
+    let tests = source.lines.iter().enumerate().filter(move |(_, line)| is_test(&line.code));
+    tests.filter_map(|(i, _)| {
+        let at =
+            (i + 1..source.lines.len()).find(|at| source.lines[*at].code.trim_start().starts_with("fn "))?;
+        let code = source.lines[at].code.trim_start();
+        let name = code.trim_start_matches("fn ").split('(').next()?;
+        let count = name.split('_').count();
+        let mend =
+            format!("{name} has {count} words, more than {TEST_NAME_WORDS}: say what must hold, shorter");
+        (count > TEST_NAME_WORDS).then(|| Finding::error(source.path, at + 1, "test-name", mend))
+    })
 }

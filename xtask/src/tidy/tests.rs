@@ -243,3 +243,10 @@ fn comments_and_strings_over_several_lines_are_no_code() {
     let code: Vec<&str> = source.lines.iter().map(|line| line.code.trim()).collect();
     assert_eq!(code, ["", "let a = \"", "\" ;", "let l: &'static str;"]);
 }
+
+#[test]
+fn a_test_name_has_at_most_twelve_words() {
+    let test = |name: &str| format!("struct S;\n#[test]\nfn {name}() {{}}\n");
+    assert!(found(&test("a_b_c_d_e_f_g_h_i_j_k_l")).is_empty());
+    assert_eq!(found(&test("a_b_c_d_e_f_g_h_i_j_k_l_m")), [("test-name", 3)]);
+}

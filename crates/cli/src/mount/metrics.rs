@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_path_or_a_port_that_only_this_machine_can_reach() {
+    fn a_metrics_address_is_a_path_or_a_local_port() {
         assert_eq!(Place::parse("/run/h.sock"), Ok(Place::Path("/run/h.sock".into())));
         let here = std::env::current_dir().unwrap();
         assert_eq!(Place::parse("./x"), Ok(Place::Path(here.join("x"))));

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_has_no_effect_on_an_image_is_refused_and_others_are_not() {
+    fn options_without_effect_on_an_image_are_refused() {
         let refused = |option: &str, system| {
             let options = parse(&[option]).unwrap();
             let error = options.refuse_what_is_not_for(Path::new("my.img"), system).err()?.to_string();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remount_changes_what_is_said_and_passes_over_what_the_kernel_shows() {
+    fn remount_changes_given_options_and_ignores_those_the_kernel_lists() {
         let options = parse(&["suid,dev", "rw,nosuid,noatime,user_id=0,allow_other,remount,ro"]).unwrap();
         let change = Remount { read_only: Some(true), exec: None, suid: Some(false), dev: Some(true) };
         assert_eq!(options.remount, Some(change));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn sloppy_passes_over_what_does_not_exist_but_not_over_what_is_wrong() {
+    fn sloppy_ignores_unknown_options_but_not_wrong_values() {
         let sloppy = |list: &str| Options::parse(None, &[list.to_owned()], true);
         assert!(sloppy("journal=yes,ro").unwrap().read_only);
         assert!(sloppy("variant=ext4").is_err());

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_command_left_is_removed_and_what_is_in_use_stays() {
+    fn leftovers_of_killed_commands_are_removed_unless_in_use() {
         let base = tempfile::tempdir().unwrap();
         let (mine, _lock) = make_in(base.path()).unwrap();
         let ended =

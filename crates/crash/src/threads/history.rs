@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_beside_each_other_may_come_in_any_order_and_others_in_theirs() {
+    fn only_overlapping_calls_may_be_reordered() {
         let history = History::explore(&[vec![call(1, 1, 4)], vec![call(2, 2, 3), call(3, 5, 6)]], tree);
         let all = [Progress { invoked: 1, returned: 1 }, Progress { invoked: 2, returned: 2 }];
         assert_eq!(names(&history.allowed(&all)), ["/x123", "/x213"]);

@@ -56,7 +56,7 @@ fn what_somebody_holds_is_not_waited_for_again() {
 }
 
 #[test]
-fn the_last_thread_of_a_mount_does_not_wait_for_what_only_it_can_hear() {
+fn the_last_serving_thread_does_not_wait_for_forgets() {
     let nameless = after_rm(1, 1);
     let mut tries = 0;
     let none = nameless.with_space(|| {

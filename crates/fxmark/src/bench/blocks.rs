@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_percentage_is_whole_every_worker_is_a_reader_or_a_writer() {
+    fn at_whole_percentages_each_worker_only_reads_or_only_writes() {
         let job = Config::default().job(Workload::MIX75, 4);
         assert_eq!((0..4).map(|me| writes(&job, me)).collect::<Vec<_>>(), [100, 100, 100, 0]);
     }

@@ -46,7 +46,7 @@ fn a_panic_of_the_engine_fails_the_run_and_not_the_program() {
 }
 
 #[test]
-fn an_engine_that_hangs_fails_the_run_and_does_not_hang_the_program() {
+fn a_hanging_engine_fails_the_run_without_hanging_it() {
     fails(Fault::Hangs, &[DWOM], "hangs inside the engine");
 }
 

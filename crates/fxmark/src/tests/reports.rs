@@ -33,7 +33,7 @@ fn cell<'r>(report: &'r Report, target: &str) -> &'r Cell {
 }
 
 #[test]
-fn a_cell_is_the_median_with_its_spread_and_its_ratio_to_the_best_kernel_file_system() {
+fn a_table_cell_has_median_spread_and_ratio_to_the_best_kernel() {
     let report = report(&[
         ("mine", 300.0),
         ("tmpfs", 100.0),
@@ -58,7 +58,7 @@ fn an_even_number_of_runs_has_the_mean_of_the_middle_two() {
 }
 
 #[test]
-fn one_failed_run_fails_the_cell_and_a_failed_peer_is_no_yardstick() {
+fn a_failed_run_fails_its_cell_a_failed_peer_no_other() {
     let report =
         report(&[("mine", 300.0), ("mine", -1.0), ("tmpfs", -1.0), ("ext4", 50.0), ("other", 100.0)]);
     let mine = cell(&report, "mine");
@@ -109,7 +109,7 @@ fn text_tells_failures_and_unstable_cells_and_what_to_do() {
 }
 
 #[test]
-fn a_report_says_what_the_workers_were_target_by_target_where_that_differs() {
+fn a_report_names_the_kind_of_worker_of_each_target() {
     let config = quick([Workload::DWOM], vec![toy(Fault::None), Target::Kernel(Kernel::Tmpfs)]);
     let job = config.job(Workload::DWOM, super::cores());
     let of = |config: &Config| {

@@ -56,7 +56,7 @@ fn every_workload_runs_in_turns() {
 }
 
 #[test]
-fn a_failure_a_panic_and_a_wrong_byte_end_the_run_with_their_text() {
+fn failures_panics_and_wrong_bytes_end_the_run_with_their_text() {
     let long = Rounds { warm_up: 0, counted: 400 };
     let cases = [
         (Fault::Fails, Workload::DWOM, "planted"),

@@ -188,7 +188,7 @@ fn writer_stops_after(parked: Step) -> Option<Step> {
 }
 
 #[test]
-fn in_range_locked_variants_writers_of_other_ranges_wait_for_the_same_step_alone() {
+fn range_locks_make_writers_of_other_ranges_wait_for_commits_alone() {
     for variant in RANGE_LOCKED {
         for step in STEPS {
             with_writer_parked(variant, step, |scene| {
@@ -209,7 +209,7 @@ fn in_range_locked_variants_writers_of_other_ranges_wait_for_the_same_step_alone
 }
 
 #[test]
-fn in_range_locked_variants_readers_of_other_ranges_pass_a_writer_in_every_step() {
+fn range_locks_let_readers_of_other_ranges_pass_a_writer() {
     for variant in RANGE_LOCKED {
         for step in STEPS {
             with_writer_parked(variant, step, |scene| {
@@ -221,7 +221,7 @@ fn in_range_locked_variants_readers_of_other_ranges_pass_a_writer_in_every_step(
 }
 
 #[test]
-fn in_range_locked_variants_readers_and_writers_of_the_same_range_wait_for_the_whole_write() {
+fn range_locks_make_overlapping_calls_wait_for_the_whole_write() {
     for variant in RANGE_LOCKED {
         for step in STEPS {
             with_writer_parked(variant, step, |scene| {

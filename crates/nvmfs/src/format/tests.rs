@@ -224,7 +224,7 @@ fn the_checksum_is_the_same_with_and_without_the_instruction() {
 }
 
 #[test]
-fn a_blob_is_read_back_and_any_flipped_bit_of_it_is_noticed() {
+fn a_blob_reads_back_and_any_flipped_bit_is_noticed() {
     let mut xattrs = Xattrs::default();
     for (name, len) in [("user.a", 0), ("user.longer", 77), ("trusted.t", 900)] {
         xattrs.put(XattrName::new(name.as_bytes()).unwrap(), vec![0xa5; len]).unwrap();

@@ -45,7 +45,7 @@ fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
 
 /// A lane keeps its chain between calls; cleaning takes it over meanwhile, and the lane finds out (`claim_quiet`, `rest`).
 #[test]
-fn a_chain_that_is_kept_but_not_used_may_be_cleaned_by_another() {
+fn an_idle_chain_may_be_cleaned_by_another_thread() {
     model(2, || {
         let rig = Rig::new();
         let records = Arc::new(Records(std::array::from_fn(|_| UnsafeCell::new(0))));

@@ -97,7 +97,7 @@ fn a_new_name_is_found_whole_or_not_at_all() {
 }
 
 #[test]
-fn two_changers_of_one_bucket_both_leave_their_name_with_versions_of_their_own() {
+fn two_changers_of_one_bucket_both_leave_their_names() {
     model(2, || {
         let (_rig, mut first, mut second) = ready();
         let thread = spawn(move || put(&mut second, "b", 6));

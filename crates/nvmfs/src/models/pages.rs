@@ -129,7 +129,7 @@ fn two_writers_and_a_reader_of_one_page_all_end() {
 /// The same lane, at the same version: the word is what it was, but for the wish to be woken, which the first unlock took. Found by
 /// shuttle as a deadlock; a sleeper only looked again when its time was over.
 #[test]
-fn who_waits_for_a_cell_is_woken_though_its_holder_took_it_again() {
+fn a_waiter_is_woken_though_the_holder_locks_the_cell_again() {
     model(3, || {
         let rig = Rig::new();
         let visit = |seat: &mut super::rig::Seat| {

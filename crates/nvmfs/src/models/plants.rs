@@ -41,7 +41,7 @@ const PLANTS: &[&[Plant]] = &[
     plants! { "pages::writers_who_grow_the_index_at_once_find_each_others_pages":
         "index.rs", "fn raise_to(", ".compare_exchange(" => "relaxed";
     },
-    plants! { "resize::a_truncation_and_a_write_to_a_page_without_a_cell_come_one_after_the_other":
+    plants! { "resize::truncation_and_write_without_a_cell_are_ordered":
         "inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
         "inode.rs", "pub fn gate_up(", "fence_behind_locked()" => "skip";
         "inode.rs", "pub fn raise_gate(", ".store(1" => "skip";
@@ -71,7 +71,7 @@ const PLANTS: &[&[Plant]] = &[
     plants! { "latch::a_spin_lock_has_one_holder":
         "latch.rs", "impl Drop for Spun", ".store(0, Release)" => "relaxed";
     },
-    plants! { "chains::a_chain_that_is_kept_but_not_used_may_be_cleaned_by_another":
+    plants! { "chains::an_idle_chain_may_be_cleaned_by_another_thread":
         "log/chain.rs", "fn become_busy(", ".compare_exchange(" => "relaxed";
         "log/chain.rs", "pub fn rest(", ".store(" => "relaxed";
         "log/chain.rs", "pub fn unclaim(", ".store(" => "relaxed";
@@ -84,7 +84,7 @@ const PLANTS: &[&[Plant]] = &[
         "names/bucket.rs", "pub fn begin_change(", "fence(Release)" => "skip";
         "names/bucket.rs", "pub fn begin_change(", "self.word.store(" => "skip";
     },
-    plants! { "names::two_changers_of_one_bucket_both_leave_their_name_with_versions_of_their_own":
+    plants! { "names::two_changers_of_one_bucket_both_leave_their_names":
         "names/bucket.rs", "pub fn lock(", ".compare_exchange(" => "relaxed";
         "names/bucket.rs", "pub fn unlock(", "self.word.store(" => "relaxed";
     },

@@ -32,7 +32,7 @@ fn two_seats() -> (Rig, Seat, Seat) {
 
 /// The page has no cell when the truncation looks: the gate alone keeps them apart (D8).
 #[test]
-fn a_truncation_and_a_write_to_a_page_without_a_cell_come_one_after_the_other() {
+fn truncation_and_write_without_a_cell_are_ordered() {
     model(2, || {
         let (rig, mut writer, mut cutter) = two_seats();
         let thread = spawn(move || writer.write(5, 1, 9));

@@ -124,7 +124,7 @@ mod tests {
 
     /// The daemon had no descriptor left for a thread that lived, and took it for dead.
     #[test]
-    fn crash_a_thread_that_could_not_be_looked_at_was_not_among_the_living() {
+    fn crash_an_unreadable_thread_was_taken_for_dead() {
         // SAFETY: the child looks at itself and leaves by `_exit`.
         let pid = unsafe { libc::fork() };
         if pid == 0 {

@@ -191,7 +191,7 @@ fn verify(bench: Bench, allowed: &[State], what: &str) {
 }
 
 #[test]
-fn a_process_that_dies_in_any_step_of_a_call_leaves_it_done_or_undone_and_holds_nobody_up() {
+fn a_process_killed_at_any_step_blocks_nobody_and_tears_no_call() {
     for call in CALLS {
         let states = allowed(call);
         for nth in 1.. {
@@ -329,7 +329,7 @@ fn a_lane_that_was_scribbled_over_harms_nobody_else() {
 }
 
 #[test]
-fn a_signal_handlers_call_that_would_wait_for_its_own_thread_is_refused() {
+fn a_signal_handlers_call_never_waits_for_its_own_thread() {
     let bench = bench();
     let fs = bench.volume.fs();
     let inode = fs.core.inode(bench.file.ino).unwrap();

@@ -220,7 +220,7 @@ fn a_directory_that_is_its_own_ancestor_is_cut_loose_and_kept() {
 }
 
 #[test]
-fn a_directory_that_lost_its_name_comes_back_with_all_that_is_in_it() {
+fn an_orphaned_directory_comes_back_with_its_contents() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::CUT_OFF, |craft, sample| {
             rename_entry(craft, sample, "dir", |record| {
@@ -261,7 +261,7 @@ fn a_lost_inode_chunk_is_found_by_its_slots() {
 }
 
 #[test]
-fn a_slot_that_is_garbage_is_made_anew_from_its_name_and_keeps_its_content() {
+fn a_garbage_slot_is_rebuilt_from_its_name_with_its_content() {
     each_variant(|variant| {
         let (sample, tree) = nonsense(variant, Code::SLOT_LOST, |craft, sample| {
             let at = craft.slot(sample.ino("/pieces"));

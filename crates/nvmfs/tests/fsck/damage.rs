@@ -136,6 +136,6 @@ fn damage_is_contained(variant: Variant, rounds: u64) {
 }
 
 #[test]
-fn damage_stays_with_the_files_that_have_it_and_the_repaired_image_is_sound() {
+fn damage_hurts_no_other_file_and_repair_makes_the_image_sound() {
     each_variant(|variant| damage_is_contained(variant, env("HEDDLE_FSCK_ROUNDS", 60)));
 }

@@ -60,7 +60,7 @@ fn each_with(kind: LogKind, test: impl Fn(Variant)) {
 
 /// crash_two_chunks_in_one_place: the second pointer made the first chunk's slots garbage that was swept, then made anew, then swept.
 #[test]
-fn a_pointer_to_a_chunk_that_is_another_one_is_dropped_and_no_slot_is_touched() {
+fn a_pointer_to_another_chunk_is_dropped_without_touching_slots() {
     each_variant(|variant| {
         mended(variant, Code::CHUNK_LOST, &[], |craft, _| {
             let raw = craft.region.load_u64(craft.layout().chunk_pointer(0));
@@ -77,7 +77,7 @@ fn a_pointer_to_a_chunk_that_is_another_one_is_dropped_and_no_slot_is_touched() 
 
 /// A pointer to a file's log was believed to lead to a chunk: its records were swept as garbage in slots.
 #[test]
-fn a_pointer_to_a_chunk_that_is_a_log_page_or_data_harms_neither() {
+fn a_chunk_pointer_to_log_or_data_harms_neither() {
     each_variant(|variant| {
         mended(variant, Code::CHUNK_LOST, &[], |craft, sample| {
             let lie = |n: u64, block| pointer::encode(craft.seed, DIRECTORY, Place::InodeChunk(n), block);
@@ -118,7 +118,7 @@ fn a_tail_is_found_where_nothing_of_the_log_is_whole() {
 
 /// The count of mounts was raised to what one log page said, and the next inode's generation overflowed.
 #[test]
-fn a_log_page_of_a_mount_that_cannot_be_does_not_use_up_the_mounts() {
+fn a_log_page_of_an_impossible_mount_uses_up_no_mounts() {
     each_variant(|variant| {
         mended(variant, Code::VERSION_RANGE, &["/victim"], |craft, sample| {
             let page = sample.log_page("victim");
@@ -148,7 +148,7 @@ fn a_name_of_an_inode_of_a_mount_that_never_was_goes() {
 
 /// The mount dropped such a name without a word, of an image that was unmounted cleanly too.
 #[test]
-fn a_name_without_an_inode_is_counted_by_the_mount_that_drops_it() {
+fn a_mount_counts_names_without_an_inode_that_it_drops() {
     each_variant(|variant| {
         for clean in [true, false] {
             let sample = Sample::new(variant);
@@ -203,7 +203,7 @@ fn a_slot_of_generation_0_holds_no_inode() {
 
 /// A line that lacks its mark alone was called torn, whatever it said; the mount called it damaged.
 #[test]
-fn a_line_without_a_mark_that_makes_no_sense_is_damage_to_both_readings() {
+fn a_senseless_unmarked_line_is_damage_for_mount_and_fsck() {
     each_with(LogKind::CommitMark, |variant| {
         mended(variant, Code::RECORD, &["/victim"], |craft, sample| {
             let page = sample.log_page("victim");
@@ -217,7 +217,7 @@ fn a_line_without_a_mark_that_makes_no_sense_is_damage_to_both_readings() {
 
 /// A whole line of a change that is not whole, behind a gap, was called torn; the mount called it damaged.
 #[test]
-fn part_of_a_later_change_behind_a_gap_is_damage_to_both_readings() {
+fn a_partial_record_behind_a_gap_is_damage_for_mount_and_fsck() {
     each_with(LogKind::SelfCertifying, |variant| {
         let sample = Sample::new(variant);
         // As after a power cut: torn lines are no damage in themselves.
@@ -293,7 +293,7 @@ fn a_log_without_a_head_is_missed_where_its_tail_stands() {
 
 /// A change that never counted said it was longer than it is, and the mount dropped, and zeroed, the finished changes behind it.
 #[test]
-fn a_cut_change_that_lies_about_its_length_takes_no_finished_one_with_it() {
+fn a_torn_record_with_a_false_length_hides_no_committed_one() {
     each_with(LogKind::CommitMark, |variant| {
         let sample = Sample::new(variant);
         let craft = Craft::new(&sample);
@@ -403,7 +403,7 @@ fn a_record_that_lies_about_its_transaction_counts_in_neither_reading() {
 
 /// A record of the largest generation there can be: the next change of that inode had none left, and the mount panicked.
 #[test]
-fn a_record_of_a_generation_that_no_file_reaches_is_damage_to_both_readings() {
+fn a_record_of_an_unknown_generation_is_damage_for_mount_and_fsck() {
     each_variant(|variant| {
         mended(variant, Code::RECORD, &["/victim"], |craft, sample| {
             craft.change(sample.log_page("victim"), |record| {
@@ -420,7 +420,7 @@ fn a_record_of_a_generation_that_no_file_reaches_is_damage_to_both_readings() {
 
 /// A log page of the largest era there can be: the next page of that inode had none left, and the mount panicked.
 #[test]
-fn a_page_of_an_era_that_no_log_reaches_is_damage_to_both_readings() {
+fn a_page_of_an_unreachable_era_is_damage_for_mount_and_fsck() {
     each_variant(|variant| {
         mended(variant, Code::HEADER, &["/victim"], |craft, sample| {
             let page = sample.log_page("victim");
@@ -436,7 +436,7 @@ fn a_page_of_an_era_that_no_log_reaches_is_damage_to_both_readings() {
 
 /// Reading the link asked for as much memory as its size said, and the mount ended; fsck had called it damage.
 #[test]
-fn a_symbolic_link_of_a_size_that_no_target_has_is_damage_to_both_readings() {
+fn a_symlink_of_impossible_size_is_damage_for_mount_and_fsck() {
     each_variant(|variant| {
         mended(variant, Code::SYMLINK, &["/symlink"], |craft, sample| {
             craft.change(sample.log_page("symlink"), |record| {

@@ -81,7 +81,7 @@ fn a_log_of_shifts_is_written_anew(variant: Variant, seed: u64) {
 }
 
 #[test]
-fn a_file_that_was_shifted_is_read_as_a_mount_reads_it_and_its_log_can_be_repaired() {
+fn fsck_reads_and_repairs_collapsed_files_as_a_mount_does() {
     each_variant(|variant| {
         for seed in 0..env("HEDDLE_FSCK_SHIFTS", 40) {
             println!("seed {seed}");

@@ -167,7 +167,6 @@ impl Program {
     }
 
     fn count(&mut self) {
-        let stat = self.full.engine().statfs().unwrap();
         let (root, mut names) = (Cred::root(), 0);
         let handle = self.full.model().open(&root, Ino::ROOT, OpenFlags::READ).unwrap();
         let count = &mut |_: DirEntry<'_>| {

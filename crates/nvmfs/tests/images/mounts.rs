@@ -55,7 +55,7 @@ fn a_mount_that_is_refused_because_of_damage_has_written_nothing() {
 }
 
 #[test]
-fn directories_and_files_are_read_side_by_side_and_the_mount_tells_how_far_it_is() {
+fn recovery_runs_in_parallel_and_reports_progress() {
     each_variant(|variant| {
         let region = Region::anonymous(48 << 20).unwrap();
         format_region(&region, variant).unwrap();
@@ -102,7 +102,7 @@ fn worn(image: &[u8], mounts: u64) -> Vec<u8> {
 }
 
 #[test]
-fn an_image_whose_numbers_are_used_up_is_read_only_and_one_beyond_them_is_damaged() {
+fn an_image_without_mount_numbers_is_read_only_beyond_is_damaged() {
     each_variant(|variant| {
         let (image, tree) = image(variant);
         assert_eq!(
@@ -124,7 +124,7 @@ fn an_image_whose_numbers_are_used_up_is_read_only_and_one_beyond_them_is_damage
 
 /// Found by the fuzzer's target `repair`: a repair took the last mount of an image, and a second look found nothing wrong.
 #[test]
-fn fsck_says_that_an_image_has_no_mount_left_also_where_it_is_the_repair_that_takes_it() {
+fn fsck_says_when_an_image_or_its_repair_leaves_no_mount() {
     each_variant(|variant| {
         let (image, _) = image(variant);
         let mut damaged = worn(&image, MOUNTS_MAX - 1);

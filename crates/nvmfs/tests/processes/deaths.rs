@@ -26,7 +26,7 @@ fn a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn a_process_that_is_killed_among_names_holds_nobody_up_and_loses_nothing_acknowledged() {
+fn a_process_killed_among_names_blocks_nobody_and_loses_nothing() {
     kill_writers("works", env("HEDDLE_PROCESS_KILLS", 60));
 }
 
@@ -78,7 +78,7 @@ fn holds_afterwards(house: &mut House, history: &History, names: bool) {
 }
 
 #[test]
-fn a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience() {
+fn a_stopped_writer_in_the_way_is_killed_after_the_patience() {
     let rounds = env("HEDDLE_PROCESS_STOPS", 10);
     let mut random = random_numbers();
     let patience = Duration::from_millis(250);
@@ -108,7 +108,7 @@ fn a_writer_that_is_stopped_in_others_way_is_killed_after_the_mounts_patience() 
 }
 
 #[test]
-fn an_arena_that_no_daemon_of_this_user_has_noted_is_not_taken_over() {
+fn an_arena_this_users_daemon_has_not_noted_is_not_adopted() {
     let mut house = House::unmounted(16 << 20);
     let notes = house.place().join("notes");
     // It notes its arena where the next one does not look: to that it could be anybody's.

@@ -27,7 +27,7 @@ fn set(outcomes: &[&[u64]]) -> HashSet<Vec<u64>> {
 }
 
 #[test]
-fn a_write_is_durable_after_its_fence_at_every_offset_and_length_and_may_be_missing_before() {
+fn writes_of_any_offset_and_length_are_durable_after_their_fence() {
     let source: Vec<u8> = (0..200).map(|byte| byte as u8 | 1).collect();
     for offset in 0..64usize {
         for len in 0..=200 {
@@ -125,7 +125,7 @@ fn a_fence_does_not_persist_what_another_thread_stored_past_the_cache() {
 }
 
 #[test]
-fn a_fence_does_not_persist_what_another_thread_flushed_unless_this_one_flushed_the_line_too() {
+fn a_fence_persists_only_lines_its_own_thread_flushed() {
     let (region, simulator) = machine(Model::Ordered);
     let other = |action: &(dyn Fn() + Sync)| std::thread::scope(|scope| scope.spawn(action).join().unwrap());
     region.store_u64(Pos(0), 1);
@@ -185,7 +185,7 @@ fn the_hook_sees_every_fence_before_it_takes_effect() {
 }
 
 #[test]
-fn a_hook_that_uses_its_own_region_is_told_so_instead_of_hanging() {
+fn a_hook_that_uses_its_own_region_is_refused() {
     let (region, simulator) = machine(Model::Ordered);
     let region = Arc::new(region);
     let same = region.clone();
@@ -211,7 +211,7 @@ fn a_machine_started_from_an_image_has_all_of_it_durable() {
 }
 
 #[test]
-fn images_are_all_of_them_when_they_fit_and_otherwise_different_repeatable_and_at_both_grains() {
+fn crash_images_are_complete_or_a_repeatable_sample_at_both_grains() {
     let (region, simulator) = machine(Model::Ordered);
     region.nt_line(Pos(0), &[1; 8]);
     let point = simulator.crash_point();

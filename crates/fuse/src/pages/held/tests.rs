@@ -60,7 +60,7 @@ fn a_page_that_comes_back_brings_what_was_stored_and_nothing_else() {
 }
 
 #[test]
-fn a_page_that_comes_back_twice_brings_each_time_what_was_stored_since() {
+fn a_page_written_back_twice_brings_each_time_the_new_stores() {
     let file = Fixture::new();
     let mut kernels = file.read_page(0);
     file.write(0, &[1; 8]);
@@ -80,7 +80,7 @@ fn a_page_that_comes_back_twice_brings_each_time_what_was_stored_since() {
 }
 
 #[test]
-fn a_page_that_was_read_again_or_never_missed_anything_comes_back_whole() {
+fn a_page_read_again_or_never_missed_is_written_back_whole() {
     let file = Fixture::new();
     let mut kernels = file.read_page(1);
     kernels[0] = 9;
@@ -94,7 +94,7 @@ fn a_page_that_was_read_again_or_never_missed_anything_comes_back_whole() {
 }
 
 #[test]
-fn pages_that_the_kernel_dropped_are_forgotten_unless_a_later_call_went_around_them() {
+fn pages_the_kernel_dropped_are_forgotten_unless_bypassed_since() {
     let file = Fixture::new();
     file.write(PAGE_BYTES - 4, &[1; 8]);
     let stale = file.pages.stale();
@@ -106,7 +106,7 @@ fn pages_that_the_kernel_dropped_are_forgotten_unless_a_later_call_went_around_t
 }
 
 #[test]
-fn a_part_of_a_page_comes_back_at_the_end_of_a_file() {
+fn a_partial_page_is_written_back_at_the_files_end() {
     let file = Fixture::new();
     let mut kernels = file.read_page(1);
     file.write(PAGE_BYTES + 10, &[1; 4]);

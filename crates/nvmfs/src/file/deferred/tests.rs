@@ -119,7 +119,7 @@ fn ends_by_a_kill(pid: libc::pid_t) {
 }
 
 #[test]
-fn a_reader_that_is_stopped_takes_no_space_from_others_for_longer_than_the_mounts_patience() {
+fn a_stopped_reader_holds_no_space_beyond_the_patience() {
     let bench = Bench::new();
     bench.fs.core.root().patience_ms.store(300, std::sync::atomic::Ordering::Relaxed);
     let before = bench.free();
@@ -138,7 +138,7 @@ fn a_reader_that_is_stopped_takes_no_space_from_others_for_longer_than_the_mount
 }
 
 #[test]
-fn what_waited_for_a_reader_that_was_killed_is_free_when_it_is_settled() {
+fn blocks_deferred_for_a_killed_reader_are_free_once_settled() {
     let bench = Bench::new();
     let before = bench.free();
     let reader = stopped_reader(&bench);

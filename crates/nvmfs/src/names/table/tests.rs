@@ -48,7 +48,7 @@ fn names_in(fs: &NvmFs, bits: u32, wanted: impl Fn(u64) -> bool) -> impl Iterato
 
 /// One bucket in five of a large directory drew a name too many, and the table grew to four times what listing can read fast.
 #[test]
-fn a_crowded_bucket_among_empty_ones_makes_no_table_grow_and_full_ones_do() {
+fn a_table_grows_for_full_buckets_not_for_one_crowded_bucket() {
     let volume = emptied(4);
     let fs = volume.fs();
     names_in(&fs, 4, |index| index == 5).take(SLOTS + 2 * CROWD).for_each(|name| make(&fs, &name));
@@ -108,7 +108,7 @@ fn listed(fs: &NvmFs, dir: InodeRef<'_>, from: u64, room: usize) -> Vec<(u64, Ve
 
 /// From every place on, also one within a bucket, and with names of all lengths side by side.
 #[test]
-fn a_directory_is_listed_from_any_place_on_in_the_order_of_the_hash() {
+fn a_listing_resumes_anywhere_in_hash_order() {
     let region = Region::anonymous(64 << 20).unwrap();
     format(&region, Variant::Heddle).unwrap();
     let volume = mount(region, &MountOptions::default()).unwrap();

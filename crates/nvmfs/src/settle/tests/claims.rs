@@ -9,7 +9,7 @@ use heddle_vfs::{Cred, FileSystem, Ino, Name};
 use std::time::{Duration, Instant};
 
 #[test]
-fn an_open_file_whose_end_a_dead_process_had_claimed_is_found_alive() {
+fn an_open_file_lives_though_a_dead_process_claimed_its_end() {
     let bench = bench();
     let fs = bench.volume.fs();
     fs.unlink(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).unwrap();
@@ -34,7 +34,7 @@ fn an_open_file_whose_end_a_dead_process_had_claimed_is_found_alive() {
 }
 
 #[test]
-fn crash_an_open_file_was_stale_while_another_closer_asked_whether_it_ends() {
+fn crash_an_open_file_was_stale_during_anothers_close() {
     let bench = bench();
     let fs = bench.volume.fs();
     fs.unlink(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).unwrap();

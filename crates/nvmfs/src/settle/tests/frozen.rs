@@ -39,7 +39,7 @@ fn groups() -> Vec<(Group, &'static str, &'static str)> {
 }
 
 #[test]
-fn a_holder_in_a_frozen_control_group_is_killed_after_the_mounts_patience() {
+fn a_holder_in_a_frozen_cgroup_is_killed_after_the_patience() {
     for (group, file, freeze) in groups() {
         let bench = bench();
         let fs = bench.volume.fs();

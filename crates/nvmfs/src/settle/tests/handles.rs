@@ -99,7 +99,7 @@ fn crash_children_that_close_in_another_thread_leave_their_parents_handle_alone(
 }
 
 #[test]
-fn an_unlinked_file_of_a_process_that_ends_is_freed_in_the_next_round() {
+fn an_unlinked_file_of_an_exited_process_is_freed_next_round() {
     // The thread that opened it ends before the process; or leaves its lane as a normal exit does; or does neither.
     for way in 0..3 {
         let bench = bench();
@@ -144,7 +144,7 @@ fn an_unlinked_file_of_a_process_that_ends_is_freed_in_the_next_round() {
 
 /// The one who looked had no lane, and took a claim that was given up at that very moment for its own.
 #[test]
-fn crash_an_open_file_was_stale_when_a_claim_was_given_up_at_a_look() {
+fn crash_an_open_file_was_stale_after_a_claim_was_given_up() {
     let bench = bench();
     let fs = bench.volume.fs();
     let (file, over) = (unnamed(&fs, b"looked at"), AtomicU32::new(0));
@@ -195,7 +195,7 @@ enum Event {
 }
 
 #[test]
-fn a_file_ends_with_the_last_of_its_processes_in_whatever_order_they_close_and_die() {
+fn an_unlinked_file_lives_until_its_last_process_closes_or_dies() {
     let orders = orders();
     // 4! orders of all four events, less those in which a dead process closes; and those in which A, B or both never close.
     assert_eq!(orders.len(), 6 + 3 + 3 + 2);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Among clients that came and went beside others who wrote, settlers read logs whose pages others were freeing: "damage was found".
 #[test]
-fn crash_a_chain_that_a_dead_lane_kept_was_settled_while_another_cleaned_it() {
+fn crash_a_dead_lanes_chain_was_settled_during_anothers_cleaning() {
     let bench = bench();
     let fs = bench.volume.fs();
     let core = Arc::clone(&fs.core);
@@ -41,7 +41,7 @@ fn crash_a_chain_that_a_dead_lane_kept_was_settled_while_another_cleaned_it() {
 }
 
 #[test]
-fn a_thread_that_executes_another_program_leaves_a_lane_that_is_found_dead() {
+fn exec_leaves_a_lane_that_is_found_dead() {
     let bench = bench();
     let fs = bench.volume.fs();
     // SAFETY: the child starts one thread, which calls the file system and becomes another program.

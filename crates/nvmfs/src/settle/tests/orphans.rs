@@ -57,7 +57,7 @@ fn once_a_lock_was_none_others_are_not_waited_for_as_long() {
 }
 
 #[test]
-fn a_scribbled_size_of_a_table_leads_nobody_through_all_of_the_memory() {
+fn a_scribbled_table_size_makes_nobody_walk_all_memory() {
     let bench = bench();
     let fs = bench.volume.fs();
     let root = fs.core.inode(Ino::ROOT).unwrap();

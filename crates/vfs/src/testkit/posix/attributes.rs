@@ -74,7 +74,7 @@ pub fn supplementary_groups_count_and_directories_hand_their_group_down(mounts: 
 }
 
 /// umask(2).
-pub fn the_umask_takes_bits_from_what_is_made_and_from_nothing_else(mounts: &dyn Mounts) {
+pub fn the_umask_clears_bits_of_what_is_made_alone(mounts: &dyn Mounts) {
     mounts.on(&|fs| {
         let careful = Cred { umask: 0o027, ..root() };
         let kinds = [FileKind::Regular, FileKind::Directory, FileKind::Fifo, FileKind::Socket];

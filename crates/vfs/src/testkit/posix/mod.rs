@@ -25,7 +25,7 @@ macro_rules! posix_rules {
             in_a_sticky_directory_owners_alone_remove_and_rename,
             set_id_bits_go_with_a_truncation_or_a_new_owner,
             supplementary_groups_count_and_directories_hand_their_group_down,
-            the_umask_takes_bits_from_what_is_made_and_from_nothing_else,
+            the_umask_clears_bits_of_what_is_made_alone,
             chown_to_nobody_changes_ctime,
             holes_are_found_behind_every_kind_of_range_call,
             writes_after_a_stat_have_a_later_mtime,
@@ -33,7 +33,7 @@ macro_rules! posix_rules {
             renames_refuse_to_replace_exchange_and_never_make_loops,
             pipes_sockets_and_devices_are_made_named_and_linked,
             names_are_any_255_bytes_but_nul_and_slash,
-            a_path_goes_through_40_links_and_not_through_41_nor_round_in_circles,
+            a_path_goes_through_40_links_but_not_41_nor_loops,
         }
     };
     ($on:path: $($rule:ident,)*) => {

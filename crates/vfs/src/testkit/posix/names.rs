@@ -137,7 +137,7 @@ pub fn names_are_any_255_bytes_but_nul_and_slash(mounts: &dyn Mounts) {
 }
 
 /// symlink(7).
-pub fn a_path_goes_through_40_links_and_not_through_41_nor_round_in_circles(mounts: &dyn Mounts) {
+pub fn a_path_goes_through_40_links_but_not_41_nor_loops(mounts: &dyn Mounts) {
     before_and_after_a_remount(
         mounts,
         |fs| {
