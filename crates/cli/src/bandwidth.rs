@@ -113,7 +113,8 @@ fn plan(args: &Args, cores: usize) -> Result<Plan> {
     let doubling =
         || std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < cores).chain([cores]);
     let threads = if args.threads.is_empty() { doubling().collect() } else { args.threads.clone() };
-    let buffer_bytes = args.buffer.map_or(BUFFER_BYTES, |size| size.0);
+    // Of whole pages, as regions are.
+    let buffer_bytes = args.buffer.map_or(BUFFER_BYTES, |size| size.0).div_ceil(4096).saturating_mul(4096);
     if threads.iter().any(|n| !(1..=1024).contains(n)) || !(1..=1000).contains(&args.repeat) {
         return Err(usage("--threads are 1 to 1024, --repeat is 1 to 1000"));
     }

@@ -178,8 +178,7 @@ fn wrong_words(error: &clap::Error) -> ExitCode {
         && !error.use_stderr()
         && unwritten.kind() != ErrorKind::BrokenPipe
     {
-        output::talk(&format!("heddle: cannot write to stdout: {unwritten}"));
-        return ExitCode::FAILURE;
+        return failure::report(&anyhow::Error::new(unwritten).context("cannot write to stdout"));
     }
     let of_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
     match error.exit_code() {

@@ -55,7 +55,7 @@ pub struct Plan {
 impl Plan {
     /// Bytes of region that the plan needs.
     pub fn region_bytes(&self) -> u64 {
-        self.threads.iter().copied().max().unwrap_or(0) as u64 * self.buffer_bytes
+        self.threads.iter().copied().max().map_or(0, |n| self.buffer_bytes.saturating_mul(n as u64))
     }
 }
 
