@@ -1,7 +1,7 @@
 //! The times of files: coarse for writers, exact where somebody looks.
 //!
 //! Writers of one file share its node. So a write changes the node's times once a tick of the coarse clock (some milliseconds). A write
-//! after a `stat` must be told from one before it: for the rest of a tick in which somebody looked, writes take the exact time. Whatever
+//! after a `stat` must be told from one before it: for more than a tick after somebody looked, writes take the exact time. Whatever
 //! changes the node anyway takes the exact time always.
 
 use crate::ids::Nid;
@@ -50,8 +50,8 @@ impl Looks {
     /// What a write into a file with these times sets them to; `None`: they say it already.
     pub(crate) fn of_write(&self, nid: Nid, mtime: Time, ctime: Time) -> Option<Time> {
         let tick = tick();
-        // ORDERING: Relaxed, as in `note`.
-        let seen = self.0[nid.0 as usize % WORDS].load(Relaxed) >= tick.0;
+        // ORDERING: Relaxed, as in `note`. A new tick is counted from the last whole one, so an exact time of the tick before may be later.
+        let seen = self.0[nid.0 as usize % WORDS].load(Relaxed).saturating_add(TICK_MAX_NS) >= tick.0;
         let is_of_this_tick = mtime == ctime && (0..TICK_MAX_NS).contains(&(ctime.0 - tick.0));
         match (seen, ctime < tick) {
             (false, false) if is_of_this_tick => None,

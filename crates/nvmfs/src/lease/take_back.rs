@@ -39,7 +39,7 @@ pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> Found {
         (1..=used).filter(may_hold).partition(|lane| announce(core, core.lane(*lane), guard.id));
     // Another thief is at those: what it gives to the map is anybody's.
     let mut busy: Vec<u16> =
-        others.iter().map(|lane| core.lane(*lane).intent.robbed.load(SeqCst) as u16).collect();
+        others.iter().map(|lane| to_wait_for(*lane, core.lane(*lane).intent.robbed.load(SeqCst))).collect();
     if robbed.is_empty() {
         return if busy.is_empty() { Found::Nothing } else { Found::Busy(busy) };
     }
@@ -72,6 +72,11 @@ fn announce(core: &Core, lane: &Lane, me: u16) -> bool {
     let void = thief == 0 || is_void(core, thief);
     // ORDERING: SeqCst, before the barrier that the owner's `inside` is looked at behind; Relaxed: another is at it.
     void && lane.intent.robbed.compare_exchange(thief, u64::from(me), SeqCst, Relaxed).is_ok()
+}
+
+/// Whom to wait for at a lane that another thief was at: the thief, or, if it is done meanwhile, the lane's owner, who may be inside.
+fn to_wait_for(lane: u16, thief: u64) -> u16 {
+    if (1..=u64::from(LANES)).contains(&thief) { thief as u16 } else { lane }
 }
 
 /// I2: is a thief of this number dead, or done?
@@ -114,5 +119,17 @@ pub fn keep_thieves_off(core: &Core, lane: &Lane) {
             let _void = lane.intent.robbed.compare_exchange(thief, 0, SeqCst, Relaxed);
         }
         lane.intent.inside.store(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thief_that_is_done_meanwhile_is_no_lane_to_wait_for() {
+        assert_eq!(to_wait_for(7, 3), 3);
+        assert_eq!(to_wait_for(7, 0), 7, "it gave what the lane held, or found the owner inside");
+        assert_eq!(to_wait_for(7, u64::from(LANES) + 1), 7, "a number that somebody has scribbled");
     }
 }
