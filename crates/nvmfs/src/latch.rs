@@ -8,6 +8,7 @@
 //!                 if its holder dies, whoever settles the lane finds the latch, and the word tells whether it was held.
 //!             I2  who waits looks now and then whether the holder is dead.
 
+use crate::core::Core;
 use crate::lease;
 use crate::settle;
 use heddle_arena::Shared;
@@ -15,7 +16,7 @@ use heddle_arena::park::{futex_wait, futex_wake};
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::sync::{spin_hint, spins, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SPINS: u32 = spins(200);
 
@@ -23,10 +24,35 @@ const HELD: u32 = 1 << 30;
 const WAITERS: u32 = 1 << 31;
 const LANE: u32 = (1 << 14) - 1;
 
+/// How long one waits that is in no call, and cannot look whether the holder is dead.
+const ALONE_MAX: Duration = Duration::from_secs(10);
+
 /// See the module.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Latch(AtomicU32);
+
+/// One thread's wait for whoever holds a latch.
+struct Wait {
+    held_since: u32,
+    began: Instant,
+}
+
+impl Wait {
+    /// Sleeps while the latch is as it was seen, not for long; since when this holder is waited for, if it is time to look after it.
+    fn for_holder(&mut self, latch: &Latch, seen: u32) -> Option<Duration> {
+        // ORDERING: Relaxed, it only asks to be woken.
+        if seen & WAITERS == 0 && latch.0.compare_exchange(seen, seen | WAITERS, Relaxed, Relaxed).is_err() {
+            return None;
+        }
+        if seen & LANE != self.held_since {
+            *self = Wait { held_since: seen & LANE, began: Instant::now() };
+        }
+        futex_wait(&latch.0, seen | WAITERS, settle::look());
+        let since = self.began.elapsed();
+        settle::look().filter(|look| since >= *look).map(|_| since)
+    }
+}
 
 // SAFETY: an atomic word.
 unsafe impl Shared for Latch {}
@@ -79,8 +105,8 @@ impl Latch {
         lease::with_current(|core, lane| core.lane(lane).counts.waited(1, asked.elapsed()));
     }
 
-    fn sleep(&self, me: u32, mut began: Instant) {
-        let mut held_since = 0;
+    fn sleep(&self, me: u32, began: Instant) {
+        let mut wait = Wait { held_since: 0, began };
         loop {
             // ORDERING: Relaxed, a guess that the exchanges below check.
             let seen = self.0.load(Relaxed);
@@ -91,17 +117,34 @@ impl Latch {
                 }
                 continue;
             }
-            // ORDERING: Relaxed, it only asks to be woken.
-            if seen & WAITERS == 0 && self.0.compare_exchange(seen, seen | WAITERS, Relaxed, Relaxed).is_err()
-            {
-                continue;
+            if let Some(since) = wait.for_holder(self, seen) {
+                let looked =
+                    lease::with_current(|core, _| settle::held_up(core, (seen & LANE) as u16, since));
+                assert!(
+                    looked.is_some() || since < ALONE_MAX,
+                    "waited {since:?} for a latch, outside of any call"
+                );
             }
-            if seen & LANE != held_since {
-                (held_since, began) = (seen & LANE, Instant::now());
+        }
+    }
+
+    /// Waits until nobody holds it, and does not take it: for who is in no call, and could not be found as its holder.
+    ///
+    /// # Panics
+    /// As `settle::held_up`, if nobody will ever let it go.
+    #[cold]
+    pub fn wait_until_free(&self, core: &Core) {
+        let mut wait = Wait { held_since: 0, began: Instant::now() };
+        loop {
+            // ORDERING: Acquire, pairs with the Release in `drop`.
+            let seen = self.0.load(Acquire);
+            if seen == 0 {
+                // Who was woken for it may have been this thread, which does not take it.
+                futex_wake(&self.0, 1);
+                return;
             }
-            futex_wait(&self.0, seen | WAITERS, settle::look());
-            if settle::look().is_some_and(|look| began.elapsed() >= look) {
-                lease::with_current(|core, _| settle::held_up(core, (seen & LANE) as u16, began.elapsed()));
+            if let Some(since) = wait.for_holder(self, seen) {
+                settle::held_up(core, (seen & LANE) as u16, since);
             }
         }
     }
@@ -118,6 +161,12 @@ impl Latch {
             Some((lane, place)) => (HELD | lane, place.map(|place| unsafe { &*place })),
             None => (HELD, None),
         }
+    }
+
+    /// As whoever may attach can do it.
+    #[cfg(test)]
+    pub fn scribble(&self, word: u32) {
+        self.0.store(word, Relaxed);
     }
 
     /// Lets go of it for a dead lane; false if that does not hold it.

@@ -26,9 +26,12 @@ use heddle_vfs::acl::{Acl, Entry};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, Permission, Result, Time, XattrName};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
 
 /// Tries without the latch.
 const TRIES: u32 = 64;
+/// A set that is seen in the middle of a change for so long, again and again behind the latch, is not being changed: its `seq` is damaged.
+const CHANGED_MAX: Duration = Duration::from_secs(5);
 /// Most entries of a list: what a value of 64 KiB holds.
 const ENTRIES_MAX: u64 = 8192;
 
@@ -68,6 +71,12 @@ unsafe impl Zeroed for Attached {
     }
 }
 
+/// As whoever may attach can do it: the blob is another block.
+#[cfg(test)]
+pub fn scribble(core: &Core, inode: InodeRef<'_>) {
+    attached(core, inode).unwrap().blob.fetch_add(1, Relaxed);
+}
+
 fn attached<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Attached> {
     // ORDERING: Acquire, pairs with the Release in `publish`.
     core.arena.try_get(Ptr::from_raw(inode.vi.xattrs().load(Acquire)))
@@ -105,9 +114,25 @@ pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
         // ORDERING: Acquire, as in `attached`.
         _ if inode.vi.xattrs().load(Acquire) == 0 => Ok(Xattrs::default()),
         // Damaged, or changed all the time.
-        _ => {
-            let _latched = inode.vi.eof.lock();
-            of_latched(core, inode)
+        _ => of_patiently(core, inode),
+    }
+}
+
+/// [`of`], while others change them: behind each change. The latch is not taken: the caller may be in no call, and if it died its latch
+/// would be nobody's.
+#[cold]
+fn of_patiently(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
+    let began = Instant::now();
+    loop {
+        inode.vi.eof.wait_until_free(core);
+        match settled(core, inode, |set| read_set(core, inode, set)) {
+            Some(Some(xattrs)) => return Ok(xattrs),
+            // ORDERING: Acquire, as in `attached`.
+            _ if inode.vi.xattrs().load(Acquire) == 0 => return Ok(Xattrs::default()),
+            None if began.elapsed() < CHANGED_MAX => std::thread::yield_now(),
+            _ => {
+                return Err(core.damage(format!("inode {}: the blob of its attributes", inode.ino.0)));
+            }
         }
     }
 }

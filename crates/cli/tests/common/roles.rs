@@ -28,7 +28,8 @@ impl Role {
             command.args(["run", "--"]).arg(&me);
         }
         command.args(["--exact", "the_process_that_plays_a_role", "--ignored", "--nocapture"]);
-        command.args(["--test-threads=1"]).env(ROLE, role).env(FILE, file);
+        // To write one out takes a second of a debug build, during which all other threads that panic wait.
+        command.args(["--test-threads=1"]).env(ROLE, role).env(FILE, file).env("RUST_BACKTRACE", "0");
         Role(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap(), role.to_owned())
     }
 

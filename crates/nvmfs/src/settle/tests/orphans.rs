@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::settle::orphan;
+use heddle_vfs::{Error, SetXattr, XattrName};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -16,6 +17,26 @@ fn a_lock_that_nobody_holds_fails_the_call_that_waits_for_it() {
     assert!(catch_unwind(AssertUnwindSafe(waits)).is_err());
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(fs.core.damage_found().is_some_and(|text| text.contains("a lock names lane 0")));
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn who_reads_damaged_attributes_does_not_wait_for_ever_for_a_latch() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let (root, ino) = (Cred::root(), bench.file.ino);
+    let name = XattrName::new(b"user.a").unwrap();
+    fs.setxattr(&root, ino, name, b"1", SetXattr::Any).unwrap();
+    let inode = fs.core.inode(ino).unwrap();
+    crate::xattr::scribble(&fs.core, inode);
+    let began = Instant::now();
+    inode.vi.eof.scribble(0x33);
+    assert!(catch_unwind(AssertUnwindSafe(|| fs.getxattr(&root, ino, name))).is_err());
+    // Nobody has the latch any more, and still they make no sense.
+    inode.vi.eof.scribble(0);
+    assert!(matches!(fs.getxattr(&root, ino, name), Err(Error::Corrupt(_))));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     fs.release(bench.file);
     lease::leave(&fs.core);
 }
