@@ -70,6 +70,8 @@ pub struct Slots {
     /// Inodes that ended, their slots zeroed, but not yet behind a fence.
     ended: [u64; ENDED],
     ended_len: u64,
+    /// Chunks that have no inode once these are behind the fence.
+    ended_empty: u64,
 }
 
 /// A chunk whose free slots a lane holds.
@@ -90,6 +92,7 @@ impl Slots {
             empty: 0,
             ended: [0; ENDED],
             ended_len: 0,
+            ended_empty: 0,
         }
     }
 
@@ -113,7 +116,17 @@ impl Slots {
 
     /// Chunks among those held that have no inode: their blocks are free when somebody wants them.
     pub fn empty_chunks(&self) -> u64 {
-        self.empty
+        self.empty.saturating_add(self.ended_empty)
+    }
+
+    /// The inode that was the last to be noted as ended may have been the last of its chunk.
+    fn count_ended(&mut self, core: &Core, chunk: u64) {
+        let held = self.chunks.iter().find(|held| held.number == chunk + 1).map_or(0, |held| held.free);
+        let ended = self.ended.iter().take(self.ended_len as usize).map(|ino| chunk_of(Ino(*ino)));
+        let ended = ended.filter(|(of, _)| *of == chunk).fold(0, |slots, (_, index)| slots | 1 << index);
+        // ORDERING: Relaxed, an estimate.
+        let shared = core.free_slots(chunk).load(Relaxed);
+        self.ended_empty += u64::from(held | ended | shared == ALL_FREE);
     }
 
     /// Does it hold any slot, that another may want?
@@ -358,7 +371,7 @@ pub fn give(core: &Core, own: &mut Own, ino: Ino) {
 
 /// Gives the slot of an inode that ended back, when the next fence of the lane has passed. False: there have been too many since the
 /// last; the caller fences, and [`settle`]s, first.
-pub fn give_later(own: &mut Own, ino: Ino) -> bool {
+pub fn give_later(core: &Core, own: &mut Own, ino: Ino) -> bool {
     let slots = &mut own.slots;
     let room = (slots.ended_len as usize) < ENDED;
     if room {
@@ -366,12 +379,14 @@ pub fn give_later(own: &mut Own, ino: Ino) -> bool {
         // What is counted is there, wherever the holder dies.
         compiler_fence(SeqCst);
         slots.ended_len += 1;
+        slots.count_ended(core, chunk_of(ino).0);
     }
     room
 }
 
 /// After a fence: slots zeroed before it can be handed out again.
 pub fn settle(core: &Core, own: &mut Own) {
+    own.slots.ended_empty = 0;
     while let Some(at) = own.slots.ended_len.checked_sub(1) {
         own.slots.ended_len = at;
         compiler_fence(SeqCst);
@@ -400,6 +415,7 @@ pub fn drop_impossible(core: &Core, own: &mut Own) {
     slots.count_empty(ALL_FREE);
     let known =
         slots.ended[..].iter().take(slots.ended_len as usize).all(|ino| chunk_of(Ino(*ino)).0 < chunks);
+    slots.ended_empty = 0;
     if slots.ended_len as usize > ENDED || !known {
         slots.ended_len = 0;
     }

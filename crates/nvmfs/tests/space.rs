@@ -270,6 +270,27 @@ fn an_image_full_of_directories_and_names_can_be_emptied() {
 
 /// 100 times the region's size, in one file, page by page and in larger pieces: the log is cleaned as fast as it grows.
 #[test]
+fn df_and_fsck_count_the_same_free_blocks_behind_each_removal() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 8 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let names: Vec<String> = (0..100).map(|n| format!("d{n}")).collect();
+        for name in &names {
+            let node = NewNode { kind: FileKind::Directory, perm: 0o700, rdev: 0, target: b"" };
+            fs.make(&root(), Ino::ROOT, common::name(name), node).unwrap();
+        }
+        for name in names.iter().rev() {
+            fs.rmdir(&root(), Ino::ROOT, common::name(name)).unwrap();
+            let counted = heddle_nvmfs::fsck::survey("test", disk.region()).unwrap().unwrap();
+            assert_eq!(free(&fs), counted.blocks_free, "{variant:?}: without {name}");
+        }
+        drop(fs);
+        volume.unmount();
+    });
+}
+
+#[test]
 fn overwriting_one_file_for_ever_does_not_fill_the_image() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 4 * MIB);

@@ -130,7 +130,7 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     free_volatile(core, guard, inode);
     dies(core, guard.id, inode);
     forget_chain(guard, InodeId { ino, generation });
-    if blocks.is_empty() && itable::give_later(guard.own, ino) {
+    if blocks.is_empty() && itable::give_later(core, guard.own, ino) {
         return;
     }
     // PERSIST: C2: the slot is zero before it can be taken again; D15 for the blocks.
