@@ -102,8 +102,9 @@ impl<E: FileSystem> Pair<E> {
     }
 }
 
-/// An engine may keep holes in other grains than the model: what it calls a hole must be zeros, what it skips too.
-fn seek_is_right(
+/// An engine may keep holes in other grains than the model, and allocated pages that were never written are holes to it: what it calls
+/// a hole must be zeros, what it skips too.
+pub(super) fn seek_is_right(
     model: &ModelFs,
     handle: &Handle,
     target: SeekTarget,

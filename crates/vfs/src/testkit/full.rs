@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use super::differential::seek_is_right;
 use super::{Act, Calls, OpenFiles, Outcome, Step, Tree, Who, play, steps};
 use crate::model::ModelFs;
 use crate::{Cred, Error, FileKind, FileSystem, Ino, OpenFlags, Result, SetAttr, Time, path};
@@ -126,7 +127,14 @@ impl<E: FileSystem> Full<E> {
             return;
         }
         let wanted = play(&self.model, &mut self.model_files, step);
-        assert_eq!(*is, wanted, "{step:?}");
+        match &step.act {
+            Act::Seek { file, target, offset } => {
+                let Some(handle) = self.model_files.get(*file) else { return };
+                let right = seek_is_right(&self.model, handle, *target, *offset, is);
+                assert_eq!(right, Ok(()), "{step:?}, the model gives {wanted:?}");
+            }
+            _ => assert_eq!(*is, wanted, "{step:?}"),
+        }
     }
 
     fn was_refused(&mut self, step: &Step, is: &Outcome) -> bool {
