@@ -233,11 +233,7 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
         unused: [0; 20],
     };
     // The old superblocks go first, also that of a smaller image: one whose making was interrupted is none.
-    let older = Copies::read(layout.blocks_total, &|block| {
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        region.read(BlockNo(block).pos(), &mut bytes);
-        bytes
-    });
+    let older = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
     for block in [BlockNo(0), BlockNo(older.second_block), layout.last()] {
         region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     }
@@ -283,9 +279,15 @@ pub fn set_uuid(region: &Region, uuid: [u8; 16]) -> Result<()> {
 /// [`VolumeError::Region`] if it may not be durable.
 fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) -> Result<()> {
     let sealed = superblock.sealed();
-    for block in [BlockNo(0), layout.last()] {
+    let copies = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
+    let mut places = [BlockNo(0), layout.last()];
+    // A power cut may have torn the second one, or left it behind: the one that counts is written last.
+    if copies.first_counts() {
+        places.reverse();
+    }
+    for block in places {
         region.nt_write(block.pos(), sealed.as_bytes());
-        // PERSIST: one copy whole before the other is touched.
+        // PERSIST: one copy whole before the one that counts is touched.
         fence_unless(Bug::SuperblocksTogether, region);
     }
     if planted(Bug::SuperblocksTogether) {
@@ -342,13 +344,17 @@ pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
     newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
 }
 
-/// The newer of the whole copies.
-fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<Superblock> {
-    let copies = Copies::read(len_bytes / BLOCK_BYTES as u64, &|block| {
+fn read_copies(len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Copies {
+    Copies::read(len_bytes / BLOCK_BYTES as u64, &|block| {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         read(BlockNo(block).pos(), &mut bytes);
         bytes
-    });
+    })
+}
+
+/// The newer of the whole copies.
+fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<Superblock> {
+    let copies = read_copies(len_bytes, read);
     if let Some(sb) = copies.newest() {
         let (want, have) = (sb.blocks_total.get().saturating_mul(BLOCK_BYTES as u64), len_bytes);
         return if want > have { Err(VolumeError::Truncated { path, want, have }) } else { Ok(sb) };

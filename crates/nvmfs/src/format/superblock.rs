@@ -217,6 +217,17 @@ impl Copies {
         });
         whole.max_by_key(|sb| sb.sequence.get())
     }
+
+    /// Is the first one whole, and the second one not, or older?
+    pub fn first_counts(&self) -> bool {
+        match (self.first, self.second) {
+            (FoundSuperblock::Whole(first), FoundSuperblock::Whole(second)) => {
+                first.sequence.get() > second.sequence.get()
+            }
+            (FoundSuperblock::Whole(_), _) => true,
+            _ => false,
+        }
+    }
 }
 
 impl Superblock {

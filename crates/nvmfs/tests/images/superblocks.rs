@@ -2,10 +2,12 @@
 
 use crate::common::{each_variant, options};
 use crate::{IMAGE_BYTES, PAGE, SUPERBLOCK_BYTES, bytes_of, image, mounted};
+use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
 use heddle_nvmfs::fsck::{examine, undo};
-use heddle_nvmfs::{VolumeError, format_region, inspect, mount, set_uuid};
-use heddle_pmem::{Pos, Region};
+use heddle_nvmfs::{Variant, VolumeError, format_region, inspect, mount, set_uuid};
+use heddle_pmem::{CrashPoint, Pos, Region};
 use heddle_vfs::testkit::Tree;
+use std::sync::{Arc, Mutex};
 
 /// The media of a larger image that was mounted often, on whose beginning a smaller one lies.
 fn over_a_larger_one(small: &[u8]) -> Vec<u8> {
@@ -54,6 +56,40 @@ fn the_superblock_of_an_older_larger_image_never_counts() {
         assert!(matches!(uuid_of(&lost), Err(VolumeError::SuperblockDamaged { .. })), "{variant:?}");
         assert!(examine("lost", &Region::simulated_from(&lost).0).unwrap().left() > 0, "{variant:?}");
     });
+}
+
+/// What power cuts within `work` leave of an image, at each fence: all of what was not fenced yet, none, and each half of its words.
+fn power_cuts(image: &[u8], work: impl FnOnce(Region)) -> Vec<Vec<u8>> {
+    let (region, simulator) = Region::simulated_from(image);
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let cuts = left.clone();
+    simulator.on_fence(Box::new(move |point: &CrashPoint<'_>| {
+        let halves = [0, 1].map(|half| point.image(|word| word % 2 == half));
+        cuts.lock().unwrap().extend([point.full_image(), point.durable_image()].into_iter().chain(halves));
+    }));
+    work(region);
+    simulator.stop_watching();
+    let mut cuts = std::mem::take(&mut *left.lock().unwrap());
+    cuts.sort();
+    cuts.dedup();
+    cuts
+}
+
+#[test]
+fn two_power_cuts_leave_a_whole_superblock() {
+    let (region, _) = Region::simulated(REGION_BYTES_MIN);
+    format_region(&region, Variant::Heddle).unwrap();
+    mount(region.map_again().unwrap(), &options()).unwrap().close().unwrap();
+    let mounts = |region| drop(mount(region, &options()).unwrap().close());
+    let mut seen = 0;
+    for once in power_cuts(&bytes_of(&region), mounts) {
+        for twice in power_cuts(&once, mounts) {
+            uuid_of(&twice).unwrap();
+            seen += 1;
+        }
+    }
+    println!("{seen} images");
+    assert!(seen > 20, "{seen} images");
 }
 
 #[test]
