@@ -6,6 +6,8 @@
 //!                 record of one generation. Of two, the larger generation counts.
 //!             I2  the blob that a record names is replaced in memory before its blocks are freed. Readers take no latch:
 //!                 they check `seq` after reading, and throw away what they read if it moved.
+//!             I3  `generation` is stored last: a set of a record's generation is linked whole. Where a process died before, the one who
+//!                 settles it links the record's set anew.
 //! Crash order C1  blob fenced, record fenced, memory changed, old blob freed.
 //! Orderings   O1  as in `names::table`: `seq` is odd while the words change, and is read before and after them.
 //! Source      ours; the rules for who may do what are `heddle_vfs::xattr`'s.
@@ -344,18 +346,19 @@ fn link(
     // No two sets share a value of `seq`, though they may share memory.
     // ORDERING: Relaxed, changed under the latch alone.
     let seq = if fresh { inode.vi.generation() << 20 } else { set.seq.load(Relaxed) };
+    // A settler died here: what the words of the lists mean is not known. They are leaked.
+    let torn = !seq.is_multiple_of(2);
     set.seq.store(seq | 1, Relaxed); // ORDERING: Relaxed, before the fence.
     // ORDERING: Release, O1.
     fence(Release);
     // ORDERING: Relaxed throughout, O1.
-    set.generation.store(generation, Relaxed);
     set.blob.store(blob.map_or(0, |b| b.0), Relaxed); // ORDERING: as above.
     let mut old = [None, None];
     for which in [List::Access, List::Default] {
         let (place, len) = (&set.lists[which as usize], &set.lens[which as usize]);
         // ORDERING: as above.
         let (words, n) = (place.load(Relaxed), len.load(Relaxed));
-        old[which as usize] = (words != 0).then(|| (Ptr::from_raw(words), n));
+        old[which as usize] = (words != 0 && !torn).then(|| (Ptr::from_raw(words), n));
         let new = lists[which as usize];
         place.store(new.map_or(0, |(at, _)| at.raw()), Relaxed); // ORDERING: as above.
         len.store(new.map_or(0, |(_, n)| n), Relaxed); // ORDERING: as above.
@@ -367,6 +370,8 @@ fn link(
     for which in [List::Access, List::Default] {
         inode.vi.set_has_list(which, lists[which as usize].is_some());
     }
+    // ORDERING: Relaxed, read by cleaning, and under the latch.
+    set.generation.store(generation, Relaxed);
     free_lists(core, own, old);
 }
 
@@ -388,7 +393,9 @@ pub fn roll_forward(
     let damaged = || Error::Corrupt(format!("inode {}: the blob of its attributes", inode.ino.0));
     let read = blob::read(core, inode.id(), Kind::Xattrs, first, XATTR_BLOCKS_MAX).ok_or_else(damaged)?;
     let xattrs = xattrs_of_words(&read.0).ok_or_else(damaged)?;
-    let old = blocks(core, inode);
+    // Who died had linked the blob already: nothing tells which one it replaced.
+    let linked = attached(core, inode).is_some_and(|set| blob_of(set) == first);
+    let old = if linked { Vec::new() } else { blocks(core, inode) };
     let made = in_memory(core, own, inode, &xattrs)?;
     link(core, own, inode, made, first, generation);
     Ok(old)

@@ -19,7 +19,7 @@ use heddle_arena::sync::death;
 use heddle_nvmfs::deaths::{Pin, pin, read_pinned, settle_all, unpin};
 use heddle_nvmfs::fsck::survey;
 use heddle_nvmfs::{NvmFs, Variant, Volume};
-use heddle_vfs::{FileSystem, Handle, Ino, RangeOp};
+use heddle_vfs::{FileSystem, Handle, Ino, RangeOp, RenameMode, SetAttr, SetXattr, XattrName};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner};
 use std::time::{Duration, Instant};
@@ -28,6 +28,9 @@ const PAGE: usize = 4096;
 const IMAGE_BYTES: u64 = 4 << 20;
 /// Blocks that a death may cost: those of the operation, in twelve extents at most, and a log page.
 const LOST_MAX: u64 = 24;
+/// One bucket's names: six in its line, and two beside it. With a third one beside it a table grows (`names::table::grow`).
+const CROWD: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const GROWS: &str = "i";
 
 /// What all processes of a case have open, and the pin of a reader that lives.
 struct Case {
@@ -38,6 +41,8 @@ struct Case {
     /// Its last name is gone.
     nameless: Option<Handle>,
     dir: Ino,
+    /// A directory whose table grows with the next name.
+    crowd: Ino,
     pin: Option<Pin>,
 }
 
@@ -61,9 +66,35 @@ const CALLS: &[Call] = &[
         case.fs().replace((Ino::ROOT, "old"), (case.dir, "other")).unwrap();
     }),
     ("makes a directory", |case| {
-        let node =
-            heddle_vfs::NewNode { kind: heddle_vfs::FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
-        _ = case.fs().make(&root(), Ino::ROOT, name("new"), node).unwrap();
+        _ = case.fs().new_dir(Ino::ROOT, "new");
+    }),
+    ("removes a directory", |case| case.fs().rmdir(&root(), Ino::ROOT, name("empty")).unwrap()),
+    ("replaces a file by a rename", |case| {
+        case.fs().replace((Ino::ROOT, "old"), (case.crowd, CROWD[0])).unwrap();
+    }),
+    ("exchanges two names", |case| {
+        let (to, mode) = (name(CROWD[0]), RenameMode::Exchange);
+        case.fs().rename(&root(), Ino::ROOT, name("old"), case.crowd, to, mode).unwrap();
+    }),
+    ("links", |case| _ = case.fs().link(&root(), case.file.ino, Ino::ROOT, name("new")).unwrap()),
+    ("makes a table grow", |case| case.fs().release(case.fs().new_file(case.crowd, GROWS))),
+    ("allocates", |case| {
+        let op = RangeOp::Allocate { keep_size: false };
+        case.fs().fallocate(&case.file, op, 3 * PAGE as u64, 2 * PAGE as u64).unwrap();
+    }),
+    ("cuts a range out", |case| case.fs().fallocate(&case.file, RangeOp::Collapse, 0, PAGE as u64).unwrap()),
+    ("inserts a range", |case| {
+        case.fs().fallocate(&case.file, RangeOp::Insert, PAGE as u64, PAGE as u64).unwrap();
+    }),
+    ("changes the mode", |case| {
+        let mode = SetAttr { perm: Some(0o604), ..SetAttr::default() };
+        _ = case.fs().setattr(&root(), case.file.ino, None, &mode).unwrap();
+    }),
+    ("replaces an attribute", |case| {
+        case.fs().setxattr(&root(), case.file.ino, attribute(), &[6; 5000], SetXattr::Any).unwrap();
+    }),
+    ("removes an attribute", |case| {
+        case.fs().removexattr(&root(), case.file.ino, attribute()).unwrap();
     }),
     ("opens, unlinks and closes", |case| {
         let file = case.fs().open_file(Ino::ROOT, "old");
@@ -71,6 +102,10 @@ const CALLS: &[Call] = &[
         case.fs().release(file);
     }),
 ];
+
+fn attribute() -> XattrName<'static> {
+    XattrName::new(b"user.a").unwrap()
+}
 
 /// What a call changes.
 type View = Vec<Option<Vec<u8>>>;
@@ -89,34 +124,42 @@ impl Case {
         let nameless = fs.new_file(Ino::ROOT, "nameless");
         fs.write(&nameless, 0, &[4; PAGE]).unwrap();
         fs.remove(Ino::ROOT, "nameless").unwrap();
-        let node =
-            heddle_vfs::NewNode { kind: heddle_vfs::FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
-        let dir = fs.make(&root(), Ino::ROOT, name("dir"), node).unwrap().ino;
-        let pin = pin(&fs, &file).unwrap();
-        Case { disk, volume: Some(volume), fs: Some(fs), file, nameless: Some(nameless), dir, pin: Some(pin) }
+        let dir = fs.new_dir(Ino::ROOT, "dir");
+        let [crowd, _] = ["crowd", "empty"].map(|text| fs.new_dir(Ino::ROOT, text));
+        CROWD.iter().for_each(|text| fs.release(fs.new_file(crowd, text)));
+        fs.setxattr(&root(), file.ino, attribute(), b"before", SetXattr::Any).unwrap();
+        let pin = Some(pin(&fs, &file).unwrap());
+        let (volume, fs, nameless) = (Some(volume), Some(fs), Some(nameless));
+        Case { disk, volume, fs, file, nameless, dir, crowd, pin }
     }
 
     fn fs(&self) -> &NvmFs {
         self.fs.as_ref().unwrap()
     }
 
-    /// All names with what they hold; the first is the open file.
+    /// What the open file holds, its mode and its attribute; then what each name leads to.
     fn view(&self) -> View {
         let fs = self.fs();
-        let named = [(Ino::ROOT, "old"), (Ino::ROOT, "other"), (self.dir, "other"), (Ino::ROOT, "new")];
-        let held = |(dir, text): &(Ino, &str)| {
-            let attr = fs.find(*dir, text).ok()?;
+        let crowd = |text: &'static str| (self.crowd, text);
+        let named = [(Ino::ROOT, "old"), (Ino::ROOT, "other"), (self.dir, "other"), (Ino::ROOT, "new")]
+            .into_iter()
+            .chain(CROWD.into_iter().chain([GROWS]).map(crowd))
+            .chain([(Ino::ROOT, "empty")]);
+        let held = |(dir, text): (Ino, &str)| {
+            let attr = fs.find(dir, text).ok()?;
             if attr.kind == heddle_vfs::FileKind::Directory {
                 return Some(b"a directory".to_vec());
             }
-            let file = fs.open_file(*dir, text);
+            let file = fs.open_file(dir, text);
             let bytes = fs.read_vec(&file, 0, 4 * PAGE);
             fs.release(file);
             Some(bytes)
         };
-        let open = fs.read_vec(&self.file, 0, 4 * PAGE);
+        let open = fs.read_vec(&self.file, 0, 6 * PAGE);
         assert_eq!(open.len() as u64, fs.size(&self.file));
-        std::iter::once(Some(open)).chain(named.iter().map(held)).collect()
+        let mode = fs.getattr(self.file.ino).unwrap().perm.to_le_bytes().to_vec();
+        let attribute = fs.getxattr(&root(), self.file.ino, attribute()).ok();
+        [Some(open), Some(mode), attribute].into_iter().chain(named.map(held)).collect()
     }
 
     /// Everybody goes on, whatever the dead were at; the image is used to the last block, and nothing of it is another's.
@@ -126,8 +169,8 @@ impl Case {
         let nameless = self.nameless.take().unwrap();
         assert_eq!(fs.read_vec(&nameless, 0, 2 * PAGE), [4; PAGE], "an open file without a name");
         fs.release(nameless);
-        for text in ["old", "other", "new"] {
-            for dir in [Ino::ROOT, self.dir] {
+        for text in ["old", "other", "new"].into_iter().chain(CROWD).chain([GROWS]) {
+            for dir in [Ino::ROOT, self.dir, self.crowd] {
                 match fs.find(dir, text) {
                     Ok(attr) if attr.kind == heddle_vfs::FileKind::Directory => {
                         fs.rmdir(&root(), dir, name(text)).unwrap();
