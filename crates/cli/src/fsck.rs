@@ -7,7 +7,7 @@ use crate::image;
 use crate::output::{self, Sink, talk};
 use anyhow::Result;
 use heddle_nvmfs::fsck::{Issue, Severity, Verdict, examine, undo};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::{Extent, OpenOptions, Region};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -98,7 +98,9 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn open(path: &Path, read_only: bool) -> Result<Region> {
-    image::open(path, &OpenOptions { read_only, prefault: false, ..OpenOptions::default() })
+    let extent: Extent<'_> = &heddle_nvmfs::extent;
+    let how = OpenOptions { read_only, prefault: false, extent: Some(extent), ..OpenOptions::default() };
+    image::open(path, &how)
 }
 
 fn put_back(args: &Args, file: &Path) -> Result<u8> {

@@ -411,6 +411,7 @@ fn open(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
     let how = OpenOptions {
         read_only: options.read_only,
         durability: options.durability,
+        extent: Some(&heddle_nvmfs::extent),
         progress: Some(&progress),
         ..OpenOptions::default()
     };

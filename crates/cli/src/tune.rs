@@ -4,7 +4,7 @@ use crate::failure::usage;
 use crate::image;
 use crate::output;
 use anyhow::Result;
-use heddle_nvmfs::{new_uuid, set_uuid};
+use heddle_nvmfs::{extent, new_uuid, set_uuid};
 use heddle_pmem::OpenOptions;
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<()> {
         })?,
     };
     image::refuse_flash(&args.image, "no other identity for it: inode checksums are made with this one")?;
-    let options = OpenOptions { prefault: false, ..OpenOptions::default() };
+    let options = OpenOptions { prefault: false, extent: Some(&extent), ..OpenOptions::default() };
     let region = image::open(&args.image, &options)?;
     set_uuid(&region, uuid)?;
     output::data(&format!("{}: uuid {}", args.image.display(), image::hex(uuid)))

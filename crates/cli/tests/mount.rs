@@ -4,9 +4,9 @@ mod common;
 
 use common::{Mounted, Place, alone, build_preload, command, heddle};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -160,4 +160,27 @@ fn files_held_without_being_open_live_as_on_tmpfs() {
         let unlike: Vec<_> = wanted.iter().zip(&found).filter(|(wanted, found)| wanted != found).collect();
         assert!(unlike.is_empty() && wanted.len() == found.len(), "{variant}: wanted, found: {unlike:#?}");
     }
+}
+
+/// As `truncate -s 2G my.img` leaves it.
+#[test]
+fn a_file_that_grew_keeps_its_holes_in_mounts_and_repairs() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    build_preload();
+    let image = File::options().write(true).open(place.image()).unwrap();
+    let blocks = || image.metadata().unwrap().blocks();
+    let before = blocks();
+    image.set_len(2 << 30).unwrap();
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let writes = format!("head -c 1000000 /dev/zero > {}", mounted.path("file").display());
+    heddle(&["run", "--prefault", "--", "sh", "-c", &writes]).ok();
+    assert_eq!(blocks(), before, "mounted");
+    drop(mounted);
+    drop(Mounted::new(&place, &["-o", "ro,log=/dev/null"]));
+    assert_eq!(blocks(), before, "mounted read-only");
+    image.write_all_at(b"rubbish", 200).unwrap();
+    heddle(&["fsck", "-y", &place.image()]).failed(1, &[]);
+    heddle(&["tune", "--uuid", "random", &place.image()]).ok();
+    assert_eq!(blocks(), before, "repaired");
 }

@@ -57,5 +57,6 @@ pub use shared::notes::runtime_directory;
 pub use shared::{adopt, client, heir, place, server, wire};
 pub use variant::{LogKind, Variant};
 pub use volume::{
-    ImageInfo, MountOptions, Volume, VolumeError, format as format_region, inspect, mount, new_uuid, set_uuid,
+    ImageInfo, MountOptions, Volume, VolumeError, extent, format as format_region, inspect, mount, new_uuid,
+    set_uuid,
 };

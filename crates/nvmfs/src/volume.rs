@@ -344,6 +344,12 @@ pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
     newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
 }
 
+/// Bytes of a file that the image in it has: all that a mount or a repair may store to. `None`: there is none.
+pub fn extent(len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Option<u64> {
+    let bytes = read_copies(len_bytes, read).blocks()?.checked_mul(BLOCK_BYTES as u64)?;
+    (bytes <= len_bytes).then_some(bytes)
+}
+
 fn read_copies(len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Copies {
     Copies::read(len_bytes / BLOCK_BYTES as u64, &|block| {
         let mut bytes = [0; SUPERBLOCK_BYTES];

@@ -47,7 +47,7 @@ pub use durability::Durability;
 pub use error::{Error, Result};
 pub use heddle_media::lock_holder;
 pub use lost::LOST_WORD;
-pub use open::OpenOptions;
+pub use open::{Extent, OpenOptions};
 pub use presence::{has_holders, join_holders};
 pub use probe::Probe;
 pub use region::{Backend, Region};

@@ -66,17 +66,22 @@ impl Mapping {
         self.len_bytes
     }
 
-    /// Takes the faults of every page now, with as many threads as there are processors: on tmpfs a first touch costs about ten times
+    /// Takes the faults of the first pages now, with as many threads as there are processors: on tmpfs a first touch costs about ten times
     /// a 4 KiB copy, and mounting a large image is mostly this.
-    pub(crate) fn prefault(&self, read_only: bool, progress: Progress<'_>) -> Result<(), Errno> {
+    pub(crate) fn prefault(
+        &self,
+        used_bytes: u64,
+        read_only: bool,
+        progress: Progress<'_>,
+    ) -> Result<(), Errno> {
         let advice = if read_only { Advice::LinuxPopulateRead } else { Advice::LinuxPopulateWrite };
-        let steps = self.len_bytes.div_ceil(STEP_BYTES);
+        let steps = used_bytes.div_ceil(STEP_BYTES);
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
         let worker = || {
             loop {
                 // ORDERING: Relaxed, each number is drawn once; joining the threads orders the rest.
                 let at = next.fetch_add(1, Relaxed) * STEP_BYTES;
-                let Some(bytes) = self.len_bytes.checked_sub(at).filter(|left| *left > 0) else {
+                let Some(bytes) = used_bytes.checked_sub(at).filter(|left| *left > 0) else {
                     return Ok(());
                 };
                 let bytes = bytes.min(STEP_BYTES);
@@ -88,7 +93,7 @@ impl Mapping {
                 // ORDERING: Relaxed, a count for people.
                 let so_far = done.fetch_add(bytes, Relaxed) + bytes;
                 if let Some(tell) = progress {
-                    tell(so_far, self.len_bytes);
+                    tell(so_far, used_bytes);
                 }
             }
         };

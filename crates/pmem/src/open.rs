@@ -11,12 +11,12 @@ use crate::mapping::{Mapping, reserve};
 use crate::region::{Backend, Region, Source};
 use crate::room::{folder_of, is_in_memory, room_bytes};
 use crate::taken::Taken;
-use crate::{BLOCK_BYTES, Error, Result, presence};
+use crate::{BLOCK_BYTES, Error, Pos, Result, presence};
 use heddle_media::{Claim, Use, claim, holder};
 use rustix::fs::{
     self, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Stat, flock, fstat, ftruncate,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +26,9 @@ const NAMELESS: &str = "(anonymous memory)";
 
 /// Called with bytes done and bytes in total.
 pub(crate) type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
+
+/// How many bytes of a file are in use, from its length and by a reader of its bytes; `None`: it holds nothing that will be used.
+pub type Extent<'a> = &'a dyn Fn(u64, &dyn Fn(Pos, &mut [u8])) -> Option<u64>;
 
 /// How to make or open a region. `..Default::default()` is: writable, not overwriting, pre-faulted, silent.
 #[derive(Clone, Copy)]
@@ -38,13 +41,23 @@ pub struct OpenOptions<'a> {
     pub prefault: bool,
     /// What stores must survive; `None`: the death of processes where the region is volatile memory, a power cut elsewhere.
     pub durability: Option<Durability>,
+    /// Asked, before `open` gives a file blocks and faults pages in, which part of it needs them: no byte behind that may be stored to.
+    /// Without it, all of the file.
+    pub extent: Option<Extent<'a>>,
     /// Told (bytes done, bytes in total) every 64 MiB while blocks are reserved, then again while pages are faulted in.
     pub progress: Progress<'a>,
 }
 
 impl Default for OpenOptions<'_> {
     fn default() -> Self {
-        OpenOptions { read_only: false, overwrite: false, prefault: true, durability: None, progress: None }
+        OpenOptions {
+            read_only: false,
+            overwrite: false,
+            prefault: true,
+            durability: None,
+            extent: None,
+            progress: None,
+        }
     }
 }
 
@@ -66,7 +79,7 @@ impl Region {
 
     /// Maps an existing file or device whole.
     ///
-    /// Holes of a file are given blocks first, unless it is opened for reading only.
+    /// Holes of a file, as far as it is in use, are given blocks first, unless it is opened for reading only.
     ///
     /// Errors: [`Error::InUse`], [`Error::TooSmall`], [`Error::NoSpace`], [`Error::NotMappable`], [`Error::System`].
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions<'_>) -> Result<Region> {
@@ -80,10 +93,14 @@ impl Region {
         let file = open_file(path, how).map_err(not_opened(path))?;
         let (stat, claim) = lock(&file, path, lock_how)?;
         let len_bytes = whole_blocks(path, size_of_media(&file, &stat, path)?)?;
+        let used_bytes = match options.extent.filter(|_| is_regular(&stat)) {
+            Some(extent) => used(&file, extent, len_bytes).min(len_bytes),
+            None => len_bytes,
+        };
         if is_regular(&stat) && !options.read_only {
-            reserve_all(&file, path, len_bytes, false, options.progress)?;
+            reserve_all(&file, path, used_bytes, false, options.progress)?;
         }
-        map((file, claim), path, len_bytes, options)
+        map((file, claim), path, [used_bytes, len_bytes], options)
     }
 
     /// A region without a name: gone when its last mapping is. For tests and throw-away file systems. Its stores survive the death of
@@ -185,6 +202,21 @@ impl Region {
         };
         self.source().file.as_ref().is_some_and(|file| flock(file, how).is_ok())
     }
+}
+
+fn used(file: &OwnedFd, extent: Extent<'_>, len_bytes: u64) -> u64 {
+    let read = |at: Pos, mut into: &mut [u8]| {
+        let mut at = at.0;
+        while !into.is_empty() {
+            match pread(file, &mut *into, at) {
+                Ok(read @ 1..) => (at, into) = (at + read as u64, &mut into[read..]),
+                Err(Errno::INTR) => {}
+                // What cannot be read says nothing.
+                _ => return into.fill(0),
+            }
+        }
+    };
+    extent(len_bytes, &read).unwrap_or(0)
 }
 
 pub(crate) fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
@@ -344,14 +376,16 @@ fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
 pub(crate) fn map(
     (file, claim): (OwnedFd, Claim),
     path: &Path,
-    len_bytes: u64,
+    [used_bytes, len_bytes]: [u64; 2],
     options: &OpenOptions<'_>,
 ) -> Result<Region> {
     let (mapping, backend) = map_as_durably_as_possible(file.as_fd(), len_bytes, options.read_only)
         .map_err(system("map", path))?;
     let durability = domain::promise(backend, options.durability, path)?;
     if options.prefault && backend != Backend::File {
-        mapping.prefault(options.read_only, options.progress).map_err(system("pre-fault", path))?;
+        mapping
+            .prefault(used_bytes, options.read_only, options.progress)
+            .map_err(system("pre-fault", path))?;
     }
     let (path, failure) = (Some(path.into()), Failure::default());
     let source = Source {

@@ -180,7 +180,7 @@ impl Taken {
         let len_bytes = open::whole_blocks(&self.path, len_bytes)?;
         let len_bytes = open::fill(self.file(), &self.stat, &self.path, len_bytes, options)?;
         let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
-        let region = open::map(held, &self.path, len_bytes, options)?;
+        let region = open::map(held, &self.path, [len_bytes; 2], options)?;
         self.keep()?;
         Ok(region)
     }
@@ -194,7 +194,7 @@ impl Taken {
             open::reserve_all(self.file(), &self.path, len_bytes, false, options.progress)?;
         }
         let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
-        open::map(held, &self.path, len_bytes, options)
+        open::map(held, &self.path, [len_bytes; 2], options)
     }
 
     /// The file itself, which stays, and keeps its lock for as long as it is open; and its other names.

@@ -201,6 +201,28 @@ fn opening_a_file_with_holes_keeps_its_bytes_and_fills_the_holes() {
 }
 
 #[test]
+fn what_lies_behind_a_files_used_part_keeps_its_holes() {
+    let scratch = Scratch::on_tmpfs("behind");
+    let file = fs::File::create(scratch.image()).unwrap();
+    file.set_len(64 * MIB).unwrap();
+    file.write_all_at(&MIB.to_le_bytes(), 4096).unwrap();
+    let allocated = || fs::metadata(scratch.image()).unwrap().blocks() * 512;
+    let told = |_: u64, read: &dyn Fn(Pos, &mut [u8])| {
+        let mut bytes = [0; 8];
+        read(Pos(4096), &mut bytes);
+        Some(u64::from_le_bytes(bytes)).filter(|used| *used != 0)
+    };
+    for read_only in [true, false] {
+        let how = OpenOptions { read_only, extent: Some(&told), ..Default::default() };
+        let region = Region::open(scratch.image(), &how).unwrap();
+        assert_eq!((region.len_bytes(), allocated()), (64 * MIB, MIB), "read-only: {read_only}");
+    }
+    file.write_all_at(&[0; 8], 4096).unwrap();
+    Region::open(scratch.image(), &OpenOptions { extent: Some(&told), ..Default::default() }).unwrap();
+    assert_eq!(allocated(), MIB, "nothing of it is used");
+}
+
+#[test]
 fn create_replaces_a_file_only_when_told_to() {
     let scratch = Scratch::on_tmpfs("exists");
     create(&scratch.image()).nt_write(Pos(0), b"precious");

@@ -39,6 +39,11 @@ impl Layout {
         Layout { blocks_total, inode_dir: BlockNo(1), chunks_max, data: BlockNo(1 + dir_blocks) }
     }
 
+    /// Bytes in all.
+    pub fn bytes(&self) -> u64 {
+        self.blocks_total * BLOCK_BYTES as u64
+    }
+
     /// The block of the second superblock; also the end of the data area.
     pub fn last(&self) -> BlockNo {
         BlockNo(self.blocks_total - 1)

@@ -164,6 +164,8 @@ pub struct Copies {
     pub second: FoundSuperblock,
     /// That place: where the first copy says; where that says nothing, the last block.
     pub second_block: u64,
+    /// Blocks of the image by the first copy, whole or what is left of it.
+    told: Option<u64>,
 }
 
 impl Copies {
@@ -206,7 +208,12 @@ impl Copies {
                 other => (block, other),
             }
         });
-        Copies { first, second, second_block }
+        Copies { first, second, second_block, told: told.map(|sb| sb.blocks_total.get()) }
+    }
+
+    /// Blocks of the image, as far as that is known.
+    pub fn blocks(&self) -> Option<u64> {
+        self.newest().map(|sb| sb.blocks_total.get()).or(self.told)
     }
 
     /// The newer of the whole ones.

@@ -222,7 +222,7 @@ impl Door {
         let mut answer = self.welcome(hello);
         let identity = core.identity();
         (answer.uuid, answer.boot, answer.epoch) = (identity.uuid, identity.boot, identity.epoch);
-        (answer.region_bytes, answer.arena_bytes) = (core.region.len_bytes(), core.arena.capacity_bytes());
+        (answer.region_bytes, answer.arena_bytes) = (core.layout.bytes(), core.arena.capacity_bytes());
         (answer.variant, answer.read_only) = (core.variant.raw(), u32::from(core.read_only));
         answer.durability = core.region.durability().raw();
         core.root().attached.fetch_add(1, SeqCst);
