@@ -21,6 +21,8 @@ use crate::session::Shared;
 
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
 const FMODE_EXEC: i32 = 0x20;
+/// How often who creates or opens a file may find that another has made it, and then that another has removed it.
+const RACES_MAX: u32 = 10_000;
 
 pub(crate) struct Adapter {
     pub(crate) fs: Arc<dyn FileSystem>,
@@ -158,7 +160,7 @@ impl Adapter {
     ) -> Result<(Attr, Handle, bool)> {
         let open_flags = OpenFlags::from_posix(flags);
         self.as_maker(request, umask, sets_group_id(perm), |cred| {
-            loop {
+            for _ in 0..RACES_MAX {
                 match self.fs.create(cred, parent, name, perm, open_flags) {
                     Err(Error::Exists) if flags & libc::O_EXCL == 0 => {}
                     Ok((attr, handle)) => return Ok((self.owned_as_shown(attr)?, handle, true)),
@@ -173,6 +175,7 @@ impl Adapter {
                     Err(error) => return Err(error),
                 }
             }
+            Err(Error::Stale)
         })
     }
 

@@ -25,6 +25,8 @@ const NODE_CHILDREN: usize = 1 << NODE_BITS;
 const HEIGHT_MASK: u64 = 63;
 /// Of a tree that covers all pages of the largest file.
 const HEIGHT_MAX: u64 = 2 + (64 - LEAF_BITS as u64) / NODE_BITS as u64;
+/// So much of a tree is walked through without asking the kernel how large it can be.
+const SEEN_FREE_BYTES: u64 = 1 << 20;
 
 /// An inode's index: a view of the cells and the root that lie in the inode.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,49 @@ pub struct Run<'a> {
     pub page: PageNo,
     /// The cells.
     pub cells: &'a [Cell],
+}
+
+/// See [`Index::runs`]; holes without leaves are skipped.
+///
+/// # Panics
+/// If nodes lie in a circle, as whoever may attach can have them: a walk that has seen more of them than there is memory.
+pub struct Runs<'a> {
+    index: Index<'a>,
+    arena: &'a Arena,
+    page: PageNo,
+    end: PageNo,
+    seen_bytes: u64,
+    max_bytes: u64,
+}
+
+impl Runs<'_> {
+    /// A leaf, or a link to nothing.
+    fn see(&mut self, bytes: usize) {
+        self.seen_bytes += bytes as u64;
+        if self.seen_bytes > self.max_bytes {
+            self.max_bytes = self.arena.touched_bytes() + SEEN_FREE_BYTES;
+            assert!(self.seen_bytes <= self.max_bytes, "nodes of an index lie in a circle");
+        }
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = Run<'a>;
+
+    fn next(&mut self) -> Option<Run<'a>> {
+        while self.page < self.end {
+            let page = self.page;
+            if let Some(run) = self.index.find(self.arena, page) {
+                self.see(size_of::<[Cell; LEAF_CELLS]>());
+                let len = run.cells.len().min((self.end.0 - page.0) as usize);
+                self.page = PageNo(page.0 + len as u64);
+                return Some(Run { page, cells: &run.cells[..len] });
+            }
+            self.see(size_of::<AtomicU64>());
+            self.page = self.index.skip_absent(self.arena, page)?;
+        }
+        None
+    }
 }
 
 fn covered(height: u64) -> u64 {
@@ -132,19 +177,9 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The first run of existing cells at or after `page`, cut at `end`; holes without leaves are skipped.
-    pub fn next_run(self, arena: &'a Arena, page: PageNo, end: PageNo) -> Option<Run<'a>> {
-        let mut page = page;
-        while page < end {
-            match self.find(arena, page) {
-                Some(run) => {
-                    let len = run.cells.len().min((end.0 - page.0) as usize);
-                    return Some(Run { page, cells: &run.cells[..len] });
-                }
-                None => page = self.skip_absent(arena, page)?,
-            }
-        }
-        None
+    /// Existing cells of `[first, end)`, run by run.
+    pub fn runs(self, arena: &'a Arena, first: PageNo, end: PageNo) -> Runs<'a> {
+        Runs { index: self, arena, page: first, end, seen_bytes: 0, max_bytes: SEEN_FREE_BYTES }
     }
 
     /// `page` has no leaf: the first page after the absent subtree, or `None` beyond the tree.

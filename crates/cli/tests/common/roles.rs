@@ -57,14 +57,24 @@ impl Role {
     }
 }
 
-/// Where a process's threads are: what they are called, and the system calls that they wait in.
+/// Where a process's threads are: what they are called, and the system calls that they wait in; where there is gdb, how they got there.
 pub fn stacks(pid: u32) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let read =
         |task: &Path, what| std::fs::read_to_string(task.join(what)).unwrap_or_default().trim().to_owned();
     let said =
         |task: &Path| format!("{} {} {}", read(task, "comm"), read(task, "wchan"), read(task, "syscall"));
-    tasks.map(|task| said(&task.path())).collect::<Vec<_>>().join("\n")
+    let waits: Vec<String> = tasks.map(|task| said(&task.path())).collect();
+    format!("{}\n{}", waits.join("\n"), backtraces(pid))
+}
+
+fn backtraces(pid: u32) -> String {
+    let mut gdb = Command::new("timeout");
+    gdb.args(["-s", "KILL", "60", "gdb", "-nx", "-batch", "-p", &pid.to_string()]);
+    gdb.args(["-ex", "set print frame-arguments none", "-ex", "thread apply all bt 25"]);
+    let said = gdb.stdin(Stdio::null()).output().map(|said| said.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    said.lines().filter(|line| line.starts_with(['#', 'T'])).collect::<Vec<_>>().join("\n")
 }
 
 impl Drop for Role {

@@ -171,27 +171,23 @@ pub fn lock_existing<'v>(
     range: Change,
 ) -> LockedSparse<'v> {
     let mut version = Version(0);
-    let mut page = range.first;
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, range.end) {
+    for run in inode.vi.index().runs(&core.arena, range.first, range.end) {
         for cell in run.cells {
             version = version.max(lock_cell(core, cell, guard.id));
         }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
     }
     LockedSparse { inode, range, version }
 }
 
 impl LockedSparse<'_> {
     fn for_cells(&self, core: &Core, mut f: impl FnMut(PageNo, &Cell)) {
-        let mut page = self.range.first;
-        while let Some(run) = self.inode.vi.index().next_run(&core.arena, page, self.range.end) {
+        for run in self.inode.vi.index().runs(&core.arena, self.range.first, self.range.end) {
             for (i, cell) in run.cells.iter().enumerate() {
                 // A leaf that came into being since has cells that this lane does not hold; the gate keeps writers off them.
                 if cell.lv().locked() {
                     f(PageNo(run.page.0 + i as u64), cell);
                 }
             }
-            page = PageNo(run.page.0 + run.cells.len() as u64);
         }
     }
 

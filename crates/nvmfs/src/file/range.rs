@@ -179,9 +179,7 @@ pub fn seek(core: &Core, inode: InodeRef<'_>, target: SeekTarget, offset: u64) -
         return Err(Error::NoSuchOffset);
     }
     let mut page = PageNo::of(offset);
-    let end = PageNo::after(size);
-    while page < end {
-        let Some(run) = inode.vi.index().next_run(&core.arena, page, end) else { break };
+    for run in inode.vi.index().runs(&core.arena, page, PageNo::after(size)) {
         // Pages before the run have no cells: a hole.
         if target == SeekTarget::Hole && run.page > page {
             return Ok(page.offset().max(offset));
@@ -202,14 +200,9 @@ pub fn seek(core: &Core, inode: InodeRef<'_>, target: SeekTarget, offset: u64) -
 /// Blocks of a file, for who frees all of them.
 pub fn all_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     let mut extents = Vec::new();
-    let mut page = PageNo(0);
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
-        for cell in run.cells {
-            if let Some(block) = cell.map().block() {
-                add_extent(&mut extents, block);
-            }
-        }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
+    let runs = inode.vi.index().runs(&core.arena, PageNo(0), PageNo::END);
+    for block in runs.flat_map(|run| run.cells).filter_map(|cell| cell.map().block()) {
+        add_extent(&mut extents, block);
     }
     extents
 }

@@ -182,14 +182,9 @@ fn log_change(
 
 /// Does clearing these bytes give a block back?
 fn frees_a_block(core: &Core, inode: InodeRef<'_>, span: Span) -> bool {
-    let (mut page, end) = (PageNo::after(span.start), PageNo(PageNo::of(span.end).0.min(PageNo::END.0)));
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, end) {
-        if run.cells.iter().any(|cell| cell.map().block().is_some()) {
-            return true;
-        }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
-    }
-    false
+    let (first, end) = (PageNo::after(span.start), PageNo(PageNo::of(span.end).0.min(PageNo::END.0)));
+    let mut cells = inode.vi.index().runs(&core.arena, first, end).flat_map(|run| run.cells);
+    cells.any(|cell| cell.map().block().is_some())
 }
 
 /// The state an inode will have.

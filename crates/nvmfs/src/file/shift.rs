@@ -30,6 +30,7 @@ use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
 use crate::log::clean::Eof;
 use crate::log::{commit, relog};
+use crate::settle;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -135,15 +136,13 @@ fn shift_pages(
 
 /// Pages from the first on that have blocks.
 fn mapped(core: &Core, inode: InodeRef<'_>, first: PageNo, mut each: impl FnMut(PageNo, Map)) {
-    let mut page = first;
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
+    for run in inode.vi.index().runs(&core.arena, first, PageNo::END) {
         for (cell, at) in run.cells.iter().zip(run.page.0..) {
             let map = cell.map();
             if map.block().is_some() {
                 each(PageNo(at), map);
             }
         }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
     }
 }
 
@@ -155,6 +154,7 @@ fn hold_cells<'v>(
     inode: InodeRef<'v>,
     shift: Shift,
 ) -> Result<LockedSparse<'v>> {
+    let mut turns = settle::Turns::default();
     loop {
         let mut targets = Vec::new();
         mapped(core, inode, shift.first, |page, _| targets.extend(shift.target(page)));
@@ -174,6 +174,7 @@ fn hold_cells<'v>(
             return Ok(locked);
         }
         locked.unlock(core, guard.id);
+        turns.again(core, || format!("the index of inode {}", inode.ino.0))?;
     }
 }
 
@@ -313,8 +314,8 @@ pub fn roll_forward(
         let behind = kept.partition_point(|extent| extent.block <= block);
         behind.checked_sub(1).is_some_and(|at| block.0 < kept[at].block.0 + kept[at].count)
     };
-    let (mut page, mut cut) = (first, 0);
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, PageNo::END) {
+    let mut cut = 0;
+    for run in inode.vi.index().runs(&core.arena, first, PageNo::END) {
         for (cell, at) in run.cells.iter().zip(run.page.0..) {
             let lv = cell.lv();
             if !lv.locked() || lv.lane() != lane {
@@ -328,7 +329,6 @@ pub fn roll_forward(
                 wake(core, cell);
             }
         }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
     }
     inode.vi.count_blocks(-cut);
 }

@@ -102,8 +102,7 @@ pub fn unwritten(
 /// Runs of pages with data whose blocks are neighbours.
 fn runs(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> Vec<(PageNo, BlockNo, u64)> {
     let mut runs: Vec<(PageNo, BlockNo, u64)> = Vec::new();
-    let mut at = first;
-    while let Some(found) = inode.vi.index().next_run(&core.arena, at, end) {
+    for found in inode.vi.index().runs(&core.arena, first, end) {
         for (page, block) in (found.page.0..).zip(found.cells.iter().map(|cell| Map::content(cell.map()))) {
             let Some(block) = block else { continue };
             match runs.last_mut() {
@@ -115,7 +114,6 @@ fn runs(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> Vec<(Pa
                 _ => runs.push((PageNo(page), block, 1)),
             }
         }
-        at = PageNo(found.page.0 + found.cells.len() as u64);
     }
     runs
 }

@@ -53,7 +53,8 @@ fn lease(core: &Core, seat: &Seat) -> Result<heddle_arena::Lease> {
         return Ok(parked);
     }
     let table = core.lane_table();
-    loop {
+    // Each of them once: what is parked for a process that never was is dead again at once.
+    for _ in 0..=table.len() {
         let leased = table.lease(&core.arena, seat).map_err(|_| Error::NoMemory)?;
         if !leased.died {
             return Ok(leased);
@@ -63,6 +64,7 @@ fn lease(core: &Core, seat: &Seat) -> Result<heddle_arena::Lease> {
             return Ok(leased);
         }
     }
+    Err(Error::NoMemory)
 }
 
 /// A lane that ended threads of this process have left with handles.

@@ -16,8 +16,8 @@ mod append;
 mod share;
 
 pub use append::{
-    Appended, append_unfenced, make_room, next_page, next_slot, set_mark_unfenced, set_tail_unfenced,
-    unlink_page_unfenced,
+    Appended, append_unfenced, make_room, next_page, next_slot, pages_of, set_mark_unfenced,
+    set_tail_unfenced, unlink_page_unfenced,
 };
 #[cfg(feature = "planted")]
 pub use append::{advance, fill_unfenced, reserve};
@@ -482,7 +482,7 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
         // SAFETY: `new` was never linked.
         unsafe { guard.own.heap.free(&core.arena, new, 1) };
     }
-    Ok(wait_for_one(core, guard.id, inode))
+    wait_for_one(core, guard.id, inode)
 }
 
 /// Makes the block of further heads, if no other lane has.

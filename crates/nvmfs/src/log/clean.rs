@@ -347,8 +347,8 @@ pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {
-        let mut next = chain.head();
-        while let Some(page) = next {
+        for page in chain::pages_of(core, inode, chain) {
+            let page = page?;
             out.push(Extent { block: page, count: 1 });
             if let Some(header) = PageHeader::decode(core.seed, &core.region.line(page.pos())) {
                 let seed = header.record_seed(core.seed);
@@ -360,7 +360,6 @@ pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
                     }
                 }
             }
-            next = chain::next_page(core, inode, page)?;
         }
         out.extend(chain.spare());
     }

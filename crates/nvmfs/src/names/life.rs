@@ -243,11 +243,13 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
     if generation == 0 {
         return Err(Error::Stale);
     }
+    let mut turns = settle::Turns::default();
     while !opens::open(core, guard.id, inode, generation)? {
         drop_open(core, guard, inode, generation);
         if !lives_on(core, inode, generation) {
             return Err(Error::Stale);
         }
+        turns.again(core, || format!("whether inode {} lives", inode.ino.0))?;
     }
     Ok(())
 }

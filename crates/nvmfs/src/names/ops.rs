@@ -28,11 +28,12 @@ use crate::names::locks::{At as Place, Locks};
 use crate::names::strike;
 use crate::names::table::{self, Crowded, Key, Meaning, Named};
 use crate::opens;
+use crate::settle;
 use crate::xattr::{List, check, check_mode};
 use heddle_arena::sync::yield_now;
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Most names of an inode.
 const LINKS_MAX: u32 = 65_000;
@@ -379,7 +380,7 @@ pub fn remove(
     let key = table::key(core, name.bytes());
     let mut seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
     let place = Place { dir, hash: key.hash };
-    let mut since = None;
+    let (mut since, mut turns) = (None, settle::Turns::default());
     loop {
         let victim = victim_of(core, Some(&seen)).filter(|_| what == Remove::Directory);
         if let Some(mut locks) = Locks::take(core, place, None, victim)? {
@@ -394,12 +395,15 @@ pub fn remove(
                     return Ok(());
                 }
                 // Another call uses the log that is to be changed in place.
-                since.get_or_insert_with(Instant::now);
+                let since = *since.get_or_insert_with(Instant::now);
                 yield_now();
-                chain::users_held_up(core, dir, since.map_or(Duration::ZERO, |since| since.elapsed()));
+                if chain::users_held_up(core, dir, since.elapsed()) {
+                    turns = settle::Turns::default();
+                }
             }
         }
         // Another's name was quicker there.
+        turns.again(core, || format!("a name in directory {}", dir.ino.0))?;
         seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
     }
 }

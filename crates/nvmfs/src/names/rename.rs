@@ -29,6 +29,7 @@ use crate::names::ops::{
 };
 use crate::names::table::{self, Crowded, Key, Named, Prepared};
 use crate::planted::{Bug, planted};
+use crate::settle;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
@@ -76,6 +77,7 @@ pub fn rename(
         let moved = table::find(core, from.dir, keys[0])?.ok_or(Error::NotFound)?;
         Ok(Found { moved, target: table::find(core, to.dir, keys[1])? })
     };
+    let mut turns = settle::Turns::default();
     loop {
         let guess = look()?;
         let _renames = (across && guess.moves_a_directory()).then(|| core.root().renames.lock());
@@ -88,10 +90,16 @@ pub fn rename(
         let victim = victim_of(core, guess.target.as_ref()).filter(|_| mode != RenameMode::Exchange);
         // One of the two directories themselves is refused.
         let victim = victim.filter(|victim| victim.ino != from.dir.ino && victim.ino != to.dir.ino);
-        let Some(mut locks) = Locks::take(core, places[0], Some(places[1]), victim)? else { continue };
+        let again = || format!("a name in directory {} or {}", from.dir.ino.0, to.dir.ino.0);
+        let Some(mut locks) = Locks::take(core, places[0], Some(places[1]), victim)? else {
+            turns.again(core, again)?;
+            continue;
+        };
         let moved = locks.at(places[0])?.find(keys[0])?.ok_or(Error::NotFound)?;
         let found = Found { moved, target: locks.at(places[1])?.find(keys[1])? };
         if !found.is_like(&guess) {
+            drop(locks);
+            turns.again(core, again)?;
             continue;
         }
         let Some(done) =

@@ -61,10 +61,8 @@ pub fn find<'c>(
             let Some(owner) = chain.borrow(lane) else { return Ok(None) };
             found.borrowed.push((chain, owner));
         }
-        let mut next = chain.head();
-        while let Some(page) = next {
-            found.look_at(dir, page, name, version);
-            next = chain::next_page(core, dir, page)?;
+        for page in chain::pages_of(core, dir, chain) {
+            found.look_at(dir, page?, name, version);
         }
     }
     // C2.

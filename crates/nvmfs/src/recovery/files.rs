@@ -247,14 +247,10 @@ fn punch(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: 
         inode.vi.tomb_page.store(first.0, SeqCst);
         inode.vi.tomb_version.store(version.0, SeqCst);
     }
-    let mut page = first;
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, end) {
-        for cell in run.cells {
-            if cell.lv().version() < version {
-                cell.set(Map::HOLE, version);
-            }
+    for cell in inode.vi.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
+        if cell.lv().version() < version {
+            cell.set(Map::HOLE, version);
         }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
     }
 }
 

@@ -21,6 +21,7 @@ mod round;
 mod stopped;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod turns;
 
 use crate::core::{Core, LANES};
 use crate::file::cells::wake;
@@ -29,7 +30,7 @@ use crate::file::steps::{Step, step};
 use crate::format::inode::INODE_BYTES;
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::record::Record;
-use crate::ids::{Extent, PageNo};
+use crate::ids::Extent;
 use crate::inode::InodeRef;
 use crate::lane::{Lane, Own, Pinning};
 use crate::latch::Latch;
@@ -46,6 +47,7 @@ use std::time::{Duration, Instant};
 
 pub use round::Rounds;
 pub use stopped::patience;
+pub use turns::Turns;
 
 /// How long a thread waits for a lock before it looks whether the holder is dead, and how often it looks then.
 pub const LOOK: Duration = Duration::from_millis(10);
@@ -306,15 +308,11 @@ fn transactions(
 fn unlock_cells(core: &Core, lane: &Lane, number: u16) {
     let (ino, first, end) = lane.intent.cells();
     let Some(inode) = core.slot(Ino(ino)) else { return };
-    let mut page = first;
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, end) {
-        for cell in run.cells {
-            let lv = cell.lv();
-            if lv.locked() && lv.lane() == number && cell.unlock(lv.version()) {
-                wake(core, cell);
-            }
+    for cell in inode.vi.index().runs(&core.arena, first, end).flat_map(|run| run.cells) {
+        let lv = cell.lv();
+        if lv.locked() && lv.lane() == number && cell.unlock(lv.version()) {
+            wake(core, cell);
         }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
     }
 }
 

@@ -124,6 +124,7 @@ fn log_of(core: &Core, dir: InodeRef<'_>) -> Result<HashMap<Vec<u8>, Logged>> {
 fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> {
     let scan = scan(core);
     let mut names: HashMap<Vec<u8>, Logged> = HashMap::new();
+    let mut left = core.layout.blocks_total;
     for chain in chain::existing(core, dir) {
         // ORDERING: Acquire, the table exists: the chain is in it.
         let chains = core.arena.get(dir.vi.chains.load(Acquire));
@@ -134,6 +135,8 @@ fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> 
             _ => return None,
         };
         while let Some(page) = next {
+            // More pages than the image has lie in a circle.
+            left = left.checked_sub(1)?;
             read_page(core, dir, chain.number(), page, &mut names)?;
             next = scan.next(dir.id(), page).ok()?;
             // ORDERING: Acquire: all of the page was loaded before its header is looked at again. Whoever uses the block anew clears its

@@ -7,7 +7,7 @@
 
 use super::stopped;
 use crate::core::{Core, LANES};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ const OUTSIDE: Duration = Duration::from_secs(1);
 /// Beside twice the patience: what a slow call may take.
 const SLOW: Duration = Duration::from_secs(10);
 /// Where one has been waited for in vain.
-const ONCE_BITTEN: Duration = Duration::from_millis(50);
+pub const ONCE_BITTEN: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// The lane that the calling thread waits for, and since when it was seen outside each time.
-    static SEEN_OUTSIDE: Cell<Option<(u16, Instant)>> = const { Cell::new(None) };
+    /// The lanes that the calling thread waits for, and since when each was seen outside each time.
+    static SEEN_OUTSIDE: RefCell<Vec<(u16, Instant)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The caller waits for what this lane is said to hold, since `waited`.
@@ -31,21 +31,23 @@ pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration) {
     // ORDERING: Relaxed, a hint.
     let bitten = core.waited_in_vain.load(Relaxed);
     if waited < if bitten { ONCE_BITTEN } else { OUTSIDE } {
-        SEEN_OUTSIDE.set(None);
+        SEEN_OUTSIDE.with_borrow_mut(Vec::clear);
         return;
     }
     let known = (1..=LANES).contains(&lane);
     let outside = !known || core.lane(lane).intent.inside.load(SeqCst) == 0;
-    let since = match SEEN_OUTSIDE.get().filter(|(seen, _)| outside && *seen == lane) {
-        Some((_, since)) => since,
-        None => {
-            SEEN_OUTSIDE.set(outside.then(|| (lane, Instant::now())));
-            Instant::now()
+    let since = SEEN_OUTSIDE.with_borrow_mut(|seen| {
+        seen.retain(|(of, _)| outside || *of != lane);
+        let now = Instant::now();
+        let before = seen.iter().find(|(of, _)| *of == lane).map(|(_, since)| *since);
+        if outside && before.is_none() {
+            seen.push((lane, now));
         }
-    };
+        before.unwrap_or(now)
+    });
     let longest = stopped::patience(core).map(|patience| patience * 2 + SLOW);
     if bitten || since.elapsed() >= OUTSIDE || longest.is_some_and(|longest| waited >= longest) {
-        SEEN_OUTSIDE.set(None);
+        SEEN_OUTSIDE.with_borrow_mut(Vec::clear);
         core.waited_in_vain.store(true, Relaxed); // ORDERING: Relaxed, a hint.
         let _noted = core.damage(format!("a lock names lane {lane}, which does not hold it"));
         panic!(

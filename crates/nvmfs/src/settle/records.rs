@@ -152,8 +152,8 @@ fn publish(
     replaced: &mut Vec<Extent>,
 ) {
     let end = PageNo((first.0 + pages).min(PageNo::END.0));
-    let (mut page, mut change) = (first, 0i64);
-    while let Some(run) = inode.vi.index().next_run(&core.arena, page, end) {
+    let mut change = 0i64;
+    for run in inode.vi.index().runs(&core.arena, first, end) {
         for (cell, n) in run.cells.iter().zip(run.page.0 - first.0..) {
             let lv = cell.lv();
             if !lv.locked() || lv.lane() != lane {
@@ -168,7 +168,6 @@ fn publish(
                 wake(core, cell);
             }
         }
-        page = PageNo(run.page.0 + run.cells.len() as u64);
     }
     inode.vi.count_blocks(change);
 }

@@ -263,6 +263,27 @@ pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Opti
     }
 }
 
+/// The pages of a chain; the pointer to the next is looked at when it is asked for. More than the image has lie in a circle.
+pub fn pages_of<'c>(
+    core: &'c Core,
+    inode: InodeRef<'c>,
+    chain: &Chain,
+) -> impl Iterator<Item = Result<BlockNo>> + use<'c> {
+    let (mut page, mut left, mut begun) = (chain.head(), core.layout.blocks_total, false);
+    let mut step = move || -> Result<Option<BlockNo>> {
+        if std::mem::replace(&mut begun, true)
+            && let Some(before) = page
+        {
+            page = next_page(core, inode, before)?;
+        }
+        left = left
+            .checked_sub(1)
+            .ok_or_else(|| core.damage(format!("the log of inode {} leads in a circle", inode.ino.0)))?;
+        Ok(page)
+    };
+    std::iter::from_fn(move || step().transpose())
+}
+
 /// Takes page `page` (after `before`, or the head) out of its chain. Its block is free, and what it shadowed may go, only after
 /// the caller's fence (C2) and `settle_oldest`. The page that takes records goes only if it is the last one left: the chain is
 /// empty then.

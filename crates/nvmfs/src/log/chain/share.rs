@@ -9,6 +9,7 @@ use crate::lease::LaneGuard;
 use crate::settle;
 use heddle_arena::Ptr;
 use heddle_arena::sync::yield_now;
+use heddle_vfs::Result;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -32,22 +33,32 @@ pub(super) fn take_over<'c>(
 
 /// There are as many chains as there can be: more threads than that write one inode. The first that is not being used is the caller's;
 /// a call uses its chain for a moment only.
-pub(super) fn wait_for_one<'c>(core: &'c Core, lane: u16, inode: InodeRef<'c>) -> &'c Chain {
-    let began = Instant::now();
+///
+/// # Errors
+/// If there is none to wait for either.
+pub(super) fn wait_for_one<'c>(core: &'c Core, lane: u16, inode: InodeRef<'c>) -> Result<&'c Chain> {
+    let (began, mut turns) = (Instant::now(), settle::Turns::default());
     loop {
         if let Some(chain) = take_over(core, lane, inode, |_| true) {
-            return chain;
+            return Ok(chain);
         }
         yield_now();
-        users_held_up(core, inode, began.elapsed());
+        if !users_held_up(core, inode, began.elapsed()) {
+            turns.again(core, || format!("the chains of inode {}", inode.ino.0))?;
+        }
     }
 }
 
-/// Somebody waits since `waited` for calls that use chains of this inode: they may be dead, or stopped.
-pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) {
-    if waited > settle::LOOK && settle::look().is_some() {
-        existing(core, inode).filter_map(Chain::user).for_each(|user| settle::held_up(core, user, waited));
+/// Somebody waits since `waited` for calls that use chains of this inode: they may be dead, or stopped. False: there are none.
+pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) -> bool {
+    let mut any = false;
+    for user in existing(core, inode).filter_map(Chain::user) {
+        any = true;
+        if waited > settle::LOOK && settle::look().is_some() {
+            settle::held_up(core, user, waited);
+        }
     }
+    any
 }
 
 /// For who finds no space for a log page: makes a chain of this inode that has room for `slots`, and that nobody is using, the lane's.

@@ -1,8 +1,15 @@
 //! Locks and lanes whose words somebody has written over.
 
 use super::*;
+use crate::file::range::all_blocks;
+use crate::format::page::next_pos;
+use crate::format::pointer::{self, Place};
+use crate::ids::PageNo;
+use crate::log::{chain, clean};
+use crate::names::table::{self, Named};
 use crate::settle::orphan;
-use heddle_vfs::{Error, SetXattr, XattrName};
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_vfs::{Error, FileKind, RenameMode, SetXattr, XattrName};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -90,4 +97,82 @@ fn a_scribbled_table_size_makes_nobody_walk_all_memory() {
     root.vi.aux.store(word, SeqCst);
     fs.release(bench.file);
     lease::leave(&fs.core);
+}
+
+#[test]
+fn who_waits_for_lanes_by_turns_gives_up_on_each() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let began = Instant::now();
+    let gives_up = |lane| {
+        let waited = Duration::from_secs(2) + began.elapsed();
+        catch_unwind(AssertUnwindSafe(|| orphan::give_up_waiting(&fs.core, lane, waited))).is_err()
+    };
+    while !gives_up(8) && !gives_up(9) {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+/// The name is a directory's, and the inode none: nobody can lock it, whoever asks and however often.
+#[test]
+fn names_that_contradict_inodes_end_a_rename_by_an_error() {
+    let bench = bench();
+    let (fs, root) = (bench.volume.fs(), Cred::root());
+    let core = &fs.core;
+    let (f, g) = (Name::new(b"f").unwrap(), Name::new(b"g").unwrap());
+    let (_, other) = fs.create(&root, Ino::ROOT, g, 0o644, OpenFlags::READ_WRITE).unwrap();
+    let key = table::key(core, b"f");
+    let dir = core.inode(Ino::ROOT).unwrap();
+    let named = table::find(core, dir, key).unwrap().unwrap();
+    let call = lease::enter(core).unwrap();
+    let bucket = table::lock(core, dir, key.hash).unwrap();
+    bucket.mean(key, &Named { kind: FileKind::Directory, ..named }).unwrap();
+    drop((bucket, call));
+    // So that nobody is waited for as long as the first time.
+    core.waited_in_vain.store(true, SeqCst);
+    let renamed = fs.rename(&root, Ino::ROOT, g, Ino::ROOT, f, RenameMode::Replace);
+    assert!(matches!(renamed, Err(Error::Corrupt(_))), "{renamed:?}");
+    assert!(matches!(fs.rmdir(&root, Ino::ROOT, f), Err(Error::Corrupt(_))));
+    fs.release(other);
+    fs.release(bench.file);
+    lease::leave(core);
+}
+
+#[test]
+fn a_circle_of_index_nodes_ends_each_walk() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let inode = fs.core.inode(bench.file.ino).unwrap();
+    let node = fs.core.arena.alloc_zeroed::<AtomicU64>(512).unwrap();
+    fs.core.arena.slice(node, 512).iter().for_each(|link| link.store(node.raw(), SeqCst));
+    let (root, sound) = (inode.vi.index().root, inode.vi.index().root.load(SeqCst));
+    root.store(node.raw() | 4, SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| all_blocks(&fs.core, inode))).is_err());
+    // None of them leads to a leaf.
+    fs.core.arena.slice(node, 512).iter().for_each(|link| link.store(0, SeqCst));
+    fs.core.arena.slice(node, 512)[0].store(node.raw(), SeqCst);
+    root.store(node.raw() | 5, SeqCst);
+    let runs = || inode.vi.index().runs(&fs.core.arena, PageNo(4), PageNo::END).count();
+    let _ended = catch_unwind(AssertUnwindSafe(runs));
+    root.store(sound, SeqCst);
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn a_circle_of_log_pages_ends_each_walk() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let inode = core.inode(bench.file.ino).unwrap();
+    let page = chain::existing(core, inode).next().unwrap().head().unwrap();
+    let before = core.region.load_u64(next_pos(page));
+    core.region.store_u64(next_pos(page), pointer::encode(core.seed, inode.id(), Place::Next(page), page));
+    assert!(matches!(clean::log_blocks(core, inode), Err(Error::Corrupt(_))));
+    core.region.store_u64(next_pos(page), before);
+    fs.release(bench.file);
+    lease::leave(core);
 }
