@@ -31,6 +31,12 @@ const LOST_MAX: u64 = 24;
 /// One bucket's names: six in its line, and two beside it. With a third one beside it a table grows (`names::table::grow`).
 const CROWD: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const GROWS: &str = "i";
+/// The only names of a directory.
+const PAIR: [&str; 2] = ["one", "two"];
+const CLEANS_FILE: &str = "cleans a file's log";
+const CLEANS_DIRECTORY: &str = "cleans a directory's log";
+/// Records of a log page.
+const LOG_SLOTS: u32 = heddle_nvmfs::format::page::SLOTS;
 
 /// What all processes of a case have open, and the pin of a reader that lives.
 struct Case {
@@ -47,6 +53,29 @@ struct Case {
 }
 
 type Call = (&'static str, fn(&Case));
+
+/// What a process does before its call: those that clean close the second page of a log of its own, and the first one is cleaned away.
+fn prepare(what: &str, case: &Case) {
+    match what {
+        CLEANS_FILE => overwrite(case, 2 * LOG_SLOTS - 7),
+        CLEANS_DIRECTORY => {
+            PAIR.iter().for_each(|text| case.fs().release(case.fs().new_file(case.dir, text)));
+            exchange(case, LOG_SLOTS - 6);
+        }
+        _ => {}
+    }
+}
+
+fn overwrite(case: &Case, times: u32) {
+    (0..times).for_each(|_| _ = case.fs().write(&case.file, 0, &[0xdd; PAGE]).unwrap());
+}
+
+/// Two empty files: nobody sees it.
+fn exchange(case: &Case, times: u32) {
+    let [one, other] = PAIR.map(name);
+    let exchange = |_| case.fs().rename(&root(), case.dir, one, case.dir, other, RenameMode::Exchange);
+    (0..times).for_each(|n| exchange(n).unwrap());
+}
 
 const CALLS: &[Call] = &[
     ("overwrites a page", |case| _ = case.fs().write(&case.file, PAGE as u64, &[0xaa; PAGE]).unwrap()),
@@ -96,6 +125,8 @@ const CALLS: &[Call] = &[
     ("removes an attribute", |case| {
         case.fs().removexattr(&root(), case.file.ino, attribute()).unwrap();
     }),
+    (CLEANS_FILE, |case| overwrite(case, 4)),
+    (CLEANS_DIRECTORY, |case| exchange(case, 4)),
     ("opens, unlinks and closes", |case| {
         let file = case.fs().open_file(Ino::ROOT, "old");
         case.fs().remove(Ino::ROOT, "old").unwrap();
@@ -208,14 +239,18 @@ impl Case {
     }
 }
 
-/// Runs `work` in a process that dies after so many stores; false if it came to its end before.
-fn dies(stores: u64, work: impl FnOnce()) -> bool {
+/// Runs `before` and `work` in a process that dies after so many stores of `work`; false if it came to its end before.
+fn dies(stores: u64, before: impl FnOnce(), work: impl FnOnce()) -> bool {
     // SAFETY: this process has one thread at work; the child leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        death::after(stores);
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let both = || {
+            before();
+            death::after(stores);
+            work();
+        };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(both));
         // SAFETY: ends this process.
         unsafe { libc::_exit(i32::from(done.is_err())) };
     }
@@ -250,17 +285,18 @@ fn case(deaths: Deaths, thoroughly: bool) -> (bool, bool) {
     }
     let _tell = Tell(deaths);
     let (what, call) = CALLS[deaths.call];
+    let (before, after) = {
+        let whole = Case::new();
+        prepare(what, &whole);
+        let before = whole.view();
+        call(&whole);
+        (before, whole.view())
+    };
     let case = Case::new();
-    let before = case.view();
-    let died = dies(deaths.stores, || call(&case));
-    let settler_died = dies(deaths.settler, || _ = settle_all(case.fs()));
+    let died = dies(deaths.stores, || prepare(what, &case), || call(&case));
+    let settler_died = dies(deaths.settler, || (), || _ = settle_all(case.fs()));
     settle_all(case.fs());
     let is = case.view();
-    let after = {
-        let whole = Case::new();
-        call(&whole);
-        whole.view()
-    };
     // Made of two calls.
     let between = what.starts_with("opens") && is == after;
     assert!(is == before || is == after || between, "neither before nor after");
