@@ -342,9 +342,6 @@ impl FileSystem for NvmFs {
         let linked =
             patiently(&self.core, &mut guard, |guard| ops::link(&self.core, guard, cred, inode, dir, name));
         let done = linked.and_then(|()| self.attr(inode));
-        if held.is_some() && done.is_err() {
-            inode.vi.set_linkable(true);
-        }
         drop(guard);
         held.into_iter().for_each(|held| self.let_go(&held));
         done

@@ -110,6 +110,31 @@ fn a_full_image_is_emptied_name_by_name_whatever_mounts_come_between() {
 }
 
 #[test]
+fn a_nameless_file_can_be_named_once_a_full_image_has_space() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 4 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let nameless = fs.tmpfile(&root(), Ino::ROOT, 0o600, OpenFlags::READ_WRITE, true).unwrap().1;
+        fs.release(fs.new_file(Ino::ROOT, "tiny"));
+        fill(&fs, variant, "rest");
+        fill_log(&fs, variant, Ino::ROOT);
+        let link = || fs.link(&root(), nameless.ino, Ino::ROOT, name("named")).map(|attr| attr.nlink);
+        for _ in 0..2 {
+            let refused = link().unwrap_err();
+            assert!(is_full(&refused), "{variant:?}: {refused:?}");
+        }
+        fs.remove(Ino::ROOT, "rest").unwrap();
+        assert_eq!(link(), Ok(1), "{variant:?}");
+        assert_eq!(fs.find(Ino::ROOT, "named").unwrap().ino, nameless.ino, "{variant:?}");
+        fs.release(nameless);
+        drop(fs);
+        volume.unmount();
+        common::sound(disk.region()).unwrap();
+    });
+}
+
+#[test]
 fn cuts_within_the_last_page_of_many_files_take_nothing_from_unlinks() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 4 * MIB);

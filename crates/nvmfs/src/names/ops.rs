@@ -322,6 +322,7 @@ pub fn link(
     if kind == FileKind::Directory {
         return Err(Error::NotPermitted);
     }
+    let is_first = inode.vi.linkable();
     add_link(inode)?;
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((rest, now)) => {
@@ -331,6 +332,10 @@ pub fn link(
         }
         Err(error) => {
             life::drop_name(core, guard, inode, 1);
+            // The same call, tried again, or another one may give it its first name.
+            if is_first && inode.vi.nlink.load(SeqCst) == 0 {
+                inode.vi.set_linkable(true);
+            }
             Err(error)
         }
     }
