@@ -116,7 +116,7 @@ fn plain(value: &Value) -> Option<String> {
 }
 
 fn visible(c: char) -> Vec<char> {
-    if c.is_control() { c.escape_default().collect() } else { vec![c] }
+    if heddle_fuse::is_plain(c) { vec![c] } else { c.escape_default().collect() }
 }
 
 /// A field a line where they nest; a line an element where they do not.

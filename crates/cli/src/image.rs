@@ -86,7 +86,8 @@ pub fn refuse_twin(image: &Path) -> Result<()> {
             && other.uuid == own.uuid
             && other.place != own.place
         {
-            let (image, source, dir) = (image.display(), source.display(), dir.display());
+            let (image, source, dir) =
+                (image.display(), heddle_fuse::shown(&source), heddle_fuse::shown(&dir));
             bail!(
                 "cannot mount {image}: it is a copy of {source}, which is mounted at {dir}: both have the uuid {}. \
                  Give this one another: heddle tune --uuid random {image}",

@@ -53,6 +53,6 @@ pub fn heard(image: &Path) -> Option<String> {
     let file = openat(dir, name, flags, Mode::empty()).ok()?;
     let mut text = Vec::new();
     File::from(file).take(NOTE_BYTES_MAX).read_to_end(&mut text).ok()?;
-    let text: String = String::from_utf8_lossy(&text).chars().filter(|c| !c.is_control()).collect();
+    let text: String = String::from_utf8_lossy(&text).chars().filter(|c| heddle_fuse::is_plain(*c)).collect();
     (!text.is_empty()).then_some(text)
 }

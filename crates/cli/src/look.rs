@@ -68,6 +68,6 @@ fn name_of(path: &Path) -> String {
 /// Name of a process, as the kernel tells it.
 fn program(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name: String = name.trim_end().chars().filter(|c| !c.is_control()).collect();
+    let name: String = name.trim_end().chars().filter(|c| heddle_fuse::is_plain(*c)).collect();
     if name.is_empty() { "-".to_owned() } else { name }
 }

@@ -123,13 +123,14 @@ pub fn date_lines() {
 
 static DATED: AtomicBool = AtomicBool::new(false);
 
-/// Names of files, processes and images come from strangers: what a terminal would obey is shown instead, as `\x1b`.
+/// Names of files, processes and images come from strangers: what a terminal would obey, or show as something else, is shown as its number.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let obeyed =
+        |c: char| !c.is_ascii_graphic() && !matches!(c, ' ' | '\n' | '\t') && !heddle_fuse::is_plain(c);
     if !text.contains(obeyed) {
         return Cow::Borrowed(text);
     }
-    let shown = text.chars().map(|c| if obeyed(c) { format!("\\x{:02x}", c as u32) } else { c.to_string() });
+    let shown = text.chars().map(|c| if obeyed(c) { c.escape_debug().to_string() } else { c.to_string() });
     Cow::Owned(shown.collect())
 }
 
@@ -154,6 +155,8 @@ mod tests {
     #[test]
     fn what_a_terminal_obeys_is_shown_and_lines_stay_lines() {
         assert_eq!(escaped("a\tb\nc\u{e9}"), "a\tb\nc\u{e9}");
-        assert_eq!(escaped("a\x1b[2J\r\x7f\u{9b}"), "a\\x1b[2J\\x0d\\x7f\\x9b");
+        assert_eq!(escaped("a\x1b[2J\r\u{9b}"), "a\\u{1b}[2J\\r\\u{9b}");
+        // Turned about; no space; and an accent, which is none.
+        assert_eq!(escaped("\u{202e}\u{200b}e\u{301}"), "\\u{202e}\\u{200b}e\u{301}");
     }
 }

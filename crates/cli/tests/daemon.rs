@@ -390,7 +390,7 @@ fn a_mount_point_may_be_named_by_a_link() {
 fn names_that_others_chose_stay_one_line_that_no_terminal_obeys() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
-    let (name, bad) = ("a\u{1b}[2J\nfine\u{9b}", ['\u{1b}', '\u{9b}']);
+    let (name, bad) = ("a\u{1b}[2J\nfine\u{9b}\u{202e}", ['\u{1b}', '\u{9b}', '\u{202e}']);
     fs::copy("/bin/sleep", place.path(name)).unwrap();
     let mounted = Mounted::new(&place, &[]);
     let mut holder = Command::new(place.path(name)).arg("60").current_dir(mounted.path("")).spawn().unwrap();
@@ -421,5 +421,5 @@ fn wrong_commands_exit_2_also_in_the_background_lost_output_fails() {
     }
     let said = heddle(&["fsck", "/nowhere/image"]);
     assert!(said.code == 8 && !said.err.contains("exit code"), "{}", said.err);
-    heddle(&["mkfs", "--size", "8M", "/nowhere/\u{1b}[2J/image"]).failed(1, &["\\x1b[2J"]);
+    heddle(&["mkfs", "--size", "8M", "/nowhere/\u{1b}[2J/image"]).failed(1, &["\\u{1b}[2J"]);
 }

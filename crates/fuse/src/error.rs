@@ -122,9 +122,16 @@ fn remedy(refused: &io::Error) -> &'static str {
 }
 
 /// A path, or a name, of somebody else's: one line that a terminal does not obey.
-pub(crate) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     let text = path.display().to_string();
-    text.chars().map(|c| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() }).collect()
+    text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
+}
+
+/// Has a character a shape of its own, and changes nothing of what follows? No order to a terminal, no space that is none, nothing that
+/// turns the direction of writing.
+pub fn is_plain(c: char) -> bool {
+    // Behind another character: alone, an accent would be escaped too.
+    matches!(c, '"' | '\'' | '\\') || format!("a{c}").escape_debug().skip(1).eq([c])
 }
 
 /// A process that uses a mount.

@@ -57,7 +57,7 @@ mod session;
 mod umount;
 mod xattrs;
 
-pub use error::{Error, Holder};
+pub use error::{Error, Holder, is_plain, shown};
 pub use mounts::is_served;
 pub use remount::{Remount, remount};
 pub use session::{MountOptions, MountPoint, Mounted, Unmounter, mount};
