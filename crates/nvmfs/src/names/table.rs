@@ -23,6 +23,8 @@ mod list;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+#[cfg(test)]
+pub use dead::lock_late;
 pub use dead::{Logged, settle_dead, unlock_late};
 pub use list::list;
 

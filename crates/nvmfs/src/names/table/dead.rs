@@ -106,3 +106,17 @@ pub fn unlock_late(core: &Core, lane: u16, word: u64) {
     let buckets = buckets_at(core, word);
     buckets.into_iter().flatten().for_each(|bucket| bucket.unlock_dead(core, lane));
 }
+
+/// As one whose table became another directory's between its look and its lock.
+#[cfg(test)]
+pub fn lock_late(core: &Core, dir: InodeRef<'_>, word: u64) {
+    super::announce(&Table {
+        dir,
+        generation: dir.vi.generation(),
+        word,
+        buckets: buckets_at(core, word).unwrap(),
+    });
+    for bucket in buckets_at(core, word).unwrap() {
+        bucket.lock(core, || true).ok().unwrap();
+    }
+}

@@ -3,9 +3,12 @@
 use super::super::{lanes, sweep};
 use super::{PAGE, bench, dies, ended, state, verify};
 use crate::core::Core;
-use crate::file::steps::hook;
+use crate::file::steps::{Step, hook, step};
+use crate::lease;
 use crate::log::chain;
-use heddle_vfs::FileSystem;
+use crate::names::table;
+use heddle_vfs::short::{Short, name, root};
+use heddle_vfs::{FileSystem, Ino};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -69,4 +72,36 @@ fn exec_leaves_a_lane_that_is_found_dead() {
     let states = [state(&fs, &bench.file)];
     drop(fs);
     verify(bench, &states, "a thread that executed something else");
+}
+
+/// It is locked by one who meant another directory, which has given its table up; the settler finds it all the same.
+#[test]
+fn a_dead_lockers_bucket_is_unlocked_though_another_directory_has_it() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let full = |text| {
+        let dir = fs.new_dir(Ino::ROOT, text);
+        (0..12).for_each(|n| fs.release(fs.new_file(dir, &format!("n{n}"))));
+        let word = fs.core.inode(dir).unwrap().vi.aux.load(SeqCst);
+        (dir, word)
+    };
+    let (first, word) = full("first");
+    (0..12).for_each(|n| fs.remove(first, &format!("n{n}")).unwrap());
+    fs.rmdir(&root(), Ino::ROOT, name("first")).unwrap();
+    let (second, its_word) = full("second");
+    assert_eq!(its_word, word, "it has a table of its own");
+    let core = &fs.core;
+    let meant = core.inode(Ino::ROOT).unwrap();
+    assert!(dies(1, || {
+        let _guard = lease::enter(core).unwrap();
+        table::lock_late(core, meant, word);
+        step(Step::Held);
+    }));
+    for n in 0..12 {
+        fs.remove(second, &format!("n{n}")).unwrap();
+    }
+    fs.rmdir(&root(), Ino::ROOT, name("second")).unwrap();
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a bucket of another directory");
 }
