@@ -1,5 +1,5 @@
-//! What the daemon of a mount could not bring to the media, told to the command that unmounts: they are no relatives, so a note lies
-//! in the runtime directory for the image, by device and inode, until its next mount.
+//! What the daemon of a mount could not bring to the media, or found damaged, told to the command that unmounts: they are no relatives,
+//! so a note lies in the runtime directory for the image, by device and inode, until its next mount.
 //!
 //! Order  the daemon leaves the note before it lets go of the image; who unmounts waits for that, and then looks.
 
@@ -25,28 +25,48 @@ fn name_of(image: &Path) -> Option<String> {
     })
 }
 
-/// A new mount begins: what the last one said is history.
-pub fn forget(image: &Path) {
-    if let (Some(name), Ok(dir)) = (name_of(image), runtime_directory(false)) {
-        let _ = unlinkat(dir, name, AtFlags::empty());
+/// Where the words of one mount go: the image may have another name by then, and the process another directory.
+#[derive(Clone)]
+pub struct LastWords {
+    name: Option<String>,
+}
+
+impl LastWords {
+    /// A mount begins: what the last one said is history.
+    pub fn of(image: &Path) -> LastWords {
+        let words = LastWords { name: name_of(image) };
+        words.forget();
+        words
+    }
+
+    fn forget(&self) {
+        if let (Some(name), Ok(dir)) = (&self.name, runtime_directory(false)) {
+            let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
+        }
+    }
+
+    /// Leaves for who unmounts that not all that was written is on the media.
+    pub fn lost(&self, error: &anyhow::Error) {
+        let error = crate::failure::text(error);
+        self.leave(&format!("not all that was written has reached the media: {error}"));
+    }
+
+    /// Leaves it for who unmounts.
+    pub fn leave(&self, text: &str) {
+        self.forget();
+        let left = || -> Result<()> {
+            let name = self.name.as_deref().context("the image was not to be seen")?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let file = openat(runtime_directory(true)?, name, flags, Mode::RUSR | Mode::WUSR)?;
+            Ok(File::from(file).write_all(text.as_bytes())?)
+        };
+        if let Err(error) = left() {
+            talk(&format!("heddle: who unmounts will not hear of it: {error:#}"));
+        }
     }
 }
 
-/// Leaves it for who unmounts.
-pub fn leave(image: &Path, error: &anyhow::Error) {
-    forget(image);
-    let left = || -> Result<()> {
-        let name = name_of(image).context("the image is not where it was")?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(runtime_directory(true)?, name, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(File::from(file).write_all(crate::failure::text(error).as_bytes())?)
-    };
-    if let Err(error) = left() {
-        talk(&format!("heddle: who unmounts will not hear of it: {error:#}"));
-    }
-}
-
-/// What the last mount of this image could not keep.
+/// What the last mount of this image had to say.
 pub fn heard(image: &Path) -> Option<String> {
     let (name, dir) = (name_of(image)?, runtime_directory(false).ok()?);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

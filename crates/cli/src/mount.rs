@@ -14,7 +14,7 @@ mod options;
 mod ready;
 
 use crate::failure::usage;
-use crate::last_words;
+use crate::last_words::LastWords;
 use crate::output::talk;
 use crate::progress::{Bar, Patient};
 use crate::variant::System;
@@ -149,7 +149,7 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
         )));
     }
     let (volume, origin) = recover(args, options)?;
-    last_words::forget(&args.image);
+    let last_words = LastWords::of(&args.image);
     let give_up = |volume: Volume| match origin {
         Origin::Media => volume.unmount(),
         Origin::TakenOver => volume.relinquish(),
@@ -162,7 +162,7 @@ fn serve(args: &Args, options: &Options) -> Result<()> {
             return Err(error);
         }
     };
-    let served = finish(args, mounted, volume, (door, answers));
+    let served = finish(args, mounted, volume, (door, answers), &last_words);
     say_ended(args, &served);
     served
 }
@@ -283,6 +283,7 @@ fn finish(
     mounted: Mounted,
     volume: Volume,
     others: (Option<Server>, Option<Metrics>),
+    last_words: &LastWords,
 ) -> Result<()> {
     let was_shut_down = mounted.shut_down();
     let served = mounted.wait();
@@ -294,6 +295,7 @@ fn finish(
     }
     if let Some(damage) = volume.damage_found() {
         talk(&format!("heddle: {damage}"));
+        last_words.leave(&damage);
     }
     if let Err(heddle_fuse::Error::Unmount { .. }) = served {
         // Calls may still come.
@@ -306,8 +308,7 @@ fn finish(
     } else {
         // While it has the image: who unmounts looks when that is free.
         let lost = volume.close_with(&|error| {
-            let lost = anyhow::anyhow!("{}: {error}", args.image.display());
-            last_words::leave(&args.image, &lost);
+            last_words.lost(&anyhow::anyhow!("{}: {error}", args.image.display()));
         });
         ended(served)?;
         return Ok(lost?);

@@ -36,10 +36,12 @@ pub fn run(args: &Args) -> Result<()> {
     let limit = Duration::from_secs(args.wait.into());
     let (image, for_writing) = leaving.image();
     let ended = leaving.wait(limit)? || leaving.was_dead || is_free(&image, limit);
-    if let Some(lost) = last_words::heard(&image).filter(|_| for_writing) {
-        bail!("unmounted, but not all that was written has reached the media: {lost}");
+    if let Some(words) = last_words::heard(&image).filter(|_| for_writing) {
+        bail!("unmounted, but {words}");
     }
-    if for_writing && is_clean(&image) == Some(false) {
+    // Of one that cannot be read nothing is known, but that nobody has left it in order.
+    let clean = is_clean(&image).unwrap_or(!leaving.was_dead);
+    if for_writing && !clean {
         bail!(why_not_clean(&leaving, &image, ended));
     }
     Ok(())

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Mounted, Place, heddle, own_namespace};
+use common::{Mounted, Place, command, heddle, own_namespace};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A loop device, gone at the end.
 struct Loop(String);
@@ -123,7 +123,10 @@ fn umount_fails_with_what_did_not_reach_the_media() {
         File::create(&disk).unwrap().set_len(64 << 20).unwrap();
         let Some(device) = Loop::over(&disk) else { return };
         heddle(&["mkfs", "--variant", variant, &device.0]).ok();
-        heddle(&["mount", "-o", "log=/dev/null", &device.0, &place.mnt()]).ok();
+        // By a name that means something in the caller's directory alone.
+        let (dir, name) = device.0.rsplit_once('/').unwrap();
+        let mut mount = command(&["mount", "-o", "log=/dev/null", name, &place.mnt()]);
+        assert!(mount.current_dir(dir).stderr(Stdio::null()).status().unwrap().success());
         let file = File::create(place.path("mnt/file")).unwrap();
         // Errors come when they come, at a write, a sync or the end.
         for mib in 0..40u64 {
@@ -135,5 +138,20 @@ fn umount_fails_with_what_did_not_reach_the_media() {
         drop(device);
         assert!(tool(&["umount", "-l", &small]));
         said.failed(1, &["unmounted, but not all that was written has reached the media"]);
+    }
+}
+
+#[test]
+fn umount_fails_if_the_image_was_cut_short_while_mounted() {
+    if !own_namespace() {
+        return;
+    }
+    for looks in [true, false] {
+        let place = Place::with_image("heddle");
+        std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+        fs::write(place.path("mnt/file"), vec![1; 1 << 20]).unwrap();
+        File::options().write(true).open(place.image()).unwrap().set_len(1 << 16).unwrap();
+        assert!(!looks || fs::read(place.path("mnt/file")).is_err());
+        heddle(&["umount", &place.mnt()]).failed(1, &["unmounted, but", "cut short", "heddle fsck"]);
     }
 }

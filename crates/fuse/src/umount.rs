@@ -201,6 +201,10 @@ pub(crate) fn take_away(dir: &Path, flags: UnmountFlags) -> Result<(), Error> {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::BUSY) => Err(Error::Busy { dir: dir.into(), holders: holders(dir) }),
         Err(rustix::io::Errno::PERM) => with_helper(dir, flags),
+        // Another was quicker.
+        Err(rustix::io::Errno::INVAL) if mount_at(dir).is_none() => {
+            Err(Error::NotMounted { dir: dir.into() })
+        }
         Err(errno) => Err(Error::Unmount { dir: dir.into(), source: errno.into() }),
     }
 }

@@ -6,7 +6,7 @@
 use super::options::Options;
 use super::{Args, ended, limits, metrics, node_log, say_ended, say_ready, shown_as, stop_if_told};
 use crate::failure::usage;
-use crate::last_words;
+use crate::last_words::LastWords;
 use crate::look::counted::Counted;
 use crate::output::talk;
 use crate::size::Size;
@@ -77,7 +77,7 @@ pub fn serve(args: &Args, options: &Options, mut signals: Signals, place: MountP
             "{image}: what was fsynced since may be in its node log alone, which is not shown: mount it with that, without ro"
         ));
     }
-    last_words::forget(&args.image);
+    let last_words = LastWords::of(&args.image);
     let counted = Arc::new(Counted::new(Arc::clone(&fs) as _));
     let door = look_on(args, options, &counted);
     let begun = stop_if_told(args, &mut signals).and_then(|()| {
@@ -122,7 +122,7 @@ pub fn serve(args: &Args, options: &Options, mut signals: Signals, place: MountP
     let written = fs.unmount().with_context(|| format!("{image}: the last checkpoint"));
     // While it has the image: who unmounts looks when that is free.
     if let Err(error) = &written {
-        last_words::leave(&args.image, error);
+        last_words.lost(error);
     }
     let ended = served.and(written);
     say_ended(args, &ended);
