@@ -1,5 +1,5 @@
 //! The living, the stopped and the dead, at random: trees of processes work on a nearly full image while they, those who settle them, and
-//! the daemon are killed, stopped and frozen.
+//! the daemon are killed, stopped and frozen. Some trees are another user's, who came in by a group.
 //!
 //! What must hold: each byte read, then and in the end, is one that may be there; fsck finds nothing after any round; nobody finds the
 //! image full while a recount finds space; no call takes longer than the mount's patience and five seconds, its own process's stops not

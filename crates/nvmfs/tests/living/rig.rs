@@ -86,6 +86,8 @@ struct Round<'r> {
     daemon: Option<Role>,
     trees: Vec<Tree>,
     stopped: Option<Stopped>,
+    /// When the stopped daemon goes on; 0: it runs.
+    daemon_stands_until_ms: u64,
     tally: Tally,
 }
 
@@ -105,8 +107,17 @@ impl<'r> Round<'r> {
             Tree { root: None, shape, felled: false, fell: Instant::now(), went_on_ms: now_ms() }
         };
         let trees = (0..TREES + crowds).map(|n| tree(n, random)).collect();
-        let tally = Tally::default();
-        Round { random, freezers, house, ledger, daemon: Some(daemon), trees, stopped: None, tally }
+        Round {
+            random,
+            freezers,
+            house,
+            ledger,
+            daemon: Some(daemon),
+            trees,
+            stopped: None,
+            daemon_stands_until_ms: 0,
+            tally: Tally::default(),
+        }
     }
 
     fn writers_of(tree: usize) -> std::ops::Range<u64> {
@@ -196,6 +207,7 @@ impl<'r> Round<'r> {
             9 => self.fell(tree),
             10..=13 => self.stop(tree),
             14 => self.replace_daemon(),
+            15 => self.stop_daemon(),
             _ => {}
         }
     }
@@ -237,8 +249,32 @@ impl<'r> Round<'r> {
         self.tally.stopped += 1;
     }
 
+    fn stop_daemon(&mut self) {
+        let Some(daemon) = self.daemon.as_ref().filter(|_| self.daemon_stands_until_ms == 0) else { return };
+        let long = self.random.below(3) == 0;
+        let for_ms = if long { PATIENCE_MS + 1000 } else { 5 + self.random.below(400) };
+        signal(daemon.pid(), libc::SIGSTOP);
+        self.daemon_stands_until_ms = now_ms() + for_ms;
+        self.tally.stopped += 1;
+    }
+
+    /// A daemon that others wait for while it stands is killed as anybody is.
+    fn daemon_goes_on(&mut self, now: bool) {
+        let until_ms = self.daemon_stands_until_ms;
+        if until_ms != 0 && (now || now_ms() > until_ms) {
+            self.daemon_stands_until_ms = 0;
+            signal(self.daemon.as_ref().unwrap().pid(), libc::SIGCONT);
+        }
+        let status = self.daemon.as_mut().and_then(|daemon| daemon.0.try_wait().unwrap());
+        if let Some(status) = status {
+            assert_eq!(status.signal(), Some(libc::SIGKILL), "the daemon ended: its own output says why");
+            self.replace_daemon();
+        }
+    }
+
     /// What was stopped for long enough goes on.
     fn go_on(&mut self, now: bool) {
+        self.daemon_goes_on(now);
         let Some(stopped) = self.stopped.take_if(|stopped| now || stopped.is_over()) else { return };
         let root = self.trees[stopped.tree].root.as_ref().map(Role::pid);
         stopped.go_on(root, self.freezers);
@@ -247,6 +283,7 @@ impl<'r> Round<'r> {
 
     fn replace_daemon(&mut self) {
         drop(self.daemon.take());
+        self.daemon_stands_until_ms = 0;
         self.tally.daemons += 1;
         std::thread::sleep(Duration::from_millis(self.random.below(100)));
         if self.random.below(4) == 0 {

@@ -10,6 +10,7 @@ use heddle_nvmfs::server::ServerOptions;
 use heddle_nvmfs::{NvmFs, client};
 use heddle_vfs::{Error, FileSystem, Ino};
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
@@ -29,7 +30,9 @@ const DAEMON_MAX: Duration = Duration::from_secs(60);
 const WRONG: i32 = 86;
 
 /// In what processes a tree's writers live.
-pub const SHAPES: &[&str] = &["threads", "forks", "spaces", "executes", "container"];
+pub const SHAPES: &[&str] = &["threads", "forks", "spaces", "executes", "container", "user"];
+/// A user who may attach by a group alone.
+const USER: u32 = 65534;
 
 /// `SHAPE TREE SEED`: the root of a tree.
 pub fn lives(shape: &str, tree: u64, seed: u64) {
@@ -50,6 +53,7 @@ pub fn lives(shape: &str, tree: u64, seed: u64) {
     match shape {
         "forks" => forks(&attached(), ledger, writers, seed),
         "spaces" => in_spaces(ledger, writers, seed),
+        "user" => as_another_user(ledger, writers, seed),
         "executes" => executes(ledger, tree, seed),
         "crowd" => crowd(ledger, tree - TREES, seed),
         _ => threads(&attached(), ledger, writers, seed),
@@ -191,6 +195,25 @@ fn in_spaces(ledger: Ledger, writers: std::ops::Range<u64>, seed: u64) {
     passes_on(middle);
 }
 
+/// A user who may neither look at others' processes nor signal them.
+fn as_another_user(ledger: Ledger, writers: std::ops::Range<u64>, seed: u64) {
+    passes_on(forked(|| {
+        // SAFETY: changes this process alone, which has one thread.
+        let changed = unsafe {
+            libc::setgroups(0, std::ptr::null()) == 0
+                && libc::setresgid(USER, USER, USER) == 0
+                && libc::setresuid(USER, USER, USER) == 0
+                // As a program has it that this user has started.
+                && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0
+        };
+        if !changed {
+            wrong(&format!("another user: {}", std::io::Error::last_os_error()));
+        }
+        die_with_parent();
+        forks(&attached(), ledger, writers, seed);
+    }));
+}
+
 /// Waits for a child, and ends as it did.
 fn passes_on(child: libc::pid_t) {
     let mut status = 0;
@@ -273,7 +296,7 @@ pub fn serves(take_over: bool, patience_ms: u64) {
     die_with_parent();
     let place = socket().parent().unwrap().to_path_buf();
     let patience = Some(Duration::from_millis(patience_ms));
-    let how = || ServerOptions { patience, ..ServerOptions::default() };
+    let how = || ServerOptions { patience, group: Some(USER), ..ServerOptions::default() };
     let _house = match take_over {
         false => Mounted::of(&place, how()),
         true => match Mounted::taken_over(&place, how()) {
@@ -283,6 +306,10 @@ pub fn serves(take_over: bool, patience_ms: u64) {
             Err(error) => wrong(&error.to_string()),
         },
     };
+    // Other users reach the door; who may come in it says itself.
+    for (path, mode) in [(place.clone(), 0o711), (socket(), 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
     std::fs::write(place.join(format!("serves-{}", std::process::id())), "").unwrap();
     loop {
         std::thread::park();
