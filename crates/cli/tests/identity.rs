@@ -109,6 +109,12 @@ fn an_image_mounted_through_a_loop_device_is_refused() {
 }
 
 /// The file below a loop device has no room: writes reach the system, and no media.
+/// Mounts an image by a name that means something in the caller's directory alone.
+fn mount_from_there(dir: &Path, name: &str, place: &Place) {
+    let mut mount = command(&["mount", "-o", "log=/dev/null", name, &place.mnt()]);
+    assert!(mount.current_dir(dir).stderr(Stdio::null()).status().unwrap().success());
+}
+
 #[test]
 fn umount_fails_with_what_did_not_reach_the_media() {
     if !own_namespace() {
@@ -123,10 +129,8 @@ fn umount_fails_with_what_did_not_reach_the_media() {
         File::create(&disk).unwrap().set_len(64 << 20).unwrap();
         let Some(device) = Loop::over(&disk) else { return };
         heddle(&["mkfs", "--variant", variant, &device.0]).ok();
-        // By a name that means something in the caller's directory alone.
         let (dir, name) = device.0.rsplit_once('/').unwrap();
-        let mut mount = command(&["mount", "-o", "log=/dev/null", name, &place.mnt()]);
-        assert!(mount.current_dir(dir).stderr(Stdio::null()).status().unwrap().success());
+        mount_from_there(Path::new(dir), name, &place);
         let file = File::create(place.path("mnt/file")).unwrap();
         // Errors come when they come, at a write, a sync or the end.
         for mib in 0..40u64 {
@@ -148,7 +152,7 @@ fn umount_fails_if_the_image_was_cut_short_while_mounted() {
     }
     for looks in [true, false] {
         let place = Place::with_image("heddle");
-        std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+        mount_from_there(&place.path(""), "image", &place);
         fs::write(place.path("mnt/file"), vec![1; 1 << 20]).unwrap();
         File::options().write(true).open(place.image()).unwrap().set_len(1 << 16).unwrap();
         assert!(!looks || fs::read(place.path("mnt/file")).is_err());
