@@ -5,8 +5,15 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// What the checks read: the pages at the root and those of `docs/`.
-pub const AT_ROOT: [&str; 6] =
-    ["README.md", "ARCHITECTURE.md", "SEMANTICS.md", "SHORTCOMINGS.md", "SECURITY.md", "CHANGELOG.md"];
+pub const AT_ROOT: [&str; 7] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "SEMANTICS.md",
+    "SHORTCOMINGS.md",
+    "SECURITY.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+];
 
 pub struct Page {
     /// From the root.
