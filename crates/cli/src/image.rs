@@ -81,7 +81,9 @@ pub fn hex(uuid: [u8; 16]) -> String {
 /// Refuses an image whose copy is mounted: what belongs to one of them could not be told from what belongs to the other.
 pub fn refuse_twin(image: &Path) -> Result<()> {
     let Some(own) = Seen::of(image) else { return Ok(()) };
-    for (source, dir) in mounts("/proc/thread-self/mounts") {
+    // A stranger's mount shows what he likes: a device that is set off by being opened, a file that never answers, this image's uuid.
+    let believed = |mount: &Shown| mount.user.is_some_and(heddle_fuse::is_believed);
+    for Shown { source, dir, .. } in mounts("/proc/thread-self/mounts").into_iter().filter(believed) {
         if let Some(other) = Seen::of(&source)
             && other.uuid == own.uuid
             && other.place != own.place
@@ -128,7 +130,7 @@ pub fn mounted_at(image: &Path) -> Option<PathBuf> {
 pub fn mounts_of(image: &Path) -> Vec<PathBuf> {
     let Ok(image) = image.canonicalize() else { return Vec::new() };
     let all = mounts("/proc/thread-self/mounts").into_iter();
-    all.filter(|(source, _)| *source == image).map(|(_, dir)| dir).collect()
+    all.filter(|mount| mount.source == image).map(|mount| mount.dir).collect()
 }
 
 /// Is it mounted, here or where the process that holds it is, by a process that lives? One that has it and no mount is about to begin or
@@ -136,12 +138,12 @@ pub fn mounts_of(image: &Path) -> Vec<PathBuf> {
 pub fn is_served(image: &Path) -> bool {
     let Ok(whole) = image.canonicalize() else { return false };
     let here = mounts("/proc/thread-self/mounts");
-    if here.iter().any(|(source, dir)| *source == whole && heddle_fuse::is_served(dir)) {
+    if here.iter().any(|mount| mount.source == whole && heddle_fuse::is_served(&mount.dir)) {
         return true;
     }
     let there = heddle_pmem::lock_holder(image).map(|pid| mounts(&format!("/proc/{pid}/mounts")));
     // Of those that were seen here it is known already.
-    there.is_some_and(|there| there.iter().any(|mount| mount.0 == whole && !here.contains(mount)))
+    there.is_some_and(|there| there.iter().any(|mount| mount.source == whole && !here.contains(mount)))
 }
 
 /// Was it left in order? `None`: it cannot be looked at.
@@ -157,20 +159,30 @@ pub fn is_clean(image: &Path) -> Option<bool> {
 /// The image behind a mount point.
 pub fn mounted_image(dir: &Path) -> Option<PathBuf> {
     let dir = dir.canonicalize().ok()?;
-    mounts("/proc/thread-self/mounts").into_iter().rfind(|(_, at)| *at == dir).map(|(source, _)| source)
+    mounts("/proc/thread-self/mounts").into_iter().rfind(|mount| mount.dir == dir).map(|mount| mount.source)
 }
 
 /// Source and directory of every heddle mount in such a table.
-fn mounts(table: &str) -> Vec<(PathBuf, PathBuf)> {
+/// A mount, as a table shows it.
+#[derive(PartialEq, Eq, Debug)]
+struct Shown {
+    source: PathBuf,
+    dir: PathBuf,
+    user: Option<u32>,
+}
+
+fn mounts(table: &str) -> Vec<Shown> {
     let table = fs::read(table).unwrap_or_default();
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
 /// `source dir type options 0 0`
-fn parse(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+fn parse(line: &[u8]) -> Option<Shown> {
     let mut fields = line.split(|byte| *byte == b' ');
     let (source, dir) = (unescaped(fields.next()?), unescaped(fields.next()?));
-    (fields.next()? == b"fuse.heddle").then_some((source, dir))
+    let is_ours = fields.next()? == b"fuse.heddle";
+    let user = heddle_fuse::user_of(fields.next()?);
+    is_ours.then_some(Shown { source, dir, user })
 }
 
 /// Space, tab, newline and backslash are written as `\` and three octal digits.
@@ -192,8 +204,9 @@ mod tests {
 
     #[test]
     fn only_heddle_mounts_count_and_names_with_blanks_are_whole() {
-        let line = br"/dev/shm/my\040img /mnt/a\134b fuse.heddle rw,nosuid 0 0";
-        assert_eq!(parse(line), Some(("/dev/shm/my img".into(), r"/mnt/a\b".into())));
+        let line = br"/dev/shm/my\040img /mnt/a\134b fuse.heddle rw,nosuid,user_id=4 0 0";
+        let shown = Shown { source: "/dev/shm/my img".into(), dir: r"/mnt/a\b".into(), user: Some(4) };
+        assert_eq!(parse(line), Some(shown));
         assert_eq!(parse(b"tmpfs /dev/shm tmpfs rw 0 0"), None);
         assert_eq!(parse(b""), None);
     }

@@ -34,6 +34,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub fn run(args: &Args) -> Result<()> {
     let leaving = heddle_fuse::umount(&args.dir)?;
     let limit = Duration::from_secs(args.wait.into());
+    if !leaving.is_believed {
+        leaving.wait(limit)?;
+        if leaving.was_dead {
+            bail!(
+                "unmounted; the process behind the mount had died. The next mount of its image recovers that"
+            );
+        }
+        return Ok(());
+    }
     let (image, for_writing) = leaving.image();
     let ended = leaving.wait(limit)? || leaving.was_dead || is_free(&image, limit);
     if let Some(words) = last_words::heard(&image).filter(|_| for_writing) {

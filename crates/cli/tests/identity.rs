@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Mounted, Place, command, heddle, own_namespace};
+use rustix::mount::{MountFlags, mount};
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -158,4 +160,35 @@ fn umount_fails_if_the_image_was_cut_short_while_mounted() {
         assert!(!looks || fs::read(place.path("mnt/file")).is_err());
         heddle(&["umount", &place.mnt()]).failed(1, &["unmounted, but", "cut short", "heddle fsck"]);
     }
+}
+
+/// A mount of user 65534, who shows this as its image.
+fn strangers(shown: &Path, dir: &Path) -> File {
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options =
+        format!("fd={},rootmode=40000,user_id=65534,group_id=65534,allow_other", device.as_raw_fd());
+    let options = std::ffi::CString::new(options).unwrap();
+    mount(shown, dir, "fuse.heddle", MountFlags::NOSUID | MountFlags::NODEV, Some(options.as_c_str()))
+        .unwrap();
+    device
+}
+
+#[test]
+fn what_a_strangers_mount_shows_as_its_image_is_not_opened() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let (copy, pipe, dir) = (place.path("copy"), place.path("pipe"), place.path("strangers"));
+    fs::create_dir(&dir).unwrap();
+    fs::copy(place.image(), &copy).unwrap();
+    let serves = strangers(&copy, &dir);
+    // It keeps nobody's image from being mounted.
+    drop(Mounted::new(&place, &["-o", "log=/dev/null"]));
+    drop(serves);
+    heddle(&["umount", dir.to_str().unwrap()]).failed(1, &["had died"]);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+    drop(strangers(&pipe, &dir));
+    // Nobody writes to that.
+    heddle(&["umount", dir.to_str().unwrap()]).failed(1, &["had died"]);
 }

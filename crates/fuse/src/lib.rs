@@ -58,7 +58,7 @@ mod umount;
 mod xattrs;
 
 pub use error::{Error, Holder, is_plain, shown};
-pub use mounts::is_served;
+pub use mounts::{is_believed, is_served, user_of};
 pub use remount::{Remount, remount};
 pub use session::{MountOptions, MountPoint, Mounted, Unmounter, mount};
 pub use umount::{Leaving, umount};

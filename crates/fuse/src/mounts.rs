@@ -23,9 +23,16 @@ pub(crate) struct Mount {
     pub(crate) dir: PathBuf,
     pub(crate) kind: String,
     pub(crate) source: PathBuf,
+    /// The user who mounted it, as the kernel says of FUSE.
+    pub(crate) user: Option<u32>,
 }
 
 impl Mount {
+    /// Is what it says of itself root's word, or this user's own? A stranger calls his mount, and what is mounted there, as he likes.
+    pub(crate) fn is_believed(&self) -> bool {
+        self.user.is_some_and(is_believed)
+    }
+
     pub(crate) fn is_ours(&self) -> bool {
         self.kind == FS_TYPE
     }
@@ -112,7 +119,19 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let text = |field: &[u8]| String::from_utf8_lossy(&unescaped(field)).into_owned();
     let kind = text(after.next()?);
     let source = OsString::from_vec(unescaped(after.next()?)).into();
-    Some(Mount { id, device, dir, kind, source })
+    let user = user_of(after.next().unwrap_or_default());
+    Some(Mount { id, device, dir, kind, source, user })
+}
+
+/// Who mounted it, by a table's options.
+pub fn user_of(options: &[u8]) -> Option<u32> {
+    let user = options.split(|b| *b == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
+    std::str::from_utf8(user).ok()?.parse().ok()
+}
+
+/// Does this process believe what that user says of a mount?
+pub fn is_believed(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 /// Space, tab, newline and backslash are written as `\` and three octal digits.

@@ -33,6 +33,8 @@ pub struct Leaving {
     server: Option<Server>,
     /// The process behind it had died before.
     pub was_dead: bool,
+    /// What it showed as its image is root's word, or this user's own; else it may be any path, and is not to be opened.
+    pub is_believed: bool,
 }
 
 /// The process behind a mount.
@@ -62,7 +64,8 @@ pub fn umount(dir: &Path) -> Result<Leaving, Error> {
     // Where the process can be seen to live it is not asked: it may be stopped.
     let was_dead = server.is_none() && life_of(&dir) == Life::Dead;
     take_away(&dir, if was_dead { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
-    Ok(Leaving { dir, device: mount.device, source: mount.source, server, was_dead })
+    let is_believed = mount.is_believed();
+    Ok(Leaving { dir, device: mount.device, source: mount.source, server, was_dead, is_believed })
 }
 
 impl Leaving {
