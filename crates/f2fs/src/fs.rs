@@ -288,6 +288,16 @@ impl FileSystem for F2fs {
         self.read_part(handle, offset, buf)
     }
 
+    /// Nothing is set aside: a page that came back would need a block of a free segment anyway.
+    fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
+        self.ask(handle.ino, |inode| {
+            is_of(handle, inode)?;
+            regular(inode)?;
+            let end = inode.size_bytes.min(offset.saturating_add(len_bytes));
+            if offset < end { self.has_space_for(inode, offset, end) } else { Ok(()) }
+        })
+    }
+
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
         self.ask(handle.ino, |inode| {
             is_of(handle, inode)?;

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuser::FileHandle;
-use heddle_vfs::{Cred, FileSystem, Handle, Ino, OpenFlags, RangeOp, Result};
+use heddle_vfs::{Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, Result};
 
 use crate::adapter::Adapter;
 use crate::handles::Open;
@@ -189,9 +189,17 @@ impl Adapter {
         if !self.with_open(fh, |open| Ok(open.marks.maps.load(SeqCst)))? {
             self.note_mapped(fh)?;
         }
-        self.with_handle(fh, |handle| match self.pages.known.of(handle.ino) {
-            Some(pages) => pages.read(&*self.fs, handle, offset, buf),
-            None => self.fs.read(handle, offset, buf),
+        self.with_handle(fh, |handle| {
+            // The kernel does not say whether it wants a page for a store.
+            if handle.flags.write
+                && let Err(Error::NoSpace) = self.fs.expect_stores(handle, offset, buf.len() as u64)
+            {
+                return Err(Error::NoSpace);
+            }
+            match self.pages.known.of(handle.ino) {
+                Some(pages) => pages.read(&*self.fs, handle, offset, buf),
+                None => self.fs.read(handle, offset, buf),
+            }
         })
     }
 

@@ -100,6 +100,12 @@ impl<'a> FreeMap<'a> {
         self.count().saturating_sub(reserve_blocks(&self.layout))
     }
 
+    /// Is more than a sixteenth of the image free for data, or 256 MiB?
+    pub fn has_plenty(&self) -> bool {
+        let enough = reserve_blocks(&self.layout) + (self.layout.blocks_total / 16).min(1 << 16);
+        self.count_in(0, enough) >= enough
+    }
+
     /// Free blocks from `start` on, counted until there are `enough`.
     fn count_in(&self, start: u64, enough: u64) -> u64 {
         let mut count = 0;

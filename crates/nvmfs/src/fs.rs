@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::counts::Kind;
 use crate::file::deferred::patiently;
 use crate::file::heddle::At;
+use crate::file::place::Span;
 use crate::file::resize::NewState;
 use crate::file::{heddle, paper, pieces, range, read, resize};
 use crate::format::layout::TARGET_BYTES;
@@ -451,6 +452,19 @@ impl FileSystem for NvmFs {
         if let Ok(inode) = self.open_inode(handle) {
             inode.vi.count_kernel_pages(keeps);
         }
+    }
+
+    fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
+        let inode = self.changeable(handle)?;
+        let span = Span { start: offset, end: inode.vi.size().min(offset.saturating_add(len_bytes)) };
+        if span.start >= span.end
+            || range::holes(&self.core, inode, span.first(), span.page_end()) == 0
+            || self.core.free_map().has_plenty()
+        {
+            return Ok(());
+        }
+        let mut guard = enter_for(&self.core, Kind::Allocate)?;
+        patiently(&self.core, &mut guard, |guard| range::give_blocks(&self.core, guard, inode, span))
     }
 
     fn sync(&self) -> Result<()> {

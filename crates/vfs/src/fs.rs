@@ -169,6 +169,15 @@ pub trait FileSystem: Send + Sync {
     /// processes in past the front end tell them.
     fn note_kernel_pages(&self, _handle: &Handle, _keeps: bool) {}
 
+    /// The front end's kernel reads these bytes for a mapping through which the handle's owner may store to them; the kernel asks nobody
+    /// when that happens. Where space is short, the engine makes sure of a block for each page now.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`]: the program gets a signal instead of the page. Another error concerns stores alone.
+    fn expect_stores(&self, _handle: &Handle, _offset: u64, _len_bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
 

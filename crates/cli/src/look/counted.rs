@@ -230,6 +230,10 @@ impl FileSystem for Counted {
         self.fs.note_kernel_pages(handle, keeps);
     }
 
+    fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
+        self.fs.expect_stores(handle, offset, len_bytes)
+    }
+
     fn sync(&self) -> Result<()> {
         self.count(Kind::Sync, || self.fs.sync())
     }

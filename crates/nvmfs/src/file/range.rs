@@ -56,6 +56,13 @@ pub fn fallocate(
     }
 }
 
+/// Gives the pages of a range blocks, and changes nothing that can be seen of the file but how many it has.
+pub fn give_blocks(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
+    let _eof = inode.vi.eof.lock();
+    // It may have been cut meanwhile.
+    allocate(core, guard, inode, Span { end: span.end.min(inode.vi.size()).max(span.start), ..span })
+}
+
 fn allocate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
     let mut page = span.first();
     while page < span.page_end() {
