@@ -166,6 +166,14 @@ fn run(place: &Place, command: &str, operand: Operand, say: bool) -> Result<(), 
         Operand::Path(Kind::Unreadable) => drop(heddle.uid(65534)),
         _ => {}
     }
+    // A rig that a shell started in the background has Ctrl-C ignored, and so would its children.
+    // SAFETY: signal is allowed between fork and exec.
+    unsafe {
+        heddle.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        })
+    };
     let mut child = heddle.spawn().unwrap();
     let status = ends(&mut child, operand);
     let said = String::from_utf8_lossy(&fs::read(&err).unwrap()).into_owned();
