@@ -489,7 +489,7 @@ impl File {
             Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
             Err(_) => return Err(Passed::Engine),
         };
-        let Some(pages) = self.at.fs().kernel_pages(&handle) else {
+        let Ok(Ok(Some(pages))) = guarded(|| Ok(self.at.fs().kernel_pages(&handle))) else {
             self.release(handle);
             return Err(Passed::Engine);
         };

@@ -21,6 +21,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -72,6 +73,12 @@ pub enum AdoptError {
 /// One variant of [`AdoptError`] a cause; nothing has changed then. [`AdoptError::Served`] also where a living process has it mounted for
 /// itself alone.
 pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
+    // A client may have written over what is read here: then the state is nobody's to take over.
+    let adopted = catch_unwind(AssertUnwindSafe(|| take_over(image)));
+    adopted.unwrap_or_else(|_| Err(AdoptError::NotFound { path: image.to_path_buf() }))
+}
+
+fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     let fail = |source: io::Error| AdoptError::Image { path: image.to_path_buf(), source };
     let served = || AdoptError::Served { path: image.to_path_buf() };
     if heddle_pmem::lock_holder(image).is_some_and(|owner| has_open(owner, image)) {

@@ -25,6 +25,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,6 +119,17 @@ pub enum AttachError {
 pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
     let at = at.into();
     let (answer, [region, arena]) = ask(at, Want::Attach)?;
+    // Another client may have written over what is read here, and the caller may be a program that knows nothing of a panic.
+    let joined = catch_unwind(AssertUnwindSafe(|| join(at, &answer, region, arena)));
+    joined.unwrap_or_else(|_| {
+        Err(AttachError::Rubbish {
+            at: at.to_string(),
+            what: "what lies in its memory makes no sense".to_owned(),
+        })
+    })
+}
+
+fn join(at: Place<'_>, answer: &Answer, region: OwnedFd, arena: OwnedFd) -> Result<NvmFs, AttachError> {
     let rubbish = |what: &str| AttachError::Rubbish { at: at.to_string(), what: what.to_owned() };
     let map = |why: String| AttachError::Map { at: at.to_string(), why };
     if answer.boot != boot_id() {

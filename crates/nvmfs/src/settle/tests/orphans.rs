@@ -8,6 +8,8 @@ use crate::ids::PageNo;
 use crate::log::{chain, clean};
 use crate::names::table::{self, Named};
 use crate::settle::orphan;
+use crate::shared::client::{self, AttachError};
+use crate::shared::server::{Server, ServerOptions};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, FileKind, RenameMode, SetXattr, XattrName};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -174,5 +176,24 @@ fn a_circle_of_log_pages_ends_each_walk() {
     assert!(matches!(clean::log_blocks(core, inode), Err(Error::Corrupt(_))));
     core.region.store_u64(next_pos(page), before);
     fs.release(bench.file);
+    lease::leave(core);
+}
+
+/// It ended the program: the one that opened a file is no panic's place.
+#[test]
+fn who_attaches_to_memory_that_makes_no_sense_is_refused() {
+    let bench = bench();
+    let core = &bench.volume.fs().core;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("door");
+    let how = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+    let server = Server::start(&bench.volume, &how).unwrap();
+    let was = core.root().scribble_lane_table(0x00e9_0bff);
+    let refused = client::attach(&socket).err();
+    core.root().scribble_lane_table(was);
+    assert!(matches!(refused, Some(AttachError::Rubbish { .. })), "{refused:?}");
+    drop(client::attach(&socket).unwrap());
+    drop(server);
+    bench.volume.fs().release(bench.file);
     lease::leave(core);
 }
