@@ -285,6 +285,8 @@ impl FileSystem for NvmFs {
         };
         // From here on the handle alone keeps it.
         inode.vi.nlink.store(0, SeqCst);
+        // Whoever settles this lane ends it no more but by its handle: it may get a name.
+        guard.lane.intent.bears(0);
         Ok((self.attr(inode)?, handle))
     }
 

@@ -12,14 +12,17 @@
 //! Run          `cargo xtask shuttle`
 #![cfg(shuttle)]
 
+#[path = "deaths/calls.rs"]
+mod calls;
 mod common;
 
+use calls::{CALLS, CROWD, GROWS, attribute, prepare};
 use common::{Disk, Short, env, name, root, sound};
 use heddle_arena::sync::death;
-use heddle_nvmfs::deaths::{Pin, pin, read_pinned, settle_all, unpin};
+use heddle_nvmfs::deaths::{Pin, pin, settle_all, unpin};
 use heddle_nvmfs::fsck::survey;
 use heddle_nvmfs::{NvmFs, Variant, Volume};
-use heddle_vfs::{FileSystem, Handle, Ino, RangeOp, RenameMode, SetAttr, SetXattr, XattrName};
+use heddle_vfs::{FileKind, FileSystem, Handle, Ino, SetXattr, XattrName};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner};
 use std::time::{Duration, Instant};
@@ -28,16 +31,6 @@ const PAGE: usize = 4096;
 const IMAGE_BYTES: u64 = 4 << 20;
 /// Blocks that a death may cost: those of the operation, in twelve extents at most, and a log page.
 const LOST_MAX: u64 = 24;
-/// One bucket's names: six in its line, and two beside it. With a third one beside it a table grows (`names::table::grow`).
-const CROWD: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
-const GROWS: &str = "i";
-/// The only names of a directory.
-const PAIR: [&str; 2] = ["one", "two"];
-const CLEANS_FILE: &str = "cleans a file's log";
-const CLEANS_DIRECTORY: &str = "cleans a directory's log";
-/// Records of a log page.
-const LOG_SLOTS: u32 = heddle_nvmfs::format::page::SLOTS;
-
 /// What all processes of a case have open, and the pin of a reader that lives.
 struct Case {
     disk: Disk,
@@ -50,92 +43,6 @@ struct Case {
     /// A directory whose table grows with the next name.
     crowd: Ino,
     pin: Option<Pin>,
-}
-
-type Call = (&'static str, fn(&Case));
-
-/// What a process does before its call: those that clean close the second page of a log of its own, and the first one is cleaned away.
-fn prepare(what: &str, case: &Case) {
-    match what {
-        CLEANS_FILE => overwrite(case, 2 * LOG_SLOTS - 7),
-        CLEANS_DIRECTORY => {
-            PAIR.iter().for_each(|text| case.fs().release(case.fs().new_file(case.dir, text)));
-            exchange(case, LOG_SLOTS - 6);
-        }
-        _ => {}
-    }
-}
-
-fn overwrite(case: &Case, times: u32) {
-    (0..times).for_each(|_| _ = case.fs().write(&case.file, 0, &[0xdd; PAGE]).unwrap());
-}
-
-/// Two empty files: nobody sees it.
-fn exchange(case: &Case, times: u32) {
-    let [one, other] = PAIR.map(name);
-    let exchange = |_| case.fs().rename(&root(), case.dir, one, case.dir, other, RenameMode::Exchange);
-    (0..times).for_each(|n| exchange(n).unwrap());
-}
-
-const CALLS: &[Call] = &[
-    ("overwrites a page", |case| _ = case.fs().write(&case.file, PAGE as u64, &[0xaa; PAGE]).unwrap()),
-    ("writes across pages", |case| _ = case.fs().write(&case.file, 100, &[0xbb; 2 * PAGE]).unwrap()),
-    ("appends", |case| _ = case.fs().append(&case.file, &[0xcc; 5000]).unwrap()),
-    ("cuts in a page", |case| case.fs().resize(&case.file, 5000).unwrap()),
-    ("punches", |case| case.fs().fallocate(&case.file, RangeOp::Punch, 50, 2 * PAGE as u64).unwrap()),
-    ("reads with a pin", |case| {
-        _ = read_pinned(case.fs(), &case.file, &mut [0; 3 * PAGE]).unwrap();
-    }),
-    ("creates", |case| drop(case.fs().new_file(Ino::ROOT, "new"))),
-    ("unlinks", |case| case.fs().remove(Ino::ROOT, "old").unwrap()),
-    ("renames in a directory", |case| {
-        case.fs().replace((Ino::ROOT, "old"), (Ino::ROOT, "other")).unwrap();
-    }),
-    ("renames across directories", |case| {
-        case.fs().replace((Ino::ROOT, "old"), (case.dir, "other")).unwrap();
-    }),
-    ("makes a directory", |case| {
-        _ = case.fs().new_dir(Ino::ROOT, "new");
-    }),
-    ("removes a directory", |case| case.fs().rmdir(&root(), Ino::ROOT, name("empty")).unwrap()),
-    ("replaces a file by a rename", |case| {
-        case.fs().replace((Ino::ROOT, "old"), (case.crowd, CROWD[0])).unwrap();
-    }),
-    ("exchanges two names", |case| {
-        let (to, mode) = (name(CROWD[0]), RenameMode::Exchange);
-        case.fs().rename(&root(), Ino::ROOT, name("old"), case.crowd, to, mode).unwrap();
-    }),
-    ("links", |case| _ = case.fs().link(&root(), case.file.ino, Ino::ROOT, name("new")).unwrap()),
-    ("makes a table grow", |case| case.fs().release(case.fs().new_file(case.crowd, GROWS))),
-    ("allocates", |case| {
-        let op = RangeOp::Allocate { keep_size: false };
-        case.fs().fallocate(&case.file, op, 3 * PAGE as u64, 2 * PAGE as u64).unwrap();
-    }),
-    ("cuts a range out", |case| case.fs().fallocate(&case.file, RangeOp::Collapse, 0, PAGE as u64).unwrap()),
-    ("inserts a range", |case| {
-        case.fs().fallocate(&case.file, RangeOp::Insert, PAGE as u64, PAGE as u64).unwrap();
-    }),
-    ("changes the mode", |case| {
-        let mode = SetAttr { perm: Some(0o604), ..SetAttr::default() };
-        _ = case.fs().setattr(&root(), case.file.ino, None, &mode).unwrap();
-    }),
-    ("replaces an attribute", |case| {
-        case.fs().setxattr(&root(), case.file.ino, attribute(), &[6; 5000], SetXattr::Any).unwrap();
-    }),
-    ("removes an attribute", |case| {
-        case.fs().removexattr(&root(), case.file.ino, attribute()).unwrap();
-    }),
-    (CLEANS_FILE, |case| overwrite(case, 4)),
-    (CLEANS_DIRECTORY, |case| exchange(case, 4)),
-    ("opens, unlinks and closes", |case| {
-        let file = case.fs().open_file(Ino::ROOT, "old");
-        case.fs().remove(Ino::ROOT, "old").unwrap();
-        case.fs().release(file);
-    }),
-];
-
-fn attribute() -> XattrName<'static> {
-    XattrName::new(b"user.a").unwrap()
 }
 
 /// What a call changes.
@@ -151,6 +58,7 @@ impl Case {
         fs.write(&file, PAGE as u64, &[2; PAGE]).unwrap();
         let old = fs.new_file(Ino::ROOT, "old");
         fs.write(&old, 0, &[3; PAGE]).unwrap();
+        fs.setxattr(&root(), old.ino, attribute(), b"old", SetXattr::Any).unwrap();
         fs.release(old);
         let nameless = fs.new_file(Ino::ROOT, "nameless");
         fs.write(&nameless, 0, &[4; PAGE]).unwrap();
@@ -178,8 +86,11 @@ impl Case {
             .chain([(Ino::ROOT, "empty")]);
         let held = |(dir, text): (Ino, &str)| {
             let attr = fs.find(dir, text).ok()?;
-            if attr.kind == heddle_vfs::FileKind::Directory {
-                return Some(b"a directory".to_vec());
+            if attr.kind == FileKind::Directory {
+                return Some(fs.parent(attr.ino).unwrap().0.to_le_bytes().to_vec());
+            }
+            if attr.kind == FileKind::Symlink {
+                return Some(fs.readlink(attr.ino).unwrap());
             }
             let file = fs.open_file(dir, text);
             let bytes = fs.read_vec(&file, 0, 4 * PAGE);
@@ -190,7 +101,8 @@ impl Case {
         assert_eq!(open.len() as u64, fs.size(&self.file));
         let mode = fs.getattr(self.file.ino).unwrap().perm.to_le_bytes().to_vec();
         let attribute = fs.getxattr(&root(), self.file.ino, attribute()).ok();
-        [Some(open), Some(mode), attribute].into_iter().chain(named.map(held)).collect()
+        let list = fs.getxattr(&root(), self.file.ino, XattrName::ACL_ACCESS).ok();
+        [Some(open), Some(mode), attribute, list].into_iter().chain(named.map(held)).collect()
     }
 
     /// Everybody goes on, whatever the dead were at; the image is used to the last block, and nothing of it is another's.
@@ -203,7 +115,7 @@ impl Case {
         for text in ["old", "other", "new"].into_iter().chain(CROWD).chain([GROWS]) {
             for dir in [Ino::ROOT, self.dir, self.crowd] {
                 match fs.find(dir, text) {
-                    Ok(attr) if attr.kind == heddle_vfs::FileKind::Directory => {
+                    Ok(attr) if attr.kind == FileKind::Directory => {
                         fs.rmdir(&root(), dir, name(text)).unwrap();
                     }
                     Ok(_) => fs.remove(dir, text).unwrap(),

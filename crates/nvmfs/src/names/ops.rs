@@ -323,15 +323,23 @@ pub fn link(
         return Err(Error::NotPermitted);
     }
     let is_first = inode.vi.linkable();
-    add_link(inode)?;
+    if is_first {
+        guard.lane.intent.bears(inode.ino.0);
+    }
+    if let Err(error) = add_link(inode) {
+        guard.lane.intent.bears(0);
+        return Err(error);
+    }
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
         Ok((rest, now)) => {
+            guard.lane.intent.bears(0);
             inode.vi.touch_state(now);
             tidy_up(core, guard, dir, rest, latched.is_some());
             Ok(())
         }
         Err(error) => {
             life::drop_name(core, guard, inode, 1);
+            guard.lane.intent.bears(0);
             // The same call, tried again, or another one may give it its first name.
             if is_first && inode.vi.nlink.load(SeqCst) == 0 {
                 inode.vi.set_linkable(true);
