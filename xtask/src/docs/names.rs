@@ -16,8 +16,19 @@ const BY_MACRO: &str = "crates/vfs/src/testkit/posix";
 /// The files of the project and the tests in them.
 pub struct Tree {
     files: BTreeSet<String>,
-    /// Name of a test to the files that have one, and whether plain `cargo test` runs it.
-    tests: BTreeMap<String, Vec<(String, bool)>>,
+    /// Name of a test to the files that have one, and what runs it there.
+    tests: BTreeMap<String, Vec<(String, By)>>,
+}
+
+/// What runs a test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    /// The test binaries.
+    Suites,
+    /// A step of the test command that builds it in another way: loom's and shuttle's models.
+    Models,
+    /// A chore alone: the test command leaves it out.
+    Chore,
 }
 
 impl Tree {
@@ -31,12 +42,12 @@ impl Tree {
                 files.extend(entry.file_name().into_string());
             }
         }
-        let mut tests: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new();
+        let mut tests: BTreeMap<String, Vec<(String, By)>> = BTreeMap::new();
         for file in files.iter().filter(|file| file.ends_with(".rs")) {
             let text =
                 std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
-            for (name, runs) in tests_of(&text, file.starts_with(BY_MACRO)) {
-                tests.entry(name).or_default().push((file.clone(), runs));
+            for (name, by) in tests_of(&text, file) {
+                tests.entry(name).or_default().push((file.clone(), by));
             }
         }
         Ok(Tree { files, tests })
@@ -83,17 +94,21 @@ fn list(root: &Path, folder: &Path, into: &mut BTreeSet<String>) -> Result<()> {
 }
 
 /// Functions behind `#[test]` (or in files of macros, all), and whether nothing says `#[ignore`.
-fn tests_of(text: &str, all: bool) -> Vec<(String, bool)> {
-    let (mut found, mut test, mut runs) = (Vec::new(), all, true);
+fn tests_of(text: &str, file: &str) -> Vec<(String, By)> {
+    let all = file.starts_with(BY_MACRO);
+    let modelled = file.contains("/models/")
+        || ["#![cfg(loom)]", "#![cfg(shuttle)]"].iter().any(|only| text.contains(only));
+    let usual = if modelled { By::Models } else { By::Suites };
+    let (mut found, mut test, mut by) = (Vec::new(), all, usual);
     // A macro of the file's own makes tests of its rows: `name = …;`.
     let rows = text.contains("macro_rules!") && text.contains("fn $");
     for line in text.lines().map(str::trim_start) {
         match line {
             _ if rows && line.split_once(" = ").is_some_and(|(name, _)| is_test(name)) => {
-                found.extend(line.split_once(" = ").map(|(name, _)| (name.to_owned(), true)));
+                found.extend(line.split_once(" = ").map(|(name, _)| (name.to_owned(), usual)));
             }
             _ if line.starts_with("#[test]") => test = true,
-            _ if line.starts_with("#[ignore") => runs = false,
+            _ if line.starts_with("#[ignore") => by = By::Chore,
             _ => {
                 let Some((_, rest)) = line.split_once("fn ").filter(|(before, _)| !before.contains("//"))
                 else {
@@ -101,9 +116,9 @@ fn tests_of(text: &str, all: bool) -> Vec<(String, bool)> {
                 };
                 let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
                 if test {
-                    found.push((name, runs));
+                    found.push((name, by));
                 }
-                (test, runs) = (all, true);
+                (test, by) = (all, usual);
             }
         }
     }
@@ -132,7 +147,9 @@ pub fn check(tree: &Tree, pages: &[Page]) -> Vec<String> {
             let text = page.text.lines().nth(line - 1).unwrap_or_default();
             let what = match tree.tests.get(name) {
                 None => "no test has this name",
-                Some(places) if places.iter().any(|(_, runs)| *runs) || text.contains("cargo xtask") => {
+                Some(places)
+                    if places.iter().any(|(_, by)| *by != By::Chore) || text.contains("cargo xtask") =>
+                {
                     continue;
                 }
                 Some(_) => "is left out of the test command, and the line does not say which chore runs it",
@@ -157,7 +174,7 @@ fn misplaced(tree: &Tree, page: &Page) -> Vec<String> {
             } else if let (true, Some(file)) = (is_test(span), &file) {
                 // `n/images.rs` has what `n/images/` has.
                 let stem = file.trim_end_matches(".rs");
-                let here = |place: &(String, bool)| {
+                let here = |place: &(String, By)| {
                     place.0.strip_prefix(stem).is_some_and(|rest| rest.starts_with(['/', '.']))
                         || place.0.starts_with(BY_MACRO)
                 };
@@ -170,21 +187,16 @@ fn misplaced(tree: &Tree, page: &Page) -> Vec<String> {
     wrong
 }
 
-/// Cited tests that plain `cargo test` has and that are not among those that ran.
+/// Cited tests that the test binaries have and that are not among those that ran.
 pub fn not_run(tree: &Tree, pages: &[Page], ran: &[String]) -> Result<Vec<String>> {
     let ran: BTreeSet<&str> = ran.iter().map(|path| path.rsplit("::").next().unwrap_or(path)).collect();
     let runs = |name: &str| {
-        tree.tests.get(name).is_some_and(|places| places.iter().any(|(file, runs)| *runs && !elsewhere(file)))
+        tree.tests.get(name).is_some_and(|places| places.iter().any(|(_, by)| *by == By::Suites))
     };
     let cited = pages.iter().flat_map(|page| tree.cited(page));
     let missing: BTreeSet<&str> =
         cited.map(|(_, name)| name).filter(|name| runs(name) && !ran.contains(name)).collect();
     Ok(missing.into_iter().map(str::to_owned).collect())
-}
-
-/// Built in other ways than the test binaries: loom's and shuttle's models.
-fn elsewhere(file: &str) -> bool {
-    ["loom", "shuttle", "/models/"].iter().any(|part| file.contains(part))
 }
 
 fn is_path(span: &str) -> bool {
@@ -244,8 +256,7 @@ mod tests {
         let source = "#[test]\nfn one_two_three_four_five() {}\n\
             #[test]\n#[ignore = \"long\"]\nfn a_b_c_d_e() {}\nfn no_test_at_all_here() {}";
         let file = "crates/nvmfs/tests/torn.rs".to_owned();
-        let tests =
-            tests_of(source, false).into_iter().map(|(name, runs)| (name, vec![(file.clone(), runs)]));
+        let tests = tests_of(source, &file).into_iter().map(|(name, by)| (name, vec![(file.clone(), by)]));
         Tree {
             tests: tests.collect(),
             files: [file, "docs/a.md".into(), "crates/arena/src/seats.rs".into()].into(),
@@ -268,5 +279,13 @@ mod tests {
         let pages = [page];
         assert_eq!(not_run(&tree(), &pages, &[]).unwrap(), ["one_two_three_four_five"]);
         assert_eq!(not_run(&tree(), &pages, &["m::one_two_three_four_five".into()]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn tests_of_models_are_run_by_a_step_of_their_own() {
+        let source = "#![cfg(shuttle)]\n#[test]\nfn one_two_three_four_five() {}";
+        let name = "one_two_three_four_five".to_owned();
+        assert_eq!(tests_of(source, "crates/nvmfs/tests/deaths.rs"), [(name.clone(), By::Models)]);
+        assert_eq!(tests_of("#[test]\nfn one_two_three_four_five() {}", "a.rs"), [(name, By::Suites)]);
     }
 }

@@ -75,8 +75,9 @@ pub mod hook {
     }
 
     pub(super) fn pass(step: Step) {
-        let hook = HOOK.with_borrow(Clone::clone);
-        if let Some(hook) = hook {
+        // A thread that ends settles lanes when its hook may be gone.
+        let hook = HOOK.try_with(|hook| hook.borrow().clone());
+        if let Ok(Some(hook)) = hook {
             hook(step);
         }
     }

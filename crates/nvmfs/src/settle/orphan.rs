@@ -7,7 +7,7 @@
 
 use super::stopped;
 use crate::core::{Core, LANES};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,17 @@ const SLOW: Duration = Duration::from_secs(10);
 /// Where one has been waited for in vain.
 pub const ONCE_BITTEN: Duration = Duration::from_millis(50);
 
+/// Lanes that one thread may wait for by turns: those of one bucket's locks, or of a file's segments.
+const WATCHED: usize = 8;
+/// A lane, and since when it was seen outside each time.
+type Watched = [Option<(u16, Instant)>; WATCHED];
+
 thread_local! {
-    /// The lanes that the calling thread waits for, and since when each was seen outside each time.
-    static SEEN_OUTSIDE: RefCell<Vec<(u16, Instant)>> = const { RefCell::new(Vec::new()) };
+    /// The lanes that the calling thread waits for, the one that it met last first. Without a destructor: a thread that ends gives its
+    /// lane back, and may wait for that.
+    static SEEN_OUTSIDE: Cell<Watched> = const { Cell::new([None; WATCHED]) };
 }
+const _: () = assert!(!std::mem::needs_drop::<Cell<Watched>>());
 
 /// The caller waits for what this lane is said to hold, since `waited`.
 ///
@@ -31,27 +38,52 @@ pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration) {
     // ORDERING: Relaxed, a hint.
     let bitten = core.waited_in_vain.load(Relaxed);
     if waited < if bitten { ONCE_BITTEN } else { OUTSIDE } {
-        SEEN_OUTSIDE.with_borrow_mut(Vec::clear);
+        SEEN_OUTSIDE.take();
         return;
     }
     let known = (1..=LANES).contains(&lane);
     let outside = !known || core.lane(lane).intent.inside.load(SeqCst) == 0;
-    let since = SEEN_OUTSIDE.with_borrow_mut(|seen| {
-        seen.retain(|(of, _)| outside || *of != lane);
-        let now = Instant::now();
-        let before = seen.iter().find(|(of, _)| *of == lane).map(|(_, since)| *since);
-        if outside && before.is_none() {
-            seen.push((lane, now));
-        }
-        before.unwrap_or(now)
-    });
+    let since = seen_outside(lane, outside);
     let longest = stopped::patience(core).map(|patience| patience * 2 + SLOW);
     if bitten || since.elapsed() >= OUTSIDE || longest.is_some_and(|longest| waited >= longest) {
-        SEEN_OUTSIDE.with_borrow_mut(Vec::clear);
+        SEEN_OUTSIDE.take();
         core.waited_in_vain.store(true, Relaxed); // ORDERING: Relaxed, a hint.
         let _noted = core.damage(format!("a lock names lane {lane}, which does not hold it"));
         panic!(
             "waited {waited:?} for lane {lane}, which lets nothing go: somebody has scribbled over a lock"
         );
+    }
+}
+
+/// Since when the lane was outside each time that this thread looked; it is now, or is not.
+fn seen_outside(lane: u16, outside: bool) -> Instant {
+    let mut watched = SEEN_OUTSIDE.get();
+    let now = Instant::now();
+    let before = watched.iter().position(|seen| seen.is_some_and(|(of, _)| of == lane));
+    let since = before.and_then(|at| watched[at].take()).map_or(now, |(_, since)| since);
+    if outside {
+        // To the front: the one that was met longest ago makes room.
+        let free = watched.iter().position(Option::is_none).unwrap_or(WATCHED - 1);
+        watched[..=free].rotate_right(1);
+        watched[0] = Some((lane, since));
+    }
+    SEEN_OUTSIDE.set(watched);
+    since
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_counts_as_outside_since_it_was_last_inside() {
+        let first = seen_outside(3, true);
+        let others: Vec<Instant> = (4..4 + WATCHED as u16 - 1).map(|lane| seen_outside(lane, true)).collect();
+        assert_eq!(seen_outside(3, true), first, "{WATCHED} lanes are known side by side");
+        assert_eq!(seen_outside(5, true), others[1]);
+        assert!(seen_outside(5, false) <= Instant::now());
+        assert!(seen_outside(5, true) > others[1], "it was inside in between");
+        SEEN_OUTSIDE.take();
+        assert!(seen_outside(3, true) > first);
     }
 }

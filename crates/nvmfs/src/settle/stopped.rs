@@ -18,8 +18,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
+    /// Without a destructor: a thread that ends gives its lane back, and may wait for that.
     static WATCHED: RefCell<Option<(Instant, Watch)>> = const { RefCell::new(None) };
 }
+const _: () = assert!(!std::mem::needs_drop::<RefCell<Option<(Instant, Watch)>>>());
 
 /// A holder that was seen stopped, and has not run since.
 pub struct Watch {
