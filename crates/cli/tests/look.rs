@@ -146,7 +146,8 @@ fn askers_that_hang_hold_up_neither_others_nor_the_unmount() {
     asker.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut said = String::new();
     asker.read_to_string(&mut said).unwrap();
-    assert!(said.contains("heddle_free_bytes") && began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    // Each asker may take five seconds: nobody waits for one's end.
+    assert!(said.contains("heddle_free_bytes") && began.elapsed().as_millis() < 4500, "{:?}", began.elapsed());
     drop(mounted);
     drop(hanging);
 }
