@@ -25,6 +25,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "fio", package: "fio", skipped_without: "fio on mount and bypass" },
     Tool { program: "sqlite3", package: "sqlite3", skipped_without: "SQLite on mount and bypass" },
     Tool { program: "dbench", package: "dbench", skipped_without: "dbench on mount and bypass" },
+    Tool { program: "bwrap", package: "bubblewrap", skipped_without: "processes in containers" },
     Tool { program: "mkfs.f2fs", package: "f2fs-tools", skipped_without: "reading F2FS images" },
     Tool { program: "mkfs.ext4", package: "e2fsprogs", skipped_without: "ext4 in benchmarks" },
     Tool { program: "mkfs.xfs", package: "xfsprogs", skipped_without: "xfs in benchmarks" },

@@ -147,7 +147,11 @@ fn askers_that_hang_hold_up_neither_others_nor_the_unmount() {
     let mut said = String::new();
     asker.read_to_string(&mut said).unwrap();
     // Each asker may take five seconds: nobody waits for one's end.
-    assert!(said.contains("heddle_free_bytes") && began.elapsed().as_millis() < 4500, "{:?}", began.elapsed());
+    assert!(
+        said.contains("heddle_free_bytes") && began.elapsed().as_millis() < 4500,
+        "{:?}",
+        began.elapsed()
+    );
     drop(mounted);
     drop(hanging);
 }

@@ -2,7 +2,7 @@
 
 use super::fate::{Freezer, Stopped, describe, holders_of, is_dead, signal, with_children};
 use super::ledger::{CROWD, Ledger, Random, WORKERS, WRITERS, now_ms};
-use super::tree::{CROWDS, SHAPES, TREES, WRITERS_A_TREE, lock_of};
+use super::tree::{CROWDS, SHAPES_HERE, TREES, WRITERS_A_TREE, lock_of};
 use super::writer::verify;
 use crate::children::{House, Role, image, start_at};
 use crate::common::{env, options, sound};
@@ -103,7 +103,10 @@ impl<'r> Round<'r> {
         start_at(house.socket(), &format!("fills {left}")).succeeds();
         let crowds = if crowded { CROWDS } else { 0 };
         let tree = |n: u64, random: &mut Random| {
-            let shape = if n < TREES { SHAPES[random.below(SHAPES.len() as u64) as usize] } else { "crowd" };
+            let shape = match n {
+                0..TREES => SHAPES_HERE[random.below(SHAPES_HERE.len() as u64) as usize],
+                _ => "crowd",
+            };
             Tree { root: None, shape, felled: false, fell: Instant::now(), went_on_ms: now_ms() }
         };
         let trees = (0..TREES + crowds).map(|n| tree(n, random)).collect();

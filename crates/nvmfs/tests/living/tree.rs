@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::LazyLock;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,8 @@ const DAEMON_MAX: Duration = Duration::from_secs(60);
 const WRONG: i32 = 86;
 
 /// In what processes a tree's writers live.
-pub const SHAPES: &[&str] = &["threads", "forks", "spaces", "executes", "container", "user"];
+const SHAPES: &[&str] = &["threads", "forks", "spaces", "executes", CONTAINER, "user"];
+const CONTAINER: &str = "container";
 /// A user who may attach by a group alone.
 const USER: u32 = 65534;
 
@@ -41,7 +43,7 @@ pub fn lives(shape: &str, tree: u64, seed: u64) {
     let place = socket().parent().unwrap().to_path_buf();
     // Held by all of the tree, also over fork and exec: when nobody has it the tree is dead.
     hold_for_good(&place, tree);
-    if shape == "container" {
+    if shape == CONTAINER {
         return in_container(tree, seed);
     }
     let ledger = Ledger::at(&place);
@@ -248,6 +250,19 @@ fn execute_anew(role: &str) -> std::io::Error {
     use std::os::unix::process::CommandExt;
     command_for(&socket(), role).exec()
 }
+
+/// The shapes that this machine can have; it says which it cannot.
+pub static SHAPES_HERE: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let mut probe = std::process::Command::new("bwrap");
+    probe.args(["--dev-bind", "/", "/", "--proc", "/proc", "--unshare-user", "--unshare-pid", "--", "true"]);
+    let can = probe.stdin(std::process::Stdio::null()).output().is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!(
+            "SKIPPED, NOT TESTED: processes in containers: bwrap (package bubblewrap) is missing or may not work"
+        );
+    }
+    SHAPES.iter().copied().filter(|shape| can || *shape != CONTAINER).collect()
+});
 
 /// In a container of bubblewrap's: other processes' numbers, users, mounts and names, the same network.
 fn in_container(tree: u64, seed: u64) {
