@@ -7,6 +7,7 @@ mod common;
 mod images {
     mod mounts;
     mod superblocks;
+    mod zeroed;
 }
 
 use common::{Short, each_variant, env, options, root};

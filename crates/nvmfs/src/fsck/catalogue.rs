@@ -113,10 +113,10 @@ catalogue! {
         "Nobody reads it, and nobody should have written it."
         "Writes zeros there.";
     10 CHUNK_POINTER Error "inode directory" "the pointer to an inode chunk is damaged"
-        "128 inodes cannot be found. One flipped bit, or the chunk itself (its slots say their numbers), tells where it was."
+        "32 inodes cannot be found. One flipped bit, or the chunk itself (its slots say their numbers), tells where it was."
         "Stores the pointer again.";
     11 CHUNK_LOST Error "inode directory" "an inode chunk cannot be found"
-        "The pointer is damaged and no block looks like the chunk: its 128 inodes are lost."
+        "The pointer is damaged and no block looks like the chunk: its 32 inodes are lost."
         "Clears the pointer; names of its inodes go.";
     12 CHUNK_OUTSIDE Error "inode directory" "the pointer to an inode chunk leads out of the data area"
         "Its check is right: a program wrote nonsense."

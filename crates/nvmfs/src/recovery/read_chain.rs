@@ -113,15 +113,19 @@ fn read_one(
     while let Some(page) = next {
         claim(core, id, page)?;
         let header = scan.header(id, number, page).map_err(corrupt)?;
-        let end = match tail {
-            _ if !ends => 1,
+        let (end, tail_here) = match tail {
+            _ if !ends => (1, false),
             Some((block, slot)) if block == page => {
                 (tail, ends) = (None, false);
-                slot
+                (slot, true)
             }
-            _ => SLOTS + 1,
+            _ => (SLOTS + 1, false),
         };
         let records = scan.page(id, &header, page, end).map_err(corrupt)?;
+        // A tail is stored behind a record. Where that is blank, it was lost.
+        if tail_here && records.next_slot(id) != end {
+            return Err(bad(id, "the record before the tail (it is not there)"));
+        }
         for (_, record) in &records.records {
             each(record)?;
         }
