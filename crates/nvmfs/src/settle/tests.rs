@@ -1,6 +1,7 @@
 //! Processes that end in each step of each call, and settlers that end in each step of settling: what is left is before or after.
 
 mod claims;
+mod costs;
 mod frozen;
 mod handles;
 mod lanes;

@@ -143,6 +143,7 @@ fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
     let refused = house.adopt().unwrap_err();
     assert!(matches!(refused, AdoptError::Served { .. } | AdoptError::NotFound { .. }), "{refused}");
     let mut crew = Crew::start(&house, "works");
+    let mut takeover = Duration::ZERO;
     for _ in 0..rounds {
         std::thread::sleep(Duration::from_micros(random() % 30_000));
         drop(daemon);
@@ -159,7 +160,9 @@ fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
             drop(daemon);
             daemon = start_at(house.socket(), "takes-over");
         }
+        let began = Instant::now();
         daemon.is_ready(house.place());
+        takeover = takeover.max(began.elapsed());
         crew.replace(orphan);
     }
     let longest = crew.longest_call();
@@ -169,7 +172,10 @@ fn a_daemon_that_starts_again_takes_over_what_the_clients_hold() {
     let mut crew = Crew::with(&house, "works", writers);
     (0..5).for_each(|_| crew.kill_one(&mut random));
     let history = crew.end(true);
-    println!("{rounds} daemons killed, {} calls, longest call {longest:?}", history.len());
+    println!(
+        "{rounds} daemons killed, {} calls, longest call {longest:?}, slowest start of a successor {takeover:?}",
+        history.len()
+    );
     assert!(longest < PAUSE_MAX, "a call took {longest:?}");
     holds_afterwards(&mut house, &history, true);
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 /// A control group that goes when it is dropped.
-struct Group(PathBuf);
+pub struct Group(pub PathBuf);
 
 impl Drop for Group {
     fn drop(&mut self) {
@@ -23,7 +23,7 @@ impl Drop for Group {
 
 /// Groups of either version that can be frozen, as far as this machine lets this user make them: the file that freezes, and what is
 /// written to it. Of several, one each.
-fn groups() -> Vec<(Group, &'static str, &'static str)> {
+pub fn groups() -> Vec<(Group, &'static str, &'static str)> {
     let name = format!("heddle-test-{}", std::process::id());
     let places = [
         ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN"),
