@@ -18,7 +18,8 @@ pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
 
 /// Makes an image.
 pub fn create(image: &Path, ground: Ground, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
-    let made = ground.clear()?.create(len_bytes, options);
+    ground.clear()?;
+    let made = ground.taken.create(len_bytes, options);
     made.map_err(|error| explain(image, error))
 }
 

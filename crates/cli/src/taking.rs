@@ -69,12 +69,12 @@ fn objection(taken: &Taken, content: &Content, path: &Path) -> Option<String> {
 
 impl Ground {
     /// Nothing finds what was there any more. For the moment when all else has been checked.
-    pub fn clear(self) -> Result<Taken> {
+    pub fn clear(&self) -> Result<()> {
         // Of a file nothing stays anyway.
         if !self.taken.is_file() {
             self.taken.wipe(&self.content)?;
         }
-        Ok(self.taken)
+        Ok(())
     }
 }
 

@@ -50,6 +50,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // Of one that cannot be read nothing is known, but that nobody has left it in order.
     let clean = is_clean(&image).unwrap_or(!leaving.was_dead);
+    if for_writing && leaving.was_dead && heddle_f2fs::is_f2fs(&image) {
+        // Its image may look as it was before the mount: the last checkpoint is what is left.
+        bail!(
+            "unmounted, but the process behind the mount had died, and what was not synced is lost. The next mount of {} has the rest",
+            image.display()
+        );
+    }
     if for_writing && !clean {
         bail!(why_not_clean(&leaving, &image, ended));
     }

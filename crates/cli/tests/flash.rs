@@ -171,7 +171,7 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
         fs::write(Path::new(&mnt).join("not fsynced"), "x").unwrap();
         served.kill().unwrap();
         served.wait().unwrap();
-        heddle(&["umount", &mnt]).ok();
+        heddle(&["umount", &mnt]).failed(1, &["had died", "not synced is lost"]);
     };
     fsynced_and_killed("f2fs-integrated", "nvm-size=8M", "fsynced");
     let said: serde_json::Value =
@@ -201,6 +201,55 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     heddle(&["mount", "-o", "log=/dev/null,discard-nvm", &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "folded");
     heddle(&["umount", &mnt]).ok();
+}
+
+#[test]
+fn sync_and_dirsync_hold_when_the_mount_is_killed() {
+    if !own_namespace() {
+        return;
+    }
+    for (option, content) in [("sync", Some("hello")), ("dirsync", Some("")), ("async", None)] {
+        let place = Place::with_image_of("f2fs", "64M");
+        let (image, mnt) = (place.image(), place.mnt());
+        let mut served = command(&["mount", "--foreground", "-o", option, &image, &mnt]).spawn().unwrap();
+        let device = |path: &Path| fs::metadata(path).unwrap().dev();
+        while device(Path::new(&mnt)) == device(&place.path("")) {
+            assert!(served.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let file = place.path("mnt/file");
+        File::create(&file).unwrap().write_all_at(b"hello", 0).unwrap();
+        served.kill().unwrap();
+        served.wait().unwrap();
+        heddle(&["umount", &mnt]).failed(1, &["had died", "not synced is lost"]);
+        let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        assert_eq!(fs::read_to_string(&file).ok().as_deref(), content, "{option}");
+    }
+}
+
+#[test]
+fn a_write_protected_device_is_mounted_read_only_with_a_note() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image_of("f2fs", "64M");
+    fs::write(Mounted::new(&place, &["-o", "log=/dev/null"]).path("file"), "kept").unwrap();
+    let Some(device) = Command::new("losetup").args(["-r", "-f", "--show", &place.image()]).output().ok()
+    else {
+        return eprintln!("SKIPPED, NOT TESTED: no losetup");
+    };
+    let device = String::from_utf8(device.stdout).unwrap().trim().to_owned();
+    let log = place.text("log");
+    let said = heddle(&["mount", "-o", &format!("log={log}"), &device, &place.mnt()]);
+    let read = fs::read_to_string(place.path("mnt/file"));
+    let written = fs::write(place.path("mnt/file"), "changed");
+    let unmounted = heddle(&["umount", &place.mnt()]);
+    Command::new("losetup").args(["-d", &device]).status().unwrap();
+    let said = said.ok();
+    assert!(said.err.contains("write-protected, and mounted read-only"), "{}", said.err);
+    assert_eq!(read.unwrap(), "kept");
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    unmounted.ok();
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Place, heddle, own_namespace};
+use common::{Place, command, heddle, own_namespace};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 const RAID: [u8; 8] = [0xfc, 0x4e, 0x2b, 0xa9, 0, 0, 0, 0];
@@ -119,6 +119,37 @@ fn a_node_log_is_made_in_new_files_and_zeros_alone() {
         .map(str::to_owned);
     heddle(&log.each_ref().map(String::as_str)).failed(2, &["no F2FS image"]);
     assert_eq!(fs::metadata(&nvm).unwrap().len(), 64 * MIB);
+}
+
+/// Each saw no file and made one: the loser took away the log that the winner had begun to write.
+#[test]
+fn crash_of_two_mounts_that_made_a_log_the_loser_removed_it() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let nvm = place.text("nvm");
+    let ends = ["one", "two"].map(|name| (place.text(name), place.text(&format!("mnt-{name}"))));
+    for (image, dir) in &ends {
+        heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", image]).ok();
+        fs::create_dir(dir).unwrap();
+    }
+    for _ in 0..6 {
+        let mounts = ends.each_ref().map(|(image, dir)| {
+            let args =
+                ["mount", "--variant", "f2fs-nl", "-o", "log=/dev/null,wait=0", "--nvm", &nvm, image, dir];
+            command(&args).stderr(Stdio::null()).spawn().unwrap()
+        });
+        let mounted = mounts.map(|mut mount| mount.wait().unwrap().success());
+        let is_there = Path::new(&nvm).exists();
+        for ((_, dir), mounted) in ends.iter().zip(mounted) {
+            let unmounted = mounted.then(|| heddle(&["umount", dir]));
+            unmounted.into_iter().for_each(|said| _ = said.ok());
+        }
+        assert!(mounted[0] != mounted[1], "{mounted:?}");
+        assert!(is_there, "the log of a mount is gone");
+        fs::remove_file(&nvm).unwrap();
+    }
 }
 
 /// A size that nobody has room for: said before a page is touched, and nothing stays.

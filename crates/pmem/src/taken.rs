@@ -1,7 +1,8 @@
 //! A file or device that is held and not yet a region: what it holds is looked at before a byte of it is changed.
 //!
 //! Invariants  I1  it is locked as a region is (see `open`), so what was looked at is what is changed.
-//!             I2  a file that was made here gets its name when it has its blocks; before, a failure or a kill leaves nothing of it.
+//!             I2  a file that was made here gets its name when its maker says that it is whole; before, a failure or a kill leaves nothing
+//!                 of it. A name that another process has taken meanwhile stays that one's.
 //!             I3  a symbolic link is followed only to a device: a file behind one was not named by the caller.
 
 use crate::durability::Durability;
@@ -20,8 +21,7 @@ use std::path::{Path, PathBuf};
 /// See the module.
 #[derive(Debug)]
 pub struct Taken {
-    /// `None`: it was handed on.
-    file: Option<OwnedFd>,
+    file: OwnedFd,
     stat: Stat,
     /// Its other names; `None`: handed on.
     claim: Option<Claim>,
@@ -52,9 +52,7 @@ impl Taken {
         };
         let stat = open::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
         match stat {
-            Ok((stat, claim)) => {
-                Ok(Taken { file: Some(file), stat, claim: Some(claim), path: path.into(), state })
-            }
+            Ok((stat, claim)) => Ok(Taken { file, stat, claim: Some(claim), path: path.into(), state }),
             Err(error) => {
                 if state == State::Named {
                     let _ = fs::unlink(path);
@@ -62,10 +60,6 @@ impl Taken {
                 Err(error)
             }
         }
-    }
-
-    fn file(&self) -> &OwnedFd {
-        self.file.as_ref().expect("it is handed on by value")
     }
 
     /// What the kernel says of it.
@@ -78,10 +72,12 @@ impl Taken {
         self.state != State::Existing
     }
 
-    /// Gives a new file its name, durably: nobody may have taken that meanwhile.
-    fn keep(&mut self) -> Result<()> {
+    /// Gives a new file its name, durably (I2).
+    ///
+    /// Errors: [`Error::Exists`], if another process has taken the name meanwhile; [`Error::System`].
+    pub fn keep(&mut self) -> Result<()> {
         if self.state == State::Nameless {
-            let from = format!("/proc/self/fd/{}", self.file().as_raw_fd());
+            let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             match fs::linkat(CWD, from, CWD, &self.path, AtFlags::SYMLINK_FOLLOW) {
                 Err(Errno::EXIST) => return Err(Error::Exists { path: self.path.clone() }),
                 linked => linked.map_err(system("create", &self.path))?,
@@ -103,7 +99,7 @@ impl Taken {
     ///
     /// Errors: [`Error::NotMappable`], [`Error::System`].
     pub fn len_bytes(&self) -> Result<u64> {
-        open::size_of_media(self.file(), &self.stat, &self.path)
+        open::size_of_media(&self.file, &self.stat, &self.path)
     }
 
     /// What it holds.
@@ -159,7 +155,7 @@ impl Taken {
     }
 
     fn as_file(&self) -> Result<File> {
-        let file = rustix::io::fcntl_dupfd_cloexec(self.file(), 0);
+        let file = rustix::io::fcntl_dupfd_cloexec(&self.file, 0);
         file.map(File::from).map_err(system("open again", &self.path))
     }
 
@@ -177,39 +173,45 @@ impl Taken {
     ///
     /// Errors: those of that.
     pub fn create(mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
-        let len_bytes = open::whole_blocks(&self.path, len_bytes)?;
-        let len_bytes = open::fill(self.file(), &self.stat, &self.path, len_bytes, options)?;
-        let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
-        let region = open::map(held, &self.path, [len_bytes; 2], options)?;
+        let region = self.create_unnamed(len_bytes, options)?;
         self.keep()?;
         Ok(region)
+    }
+
+    /// The same; a new file has no name until [`Taken::keep`].
+    ///
+    /// Errors: as [`Taken::create`].
+    pub fn create_unnamed(&mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+        let len_bytes = open::whole_blocks(&self.path, len_bytes)?;
+        let len_bytes = open::fill(&self.file, &self.stat, &self.path, len_bytes, options)?;
+        let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
+        open::map(held, &self.path, [len_bytes; 2], options)
     }
 
     /// As [`Region::open`] does it, for writing.
     ///
     /// Errors: those of that.
-    pub fn open(mut self, options: &OpenOptions<'_>) -> Result<Region> {
+    pub fn open(&mut self, options: &OpenOptions<'_>) -> Result<Region> {
         let len_bytes = open::whole_blocks(&self.path, self.len_bytes()?)?;
         if self.is_file() {
-            open::reserve_all(self.file(), &self.path, len_bytes, false, options.progress)?;
+            open::reserve_all(&self.file, &self.path, len_bytes, false, options.progress)?;
         }
         let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
         open::map(held, &self.path, [len_bytes; 2], options)
     }
 
-    /// The file itself, which stays, and keeps its lock for as long as it is open; and its other names.
+    /// The file itself, which keeps its lock for as long as one of both is open, and its other names. A new file has no name until
+    /// [`Taken::keep`].
     ///
-    /// Errors: [`Error::Exists`], [`Error::System`].
-    pub fn into_file(mut self) -> Result<(File, Claim)> {
-        self.keep()?;
-        let file = self.file.take().expect("it is handed on by value");
-        Ok((file.into(), self.claim.take().unwrap_or_default()))
+    /// Errors: [`Error::System`].
+    pub fn file_unnamed(&mut self) -> Result<(File, Claim)> {
+        Ok((self.as_file()?, self.claim.take().unwrap_or_default()))
     }
 }
 
 impl AsFd for Taken {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file().as_fd()
+        self.file.as_fd()
     }
 }
 

@@ -27,22 +27,21 @@ pub fn make(args: &Args, ground: Ground) -> Result<u64> {
     if !is_file && args.size.is_some() {
         return Err(usage("--size is for files: of a device all is taken"));
     }
-    let is_new = ground.taken.is_new();
-    let (file, claim) = ground.clear()?.into_file()?;
-    let made = (|| {
-        if is_file {
-            // What it held is given back first, so that nothing of it comes up where nothing was written.
-            let size = args.size.unwrap_or(SIZE_DEFAULT);
-            file.set_len(0).and_then(|()| file.set_len(size.0)).with_context(cannot)?;
-        }
-        let bar = Bar::of_bytes("making");
-        let progress = |done, total| bar.at(done, total);
-        let label = args.label.as_deref().unwrap_or_default();
-        heddle_f2fs::make_image_in((file, claim), image, label, &progress)?;
-        Ok(heddle_f2fs::F2fs::open(image)?.info())
-    })();
-    if made.is_err() && is_new {
-        let _ = std::fs::remove_file(image);
+    ground.clear()?;
+    let mut taken = ground.taken;
+    let (file, claim) = taken.file_unnamed()?;
+    if is_file {
+        // What it held is given back first, so that nothing of it comes up where nothing was written.
+        let size = args.size.unwrap_or(SIZE_DEFAULT);
+        file.set_len(0).and_then(|()| file.set_len(size.0)).with_context(cannot)?;
     }
-    made.map(|info| info.geometry.blocks * heddle_f2fs::format::BLOCK_BYTES as u64)
+    let bar = Bar::of_bytes("making");
+    let progress = |done, total| bar.at(done, total);
+    let label = args.label.as_deref().unwrap_or_default();
+    heddle_f2fs::make_image_in((file, claim), image, label, &progress)?;
+    // A file that is made here has a name from now on.
+    taken.keep()?;
+    drop(taken);
+    let info = heddle_f2fs::F2fs::open(image)?.info();
+    Ok(info.geometry.blocks * heddle_f2fs::format::BLOCK_BYTES as u64)
 }

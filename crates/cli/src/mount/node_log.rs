@@ -5,25 +5,21 @@ use crate::failure::usage;
 use crate::progress::Bar;
 use crate::size::Size;
 use crate::taking::{Force, Ground, node_log_ground};
-use crate::{image, output::talk};
+use crate::{image::explain, output::talk};
 use anyhow::{Result, anyhow};
 use heddle_f2fs::{F2fs, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;
 
-/// Opens the image with the node log in `nvm`. A log file that this call made goes again if the mount fails.
+/// Opens the image with the node log in `nvm`. A log file that this call makes gets its name when the image is open with it: a mount that
+/// fails leaves none, and takes away none that another mount has made under this name meanwhile.
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     let force = if options.force_nvm { Force::Yes } else { Force::No };
-    let ground = node_log_ground(nvm, force)?;
-    let is_new = ground.taken.is_new();
-    let opened = region(nvm, ground, options.nvm_bytes, options.durability).and_then(|(region, state)| {
-        let log = LogRegion { region, state, discard: options.discard_nvm };
-        Ok(F2fs::open_with_log(image, variant, log)?)
-    });
-    if opened.is_err() && is_new {
-        let _ = std::fs::remove_file(nvm);
-    }
-    opened
+    let mut ground = node_log_ground(nvm, force)?;
+    let (region, state) = region(nvm, &mut ground, options.nvm_bytes, options.durability)?;
+    let fs = F2fs::open_with_log(image, variant, LogRegion { region, state, discard: options.discard_nvm })?;
+    ground.taken.keep().map_err(|error| explain(nvm, error))?;
+    Ok(fs)
 }
 
 /// The node log that a mount left.
@@ -31,8 +27,8 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
     if !nvm.exists() {
         return Err(usage(format!("{}: no such file; name the node log of the last mount", nvm.display())));
     }
-    let ground = node_log_ground(nvm, Force::No)?;
-    let (region, state) = region(nvm, ground, None, None)?;
+    let mut ground = node_log_ground(nvm, Force::No)?;
+    let (region, state) = region(nvm, &mut ground, None, None)?;
     match state {
         LogState::Made => Ok(LogRegion { region, state, discard: false }),
         LogState::Free => Err(anyhow!("{} holds no node log: name that of the last mount", nvm.display())),
@@ -42,7 +38,7 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
 /// Maps it. Only what is made here gets a size.
 fn region(
     nvm: &Path,
-    ground: Ground,
+    ground: &mut Ground,
     bytes: Option<u64>,
     durability: Option<Durability>,
 ) -> Result<(Region, LogState)> {
@@ -60,11 +56,14 @@ fn region(
             Size(bytes)
         ));
     }
-    let region = match (is_new, is_log) {
-        (true, _) => image::create(nvm, ground, bytes.unwrap_or(LOG_BYTES), &how)?,
-        (false, true) => ground.taken.open(&how).map_err(|error| image::explain(nvm, error))?,
-        (false, false) => ground.clear()?.open(&how).map_err(|error| image::explain(nvm, error))?,
+    if !is_log {
+        ground.clear()?;
+    }
+    let region = match is_new {
+        true => ground.taken.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
+        false => ground.taken.open(&how),
     };
+    let region = region.map_err(|error| explain(nvm, error))?;
     let (shown, size) = (nvm.display(), Size(region.len_bytes()));
     talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
     Ok((region, if is_log { LogState::Made } else { LogState::Free }))
