@@ -169,6 +169,89 @@ fn cuts_within_the_last_page_of_many_files_take_nothing_from_unlinks() {
     });
 }
 
+/// Records of truncations take log pages, and give none back: until a removal gets no block for its record.
+fn drain(fs: &NvmFs, variant: Variant, files: u64) {
+    for n in 0..files * 3000 {
+        let handle = fs.open_file(Ino::ROOT, &format!("f{}", n % files));
+        let cut = fs.resize(&handle, 8000 - n / files);
+        fs.release(handle);
+        match cut {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => return,
+            Err(error) => panic!("{variant:?}: {error:?}"),
+        }
+    }
+    panic!("{variant:?}: {} blocks stay free", free(fs));
+}
+
+/// Of a copy of this image; each removal returned before the power went.
+fn removals_outlive_power_cuts(disk: &Disk, variant: Variant) {
+    let mut bytes = vec![0; disk.region().len_bytes() as usize];
+    disk.region().read(Pos(0), &mut bytes);
+    let (region, power) = Region::simulated_from(&bytes);
+    let volume = heddle_nvmfs::mount(region, &common::options()).unwrap();
+    for link in ["link1", "link201"] {
+        volume.fs().remove(Ino::ROOT, link).unwrap();
+        let after = Region::simulated_from(&power.crash_point().durable_image()).0;
+        let after = heddle_nvmfs::mount(after, &common::options()).unwrap();
+        let found = after.fs().find(Ino::ROOT, link).map(|_| ());
+        assert_eq!(found, Err(Error::NotFound), "{variant:?}: {link} after a power cut");
+    }
+}
+
+/// Hard links of one file, of which a removal gives nothing back.
+const LINKS: u64 = 400;
+
+#[test]
+fn names_go_where_no_log_has_room_and_no_block_is_free() {
+    each_variant(|variant| {
+        for cut in [false, true] {
+            let disk = Disk::new(variant, 4 * MIB);
+            let mut volume = disk.mount();
+            let mut fs = volume.fs();
+            let before = free(&fs);
+            fs.release(fs.new_file(Ino::ROOT, "tiny"));
+            for n in 0..80 {
+                let handle = fs.new_file(Ino::ROOT, &format!("f{n}"));
+                fs.write(&handle, 0, &[1; 2 * PAGE as usize]).unwrap();
+                fs.release(handle);
+            }
+            let tiny = fs.find(Ino::ROOT, "tiny").unwrap().ino;
+            for n in 0..LINKS {
+                fs.link(&root(), tiny, Ino::ROOT, name(&format!("link{n}"))).unwrap();
+            }
+            fill(&fs, variant, "rest");
+            fill_log(&fs, variant, Ino::ROOT);
+            drain(&fs, variant, 80);
+            // Some of each log page, so that none is given back: more than one page more could tell of.
+            let gone: Vec<_> = (0..LINKS).filter(|n| n % 4 == 0).map(|n| format!("link{n}")).collect();
+            for (n, link) in gone.iter().enumerate() {
+                if n == gone.len() / 2 {
+                    drop(fs);
+                    stop(volume, cut);
+                    common::sound(disk.region()).unwrap_or_else(|e| panic!("{variant:?}: {e}"));
+                    volume = disk.mount();
+                    fs = volume.fs();
+                }
+                fs.remove(Ino::ROOT, link).unwrap_or_else(|e| panic!("{variant:?}: {link}: {e:?}"));
+                assert_eq!(fs.find(Ino::ROOT, link).map(|_| ()), Err(Error::NotFound), "{variant:?}: {link}");
+            }
+            assert!(free(&fs) <= 9, "{variant:?}: {} blocks are free", free(&fs));
+            drop(fs);
+            stop(volume, cut);
+            volume = disk.mount();
+            fs = volume.fs();
+            for n in 0..LINKS {
+                let there = fs.find(Ino::ROOT, &format!("link{n}")).is_ok();
+                assert_eq!(there, n % 4 != 0, "{variant:?}, {cut}: link{n} after a mount");
+            }
+            drop(fs);
+            removals_outlive_power_cuts(&disk, variant);
+            emptied(&disk, volume, before, &format!("{variant:?}, {cut}"));
+        }
+    });
+}
+
 /// A call on a full image, named so that a sequence can be told.
 type Call = (&'static str, fn(&NvmFs) -> Result<(), Error>);
 

@@ -1,28 +1,31 @@
 //! One file system through two mappings: nothing of it lives outside the arena and the region.
 
-use super::{MountOptions, format, mount};
-use crate::core::{Core, Parts};
+use super::{MountOptions, arena, boot_id, format, mount, read_superblock};
+use crate::alloc::{Purpose, take_blocks};
+use crate::core::{Core, Identity, Parts};
+use crate::format::page::SLOTS;
 use crate::fs::NvmFs;
+use crate::lease::enter;
+use crate::log::chain;
+use crate::recovery;
 use crate::region::Region;
 use crate::variant::Variant;
+use heddle_pmem::CrashPoint;
 use heddle_range_lock::{Geometry, Mode};
-use heddle_vfs::{Cookie, Cred, FileSystem, Ino, Name, OpenFlags};
-use std::sync::Arc;
+use heddle_vfs::{Cookie, Cred, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode};
+use std::sync::{Arc, Mutex};
+
+fn parts(region: Region, arena: heddle_arena::Arena, variant: Variant) -> Parts {
+    let locks = variant.lock().map(|kind| {
+        let geometry = Geometry { file_bytes_max: region.len_bytes(), ..Geometry::default() };
+        heddle_range_lock::make(kind, Mode::Default, &geometry).unwrap()
+    });
+    Parts { region, arena: Arc::new(arena), variant, locks, on_lock: None, read_only: false }
+}
 
 /// The same arena and region at other addresses, as another process would map them.
 fn second_view(first: &Core) -> NvmFs {
-    let locks = first.variant.lock().map(|kind| {
-        let geometry = Geometry { file_bytes_max: first.region.len_bytes(), ..Geometry::default() };
-        heddle_range_lock::make(kind, Mode::Default, &geometry).unwrap()
-    });
-    let parts = Parts {
-        region: first.region.map_again().unwrap(),
-        arena: Arc::new(first.arena.map_again().unwrap()),
-        variant: first.variant,
-        locks,
-        on_lock: None,
-        read_only: false,
-    };
+    let parts = parts(first.region.map_again().unwrap(), first.arena.map_again().unwrap(), first.variant);
     NvmFs { core: Arc::new(Core::join(parts, &first.identity()).unwrap()) }
 }
 
@@ -79,5 +82,70 @@ fn two_mappings_of_one_arena_are_one_file_system() {
         crate::lease::leave(&views[1].core);
         drop(views);
         volume.unmount();
+    }
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+/// What a power cut at each fence of a rename to another directory leaves. The log page of the old one has one slot, a name may take two.
+fn cuts_of_a_rename(variant: Variant) -> Vec<Vec<u8>> {
+    let (region, power) = Region::simulated(4 << 20);
+    format(&region, variant).unwrap();
+    let volume = mount(region, &MountOptions::default()).unwrap();
+    let (fs, cred) = (volume.fs(), Cred::root());
+    let directory = NewNode { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: &[] };
+    let [old, new] = ["old", "new"].map(|dir| fs.make(&cred, Ino::ROOT, name(dir), directory).unwrap().ino);
+    let (attr, handle) = fs.create(&cred, old, name("moved"), 0o644, OpenFlags::WRITE).unwrap();
+    fs.release(handle);
+    for n in 0.. {
+        let log = chain::existing(&fs.core, fs.core.inode(old).unwrap()).next().unwrap();
+        if log.tail().1 == SLOTS {
+            break;
+        }
+        fs.link(&cred, attr.ino, old, name(&format!("l{n}"))).unwrap();
+    }
+    let images = Arc::new(Mutex::new(Vec::new()));
+    let cut = images.clone();
+    power.on_fence(Box::new(move |point: &CrashPoint<'_>| cut.lock().unwrap().push(point.durable_image())));
+    fs.rename(&cred, old, name("moved"), new, name("moved"), RenameMode::Replace).unwrap();
+    power.stop_watching();
+    drop(fs);
+    volume.abandon();
+    Arc::try_unwrap(images).unwrap().into_inner().unwrap()
+}
+
+/// Recovers an image on which one block is free; how many are then.
+fn recovered_with_one_block(region: &Region, variant: Variant) -> u64 {
+    let superblock = read_superblock(region).unwrap().mounted().unwrap();
+    let parts = parts(region.map_again().unwrap(), arena(256 << 20).unwrap(), variant);
+    let identity = Identity::of(&superblock, boot_id());
+    let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).unwrap());
+    let judged = recovery::judge(&core, &|_, _, _| {}).unwrap();
+    let (map, mut taken) = (core.free_map(), Vec::new());
+    let guard = enter(&core).unwrap();
+    assert!(take_blocks(map, &core.region, guard.own, map.count() - 1, Purpose::Regain, &mut taken));
+    drop(guard);
+    judged.settle(&core).unwrap_or_else(|error| panic!("{}: {error}", variant.name()));
+    map.count()
+}
+
+#[test]
+fn recovery_of_a_rename_has_the_last_block() {
+    for variant in Variant::ALL {
+        let mut paid = 0;
+        for image in cuts_of_a_rename(variant) {
+            let region = Region::simulated_from(&image).0;
+            paid += 1 - recovered_with_one_block(&region, variant);
+            let volume = mount(region, &MountOptions::default()).unwrap();
+            let (fs, cred) = (volume.fs(), Cred::root());
+            let names = ["old", "new"].map(|dir| {
+                let dir = fs.lookup(&cred, Ino::ROOT, name(dir)).unwrap().ino;
+                fs.lookup(&cred, dir, name("moved")).is_ok()
+            });
+            assert_ne!(names[0], names[1], "{}: it has one name", variant.name());
+        }
+        assert!(paid > 0, "{}: no cut left anything to pay", variant.name());
     }
 }
