@@ -5,6 +5,7 @@
 
 mod apps;
 mod bench;
+mod breaches;
 mod bypass_diff;
 mod coherence;
 mod crash;
@@ -156,6 +157,12 @@ const CHORES: &[Chore] = &[
         usage: "[--length N] [--mixed] [--threads] [--faults] [--planted] …",
         about: "power cuts at every fence of all short sequences, every variant; --planted: does the rig see?",
         run: crash::chore,
+    },
+    Chore {
+        name: "breaches",
+        usage: "[NAME…]",
+        about: "does the test that a row of SEMANTICS.md names see that row's promise broken? (some minutes)",
+        run: breaches::chore,
     },
     Chore {
         name: "fuzz",

@@ -19,7 +19,7 @@
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
 use crate::lane::{MAGAZINE_BLOCKS, Own};
-use crate::planted::block_refused;
+use crate::planted::{Breach, block_refused, breaks_at_times};
 use crate::region::Region;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, Full, Ptr, watch};
@@ -386,6 +386,9 @@ pub fn untake(map: FreeMap<'_>, extents: &[Extent]) {
 
 /// Frees blocks whose last record is durably superseded; they can be used again after the lane's next fence.
 pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Extent) {
+    if breaks_at_times(Breach::BlocksLost) {
+        return;
+    }
     let waits = !map.scarce() && extent.count <= LIMBO_EXTENT_MAX && limbo_has_room(map, own);
     if waits && own.limbo.push(extent) {
         return;

@@ -30,6 +30,7 @@ use crate::index::{INLINE_CELLS, Index};
 use crate::latch::{Latch, Spin};
 use crate::log::chain::Chains;
 use crate::names::bucket::Bucket;
+use crate::planted::{Breach, breaks};
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, fence};
 use heddle_arena::sync::fence_behind_locked;
 use heddle_arena::{AtomicPtr, Shared, Zeroed};
@@ -225,7 +226,7 @@ fn advance(word: &AtomicU64, now: Time) -> bool {
     loop {
         // `now` may be old: its thread took it before it waited for something. So the clock decides, where more than a tick is between.
         let later = last > now && (last.0 - now.0 < TICK_NS_MAX || last <= crate::clock::exact());
-        if last == now || later && !planted(Bug::TimesGoBack) {
+        if last == now || later && !planted(Bug::TimesGoBack) && !breaks(Breach::TimesGoBack) {
             return false;
         }
         // ORDERING: Relaxed, as above.
@@ -387,7 +388,7 @@ impl VInode {
     /// The time a writer puts into its record: the coarse clock, or the exact one if somebody has looked since.
     pub fn write_time(&self) -> Time {
         // ORDERING: Relaxed, a stat that comes later than this load is a stat after the write.
-        if self.queried.load(Relaxed) != 0 {
+        if self.queried.load(Relaxed) != 0 && !breaks(Breach::StatForgotten) {
             return crate::clock::exact();
         }
         // The coarse clock lags behind the exact one by up to a tick: it must not take a time back that a `stat` may have seen.

@@ -21,6 +21,7 @@ use crate::ids::{BlockNo, Extent};
 use crate::inode::{InodeRef, Mode};
 use crate::lane::Own;
 use crate::lease::LaneGuard;
+use crate::planted::{Breach, breaks};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared, Zeroed};
@@ -198,6 +199,9 @@ pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) ->
 #[inline(always)]
 pub fn check_mode(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: Permission) -> Result<()> {
     let Some((kind, perm)) = mode.kind_perm() else { return Err(Error::Stale) };
+    if breaks(Breach::ModesUnasked) {
+        return Ok(());
+    }
     let (uid, gid) = inode.vi.owner();
     if mode.has_list(List::Access) {
         return check_list(core, inode, mode, cred, want);
@@ -348,6 +352,10 @@ fn link(
     let seq = if fresh { inode.vi.generation() << 20 } else { set.seq.load(Relaxed) };
     // A settler died here: what the words of the lists mean is not known. They are leaked.
     let torn = !seq.is_multiple_of(2);
+    if breaks(Breach::AttributesBlink) {
+        set.blob.store(0, Relaxed); // ORDERING: Relaxed, which is the bug.
+        std::thread::yield_now();
+    }
     set.seq.store(seq | 1, Relaxed); // ORDERING: Relaxed, before the fence.
     // ORDERING: Release, O1.
     fence(Release);

@@ -100,7 +100,7 @@ fn concurrent_extending_writes_all_stay() {
         fs.release(fs.new_file(Ino::ROOT, "f"));
         // Records of 1,000 bytes, dealt out to the threads in turn: every write shares pages with its neighbours'.
         const RECORD: u64 = 1000;
-        const RECORDS: u64 = 2000;
+        const RECORDS: u64 = 20_000;
         together(|number| {
             let handle = fs.open_file(Ino::ROOT, "f");
             for record in (number..RECORDS).step_by(THREADS as usize) {
@@ -362,6 +362,36 @@ fn of_many_that_create_or_remove_one_name_one_succeeds() {
 }
 
 /// Directories are made, moved into each other, and removed by all: in the end the tree is a tree, and can be removed.
+#[test]
+fn of_two_directories_moved_into_each_other_one_goes() {
+    each_variant(|variant| {
+        let volume = fresh(variant, 64 * MIB);
+        let fs = volume.fs();
+        let dirs = ["p", "q"].map(|text| fs.new_dir(Ino::ROOT, text));
+        for _ in 0..500 {
+            let start = Barrier::new(2);
+            let into = |moved: &str, to: Ino| {
+                start.wait();
+                fs.replace((Ino::ROOT, moved), (to, moved))
+            };
+            let (first, second) = std::thread::scope(|scope| {
+                let other = scope.spawn(|| into("q", dirs[0]));
+                (into("p", dirs[1]), other.join().unwrap())
+            });
+            let (inside, outside, refused) = match (first, second) {
+                (Ok(()), Err(error)) => ("p", dirs[1], error),
+                (Err(error), Ok(())) => ("q", dirs[0], error),
+                both => panic!("{variant:?}: {both:?}"),
+            };
+            assert!(
+                matches!(refused, Error::InvalidArgument(_) | Error::NotFound),
+                "{variant:?}: {refused:?}"
+            );
+            fs.replace((outside, inside), (Ino::ROOT, inside)).unwrap();
+        }
+    });
+}
+
 #[test]
 fn moving_directories_against_each_other_keeps_the_tree_a_tree() {
     each_variant(|variant| {

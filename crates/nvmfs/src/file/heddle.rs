@@ -21,7 +21,7 @@ use crate::inode::InodeRef;
 use crate::latch::Latched;
 use crate::lease::LaneGuard;
 use crate::log::{chain, clean, commit};
-use crate::planted::{Bug, fence_unless, planted, wait_unless};
+use crate::planted::{Breach, Bug, breaks, breaks_at_times, fence_unless, planted, wait_unless};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
@@ -42,10 +42,11 @@ pub fn write(
     at: At,
     data: &[u8],
 ) -> Result<u64> {
+    let before = breaks(Breach::AppendsAtOldEnd).then(|| inode.vi.size());
     let eof = (at == At::End).then(|| inode.vi.eof.lock());
     let start = match at {
         At::Offset(offset) => offset,
-        At::End => inode.vi.size(),
+        At::End => before.unwrap_or_else(|| inode.vi.size()),
     };
     let span = Span::new(start, data.len() as u64);
     if span.end > core.file_bytes_max() {
@@ -60,6 +61,9 @@ pub fn write(
     }
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     let prepared = prepare(core, guard, inode, span, data, &mut extents);
+    if breaks(Breach::FailedWriteGrows) && prepared.is_err() && span.end > inode.vi.size() {
+        inode.vi.set_size(span.end);
+    }
     let done = prepared.and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {
@@ -145,7 +149,8 @@ fn write_page(
         inode.vi.set_size(end);
     }
     inode.vi.touch(mtime);
-    if cell.publish(Map::data(block), version) {
+    let shown = if breaks_at_times(Breach::WriteNotShown) { old } else { Map::data(block) };
+    if cell.publish(shown, version) {
         wake(core, cell);
     }
     step(Step::LetGo);
@@ -279,7 +284,7 @@ fn publish<'v>(
     step(Step::Durable);
     guard.lane.commit();
     step(Step::Happened);
-    if span.end > size {
+    if span.end > size && !breaks_at_times(Breach::SizeStays) {
         inode.vi.set_size(span.end);
     }
     inode.vi.touch(mtime);
@@ -305,7 +310,7 @@ fn recopy_edges(
     let mut stale = false;
     for (page, map, version) in prepared.edges.iter().flatten() {
         let now = look(core, inode, *page);
-        if now != (*map, *version) {
+        if now != (*map, *version) && !breaks(Breach::EdgesOld) {
             place::fill_edge(core, span, extents, *page, now.0)?;
             stale = true;
         }

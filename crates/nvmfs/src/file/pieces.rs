@@ -10,6 +10,7 @@ use crate::file::range::holes;
 use crate::ids::PageNo;
 use crate::inode::InodeRef;
 use crate::lease::LaneGuard;
+use crate::planted::{Breach, breaks};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
@@ -29,7 +30,7 @@ pub fn write(
 ) -> Result<usize> {
     let end = offset.checked_add(data.len() as u64).ok_or(Error::FileTooBig)?;
     let (first, last) = (PageNo::of(offset), PageNo::after(end));
-    if last.0 - first.0 < 2 || holes(core, inode, first, last) > 0 {
+    if breaks(Breach::NoPieces) || last.0 - first.0 < 2 || holes(core, inode, first, last) > 0 {
         return Err(Error::NoSpace);
     }
     let mut done = 0;

@@ -20,6 +20,7 @@ use crate::ids::PageNo;
 use crate::inode::InodeRef;
 use crate::lane::OpState;
 use crate::lease::{self, LaneGuard};
+use crate::planted::{Breach, breaks};
 use heddle_arena::sync::atomic::fence;
 use heddle_arena::sync::{spin_hint, spins};
 use heddle_pmem::{BLOCK_BYTES, BadBuffer, Pos};
@@ -90,7 +91,8 @@ fn read_page(
     let copied = copy_page(core, cell.map(), span.start % BLOCK, into);
     // ORDERING: Acquire, O1.
     fence(Acquire);
-    (cell.lv() == before && inode.vi.size() == size).then(|| copied.map(|()| into.len()))
+    let same = cell.lv() == before && inode.vi.size() == size;
+    (same || breaks(Breach::ReadsOnce)).then(|| copied.map(|()| into.len()))
 }
 
 /// Copies part of a page.
@@ -130,7 +132,7 @@ fn read_once(
     fence(Acquire);
     let mut same = inode.vi.size() == size;
     for_pages(core, inode, span, |n, cell| same &= unchanged(core, cell, &collected[n as usize]));
-    same.then_some(copied)
+    (same || breaks(Breach::ReadsOnce)).then_some(copied)
 }
 
 /// Calls `f(n, cell)` for the `n`th page of a span, for each in order.

@@ -19,7 +19,7 @@ use crate::lease::{self, LaneGuard};
 use crate::log::{chain, clean};
 use crate::names::table;
 use crate::opens;
-use crate::planted::{Bug, flushed_unless, planted};
+use crate::planted::{Breach, Bug, breaks, flushed_unless, planted};
 use crate::settle;
 use crate::xattr::{self, List};
 use heddle_arena::Ptr;
@@ -191,6 +191,9 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
     if inode.vi.nlink.fetch_sub(names, SeqCst) == names {
         guard.lane.intent.ends(inode.ino.0, Ending::Asked);
         guard.lane.intent.lowers(None);
+        if breaks(Breach::EndsWhileOpen) {
+            return end(core, guard, inode);
+        }
         return end_once(core, guard, inode);
     }
     guard.lane.intent.lowers(None);

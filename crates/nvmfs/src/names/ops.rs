@@ -28,6 +28,7 @@ use crate::names::locks::{At as Place, Locks};
 use crate::names::strike;
 use crate::names::table::{self, Crowded, Key, Meaning, Named};
 use crate::opens;
+use crate::planted::{Breach, breaks};
 use crate::settle;
 use crate::xattr::{List, check, check_mode};
 use heddle_arena::sync::yield_now;
@@ -170,7 +171,7 @@ pub fn make<'c>(
     }
     let latched = latch(core, dir);
     let key = table::key(core, name.bytes());
-    if table::find(core, dir, key)?.is_some() {
+    if table::find(core, dir, key)?.is_some() && !breaks(Breach::NamesTwice) {
         return Err(Error::Exists);
     }
     check(core, dir, cred, Permission::WRITE_EXECUTE)?;
@@ -239,7 +240,7 @@ fn add_name(
     let entry = table::prepare(core, guard.own, key.name)?;
     let done = (|| {
         let bucket = table::lock(core, dir, key.hash)?;
-        if bucket.find(key)?.is_some() {
+        if bucket.find(key)?.is_some() && !breaks(Breach::NamesTwice) {
             return Err(Error::Exists);
         }
         let now = dir.vi.write_time();
@@ -356,7 +357,7 @@ pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
     loop {
         match now {
             0 if !inode.vi.linkable() => return Err(Error::NotFound),
-            LINKS_MAX.. => return Err(Error::TooManyLinks),
+            LINKS_MAX.. if !breaks(Breach::LinksUnbounded) => return Err(Error::TooManyLinks),
             _ => {}
         }
         match inode.vi.nlink.compare_exchange(now, now + 1, SeqCst, Relaxed) {

@@ -60,7 +60,9 @@ fn large(variant: Variant) -> (Vec<u8>, Tree) {
         fs.release(fs.new_file(dir, &n.to_string()));
     }
     let handle = fs.new_file(dir, "overwritten");
-    (0..100).for_each(|n| drop(fs.write(&handle, n * PAGE as u64, &[DATA; PAGE]).unwrap()));
+    for page in 0..100 {
+        fs.write(&handle, page * PAGE as u64, &[DATA; PAGE]).unwrap();
+    }
     fs.release(handle);
     let attribute = XattrName::new(b"user.attribute").unwrap();
     let long: Vec<u8> = (0..9000_u32).map(|i| (i % 250) as u8).collect();
