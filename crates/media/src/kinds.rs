@@ -8,8 +8,27 @@ const BLOCK: u64 = 4096;
 
 /// Those that are there.
 pub fn found(bytes: &Bytes<'_>) -> Vec<Holding> {
-    let kinds: [fn(&Bytes<'_>) -> Option<Holding>; 13] =
-        [heddle, f2fs, ext, swap, lvm, luks2, raid_0_90, raid_1, gpt, mbr, zfs, nilfs2, hfs_plus];
+    let kinds: [fn(&Bytes<'_>) -> Option<Holding>; 19] = [
+        heddle,
+        f2fs,
+        ext,
+        ext_journal,
+        xfs_log,
+        swap,
+        lvm,
+        luks2,
+        raid_0_90,
+        raid_1,
+        raid_of_firmware,
+        gpt,
+        mbr,
+        sun,
+        mac,
+        zfs,
+        nilfs2,
+        hfs_plus,
+        minix,
+    ];
     kinds.iter().filter_map(|kind| kind(bytes)).collect()
 }
 
@@ -60,6 +79,27 @@ fn ext(bytes: &Bytes<'_>) -> Option<Holding> {
     Some(Holding { label, ..holding(kind, vec![(superblock + 0x38, 2)])? })
 }
 
+/// On media of its own: a superblock that counts no inodes.
+fn ext_journal(bytes: &Bytes<'_>) -> Option<Holding> {
+    const IS_JOURNAL: u32 = 0x8;
+    let superblock = 0x400;
+    let is_one =
+        bytes.has(superblock + 0x38, &[0x53, 0xef]) && bytes.u32(superblock + 0x60) & IS_JOURNAL != 0;
+    holding("a journal of ext4", Vec::from_iter(is_one.then_some((superblock + 0x38, 2))))
+}
+
+/// On media of its own, a ring: a record begins in some sector of the first ones. Its version and the format of its words are small.
+fn xfs_log(bytes: &Bytes<'_>) -> Option<Holding> {
+    const MAGIC: [u8; 4] = 0xfeed_babe_u32.to_be_bytes();
+    const LOOKED_AT_BYTES: u64 = 256 << 10;
+    let is_record = |at: &u64| {
+        let word = |offset| u32::from_be_bytes(bytes.at(at + offset));
+        bytes.has(*at, &MAGIC) && (1..=3).contains(&word(8)) && (1..=3).contains(&word(300))
+    };
+    let sectors = (0..LOOKED_AT_BYTES).step_by(SECTOR as usize);
+    holding("a log of xfs", sectors.filter(is_record).map(|at| (at, 4)).collect())
+}
+
 /// At the end of the first page, whatever a page is.
 fn swap(bytes: &Bytes<'_>) -> Option<Holding> {
     const MAGICS: [&[u8]; 5] = [b"SWAPSPACE2", b"SWAP-SPACE", b"S1SUSPEND\0", b"ULSUSPEND\0", b"LINHIB0001"];
@@ -107,6 +147,15 @@ fn raid_1(bytes: &Bytes<'_>) -> Option<Holding> {
     Some(Holding { label, ..holding("a member of a Linux RAID (1.x)", marks)? })
 }
 
+/// In the last sector (DDF) or the one before it (Intel): what firmware, and `mdadm` for it, tells of the disk.
+fn raid_of_firmware(bytes: &Bytes<'_>) -> Option<Holding> {
+    let marks: [(u64, &[u8]); 2] =
+        [(SECTOR, &[0xde, 0x11, 0xde, 0x11]), (2 * SECTOR, b"Intel Raid ISM Cfg Sig. ")];
+    let places = marks.map(|(back, mark)| (bytes.before_end(bytes.len_bytes % SECTOR + back), mark));
+    let there = places.into_iter().filter(|(at, mark)| bytes.has(*at, mark));
+    holding("a member of a firmware RAID", there.map(|(at, mark)| (at, mark.len() as u64)).collect())
+}
+
 /// The second sector and the last one, of either size.
 fn gpt(bytes: &Bytes<'_>) -> Option<Holding> {
     let places = [SECTOR, BLOCK, bytes.before_end(SECTOR), bytes.before_end(BLOCK)];
@@ -114,14 +163,33 @@ fn gpt(bytes: &Bytes<'_>) -> Option<Holding> {
     holding("a partition table (GPT)", there.map(|at| (at, 8)).collect())
 }
 
-/// Boot sectors of file systems end with the same two bytes: a table has a partition, and says of each only whether it is booted.
+/// Boot sectors of file systems end with the same two bytes: a table has a partition, and says of each only whether it is booted. One
+/// without partitions has the disk's number, and no jump over the fields of a file system.
 fn mbr(bytes: &Bytes<'_>) -> Option<Holding> {
     const TABLE: u64 = 446;
     let entries: [[u8; 16]; 4] = std::array::from_fn(|n| bytes.at(TABLE + n as u64 * 16));
+    let has_partition = entries.iter().any(|entry| entry[4] != 0 && entry[12..] != [0; 4]);
+    let [jump] = bytes.at(0);
+    let is_empty = entries == [[0; 16]; 4] && bytes.u32(440) != 0 && !matches!(jump, 0xeb | 0xe9);
     let is_table = bytes.has(510, &[0x55, 0xaa])
         && entries.iter().all(|entry| entry[0] & 0x7f == 0)
-        && entries.iter().any(|entry| entry[4] != 0 && entry[12..] != [0; 4]);
+        && (has_partition || is_empty);
     holding("a partition table (MBR)", Vec::from_iter(is_table.then_some((510, 2))))
+}
+
+/// Two bytes at the end of the first sector, whose words cancel each other out.
+fn sun(bytes: &Bytes<'_>) -> Option<Holding> {
+    let sector: [u8; SECTOR as usize] = bytes.at(0);
+    let sum = sector.chunks_exact(2).fold([0, 0], |sum, word| [sum[0] ^ word[0], sum[1] ^ word[1]]);
+    let is_one = bytes.has(508, &[0xda, 0xbe]) && sum == [0, 0];
+    holding("a partition table (Sun)", Vec::from_iter(is_one.then_some((508, 2))))
+}
+
+/// The first block tells the size of blocks, the second one has the first partition.
+fn mac(bytes: &Bytes<'_>) -> Option<Holding> {
+    let block = u64::from(u16::from_be_bytes(bytes.at(2)));
+    let is_one = bytes.has(0, b"ER") && block.is_power_of_two() && block >= SECTOR && bytes.has(block, b"PM");
+    holding("a partition table (Mac)", if is_one { vec![(0, 2), (block, 2)] } else { Vec::new() })
 }
 
 /// Two labels at each end, each with a ring of roots of its newest states.
@@ -136,17 +204,38 @@ fn zfs(bytes: &Bytes<'_>) -> Option<Holding> {
     holding("a member of a ZFS pool", roots.filter(is_root).map(|at| (at, 8)).collect())
 }
 
+/// The second superblock is in the last whole block.
 fn nilfs2(bytes: &Bytes<'_>) -> Option<Holding> {
     // Two bytes alone: the revision before them is 2, and the size of a superblock fits one.
-    let superblock = 1024;
-    let size = u16::from_le_bytes(bytes.at(superblock + 8));
-    let is_one = bytes.has(superblock + 6, &[0x34, 0x34])
-        && bytes.u32(superblock) == 2
-        && (256..=1024).contains(&size);
-    holding("nilfs2", Vec::from_iter(is_one.then_some((superblock + 6, 2))))
+    let is_one = |superblock: &u64| {
+        let size = u16::from_le_bytes(bytes.at(superblock + 8));
+        bytes.has(superblock + 6, &[0x34, 0x34])
+            && bytes.u32(*superblock) == 2
+            && (256..=1024).contains(&size)
+    };
+    let last = (bytes.len_bytes / BLOCK).checked_sub(1).map(|block| block * BLOCK);
+    let there = [Some(1024), last].into_iter().flatten().filter(is_one);
+    holding("nilfs2", there.map(|superblock| (superblock + 6, 2)).collect())
 }
 
 fn hfs_plus(bytes: &Bytes<'_>) -> Option<Holding> {
     let is_one = bytes.has(1024, b"H+\0\x04") || bytes.has(1024, b"HX\0\x05");
     holding("hfsplus", Vec::from_iter(is_one.then_some((1024, 4))))
+}
+
+/// Two bytes alone, which differ by version, length of names and byte order: both maps have a block at least, and zones few.
+fn minix(bytes: &Bytes<'_>) -> Option<Holding> {
+    const OLD: [u16; 4] = [0x137f, 0x138f, 0x2468, 0x2478];
+    const NEW: u16 = 0x4d5a;
+    const SHIFT_MAX: u16 = 4;
+    let superblock = 1024;
+    let is_one = |at: u64, magics: &[u16], maps: [u64; 2], shift: u64| {
+        [u16::from_le_bytes, u16::from_be_bytes].iter().any(|read| {
+            let word = |offset| read(bytes.at(superblock + offset));
+            magics.contains(&word(at)) && maps.iter().all(|map| word(*map) > 0) && word(shift) <= SHIFT_MAX
+        })
+    };
+    let places = [(16, is_one(16, &OLD, [4, 6], 10)), (24, is_one(24, &[NEW], [6, 8], 12))];
+    let there = places.into_iter().filter(|(_, is_one)| *is_one);
+    holding("minix", there.map(|(at, _)| (superblock + at, 2)).collect())
 }
