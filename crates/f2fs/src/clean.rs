@@ -54,13 +54,19 @@ impl Media {
         };
         let said = Nid(entry.nid.get());
         if is_at_home(said) {
+            self.nodes.any(&self.device, &self.geometry, said)?;
             return Ok(Some(Live::Node(said)));
         }
         let block = self.device.block(addr)?;
         let node =
             NodeBlock::ref_from_bytes(&block[..]).map_err(|error| Error::Corrupt(error.to_string()))?;
         let says = Nid(node.footer.nid.get());
-        Ok(is_at_home(says).then_some(Live::Node(says)))
+        if !is_at_home(says) {
+            return Ok(None);
+        }
+        // It is what it says, or the move could not be begun.
+        self.nodes.any(&self.device, &self.geometry, says)?;
+        Ok(Some(Live::Node(says)))
     }
 
     fn page_at_home(&self, addr: BlockAddr, entry: SummaryEntry) -> Result<Option<Live>> {

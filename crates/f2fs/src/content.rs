@@ -110,6 +110,8 @@ impl Media {
     pub(crate) fn need_to_resize(&self, inode: &Inode, size_bytes: u64) -> Result<Need> {
         inode.readable()?;
         inode.has_room_to(size_bytes.div_ceil(PAGE))?;
+        self.check_nodes(inode, size_bytes.div_ceil(PAGE)..u64::MAX)?;
+        self.check_edges(inode, size_bytes, size_bytes)?;
         if inode.keeps_inline(size_bytes) || size_bytes == inode.size_bytes {
             return Ok(Need::NONE);
         }
@@ -128,6 +130,8 @@ impl Media {
             RangeOp::Allocate { .. } => Ok(self.need_to_have(inode, pages)? + nodes),
             RangeOp::Punch | RangeOp::Zero { .. } => {
                 inode.has_room_to(pages.end)?;
+                self.check_nodes(inode, pages)?;
+                self.check_edges(inode, offset, end)?;
                 let stays =
                     inode.keeps_inline(if matches!(op, RangeOp::Punch) { size } else { size.max(end) });
                 Ok(if stays { Need::NONE } else { self.need_to_have(inode, 0..0)? } + nodes)
@@ -137,6 +141,7 @@ impl Media {
                 if end >= size {
                     return Err(Error::InvalidArgument("a collapsed range ends before the end of the file"));
                 }
+                self.check_nodes(inode, offset / PAGE..u64::MAX)?;
                 self.need_to_shift(inode, end / PAGE, offset / PAGE)
             }
             RangeOp::Insert => {

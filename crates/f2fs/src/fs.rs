@@ -119,6 +119,9 @@ impl F2fs {
             inode.allows(alteration)?;
             let offset = offset(inode);
             let end = end_of(offset, buf.len() as u64)?;
+            if buf.len() as u64 > crate::content::PAGE {
+                self.media.check_edges(inode, offset, end)?;
+            }
             Ok((offset, self.media.need_to_have(inode, pages_of(offset, end))? + pages))
         };
         self.alter_content(handle, pages, look, |change, inode, offset| {

@@ -31,6 +31,7 @@ mod device;
 mod dir;
 mod error;
 mod file;
+mod foresight;
 pub mod format;
 mod fs;
 mod fsync;

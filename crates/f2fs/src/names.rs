@@ -29,6 +29,15 @@ struct Move<'a> {
     mode: RenameMode,
 }
 
+/// What goes with a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// The entry, and a link of the inode.
+    Link,
+    /// The entry alone: the inode has one name, and that is another one. By damage this entry has its number.
+    Entry,
+}
+
 fn is_dir(found: (Nid, FileKind)) -> bool {
     found.1 == FileKind::Directory
 }
@@ -48,13 +57,55 @@ impl F2fs {
                 let _shared = self.guards.shared(dir);
                 self.search(cred, dir, name)?
             };
-            let nids: Vec<Nid> = std::iter::once(dir).chain(before.map(|(nid, _)| nid)).collect();
+            let lies_in = before.and_then(|found| self.lies_in(found));
+            let nids: Vec<Nid> =
+                [Some(dir), before.map(|found| found.0), lies_in].into_iter().flatten().collect();
             let locked = self.guards.alone(&nids);
             let (above, found) = self.search(cred, dir, name)?;
-            if found == before {
+            if found == before && found.and_then(|found| self.lies_in(found)) == lies_in {
                 return Ok((locked, above, found));
             }
         }
+    }
+
+    /// The directory that an inode says it lies in.
+    fn lies_in(&self, found: (Nid, FileKind)) -> Option<Nid> {
+        self.media.inode(found.0).ok().map(|inode| Nid(inode.block().parent.get()))
+    }
+
+    /// The inode that an entry names, of the kind that the entry says.
+    fn child_of(&self, dir: &Inode, found: (Nid, FileKind)) -> Result<Inode> {
+        let child = self.child(dir, found.0)?;
+        if child.kind == found.1 {
+            return Ok(child);
+        }
+        Err(Error::Corrupt(format!(
+            "directory {} has inode {} as {:?}, and it is {:?}",
+            dir.nid.0, found.0.0, found.1, child.kind
+        )))
+    }
+
+    /// What goes when a name goes that means this inode, which its directory and the one that it says it lies in are locked with.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`] if not all of it can be read.
+    fn loss_of(&self, dir: &Inode, name: &[u8], child: &Inode) -> Result<Loss> {
+        let block = child.block();
+        let is_dir = child.kind == FileKind::Directory;
+        if !is_dir && block.links.get() > 1 {
+            return Ok(Loss::Link);
+        }
+        let own = &block.name[..(block.name_bytes.get() as usize).min(heddle_vfs::NAME_MAX_BYTES)];
+        let above = Nid(block.parent.get());
+        let is_lost = block.advise & advise_flag::LOST_PARENT != 0;
+        if !is_lost && (above, own) != (dir.nid, name) && above != child.nid {
+            // Linux leaves old names there: that one counts only if it is a name of this inode.
+            let other = self.media.inode(above).and_then(|above| self.media.look_up(&above, own));
+            if matches!(other, Ok(Some((nid, _))) if nid == child.nid) {
+                return Ok(Loss::Entry);
+            }
+        }
+        self.media.check_end(child).map(|()| Loss::Link)
     }
 
     fn may_add(&self, cred: &Cred, dir: &Inode) -> Result<()> {
@@ -239,7 +290,7 @@ impl F2fs {
         let look = || {
             let (locked, above, found) = self.locked(cred, parent, name)?;
             let found = found.ok_or(Error::NotFound)?;
-            let child = self.child(&above, found.0)?;
+            let child = self.child_of(&above, found)?;
             self.may_remove(cred, &above, &child)?;
             match (dir_wanted, is_dir(found)) {
                 (false, true) => return Err(Error::IsDirectory),
@@ -248,12 +299,16 @@ impl F2fs {
                 _ => {}
             }
             self.has_room_for_orphan()?;
-            Ok(((locked, found), Need::NONE))
+            let loss = self.loss_of(&above, name, &child)?;
+            Ok(((locked, found, loss), Need::NONE))
         };
         let now = now();
-        self.change(Need::NONE, look, |change, (_, found)| {
+        self.change(Need::NONE, look, |change, (_, found, loss)| {
             self.leave(change, parent, name, *found, now)?;
-            self.lose_link(change, *found, now)
+            match loss {
+                Loss::Link => self.lose_link(change, *found, now),
+                Loss::Entry => Ok(()),
+            }
         })
     }
 
@@ -288,36 +343,35 @@ impl F2fs {
                     Move { from, old_name: name.bytes(), to, new_name: new_name.bytes(), old, target, mode };
                 // While no inode is held: those above are, one by one.
                 let loops = if from == to { Ok(()) } else { self.check_loops(&m) };
-                let nids: Vec<Nid> = [from, to, old.0].into_iter().chain(target.map(|t| t.0)).collect();
+                let lies_in = target.and_then(|found| self.lies_in(found));
+                let others = [target.map(|target| target.0), lies_in].into_iter().flatten();
+                let nids: Vec<Nid> = [from, to, old.0].into_iter().chain(others).collect();
                 let locked = self.guards.alone(&nids);
                 let old = self.search(cred, from, name.bytes());
                 let target = self.search(cred, to, new_name.bytes());
                 let ((from_dir, old), (to_dir, target)) = (old?, target?);
-                if (old, target) == before {
+                let is_same = (old, target) == before;
+                if is_same && target.and_then(|found| self.lies_in(found)) == lies_in {
                     let moves = self.may_be_moved(cred, &m, (&from_dir, &to_dir), loops)?;
-                    let adds = moves && m.target.is_none();
+                    let adds = moves.is_some() && m.target.is_none();
                     let need = if adds { self.media.need_to_add(&to_dir, m.new_name)? } else { Need::NONE };
                     return Ok(((renames, locked, m, moves), need));
                 }
             }
         };
-        self.change(
-            Need::NONE,
-            look,
-            |change, (_, _, m, moves)| {
-                if *moves { self.move_name(change, m) } else { Ok(()) }
-            },
-        )
+        self.change(Need::NONE, look, |change, (_, _, m, moves)| {
+            moves.map_or(Ok(()), |loss| self.move_name(change, m, loss))
+        })
     }
 
-    /// `loops`: what `check_loops` says. False: both names are the same file's, and stay.
+    /// `loops`: what `check_loops` says. `None`: both names are the same file's, and stay. Else what goes with the name that is replaced.
     fn may_be_moved(
         &self,
         cred: &Cred,
         m: &Move<'_>,
         dirs: (&Inode, &Inode),
         loops: Result<()>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Loss>> {
         match (m.mode, m.target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
             (RenameMode::Exchange, None) => return Err(Error::NotFound),
@@ -325,14 +379,14 @@ impl F2fs {
         }
         loops?;
         if m.target.is_some_and(|target| target.0 == m.old.0) {
-            return Ok(false);
+            return Ok(None);
         }
-        self.may_move(cred, m, dirs)?;
+        let loss = self.may_move(cred, m, dirs)?;
         self.has_room_for_orphan()?;
-        Ok(true)
+        Ok(Some(loss))
     }
 
-    fn move_name(&self, change: &Change<'_>, m: &Move<'_>) -> Result<()> {
+    fn move_name(&self, change: &Change<'_>, m: &Move<'_>, loss: Loss) -> Result<()> {
         let since = &self.media.space()?.since;
         [(m.from, m.old_name), (m.to, m.new_name)].into_iter().for_each(|(dir, name)| since.left(dir, name));
         let now = now();
@@ -344,7 +398,9 @@ impl F2fs {
                     self.moved(change, target, (m.to, m.from), m.old_name, now)?;
                 } else {
                     change.remove_entry(m.from, m.old_name)?;
-                    self.lose_link(change, target, now)?;
+                    if loss == Loss::Link {
+                        self.lose_link(change, target, now)?;
+                    }
                 }
             }
             None => {
@@ -412,10 +468,11 @@ impl F2fs {
         Err(Error::Corrupt(format!("directory {} is below itself", dir.0)))
     }
 
-    fn may_move(&self, cred: &Cred, m: &Move<'_>, (from, to): (&Inode, &Inode)) -> Result<()> {
-        let old = self.child(from, m.old.0)?;
+    /// What goes with the name that is replaced, if one is.
+    fn may_move(&self, cred: &Cred, m: &Move<'_>, (from, to): (&Inode, &Inode)) -> Result<Loss> {
+        let old = self.child_of(from, m.old)?;
         self.may_remove(cred, from, &old)?;
-        let target = m.target.map(|(nid, _)| self.child(to, nid)).transpose()?;
+        let target = m.target.map(|found| self.child_of(to, found)).transpose()?;
         match &target {
             None => self.may_add(cred, to)?,
             Some(target) => {
@@ -430,20 +487,21 @@ impl F2fs {
             }
         }
         if m.from != m.to {
+            self.media.check_move(&old)?;
             if is_dir(m.old) {
                 self.check(&old, cred, Permission::WRITE)?;
             }
             let exchanged =
                 target.as_ref().filter(|t| m.mode == RenameMode::Exchange && t.kind == FileKind::Directory);
             if let Some(target) = exchanged {
+                self.media.check_move(target)?;
                 self.check(target, cred, Permission::WRITE)?;
             }
         }
-        match target {
-            Some(target) if m.mode != RenameMode::Exchange && target.kind == FileKind::Directory => {
-                if self.media.is_empty_dir(&target)? { Ok(()) } else { Err(Error::NotEmpty) }
-            }
-            _ => Ok(()),
+        let Some(target) = target.filter(|_| m.mode != RenameMode::Exchange) else { return Ok(Loss::Link) };
+        if target.kind == FileKind::Directory && !self.media.is_empty_dir(&target)? {
+            return Err(Error::NotEmpty);
         }
+        self.loss_of(to, m.new_name, &target)
     }
 }

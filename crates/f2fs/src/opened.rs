@@ -71,7 +71,9 @@ impl F2fs {
         let inside = self.inside();
         let locked = self.guards.alone(&[nid]);
         let is_orphan = self.opened.take(nid) && self.ledger().orphans.contains(&nid);
-        if is_orphan && self.watched(|| self.media.set_aside(Need::NONE)?.end(nid)).is_ok() {
+        // What cannot be read to its end stays on the list, for fsck.f2fs.
+        let can_end = || self.media.inode(nid).and_then(|inode| self.media.check_end(&inode)).is_ok();
+        if is_orphan && can_end() && self.watched(|| self.media.set_aside(Need::NONE)?.end(nid)).is_ok() {
             // What failed is ended by the next mount.
             self.ledger().orphans.remove(&nid);
         }

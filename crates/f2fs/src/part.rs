@@ -61,6 +61,7 @@ impl F2fs {
         if !fits || !self.media.has_pages(inode, offset, end)? {
             return Ok(false);
         }
+        self.media.check_edges(inode, offset, end)?;
         let way = Way::of(handle.flags.direct, offset, buf.len());
         self.watched(|| {
             self.media.change_pages(inode.nid, offset, buf, way)?;

@@ -420,7 +420,7 @@ impl Change<'_> {
 }
 
 /// Pages under a pointer of a node of this depth.
-fn span(depth: u32) -> u64 {
+pub(crate) fn span(depth: u32) -> u64 {
     (NODE_POINTERS as u64).pow(depth)
 }
 

@@ -289,6 +289,12 @@ impl F2fs {
         self.media.space.as_ref().map(|space| space.segments.kinds()).unwrap_or_default()
     }
 
+    /// Nodes that are to be written.
+    #[cfg(feature = "testkit")]
+    pub fn changed_nodes(&self) -> usize {
+        self.media.nodes.changed()
+    }
+
     /// What the device was given so far.
     #[cfg(feature = "testkit")]
     pub fn traffic(&self) -> Vec<crate::device::Traffic> {

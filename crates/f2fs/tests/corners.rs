@@ -5,11 +5,17 @@ mod believed;
 mod common;
 #[path = "corners/forge.rs"]
 mod forge;
+#[path = "corners/forged_names.rs"]
+mod forged_names;
+#[path = "corners/left_by_linux.rs"]
+mod left_by_linux;
+#[path = "corners/unreadable.rs"]
+mod unreadable;
 
 use common::{Image, fsck_is_clean, read};
 use forge::Forge;
 use heddle_f2fs::format::{CheckpointHead, NatJournal, advise_flag, inode_flag};
-use heddle_f2fs::{BlockAddr, F2fs};
+use heddle_f2fs::{BlockAddr, F2fs, Variant};
 use heddle_vfs::{
     Cred, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RangeOp, RenameMode, SetAttr,
     SetTime, SetXattr, Time, XattrName,
@@ -442,6 +448,25 @@ fn sync_and_dirsync_changes_survive_a_kill() {
         fs.unlink(&root, ROOT, name("new")).unwrap();
         assert_eq!(is_named(&now(), "old") || is_named(&now(), "new"), !(content || names));
         fs.release(file);
+    }
+}
+
+/// Each of these files has an inode that waits in memory, and nobody calls for a checkpoint.
+#[test]
+fn changed_nodes_wait_in_memory_up_to_a_limit_of_bytes() {
+    const NODES_MAX: usize = (128 << 20) / 4096;
+    for variant in [Variant::F2fs, Variant::NodeLog] {
+        let image = Image::made(512);
+        let fs = common::open_with_log_of(&image.path, variant, 64 << 20).unwrap();
+        let mut most = 0;
+        for n in 0..NODES_MAX as u64 + 2000 {
+            fs.release(create(&fs, ROOT, &n.to_string()));
+            if n % 500 == 0 {
+                most = most.max(fs.changed_nodes());
+            }
+        }
+        assert!((NODES_MAX - 1000..=NODES_MAX).contains(&most), "{most}");
+        assert!(fs.changed_nodes() < 4000, "{}", fs.changed_nodes());
     }
 }
 

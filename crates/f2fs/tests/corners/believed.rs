@@ -20,10 +20,16 @@ fn set_pointer(image: &Image, ino: u64, addr: Option<U32>) -> U32 {
         was.set(*pointer);
         *pointer = addr.unwrap_or(*pointer);
         block.extent = FromZeros::new_zeroed();
-        let crc = of_inode(inode_seed(&superblock.uuid), block);
-        block.as_mut_bytes()[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&crc.to_le_bytes());
+        seal(image, block);
     });
     was.get()
+}
+
+/// Puts the checksum of an inode right.
+pub fn seal(image: &Image, block: &mut InodeBlock) {
+    let uuid = Forge::of(&image.path).superblock().uuid;
+    let crc = of_inode(inode_seed(&uuid), block);
+    block.as_mut_bytes()[INODE_CHECKSUM_OFFSET_BYTES..][..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// A pointer was believed: the other file's block was freed, and written over when its segment was used again.

@@ -1,0 +1,94 @@
+//! What a change reads on its way is read before its first step. A node or a page that cannot be read then costs the call alone; half-way
+//! it would end all changes to the image.
+//!
+//! Everything here is called with the inode's lock held for writing, or with the pages of the range.
+
+use crate::content::PAGE;
+use crate::format::NODE_POINTERS;
+use crate::ids::{ByNid, Nid, PageNo};
+use crate::inode::Inode;
+use crate::media::Media;
+use crate::node::pointers_of;
+use crate::reserve::span;
+use heddle_vfs::{Error, FileKind, Result};
+use std::ops::Range;
+
+/// Depths of the nodes that an inode leads to.
+const DEPTHS: [u32; 5] = [0, 0, 1, 1, 2];
+
+impl Media {
+    /// The nodes that lead to pages of a range, as far as there are any, can be read, and each is met once: of one that is met twice the
+    /// second meeting would find nothing.
+    pub(crate) fn check_nodes(&self, inode: &Inode, pages: Range<u64>) -> Result<()> {
+        if !inode.has_pointers() {
+            return Ok(());
+        }
+        let (mut first, mut met) = (inode.pointers() as u64, ByNid::default());
+        for (nid, depth) in inode.block().nid.iter().zip(DEPTHS) {
+            let count = span(depth) * NODE_POINTERS as u64;
+            let below = pages.start.saturating_sub(first)..pages.end.saturating_sub(first).min(count);
+            self.check_node(inode, Nid(nid.get()), depth, below, &mut met)?;
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// `pages`: of those that hang on it.
+    fn check_node(
+        &self,
+        inode: &Inode,
+        nid: Nid,
+        depth: u32,
+        pages: Range<u64>,
+        met: &mut ByNid<()>,
+    ) -> Result<()> {
+        if nid == Nid::NONE || pages.is_empty() {
+            return Ok(());
+        }
+        let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
+        if met.insert(nid, ()).is_some() {
+            return Err(Error::Corrupt(format!("inode {}: node {} is in two places", inode.nid.0, nid.0)));
+        }
+        if depth == 0 {
+            return Ok(());
+        }
+        let span = span(depth);
+        for index in pages.start / span..pages.end.div_ceil(span) {
+            let begin = index * span;
+            let below = pages.start.saturating_sub(begin)..(pages.end - begin).min(span);
+            let child = Nid(pointers_of(&node).pointers[index as usize].get());
+            self.check_node(inode, child, depth - 1, below, met)?;
+        }
+        Ok(())
+    }
+
+    /// The pages that a change of these bytes changes in part can be read.
+    pub(crate) fn check_edges(&self, inode: &Inode, offset: u64, end: u64) -> Result<()> {
+        for edge in [offset, end].into_iter().filter(|edge| !edge.is_multiple_of(PAGE)) {
+            if inode.has_pointers() {
+                self.with_page(inode, PageNo(edge / PAGE), |_| ())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All that goes with an inode that loses its last name can be read.
+    pub(crate) fn check_end(&self, inode: &Inode) -> Result<()> {
+        self.check_nodes(inode, 0..u64::MAX)?;
+        match Nid(inode.block().xattr_nid.get()) {
+            Nid::NONE => Ok(()),
+            xattrs => self.nodes.get(&self.device, &self.geometry, xattrs, inode.nid).map(drop),
+        }
+    }
+
+    /// The entry of a directory that changes when it moves can be read.
+    pub(crate) fn check_move(&self, inode: &Inode) -> Result<()> {
+        if inode.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let above = self.look_up(inode, b"..")?;
+        above
+            .map(drop)
+            .ok_or_else(|| Error::Corrupt(format!("directory {} does not say where it is", inode.nid.0)))
+    }
+}

@@ -1,0 +1,175 @@
+//! Images in states that Linux leaves and this engine never does: no free segment, blocks written into gaps, flags.
+
+use super::{ROOT, create, mounted, name, refusal};
+use crate::common::{Image, fsck_is_clean, read};
+use crate::forge::Forge;
+use heddle_f2fs::F2fs;
+use heddle_f2fs::format::{InodeBlock, SitBlock, SummaryBlock, checkpoint_flag, node_flag};
+use heddle_vfs::{Cred, Error, FileSystem, Handle, RangeOp};
+use std::path::Path;
+use zerocopy::{FromBytes, IntoBytes};
+
+const PAGE: u64 = 4096;
+
+/// Each segment but the six that are open, and these, has a live block, if it had none: nobody's.
+fn fill_segments(image: &Image, but: &[u32]) {
+    let forge = Forge::of(&image.path);
+    let superblock = forge.superblock();
+    let (_, head) = forge.pack();
+    let open = head.node_segment[..3].iter().chain(&head.data_segment[..3]);
+    let spared: Vec<u32> = open.map(|segno| segno.get()).chain(but.iter().copied()).collect();
+    for addr in superblock.sit.get()..superblock.nat.get() {
+        // Two copies of the table, each in half of the segments.
+        let half = superblock.segments_sit.get() / 2 * 512;
+        let first = (addr - superblock.sit.get()) % half * 55;
+        forge.change(addr, |block| {
+            let entries = &mut SitBlock::mut_from_bytes(block).unwrap().entries;
+            for (n, entry) in (first..).zip(entries.iter_mut()) {
+                let is_free = entry.blocks.get() & 0x3ff == 0;
+                if n < superblock.segments_main.get() && is_free && !spared.contains(&n) {
+                    entry.valid[63] |= 1;
+                    entry.blocks.set(entry.blocks.get() + 1);
+                }
+            }
+        });
+    }
+}
+
+/// A file with these pages, which is open.
+fn file_of(fs: &F2fs, text: &str, pages: u64, fill: u8) -> Handle {
+    let file = create(fs, ROOT, text);
+    for page in (0..pages).step_by(64) {
+        let here = (pages - page).min(64);
+        fs.write(&file, page * PAGE, &vec![fill; (here * PAGE) as usize]).unwrap();
+    }
+    file
+}
+
+/// The mount closed the log of nodes for what was fsynced, although nothing was, and was said to be damaged.
+#[test]
+fn an_image_without_a_free_segment_is_mounted_as_full() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    fs.release(file_of(&fs, "file", 10, 5));
+    fs.unmount().unwrap();
+    drop(fs);
+    fill_segments(&image, &[]);
+    let fs = mounted(&image);
+    assert!(read(&fs, Path::new("/file")) == [5; 10 * PAGE as usize]);
+    let made = fs.unlink(&Cred::root(), ROOT, name("file"));
+    assert!(matches!(made, Ok(()) | Err(Error::NoSpace)), "{made:?}");
+    assert!(!fs.has_failed());
+    fs.unmount().unwrap();
+    drop(fs);
+    mounted(&image);
+}
+
+#[test]
+fn what_was_fsynced_without_a_free_segment_can_be_read() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    let file = create(&fs, ROOT, "file");
+    fs.sync().unwrap();
+    let version = fs.info().checkpoint_version;
+    fs.write(&file, 0, &[5; 9000]).unwrap();
+    fs.fsync(&file, false).unwrap();
+    assert_eq!(fs.info().checkpoint_version, version);
+    fs.release(file);
+    drop(fs);
+    fill_segments(&image, &[]);
+    let why = refusal(&image);
+    assert!(why.contains("no space to take them in") && why.contains("-o ro"), "{why}");
+    assert!(!why.contains("damaged"), "{why}");
+    assert!(read(&F2fs::open(&image.path).unwrap(), Path::new("/file")) == [5; 9000]);
+}
+
+/// Linux writes what is fsynced into gaps of segments. If all else in one is of a file without a name, the mount takes that away first, but
+/// a crash brings the checkpoint back, with all its blocks: their summaries are to be there.
+#[test]
+fn a_segment_that_empties_while_it_is_taken_in_keeps_its_summaries() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    let root = Cred::root();
+    let new = create(&fs, ROOT, "new");
+    // More than a segment, with gaps; then the log is elsewhere.
+    let gone = file_of(&fs, "gone", 1100, 3);
+    fs.sync().unwrap();
+    for page in (0..1100).step_by(2) {
+        fs.fallocate(&gone, RangeOp::Punch, page * PAGE, PAGE).unwrap();
+    }
+    fs.unlink(&root, ROOT, name("gone")).unwrap();
+    fs.sync().unwrap();
+    fs.write(&new, 0, &[5; PAGE as usize]).unwrap();
+    fs.fsync(&new, false).unwrap();
+    let (new_ino, gone_ino) = (new.ino.0 as u32, gone.ino.0 as u32);
+    // Killed: neither is closed.
+    drop((new, gone, fs));
+    let forge = Forge::of(&image.path);
+    let superblock = forge.superblock();
+    let inode_of =
+        |node: &heddle_f2fs::format::NodeBlock| InodeBlock::read_from_bytes(node.as_bytes()).unwrap();
+    let newest = |ino: u32, wanted: &dyn Fn(&heddle_f2fs::format::NodeBlock) -> bool| {
+        let nodes =
+            forge.nodes_of(ino).into_iter().filter(|(_, node)| node.footer.nid.get() == ino && wanted(node));
+        nodes.max_by_key(|(addr, node)| (node.footer.checkpoint_version.get() as u32, *addr)).unwrap()
+    };
+    // A page of the one without a name, in the middle of its first whole segment, and the gap behind it.
+    let (_, orphan) = newest(gone_ino, &|_| true);
+    let kept = inode_of(&orphan).addr[9..].iter().map(|addr| addr.get()).find(|addr| {
+        let at = addr.wrapping_sub(superblock.main.get());
+        *addr > superblock.main.get() && at % 512 > 100 && at % 512 < 400
+    });
+    let kept = kept.unwrap();
+    let gap = kept + 1;
+    let (addr, chained) = newest(new_ino, &|node| node.footer.flag.get() & node_flag::FSYNC != 0);
+    let mut inode = inode_of(&chained);
+    let was = forge.block(inode.addr[9].get());
+    assert!(was == [5; PAGE as usize]);
+    forge.change(gap, |block| block.copy_from_slice(&was));
+    inode.addr[9].set(gap);
+    inode.extent = zerocopy::FromZeros::new_zeroed();
+    crate::believed::seal(&image, &mut inode);
+    forge.change(addr, |block| block.copy_from_slice(inode.as_bytes()));
+    let segno = (gap - superblock.main.get()) / 512;
+    let summary = || SummaryBlock::read_from_bytes(&forge.block(superblock.ssa.get() + segno)).unwrap();
+    let entry = |addr: u32| summary().entries[((addr - superblock.main.get()) % 512) as usize].nid.get();
+    let before = entry(kept);
+    assert_eq!(before, gone_ino);
+    let fs = mounted(&image);
+    assert!(read(&fs, Path::new("/new")) == [5; PAGE as usize]);
+    assert_eq!(fs.getattr(heddle_vfs::Ino(gone_ino.into())).unwrap_err(), Error::Stale);
+    assert_eq!((entry(kept), entry(gap)), (before, new_ino));
+    fs.unmount().unwrap();
+    drop(fs);
+    if Image::has_tools() {
+        fsck_is_clean(&image.path);
+    }
+}
+
+#[test]
+fn flags_of_fsck_and_resize_stay_until_they_are_true() {
+    let image = Image::made(64);
+    let refused = [
+        (checkpoint_flag::RESIZING, "resize"),
+        (checkpoint_flag::DISABLED, "checkpoint=disable"),
+        (checkpoint_flag::FSCK, "fsck.f2fs"),
+        (checkpoint_flag::ERROR, "fsck.f2fs"),
+    ];
+    for (flag, word) in refused {
+        let image = Image::copy_of(&image);
+        Forge::of(&image.path).head(|head| head.flags.set(head.flags.get() | flag));
+        let why = refusal(&image);
+        assert!(why.contains(word) && why.contains("-o ro"), "{why}");
+        F2fs::open(&image.path).unwrap();
+        assert!(Forge::of(&image.path).pack().1.flags.get() & flag != 0);
+    }
+    let quota = checkpoint_flag::QUOTA_NEEDS_FSCK;
+    Forge::of(&image.path).head(|head| head.flags.set(head.flags.get() | quota));
+    for _ in 0..3 {
+        let fs = mounted(&image);
+        fs.release(create(&fs, ROOT, &format!("{}", fs.info().checkpoint_version)));
+        fs.sync().unwrap();
+        fs.unmount().unwrap();
+        assert!(Forge::of(&image.path).pack().1.flags.get() & quota != 0);
+    }
+}
