@@ -1,7 +1,8 @@
 //! The names under which mount(8) and umount(8) start this program: `mount.heddle`, `umount.heddle`, with their own arguments.
 //!
 //! `mount.heddle IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, from mount(8), "External helpers"; `umount.heddle DIR
-//! [-nlfvr] [-N NAMESPACE] [-t TYPE]`.
+//! [-nlfvr] [-N NAMESPACE] [-t TYPE]`. Where `mount.fuse.heddle` is missing, mount.fuse(8) starts `heddle IMAGE DIR -o OPTIONS`: so
+//! `mount -o remount,ro DIR` comes.
 
 use crate::failure::usage;
 use anyhow::Result;
@@ -17,6 +18,10 @@ pub fn from_name(args: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
     match name.as_bytes() {
         b"mount.heddle" | b"mount.fuse.heddle" => mount(rest, rustix::process::geteuid().is_root()).map(Some),
         b"umount.heddle" | b"umount.fuse.heddle" => umount(rest).map(Some),
+        // No command of ours begins with a slash.
+        _ if matches!(rest, [image, dir, o, _] if image.as_bytes().starts_with(b"/") && dir.as_bytes().starts_with(b"/") && o == "-o") => {
+            mount(rest, false).map(Some)
+        }
         _ => Ok(None),
     }
 }
@@ -107,6 +112,7 @@ mod tests {
         means_mount("mount.heddle a.img /mnt -sn -o ro -t heddle", "--sloppy -o ro -- a.img /mnt");
         means_mount("mount.fuse.heddle a.img /mnt", "-- a.img /mnt");
         means("umount.fuse.heddle /mnt -n", "heddle umount -- /mnt");
+        means("heddle /a.img /mnt -o rw,remount", "heddle mount -o rw,remount -- /a.img /mnt");
         assert_eq!(meant("/usr/bin/heddle mount a.img /mnt"), None);
     }
 
