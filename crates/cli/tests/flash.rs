@@ -297,6 +297,10 @@ fn an_f2fs_image_is_checked_and_repaired_by_what_is_installed() {
         let mended = heddle(&["fsck", "-y", &image]).code;
         assert!([1, 4].contains(&mended), "{mended}");
         look(if mended == 1 { 0 } else { 4 }, "fsck.f2fs");
+        fs::write(&image, &whole[..whole.len() / 4 * 3]).unwrap();
+        look(4, "fsck.f2fs");
+        heddle(&["fsck", "-y", &image]).failed(4, &[]);
+        assert!(heddle(&["fsck", "-n", &image]).out.contains("it was cut short"));
         fs::write(&image, &whole).unwrap();
     } else {
         eprintln!("SKIPPED, NOT TESTED: there is no fsck.f2fs");

@@ -28,7 +28,7 @@ const PAGES_MAX: usize = 1 << 15;
 /// Changed nodes in memory at which one is made: 128 MiB.
 const NODES_MAX: usize = 1 << 15;
 /// Sections that are kept free: each log may fill one, and the cleaner needs some to begin with.
-const SEGMENTS_KEPT: usize = 10;
+pub(crate) const SECTIONS_KEPT: usize = 10;
 /// Segments that are cleaned between two checkpoints.
 const SEGMENTS_A_ROUND: usize = 8;
 /// Rounds of cleaning before a writer is told that there is no space.
@@ -229,7 +229,7 @@ impl F2fs {
 fn needed(media: &Media, dirty: usize) -> usize {
     // A page that gets its block changes a node. A fold writes those that the log has.
     let logged = media.nodes.log.as_ref().map_or(0, NodeLog::nodes);
-    let kept = SEGMENTS_KEPT * media.geometry.segments_per_section as usize;
+    let kept = SECTIONS_KEPT * media.geometry.segments_per_section as usize;
     let blocks = 2 * media.pages.count() + media.nodes.changed() + logged;
     blocks.saturating_add(dirty).div_ceil(crate::format::SEGMENT_BLOCKS as usize) + kept
 }

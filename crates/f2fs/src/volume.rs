@@ -9,7 +9,7 @@ use crate::format::{
     BLOCK_BYTES, LOG_MARK, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature,
 };
 use crate::fsynced::{Chain, Fsynced};
-use crate::guard::Guards;
+use crate::guard::{Guards, SECTIONS_KEPT};
 use crate::ids::Nid;
 use crate::inode::ROOT;
 use crate::media::Media;
@@ -19,7 +19,7 @@ use crate::node_log::{Base, Found, NodeLog};
 use crate::opened::OpenFiles;
 use crate::pages::Pages;
 use crate::ranges::Ranges;
-use crate::segments::Segments;
+use crate::segments::{LOGS, Segments};
 use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
 use crate::times::{Looks, now};
@@ -402,6 +402,15 @@ fn space(
         if checkpoint.has(flag) {
             return unsupported(what);
         }
+    }
+    let (sections, segments) =
+        (geometry.main_segments / geometry.segments_per_section, geometry.segments_per_section);
+    // Its logs have one each, some are kept, and one at least is for files.
+    let least = (LOGS + SECTIONS_KEPT + 1) as u32;
+    if sections < least {
+        return unsupported(&format!(
+            "{sections} sections (of {segments} segments), where writing takes {least}: mkfs.f2fs -s makes them smaller"
+        ));
     }
     let damaged = |what: String| OpenError::Damaged { image: image(), what };
     let logs = checkpoint.logs(device, geometry).map_err(damaged)?;

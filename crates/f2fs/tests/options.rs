@@ -18,7 +18,7 @@ enum Fate {
 }
 use Fate::{Read, Refused, Served};
 
-/// All options of mkfs.f2fs 1.15 but those that only say how it talks, and what it needs other devices for (`-c`, `-m`).
+/// All options of mkfs.f2fs 1.15 but those that only say how it talks, and what it needs other devices for (`-c`: below; `-m`).
 const OPTIONS: &[(&[&str], Fate)] = &[
     (&["-a", "0", "-e", "mp3,gif", "-E", "db", "-l", "a label", "-r", "-R", "7:8"], Served),
     (&["-a", "1", "-t", "0", "-T", "1000000000", "-U", "01234567-89ab-cdef-0123-456789abcdef"], Served),
@@ -26,6 +26,8 @@ const OPTIONS: &[(&[&str], Fate)] = &[
     (&["-i", "-o", "25", "-w", "4096"], Served),
     (&["-s", "4", "-w", "512"], Served),
     (&["-s", "2", "-z", "2"], Served),
+    // Fewer sections than logs and cleaning need: df told of space that nothing could be written to.
+    (&["-s", "8"], Read("14 sections (of 8 segments)")),
     (&["-O", "encrypt,lost_found"], Served),
     (&["-O", "extra_attr,project_quota"], Read("quota")),
     (&["-O", "extra_attr,inode_checksum,inode_crtime"], Served),
@@ -72,6 +74,18 @@ fn each_option_of_mkfs_is_served_or_refused_by_name() {
             }
             (Err(error), _) => panic!("{options:?}: {error}"),
         }
+    }
+}
+
+/// The second device has no superblock: only the first one says that there are two.
+#[test]
+fn an_image_over_two_devices_is_refused_by_that_name() {
+    let second = Image::made(64);
+    std::fs::File::create(&second.path).unwrap().set_len(64 << 20).unwrap();
+    let Some(first) = Image::empty(128, &["-c", second.path.to_str().unwrap()]) else { return };
+    for error in [F2fs::open(&first.path).err(), F2fs::open_for_writing(&first.path).err()] {
+        let text = error.unwrap().to_string();
+        assert!(text.contains("more than one device") && !text.contains("damaged"), "{text}");
     }
 }
 

@@ -45,7 +45,14 @@ pub fn check(args: &Args) -> Result<u8> {
         return Err(error.into());
     }
     let found = match by_checker(&args.image, args.repair)? {
-        Some(found) => found,
+        Some(mut found) => {
+            // It does not see that a device was cut short, if what it reads is there.
+            if let Err(error @ OpenError::Damaged { .. }) = F2fs::open(&args.image) {
+                found.issues.push(error.to_string());
+                found.repaired = false;
+            }
+            found
+        }
         None => by_ourselves(opened)?,
     };
     let code = match (found.issues.is_empty(), found.repaired) {
