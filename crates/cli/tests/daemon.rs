@@ -370,6 +370,32 @@ fn an_interrupted_mount_command_leaves_a_clean_image_or_a_mount() {
 }
 
 #[test]
+fn a_signal_during_a_recovery_leaves_a_clean_image() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image_of("heddle", "64M");
+    std::mem::forget(Mounted::new(&place, &[]));
+    (0..1500).for_each(|n| fs::write(place.path(&format!("mnt/{n}")), [7; 5000]).unwrap());
+    let killed = daemon(&place);
+    kill_process(killed, Signal::KILL).unwrap();
+    eventually("it does not die", || is_gone(killed) && fs::metadata(place.mnt()).is_err());
+    heddle(&["umount", &place.mnt()]).failed(1, &["had died"]);
+    fs::copy(place.image(), place.path("unclean")).unwrap();
+    for round in 0..6 {
+        fs::copy(place.path("unclean"), place.image()).unwrap();
+        assert!(!is_clean(&place));
+        let mut recovers = command(&["mount", "--foreground", &place.image(), &place.mnt()]);
+        let mut recovers = recovers.stderr(Stdio::null()).spawn().unwrap();
+        let image = place.path("image");
+        eventually("it never begins", || heddle_pmem::lock_holder(&image) == Some(recovers.id()));
+        std::thread::sleep(Duration::from_millis(3 * round));
+        let signal = if round % 2 == 0 { Signal::INT } else { Signal::TERM };
+        kill_process(Pid::from_child(&recovers), signal).unwrap();
+        recovers.wait().unwrap();
+        assert!(is_clean(&place), "round {round}");
+    }
+}
+
+#[test]
 fn a_mount_point_may_be_named_by_a_link() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");

@@ -9,6 +9,7 @@ use heddle_vfs::ioctl::{DOOR, DOOR_BYTES, Doorbell};
 use heddle_vfs::{Cred, FileSystem, Ino, Name};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::BufRead;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -197,10 +198,10 @@ fn root_inspects_a_users_mount_and_attaches_only_by_name() {
     volume.unmount();
 }
 
-#[test]
-fn group_members_attach_under_any_umask_others_are_told_why_not() {
-    let Some(_alone) = alone() else { return };
-    let place = Place::with_image("heddle");
+const GROUP: u32 = 54321;
+
+/// Programs that user 65534 reaches, and the image, mounted for members of a group under a umask that lets nobody else in.
+fn for_a_group(place: &Place) -> Mount {
     fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
     let programs = build_preload();
     for file in ["heddle", "libheddle_preload.so"] {
@@ -213,17 +214,87 @@ fn group_members_attach_under_any_umask_others_are_told_why_not() {
     assert!(mount.stdin(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
     let guard = Mount { dir: place.path("mnt") };
     fs::set_permissions(&guard.dir, PermissionsExt::from_mode(0o777)).unwrap();
-    let as_nobody = |group: u32, args: &[&str]| {
-        let mut program = Command::new(place.path("heddle"));
-        program.args(args).env_remove("HEDDLE_PRELOAD").stdin(Stdio::null());
-        program.gid(group).uid(NOBODY).output().unwrap()
-    };
+    guard
+}
+
+/// `heddle ARGS…` by user 65534.
+fn as_nobody(place: &Place, group: u32, args: &[&str]) -> Command {
+    let mut program = Command::new(place.path("heddle"));
+    program.args(args).env_remove("HEDDLE_PRELOAD").stdin(Stdio::null()).gid(group).uid(NOBODY);
+    program
+}
+
+#[test]
+fn group_members_attach_under_any_umask_others_are_told_why_not() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let _mount = for_a_group(&place);
+    let as_nobody = |group, args: &[&str]| as_nobody(&place, group, args).output().unwrap();
     let run = ["run", "--image", &place.image(), "--", "true"];
-    let member = as_nobody(54321, &run);
+    let member = as_nobody(GROUP, &run);
     assert!(member.status.success(), "{}", String::from_utf8_lossy(&member.stderr));
-    assert!(as_nobody(54321, &["stat", &place.mnt()]).status.success());
-    for refused in [as_nobody(54322, &run), as_nobody(54322, &["stat", &place.mnt()])] {
+    assert!(as_nobody(GROUP, &["stat", &place.mnt()]).status.success());
+    for refused in [as_nobody(GROUP + 1, &run), as_nobody(GROUP + 1, &["stat", &place.mnt()])] {
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("attach-group"), "{said}");
     }
+}
+
+/// Locks all that it can open, says what that is, and keeps it.
+const LOCKS: &str = r"
+import fcntl, os, sys
+held = []
+for path in sys.argv[1:]:
+    for flags in (os.O_RDONLY, os.O_WRONLY):
+        try: held.append(os.open(path, flags | os.O_NONBLOCK))
+        except OSError: continue
+        print(path, flush=True)
+        try: fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError: pass
+print('.', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn no_other_user_can_lock_what_a_mount_needs() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let runtime = place.path("run");
+    let mount = || {
+        let mut mount = command(&["mount", "-o", "log=/dev/null", &place.image(), &place.mnt()]);
+        let mount = mount.env("HEDDLE_RUNTIME_DIR", &runtime).stderr(Stdio::null());
+        assert!(mount.status().unwrap().success());
+        Mount { dir: place.path("mnt") }
+    };
+    let mounted = mount();
+    // What the mount has noted, and all that its process has open.
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&runtime).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "the note of the mount");
+    files.push(runtime.clone());
+    let daemon = heddle_pmem::lock_holder(Path::new(&place.image())).unwrap();
+    let open = fs::read_dir(format!("/proc/{daemon}/fd")).unwrap();
+    files.extend(open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok()).filter(|to| to.exists()));
+    assert!(files.contains(&place.path("image")));
+    let mut locker = Command::new("python3");
+    let locker = locker.args(["-c", LOCKS]).args(&files).uid(NOBODY).gid(NOBODY);
+    let mut locker = locker.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let said = std::io::BufReader::new(locker.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let locked: Vec<String> = said.take_while(|line| line != ".").collect();
+    assert!(
+        locked.iter().all(|path| path.starts_with("/dev/") && !path.starts_with("/dev/shm")),
+        "{locked:?}"
+    );
+    let works = |mount: &Mount, word: &str| {
+        let report = writes(&place, word, &mount.dir.join("file"));
+        assert_eq!(served(&report, "write"), 1, "{report}");
+        heddle(&["stat", &place.mnt()]).ok();
+        heddle(&["stat", &place.image()]).ok();
+    };
+    works(&mounted, "first");
+    drop(mounted);
+    works(&mount(), "second");
+    drop(locker.stdin.take());
+    locker.wait().unwrap();
 }

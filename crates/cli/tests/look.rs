@@ -194,3 +194,63 @@ fn what_cannot_be_looked_at_is_said_in_words() {
     options(&place.text("file")).failed(1, &["is no socket"]);
     assert_eq!(fs::read(place.path("file")).unwrap(), b"kept");
 }
+
+#[test]
+fn no_command_waits_for_the_other_end_of_a_pipe() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let pipe = place.text("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+    let log = format!("log={pipe}");
+    let commands: [(&[&str], i32); 4] = [
+        (&["stat", &pipe], 1),
+        (&["top", "-n", "1", &pipe], 1),
+        (&["run", "--image", &pipe, "--", "true"], 1),
+        (&["mount", "-o", &log, &place.image(), &place.mnt()], 0),
+    ];
+    for (words, code) in commands {
+        let said = fs::File::create(place.path("said")).unwrap();
+        let mut running = command(words).stderr(said).spawn().unwrap();
+        let began = std::time::Instant::now();
+        while running.try_wait().unwrap().is_none() && began.elapsed().as_secs() < 30 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let ended = running.try_wait().unwrap();
+        let _ = running.kill();
+        let said = fs::read_to_string(place.path("said")).unwrap();
+        assert_eq!(ended.and_then(|status| status.code()), Some(code), "{words:?}: {said}");
+        assert!(
+            said.contains("neither a directory nor an image") || said.contains("no log of this mount"),
+            "{said}"
+        );
+    }
+    heddle(&["umount", &place.mnt()]).ok();
+}
+
+#[test]
+fn read_only_mounts_of_one_image_are_told_apart() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &[]);
+    fs::write(mounted.path("file"), [7; 5000]).unwrap();
+    drop(mounted);
+    let other = place.text("other");
+    fs::create_dir(&other).unwrap();
+    let mount = |dir: &str| {
+        let mut mount = command(&["mount", "-o", "ro,log=/dev/null", &place.image(), dir]);
+        assert!(mount.stderr(std::process::Stdio::null()).status().unwrap().success());
+    };
+    mount(&place.mnt());
+    mount(&other);
+    assert_eq!(fs::read(place.path("other/file")).unwrap(), [7; 5000]);
+    let bytes = |path: &str| stat(path)["calls"]["read"]["bytes"].as_u64();
+    assert_eq!((bytes(&place.mnt()), bytes(&other)), (Some(0), Some(5000)));
+    // Of the image either of them tells, whichever goes first.
+    for (goes, stays) in [(&other, place.mnt()), (&place.mnt(), other.clone())] {
+        heddle(&["umount", goes]).ok();
+        assert_eq!(bytes(&stays), bytes(&place.image()));
+        mount(goes);
+    }
+    heddle(&["umount", &place.mnt()]).ok();
+    heddle(&["umount", &other]).ok();
+}
