@@ -1,7 +1,7 @@
 //! Which mounts are ours, and the engine of each.
 //!
-//! State       a list that only grows, one entry a mount that a descriptor was seen of: ours with its engine, or not ours.
-//! Invariants  A1  an entry is never freed, and changes at most once, when its engine is let go of.
+//! State       a list that only grows, one entry a mount that a descriptor was seen of: ours with its engine, not ours, or refused.
+//! Invariants  A1  an entry is never freed. One that was refused becomes ours at most once; an engine is let go of at most once.
 //!             A2  no file of an engine is open, and none is being opened, when that engine is let go of ([`Attachments::let_go`]).
 //!
 //! A mount is known by its device and its unique number, so that another file system that gets the same device later is another.
@@ -14,10 +14,17 @@ use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What statfs(2) calls a FUSE mount, ours or another's.
 const FUSE_MAGIC: i64 = 0x6573_5546;
+/// So long after a refusal nobody asks again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// A refusal that took long is not asked for again before so many times that time.
+const AGAIN_AFTER_TIMES: u32 = 20;
+/// While a thread asks again no other does; should it end within, another one does after this time.
+const ASKING_MAX: Duration = Duration::from_secs(30);
 
 /// A mount whose engine this process has attached to.
 pub struct Attachment {
@@ -72,17 +79,67 @@ pub enum Found {
 struct Entry {
     dev: u64,
     mount: u64,
-    found: Found,
+    first: Found,
+    /// The engine of one that was refused at first; null: it still is.
+    later: AtomicPtr<Attachment>,
+    /// When one that was refused is asked again, by [`now_ms`].
+    again_ms: AtomicU64,
     next: *const Entry,
 }
 
 impl Entry {
+    /// Without regard to whether its engine was let go of.
+    fn attached(&self) -> Found {
+        // ORDERING: Acquire, pairs with the Release in `ask_again`.
+        match (self.first, self.later.load(Ordering::Acquire)) {
+            // SAFETY: an attachment is never freed.
+            (Found::Refused(_), at) if !at.is_null() => Found::Ours(unsafe { &*at }),
+            (first, _) => first,
+        }
+    }
+
     fn found(&self) -> Found {
-        match self.found {
+        match self.attached() {
             Found::Ours(at) if at.gone.load(Ordering::SeqCst) => Found::Refused(GAVE_UP_RIGHTS),
             found => found,
         }
     }
+
+    /// Was it refused, and so long ago that it is to be asked again?
+    fn is_due(&self) -> bool {
+        matches!(self.attached(), Found::Refused(_)) && now_ms() >= self.again_ms.load(Ordering::SeqCst)
+    }
+
+    /// Asks once more: the daemon may have had no descriptor left, the program may have the rights by now.
+    fn ask_again(&self, told: &Told, fd: BorrowedFd<'_>) -> Found {
+        let (due, began) = (self.again_ms.load(Ordering::SeqCst), now_ms());
+        let claimed = began + ASKING_MAX.as_millis() as u64;
+        let mine = due <= began
+            && self.again_ms.compare_exchange(due, claimed, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if mine {
+            match look(told, fd) {
+                Ok(Found::Ours(at)) => {
+                    // ORDERING: Release: who sees it attached sees the engine.
+                    self.later.store(std::ptr::from_ref(at).cast_mut(), Ordering::Release);
+                }
+                // What the first refusal said is kept: what all of them say would be kept for ever.
+                Ok(_) | Err(_) => self.again_ms.store(after(began), Ordering::SeqCst),
+            }
+        }
+        self.found()
+    }
+}
+
+/// A clock that never goes back.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// When a refusal that was begun then, and has just ended, is asked for again.
+fn after(began_ms: u64) -> u64 {
+    let now = now_ms();
+    now + (AGAIN_AFTER.as_millis() as u64).max(now.saturating_sub(began_ms) * u64::from(AGAIN_AFTER_TIMES))
 }
 
 const GAVE_UP_RIGHTS: &str =
@@ -105,9 +162,13 @@ impl Attachments {
         Attachments { first: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The mount of a descriptor, if one of it was seen before. Takes no lock and allocates nothing.
+    /// The mount of a descriptor, if one of it was seen before and need not be asked again. Takes no lock and allocates nothing.
     pub fn known(&self, told: &Told) -> Option<Found> {
-        self.entries().find(|e| (e.dev, e.mount) == (told.dev, told.mount)).map(|e| e.found())
+        self.entry(told).filter(|e| !e.is_due()).map(Entry::found)
+    }
+
+    fn entry(&self, told: &Told) -> Option<&Entry> {
+        self.entries().find(|e| (e.dev, e.mount) == (told.dev, told.mount))
     }
 
     /// Is an engine mapped into this process?
@@ -121,7 +182,7 @@ impl Attachments {
     /// A2: no file of an engine exists, and no thread is between finding one and having a file of it.
     pub unsafe fn let_go(&self) {
         for entry in self.entries() {
-            if let Found::Ours(at) = entry.found
+            if let Found::Ours(at) = entry.attached()
                 && !at.gone.swap(true, Ordering::SeqCst)
             {
                 // SAFETY: once, and nobody uses it (the caller's promise).
@@ -130,22 +191,31 @@ impl Attachments {
         }
     }
 
-    /// The mount of a descriptor; attaches to it if it is ours and new. Two threads that do so at once attach twice, to no harm.
+    /// The mount of a descriptor; attaches to it if it is ours and new, or was refused a while ago. Two threads that do so at once attach
+    /// twice, to no harm.
     pub fn find(&self, told: &Told, fd: BorrowedFd<'_>) -> Found {
-        if let Some(found) = self.known(told) {
-            return found;
+        if let Some(entry) = self.entry(told) {
+            return if entry.is_due() { entry.ask_again(told, fd) } else { entry.found() };
         }
-        let found = look(told, fd);
+        let began = now_ms();
+        let first = look(told, fd).unwrap_or_else(|why| Found::Refused(Box::leak(why.into_boxed_str())));
         // ORDERING: Acquire, pairs with the Release below.
         let mut next = self.first.load(Ordering::Acquire);
-        let entry = Box::into_raw(Box::new(Entry { dev: told.dev, mount: told.mount, found, next }));
+        let entry = Box::into_raw(Box::new(Entry {
+            dev: told.dev,
+            mount: told.mount,
+            first,
+            later: AtomicPtr::default(),
+            again_ms: AtomicU64::new(after(began)),
+            next,
+        }));
         // ORDERING: Release, pairs with the Acquire in `entries`: who sees the entry sees what is in it.
         while let Err(now) = self.first.compare_exchange(next, entry, Ordering::Release, Ordering::Acquire) {
             next = now;
             // SAFETY: not in the list yet, so it is ours alone.
             unsafe { (*entry).next = next };
         }
-        found
+        first
     }
 
     /// What was refused, and why.
@@ -169,13 +239,14 @@ impl Attachments {
 }
 
 /// Asks the mount itself, through the descriptor that the program has: no path and no table of mounts says which daemon is its own.
-fn look(told: &Told, fd: BorrowedFd<'_>) -> Found {
+/// `Err`: why it is out of reach.
+fn look(told: &Told, fd: BorrowedFd<'_>) -> Result<Found, String> {
     if !rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == FUSE_MAGIC) {
-        return Found::Foreign;
+        return Ok(Found::Foreign);
     }
     match client::attach(fd) {
-        Ok(fs) => Found::Ours(Box::leak(Box::new(Attachment::new(fs, told.dev)))),
-        Err(AttachError::NotMounted) => Found::Foreign,
-        Err(why) => Found::Refused(Box::leak(why.to_string().into_boxed_str())),
+        Ok(fs) => Ok(Found::Ours(Box::leak(Box::new(Attachment::new(fs, told.dev))))),
+        Err(AttachError::NotMounted) => Ok(Found::Foreign),
+        Err(why) => Err(why.to_string()),
     }
 }

@@ -116,6 +116,9 @@ traps! {
     /// A program went on reading and changing files that only root may, through its mapping.
     who_gives_up_rights_has_no_image_mapped_any_more = "rights/ids", ["write", "read"];
     a_handler_may_give_up_rights = "rights/handler", ["write"];
+    a_thread_that_may_only_read_and_write_does = "rights/strict", ["write", "seek"];
+    /// Opening its first file of a mount behind the filter ended the program.
+    a_program_behind_a_filter_of_system_calls_attaches_to_nothing = "rights/filtered", [];
     a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];
     a_thread_that_waits_in_the_kernel_can_be_cancelled = "edges/cancelled_in_the_kernel", ["write"];
 }

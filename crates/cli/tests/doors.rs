@@ -240,6 +240,32 @@ fn group_members_attach_under_any_umask_others_are_told_why_not() {
     }
 }
 
+/// It has no descriptor left for a socket when it first opens a file, and later has.
+const FEW_DESCRIPTORS: &str = r"
+import os, resource, sys, time
+def write():
+    f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(f, b'word')
+    os.close(f)
+free = os.open('/dev/null', os.O_RDONLY)
+os.close(free)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+write(); write()
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+time.sleep(1.5)
+write()
+";
+
+#[test]
+fn a_program_that_was_refused_attaches_once_it_can() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mount = Mount::new(Path::new(&place.image()), "");
+    let report = bypassed(&place, &["python3", "-c", FEW_DESCRIPTORS], &mount.dir.join("file"), "");
+    assert_eq!(["not_taken", "opened", "write"].map(|what| served(&report, what)), [2, 1, 1], "{report}");
+}
+
 /// Locks all that it can open, says what that is, and keeps it.
 const LOCKS: &str = r"
 import fcntl, os, sys

@@ -43,6 +43,9 @@ static LETTING_GO: AtomicBool = AtomicBool::new(false);
 /// A handler of a signal could not.
 static TO_BE_LET_GO: AtomicBool = AtomicBool::new(false);
 
+/// The program has set a filter of system calls: what is opened from now on is the kernel's.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
 /// Who changes the table. A forked child opens it: the forking thread holds it during the fork.
 pub static CHANGES: Changes = Changes(AtomicU32::new(0));
 
@@ -228,7 +231,7 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
     let errno = crate::real::errno();
     forget(fd);
     let_go_now();
-    if posix_flags & libc::O_PATH == 0 && here().may_serve() {
+    if posix_flags & libc::O_PATH == 0 && !FILTERED.load(SeqCst) && here().may_serve() {
         take_up(fd, posix_flags);
     }
     crate::real::set_errno(errno);
@@ -289,6 +292,11 @@ impl Drop for Taking {
 pub fn nobody_else_is_here() {
     TAKING.store(0, SeqCst);
     LETTING_GO.store(false, SeqCst);
+}
+
+/// From now on no file is taken up, and no mount asked.
+pub fn take_up_nothing_more() {
+    FILTERED.store(true, SeqCst);
 }
 
 /// Gives all files to the kernel, for ever, and unmaps their images: this process is not what it was when it attached.

@@ -131,4 +131,45 @@ static void in_a_handler(void) {
 	holds("before handler after");
 }
 
-TRAPS({"ids", ids_and_capabilities}, {"handler", in_a_handler})
+/* A thread that may read, write and end, and nothing else. */
+static void *is_strict(void *arg) {
+	char b[6];
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+	if (write(fd, "strict ", 7) == 7 && read(second, b, 6) == 6 && memcmp(b, "second", 6) == 0)
+		stop = 1;
+	syscall(SYS_exit, 0);
+	return arg;
+}
+
+static void strict(void) {
+	char name[4096];
+	pthread_t thread;
+	snprintf(name, sizeof name, "%s-second", file);
+	fd = fresh(O_RDWR), second = open(name, O_CREAT | O_RDWR, 0600);
+	CHECK(second >= 0 && write(fd, "before ", 7) == 7 && write(second, "first second", 12) == 12);
+	CHECK(lseek(second, 6, SEEK_SET) == 6 && mapped() == (getenv("LD_PRELOAD") != NULL));
+	CHECK(pthread_create(&thread, NULL, is_strict, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	CHECK(stop && !mapped());
+	CHECK(write(fd, "after", 5) == 5);
+	holds("before strict after");
+}
+
+#define KILLED(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+
+/* Behind a filter that ends a program for what attaching to a mount takes, files of the mount are files. */
+static void filtered(void) {
+	struct sock_filter all[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), /* the number of the call */
+	    KILLED(SYS_socket), KILLED(SYS_ioctl), KILLED(SYS_statx), KILLED(SYS_membarrier),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+	struct sock_fprog program = {sizeof all / sizeof *all, all};
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	for (int i = 0; i < 2; i++) {
+		fd = fresh(O_RDWR);
+		CHECK(write(fd, "filtered", 8) == 8 && close(fd) == 0);
+		holds("filtered");
+	}
+	CHECK(!mapped());
+}
+
+TRAPS({"ids", ids_and_capabilities}, {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered})

@@ -88,6 +88,20 @@ pub fn shutting_in<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
+/// A call that sets a filter of system calls. What attaching takes (a socket, an ioctl) may end the program behind it.
+fn filtering<T>(call: impl FnOnce() -> T) -> T {
+    table::take_up_nothing_more();
+    shutting_in(call)
+}
+
+fn filtering_if<T>(filters: bool, call: impl FnOnce() -> T) -> T {
+    if filters { filtering(call) } else { call() }
+}
+
+fn shutting_in_if<T>(shuts: bool, call: impl FnOnce() -> T) -> T {
+    if shuts { shutting_in(call) } else { call() }
+}
+
 /// Does this call of prctl(2) set a filter of system calls? No other changes what counts at once.
 fn filters(option: i64) -> bool {
     option == i64::from(libc::PR_SET_SECCOMP)
@@ -96,10 +110,6 @@ fn filters(option: i64) -> bool {
 /// Does unshare(2) with these flags take rights away?
 fn loses(flags: i64) -> bool {
     flags & i64::from(libc::CLONE_NEWUSER) != 0
-}
-
-fn shut_in_if<T>(shuts: bool, call: impl FnOnce() -> T) -> T {
-    if shuts { shutting_in(call) } else { call() }
 }
 
 /// As [`changing`] and [`shutting_in`], for a number of syscall(2); `None`: it does neither.
@@ -115,13 +125,12 @@ pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl
         | libc::SYS_setfsgid
         | libc::SYS_setgroups
         | libc::SYS_capset => Ok(changing(call)),
-        libc::SYS_prctl if filters(a) => Ok(shutting_in(call)),
+        libc::SYS_prctl if filters(a) => Ok(filtering(call)),
+        libc::SYS_seccomp => Ok(filtering(call)),
         libc::SYS_unshare if loses(a) => Ok(shutting_in(call)),
-        libc::SYS_setns
-        | libc::SYS_chroot
-        | libc::SYS_pivot_root
-        | libc::SYS_seccomp
-        | libc::SYS_landlock_restrict_self => Ok(shutting_in(call)),
+        libc::SYS_setns | libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
+            Ok(shutting_in(call))
+        }
         _ => Err(call),
     }
 }
@@ -141,11 +150,11 @@ same! { [capset] (header: *mut c_void, data: *const c_void) { changing } }
 // As prctl(2).
 same! {
     [prctl] (option: c_int, a: usize, b: usize, c: usize, d: usize) {
-        |call| shut_in_if(filters(option.into()), call)
+        |call| filtering_if(filters(option.into()), call)
     }
 }
 // As unshare(2).
-same! { [unshare] (flags: c_int) { |call| shut_in_if(loses(flags.into()), call) } }
+same! { [unshare] (flags: c_int) { |call| shutting_in_if(loses(flags.into()), call) } }
 // As setns(2).
 same! { [setns] (fd: c_int, kind: c_int) { shutting_in } }
 // As chroot(2).
