@@ -124,14 +124,34 @@ impl Seen {
 
 /// Where an image is mounted, as far as this process can see.
 pub fn mounted_at(image: &Path) -> Option<PathBuf> {
-    mounts_of(image).into_iter().next()
+    mounts_of(image).into_iter().next().map(|(dir, _)| dir)
 }
 
-/// Where all mounts are that show this image's path as their source: an ordinary user could make others show it too.
-pub fn mounts_of(image: &Path) -> Vec<PathBuf> {
+/// How far what a mount shows as its source is believed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Word {
+    /// Root mounted it, or this user.
+    Believed,
+    /// The image's owner did.
+    Owners,
+    /// Another user did, and shows what he likes.
+    Strangers,
+}
+
+/// Where all mounts are that show this image's path as their source, those that are believed first.
+pub fn mounts_of(image: &Path) -> Vec<(PathBuf, Word)> {
     let Ok(image) = image.canonicalize() else { return Vec::new() };
+    let owner = image.metadata().map(|meta| meta.uid()).ok();
+    let word = |user: Option<u32>| match user {
+        Some(user) if heddle_fuse::is_believed(user) => Word::Believed,
+        user if user.is_some() && user == owner => Word::Owners,
+        _ => Word::Strangers,
+    };
     let all = mounts("/proc/thread-self/mounts").into_iter();
-    all.filter(|mount| mount.source == image).map(|mount| mount.dir).collect()
+    let mut shown: Vec<_> =
+        all.filter(|mount| mount.source == image).map(|mount| (mount.dir, word(mount.user))).collect();
+    shown.sort_by_key(|(_, word)| *word);
+    shown
 }
 
 /// Is it mounted, here or where the process that holds it is, by a process that lives? One that has it and no mount is about to begin or
@@ -139,7 +159,9 @@ pub fn mounts_of(image: &Path) -> Vec<PathBuf> {
 pub fn is_served(image: &Path) -> bool {
     let Ok(whole) = image.canonicalize() else { return false };
     let here = mounts("/proc/thread-self/mounts");
-    if here.iter().any(|mount| mount.source == whole && heddle_fuse::is_served(&mount.dir)) {
+    let believed = |mount: &Shown| mount.user.is_some_and(heddle_fuse::is_believed);
+    if here.iter().any(|mount| mount.source == whole && believed(mount) && heddle_fuse::is_served(&mount.dir))
+    {
         return true;
     }
     let there = heddle_pmem::lock_holder(image).map(|pid| mounts(&format!("/proc/{pid}/mounts")));
@@ -163,7 +185,6 @@ pub fn mounted_image(dir: &Path) -> Option<PathBuf> {
     mounts("/proc/thread-self/mounts").into_iter().rfind(|mount| mount.dir == dir).map(|mount| mount.source)
 }
 
-/// Source and directory of every heddle mount in such a table.
 /// A mount, as a table shows it.
 #[derive(PartialEq, Eq, Debug)]
 struct Shown {
@@ -172,6 +193,7 @@ struct Shown {
     user: Option<u32>,
 }
 
+/// Every heddle mount in such a table.
 fn mounts(table: &str) -> Vec<Shown> {
     let table = fs::read(table).unwrap_or_default();
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()

@@ -9,47 +9,101 @@ pub mod prometheus;
 pub mod stat;
 pub mod top;
 
-use crate::image::{mounted_image, mounts_of};
-use anyhow::{Context, Result, bail};
+use crate::image::{Word, mounted_image, mounts_of};
+use anyhow::{Context, Result, anyhow, bail};
+use heddle_fuse::{ask_in_time, shown};
 use heddle_nvmfs::client::{self, AttachError};
 use heddle_nvmfs::counters::Counters;
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, open, statx};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a mount may take that the caller named, or that root or this user made.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The same of one that only shows the name of the image.
+const STRANGER_MAX: Duration = Duration::from_secs(2);
 
 /// A reading of the file system that is mounted at (or above) a directory, or made from an image.
 fn reading(path: &Path) -> Result<Counters> {
-    through(path, |file| client::counters_and_image(file.as_fd()))
+    let words = through(path, |file| {
+        client::counters_and_image(file.as_fd()).map(|(counters, image)| (counters.to_words(), image))
+    })?;
+    Counters::from_words(&words).context("a reading of another layout")
 }
 
-/// Asks the mount at (or above) a directory, or that of an image, for something that comes with the identity of the image: a mount of
-/// another image that only shows the same name is passed over.
-pub fn through<T>(path: &Path, ask: impl Fn(&OwnedFd) -> Result<(T, [u64; 2]), AttachError>) -> Result<T> {
-    let shown = path.display();
+/// Asks the mount at (or above) a directory, or that of an image, for words that come with the identity of the image: a mount of
+/// another image that only shows the same name is passed over. A mount that does not answer holds nobody up for long.
+pub fn through(
+    path: &Path,
+    ask: impl Fn(&OwnedFd) -> Result<(Vec<u64>, [u64; 2]), AttachError>,
+) -> Result<Vec<u64>> {
+    let name = path.display();
     let looked = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let looked = looked.with_context(|| format!("cannot look at {shown}"))?;
-    match FileType::from_raw_mode(fstat(&looked)?.st_mode) {
-        FileType::Directory => {
-            let file = directory(path).with_context(|| format!("cannot look at {shown}"))?;
-            return ask(&file).map(|(found, _)| found).with_context(|| shown.to_string());
-        }
+    let looked = looked.with_context(|| format!("cannot look at {name}"))?;
+    // What the kernel knows: a mount's process is not asked.
+    let kind = statx(&looked, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    match FileType::from_raw_mode(kind.with_context(|| format!("cannot look at {name}"))?.stx_mode.into()) {
+        FileType::Directory => return asked(path, ANSWER_MAX, &ask).map(|(found, _)| found),
         FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => {}
-        _ => bail!("{shown} is neither a directory nor an image"),
+        _ => bail!("{name} is neither a directory nor an image"),
     }
     let wanted = client::identity_of(&looked)?;
     let mut failed = None;
-    for dir in mounts_of(path) {
-        match directory(&dir).map_err(anyhow::Error::from).and_then(|file| Ok(ask(&file)?)) {
+    let mut for_strangers = STRANGER_MAX;
+    for (dir, word) in mounts_of(path) {
+        let (began, limit) = match word {
+            Word::Believed => (None, ANSWER_MAX),
+            Word::Owners => (None, STRANGER_MAX),
+            Word::Strangers => (Some(Instant::now()), for_strangers),
+        };
+        match asked(&dir, limit, &ask) {
             Ok((found, image)) if image == wanted => return Ok(found),
             Ok(_) => {}
-            Err(error) => failed = Some(error.context(dir.display().to_string())),
+            // What the believed say comes first.
+            Err(error) => failed = failed.or(Some(error)),
         }
+        // All strangers together have as long as one.
+        for_strangers = for_strangers.saturating_sub(began.map_or(Duration::ZERO, |began| began.elapsed()));
     }
     Err(failed.unwrap_or_else(|| {
-        anyhow::anyhow!(
-            "{shown} is not mounted, as far as this process can see. Mount it with: heddle mount {shown} DIR"
+        anyhow!(
+            "{name} is not mounted, as far as this process can see. Mount it with: heddle mount {name} DIR"
         )
     }))
+}
+
+/// Asks the mount at this directory.
+fn asked(
+    dir: &Path,
+    limit: Duration,
+    ask: &impl Fn(&OwnedFd) -> Result<(Vec<u64>, [u64; 2]), AttachError>,
+) -> Result<(Vec<u64>, [u64; 2])> {
+    const FOUND: u8 = 1;
+    let answer = ask_in_time(limit, || {
+        let opened = directory(dir).with_context(|| format!("cannot look at {}", shown(dir)));
+        match opened.and_then(|file| ask(&file).with_context(|| shown(dir))) {
+            Ok((words, image)) => {
+                let bytes = image.iter().chain(&words).flat_map(|word| word.to_ne_bytes());
+                [FOUND].into_iter().chain(bytes).collect()
+            }
+            Err(error) => [&[0], format!("{error:#}").as_bytes()].concat(),
+        }
+    });
+    match answer.as_deref().and_then(<[u8]>::split_first) {
+        Some((&FOUND, bytes)) => {
+            let mut words: Vec<u64> =
+                bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+            let [device, inode] = *words.first_chunk::<2>().context("an answer that is cut short")?;
+            words.drain(..2);
+            Ok((words, [device, inode]))
+        }
+        Some((_, text)) => Err(anyhow!("{}", String::from_utf8_lossy(text))),
+        None => Err(anyhow!(
+            "{}: its process gives no answer: it is stopped, or has other work. Look with: ps -e | grep heddle",
+            shown(dir)
+        )),
+    }
 }
 
 /// A descriptor that a mount can be asked through.

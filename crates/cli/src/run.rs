@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<()> {
         through(image, |file| {
             let (_, identity) = client::counters_and_image(file.as_fd())?;
             client::attach(file.as_fd())?;
-            Ok(((), identity))
+            Ok((Vec::new(), identity))
         })?;
     }
     let library = library()?;

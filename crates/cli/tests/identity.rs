@@ -3,12 +3,14 @@
 mod common;
 
 use common::{Mounted, Place, command, heddle, own_namespace};
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A loop device, gone at the end.
 struct Loop(String);
@@ -110,13 +112,13 @@ fn an_image_mounted_through_a_loop_device_is_refused() {
     assert!(tool(&["e2fsck", "-fn", &image]));
 }
 
-/// The file below a loop device has no room: writes reach the system, and no media.
 /// Mounts an image by a name that means something in the caller's directory alone.
 fn mount_from_there(dir: &Path, name: &str, place: &Place) {
     let mut mount = command(&["mount", "-o", "log=/dev/null", name, &place.mnt()]);
     assert!(mount.current_dir(dir).stderr(Stdio::null()).status().unwrap().success());
 }
 
+/// The file below a loop device has no room: writes reach the system, and no media.
 #[test]
 fn umount_fails_with_what_did_not_reach_the_media() {
     if !own_namespace() {
@@ -191,4 +193,108 @@ fn what_a_strangers_mount_shows_as_its_image_is_not_opened() {
     drop(strangers(&pipe, &dir));
     // Nobody writes to that.
     heddle(&["umount", dir.to_str().unwrap()]).failed(1, &["had died"]);
+}
+
+/// Reads what it is asked, and answers the first question alone, which the kernel asks at the mount.
+fn answers_nothing(mut device: File) {
+    const INIT: u32 = 26;
+    const PROTOCOL: [u32; 2] = [7, 31];
+    let mut question = vec![0; 1 << 20];
+    while let Ok(len) = device.read(&mut question) {
+        let word = |at: usize| u32::from_ne_bytes(*question[at..len].first_chunk().unwrap());
+        if word(4) == INIT {
+            let mut answer = [0; 80];
+            answer[0] = 80;
+            answer[8..16].copy_from_slice(&question[8..16]);
+            answer[16..20].copy_from_slice(&PROTOCOL[0].to_ne_bytes());
+            answer[20..24].copy_from_slice(&PROTOCOL[1].to_ne_bytes());
+            // Bytes of a write, at most.
+            answer[37] = 0x10;
+            device.write_all(&answer).unwrap();
+        }
+    }
+}
+
+/// A command that must end, whatever mounts do.
+#[track_caller]
+fn ends(args: &[&str]) -> (Option<i32>, String) {
+    let mut running = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    let status = loop {
+        match running.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(began.elapsed() < Duration::from_secs(40), "it hangs: {args:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut said = String::new();
+    running.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    running.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status.code(), said)
+}
+
+/// A question that its process has read cannot be taken back: who had asked could not be killed.
+#[test]
+fn a_strangers_mount_that_never_answers_holds_nobody_up() {
+    if !own_namespace() {
+        return;
+    }
+    struct Gone(PathBuf);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            let _ = unmount(&self.0, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        }
+    }
+    let place = Place::with_image("heddle");
+    let (image, dirs) = (place.image(), ["reads", "sleeps"].map(|name| place.path(name)));
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    // They are in the table before the image's own mount.
+    let reads = strangers(Path::new(&image), &dirs[0]);
+    let _gone = Gone(dirs[0].clone());
+    std::thread::spawn(|| answers_nothing(reads));
+    let _never_reads = strangers(Path::new(&image), &dirs[1]);
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    fs::write(mounted.path("file"), "12345").unwrap();
+    let (code, said) = ends(&["stat", "--json", &image]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&said).unwrap()["calls"]["write"]["bytes"], 5);
+    drop(mounted);
+    let dirs = dirs.map(|dir| dir.to_str().unwrap().to_owned());
+    for words in [&["stat", &image][..], &["stat", &dirs[0]], &["run", "--image", &image, "--", "true"]] {
+        let (code, said) = ends(words);
+        assert!(code == Some(1) && said.contains("gives no answer"), "{words:?}: {code:?} {said}");
+    }
+    for dir in &dirs {
+        let (code, said) = ends(&["mount", "-o", "log=/dev/null", &image, dir]);
+        assert!(code == Some(1) && said.contains("is mounted there"), "{dir}: {code:?} {said}");
+    }
+}
+
+/// A number of a file system is given out again; a process that still had the connection of the one before was taken for the server.
+#[test]
+fn umount_waits_for_no_process_of_an_earlier_mount() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let dir = place.path("earlier");
+    fs::create_dir(&dir).unwrap();
+    let numbered = |at: &Path| {
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let line = table.lines().find(|line| line.split(' ').nth(4) == at.to_str()).unwrap();
+        line.split(' ').nth(2).unwrap().to_owned()
+    };
+    // Others mount at the same time: until a number is the one before's.
+    for _ in 0..50 {
+        let _stays_open = strangers(Path::new("x"), &dir);
+        let before = numbered(&dir);
+        unmount(&dir, UnmountFlags::empty()).unwrap();
+        std::mem::forget(Mounted::new(&place, &["-o", "log=/dev/null"]));
+        let same = numbered(Path::new(&place.mnt())) == before;
+        heddle(&["umount", "--wait", "10", &place.mnt()]).ok();
+        if same {
+            return;
+        }
+    }
+    panic!("no number was given out again");
 }

@@ -41,6 +41,7 @@
 //! library itself is not needed.
 
 mod adapter;
+mod asked;
 mod caller;
 mod connect;
 mod convert;
@@ -57,6 +58,7 @@ mod session;
 mod umount;
 mod xattrs;
 
+pub use asked::ask_in_time;
 pub use error::{Error, Holder, is_plain, shown};
 pub use mounts::{is_believed, is_served, user_of};
 pub use remount::{Remount, remount};

@@ -1,10 +1,11 @@
 //! The kernel's table of mounts. Nothing here waits for the mounted file system: its process may be dead or stuck.
 
+use crate::asked::ask_in_time;
+
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 /// What `/proc/mounts` calls our mounts.
@@ -58,16 +59,16 @@ pub fn is_served(dir: &Path) -> bool {
     mount_at(dir).is_some() && life_of(dir) != Life::Dead
 }
 
-/// Asks what is mounted at `dir`. The thread that asks is left behind where no answer comes.
+/// Asks what is mounted at `dir`.
 pub(crate) fn life_of(dir: &Path) -> Life {
-    let (tell, told) = mpsc::channel();
-    let dir = dir.to_path_buf();
-    let asks = std::thread::Builder::new().spawn(move || tell.send(rustix::fs::statfs(&dir).map(drop)));
-    match asks.map(|_| told.recv_timeout(ANSWER_MAX)) {
-        // The connection was aborted, or has lost its last descriptor.
-        Ok(Ok(Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))) => Life::Dead,
-        Ok(Ok(_)) => Life::Serves,
-        _ => Life::Silent,
+    const DEAD: [u8; 1] = [1];
+    // The connection was aborted, or has lost its last descriptor.
+    let is_dead = |errno| matches!(errno, rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED);
+    let asks = || if rustix::fs::statfs(dir).is_err_and(is_dead) { DEAD.to_vec() } else { Vec::new() };
+    match ask_in_time(ANSWER_MAX, asks) {
+        Some(said) if said == DEAD => Life::Dead,
+        Some(_) => Life::Serves,
+        None => Life::Silent,
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::shown;
 use crate::mounts::{self, Life, Mount, life_of, mount_at, place_of};
@@ -122,32 +122,50 @@ impl Server {
 
 /// The process that serves this file system, as far as this user may look: one that has its connection (newer kernels tell), or
 /// else the only one of ours that has any and the directory in its table.
+///
+/// A connection keeps its number when its file system is gone, and that number is given out again. So one that is known to have ended
+/// does not count, and of others that of a process which sees the file system comes first.
 pub(crate) fn server_of(device: (u32, u32)) -> Option<Server> {
     let connection = format!("fuse_connection:\t{}", device.1);
-    let mut older = Vec::new();
+    let sees_it = |pid: &u32| mounts_of(*pid).iter().any(|mount| mount.device == device);
+    let (mut told, mut older) = (Vec::new(), Vec::new());
     for pid in processes() {
         let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
-        let numbers: Vec<_> = descriptors.flatten().map(|entry| (entry.path(), entry.file_name())).collect();
-        let device_files = numbers
-            .iter()
-            .filter(|(path, _)| fs::read_link(path).is_ok_and(|to| to == Path::new("/dev/fuse")));
-        let infos: Vec<String> = device_files
-            .filter_map(|(_, name)| fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", name.to_str()?)).ok())
+        let device_files = descriptors
+            .flatten()
+            .filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == Path::new("/dev/fuse")));
+        let infos: Vec<(i32, String)> = device_files
+            .filter_map(|entry| {
+                let number = entry.file_name().to_str()?.parse().ok()?;
+                Some((number, fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?))
+            })
             .collect();
-        if infos.iter().any(|info| info.lines().any(|line| line == connection)) {
-            return Some(server(pid));
+        let its = |info: &str| info.lines().any(|line| line == connection);
+        if infos.iter().any(|(fd, info)| its(info) && !has_ended(pid, *fd)) {
+            told.push(pid);
         }
-        if !infos.is_empty() && !infos.iter().any(|info| info.contains("fuse_connection:")) {
+        if !infos.is_empty() && !infos.iter().any(|(_, info)| info.contains("fuse_connection:")) {
             older.push(pid);
         }
     }
-    older.retain(|pid| {
-        Holder::of(*pid).name == "heddle" && mounts_of(*pid).iter().any(|m| m.device == device)
-    });
+    if let Some(pid) = told.iter().find(|pid| sees_it(pid)).or(told.first()) {
+        return Some(server(*pid));
+    }
+    older.retain(|pid| Holder::of(*pid).name == "heddle" && sees_it(pid));
     match older[..] {
         [pid] => Some(server(pid)),
         _ => None,
     }
+}
+
+/// Is this descriptor of a connection that has ended, as far as this user may ask?
+fn has_ended(pid: u32, fd: i32) -> bool {
+    let process = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let connection = process.and_then(|process| pidfd_getfd(process, fd, PidfdGetfdFlags::empty()).ok());
+    connection.is_some_and(|connection| {
+        let mut asked = [PollFd::new(&connection, PollFlags::empty())];
+        poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().contains(PollFlags::ERR)
+    })
 }
 
 fn server(pid: u32) -> Server {
