@@ -1,13 +1,17 @@
 //! A list of steps, each timed, each passed, failed or skipped with its reason; one failure does not stop the rest.
+//!
+//! Some keep one processor busy at most: they run beside those that follow, and what they print follows at the end.
 
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 /// One row of the test command.
 pub struct Step {
@@ -21,6 +25,17 @@ pub struct Step {
     pub skip: fn(&Path) -> Option<String>,
     /// A step that takes longer has failed.
     pub limit: Duration,
+    /// What else may run meanwhile.
+    pub turn: Turn,
+}
+
+/// What may run while a step does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// Nothing but steps that began before.
+    InOrder,
+    /// All that follows. For commands that nobody watches the time of.
+    BesideTheNext,
 }
 
 /// What a step does, always in the workspace's root.
@@ -53,41 +68,103 @@ pub fn always(_root: &Path) -> Option<String> {
 
 /// Does all steps, prints a table and the closing line; true if none failed.
 pub fn run_all<'a>(root: &Path, steps: impl Iterator<Item = &'a Step>) -> bool {
-    let mut results = Vec::new();
-    for step in steps {
-        println!("\n==> {}: {}", step.name, step.proves);
-        let (start, busy) = (Instant::now(), children_ticks());
-        let outcome = match (step.skip)(root) {
-            Some(reason) => Outcome::Skipped(reason),
-            None => attempt(root, step),
-        };
-        match &outcome {
-            Outcome::Passed | Outcome::Partly(_) => {}
-            Outcome::Failed(reason) => println!("FAILED {}: {reason}", step.name),
-            Outcome::Skipped(reason) => println!("SKIPPED {}: {reason}", step.name),
+    let began = Instant::now();
+    let results: Vec<(&str, Outcome, Took)> = std::thread::scope(|scope| {
+        let mut begun: Vec<Begun<'_>> = Vec::new();
+        for step in steps {
+            println!("\n==> {}: {}", step.name, step.proves);
+            let next = match step.turn {
+                Turn::InOrder => {
+                    let shares = begun.iter().any(Begun::is_running);
+                    let (start, busy) = (Instant::now(), children_ticks());
+                    let outcome = tried(root, step, None);
+                    let busy = (!shares).then(|| ticks(children_ticks() - busy));
+                    Begun::Ended(step.name, outcome, Took { wall: start.elapsed(), busy })
+                }
+                Turn::BesideTheNext => Begun::beside(scope, root, step),
+            };
+            begun.push(next);
         }
-        let took = Took { wall: start.elapsed(), busy: ticks(children_ticks() - busy) };
-        results.push((step.name, outcome, took));
-    }
-    print!("{}", summary(&results));
+        begun.into_iter().map(Begun::end).collect()
+    });
+    print!("{}", summary(&results, began.elapsed()));
     !results.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)))
 }
 
-fn attempt(root: &Path, step: &Step) -> Outcome {
-    let run = |mut command: Command| crate::process::run(&mut command, step.limit).map(|()| Outcome::Passed);
+/// A step that has begun.
+enum Begun<'s> {
+    Ended(&'static str, Outcome, Took),
+    Running(&'static str, PathBuf, ScopedJoinHandle<'s, (Outcome, Took)>),
+}
+
+impl<'s> Begun<'s> {
+    fn beside<'e>(scope: &'s Scope<'s, 'e>, root: &'e Path, step: &'e Step) -> Begun<'s> {
+        let log = crate::process::target_dir(root).join(format!("tmp/{}.log", step.name));
+        let into = log.clone();
+        let runs = scope.spawn(move || {
+            let start = Instant::now();
+            let outcome = tried(root, step, Some(&into));
+            (outcome, Took { wall: start.elapsed(), busy: None })
+        });
+        println!("runs beside the next; what it prints follows");
+        Begun::Running(step.name, log, runs)
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(self, Begun::Running(_, _, runs) if !runs.is_finished())
+    }
+
+    fn end(self) -> (&'static str, Outcome, Took) {
+        match self {
+            Begun::Ended(name, outcome, took) => (name, outcome, took),
+            Begun::Running(name, log, runs) => {
+                let (outcome, took) = runs.join().expect("a step gives its outcome");
+                let printed = std::fs::read(log).unwrap_or_default();
+                println!("\n--> {name}\n{}", String::from_utf8_lossy(&printed).trim_end());
+                (name, outcome, took)
+            }
+        }
+    }
+}
+
+/// `log`: where it prints to, if not here.
+fn tried(root: &Path, step: &Step, log: Option<&Path>) -> Outcome {
+    let outcome = match (step.skip)(root) {
+        Some(reason) => Outcome::Skipped(reason),
+        None => attempt(root, step, log),
+    };
+    match &outcome {
+        Outcome::Passed | Outcome::Partly(_) => {}
+        Outcome::Failed(reason) => println!("FAILED {}: {reason}", step.name),
+        Outcome::Skipped(reason) => println!("SKIPPED {}: {reason}", step.name),
+    }
+    outcome
+}
+
+fn attempt(root: &Path, step: &Step, log: Option<&Path>) -> Outcome {
+    let run = |mut command: Command| {
+        if let Some(log) = log {
+            std::fs::create_dir_all(log.parent().unwrap_or(root))?;
+            let file = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
+            command.stdout(file.try_clone()?).stderr(file);
+        }
+        crate::process::run(&mut command, step.limit).map(|()| Outcome::Passed)
+    };
     let result = match step.action {
         Action::Cargo(args) => run(crate::process::cargo(root, args)),
         Action::Command(make) => make(root).and_then(run),
+        Action::Call(_) if log.is_some() => return Outcome::Failed("only commands run beside others".into()),
         Action::Call(call) => call(root),
     };
     result.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
 }
 
-/// How long a step took, and how long its processes computed meanwhile: far less than the wall time of all processors is waiting.
+/// How long a step took, and how long its processes computed meanwhile: far less than the wall time of all processors is waiting. Of steps
+/// that share the processors nobody knows whose the time was.
 #[derive(Clone, Copy, Default)]
 struct Took {
     wall: Duration,
-    busy: Duration,
+    busy: Option<Duration>,
 }
 
 /// Processor time of this process' children that have ended, in ticks: `cutime` and `cstime` of proc(5).
@@ -102,7 +179,7 @@ fn ticks(count: u64) -> Duration {
     Duration::from_millis(10 * count)
 }
 
-fn summary(results: &[(&str, Outcome, Took)]) -> String {
+fn summary(results: &[(&str, Outcome, Took)], all: Duration) -> String {
     let mut text = String::from("\n");
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, outcome, took) in results {
@@ -118,13 +195,14 @@ fn summary(results: &[(&str, Outcome, Took)]) -> String {
             Outcome::Skipped(_) => skipped += 1,
         }
         let first_line = reason.lines().next().unwrap_or_default();
-        let (wall, busy) = (took.wall.as_secs_f64(), took.busy.as_secs_f64());
-        let line = format!("{name:<14} {verdict:<8} {wall:>6.1} s  {busy:>6.1} s busy  {first_line}");
+        let busy =
+            took.busy.map_or_else(|| " ".repeat(13), |busy| format!("{:>6.1} s busy", busy.as_secs_f64()));
+        let wall = took.wall.as_secs_f64();
+        let line = format!("{name:<14} {verdict:<8} {wall:>6.1} s  {busy}  {first_line}");
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    let total: Duration = results.iter().map(|(_, _, took)| took.wall).sum();
-    text.push_str(&format!("{:<14} {:<8} {:>6.1} s\n\n", "in all", "", total.as_secs_f64()));
+    text.push_str(&format!("{:<14} {:<8} {:>6.1} s\n\n", "in all", "", all.as_secs_f64()));
     text.push_str(&not_tried(results));
     text.push_str(&format!("{passed} passed, {failed} failed, {skipped} skipped\n"));
     text

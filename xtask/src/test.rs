@@ -1,13 +1,15 @@
 //! `cargo xtask test`: everything that must hold before a change is merged, in one table, in under 15 minutes.
 //!
 //! To add a rig, add a row to [`STEPS`]. Cheap and telling steps come first. The builds share cargo's target folder:
-//! one check build (clippy, docs), one test build, one release build (demo and rigs), and loom's own.
+//! one check build (clippy, docs), one test build, one release build (demo and rigs), and loom's and shuttle's own. Long steps
+//! that keep one processor busy run beside the next.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use crate::step::Turn::{BesideTheNext, InOrder};
 use crate::step::{self, Action, Outcome, Step, always};
 use crate::{apps, coherence, crash, docs, loom, private, process, setup, shuttle, suites, tidy};
 
@@ -22,6 +24,7 @@ const STEPS: &[Step] = &[
         action: Action::Call(setup::install),
         skip: always,
         limit: minutes(5),
+        turn: InOrder,
     },
     Step {
         name: "tidy",
@@ -29,6 +32,7 @@ const STEPS: &[Step] = &[
         action: Action::Call(tidy_outcome),
         skip: always,
         limit: minutes(1),
+        turn: InOrder,
     },
     Step {
         name: "format",
@@ -36,6 +40,7 @@ const STEPS: &[Step] = &[
         action: Action::Cargo(&["fmt", "--all", "--check"]),
         skip: |root| component_missing(root, "fmt"),
         limit: minutes(1),
+        turn: InOrder,
     },
     Step {
         name: "clippy",
@@ -43,6 +48,7 @@ const STEPS: &[Step] = &[
         action: Action::Cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         skip: |root| component_missing(root, "clippy"),
         limit: minutes(10),
+        turn: InOrder,
     },
     Step {
         name: "docs",
@@ -50,6 +56,7 @@ const STEPS: &[Step] = &[
         action: Action::Command(docs::command),
         skip: always,
         limit: minutes(10),
+        turn: InOrder,
     },
     Step {
         name: "build",
@@ -57,6 +64,7 @@ const STEPS: &[Step] = &[
         action: Action::Cargo(RELEASE_BUILD),
         skip: always,
         limit: minutes(10),
+        turn: InOrder,
     },
     Step {
         name: "pages",
@@ -64,6 +72,7 @@ const STEPS: &[Step] = &[
         action: Action::Call(docs::pages_outcome),
         skip: always,
         limit: minutes(1),
+        turn: InOrder,
     },
     Step {
         name: "tests",
@@ -71,6 +80,7 @@ const STEPS: &[Step] = &[
         action: Action::Call(suites::run),
         skip: always,
         limit: minutes(12),
+        turn: InOrder,
     },
     Step {
         name: "doc tests",
@@ -78,6 +88,23 @@ const STEPS: &[Step] = &[
         action: Action::Cargo(&["test", "--workspace", "--doc"]),
         skip: always,
         limit: minutes(5),
+        turn: InOrder,
+    },
+    Step {
+        name: "shuttle",
+        proves: "what calls of several threads return has an order (all: cargo xtask shuttle)",
+        action: Action::Command(shuttle::short),
+        skip: always,
+        limit: minutes(8),
+        turn: BesideTheNext,
+    },
+    Step {
+        name: "planted",
+        proves: "the crash rig sees all bugs that are planted for it; requests refused and lines lost end no call wrongly",
+        action: Action::Command(crash::short_planted),
+        skip: |root| rig_missing(root, crash::RIG),
+        limit: minutes(8),
+        turn: BesideTheNext,
     },
     Step {
         name: "loom",
@@ -85,6 +112,7 @@ const STEPS: &[Step] = &[
         action: Action::Command(loom::short),
         skip: loom::absent,
         limit: minutes(10),
+        turn: InOrder,
     },
     Step {
         name: "models",
@@ -92,13 +120,7 @@ const STEPS: &[Step] = &[
         action: Action::Command(loom::short_engine),
         skip: always,
         limit: minutes(10),
-    },
-    Step {
-        name: "shuttle",
-        proves: "what calls of several threads return has an order (all: cargo xtask shuttle)",
-        action: Action::Command(shuttle::short),
-        skip: always,
-        limit: minutes(5),
+        turn: InOrder,
     },
     Step {
         name: "demo",
@@ -106,6 +128,7 @@ const STEPS: &[Step] = &[
         action: Action::Cargo(&["run", "--quiet", "--release", "--", "demo"]),
         skip: always,
         limit: minutes(3),
+        turn: InOrder,
     },
     Step {
         name: "apps",
@@ -113,6 +136,7 @@ const STEPS: &[Step] = &[
         action: Action::Call(apps::short),
         skip: |_| private::lacking(),
         limit: minutes(5),
+        turn: InOrder,
     },
     Step {
         name: "coherence",
@@ -120,6 +144,7 @@ const STEPS: &[Step] = &[
         action: Action::Call(coherence::short),
         skip: coherence::absent,
         limit: minutes(10),
+        turn: InOrder,
     },
     Step {
         name: "crash",
@@ -127,13 +152,7 @@ const STEPS: &[Step] = &[
         action: Action::Command(crash::short),
         skip: |root| rig_missing(root, crash::RIG),
         limit: minutes(5),
-    },
-    Step {
-        name: "planted",
-        proves: "the crash rig sees all bugs that are planted for it; requests refused and lines lost end no call wrongly",
-        action: Action::Command(crash::short_planted),
-        skip: |root| rig_missing(root, crash::RIG),
-        limit: minutes(5),
+        turn: InOrder,
     },
 ];
 

@@ -3,7 +3,8 @@
 use super::*;
 
 fn step(name: &'static str, call: fn(&Path) -> Result<Outcome>, skip: fn(&Path) -> Option<String>) -> Step {
-    Step { name, proves: "a rule", action: Action::Call(call), skip, limit: Duration::from_secs(1) }
+    let (action, turn) = (Action::Call(call), Turn::InOrder);
+    Step { name, proves: "a rule", action, skip, limit: Duration::from_secs(1), turn }
 }
 
 #[test]
@@ -24,15 +25,33 @@ fn a_skipped_step_is_not_done_and_does_not_fail_the_run() {
 
 #[test]
 fn the_summary_closes_with_the_counts_alone_on_a_line() {
-    let took = Took { wall: Duration::from_millis(1500), busy: ticks(250) };
+    let took = Took { wall: Duration::from_millis(1500), busy: Some(ticks(250)) };
     let results = [
         ("a", Outcome::Passed, took),
         ("b", Outcome::Failed("two\nlines".into()), took),
         ("c", Outcome::Skipped("no root".into()), took),
         ("d", Outcome::Partly("1 skipped\ncli/mount: no FUSE".into()), took),
     ];
-    let text = summary(&results);
+    let text = summary(&results, Duration::from_secs(2));
     assert_eq!(text.lines().last(), Some("2 passed, 1 failed, 1 skipped"));
     assert!(text.contains("Not tried here:\n  c: no root\n  d: cli/mount: no FUSE\n"), "{text}");
     assert!(text.contains("b              FAILED      1.5 s     2.5 s busy  two\n"), "{text}");
+}
+
+#[test]
+fn a_step_beside_others_counts_and_only_commands_may_be_one() {
+    fn beside(name: &'static str, action: Action) -> Step {
+        let (limit, turn) = (Duration::from_secs(5), Turn::BesideTheNext);
+        Step { name, proves: "a rule", action, skip: always, limit, turn }
+    }
+    let dir = std::env::temp_dir().join(format!("heddle-steps-{}", std::process::id()));
+    let good = || beside("beside-good", Action::Command(|_| Ok(Command::new("true"))));
+    let bad = || beside("beside-bad", Action::Command(|_| Ok(Command::new("false"))));
+    let call = || beside("beside-call", Action::Call(|_| Ok(Outcome::Passed)));
+    let next = || step("next", |_| Ok(Outcome::Passed), always);
+    assert!(run_all(&dir, [good(), next()].iter()));
+    assert!(!run_all(&dir, [bad(), next()].iter()));
+    assert!(!run_all(&dir, [call()].iter()));
+    // Elsewhere if cargo is told so.
+    let _absent = std::fs::remove_dir_all(dir);
 }
