@@ -44,9 +44,9 @@ store(HAD), store(LATE), mapped.flush()
 fn a_store_to_a_hole_of_a_full_image_is_told() {
     let Some(_alone) = alone() else { return };
     build_preload();
-    for (variant, bypass) in [("heddle", false), ("heddle", true), ("nova-interval", false), ("f2fs", false)]
-    {
-        let place = Place::with_image_of(variant, if variant == "f2fs" { "64M" } else { "4M" });
+    let others = ["heddle", "nova", "nova-interval", "nova-array", "nova-tree", "f2fs", "f2fs-rl"];
+    for (variant, bypass) in others.map(|variant| (variant, false)).into_iter().chain([("heddle", true)]) {
+        let place = Place::with_image_of(variant, if variant.starts_with("f2fs") { "64M" } else { "4M" });
         let mounted = Mounted::new(&place, &["-o", "log=/dev/null", "--variant", variant]);
         let mut python = if bypass { command(&["run", "--", "python3"]) } else { Command::new("python3") };
         let out = python.args(["-c", PROGRAM]).arg(mounted.path("file")).output();

@@ -427,9 +427,12 @@ fn the_segments_of_a_section_hold_data_or_nodes() {
 /// What was done is there after a kill.
 #[test]
 fn sync_and_dirsync_changes_survive_a_kill() {
-    for (content, names) in [(true, false), (false, true), (false, false)] {
+    let options = [(true, false), (false, true), (false, false)];
+    let systems = [Variant::F2fs, Variant::RangeLock];
+    for (variant, (content, names)) in systems.into_iter().flat_map(|system| options.map(|how| (system, how)))
+    {
         let image = Image::made(64);
-        let fs = mounted(&image);
+        let fs = F2fs::open_as(&image.path, variant).unwrap();
         let root = Cred::root();
         fs.release(create(&fs, ROOT, "old"));
         fs.sync().unwrap();

@@ -117,9 +117,13 @@ fn a_power_cut_leaves_one_instant_with_all_that_was_synced() {
 /// Threads append to files of their own and fsync, some new ones among them; whatever returned before a cut is there after it.
 #[test]
 fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
+    BOTH.into_iter().for_each(side_by_side);
+}
+
+fn side_by_side(variant: Variant) {
     let Some(image) = Image::empty(64, &[]) else { return };
     let base = blocks_of(&image.path);
-    let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
+    let (fs, nvm) = open(&image.path, variant, &fresh());
     let fs = fs.unwrap();
     let watch = Watch::of(&fs, &nvm, 5);
     let appended = Appended::side_by_side(&fs);
@@ -133,7 +137,7 @@ fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
         let (at, nvm) = watch.cut(&traffic, &mut random).unwrap();
         let left = put_down(&cut(&base, &traffic[..at], &mut random));
         fsck_is_clean(&left.path);
-        let fs = open(&left.path, Variant::NodeLog, &nvm).0.unwrap();
+        let fs = open(&left.path, variant, &nvm).0.unwrap();
         found += fs.info().fsynced_inodes;
         appended.is_there(&fs, at);
         fs.unmount().unwrap();

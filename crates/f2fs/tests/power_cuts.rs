@@ -110,8 +110,12 @@ fn what_lies_behind_a_lost_node_stays_lost() {
 /// Threads append to files of their own and fsync, some new ones among them; whatever returned before a cut is there after it.
 #[test]
 fn what_threads_fsync_side_by_side_is_there_after_a_cut() {
+    [Variant::F2fs, Variant::RangeLock].into_iter().for_each(side_by_side);
+}
+
+fn side_by_side(variant: Variant) {
     let Some(image) = Image::empty(64, &[]) else { return };
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let fs = F2fs::open_as(&image.path, variant).unwrap();
     fs.sync().unwrap();
     fs.unmount().unwrap();
     let base = blocks_of(&image.path);

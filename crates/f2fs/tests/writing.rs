@@ -166,7 +166,7 @@ fn a_tree_of_another_program_is_changed_and_keeps_the_rest() {
 
 #[test]
 fn a_small_image_is_overwritten_many_times_and_cleaned() {
-    [Variant::F2fs, Variant::Integrated].into_iter().for_each(overwritten_and_cleaned);
+    [Variant::F2fs, Variant::RangeLock, Variant::Integrated].into_iter().for_each(overwritten_and_cleaned);
 }
 
 fn overwritten_and_cleaned(variant: Variant) {
@@ -207,8 +207,12 @@ fn overwritten_and_cleaned(variant: Variant) {
 
 #[test]
 fn a_full_image_loses_nothing_and_deletion_frees_space() {
+    Variant::ALL.into_iter().for_each(filled_and_freed);
+}
+
+fn filled_and_freed(variant: Variant) {
     let Some(image) = Image::empty(64, &[]) else { return };
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let fs = open_as(&image.path, variant).unwrap();
     let (kept, file) = create(&fs, Ino::ROOT, "kept");
     fs.write(&file, 0, &[7; 40_000]).unwrap();
     let (_, filler) = create(&fs, Ino::ROOT, "filler");
