@@ -3,6 +3,7 @@
 #![cfg(loom)]
 
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use heddle_arena::sync::plant::{Plant, all_are_seen};
 use heddle_arena::{Arena, Heap, LaneTable, Ptr, Waited, shared};
 use loom::sync::Arc;
 use loom::thread;
@@ -205,4 +206,25 @@ fn a_reused_thread_id_does_not_lose_its_lane() {
         there.store(0, SeqCst);
         settlers.into_iter().for_each(|settler| settler.join().unwrap());
     });
+}
+
+macro_rules! lanes {
+    ($($behind:literal => $fault:literal;)*) => {
+        &[$(Plant {
+            test: "a_reused_thread_id_does_not_lose_its_lane",
+            file: "arena/src/lanes.rs",
+            source: include_str!("../src/lanes.rs"),
+            behind: $behind,
+            access: "owner.compare_exchange(",
+            fault: $fault,
+        }),*]
+    };
+}
+
+/// A lane that changes hands unordered.
+const PLANTS: &[Plant] = lanes! { "fn replace(" => "relaxed"; "fn give(" => "relaxed"; };
+
+#[test]
+fn every_planted_fault_is_seen() {
+    all_are_seen(PLANTS, &[("HEDDLE_LOOM_MARKS", "0")]);
 }

@@ -18,7 +18,7 @@ use crate::latch::Latch;
 use crate::region::Region;
 use crate::variant::Variant;
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
-use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Zeroed};
+use heddle_arena::{Arena, AtomicPtr, Full, LaneTable, Ptr, Shared, Tag, Zeroed};
 use heddle_pmem::{BLOCK_BYTES, Durability};
 use heddle_range_lock::{AnyLock, RangeLock};
 use heddle_vfs::{Error, Ino, Result};
@@ -395,6 +395,12 @@ impl Core {
 }
 
 impl Root {
+    /// Makes the process of this tag the daemon, if the last one is gone; false: that lives, or another was quicker.
+    pub fn succeed(&self, mine: Tag, is_gone: impl FnOnce(Tag) -> bool) -> bool {
+        let last = self.daemon.load(SeqCst);
+        is_gone(Tag::of(last)) && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
+    }
+
     /// Is this the state of that mount?
     pub fn is(&self, identity: &Identity) -> bool {
         self.identity == *identity

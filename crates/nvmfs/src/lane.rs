@@ -94,6 +94,8 @@ pub struct Own {
     pub page_serial: u64,
     /// Inodes made in this mount.
     pub inode_serial: u64,
+    /// How often it has robbed others (`lease::take_back` I3).
+    pub thefts: u64,
     /// Chains it holds.
     pub chains: [HeldChain; CHAIN_SLOTS],
     /// Which of them was used last.
@@ -417,6 +419,9 @@ pub struct Lane {
     /// What it is about to take: for who settles it if its holder dies.
     pub intent: Intent,
     own: UnsafeCell<Own>,
+    /// Models see whether one that takes `own` comes behind all that the last one did.
+    #[cfg(loom)]
+    taken: loom::cell::UnsafeCell<()>,
     /// What it has done.
     pub counts: Counts,
 }
@@ -447,11 +452,14 @@ unsafe impl Zeroed for Lane {
                 chunk_cursor: 0,
                 page_serial: 0,
                 inode_serial: 0,
+                thefts: 0,
                 chains: [HeldChain::default(); CHAIN_SLOTS],
                 chain_last: 0,
                 chains_busy: 0,
                 canary: 0,
             }),
+            #[cfg(loom)]
+            taken: loom::cell::UnsafeCell::new(()),
             counts: Counts::new(),
         }
     }
@@ -579,6 +587,8 @@ impl Lane {
     /// The caller's thread holds the lease of this lane and has no other reference to its `own` (I2).
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn own(&self) -> &mut Own {
+        #[cfg(loom)]
+        self.taken.with_mut(|_| ());
         // SAFETY: exclusive by the caller's promise.
         unsafe { &mut *self.own.get() }
     }

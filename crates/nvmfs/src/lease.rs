@@ -24,6 +24,7 @@ use crate::format::record::Record;
 use crate::ids::Extent;
 use crate::lane::{Lane, Own};
 use crate::process;
+use heddle_arena::sync::fence_of_barrier;
 use heddle_arena::{Arena, LaneId};
 use heddle_vfs::{Error, Result};
 #[cfg(shuttle)]
@@ -34,6 +35,8 @@ use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Weak};
 
 pub use life::{give_back, held_blocks, leave};
+#[cfg(all(test, loom))]
+pub use take_back::rob;
 pub use take_back::{Found, keep_thieves_off, take_back};
 
 /// Numbers of the lanes that were ever leased.
@@ -193,6 +196,16 @@ impl<'c> LaneGuard<'c> {
             counted: false,
         }
     }
+
+    /// As above, where calls may be refused and lanes are robbed.
+    pub fn called(
+        core: &'c Core,
+        id: u16,
+        busy: &'c Cell<bool>,
+        scratch: &'c mut Scratch,
+    ) -> Option<LaneGuard<'c>> {
+        step_inside(core, core.lane(id)).then(|| LaneGuard::dealt(core, id, busy, scratch))
+    }
 }
 
 /// Takes a lane of this mount for the calling thread.
@@ -229,6 +242,23 @@ fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
     begin(core, unsafe { &*lease }, words, kind)
 }
 
+/// A call of this lane's begins (O1); false: the file system has ended.
+#[inline(always)]
+fn step_inside(core: &Core, lane: &Lane) -> bool {
+    lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
+    fence_of_barrier();
+    // ORDERING: Relaxed, O1.
+    if core.root().ended.load(Relaxed) != 0 {
+        lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
+        return false;
+    }
+    // ORDERING: Acquire, O1; what a thief has done is seen.
+    if lane.intent.robbed.load(Acquire) != 0 {
+        keep_thieves_off(core, lane);
+    }
+    true
+}
+
 /// With a lease that has just been made busy.
 #[inline(always)]
 fn begin<'c>(
@@ -238,19 +268,11 @@ fn begin<'c>(
     kind: Option<Kind>,
 ) -> Result<LaneGuard<'c>> {
     let lane = core.lane(lease.lane.0);
-    // After `busy`: a handler of a signal that comes between takes another lane, and leaves this word alone.
+    // After `busy`: a handler of a signal that comes between takes another lane, and leaves `inside` alone.
     compiler_fence(SeqCst);
-    lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
-    compiler_fence(SeqCst);
-    // ORDERING: Relaxed, O1.
-    if core.root().ended.load(Relaxed) != 0 {
-        lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
+    if !step_inside(core, lane) {
         lease.busy.set(false);
         return Err(Error::Unmounted);
-    }
-    // ORDERING: Acquire, O1; what a thief has done is seen.
-    if lane.intent.robbed.load(Acquire) != 0 {
-        keep_thieves_off(core, lane);
     }
     if let Some(kind) = kind {
         lane.counts.begins(kind);

@@ -77,3 +77,32 @@ pub fn fence_behind_locked() {
     // ORDERING: SeqCst for the compiler; the processor has done it.
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
+
+/// The cheap side of [`barrier_everywhere`]: of this thread's stores before it and its loads behind it, a thread that has put a barrier
+/// everywhere sees the stores, or the loads see what that one had stored. Nothing is executed; in a model both sides are fences.
+#[inline(always)]
+#[track_caller]
+pub fn fence_of_barrier() {
+    #[cfg(loom)]
+    // ORDERING: SeqCst, pairs with the fence in `barrier_everywhere`.
+    atomic::fence(atomic::Ordering::SeqCst);
+    #[cfg(not(loom))]
+    // ORDERING: SeqCst for the compiler; the processor does it when the kernel tells it to.
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Puts a barrier into every running thread (membarrier): behind it every thread has done what it had begun, and sees what was stored
+/// before it.
+#[cold]
+#[track_caller]
+pub fn barrier_everywhere() {
+    #[cfg(loom)]
+    // ORDERING: SeqCst, see `fence_of_barrier`.
+    atomic::fence(atomic::Ordering::SeqCst);
+    #[cfg(not(loom))]
+    // SAFETY: no memory is involved.
+    if unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
+        // A kernel without it: stores are seen by all long before this is over.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}

@@ -230,13 +230,18 @@ impl Wait {
                 settle::held_up(core, *lane, waited);
             }
             if let Some(inode) = pin.ino().and_then(|ino| core.slot(Ino(ino))) {
-                inode.vi.pins.turn();
-                come_for(core, guard, inode);
+                relieve(core, guard, inode);
             }
         }
         pause(waited);
         true
     }
+}
+
+/// For who needs space, whatever file it works on: frees what waits at this one for readers that are no more.
+pub fn relieve(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    inode.vi.pins.turn();
+    come_for(core, guard, inode);
 }
 
 /// How long to wait for others, of whom some may stand still.

@@ -7,6 +7,8 @@
 //!
 //! Invariants  I1  who settles a lane or gives it back says so in `inside` too ([`keep_thieves_off`]).
 //!             I2  a thief is inside a call of its own; one that is not has died, and its word is void.
+//!             I3  the word names the thief's lane and which of its robberies it is: one that was found to be over, and begins another
+//!                 meanwhile, is not taken for what it was (`models::inside`).
 
 use crate::alloc::return_all;
 use crate::core::{Core, LANES};
@@ -14,9 +16,12 @@ use crate::itable;
 use crate::lane::{Lane, Own};
 use crate::lease::LaneGuard;
 use crate::settle;
-use heddle_arena::sync::yield_now;
+use heddle_arena::sync::{barrier_everywhere, fence_of_barrier, yield_now};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+/// Of a thief's word those that name its lane.
+const LANE_BITS: u32 = 16;
 
 /// What a look for what other lanes hold has brought.
 pub enum Found {
@@ -29,14 +34,19 @@ pub enum Found {
 }
 
 /// Gives what idle lanes hold to the others: their blocks to the free map, their slots to the chunks.
-pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> Found {
-    if cfg!(any(loom, shuttle)) {
-        return Found::Nothing;
-    }
+pub fn take_back(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
+    // Models that are not about it keep what they have.
+    if cfg!(any(loom, shuttle)) { Found::Nothing } else { rob(core, guard) }
+}
+
+/// See [`take_back`].
+pub fn rob(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
+    guard.own.thefts = guard.own.thefts.wrapping_add(1);
+    let me = guard.own.thefts << LANE_BITS | u64::from(guard.id);
     let used = (core.root().lanes_used.load(SeqCst) as u16).min(LANES);
     let may_hold = |lane: &u16| *lane != guard.id && core.lane(*lane).holds_any();
     let (robbed, others): (Vec<u16>, Vec<u16>) =
-        (1..=used).filter(may_hold).partition(|lane| announce(core, core.lane(*lane), guard.id));
+        (1..=used).filter(may_hold).partition(|lane| announce(core, core.lane(*lane), me));
     // Another thief is at those: what it gives to the map is anybody's.
     let mut busy: Vec<u16> =
         others.iter().map(|lane| to_wait_for(*lane, core.lane(*lane).intent.robbed.load(SeqCst))).collect();
@@ -66,22 +76,27 @@ pub fn take_back(core: &Core, guard: &LaneGuard<'_>) -> Found {
 }
 
 /// Says that this thief comes. False: another is at it.
-fn announce(core: &Core, lane: &Lane, me: u16) -> bool {
+fn announce(core: &Core, lane: &Lane, me: u64) -> bool {
     let thief = lane.intent.robbed.load(SeqCst);
     // I2.
     let void = thief == 0 || is_void(core, thief);
     // ORDERING: SeqCst, before the barrier that the owner's `inside` is looked at behind; Relaxed: another is at it.
-    void && lane.intent.robbed.compare_exchange(thief, u64::from(me), SeqCst, Relaxed).is_ok()
+    void && lane.intent.robbed.compare_exchange(thief, me, SeqCst, Relaxed).is_ok()
 }
 
 /// Whom to wait for at a lane that another thief was at: the thief, or, if it is done meanwhile, the lane's owner, who may be inside.
 fn to_wait_for(lane: u16, thief: u64) -> u16 {
-    if (1..=u64::from(LANES)).contains(&thief) { thief as u16 } else { lane }
+    thief_lane(thief).unwrap_or(lane)
 }
 
-/// I2: is a thief of this number dead, or done?
+/// The lane of the thief that this word names; `None`: none, or somebody has scribbled.
+fn thief_lane(thief: u64) -> Option<u16> {
+    Some((thief & ((1 << LANE_BITS) - 1)) as u16).filter(|lane| (1..=LANES).contains(lane))
+}
+
+/// I2: is the thief of this word dead, or done?
 fn is_void(core: &Core, thief: u64) -> bool {
-    !(1..=u64::from(LANES)).contains(&thief) || core.lane(thief as u16).intent.inside.load(SeqCst) == 0
+    thief_lane(thief).is_none_or(|lane| core.lane(lane).intent.inside.load(SeqCst) == 0)
 }
 
 /// Gives what a lane that is the caller's holds to the others; was there any?
@@ -93,42 +108,37 @@ fn empty(core: &Core, lane: &Lane, own: &mut Own) -> bool {
     any
 }
 
-/// Behind it every thread has done what it had begun, and sees what was stored before it.
-fn barrier_everywhere() {
-    // SAFETY: no memory is involved.
-    let barrier = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if barrier != 0 {
-        // A kernel without it: stores are seen by all long before this is over.
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// The lane is about to be used by the caller, which may: no thief is at it, and none comes, until `inside` is zero again.
 #[cold]
 pub fn keep_thieves_off(core: &Core, lane: &Lane) {
     let began = Instant::now();
     lane.intent.inside.store(1, SeqCst);
+    fence_of_barrier();
     while let Some(thief) = Some(lane.intent.robbed.load(SeqCst)).filter(|thief| *thief != 0) {
         // Let it have what there is.
         lane.intent.inside.store(0, SeqCst);
         yield_now();
-        settle::held_up(core, thief as u16, began.elapsed());
+        // In a model nobody dies, and time stands still.
+        if settle::look().is_some() {
+            settle::held_up(core, thief_lane(thief).unwrap_or(0), began.elapsed());
+        }
         if is_void(core, thief) {
             // ORDERING: SeqCst, as where it was announced; Relaxed: it is void already.
             // I2; or it has just finished, and the word is another's or none.
             let _void = lane.intent.robbed.compare_exchange(thief, 0, SeqCst, Relaxed);
         }
         lane.intent.inside.store(1, SeqCst);
+        fence_of_barrier();
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
     fn a_thief_that_is_done_meanwhile_is_no_lane_to_wait_for() {
-        assert_eq!(to_wait_for(7, 3), 3);
+        assert_eq!(to_wait_for(7, 5 << LANE_BITS | 3), 3);
         assert_eq!(to_wait_for(7, 0), 7, "it gave what the lane held, or found the owner inside");
         assert_eq!(to_wait_for(7, u64::from(LANES) + 1), 7, "a number that somebody has scribbled");
     }

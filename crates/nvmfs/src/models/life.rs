@@ -1,6 +1,6 @@
 //! The end of an inode: the last name and the last handle may go at once, and somebody may be opening it (D23).
 
-use super::rig::{Rig, Seat, model, spawn};
+use super::rig::{FILE, Rig, Seat, model, spawn};
 use crate::names::life;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -91,5 +91,43 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
         assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
         [first, second, third].into_iter().for_each(Seat::leave);
         assert_eq!(rig.free(), rig.total());
+    });
+}
+
+/// What getattr and setattr ask. Who closes another handle of a file without a name claims its end, and gives the claim up.
+#[test]
+fn an_open_file_is_never_stale_for_who_looks() {
+    model(2, || {
+        let (rig, mut first, mut second, third) = ready();
+        for seat in [&mut first, &mut second] {
+            seat.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        }
+        unlink(&mut first);
+        let thread = spawn(move || {
+            second.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+            second
+        });
+        assert!(rig.core().inode(FILE).is_ok(), "a file that is open is stale");
+        let second = thread.join().unwrap();
+        first.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+        is_ended(&rig, vec![first, second, third]);
+    });
+}
+
+/// A look at a file whose last handle goes: it is there, or it is stale; nobody waits for ever, and it ends.
+#[test]
+fn who_looks_at_a_file_that_ends_gets_an_answer() {
+    model(2, || {
+        let (rig, mut first, mut second, third) = ready();
+        second.with(|core, guard, file| life::open(core, guard, file, GENERATION)).unwrap();
+        unlink(&mut first);
+        let thread = spawn(move || {
+            second.with(|core, guard, file| life::drop_open(core, guard, file, GENERATION));
+            second
+        });
+        let _either = rig.core().inode(FILE).is_ok();
+        let second = thread.join().unwrap();
+        assert!(rig.core().inode(FILE).is_err(), "a file that has ended is there");
+        is_ended(&rig, vec![first, second, third]);
     });
 }

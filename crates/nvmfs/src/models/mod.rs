@@ -12,6 +12,8 @@
 //! Run: `cargo xtask loom`
 
 mod chains;
+mod heirs;
+mod inside;
 mod latch;
 mod life;
 mod names;
@@ -19,4 +21,6 @@ mod pages;
 mod plants;
 mod resize;
 mod rig;
+mod slots;
 mod space;
+mod tables;

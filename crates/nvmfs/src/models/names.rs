@@ -4,46 +4,50 @@
 //! harmless, is a race to loom as it is to the language.
 
 use super::rig::{Rig, Seat, model, spawn};
-use crate::core::Core;
 use crate::ids::{InodeId, Version};
-use crate::inode::{Birth, InodeRef};
+use crate::inode::Birth;
 use crate::names::bucket::Named;
-use crate::names::table;
+use crate::names::table::{self, Crowded};
 use heddle_vfs::{FileKind, Ino, Time};
 
-const DIR: Ino = Ino(1);
+pub const DIR: Ino = Ino(1);
 
-fn dir(core: &Core) -> InodeRef<'_> {
-    core.slot(DIR).unwrap()
+/// Makes a directory with room for so many names.
+pub fn make_dir(seat: &mut Seat, ino: Ino, names: usize) {
+    seat.with(|core, guard, _| {
+        let dir = core.slot(ino).unwrap();
+        let kind = FileKind::Directory;
+        dir.vi.be_born(&Birth { generation: 1, kind, perm: 0o755, uid: 0, gid: 0, rdev: 0, now: Time(1) });
+        table::make(core, guard.own, dir, names, Version(0)).unwrap();
+    });
 }
 
 /// A directory without names, of one bucket.
 fn ready() -> (Rig, Seat, Seat) {
     let rig = Rig::new();
     let mut changer = rig.seat(1);
-    changer.with(|core, guard, _| {
-        let kind = FileKind::Directory;
-        dir(core).vi.be_born(&Birth {
-            generation: 1,
-            kind,
-            perm: 0o755,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            now: Time(1),
-        });
-        table::make(core, guard.own, dir(core), 1, Version(0)).unwrap();
-    });
+    make_dir(&mut changer, DIR, 1);
     let other = rig.seat(2);
     (rig, changer, other)
 }
 
 /// Makes a name mean number `n`, with the bucket's next version.
 fn put(seat: &mut Seat, name: &str, n: u64) -> Version {
+    put_in(seat, DIR, name, n).unwrap().0
+}
+
+/// The same in any directory; `None`: it is dead. Besides the version, whether its table is crowded.
+pub fn put_in(seat: &mut Seat, dir: Ino, name: &str, n: u64) -> Option<(Version, Option<Crowded>)> {
     seat.with(|core, guard, _| {
         let key = table::key(core, name.as_bytes());
         let prepared = table::prepare(core, guard.own, name.as_bytes()).unwrap();
-        let mut locked = table::lock(core, dir(core), key.hash).unwrap();
+        let mut locked = match table::lock(core, core.slot(dir).unwrap(), key.hash) {
+            Ok(locked) => locked,
+            Err(_) => {
+                table::unprepare(core, guard.own, prepared);
+                return None;
+            }
+        };
         let version = locked.version().next();
         locked.begin_change(version);
         // The version says `n` here, so that a reader can tell whether an entry's words belong together.
@@ -52,15 +56,21 @@ fn put(seat: &mut Seat, name: &str, n: u64) -> Version {
             kind: FileKind::Regular,
             version: Version(n),
         };
-        locked.put(guard.own, key, &to, prepared).unwrap();
-        version
+        let crowded = locked.put(guard.own, key, &to, prepared).unwrap();
+        Some((version, crowded))
     })
 }
 
 /// What a name means; its words agree.
 fn find(seat: &mut Seat, name: &str) -> Option<u64> {
+    find_in(seat, DIR, name)
+}
+
+/// The same in any directory.
+pub fn find_in(seat: &mut Seat, dir: Ino, name: &str) -> Option<u64> {
     seat.with(|core, _, _| {
-        let named = table::find(core, dir(core), table::key(core, name.as_bytes())).unwrap()?;
+        let dir = core.slot(dir).unwrap();
+        let named = table::find(core, dir, table::key(core, name.as_bytes())).unwrap()?;
         let seen = (named.child.ino.0, named.child.generation, named.version.0);
         assert!(seen.0 == seen.1 && seen.1 == seen.2, "half of an entry: {seen:?}");
         Some(seen.0)

@@ -95,6 +95,44 @@ const PLANTS: &[&[Plant]] = &[
     plants! { "life::of_the_last_name_and_the_last_handles_one_ends_the_file":
         "names/life.rs", "pub fn drop_open(", "fence_behind_locked()" => "skip";
     },
+    plants! { "life::an_open_file_is_never_stale_for_who_looks":
+        "inode.rs", "pub fn unclaim(", ".fetch_and(" => "skip";
+    },
+    plants! { "inside::no_call_goes_on_when_the_file_system_has_ended":
+        "lease.rs", "fn step_inside(", "inside.store(1" => "skip";
+        "lease.rs", "fn step_inside(", "fence_of_barrier()" => "skip";
+        "lease.rs", "impl Drop for Leaving", "inside.store(0" => "relaxed";
+        "settle/mod.rs", "pub fn end(", "barrier_everywhere()" => "skip";
+    },
+    plants! { "inside::a_lane_that_is_robbed_is_its_owners_or_the_thiefs":
+        "lease/take_back.rs", "pub fn rob(", "barrier_everywhere()" => "skip";
+        "lease/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
+    },
+    plants! { "inside::of_two_thieves_one_has_the_lane":
+        "lease/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
+    },
+    plants! { "slots::no_slot_has_two_owners_and_none_is_lost":
+        "itable.rs", "fn hold(", "shared.swap(0" => "relaxed";
+        "itable.rs", "fn give_back(", ".fetch_or(" => "relaxed";
+    },
+    plants! { "slots::a_chunk_is_taken_away_whole_or_stays":
+        "itable.rs", "pub fn give_chunks_back(", "block.swap(0" => "skip";
+    },
+    plants! { "heirs::of_those_that_take_over_at_once_one_does":
+        "core.rs", "pub fn succeed(", "self.daemon.load(" => "keep=0";
+    },
+    plants! { "tables::a_name_is_made_while_its_table_grows":
+        "names/bucket.rs", "pub fn lock(", "fence(Acquire)" => "skip";
+    },
+    plants! { "tables::a_name_is_found_while_its_table_grows":
+        "names/table.rs", "pub fn grow(", "dir.vi.aux.store(word, Release)" => "relaxed";
+    },
+    plants! { "tables::a_late_locker_changes_no_other_directory":
+        "names/bucket.rs", "pub fn kill(", "self.word.store(DEAD" => "skip";
+    },
+    plants! { "space::a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space":
+        "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
+    },
 ];
 
 #[test]

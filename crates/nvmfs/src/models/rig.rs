@@ -144,6 +144,12 @@ impl Seat {
         f(&self.core, &mut guard, self.core.slot(FILE).unwrap())
     }
 
+    /// Works with the lane as a call does that others may refuse or rob; `None`: it was refused.
+    pub fn call<R>(&mut self, f: impl FnOnce(&Core, &mut LaneGuard<'_>) -> R) -> Option<R> {
+        let mut guard = LaneGuard::called(&self.core, self.id, &self.busy, &mut self.scratch)?;
+        Some(f(&self.core, &mut guard))
+    }
+
     /// Writes whole pages of one value.
     pub fn write(&mut self, page: u64, pages: u64, value: u8) {
         let data = vec![value; (pages * PAGE) as usize];
@@ -180,9 +186,16 @@ impl Seat {
 
     /// Takes blocks.
     pub fn take(&mut self, count: u64) -> Vec<Extent> {
+        let out = self.try_take(count);
+        assert!(!out.is_empty(), "no space");
+        out
+    }
+
+    /// The same; none, if there are not so many.
+    pub fn try_take(&mut self, count: u64) -> Vec<Extent> {
         let mut out = Vec::new();
         self.with(|core, guard, _| {
-            let taken = crate::alloc::take_blocks(
+            crate::alloc::take_blocks(
                 core.free_map(),
                 &core.region,
                 guard.own,
@@ -190,7 +203,6 @@ impl Seat {
                 Purpose::Data,
                 &mut out,
             );
-            assert!(taken, "no space");
         });
         out
     }

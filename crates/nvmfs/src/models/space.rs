@@ -1,7 +1,7 @@
 //! Blocks: pins against reuse, and none handed out twice or lost.
 
 use super::rig::{PAGE, Rig, Seat, model, spawn, values};
-use crate::file::deferred::unpin;
+use crate::file::deferred::{relieve, unpin};
 use crate::file::read::read_pinned;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -40,6 +40,35 @@ fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
         let seen = values(&data);
         assert!((1..4).contains(&seen[0]), "read {seen:?}");
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// As above; a writer of another file that needs space comes for the blocks that wait here, and writes what it gets.
+#[test]
+fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
+    model(1, || {
+        let rig = Rig::with_free(3);
+        let mut writer = rig.seat(1);
+        writer.write(0, 1, 1);
+        let (mut reader, mut other) = (rig.seat(2), rig.seat(3));
+        let thread = spawn(move || {
+            writer.write(0, 1, 2);
+            writer.leave();
+            other.with(relieve);
+            let found = other.try_take(1);
+            other.mark(&found);
+            other.give(found);
+            other.leave();
+        });
+        let mut data = vec![0xee; PAGE as usize];
+        reader.with(|core, guard, file| read_pinned(core, guard, file, 0, &mut data)).unwrap();
+        let seen = values(&data);
+        assert!((1..3).contains(&seen[0]), "read {seen:?}");
+        reader.leave();
+        thread.join().unwrap();
+        // ORDERING: Relaxed, the other threads have been joined.
+        assert_eq!(rig.file().vi.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
+        assert_eq!(rig.free(), rig.total() - 2);
     });
 }
 

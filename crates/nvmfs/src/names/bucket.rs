@@ -201,6 +201,8 @@ impl Bucket {
             // ORDERING: Relaxed, a guess that the CAS checks.
             let seen = self.word.load(Relaxed);
             if seen & DEAD != 0 || !ours() {
+                // ORDERING: Acquire, pairs with `kill`: who asks now whether the directory leads elsewhere learns of what killed it.
+                fence(Acquire);
                 return Err(Dead);
             }
             if seen & LOCKED == 0 {

@@ -36,6 +36,7 @@ use crate::lane::{Lane, Own, Pinning};
 use crate::latch::Latch;
 use crate::lease::{LaneGuard, Scratch, give_back, keep_thieves_off, lanes, of_the_dead};
 use crate::opens;
+use heddle_arena::sync::{barrier_everywhere, yield_now};
 use heddle_arena::{Holder, LaneId, Lease, Ptr, Tag};
 use heddle_vfs::Ino;
 use keep::Kept;
@@ -103,12 +104,8 @@ pub fn end(core: &Core) -> bool {
         // Threads of a model have ended by then, and time is short.
         return true;
     }
-    // SAFETY: no memory is involved. With it, whoever began a call before has stored `inside` where it is seen below (O1 of `lease`).
-    let barrier = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if barrier != 0 {
-        // A kernel without it: stores are seen by all long before this is over.
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    // Whoever began a call before has stored `inside` where it is seen below (O1 of `lease`).
+    barrier_everywhere();
     let began = Instant::now();
     loop {
         sweep(core);
@@ -118,7 +115,10 @@ pub fn end(core: &Core) -> bool {
             Some(_) if began.elapsed() > END_MAX => return false,
             Some(lane) => {
                 stopped::kill(core, lane, began.elapsed());
-                std::thread::sleep(Duration::from_millis(1));
+                match look() {
+                    Some(look) => std::thread::sleep(look / 10),
+                    None => yield_now(),
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::core::{Core, Identity, Parts, Root};
 use crate::settle;
 use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
-use heddle_arena::{Arena, Tag};
+use heddle_arena::Arena;
 use heddle_pmem::{Durability, Region};
 use std::fs::{self, File};
 use std::io;
@@ -115,13 +115,9 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     };
     let core =
         Core::join(parts, &identity).ok_or_else(|| AdoptError::NotFound { path: image.to_path_buf() })?;
-    let mine = core.seat().map_err(|e| fail(io::Error::other(e.to_string())))?.tag().word();
-    let last = core.root().daemon.load(SeqCst);
-    if !core.lane_table().is_gone(&core.arena, Tag::of(last)) {
-        return Err(served());
-    }
+    let mine = core.seat().map_err(|e| fail(io::Error::other(e.to_string())))?.tag();
     // I1.
-    if core.root().daemon.compare_exchange(last, mine, SeqCst, SeqCst).is_err() {
+    if !core.root().succeed(mine, |last| core.lane_table().is_gone(&core.arena, last)) {
         return Err(served());
     }
     settle::sweep(&core);

@@ -4,7 +4,7 @@ use crate::common::Short;
 use crate::linear::{Machine, has_order};
 use crate::rig::{Dice, Event, History, disk, together, told};
 use heddle_nvmfs::{NvmFs, Variant};
-use heddle_vfs::{FileSystem, Handle, Ino, RangeOp};
+use heddle_vfs::{Error, FileSystem, Handle, Ino, RangeOp};
 use std::sync::Arc;
 
 /// Bytes that move together: an eighth of a page.
@@ -29,6 +29,9 @@ pub enum Mix {
     /// Page 4 is written and cleared, and has no cell at first: who clears it cannot hold it. The clearing has a larger version than
     /// a first write would, because of page 3.
     NoCell,
+    /// The first thread's log page is nearly full, and the page before it holds what was overwritten: its calls clean it away, while
+    /// others write, cut, and shift pages.
+    Cleaning,
 }
 
 /// A call; places and lengths in units.
@@ -38,6 +41,8 @@ pub enum Op {
     Append { len: u64, value: u8 },
     Truncate { len: u64 },
     Punch { at: u64, len: u64 },
+    Insert { at: u64, len: u64 },
+    Collapse { at: u64, len: u64 },
     Read { at: u64, len: u64 },
     Size,
 }
@@ -46,6 +51,8 @@ pub enum Op {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
+    /// A shift beyond the end.
+    Refused,
     /// Where an append went, or the size, in bytes.
     Bytes(u64),
     /// What was read, a value a unit.
@@ -88,6 +95,16 @@ impl Machine for Content {
                 next.0[(at as usize).min(end)..end].fill(0);
                 Outcome::Done
             }
+            Op::Insert { at, .. } if at as usize >= units.len() => Outcome::Refused,
+            Op::Insert { at, len } => {
+                next.0.splice(at as usize..at as usize, vec![0; len as usize]);
+                Outcome::Done
+            }
+            Op::Collapse { at, len } if (at + len) as usize >= units.len() => Outcome::Refused,
+            Op::Collapse { at, len } => {
+                next.0.drain(at as usize..(at + len) as usize);
+                Outcome::Done
+            }
             Op::Read { at, len } => {
                 let end = ((at + len) as usize).min(units.len());
                 Outcome::Values(units[(at as usize).min(end)..end].to_vec())
@@ -105,9 +122,16 @@ fn op(dice: &mut Dice, mix: Mix, thread: usize, value: u8) -> Op {
         Mix::Reuse => (dice.below(5) * PAGE, PAGE),
         Mix::Wide => (dice.below(3) * PAGE, 3 * PAGE),
         Mix::NoCell => (4 * PAGE, PAGE),
+        Mix::Cleaning => (dice.below(4) * PAGE, PAGE),
     };
     let len = len.min(UNITS - at);
     match (mix, dice.below(12)) {
+        (Mix::Cleaning, _) if thread == 0 => Op::Write { at, len, value },
+        (Mix::Cleaning, 0..2) => Op::Insert { at, len },
+        (Mix::Cleaning, 2..4) => Op::Collapse { at, len },
+        (Mix::Cleaning, 4..6) => Op::Truncate { len: dice.below(UNITS) },
+        (Mix::Cleaning, 6..9) => Op::Write { at, len, value },
+        (Mix::Cleaning, _) => Op::Read { at: 0, len: 2 * UNITS },
         (Mix::Reuse | Mix::Wide, _) if thread == 0 => Op::Read { at: 0, len: UNITS },
         (Mix::NoCell, 0..6) if thread == 0 => Op::Truncate { len: dice.below(3 * PAGE) },
         (Mix::NoCell, _) if thread == 0 => Op::Punch { at: dice.below(3 * PAGE), len: UNITS },
@@ -131,6 +155,8 @@ fn calls(mix: Mix, thread: usize) -> usize {
         (Mix::Reuse, _) => 5,
         (Mix::Wide, _) => 3,
         (Mix::NoCell, _) => 2,
+        (Mix::Cleaning, 0) => 6,
+        (Mix::Cleaning, _) => 3,
     }
 }
 
@@ -148,6 +174,12 @@ fn prepare(fs: &NvmFs, handle: &Handle, dice: &mut Dice, mix: Mix) -> Vec<u8> {
         Mix::Pages => write(0, UNITS / PAGE),
         // Page by page: neighbours in the file are none on the media, so each is a copy of its own.
         Mix::Reuse | Mix::Wide => [4, 1, 3, 0, 2].into_iter().for_each(|page| write(page, 1)),
+        Mix::Cleaning => {
+            // What is cleaned: the first page of the log, and from the second one on each call may do it.
+            write(0, UNITS / PAGE);
+            let nearly = 2 * heddle_nvmfs::format::page::SLOTS as u64 - 4 - dice.below(6);
+            (0..nearly).for_each(|n| write(n % 4, 1));
+        }
         Mix::NoCell => {
             (0..3).for_each(|_| write(3, 1));
             fs.resize(handle, UNITS * UNIT).unwrap();
@@ -174,10 +206,20 @@ fn make(fs: &NvmFs, handle: &Handle, op: &Op) -> Outcome {
             fs.fallocate(handle, RangeOp::Punch, at * UNIT, len * UNIT).unwrap();
             Outcome::Done
         }
+        Op::Insert { at, len } => shift(fs, handle, RangeOp::Insert, at, len),
+        Op::Collapse { at, len } => shift(fs, handle, RangeOp::Collapse, at, len),
         Op::Read { at, len } => {
             Outcome::Values(values(&fs.read_vec(handle, at * UNIT, (len * UNIT) as usize)))
         }
         Op::Size => Outcome::Bytes(fs.size(handle)),
+    }
+}
+
+fn shift(fs: &NvmFs, handle: &Handle, how: RangeOp, at: u64, len: u64) -> Outcome {
+    match fs.fallocate(handle, how, at * UNIT, len * UNIT) {
+        Ok(()) => Outcome::Done,
+        Err(Error::InvalidArgument(_)) => Outcome::Refused,
+        Err(error) => panic!("{error:?}"),
     }
 }
 
@@ -204,7 +246,7 @@ fn whole(fs: &NvmFs) -> Vec<u8> {
 pub fn run(mut dice: Dice, mix: Mix) {
     let variant = match mix {
         Mix::All | Mix::Pages => dice.variant(),
-        Mix::Reuse | Mix::Wide | Mix::NoCell => Variant::Heddle,
+        Mix::Reuse | Mix::Wide | Mix::NoCell | Mix::Cleaning => Variant::Heddle,
     };
     let (disk, volume) = disk(variant);
     let fs = volume.fs();

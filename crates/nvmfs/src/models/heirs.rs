@@ -1,0 +1,55 @@
+//! Who takes a dead daemon's place: of several one, and each later one behind all that the one before has done.
+
+use super::rig::{Rig, model, spawn};
+use heddle_arena::Tag;
+use heddle_arena::sync::atomic::AtomicU32;
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// Takers, and whether each lives. A tag is the number of the process here, beyond the bits of a thread.
+struct Processes {
+    alive: [AtomicU32; 3],
+    /// What the daemon alone changes.
+    served: UnsafeCell<u32>,
+}
+
+// SAFETY: touched by the daemon alone; that is what is tested.
+unsafe impl Sync for Processes {}
+// SAFETY: as above.
+unsafe impl Send for Processes {}
+
+fn tag(process: usize) -> Tag {
+    Tag::of((process as u64 + 1) << 33)
+}
+
+/// Takes over if it can, serves, and dies. Did it?
+fn takes_over(rig: &Rig, processes: &Processes, me: usize) -> bool {
+    let is_gone = |of: Tag| (0..3).any(|n| of == tag(n) && processes.alive[n].load(SeqCst) == 0);
+    let won = rig.core().root().succeed(tag(me), is_gone);
+    if won {
+        // SAFETY: loom checks it.
+        processes.served.with_mut(|n| unsafe { *n += 1 });
+        // The kernel says so.
+        processes.alive[me].store(0, SeqCst);
+    }
+    won
+}
+
+#[test]
+fn of_those_that_take_over_at_once_one_does() {
+    model(3, || {
+        let rig = Rig::new();
+        rig.core().root().daemon.store(tag(0).word(), SeqCst);
+        let alive = [0, 1, 1].map(AtomicU32::new);
+        let processes = Arc::new(Processes { alive, served: UnsafeCell::new(0) });
+        let (at, all) = (rig.clone(), processes.clone());
+        let thread = spawn(move || takes_over(&at, &all, 1));
+        let mine = takes_over(&rig, &processes, 2);
+        let theirs = thread.join().unwrap();
+        assert!(mine || theirs, "nobody took over");
+        // ORDERING: Relaxed, the other has ended.
+        let last = rig.core().root().daemon.load(Relaxed);
+        assert!(last == tag(2).word() && mine || last == tag(1).word() && theirs);
+    });
+}

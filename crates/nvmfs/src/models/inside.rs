@@ -1,0 +1,122 @@
+//! Who is inside a call, for those who must know: an unmount, and a lane that is out of space and robs idle ones. The kernel's barrier
+//! (membarrier) is a fence on both sides here.
+
+use super::rig::{Rig, Seat, model, spawn};
+use crate::lease::rob;
+use crate::settle;
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// What only one of two may touch at a time.
+struct Guarded(UnsafeCell<u32>);
+
+// SAFETY: touched by one at a time; that is what is tested.
+unsafe impl Sync for Guarded {}
+// SAFETY: as above.
+unsafe impl Send for Guarded {}
+
+impl Guarded {
+    fn touch(&self) {
+        // SAFETY: loom checks it.
+        self.0.with_mut(|n| unsafe { *n += 1 });
+    }
+}
+
+#[test]
+fn no_call_goes_on_when_the_file_system_has_ended() {
+    model(2, || {
+        let rig = Rig::new();
+        let mut seat = rig.seat(1);
+        seat.equip();
+        let kept = Arc::new(Guarded(UnsafeCell::new(0)));
+        let inside = kept.clone();
+        let thread = spawn(move || (0..2).filter_map(|_| seat.call(|_, _| inside.touch())).count());
+        assert!(settle::end(rig.core()));
+        // The image is marked clean, and unmapped.
+        kept.touch();
+        let calls = thread.join().unwrap();
+        // SAFETY: the other has ended.
+        assert_eq!(kept.0.with(|n| unsafe { *n }), calls as u32 + 1);
+    });
+}
+
+/// A lane that keeps blocks, and those that want them. (Whether two have one lane's own part at a time, `Lane::own` asks.)
+fn ready() -> (Rig, Seat, Seat, Seat) {
+    let rig = Rig::new();
+    let mut seats = [1, 2, 3].map(|id| rig.seat(id));
+    seats.iter_mut().for_each(Seat::equip);
+    let [mut owner, thief, other] = seats;
+    let kept = owner.take(1);
+    owner.give(kept);
+    (rig, owner, thief, other)
+}
+
+/// A call that works with what its lane keeps.
+fn works(seat: &mut Seat) {
+    let took = seat.call(|core, guard| {
+        let mut out = Vec::new();
+        let purpose = crate::alloc::Purpose::Data;
+        assert!(crate::alloc::take_blocks(core.free_map(), &core.region, guard.own, 1, purpose, &mut out));
+        out
+    });
+    let took = took.unwrap();
+    seat.mark(&took);
+    seat.call(|core, guard| {
+        for extent in took {
+            crate::alloc::free_later(core.free_map(), &core.region, guard.own, extent);
+        }
+    });
+}
+
+fn robs(seat: &mut Seat, times: u32) {
+    for _ in 0..times {
+        seat.call(|core, guard| _ = rob(core, guard));
+    }
+}
+
+fn is_all_there(rig: &Rig, seats: Vec<Seat>) {
+    seats.into_iter().for_each(Seat::leave);
+    assert_eq!(rig.free(), rig.total(), "blocks were lost, or have two owners");
+}
+
+#[test]
+fn a_lane_that_is_robbed_is_its_owners_or_the_thiefs() {
+    model(3, || {
+        let (rig, mut owner, mut thief, other) = ready();
+        let thread = spawn(move || {
+            robs(&mut thief, 1);
+            thief
+        });
+        works(&mut owner);
+        is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
+    });
+}
+
+/// The owner looks at a thief that is done, and comes again before the owner says so.
+#[test]
+fn a_thief_that_comes_again_is_not_taken_for_the_last_one() {
+    model(3, || {
+        let (rig, mut owner, mut thief, other) = ready();
+        let thread = spawn(move || {
+            robs(&mut thief, 2);
+            thief
+        });
+        owner.call(|_, _| ());
+        is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
+    });
+}
+
+/// Two rob one lane, whose owner makes a call.
+#[test]
+fn of_two_thieves_one_has_the_lane() {
+    model(2, || {
+        let (rig, mut owner, mut thief, mut other) = ready();
+        let thread = spawn(move || {
+            robs(&mut thief, 1);
+            thief
+        });
+        robs(&mut other, 1);
+        owner.call(|_, _| ());
+        is_all_there(&rig, vec![owner, thread.join().unwrap(), other]);
+    });
+}

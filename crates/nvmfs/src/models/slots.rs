@@ -1,0 +1,116 @@
+//! Inode slots: held by a lane, handed out, given back, and the chunks that come and go with them.
+
+use super::rig::{Rig, Seat, model, spawn};
+use crate::format::inode::CHUNK_INODES;
+use crate::format::layout::chunk_of;
+use crate::itable;
+use heddle_vfs::Ino;
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Chunks that a model may come to.
+const CHUNKS: u64 = 4;
+
+/// What the one that has a slot writes.
+struct Slots(Vec<UnsafeCell<u32>>);
+
+// SAFETY: each is touched by who has the slot; that is what is tested.
+unsafe impl Sync for Slots {}
+// SAFETY: as above.
+unsafe impl Send for Slots {}
+
+/// The file's chunk has two free slots, a second one has free slots alone.
+fn ready() -> (Rig, Arc<Slots>, [Seat; 2]) {
+    let rig = Rig::new();
+    let core = rig.core();
+    let mut seats = [1, 2].map(|id| rig.seat(id));
+    let block = seats[0].take(1)[0].block;
+    itable::add_chunk(core, 1, block).unwrap();
+    itable::set_chunk_count(core, 2);
+    // ORDERING: Relaxed, no other thread is there yet.
+    core.free_slots(0).store(0b011, Relaxed);
+    core.free_slots(1).store(itable::ALL_FREE, Relaxed);
+    let slots = (0..CHUNKS * CHUNK_INODES).map(|_| UnsafeCell::new(0)).collect();
+    (rig, Arc::new(Slots(slots)), seats)
+}
+
+/// Makes an inode and ends it.
+fn makes_one(seat: &mut Seat, slots: &Slots) {
+    seat.with(|core, guard, _| {
+        let ino = itable::take(core, guard).unwrap().ino;
+        assert!(ino != super::rig::FILE && chunk_of(ino).0 < CHUNKS);
+        // SAFETY: loom checks it.
+        slots.0[ino.0 as usize].with_mut(|n| unsafe { *n += 1 });
+        // Nobody may take the chunk away meanwhile: its block is nobody else's.
+        let block = core.chunk_block(ino);
+        assert!(block.0 != 0 && block.0 != u64::MAX, "{ino:?} lies in no chunk");
+        core.region.nt_write(block.pos(), &ino.0.to_le_bytes());
+        itable::give(core, guard.own, ino);
+    });
+}
+
+fn gives_all_back(seat: &mut Seat) {
+    seat.with(|core, guard, _| itable::return_all(core, guard.own));
+}
+
+/// No slot is lost, and no block: a chunk is there with all its slots, or its block is free.
+fn is_all_there(rig: &Rig, seats: [Seat; 2]) {
+    seats.into_iter().for_each(|mut seat| {
+        gives_all_back(&mut seat);
+        seat.leave();
+    });
+    let core = rig.core();
+    // ORDERING: Relaxed throughout, the other threads have been joined.
+    assert_eq!(core.free_slots(0).load(Relaxed), 0b011, "slots of the first chunk");
+    let there = |n: &u64| {
+        core.slot(Ino(n * CHUNK_INODES)).is_some_and(|_| core.chunks()[*n as usize].block.load(Relaxed) != 0)
+    };
+    let chunks: Vec<u64> = (1..CHUNKS).filter(there).collect();
+    for n in &chunks {
+        assert_eq!(core.free_slots(*n).load(Relaxed), itable::ALL_FREE, "slots of chunk {n}");
+    }
+    assert_eq!(rig.free() + chunks.len() as u64, rig.total(), "blocks of chunks");
+}
+
+#[test]
+fn no_slot_has_two_owners_and_none_is_lost() {
+    model(2, || {
+        let (rig, slots, [mut first, mut second]) = ready();
+        let marks = slots.clone();
+        let thread = spawn(move || {
+            makes_one(&mut second, &marks);
+            gives_all_back(&mut second);
+            makes_one(&mut second, &marks);
+            second
+        });
+        makes_one(&mut first, &slots);
+        gives_all_back(&mut first);
+        makes_one(&mut first, &slots);
+        is_all_there(&rig, [first, thread.join().unwrap()]);
+    });
+}
+
+/// One that is short of space takes chunks without inodes away, while another makes an inode.
+#[test]
+fn a_chunk_is_taken_away_whole_or_stays() {
+    model(3, || {
+        let (rig, slots, [mut maker, mut taker]) = ready();
+        // The slots beside the file's are in others' hands: the second chunk is the next.
+        let core = rig.core();
+        core.free_slots(0).store(0, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
+        let thread = spawn(move || {
+            taker.with(|core, guard, _| _ = itable::give_chunks_back(core, guard.own));
+            // What it got is its own.
+            let found = taker.try_take(1);
+            taker.mark(&found);
+            taker.give(found);
+            taker
+        });
+        makes_one(&mut maker, &slots);
+        gives_all_back(&mut maker);
+        let taker = thread.join().unwrap();
+        core.free_slots(0).store(0b011, Relaxed); // ORDERING: Relaxed, as above.
+        is_all_there(&rig, [maker, taker]);
+    });
+}
