@@ -90,6 +90,12 @@ fn asked(
             Err(error) => [&[0], format!("{error:#}").as_bytes()].concat(),
         }
     });
+    let answer = answer.with_context(|| {
+        format!(
+            "cannot ask {}: it takes a process and two descriptors, see ulimit -n and ulimit -u",
+            shown(dir)
+        )
+    })?;
     match answer.as_deref().and_then(<[u8]>::split_first) {
         Some((&FOUND, bytes)) => {
             let mut words: Vec<u64> =

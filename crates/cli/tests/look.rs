@@ -187,6 +187,14 @@ fn what_cannot_be_looked_at_is_said_in_words() {
     heddle(&["stat", &place.mnt()]).failed(1, &["no heddle file system is mounted there", "heddle mount"]);
     heddle(&["top", &place.image()]).failed(1, &["is not mounted", "heddle mount"]);
     heddle(&["top", "--interval", "0", &place.mnt()]).failed(2, &["seconds"]);
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    // The first three, and one of the two that asking takes.
+    let script = "ulimit -n 4; exec \"$0\" stat \"$1\"";
+    let mut few = std::process::Command::new("sh");
+    let said = few.args(["-c", script, env!("CARGO_BIN_EXE_heddle"), &place.mnt()]).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("ulimit -n") && said.contains("Too many open files"), "{said}");
+    drop(mounted);
     let options =
         |metrics: &str| heddle(&["mount", "-o", &format!("metrics={metrics}"), &place.image(), &place.mnt()]);
     options("0.0.0.0:9100").failed(2, &["0.0.0.0", "127.0.0.1:9100"]);

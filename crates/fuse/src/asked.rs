@@ -3,7 +3,7 @@
 //! A call that the process behind a mount has read, and does not answer, cannot be taken back, not even by SIGKILL; and no process ends
 //! before its last thread does. So a child asks: it stays behind with such a call, and who asked goes on.
 
-use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -12,9 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// What `ask` gives, from a child of this process that has none of its descriptors; `None`: nothing came in time.
-pub fn ask_in_time(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> Option<Vec<u8>> {
+///
+/// # Errors
+/// Those of pipe(2) and fork(2): it was not asked.
+pub fn ask_in_time(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     let until = Instant::now() + limit;
-    let (told, tell) = pipe().ok()?;
+    let (told, tell) = pipe()?;
     // SAFETY: the child does what follows here and ends without returning. What it allocates is in order: the C library sees to its heap in
     // a fork, and no other thread of the callers' is at work.
     let child = match unsafe { libc::fork() } {
@@ -23,7 +26,7 @@ pub fn ask_in_time(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> Option<Vec
             // SAFETY: takes no pointers; what this process wants done at its end is its parent's to do.
             unsafe { libc::_exit(i32::from(answered.is_err())) }
         }
-        child => Pid::from_raw(child)?,
+        child => Pid::from_raw(child).filter(|_| child > 0).ok_or_else(io::Error::last_os_error)?,
     };
     drop(tell);
     let answer = read_until(told, until);
@@ -33,7 +36,7 @@ pub fn ask_in_time(limit: Duration, ask: impl FnOnce() -> Vec<u8>) -> Option<Vec
     }
     let how = if answer.is_some() { WaitOptions::empty() } else { WaitOptions::NOHANG };
     let ended = waitpid(Some(child), how).ok().flatten();
-    answer.filter(|_| ended.is_some_and(|(_, status)| status.exit_status() == Some(0)))
+    Ok(answer.filter(|_| ended.is_some_and(|(_, status)| status.exit_status() == Some(0))))
 }
 
 fn answer(mut tell: PipeWriter, ask: impl FnOnce() -> Vec<u8>) {
@@ -74,15 +77,15 @@ mod tests {
     fn an_answer_comes_whole_or_not_at_all() {
         let long = vec![7; 1 << 20];
         let soon = Duration::from_secs(20);
-        assert_eq!(ask_in_time(soon, || long.clone()), Some(long.clone()));
-        assert_eq!(ask_in_time(soon, Vec::new), Some(Vec::new()));
-        assert_eq!(ask_in_time(soon, || std::process::abort()), None);
+        assert_eq!(ask_in_time(soon, || long.clone()).unwrap(), Some(long.clone()));
+        assert_eq!(ask_in_time(soon, Vec::new).unwrap(), Some(Vec::new()));
+        assert_eq!(ask_in_time(soon, || std::process::abort()).unwrap(), None);
         let never = || std::thread::sleep(Duration::from_secs(60));
         let began = Instant::now();
         let late = ask_in_time(Duration::from_millis(50), || {
             never();
             long
         });
-        assert!(late.is_none() && began.elapsed() < Duration::from_secs(20));
+        assert!(late.unwrap().is_none() && began.elapsed() < Duration::from_secs(20));
     }
 }

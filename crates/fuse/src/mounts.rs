@@ -66,9 +66,10 @@ pub(crate) fn life_of(dir: &Path) -> Life {
     let is_dead = |errno| matches!(errno, rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED);
     let asks = || if rustix::fs::statfs(dir).is_err_and(is_dead) { DEAD.to_vec() } else { Vec::new() };
     match ask_in_time(ANSWER_MAX, asks) {
-        Some(said) if said == DEAD => Life::Dead,
-        Some(_) => Life::Serves,
-        None => Life::Silent,
+        Ok(Some(said)) if said == DEAD => Life::Dead,
+        Ok(Some(_)) => Life::Serves,
+        // Also where it cannot be asked.
+        Ok(None) | Err(_) => Life::Silent,
     }
 }
 
