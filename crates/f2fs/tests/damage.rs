@@ -1,6 +1,6 @@
 //! Every field of every structure is set to what it never is: its limits, its neighbour's value, random ones. Checksums are made right
-//! again, and the image is mounted and used. Errors are fine; a panic, a call without end, a write outside the image, and a changed byte
-//! of a file that was not touched are not.
+//! again, and the image is mounted and used. Errors are fine; a panic, a call without end, a write outside the image, a changed byte of a
+//! file that was not touched, and a call that ends all changes to the image are not.
 //!
 //! `HEDDLE_F2FS_DAMAGE_SECONDS`: for how long (`cargo xtask f2fs-damage`); `HEDDLE_F2FS_DAMAGE_SEED`: the first case.
 
@@ -240,6 +240,7 @@ fn case(whole: &View, damaged: &mut Damaged, random: &mut Random, turn: u64) -> 
             let stays = untouched(whole, &now, &targets);
             let names: Vec<Vec<u8>> = targets.into_iter().collect();
             use_all(&fs, &names, turn);
+            assert!(!fs.has_failed(), "{}: one call over it ended all changes", damaged.what);
             drop(fs);
             // After an unmount its log has nothing.
             if let Ok(fs) = F2fs::open(&path) {
