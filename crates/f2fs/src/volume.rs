@@ -11,7 +11,7 @@ use crate::format::{
 use crate::fsynced::{Chain, Fsynced};
 use crate::guard::{Guards, SECTIONS_KEPT};
 use crate::ids::Nid;
-use crate::inode::ROOT;
+use crate::inode::{Inode, ROOT};
 use crate::media::Media;
 use crate::nat::Nat;
 use crate::node::Nodes;
@@ -52,6 +52,7 @@ pub struct F2fs {
     generation: AtomicU32,
     pub(crate) superblock: Superblock,
     pub(crate) fsynced_inodes: u64,
+    left_unended: Vec<(u32, String)>,
 }
 
 /// NVM for a node log.
@@ -114,7 +115,7 @@ impl F2fs {
             (false, Some(_)) => return refused(format!("{} has none", variant.name())),
             _ => {}
         }
-        let (fs, chain, found) = F2fs::open_with(path, Access::Write, variant, log)?;
+        let (mut fs, chain, found) = F2fs::open_with(path, Access::Write, variant, log)?;
         let repaired = superblock::repair(&fs.media.device);
         repaired.map_err(|error| OpenError::Damaged { image: path.into(), what: error.to_string() })?;
         if !found.is_empty() && !chain.0.is_empty() {
@@ -130,7 +131,12 @@ impl F2fs {
         for nid in orphans {
             // One that the log knows better got a name, or is no more.
             if !found.has(nid) {
-                check_nameless(&fs.media, nid).map_err(damaged)?;
+                let inode = check_nameless(&fs.media, nid).map_err(damaged)?;
+                // What cannot be read to its end stays on the list: fsck.f2fs can end it, and all else is as good as ever.
+                if let Err(error) = fs.media.check_end(&inode) {
+                    fs.left_unended.push((nid.0, error.to_string()));
+                    continue;
+                }
                 fs.media
                     .alone()
                     .and_then(|change| change.end(nid))
@@ -205,6 +211,7 @@ impl F2fs {
             generation: AtomicU32::new(now().nanos() ^ now().secs() as u32),
             superblock,
             fsynced_inodes: fsynced.inodes + found.fsynced_inodes(),
+            left_unended: Vec::new(),
             chain: Mutex::default(),
             prompt_content: AtomicBool::new(false),
             prompt_names: AtomicBool::new(false),
@@ -319,6 +326,11 @@ impl F2fs {
         segments.into_iter().flatten().map(|(segno, why)| (segno.0, why)).collect()
     }
 
+    /// Inodes without a name that the mount left as they are, because not all of them can be read, and why.
+    pub fn left_unended(&self) -> &[(u32, String)] {
+        &self.left_unended
+    }
+
     /// Has a call failed half-way? Then nothing is changed any more.
     pub fn has_failed(&self) -> bool {
         self.not_failed().is_err()
@@ -344,9 +356,9 @@ fn check_root(media: &Media) -> Result<(), String> {
 }
 
 /// Has an inode of the checkpoint's list no name? One that has would be taken from who uses it.
-fn check_nameless(media: &Media, nid: Nid) -> Result<(), String> {
+fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
     match media.inode(nid) {
-        Ok(inode) if inode.block().links.get() == 0 => Ok(()),
+        Ok(inode) if inode.block().links.get() == 0 => Ok(inode),
         Ok(inode) => {
             Err(format!("inode {} is said to have no name, and has {}", nid.0, inode.block().links.get()))
         }

@@ -72,6 +72,11 @@ pub fn serve(args: &Args, options: &Options, mut signals: Signals, place: MountP
             info.fsynced_inodes
         ));
     }
+    for (nid, why) in fs.left_unended() {
+        talk(&format!(
+            "{image}: inode {nid}, which has no name, keeps its space: {why}. fsck.f2fs can take it away"
+        ));
+    }
     if options.read_only && info.is_logged {
         talk(&format!(
             "{image}: what was fsynced since may be in its node log alone, which is not shown: mount it with that, without ro"

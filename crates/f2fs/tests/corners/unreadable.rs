@@ -111,6 +111,28 @@ fn crash_a_damaged_node_met_halfway_ended_all_changes() {
     }
 }
 
+/// One inode without a name kept the whole image from being mounted for writing.
+#[test]
+fn crash_a_nameless_inode_that_cannot_be_read_refused_the_mount() {
+    for place in [2, node_flag::XATTR_PLACE] {
+        let (image, ino) = image();
+        let fs = mounted(&image);
+        let file = fs.open(&Cred::root(), Ino(ino.into()), OpenFlags::READ).unwrap();
+        fs.unlink(&Cred::root(), ROOT, name("file")).unwrap();
+        fs.sync().unwrap();
+        drop((file, fs));
+        change_node(&image, ino, place, |node| node.footer.nid.set(77));
+        for text in ["one", "two"] {
+            let fs = mounted(&image);
+            assert_eq!(fs.left_unended().iter().map(|left| left.0).collect::<Vec<_>>(), [ino]);
+            fs.release(create(&fs, ROOT, text));
+            fs.unmount().unwrap();
+        }
+        let fs = mounted(&image);
+        assert!(fs.lookup(&Cred::root(), ROOT, name("one")).is_ok() && !fs.has_failed());
+    }
+}
+
 /// The pages at the ends of a range are changed in part, so they are read.
 #[test]
 fn crash_a_page_that_could_not_be_read_ended_all_changes() {
