@@ -1,5 +1,5 @@
 //! What the daemon of a mount could not bring to the media, or found damaged, told to the command that unmounts: they are no relatives,
-//! so a note lies in the runtime directory for the image, by device and inode, until its next mount.
+//! so a note lies in the runtime directory for the image, by device and inode, until somebody has heard it, or its next mount.
 //!
 //! Order  the daemon leaves the note before it lets go of the image; who unmounts waits for that, and then looks.
 
@@ -66,13 +66,14 @@ impl LastWords {
     }
 }
 
-/// What the last mount of this image had to say.
+/// What the last mount of this image had to say; it is told once.
 pub fn heard(image: &Path) -> Option<String> {
     let (name, dir) = (name_of(image)?, runtime_directory(false).ok()?);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat(dir, name, flags, Mode::empty()).ok()?;
+    let file = openat(&dir, name.as_str(), flags, Mode::empty()).ok()?;
     let mut text = Vec::new();
     File::from(file).take(NOTE_BYTES_MAX).read_to_end(&mut text).ok()?;
+    let _ = unlinkat(&dir, name.as_str(), AtFlags::empty());
     let text: String = String::from_utf8_lossy(&text).chars().filter(|c| heddle_fuse::is_plain(*c)).collect();
     (!text.is_empty()).then_some(text)
 }

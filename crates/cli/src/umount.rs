@@ -3,7 +3,7 @@
 use crate::image::is_clean;
 use crate::last_words;
 use anyhow::{Result, bail};
-use heddle_fuse::Leaving;
+use heddle_fuse::{Image, Leaving};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let leaving = heddle_fuse::umount(&args.dir)?;
+    let mut leaving = heddle_fuse::umount(&args.dir)?;
     let limit = Duration::from_secs(args.wait.into());
     if !leaving.is_believed {
         leaving.wait(limit)?;
@@ -43,30 +43,31 @@ pub fn run(args: &Args) -> Result<()> {
         }
         return Ok(());
     }
-    let (image, for_writing) = leaving.image();
+    let found = leaving.take_image();
+    let image = found.path();
     let ended = leaving.wait(limit)? || leaving.was_dead || is_free(&image, limit);
-    if let Some(words) = last_words::heard(&image).filter(|_| for_writing) {
+    if let Some(words) = last_words::heard(&image).filter(|_| found.for_writing) {
         bail!("unmounted, but {words}");
     }
     // Of one that cannot be read nothing is known, but that nobody has left it in order.
     let clean = is_clean(&image).unwrap_or(!leaving.was_dead);
-    if for_writing && leaving.was_dead && heddle_f2fs::is_f2fs(&image) {
+    if found.for_writing && leaving.was_dead && heddle_f2fs::is_f2fs(&image) {
         // Its image may look as it was before the mount: the last checkpoint is what is left.
         bail!(
             "unmounted, but the process behind the mount had died, and what was not synced is lost. The next mount of {} has the rest",
-            image.display()
+            found.shown.display()
         );
     }
-    if for_writing && !clean {
-        bail!(why_not_clean(&leaving, &image, ended));
+    if found.for_writing && !clean {
+        bail!(why_not_clean(&leaving, &found, ended));
     }
     Ok(())
 }
 
-fn why_not_clean(leaving: &Leaving, image: &Path, ended: bool) -> String {
-    let shown = image.display();
+fn why_not_clean(leaving: &Leaving, image: &Image, ended: bool) -> String {
+    let shown = image.shown.display();
     let why = match ended {
-        _ if leaving.was_dead && is_taken(image) => {
+        _ if leaving.was_dead && is_taken(&image.path()) => {
             return format!(
                 "unmounted; the process behind the mount had died, and processes that work on {shown} without it go on: \
                  heddle mount serves them again"

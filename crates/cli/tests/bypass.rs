@@ -108,6 +108,10 @@ traps! {
     duplicates_made_by_system_calls_share_the_offset = "offsets/numbers", ["write"];
     an_append_leaves_the_offset_at_the_end = "offsets/appending", ["write"];
     o_append_counts_for_all_who_share_the_open_file = "offsets/setting", ["write"];
+    a_thread_with_numbers_of_its_own_closes_nothing_of_others = "offsets/unshared", ["write"];
+    a_range_that_is_closed_for_one_thread_stays_open_for_others = "offsets/closed_apart", ["write"];
+    a_child_that_shares_the_numbers_may_swap_files = "offsets/swapped", ["write"];
+    the_kernel_counts_from_the_end_that_was_written = "offsets/from_the_end", ["write"];
     of_two_mistakes_the_kernels_is_reported = "edges/errors", ["write"];
     offsets_near_the_largest_are_as_the_kernel_has_them = "edges/ends", ["seek"];
     what_fits_into_half_a_buffer_is_moved = "edges/more", ["read"];
@@ -121,6 +125,20 @@ traps! {
     a_program_behind_a_filter_of_system_calls_attaches_to_nothing = "rights/filtered", [];
     a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];
     a_thread_that_waits_in_the_kernel_can_be_cancelled = "edges/cancelled_in_the_kernel", ["write"];
+}
+
+/// The mount cannot tell it from a write that appends, and would append.
+#[test]
+fn a_write_that_is_not_to_append_is_refused() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let script = "import os,errno\nf=os.open('{f}',os.O_RDWR|os.O_CREAT|os.O_APPEND)\nos.write(f,b'0123456789')\n\
+                  try: os.pwritev(f,[b'X'],2,0x20); raise SystemExit('it was written')\n\
+                  except OSError as e: assert e.errno == errno.EOPNOTSUPP, e\n\
+                  assert os.pread(f,20,0) == b'0123456789'";
+    let script = script.replace("{f}", mounted.path("file").to_str().unwrap());
+    went_well(&run(&place, &["python3", "-c", &script]).0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Mounted, Place, command, heddle, own_namespace};
+use common::{Mounted, Place, Said, command, heddle, own_namespace};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -161,6 +161,43 @@ fn umount_fails_if_the_image_was_cut_short_while_mounted() {
         File::options().write(true).open(place.image()).unwrap().set_len(1 << 16).unwrap();
         assert!(!looks || fs::read(place.path("mnt/file")).is_err());
         heddle(&["umount", &place.mnt()]).failed(1, &["unmounted, but", "cut short", "heddle fsck"]);
+    }
+}
+
+#[test]
+fn umount_judges_the_image_that_was_mounted_whatever_its_path_means() {
+    if !own_namespace() {
+        return;
+    }
+    let notes = tempfile::tempdir().unwrap();
+    let heddle =
+        |args: &[&str]| Said::of(command(args).env("HEDDLE_RUNTIME_DIR", notes.path()).output().unwrap());
+    for variant in ["heddle", "f2fs"] {
+        let place = Place::new();
+        let (image, moved, mnt, other) =
+            (place.image(), place.text("moved"), place.mnt(), place.text("other"));
+        fs::create_dir(&other).unwrap();
+        let make = || heddle(&["mkfs", "--variant", variant, "--size", "64M", &image]).ok();
+        let mount = |dir: &str| heddle(&["mount", "-o", "log=/dev/null", &image, dir]).ok();
+        make();
+        mount(&mnt);
+        fs::rename(&image, &moved).unwrap();
+        make();
+        mount(&other);
+        // The path is that of an image in use, and the one that was mounted is in order.
+        heddle(&["umount", &mnt]).ok();
+        heddle(&["umount", &other]).ok();
+        if variant == "f2fs" {
+            continue;
+        }
+        // The path is that of an image in order, and the one that was mounted is damaged.
+        mount(&mnt);
+        fs::write(place.path("mnt/file"), vec![1; 1 << 20]).unwrap();
+        File::options().write(true).open(&image).unwrap().set_len(1 << 16).unwrap();
+        fs::rename(&moved, &image).unwrap();
+        heddle(&["umount", &mnt]).failed(1, &["unmounted, but", "cut short"]);
+        let left = fs::read_dir(notes.path()).unwrap().flatten().map(|entry| entry.file_name());
+        assert_eq!(left.collect::<Vec<_>>(), [""; 0], "what was told stays behind");
     }
 }
 

@@ -9,12 +9,16 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Puts mount(8)'s helpers where it looks for them, for this thread alone.
+/// Puts mount(8)'s helpers where it looks for them, for this thread alone: those that the page tells users to put there, and beside them
+/// what the package of FUSE brings.
 fn install_helpers() {
     rustix::mount::mount("helpers", "/usr/sbin", "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
-    for name in ["mount.heddle", "mount.fuse.heddle", "umount.fuse.heddle"] {
+    let page = include_str!("../../../docs/mounting.md");
+    let links = page.lines().filter_map(|line| line.strip_prefix("ln -s \"$(command -v heddle)\" /sbin/"));
+    for name in links.filter_map(|line| line.split_whitespace().next()) {
         symlink(env!("CARGO_BIN_EXE_heddle"), Path::new("/usr/sbin").join(name)).unwrap();
     }
+    symlink("/bin/false", "/usr/sbin/mount.fuse").unwrap();
 }
 
 #[track_caller]
@@ -112,7 +116,9 @@ fn remount_makes_a_mount_read_only_and_writable_again() {
     assert!(String::from_utf8_lossy(&bypassed.stderr).contains("Read-only file system"));
     assert_eq!(fs::write(&file, "no").unwrap_err().raw_os_error(), Some(libc::EROFS));
     assert_eq!(fs::read(&file).unwrap(), b"onetwo");
-    assert!(remount("rw").status.success());
+    fs::rename(place.image(), place.path("moved")).unwrap();
+    assert!(remount("rw").status.success(), "an image that was moved is open as it was");
+    fs::rename(place.path("moved"), place.image()).unwrap();
     fs::write(&file, "again").unwrap();
     drop(mounted);
     let _read_only = Mounted::new(&place, &["-o", &format!("ro,log={}", place.text("log"))]);

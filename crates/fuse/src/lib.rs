@@ -63,7 +63,7 @@ pub use error::{Error, Holder, is_plain, shown};
 pub use mounts::{is_believed, is_served, user_of};
 pub use remount::{Remount, remount};
 pub use session::{MountOptions, MountPoint, Mounted, Unmounter, mount};
-pub use umount::{Leaving, umount};
+pub use umount::{Image, Leaving, umount};
 
 #[doc(no_inline)]
 pub use heddle_vfs::FileSystem;

@@ -43,7 +43,7 @@ pub fn remount(dir: &Path, change: Remount) -> Result<(), Error> {
     let now = rustix::fs::statvfs(&dir).map_err(failed)?.f_flag;
     if change.read_only == Some(false)
         && now.contains(StatVfsMountFlags::RDONLY)
-        && server_of(mount.device).is_some_and(|server| !server.writes_to(&mount.source))
+        && server_of(&mount).is_some_and(|server| !server.writes())
     {
         return Err(Error::ImageReadOnly { dir });
     }

@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -42,8 +43,27 @@ pub struct Leaving {
 pub(crate) struct Server {
     pid: u32,
     end: Option<OwnedFd>,
-    /// Files that it has open, and whether for writing.
-    files: Vec<(PathBuf, bool)>,
+    image: Option<Image>,
+}
+
+/// The file or device that a mount serves. The path that the mount shows may be another file's by now.
+#[derive(Debug)]
+pub struct Image {
+    /// What it is called now.
+    pub shown: PathBuf,
+    /// Was it mounted for writing?
+    pub for_writing: bool,
+    held: Option<OwnedFd>,
+}
+
+impl Image {
+    /// A path that opens it, as long as this value lives.
+    pub fn path(&self) -> PathBuf {
+        self.held.as_ref().map_or_else(
+            || self.shown.clone(),
+            |held| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd())),
+        )
+    }
 }
 
 /// Unmounts a heddle file system, whichever process serves it, alive or dead. A dead one is taken away also if files of it are open:
@@ -60,7 +80,7 @@ pub fn umount(dir: &Path) -> Result<Leaving, Error> {
             return Err(Error::NotOurs { dir, kind, source_name: shown(&source) });
         }
     };
-    let server = server_of(mount.device);
+    let server = server_of(&mount);
     // Where the process can be seen to live it is not asked: it may be stopped.
     let was_dead = server.is_none() && life_of(&dir) == Life::Dead;
     take_away(&dir, if was_dead { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
@@ -84,11 +104,10 @@ impl Leaving {
         Ok(true)
     }
 
-    /// The image, and whether it was mounted for writing, as far as this user may see.
-    pub fn image(&self) -> (PathBuf, bool) {
-        let files = self.server.iter().flat_map(|server| &server.files);
-        let mut images = files.filter(|(path, _)| *path == self.source);
-        images.next().cloned().unwrap_or_else(|| (self.source.clone(), true))
+    /// The image: the file that its process had, as far as this user may see, else the one that the mount showed.
+    pub fn take_image(&mut self) -> Image {
+        let held = self.server.as_mut().and_then(|server| server.image.take());
+        held.unwrap_or_else(|| Image { shown: self.source.clone(), for_writing: true, held: None })
     }
 
     /// Why the process behind it goes on.
@@ -104,9 +123,9 @@ impl Leaving {
 }
 
 impl Server {
-    /// Has it this file open for writing?
-    pub(crate) fn writes_to(&self, image: &Path) -> bool {
-        self.files.iter().any(|(path, writes)| path == image && *writes)
+    /// Has it the image open for writing?
+    pub(crate) fn writes(&self) -> bool {
+        self.image.as_ref().is_some_and(|image| image.for_writing)
     }
 
     /// Waits for its end, at most so long.
@@ -125,7 +144,8 @@ impl Server {
 ///
 /// A connection keeps its number when its file system is gone, and that number is given out again. So one that is known to have ended
 /// does not count, and of others that of a process which sees the file system comes first.
-pub(crate) fn server_of(device: (u32, u32)) -> Option<Server> {
+pub(crate) fn server_of(mount: &Mount) -> Option<Server> {
+    let device = mount.device;
     let connection = format!("fuse_connection:\t{}", device.1);
     let sees_it = |pid: &u32| mounts_of(*pid).iter().any(|mount| mount.device == device);
     let (mut told, mut older) = (Vec::new(), Vec::new());
@@ -149,11 +169,11 @@ pub(crate) fn server_of(device: (u32, u32)) -> Option<Server> {
         }
     }
     if let Some(pid) = told.iter().find(|pid| sees_it(pid)).or(told.first()) {
-        return Some(server(*pid));
+        return Some(server(*pid, &mount.source));
     }
     older.retain(|pid| Holder::of(*pid).name == "heddle" && sees_it(pid));
     match older[..] {
-        [pid] => Some(server(pid)),
+        [pid] => Some(server(pid, &mount.source)),
         _ => None,
     }
 }
@@ -168,17 +188,40 @@ fn has_ended(pid: u32, fd: i32) -> bool {
     })
 }
 
-fn server(pid: u32) -> Server {
+fn server(pid: u32, source: &Path) -> Server {
     let end = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    Server { pid, end, image: image_of(pid, source) }
+}
+
+/// The image that a process serves: what it has open under the name that the mount shows. An image that was moved or removed has that name
+/// no more: then it is the first file that the process has locked, for it locks the image before anything else.
+fn image_of(pid: u32, source: &Path) -> Option<Image> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let files = descriptors.filter_map(|entry| {
-        let number = entry.file_name();
-        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.to_str()?)).ok()?;
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-        let flags = i32::from_str_radix(flags.trim(), 8).ok()?;
-        Some((fs::read_link(entry.path()).ok()?, flags & libc::O_ACCMODE != libc::O_RDONLY))
-    });
-    Server { pid, end, files: files.collect() }
+    let mut numbers: Vec<u32> =
+        descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    let mut locked = None;
+    for number in numbers {
+        let link = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
+        let Ok(shown) = fs::read_link(&link) else { continue };
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+        if shown == source {
+            return Some(image_at(&link, shown, &info));
+        }
+        if locked.is_none() && info.lines().any(|line| line.starts_with("lock:")) {
+            locked = Some(image_at(&link, shown, &info));
+        }
+    }
+    locked
+}
+
+fn image_at(link: &Path, shown: PathBuf, info: &str) -> Image {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    let for_writing = flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
+    // It opens nothing, and so sets nothing off, and takes no lock.
+    let held = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+    Image { shown, for_writing, held }
 }
 
 /// Where else this file system is mounted: here, or in other namespaces, each named by one process that is in it.

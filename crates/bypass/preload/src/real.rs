@@ -91,6 +91,7 @@ real! {
     setns(fd: Fd, kind: c_int) -> c_int = -1;
     chroot(path: Path) -> c_int = -1;
     fcntl64(fd: Fd, command: c_int, arg: usize) -> c_int = -1;
+    ioctl(fd: Fd, request: libc::c_ulong, arg: Buf) -> c_int = -1;
     lockf(fd: Fd, command: c_int, len: i64) -> c_int = -1;
     lockf64(fd: Fd, command: c_int, len: i64) -> c_int = -1;
 

@@ -206,7 +206,59 @@ static void what_one_sets_others_see(void) {
 	holds("C123456789ABD");
 }
 
-TRAPS({"handlers", handlers_use_the_offset}, {"jumps", handlers_are_left_by_longjmp},
+static void *parts(void *closes_too) {
+	if (closes_too)
+		CHECK(close_range(shared_fd, shared_fd, CLOSE_RANGE_UNSHARE) == 0);
+	else
+		CHECK(unshare(CLONE_FILES) == 0 && close(shared_fd) == 0);
+	return NULL;
+}
+
+static void threads_with_numbers_of_their_own(int closes_too) {
+	pthread_t thread;
+	before_child();
+	CHECK(pthread_create(&thread, NULL, parts, closes_too ? &thread : NULL) == 0 && pthread_join(thread, NULL) == 0);
+	CHECK(write(shared_fd, "after", 5) == 5);
+	holds("before after");
+}
+
+static void a_thread_unshares(void) { threads_with_numbers_of_their_own(0); }
+static void a_thread_closes_for_itself(void) { threads_with_numbers_of_their_own(1); }
+
+static int swaps(void *nothing) {
+	CHECK(close(shared_fd) == 0 && open(other, O_CREAT | O_TRUNC | O_RDWR, 0600) == shared_fd);
+	CHECK(write(shared_fd, "child ", 6) == 6);
+	_exit(0);
+}
+
+static void a_child_shares_the_numbers(void) {
+	before_child();
+	int status;
+	char *stack = malloc(1 << 16), buf[20];
+	pid_t child = clone(swaps, stack + (1 << 16), CLONE_FILES | SIGCHLD, NULL);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(write(shared_fd, "parent", 6) == 6 && pread(shared_fd, buf, 20, 0) == 12 && memcmp(buf, "child parent", 12) == 0);
+	holds("before ");
+}
+
+static void what_the_kernel_counts_from_the_end(void) {
+	int fd = fresh(O_RDWR), more = -1, status;
+	CHECK(write(fd, "0123456789", 10) == 10 && ioctl(fd, FIONREAD, &more) == 0 && more == 0);
+	CHECK(lseek(fd, 4, SEEK_SET) == 4 && ioctl(fd, FIONREAD, &more) == 0 && more == 6);
+	CHECK(write(fd, "XX", 2) == 2 && syscall(SYS_ioctl, fd, FIONREAD, &more) == 0 && more == 4);
+	struct flock last = {.l_type = F_WRLCK, .l_whence = SEEK_END, .l_start = -3, .l_len = 3};
+	CHECK(fcntl(fd, F_SETLK, &last) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		struct flock any = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+		CHECK(fcntl(fd, F_GETLK, &any) == 0 && any.l_type == F_WRLCK && any.l_start == 7 && any.l_len == 3);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+TRAPS({"unshared", a_thread_unshares}, {"closed_apart", a_thread_closes_for_itself}, {"swapped", a_child_shares_the_numbers},
+      {"from_the_end", what_the_kernel_counts_from_the_end}, {"handlers", handlers_use_the_offset}, {"jumps", handlers_are_left_by_longjmp},
       {"closing", handlers_close_in_the_middle_of_malloc}, {"children", children_made_in_other_ways},
       {"sent", descriptors_sent_away}, {"numbers", numbers_made_in_other_ways},
       {"appending", appends_leave_the_right_offset}, {"setting", what_one_sets_others_see})

@@ -16,7 +16,7 @@ pub struct Said {
 }
 
 impl Said {
-    fn of(output: Output) -> Said {
+    pub fn of(output: Output) -> Said {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let code = output.status.code().expect("ended by a signal");
         Said { code, out: text(output.stdout), err: text(output.stderr) }

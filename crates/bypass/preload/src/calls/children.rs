@@ -32,6 +32,13 @@ pub fn forking(call: impl FnOnce() -> i64) -> i64 {
     child
 }
 
+/// Before a child is made with these flags of clone(2), whose memory is a copy.
+pub fn before_copy(flags: u64) {
+    if flags & libc::CLONE_FILES as u64 != 0 {
+        super::numbers::numbers_part();
+    }
+}
+
 /// Before a child is made with these flags of clone(2), whose memory is not a copy.
 pub fn before_clone(flags: u64) {
     if flags & libc::CLONE_THREAD as u64 != 0 {
@@ -67,6 +74,7 @@ pub unsafe extern "C-unwind" fn clone(
 ) -> c_int {
     match entry {
         Some(program) if flags & libc::CLONE_VM == 0 && !stack.is_null() => {
+            before_copy(flags as u64);
             let mut what = (program, arg);
             let what = (&raw mut what).cast();
             fork::before();

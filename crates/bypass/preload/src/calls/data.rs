@@ -341,6 +341,14 @@ vectors_at! {
 /// Flags of pwritev2 that change nothing here: everything is durable when it returns, and nothing is polled for.
 const FREE_FLAGS: c_int = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI;
 
+/// `RWF_NOAPPEND` (Linux 6.9) on a descriptor that appends. The kernel's FUSE does not hand it on, and the mount would append; so it is
+/// refused as by an older kernel, also while the file is not mapped and the engine could do it.
+const NO_APPEND: c_int = 0x20;
+
+fn is_refused(used: &Used, flags: c_int) -> bool {
+    flags & (NO_APPEND | libc::RWF_APPEND) == NO_APPEND && used.file().appends(used.fd())
+}
+
 macro_rules! vectors_with_flags {
     ($($read:ident, $write:ident;)*) => {$(
         /// As preadv2(2); offset -1 means the present one.
@@ -378,6 +386,11 @@ macro_rules! vectors_with_flags {
     let Some(used) = using(fd) else {
                 return if at == -1 { passing(fd, call) } else { passing_at(fd, call) };
             };
+            if is_refused(&used, flags) {
+                drop(used);
+                real::set_errno(libc::EOPNOTSUPP);
+                return -1;
+            }
             let done = match flags & !FREE_FLAGS {
                 0 if at == -1 => write_vector(vector, n, |buf, len| write_here(&used, buf, len, false)),
                 0 => write_vector(vector, n, |buf, len| write_at(&used, buf, len, at, false)),

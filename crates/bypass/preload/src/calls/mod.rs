@@ -5,6 +5,7 @@ pub mod cancel;
 mod children;
 mod copies;
 mod data;
+mod ioctls;
 mod limits;
 mod meta;
 mod numbers;

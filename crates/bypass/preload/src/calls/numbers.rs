@@ -1,7 +1,7 @@
 //! What happens to descriptor numbers: closed, duplicated, handed out for something else.
 
 use crate::real;
-use crate::table::{duplicated, forget, forget_range, holding, is_ours};
+use crate::table::{duplicated, forget, forget_range, holding, is_ours, let_go};
 use libc::{c_char, c_int, c_void};
 
 /// As close(2).
@@ -22,11 +22,20 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As close_range(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+        numbers_part();
+    }
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
         forget_range(first, last);
     }
     // SAFETY: the caller's promise.
     unsafe { real::close_range(first, last, flags) }
+}
+
+/// From now on a number does not mean the same file to all who share this memory, or who do not share it close and open numbers of this
+/// process: one table cannot say what a number is, so the kernel has all files, for ever.
+pub fn numbers_part() {
+    let_go();
 }
 
 /// As closefrom(3).
@@ -113,27 +122,31 @@ pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) 
             }
             done
         }
-        // These may count from the present offset, which must then be the kernel's.
+        // These may count from the present offset or from the end, which the kernel must then know.
         libc::F_SETLK
         | libc::F_SETLKW
         | libc::F_GETLK
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW
         | libc::F_OFD_GETLK
-            if is_ours(fd) && counts_from_offset(arg) =>
+            if is_ours(fd) =>
         {
-            give_away(fd);
+            match counts_from(arg) {
+                Some(libc::SEEK_CUR) => give_away(fd),
+                Some(libc::SEEK_END) => super::copies::know_size(fd),
+                _ => {}
+            }
             call()
         }
         _ => call(),
     }
 }
 
-fn counts_from_offset(arg: usize) -> bool {
+/// Where a lock is counted from.
+fn counts_from(arg: usize) -> Option<c_int> {
     let lock = std::ptr::with_exposed_provenance::<libc::flock>(arg);
     // SAFETY: it was looked at before it is read; the kernel reads it as well.
-    crate::fault::readable(lock.cast(), size_of::<libc::flock>())
-        && unsafe { (*lock).l_whence } == libc::SEEK_CUR as libc::c_short
+    crate::fault::readable(lock.cast(), size_of::<libc::flock>()).then(|| unsafe { (*lock).l_whence }.into())
 }
 
 /// As lockf(3), which counts from the present offset.

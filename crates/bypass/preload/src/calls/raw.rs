@@ -2,8 +2,9 @@
 //!
 //! Data calls made this way go through the mount. Those that use the offset take it from us, for good.
 
-use super::children::{before_clone, before_sending, before_sending_all, forking};
-use super::numbers::{control, give_away, meaning};
+use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
+use super::ioctls::counting;
+use super::numbers::{control, give_away, meaning, numbers_part};
 use super::rights;
 use crate::table::{forget, forget_range};
 use crate::{fault, fork, real, report};
@@ -29,7 +30,11 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     if n == libc::SYS_fcntl {
         return control(fd, b as c_int, c as usize, || call() as c_int).into();
     }
-    if copies_memory(n, a, b) {
+    if n == libc::SYS_ioctl {
+        return counting(fd, b as u64, call);
+    }
+    if let Some(flags) = copies_memory(n, a, b) {
+        before_copy(flags);
         return forking(call);
     }
     let call = match rights::by_number(n, a, call) {
@@ -44,16 +49,16 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     done
 }
 
-/// A child with a memory of its own, on its parent's stack? One with another stack does not return to us.
-fn copies_memory(n: i64, a: i64, b: i64) -> bool {
-    let alike = |flags: u64, stack: u64| flags & libc::CLONE_VM as u64 == 0 && stack == 0;
-    match n {
+/// The flags of a child with a memory of its own, on its parent's stack. One with another stack does not return to us.
+fn copies_memory(n: i64, a: i64, b: i64) -> Option<u64> {
+    let (flags, stack) = match n {
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => true,
-        libc::SYS_clone => alike(a as u64, b as u64),
-        libc::SYS_clone3 => clone3(a).is_some_and(|(flags, stack)| alike(flags, stack)),
-        _ => false,
-    }
+        libc::SYS_fork => (0, 0),
+        libc::SYS_clone => (a as u64, b as u64),
+        libc::SYS_clone3 => clone3(a)?,
+        _ => return None,
+    };
+    (flags & libc::CLONE_VM as u64 == 0 && stack == 0).then_some(flags)
 }
 
 /// Flags and stack.
@@ -68,6 +73,7 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
     let fd = a as c_int;
     match n {
         libc::SYS_close => forget(fd),
+        libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_UNSHARE) != 0 => numbers_part(),
         libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
             forget_range(a as u32, b as u32)
         }

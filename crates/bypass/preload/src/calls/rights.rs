@@ -107,9 +107,9 @@ fn filters(option: i64) -> bool {
     option == i64::from(libc::PR_SET_SECCOMP)
 }
 
-/// Does unshare(2) with these flags take rights away?
+/// Does unshare(2) with these flags take rights away, or part this thread's numbers from the others' (`numbers_part`)?
 fn loses(flags: i64) -> bool {
-    flags & i64::from(libc::CLONE_NEWUSER) != 0
+    flags & i64::from(libc::CLONE_NEWUSER | libc::CLONE_FILES) != 0
 }
 
 /// As [`changing`] and [`shutting_in`], for a number of syscall(2); `None`: it does neither.

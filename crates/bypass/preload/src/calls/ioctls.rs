@@ -1,0 +1,30 @@
+//! ioctl(2): requests that the kernel answers by the offset and the size that it believes in.
+
+use crate::real;
+use crate::table::holding;
+use heddle_bypass::Told;
+use libc::{c_int, c_ulong, c_void};
+
+/// `FS_IOC_RESVSP`, `FS_IOC_UNRESVSP`, both once more for 64 bits, and `FS_IOC_ZERO_RANGE`: older names of fallocate(2), which may count
+/// from the offset or from the end.
+const OLD_ALLOCATIONS: [c_ulong; 5] = [0x4030_5828, 0x4030_5829, 0x4030_582a, 0x4030_582b, 0x4030_5839];
+
+/// As ioctl(2).
+///
+/// # Safety
+/// As ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    counting(fd, request, || unsafe { real::ioctl(fd, request, arg) })
+}
+
+/// Makes the call; the kernel has the offset and the size for so long, if the request counts by them.
+pub fn counting<T>(fd: c_int, request: c_ulong, call: impl FnOnce() -> T) -> T {
+    if request != libc::FIONREAD && !OLD_ALLOCATIONS.contains(&request) {
+        return call();
+    }
+    let Some(used) = holding(fd) else { return call() };
+    Told::refresh(used.fd());
+    used.file().with_kernel_offset(used.fd(), call)
+}
