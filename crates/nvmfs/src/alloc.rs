@@ -145,7 +145,8 @@ impl<'a> FreeMap<'a> {
         }
     }
 
-    fn scarce(&self) -> bool {
+    /// Was a request refused, and has not much come back since?
+    pub fn scarce(&self) -> bool {
         // ORDERING: Relaxed, a hint.
         self.scarce.load(Relaxed) != 0
     }

@@ -149,3 +149,39 @@ fn writes_into_allocated_space_and_over_data_succeed_on_a_full_image() {
         fs.release(handle);
     });
 }
+
+/// Small writes leave a record each, and large ones go by pages.
+#[test]
+fn writes_over_a_third_of_a_full_image_find_log_space() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let len = 6 * MIB;
+        let handle = fs.new_file(Ino::ROOT, "f");
+        fs.fallocate(&handle, KEEP, 0, len).unwrap();
+        fill(&fs);
+        let mut random = heddle_vfs::testkit::Random::new(7);
+        let mut expected = vec![0; len as usize];
+        fs.write(&handle, 0, &expected).unwrap();
+        for n in 0..8000u64 {
+            let most = if n % 1000 == 999 { len } else { 3 * PAGE };
+            let start = random.below(len);
+            let end = (start + 1 + random.below(most)).min(len);
+            let bytes = vec![n as u8; (end - start) as usize];
+            let wrote = fs.write(&handle, start, &bytes);
+            assert_eq!(wrote, Ok(bytes.len()), "{variant:?}, {n}: {} bytes at {start}", bytes.len());
+            expected[start as usize..end as usize].fill(n as u8);
+        }
+        assert!(fs.read_vec(&handle, 0, len as usize) == expected, "{variant:?}");
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.open_file(Ino::ROOT, "f");
+        assert!(fs.read_vec(&handle, 0, len as usize) == expected, "{variant:?}, after a remount");
+        fs.release(handle);
+    });
+}

@@ -43,6 +43,9 @@ const PAGES_A_STEP: u32 = 3;
 /// A log may have this many times the slots that can be alive in it, and a few pages, before living records are logged anew.
 const SLACK: u64 = 4;
 
+/// On a full image, pages that one call moves.
+const PAGES_MOVED_MAX: u32 = 8;
+
 /// One step on the chain that this lane holds. Damage found here stops further changes of the file system; the caller's operation
 /// has happened all the same.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
@@ -75,8 +78,8 @@ pub fn step_with(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eo
     settle(core, guard, chain, garbage);
     // Files of the papers' variants are logged anew later: see `relog::paper`.
     let later = core.locks.is_some() && !directory;
-    if !later && too_long(core, inode) {
-        relog::step(core, guard, inode, chain, eof);
+    if !later {
+        while_too_long(core, inode, || relog::step(core, guard, inode, chain, eof));
     }
 }
 
@@ -99,14 +102,27 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Ve
     }
 }
 
-/// Has the log grown to several times what can be alive in it?
-pub fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
+/// Moves a page of a log that is too long; on a full image as many as it takes, but for an end: moving one may close another.
+pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) {
+    let most = if core.free_map().scarce() { PAGES_MOVED_MAX } else { 1 };
+    for _ in 0..most {
+        if !too_long(core, inode) {
+            break;
+        }
+        step();
+    }
+}
+
+/// Has the log grown to several times what can be alive in it? On a full image: to more than that, for each page is missing to others,
+/// and to writes over data first of all.
+fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let pages = chain::pages(core, inode);
     // A record a block, two slots a name; a state.
     // ORDERING: Relaxed, an estimate.
     let alive = inode.vi.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
     let chains = chain::existing(core, inode).count() as u64;
-    pages > 4 + 2 * chains + SLACK * alive.div_ceil(u64::from(SLOTS))
+    let needed = alive.div_ceil(u64::from(SLOTS));
+    if core.free_map().scarce() { pages > chains + needed } else { pages > 4 + 2 * chains + SLACK * needed }
 }
 
 /// Looks at one page; false if there is none to look at. What was unlinked is added to `garbage`, free after a fence.

@@ -24,9 +24,9 @@ use heddle_vfs::Result;
 
 /// The oldest page of a file's log, if that has grown too long. The caller holds neither a range nor the log lock.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
-    if core.locks.is_some() && commit::paper_locks(core, inode).is_some() && clean::too_long(core, inode) {
+    if core.locks.is_some() && commit::paper_locks(core, inode).is_some() {
         // What fails (no space) is tried again when the next page is closed.
-        let _done = move_oldest(core, guard, inode, eof);
+        clean::while_too_long(core, inode, || _ = move_oldest(core, guard, inode, eof));
     }
 }
 
