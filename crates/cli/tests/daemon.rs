@@ -360,12 +360,13 @@ fn an_interrupted_mount_command_leaves_a_clean_image_or_a_mount() {
         std::thread::sleep(Duration::from_millis(ms));
         kill_process(Pid::from_child(&starting), if ms < 10 { Signal::INT } else { Signal::KILL }).unwrap();
         let _ = starting.wait().unwrap();
-        // The process that serves may be ready, or may notice that nobody waits for it: it unmounts then.
-        eventually("it neither serves nor ends", || {
+        // The process that serves may be ready, or may notice that nobody waits for it, and unmounts then; or it has not begun: the image
+        // may be free at one look and taken at the next.
+        eventually(&format!("after {ms} ms it serves, or has left the image unclean"), || {
             let _gone_already = heddle(&["umount", &place.mnt()]);
-            info(&place)["in_use"] == false
+            let told = info(&place);
+            told["in_use"] == false && told["clean"] == true
         });
-        assert!(is_clean(&place), "after {ms} ms");
     }
 }
 
