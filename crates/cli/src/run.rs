@@ -37,6 +37,9 @@ Examples:
   HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
   LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
 
+What the program does this way the kernel does not see: inotify, fanotify, leases, audit, strace and I/O limits of control groups hear of no
+read and no write. It has all of the image in its memory, whatever the modes of the files are. Read before you turn it on: docs/bypass.md.
+
 Environment: HEDDLE_REPORT=FILE as above; HEDDLE_PREFAULT=1 as --prefault; HEDDLE_PRELOAD=FILE names the library; HEDDLE_AIO=pass lets
 libaio and io_uring through (they are refused, so that programs use calls that are served).
 HEDDLE_TRUST=USER,... lets these users' mounts hand memory to the program, besides root's and your own: they can spoil it
