@@ -157,7 +157,7 @@ impl Media {
         self.nodes.seal(node);
         self.device.write(run.first, node.as_bytes())?;
         let old = BlockAddr(self.nodes.nat.moved(&self.device, nid, run.first)?.addr.get());
-        if old.is_block() { segments.release(old) } else { Ok(()) }
+        segments.release_node(old)
     }
 }
 

@@ -94,6 +94,16 @@ impl Inode {
         if kind == FileKind::Directory && u32::from(inode.block().dir_level) > DIR_LEVEL_MAX {
             return wrong(format!("{} first buckets, as a power of two", inode.block().dir_level));
         }
+        match kind {
+            FileKind::Directory if inode.has(inline_flag::DATA) => {
+                return wrong("a directory with inline bytes".into());
+            }
+            FileKind::Directory => {}
+            _ if inode.has(inline_flag::DENTRY) => {
+                return wrong("inline entries, and it is no directory".into());
+            }
+            _ => {}
+        }
         // The empty slot before inline content counts too.
         if inode.extra + inode.inline_xattrs + 1 >= INODE_POINTERS {
             return wrong(format!("inline attributes of {} slots", inode.inline_xattrs));

@@ -259,7 +259,7 @@ impl Change<'_> {
             log.free(Nid(entry.ino.get()), gone, old.is_block());
         }
         self.give_node(is_inode);
-        if old.is_block() { self.space()?.segments.release(old) } else { Ok(()) }
+        self.space()?.segments.release_node(old)
     }
 
     /// The pointer of a page, with all nodes that lead to it.

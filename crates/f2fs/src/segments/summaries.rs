@@ -22,6 +22,11 @@ impl Segments {
         self.state().table.get(segno.0 as usize).is_some_and(|segment| bit_msb(&segment.live, block))
     }
 
+    /// The block where a node was is dead, if there is one. A damaged table of nodes may have named one that nobody has: it stays as it is.
+    pub(crate) fn release_node(&self, addr: BlockAddr) -> Result<()> {
+        if addr.is_block() && self.is_live(addr) { self.release(addr) } else { Ok(()) }
+    }
+
     /// Live blocks of segments of nodes.
     pub(crate) fn live_nodes(&self) -> u64 {
         let state = self.state();
