@@ -27,6 +27,8 @@ use heddle_pmem::BLOCK_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const WORD_BLOCKS: u64 = 64;
+/// 34 MiB; more are too many to count.
+const RESERVE_BLOCKS_MAX: u64 = 8704;
 const LINE_WORDS: usize = 8;
 
 /// What blocks are wanted for.
@@ -72,8 +74,10 @@ fn words_of(layout: &Layout) -> usize {
     layout.blocks_total.div_ceil(WORD_BLOCKS) as usize
 }
 
+/// Half of it is log space for what replaces: a page that is written by itself keeps one of a log page's 63 slots. So it suffices for all
+/// pages of an image, up to the limit: from there on for 1 GiB of them.
 fn reserve_blocks(layout: &Layout) -> u64 {
-    (layout.blocks_total / 64).clamp(32, 4096)
+    (layout.blocks_total / 30).clamp(32, RESERVE_BLOCKS_MAX)
 }
 
 /// First block of the reserve.

@@ -185,3 +185,36 @@ fn writes_over_a_third_of_a_full_image_find_log_space() {
         fs.release(handle);
     });
 }
+
+/// Each page by itself, in no order: a record for each is alive in the end.
+#[test]
+fn each_page_of_a_file_that_fills_its_image_can_be_overwritten() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "f");
+        let mut pages = 16 * MIB / PAGE;
+        while fs.fallocate(&handle, KEEP, 0, pages * PAGE).is_err() {
+            pages -= 1;
+        }
+        fill(&fs);
+        let mut random = heddle_vfs::testkit::Random::new(11);
+        let mut order: Vec<u64> = (0..pages).collect();
+        for round in 1..=3u8 {
+            (1..order.len()).rev().for_each(|n| order.swap(n, random.below(n as u64 + 1) as usize));
+            for page in &order {
+                let wrote = fs.write(&handle, page * PAGE, &[round; PAGE as usize]);
+                assert_eq!(wrote, Ok(PAGE as usize), "{variant:?}, round {round}: page {page} of {pages}");
+            }
+        }
+        assert!(
+            fs.read_vec(&handle, 0, (pages * PAGE) as usize).iter().all(|byte| *byte == 3),
+            "{variant:?}"
+        );
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        common::sound(disk.region()).unwrap();
+    });
+}
