@@ -81,7 +81,11 @@ impl fuser::Filesystem for Adapter {
         let found = self.guarded(|| {
             // The kernel asks for these when it has a file handle (open_by_handle_at(2), NFS) and nothing else.
             match name.as_bytes() {
-                b"." => return self.fs.getattr(Ino(parent.0)),
+                // One without a name is not found: had anybody it open, the kernel would know it, and not ask.
+                b"." => {
+                    let attr = self.fs.getattr(Ino(parent.0))?;
+                    return if attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) };
+                }
                 b".." => return self.fs.getattr(self.fs.parent(Ino(parent.0))?),
                 _ => {}
             }

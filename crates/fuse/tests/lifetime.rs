@@ -140,3 +140,37 @@ fn serves_until_killed() {
     let fs = Arc::new(ModelFs::new());
     heddle_fuse::mount(fs, Path::new(&dir), &MountOptions::default()).unwrap().wait().unwrap();
 }
+
+/// As name_to_handle_at(2) takes it: room in bytes, kind, data.
+fn handle_of(path: &Path) -> [u32; 34] {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let (mut handle, mut mount) = ([0; 34], 0i32);
+    handle[0] = 128;
+    // SAFETY: the path ends in NUL, the handle has the room it says, the number is a live word.
+    let done = unsafe {
+        let (at, into, number) = (path.as_ptr(), handle.as_mut_ptr(), &raw mut mount);
+        libc::syscall(libc::SYS_name_to_handle_at, libc::AT_FDCWD, at, into, number, 0)
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    handle
+}
+
+/// The kernel forgets an inode later than it says so: until then, and while a program has it past the mount, its handle was opened.
+#[test]
+fn a_file_handle_is_stale_at_once_when_the_file_is_removed() {
+    use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
+    use std::os::fd::AsRawFd;
+    let engine = Arc::new(ModelFs::new());
+    let Some(mount) = mount(engine.clone(), &MountOptions::default()) else { return };
+    fs::write(mount.path("file"), "content").unwrap();
+    let handle = handle_of(&mount.path("file"));
+    let ino = engine.lookup(&Cred::root(), Ino::ROOT, Name::new(b"file").unwrap()).unwrap().ino;
+    let held = engine.open(&Cred::root(), ino, OpenFlags::READ).unwrap();
+    let root = File::open(mount.mounted.dir()).unwrap();
+    fs::remove_file(mount.path("file")).unwrap();
+    // SAFETY: the handle is one that the kernel filled.
+    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, root.as_raw_fd(), &handle, libc::O_RDONLY) };
+    let error = std::io::Error::last_os_error();
+    engine.release(held);
+    assert_eq!((fd, error.raw_os_error()), (-1, Some(libc::ESTALE)));
+}

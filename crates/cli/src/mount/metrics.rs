@@ -10,6 +10,7 @@ use heddle_nvmfs::counters::Counters;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, chownat, fstat, open};
 use rustix::net::{SocketFlags, accept_with};
+use rustix::process::umask;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -121,10 +122,17 @@ fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, (u64, u64))> {
         Ok(false) => bail!("cannot answer at {shown} (-o metrics=): it exists and is no socket"),
         Err(_) => {}
     }
-    let listener =
-        UnixListener::bind(path).with_context(|| format!("cannot answer at {shown} (-o metrics=)"))?;
+    let listener = listen(path).with_context(|| format!("cannot answer at {shown} (-o metrics=)"))?;
     let made = restrict(path, group).with_context(|| format!("cannot restrict {shown} to its owner"))?;
     Ok((listener, made))
+}
+
+/// A socket that its owner alone may ask from the first moment on, whatever the caller's umask.
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    let callers = umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    umask(callers);
+    listener
 }
 
 /// Lets the owner alone ask, or the group too; which file it is. By descriptor: the name may lead elsewhere by now.
@@ -263,6 +271,18 @@ mod tests {
         for wrong in ["0.0.0.0:9100", "10.0.0.1:80", "metrics", "", "99999"] {
             assert!(Place::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_metrics_socket_is_never_open_to_others_not_for_a_moment() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let callers = umask(Mode::empty());
+        let listener = listen(&path);
+        let kept = umask(callers);
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(kept, Mode::empty(), "the caller's umask is not given back");
+        drop(listener.unwrap());
     }
 
     #[test]
