@@ -229,6 +229,11 @@ pub(crate) fn sets_group_id(perm: u16) -> bool {
     perm & 0o2000 != 0
 }
 
+/// What a file handle leads to. One without a name is stale: had a program it open, the kernel would know it, and not ask.
+pub(crate) fn with_a_name(attr: Attr) -> Result<Attr> {
+    if attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) }
+}
+
 pub(crate) fn answer_empty(result: Result<()>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),

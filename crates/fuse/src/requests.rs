@@ -17,7 +17,7 @@ use fuser::{
 use heddle_vfs::admin::is_administrator;
 use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
-use crate::adapter::{Adapter, answer_empty, place, sets_group_id};
+use crate::adapter::{Adapter, answer_empty, place, sets_group_id, with_a_name};
 use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
 use crate::xattrs::answer_xattr;
 
@@ -81,11 +81,7 @@ impl fuser::Filesystem for Adapter {
         let found = self.guarded(|| {
             // The kernel asks for these when it has a file handle (open_by_handle_at(2), NFS) and nothing else.
             match name.as_bytes() {
-                // One without a name is not found: had anybody it open, the kernel would know it, and not ask.
-                b"." => {
-                    let attr = self.fs.getattr(Ino(parent.0))?;
-                    return if attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) };
-                }
+                b"." => return self.fs.getattr(Ino(parent.0)).and_then(with_a_name),
                 b".." => return self.fs.getattr(self.fs.parent(Ino(parent.0))?),
                 _ => {}
             }
