@@ -106,6 +106,12 @@ impl Media {
         Ok(self.need_of_pages(inode, pages)? + Need { pages: apart, ..Need::NONE })
     }
 
+    /// What it takes to write bytes from `offset` to `end`. Where all of a file stands inline then, no block.
+    pub(crate) fn need_to_write(&self, inode: &Inode, offset: u64, end: u64) -> Result<Need> {
+        inode.readable()?;
+        if inode.keeps_inline(end) { Ok(Need::NONE) } else { self.need_to_have(inode, pages_of(offset, end)) }
+    }
+
     /// What it takes to give a file this size.
     pub(crate) fn need_to_resize(&self, inode: &Inode, size_bytes: u64) -> Result<Need> {
         inode.readable()?;
@@ -121,20 +127,27 @@ impl Media {
     /// What a piece of a fallocate(2) takes, that goes from `offset` to `end`.
     pub(crate) fn need_of_range(&self, inode: &Inode, op: RangeOp, offset: u64, end: u64) -> Result<Need> {
         let pages = pages_of(offset, end);
-        let hole = if inode.has_pointers() { self.hole(inode, PageNo(pages.start))? } else { 0 };
-        let changed = pages.end.saturating_sub(pages.start.saturating_add(hole));
         // Nodes of which pointers change.
-        let nodes = Need { dirty: 2 * changed.div_ceil(NODE_POINTERS as u64), ..Need::NONE };
+        let nodes = |pages: u64| Need { dirty: 2 * pages.div_ceil(NODE_POINTERS as u64), ..Need::NONE };
         let size = inode.size_bytes;
         match op {
-            RangeOp::Allocate { .. } => Ok(self.need_to_have(inode, pages)? + nodes),
-            RangeOp::Punch | RangeOp::Zero { .. } => {
+            RangeOp::Allocate { .. } => {
+                Ok(self.need_to_write(inode, offset, end)? + nodes(pages.end - pages.start))
+            }
+            RangeOp::Zero { .. } => {
+                inode.has_room_to(pages.end)?;
+                self.check_nodes(inode, pages.clone())?;
+                self.check_edges(inode, offset, end)?;
+                Ok(self.need_to_write(inode, offset, end)? + nodes(pages.end - pages.start))
+            }
+            RangeOp::Punch => {
+                let hole = if inode.has_pointers() { self.hole(inode, PageNo(pages.start))? } else { 0 };
+                let changed = pages.end.saturating_sub(pages.start.saturating_add(hole));
                 inode.has_room_to(pages.end)?;
                 self.check_nodes(inode, pages)?;
                 self.check_edges(inode, offset, end)?;
-                let stays =
-                    inode.keeps_inline(if matches!(op, RangeOp::Punch) { size } else { size.max(end) });
-                Ok(if stays { Need::NONE } else { self.need_to_have(inode, 0..0)? } + nodes)
+                let stays = inode.keeps_inline(size);
+                Ok(if stays { Need::NONE } else { self.need_to_have(inode, 0..0)? } + nodes(changed))
             }
             RangeOp::Collapse => {
                 aligned(offset, end - offset)?;
@@ -187,9 +200,9 @@ impl Media {
         let whole = |bytes: u64| offset.saturating_add(bytes) / PIECE_BYTES * PIECE_BYTES;
         Ok(match op {
             RangeOp::Collapse | RangeOp::Insert => end,
-            RangeOp::Allocate { .. } => end.min(whole(PIECE_BYTES)),
+            RangeOp::Allocate { .. } | RangeOp::Zero { .. } => end.min(whole(PIECE_BYTES)),
             // Of a hole nothing has to be written.
-            RangeOp::Punch | RangeOp::Zero { .. } => {
+            RangeOp::Punch => {
                 let first = PageNo(offset.div_ceil(PAGE));
                 let hole = if inode.has_pointers() { self.hole(inode, first)? } else { 0 };
                 end.min(whole(hole.saturating_mul(PAGE).saturating_add(PIECE_BYTES)))
@@ -202,6 +215,9 @@ impl Change<'_> {
     /// Writes all of `buf`.
     pub(crate) fn write(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
         let end = offset + buf.len() as u64;
+        if self.inode(nid)?.keeps_inline(end) {
+            return self.write_inline(nid, offset, buf);
+        }
         let inode = self.content_of_pages(nid)?;
         self.reserve_pages(nid, pages_of(offset, end))?;
         self.change_pages(nid, offset, buf, way)?;
@@ -209,6 +225,20 @@ impl Change<'_> {
             self.change_inode(nid, |block| block.size_bytes.set(end))?;
         }
         Ok(())
+    }
+
+    /// Writes bytes of a file whose content stays inline.
+    fn write_inline(&self, nid: Nid, offset: u64, buf: &[u8]) -> Result<()> {
+        let (inode, end) = (self.inode(nid)?, offset + buf.len() as u64);
+        // Linux sets this flag with the first byte: without it what stands there is nothing.
+        let there = if inode.has(inline_flag::DATA_EXIST) { inode.size_bytes } else { 0 };
+        self.change_inode(nid, |block| {
+            let content = inode.inline_content_mut(block);
+            content[there as usize..].fill(0);
+            content[offset as usize..end as usize].copy_from_slice(buf);
+            block.inline |= inline_flag::DATA_EXIST;
+            block.size_bytes.set(inode.size_bytes.max(end));
+        })
     }
 
     fn reserve_pages(&self, nid: Nid, pages: Range<u64>) -> Result<()> {
@@ -244,9 +274,11 @@ impl Change<'_> {
         if size_bytes != inode.size_bytes {
             self.content_of_pages(nid)?;
         }
-        // Pages behind the end may be there: reserved ones.
-        self.cut_pages(nid, PageNo(size_bytes.div_ceil(PAGE)))?;
-        self.clear_bytes(nid, size_bytes, size_bytes.next_multiple_of(PAGE))?;
+        // Pages behind the end may be there, allocated ones. A file that grows keeps them.
+        if size_bytes <= inode.size_bytes {
+            self.cut_pages(nid, PageNo(size_bytes.div_ceil(PAGE)))?;
+            self.clear_bytes(nid, size_bytes, size_bytes.next_multiple_of(PAGE))?;
+        }
         self.change_inode(nid, |block| block.size_bytes.set(size_bytes))
     }
 
@@ -264,12 +296,17 @@ impl Change<'_> {
         self.change_page(nid, page, |block| block[from..to].fill(0))
     }
 
-    /// The range reads as zeros; pages wholly in it are holes.
-    fn clear(&self, nid: Nid, offset: u64, end: u64) -> Result<()> {
+    /// The range reads as zeros; `whole` does that to the pages wholly in it.
+    fn clear(
+        &self,
+        nid: Nid,
+        (offset, end): (u64, u64),
+        whole: impl FnOnce(PageNo, PageNo) -> Result<()>,
+    ) -> Result<()> {
         let (first, last) = (offset.div_ceil(PAGE), end / PAGE);
         if first <= last {
             self.clear_bytes(nid, offset, first * PAGE)?;
-            self.punch_pages(nid, PageNo(first), PageNo(last))?;
+            whole(PageNo(first), PageNo(last))?;
             self.clear_bytes(nid, last * PAGE, end)
         } else {
             self.clear_bytes(nid, offset, end)
@@ -322,21 +359,32 @@ impl Change<'_> {
             }
             _ => inode.size_bytes.max(end),
         };
+        let inline_end = if op == RangeOp::Punch { 0 } else { end };
         match op {
+            RangeOp::Allocate { .. } | RangeOp::Punch | RangeOp::Zero { .. }
+                if inode.keeps_inline(inline_end) =>
+            {
+                self.change_inode(nid, |block| {
+                    let content = inode.inline_content_mut(block);
+                    let len = content.len() as u64;
+                    if !matches!(op, RangeOp::Allocate { .. }) {
+                        content[offset.min(len) as usize..end.min(len) as usize].fill(0);
+                    }
+                    content[inode.size_bytes as usize..grown as usize].fill(0);
+                })?;
+            }
             RangeOp::Allocate { .. } => {
                 self.content_of_pages(nid)?;
                 self.reserve_pages(nid, pages_of(offset, end))?;
             }
-            RangeOp::Punch | RangeOp::Zero { .. } if inode.keeps_inline(grown) => {
-                self.change_inode(nid, |block| {
-                    let content = inode.inline_content_mut(block);
-                    let len = content.len() as u64;
-                    content[offset.min(len) as usize..end.min(len) as usize].fill(0);
-                })?;
-            }
-            RangeOp::Punch | RangeOp::Zero { .. } => {
+            RangeOp::Punch => {
                 self.content_of_pages(nid)?;
-                self.clear(nid, offset, end)?;
+                self.clear(nid, (offset, end), |from, to| self.punch_pages(nid, from, to))?;
+            }
+            RangeOp::Zero { .. } => {
+                self.content_of_pages(nid)?;
+                self.reserve_pages(nid, pages_of(offset, end))?;
+                self.clear(nid, (offset, end), |from, to| self.zero_pages(nid, from, to))?;
             }
             RangeOp::Collapse => {
                 self.content_of_pages(nid)?;

@@ -122,7 +122,7 @@ impl F2fs {
             if buf.len() as u64 > crate::content::PAGE {
                 self.media.check_edges(inode, offset, end)?;
             }
-            Ok((offset, self.media.need_to_have(inode, pages_of(offset, end))? + pages))
+            Ok((offset, self.media.need_to_write(inode, offset, end)? + pages))
         };
         self.alter_content(handle, pages, look, |change, inode, offset| {
             let way = Way::of(handle.flags.direct, *offset, buf.len());
@@ -510,7 +510,7 @@ impl F2fs {
         while at < end {
             let look = |inode: &Inode| {
                 inode.allows(alteration)?;
-                if at == offset && matches!(op, RangeOp::Allocate { .. }) {
+                if at == offset && matches!(op, RangeOp::Allocate { .. } | RangeOp::Zero { .. }) {
                     self.has_space_for(inode, offset, end)?;
                 }
                 let piece_end = self.media.piece_end(inode, op, at, end)?;
@@ -530,10 +530,11 @@ impl F2fs {
         let pages = pages_of(offset, end);
         let space = self.media.space()?;
         inode.has_room_to(pages.end)?;
-        if !space.has((pages.end - pages.start).saturating_sub(inode.block().blocks.get())) {
+        let many = (pages.end - pages.start).saturating_sub(inode.block().blocks.get());
+        if !inode.keeps_inline(end) && !space.has(many) {
             return Err(Error::NoSpace);
         }
-        let need = self.media.need_to_have(inode, pages)?;
+        let need = self.media.need_to_write(inode, offset, end)?;
         if space.has(need.pages + need.nodes) { Ok(()) } else { Err(Error::NoSpace) }
     }
 

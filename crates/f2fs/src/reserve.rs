@@ -395,6 +395,19 @@ impl Change<'_> {
         Ok(1)
     }
 
+    /// Pages that have their pointers read as zeros, and keep their space: each has the promise of a block.
+    pub(crate) fn zero_pages(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
+        self.pages.drop_range(nid, from..to);
+        self.forget_hint(&self.inode(nid)?)?;
+        for page in (from.0..to.0).map(PageNo) {
+            let slot = self.slot(&self.inode(nid)?, page)?;
+            if slot.addr.is_block() {
+                self.lead(nid, &slot, BlockAddr::NEW)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes holes of pages, the nodes kept.
     pub(crate) fn punch_pages(&self, nid: Nid, from: PageNo, to: PageNo) -> Result<()> {
         self.pages.drop_range(nid, from..to);

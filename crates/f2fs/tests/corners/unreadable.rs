@@ -17,7 +17,7 @@ const PAGES: u64 = 6000;
 
 /// An image with `file`, which has all kinds of nodes but the last, and `other`.
 fn image() -> (Image, u32) {
-    let image = Image::made(64);
+    let image = Image::made(96);
     let fs = mounted(&image);
     let file = create(&fs, ROOT, "file");
     for page in (0..PAGES).step_by(100) {

@@ -26,7 +26,13 @@ fn fill_up(fs: &F2fs) {
 fn bytes_that_stand_inline_survive_every_call_that_lacks_space() {
     let source = Source::of_inline_files();
     let Some(image) = Image::sized_of(&source, 64, &[]) else { return };
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    for variant in Variant::ALL {
+        inline_bytes_survive(&Image::copy_of(&image), variant);
+    }
+}
+
+fn inline_bytes_survive(image: &Image, variant: Variant) {
+    let fs = open_as(&image.path, variant).unwrap();
     fill_up(&fs);
     let (root, path) = (Cred::root(), Path::new("/inline2"));
     let before = read(&fs, path);
@@ -35,8 +41,8 @@ fn bytes_that_stand_inline_survive_every_call_that_lacks_space() {
     let size = SetAttr { size_bytes: Some(1 << 20), ..SetAttr::default() };
     let allocate = RangeOp::Allocate { keep_size: false };
     for refused in [
-        fs.append(&file, b"x").map(drop),
-        fs.write(&file, 3, b"x").map(drop),
+        fs.append(&file, &[1; 1000]).map(drop),
+        fs.write(&file, 3, &[1; 4000]).map(drop),
         fs.setattr(&root, file.ino, None, &size).map(drop),
         fs.fallocate(&file, allocate, 0, 5000),
         fs.fallocate(&file, RangeOp::Zero { keep_size: false }, 0, 5000),
@@ -62,7 +68,7 @@ fn bytes_that_stand_inline_survive_every_call_that_lacks_space() {
     fs.sync().unwrap();
     drop(fs);
     fsck_is_clean(&image.path);
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let fs = open_as(&image.path, variant).unwrap();
     assert!(read(&fs, path) == wanted);
     assert_eq!(crate::common::listed(&fs, Path::new("/dir")), names);
     fs.unlink(&root, Ino::ROOT, name("ballast")).unwrap();
@@ -74,8 +80,12 @@ fn bytes_that_stand_inline_survive_every_call_that_lacks_space() {
 /// One punch changes more nodes than there are free segments for at once.
 #[test]
 fn crash_one_call_changed_more_nodes_than_free_segments_hold() {
+    Variant::ALL.into_iter().for_each(a_punch_of_many_nodes);
+}
+
+fn a_punch_of_many_nodes(variant: Variant) {
     let image = Image::made(256);
-    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let fs = open_as(&image.path, variant).unwrap();
     let sparse = create(&fs, "sparse");
     let pages = 9000;
     // Each under a direct node of its own.
