@@ -81,6 +81,8 @@ impl Media {
         self.device.flush()?;
         let (changed, deleted) = (self.nodes.all_changed(), log.all_deleted());
         if changed.is_empty() && deleted.is_empty() {
+            // Numbers that came free meanwhile were given to nothing durable, or the log says that they are free.
+            self.nodes.nat.checkpointed();
             return Ok(true);
         }
         let mut group = self.begin_group(log, changed.len() + deleted.len(), true)?;

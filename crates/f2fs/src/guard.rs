@@ -27,6 +27,8 @@ pub(crate) const STRIPES: usize = 4096;
 const PAGES_MAX: usize = 1 << 15;
 /// Changed nodes in memory at which one is made: 128 MiB.
 const NODES_MAX: usize = 1 << 15;
+/// Node numbers that came free at which one is made: what is remembered of each takes memory, and none is taken again before.
+const FREED_MAX: usize = 1 << 17;
 /// Sections that are kept free: each log may fill one, and the cleaner needs some to begin with.
 pub(crate) const SECTIONS_KEPT: usize = 10;
 /// Segments that are cleaned between two checkpoints.
@@ -110,7 +112,10 @@ impl F2fs {
             let before = gate.dirty.fetch_add(dirty, SeqCst);
             let inside = Inside { gate, dirty, _lock: lock };
             let fits = space.segments.free() >= needed(&self.media, before.saturating_add(dirty));
-            let in_memory = self.media.pages.count() < PAGES_MAX && self.media.nodes.changed() < NODES_MAX;
+            let nodes = &self.media.nodes;
+            let in_memory = self.media.pages.count() < PAGES_MAX
+                && nodes.changed() < NODES_MAX
+                && nodes.nat.freed() < FREED_MAX;
             if fits && in_memory {
                 return Ok(inside);
             }
@@ -130,13 +135,21 @@ impl F2fs {
     ) -> Result<R> {
         let mut dirty = at_first.dirty_in_all();
         loop {
-            let _inside = self.changing(dirty)?;
+            let inside = self.changing(dirty)?;
             let (looked, need) = look()?;
             if need.dirty_in_all() > dirty {
                 dirty = need.dirty_in_all();
                 continue;
             }
-            let change = self.media.set_aside(need)?;
+            let change = match self.media.set_aside(need) {
+                // Numbers that came free can be taken again behind a checkpoint.
+                Err(Error::NoInodes) if self.media.nodes.nat.freed() > 0 => {
+                    drop((looked, inside));
+                    self.checkpoint()?;
+                    continue;
+                }
+                change => change?,
+            };
             return self.watched(|| run(&change, &looked));
         }
     }
@@ -232,4 +245,68 @@ fn needed(media: &Media, dirty: usize) -> usize {
     let kept = SECTIONS_KEPT * media.geometry.segments_per_section as usize;
     let blocks = 2 * media.pages.count() + media.nodes.changed() + logged;
     blocks.saturating_add(dirty).div_ceil(crate::format::SEGMENT_BLOCKS as usize) + kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::variant::Variant;
+    use crate::volume::{LogRegion, LogState};
+    use heddle_pmem::{OpenOptions, Region};
+    use heddle_vfs::{Cred, FileKind, FileSystem, Ino, Name, NewNode};
+    use std::fs::File;
+
+    /// An empty image of each system.
+    fn each(test: impl Fn(&F2fs)) {
+        for variant in Variant::ALL {
+            let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+            let path = dir.path().join("image");
+            File::create(&path).unwrap().set_len(crate::IMAGE_BYTES_MIN).unwrap();
+            crate::make_image(&path, "", &|_, _| ()).unwrap();
+            let log = || LogRegion {
+                region: Region::create(dir.path().join("nvm"), 1 << 20, &OpenOptions::default()).unwrap(),
+                state: LogState::Free,
+                discard: false,
+            };
+            let fs = match variant.has_node_log() {
+                true => F2fs::open_with_log(&path, variant, log()),
+                false => F2fs::open_as(&path, variant),
+            };
+            test(&fs.unwrap());
+        }
+    }
+
+    /// Makes something and removes it.
+    fn come_and_go(fs: &F2fs) -> Result<()> {
+        let (root, name) = (Cred::root(), Name::new(b"pipe")?);
+        fs.make(&root, Ino::ROOT, name, NewNode { kind: FileKind::Fifo, perm: 0o600, rdev: 0, target: &[] })?;
+        fs.unlink(&root, Ino::ROOT, name)
+    }
+
+    #[test]
+    fn a_number_that_came_free_is_taken_when_no_other_is_left() {
+        each(|fs| {
+            let nat = &fs.media.nodes.nat;
+            // As if nearly all numbers were in use; the first four are nobody's.
+            let used = fs.media.geometry.nids() as usize - 4 - 20;
+            let aside = nat.set_aside(&fs.media.device, used).unwrap();
+            (0..100).for_each(|n| come_and_go(fs).unwrap_or_else(|error| panic!("{n}: {error}")));
+            nat.give_back(&aside);
+        });
+    }
+
+    #[test]
+    fn numbers_that_came_free_are_remembered_up_to_a_limit() {
+        each(|fs| {
+            let nat = &fs.media.nodes.nat;
+            let aside = nat.set_aside(&fs.media.device, FREED_MAX - 1).unwrap();
+            for (nid, _) in &aside {
+                nat.free(&fs.media.device, *nid).unwrap();
+            }
+            assert_eq!(nat.freed(), FREED_MAX - 1);
+            (0..3).for_each(|_| come_and_go(fs).unwrap());
+            assert!(nat.freed() < 3, "{}", nat.freed());
+            assert!(!fs.has_failed());
+        });
+    }
 }

@@ -12,6 +12,7 @@ use crate::ids::{BlockAddr, ByNid, Nid, Nids};
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
@@ -28,6 +29,8 @@ pub(crate) struct Nat {
     start: BlockAddr,
     nids: u32,
     state: RwLock<State>,
+    /// How many numbers came free since the checkpoint.
+    freed: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -55,7 +58,17 @@ impl State {
 impl Nat {
     pub(crate) fn new(geometry: &Geometry, bitmap: Vec<u8>, changes: Vec<(Nid, NatEntry)>) -> Nat {
         let state = State { bitmap, changes: changes.into_iter().collect(), ..State::default() };
-        Nat { start: geometry.nat, nids: geometry.nids(), state: RwLock::new(state) }
+        Nat {
+            start: geometry.nat,
+            nids: geometry.nids(),
+            state: RwLock::new(state),
+            freed: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many numbers came free since the checkpoint: behind the next one they can be taken again (T1).
+    pub(crate) fn freed(&self) -> usize {
+        self.freed.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to make one.
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -217,6 +230,7 @@ impl Nat {
         let version = old.version.wrapping_add(1);
         state.changes.insert(nid, NatEntry { version, ino: U32::new(0), addr: U32::new(0) });
         state.freed.insert(nid);
+        self.freed.store(state.freed.len(), Relaxed); // ORDERING: Relaxed, as in `freed`.
         Ok(old)
     }
 
@@ -249,7 +263,9 @@ impl Nat {
 
     /// The checkpoint counts.
     pub(crate) fn checkpointed(&self) {
-        self.state_mut().freed.clear();
+        let mut state = self.state_mut();
+        state.freed.clear();
+        self.freed.store(0, Relaxed); // ORDERING: Relaxed, as in `freed`.
     }
 
     /// A number to look from for free ones.
@@ -270,7 +286,8 @@ mod tests {
     #[test]
     fn copies_of_a_block_lie_one_segment_apart() {
         let state = State { bitmap: vec![0x40; 128], ..State::default() };
-        let nat = Nat { start: BlockAddr(1000), nids: 0, state: RwLock::default() };
+        let nat =
+            Nat { start: BlockAddr(1000), nids: 0, state: RwLock::default(), freed: AtomicUsize::new(0) };
         // The bitmap says the second copy of every eighth block, from block 1 on.
         for (block, place) in [(0, 1000), (1, 1513), (2, 1002), (511, 1511), (512, 2024), (513, 2537)] {
             assert_eq!(nat.place(&state, block, false), BlockAddr(place), "block {block}");
