@@ -5,7 +5,7 @@
 //! had returned, any of those that were running, each whole, in an order that respects which call had returned before which
 //! began and what each of them returned.
 //!
-//! Why not shuttle: the engine parks on futexes in shared memory and leases its lanes under robust mutexes of the C library, which
+//! Why not shuttle: this build of the engine parks on futexes in shared memory and leases its lanes to threads of the kernel, which
 //! shuttle's scheduler does not see; every store to the region is seen here. Between two of those steps threads run as
 //! the machine lets them, so a seed repeats a run nearly, not exactly; what was found stands in the report with its history.
 

@@ -167,8 +167,10 @@ fn a_region_too_small_for_a_file_system_is_refused_by_name() {
 fn an_image_cut_short_says_what_is_missing_at_every_length() {
     each_variant(|variant| {
         let (image, _) = image(variant);
+        // The superblock is the same in all variants but for one word.
+        let stride = if variant == Variant::Heddle { 1 } else { 13 };
         for blocks in
-            (1..IMAGE_BYTES as usize / PAGE).step_by(13).chain([2, 3, IMAGE_BYTES as usize / PAGE - 1])
+            (1..IMAGE_BYTES as usize / PAGE).step_by(stride).chain([2, 3, IMAGE_BYTES as usize / PAGE - 1])
         {
             match refused(&image[..blocks * PAGE]) {
                 VolumeError::Truncated { want, have, .. } => {
