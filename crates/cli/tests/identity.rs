@@ -113,8 +113,8 @@ fn an_image_mounted_through_a_loop_device_is_refused() {
 }
 
 /// Mounts an image by a name that means something in the caller's directory alone.
-fn mount_from_there(dir: &Path, name: &str, place: &Place) {
-    let mut mount = command(&["mount", "-o", "log=/dev/null", name, &place.mnt()]);
+fn mount_from_there(dir: &Path, name: &str, place: &Place, how: &[&str]) {
+    let mut mount = command(&[&["mount", "-o", "log=/dev/null"], how, &[name, &place.mnt()]].concat());
     assert!(mount.current_dir(dir).stderr(Stdio::null()).status().unwrap().success());
 }
 
@@ -124,17 +124,24 @@ fn umount_fails_with_what_did_not_reach_the_media() {
     if !own_namespace() {
         return;
     }
-    for variant in ["heddle", "nova", "f2fs"] {
+    for variant in ["heddle", "nova", "f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated"] {
         let place = Place::new();
+        let nvm = place.text("nvm");
+        let how = match variant {
+            "f2fs-nl" | "f2fs-integrated" => vec!["--variant", variant, "--nvm", &nvm, "-o", "nvm-size=4M"],
+            "f2fs-rl" => vec!["--variant", variant],
+            _ => vec![],
+        };
         let small = place.text("small");
         fs::create_dir(&small).unwrap();
         assert!(tool(&["mount", "-t", "tmpfs", "-o", "size=24M", "tmpfs", &small]));
         let disk = Path::new(&small).join("disk");
         File::create(&disk).unwrap().set_len(64 << 20).unwrap();
         let Some(device) = Loop::over(&disk) else { return };
-        heddle(&["mkfs", "--variant", variant, &device.0]).ok();
+        let made = if variant.starts_with("f2fs") { "f2fs" } else { variant };
+        heddle(&["mkfs", "--variant", made, &device.0]).ok();
         let (dir, name) = device.0.rsplit_once('/').unwrap();
-        mount_from_there(Path::new(dir), name, &place);
+        mount_from_there(Path::new(dir), name, &place, &how);
         let file = File::create(place.path("mnt/file")).unwrap();
         // Errors come when they come, at a write, a sync or the end.
         for mib in 0..40u64 {
@@ -156,7 +163,7 @@ fn umount_fails_if_the_image_was_cut_short_while_mounted() {
     }
     for looks in [true, false] {
         let place = Place::with_image("heddle");
-        mount_from_there(&place.path(""), "image", &place);
+        mount_from_there(&place.path(""), "image", &place, &[]);
         fs::write(place.path("mnt/file"), vec![1; 1 << 20]).unwrap();
         File::options().write(true).open(place.image()).unwrap().set_len(1 << 16).unwrap();
         assert!(!looks || fs::read(place.path("mnt/file")).is_err());

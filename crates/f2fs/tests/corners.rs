@@ -97,11 +97,16 @@ fn calls_on_file(fs: &F2fs, ino: Ino) -> Vec<(&'static str, Result<(), Error>)> 
 
 #[test]
 fn an_immutable_file_is_changed_by_no_call() {
-    let Some((image, file, dir)) = small() else { return };
+    let Some(small) = small() else { return };
+    Variant::ALL.into_iter().for_each(|variant| stays_as_it_is(&small, variant));
+}
+
+fn stays_as_it_is((image, file, dir): &(Image, u32, u32), variant: Variant) {
+    let (image, file, dir) = (Image::copy_of(image), *file, *dir);
     for ino in [file, dir] {
         Forge::of(&image.path).inode(ino, |inode| inode.flags.set(inode.flags.get() | inode_flag::IMMUTABLE));
     }
-    let fs = mounted(&image);
+    let fs = common::open_as(&image.path, variant).unwrap();
     let (root, dir) = (Cred::root(), Ino(dir.into()));
     let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
     assert_eq!(fs.setattr(&root, Ino(file.into()), None, &now).map(drop), Err(Error::NotPermitted));
@@ -125,12 +130,17 @@ fn an_immutable_file_is_changed_by_no_call() {
 
 #[test]
 fn an_append_only_file_grows_and_nothing_else() {
-    let Some((image, file, dir)) = small() else { return };
+    let Some(small) = small() else { return };
+    Variant::ALL.into_iter().for_each(|variant| only_grows(&small, variant));
+}
+
+fn only_grows((image, file, dir): &(Image, u32, u32), variant: Variant) {
+    let (image, file, dir) = (Image::copy_of(image), *file, *dir);
     for ino in [file, dir] {
         Forge::of(&image.path)
             .inode(ino, |inode| inode.flags.set(inode.flags.get() | inode_flag::APPEND_ONLY));
     }
-    let fs = mounted(&image);
+    let fs = common::open_as(&image.path, variant).unwrap();
     let (root, ino, dir) = (Cred::root(), Ino(file.into()), Ino(dir.into()));
     for (call, done) in calls_on_file(&fs, ino) {
         assert_eq!(done, Err(Error::NotPermitted), "{call}");
@@ -428,19 +438,25 @@ fn the_segments_of_a_section_hold_data_or_nodes() {
 #[test]
 fn sync_and_dirsync_changes_survive_a_kill() {
     let options = [(true, false), (false, true), (false, false)];
-    let systems = [Variant::F2fs, Variant::RangeLock];
-    for (variant, (content, names)) in systems.into_iter().flat_map(|system| options.map(|how| (system, how)))
+    for (variant, (content, names)) in
+        Variant::ALL.into_iter().flat_map(|system| options.map(|how| (system, how)))
     {
         let image = Image::made(64);
-        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        let fs = common::open_as(&image.path, variant).unwrap();
         let root = Cred::root();
         fs.release(create(&fs, ROOT, "old"));
         fs.sync().unwrap();
         fs.set_prompt(content, names);
         let file = create(&fs, ROOT, "file");
         let is_named = |fs: &F2fs, text: &str| fs.lookup(&root, ROOT, name(text)).is_ok();
-        let now = || F2fs::open(&common::Image::copy_of(&image).path).unwrap();
-        assert_eq!(is_named(&now(), "file"), content || names);
+        let now = || {
+            let copy = Image::copy_of(&image);
+            if variant.has_node_log() {
+                std::fs::copy(image.path.with_extension("nvm"), copy.path.with_extension("nvm")).unwrap();
+            }
+            common::open_as(&copy.path, variant).unwrap()
+        };
+        assert_eq!(is_named(&now(), "file"), content || names, "{}", variant.name());
         fs.write(&file, 0, b"hello").unwrap();
         assert_eq!(is_named(&now(), "file") && read(&now(), Path::new("/file")) == b"hello", content);
         fs.setattr(&root, file.ino, None, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
