@@ -101,8 +101,8 @@ fn a_direct_write_of_many_pages_goes_to_the_device_at_once() {
     }
 }
 
-/// Four times what the image holds is written over two thirds of it: segments come back with checkpoints alone. All writers together need more
-/// than is kept, so each counts the others.
+/// Four times what the image holds is written over two thirds of it: segments come back with checkpoints alone. All writers together need
+/// more than is kept, so each counts the others.
 #[test]
 fn large_direct_writes_side_by_side_fit_where_little_is_free() {
     const WRITERS: u64 = 8;
