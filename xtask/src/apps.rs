@@ -26,7 +26,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use crate::step::Outcome;
-use crate::{private, process, setup};
+use crate::{process, sandbox, setup};
 pub use place::{Ground, Kind, Place, Served};
 
 /// A program.
@@ -140,7 +140,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let options = Options::parse(args)?;
     let mut again = vec!["apps"];
     again.extend(args.iter().map(String::as_str));
-    if let Some(ended) = private::enter(root, &again, LIMIT)? {
+    if let Some(ended) = sandbox::enter(root, &again, LIMIT)? {
         return Ok(ended);
     }
     let results = run_all(root, &options)?;
@@ -157,7 +157,7 @@ pub fn short(root: &Path) -> Result<Outcome> {
     let lacking: Vec<&str> = IN_TEST.iter().filter(|name| !is_installed(app(name).ok())).copied().collect();
     let mut args = vec!["apps", "--short", "--on", "mount,bypass"];
     args.extend(IN_TEST.iter().filter(|name| !lacking.contains(name)));
-    let ended = private::enter(root, &args, Duration::from_secs(300))?;
+    let ended = sandbox::enter(root, &args, Duration::from_secs(300))?;
     Ok(match ended {
         Some(true) if lacking.is_empty() => Outcome::Passed,
         Some(true) => Outcome::Skipped(format!("not installed: {}", lacking.join(", "))),

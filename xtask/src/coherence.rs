@@ -57,7 +57,7 @@ struct Line {
     transfers: u64,
     /// Different lines of memory.
     count: u64,
-    /// The code between which most of them went: who wrote, who touched.
+    /// The code between which most of them went: the writer, the reader.
     code: Option<(String, String)>,
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::step::Outcome;
 use crate::test::RELEASE_BUILD;
-use crate::{private, process};
+use crate::{process, sandbox};
 
 /// `cargo xtask docs [--short]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
@@ -26,14 +26,14 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     if short {
         return Ok(pages_outcome(root)? == Outcome::Passed);
     }
-    if private::is_inside() {
+    if sandbox::is_inside() {
         return blocks::run(root, &pages::read_all(root)?);
     }
     process::run(&mut process::cargo(root, RELEASE_BUILD), Duration::from_secs(3600))?;
     let right = pages_outcome(root)? == Outcome::Passed;
     process::run(&mut command(root)?, Duration::from_secs(3600))?;
     println!("{}", process::target_dir(root).join("doc").display());
-    let ran = private::enter(root, &["docs"], Duration::from_secs(1800))?;
+    let ran = sandbox::enter(root, &["docs"], Duration::from_secs(1800))?;
     Ok(right && ran == Some(true))
 }
 

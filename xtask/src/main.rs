@@ -22,16 +22,16 @@ mod loom;
 mod mapped;
 mod mutants;
 mod pjdfstest;
-mod private;
 mod process;
 mod processes;
+mod sandbox;
 mod setup;
 mod shuttle;
 mod soak;
 mod sqlite;
 mod step;
-mod suites;
 mod test;
+mod test_binaries;
 mod tidy;
 mod torn;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::apps::{Ground, Kind, Place};
-use crate::{private, process, setup};
+use crate::{process, sandbox, setup};
 
 const VERSION: &str = "0.2.2";
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -55,7 +55,7 @@ impl Report {
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let mut again = vec!["pjdfstest"];
     again.extend(args.iter().map(String::as_str));
-    if let Some(ended) = private::enter(root, &again, LIMIT)? {
+    if let Some(ended) = sandbox::enter(root, &again, LIMIT)? {
         return Ok(ended);
     }
     let tool = installed(root)?;

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::step::Turn::{BesideTheNext, InOrder};
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{apps, coherence, crash, docs, loom, private, process, setup, shuttle, suites, tidy};
+use crate::{apps, coherence, crash, docs, loom, process, sandbox, setup, shuttle, test_binaries, tidy};
 
 /// Of all programs at once: another choice of packages would have other features, and compile the engine anew.
 pub const RELEASE_BUILD: &[&str] =
@@ -77,7 +77,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "tests",
         proves: "every unit and integration test passes, 200 kills and two minutes of mixed work on nearly full images lose nothing",
-        action: Action::Call(suites::run),
+        action: Action::Call(test_binaries::run),
         skip: always,
         limit: minutes(12),
         turn: InOrder,
@@ -134,7 +134,7 @@ const STEPS: &[Step] = &[
         name: "apps",
         proves: "fio, SQLite and dbench find their content right on mount and bypass (all: cargo xtask apps)",
         action: Action::Call(apps::short),
-        skip: |_| private::lacking(),
+        skip: |_| sandbox::lacking(),
         limit: minutes(5),
         turn: InOrder,
     },

@@ -12,8 +12,8 @@
 //!             stores of whole words: such a reader sees an old word or a new one. A type that is never mixed with others in
 //!             its class (or poisons itself before it is freed) can promise more; this allocator promises no more than this.
 //! Death       A process that dies inside the allocator leaks at most one batch and never hands a block out twice.
-//! Orderings   O1  `top` is Relaxed: only its uniqueness matters. Who receives a pointer from another thread receives it through
-//!             that thread's own Release.
+//! Orderings   O1  `top` is Relaxed: only its uniqueness matters. A thread that receives a pointer from another one
+//!             receives it through that thread's own Release.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -546,7 +546,7 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// As [`prefetch`], to be written: whoever has the line loses it. For a lock that will be taken behind a wait for something else.
+/// As [`prefetch`], for writing: the CPU that has the line loses it. For a lock that is taken after a wait for something else.
 #[inline]
 pub fn prefetch_to_write<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
-//! Lanes: slots leased to threads of processes, and who of the holders lives.
+//! Lanes: slots leased to threads of processes, and which of the holders live.
 //!
-//! State       A table of slots, each a line with one word: who holds the lane. What a lane is for (its operation, its blocks) lies in
+//! State       A table of slots, each a line with one word: the holder of the lane. What a lane is for (its operation, its blocks) lies in
 //!             the user's own record of the same number. [`seats`] says which processes live.
 //!             word  0: free; else thread:22 | seat:11 | generation:31. Thread 0: the process keeps the lane, and none of its threads
 //!             has it (parked).
@@ -9,7 +9,7 @@
 //!                 its thread has. The lease then says `died`. It is asked again behind the exchange: a look is old by then, and the number
 //!                 of a thread that had ended may be a living one's, which has leased that very lane since. Then the lane goes back. (Of
 //!                 an address space there is no second of the same name.)
-//!             L3  Whoever gets `died` must bring the lane's record in order before it uses or releases the lane. If it dies too,
+//!             L3  A caller that gets `died` must bring the lane's record in order before it uses or releases the lane. If it dies too,
 //!                 the next one gets `died` again: the settler is the holder.
 //!             L4  A forked child sits on a seat of its own, or has no lane.
 //!             L5  Every word may hold anything, because other users may write it: it leads nowhere without a check.
@@ -44,7 +44,7 @@ impl LaneId {
     }
 }
 
-/// Who holds a lane: a process and one of its threads, as the lane's word says.
+/// The holder of a lane: a process and one of its threads, as the lane's word says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder(u64);
 
@@ -226,7 +226,7 @@ impl LaneTable {
         Some(Lease { lane, died: from != 0 && from != seat.tag().word(), holder })
     }
 
-    /// Who holds a lane.
+    /// Returns the holder of a lane.
     ///
     /// # Panics
     /// If there is no such lane.
@@ -277,7 +277,7 @@ impl LaneTable {
         self.replace(arena, lane, seat.tag().word(), seat)
     }
 
-    /// Asks whoever looks after the dead and the stopped to look at this holder, for whom somebody waits in vain.
+    /// Asks the daemon's round to look at this holder: a thread waits for it in vain.
     ///
     /// # Panics
     /// If there is no such lane.

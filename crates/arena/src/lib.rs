@@ -10,7 +10,7 @@
 //! | [`park`]  | sleeping on any word of the arena, without a bit of its own for waiters |
 //! | `lanes`   | slots leased to threads of processes |
 //! | [`seats`] | which processes live: locks that the kernel drops when an address space ends |
-//! | [`watch`] | who wants to know what each block is for: a tool that looks at memory from outside |
+//! | [`watch`] | a tool that looks at memory from outside is told the use of each block |
 //! | [`sync`]  | std's atomics, or those of a model checker under `--cfg loom` and `--cfg shuttle` |
 //!
 //! ```

@@ -80,7 +80,7 @@ impl ParkingTable {
         }
     }
 
-    /// Wakes who waits for `key`. To be called after the SeqCst store that ends the wait (P1).
+    /// Wakes the threads that wait for `key`. To be called after the SeqCst store that ends the wait (P1).
     #[inline]
     pub fn wake(&self, key: u64) {
         #[cfg(loom)]

@@ -1,8 +1,8 @@
-//! `O_APPEND` of an open file, which all who have that open file share.
+//! `O_APPEND` of an open file description: all its holders share it.
 //!
 //! State       a word: off, on, or "ask the kernel". This process's own until the first fork; then it lies in a page that parent and
-//!             child share, and either sees at once what the other sets. Who hands the open file to a program that does not know
-//!             of the word (exec, a socket) sets it to "ask", for all who share it.
+//!             child share, and either sees at once what the other sets. A process that hands the open file to a program
+//!             that does not know of the word (exec, a socket) sets it to "ask", for all its holders.
 
 use crate::words::{self, Words};
 use rustix::fd::BorrowedFd;

@@ -50,7 +50,7 @@ impl Attachment {
     #[inline]
     pub fn fs(&self) -> &NvmFs {
         debug_assert!(!self.gone.load(Ordering::SeqCst));
-        // SAFETY: A2: whoever asks has a file of it, or is opening one.
+        // SAFETY: A2: the caller has a file of it, or is opening one.
         unsafe { &*self.fs.get() }
     }
 
@@ -119,7 +119,7 @@ impl Entry {
         if mine {
             match look(told, fd) {
                 Ok(Found::Ours(at)) => {
-                    // ORDERING: Release: who sees it attached sees the engine.
+                    // ORDERING: Release: a thread that sees it attached sees the engine.
                     self.later.store(std::ptr::from_ref(at).cast_mut(), Ordering::Release);
                 }
                 // What the first refusal said is kept: what all of them say would be kept for ever.
@@ -209,7 +209,7 @@ impl Attachments {
             again_ms: AtomicU64::new(after(began)),
             next,
         }));
-        // ORDERING: Release, pairs with the Acquire in `entries`: who sees the entry sees what is in it.
+        // ORDERING: Release, pairs with the Acquire in `entries`: a thread that sees the entry sees its content.
         while let Err(now) = self.first.compare_exchange(next, entry, Ordering::Release, Ordering::Acquire) {
             next = now;
             // SAFETY: not in the list yet, so it is ours alone.

@@ -1,7 +1,7 @@
 //! An open file: a real descriptor of the mount, and the engine's handle beside it.
 //!
 //! State       the engine's handle, opened at the first use and once more in a forked child; the offset, which is ours until it
-//!             has to be shared with somebody who only knows the kernel's (another program, stdio): then it is the kernel's for
+//!             has to be shared with code that only knows the kernel's (another program, stdio): then it is the kernel's for
 //!             ever. A forked child shares it too: then it is the kernel's until all who shared it but one are gone.
 //!             Whether it appends is `append`'s.
 //! Invariants  F1  the kernel's descriptor is open for as long as calls are made here: the mount's process keeps the inode for it,
@@ -207,7 +207,7 @@ impl File {
         Ok(done.map(|(n, end)| {
             match n {
                 0 => {}
-                // Who shares the offset finds it behind what was appended.
+                // Sharers of the offset find it behind the appended bytes.
                 _ if kernels => drop(rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(end))),
                 _ => self.offset.store(end, SeqCst),
             }
@@ -324,7 +324,7 @@ impl File {
         self.append.set(append);
     }
 
-    /// From now on the kernel has the offset (it is to be shared with somebody who knows only that one).
+    /// From now on the kernel has the offset (it is to be shared with code that knows only that one).
     pub fn give_offset_away(&self, fd: BorrowedFd<'_>) {
         self.offset_is(KERNELS, fd);
     }
@@ -364,7 +364,7 @@ impl File {
         }
     }
 
-    /// Those who shared the offset are gone: a process that is, makes no call any more.
+    /// The processes that shared the offset have ended: they make no call any more.
     #[cold]
     fn take_offset_back(&self, fd: BorrowedFd<'_>) -> bool {
         if FORKS.load(SeqCst) != 0 || !self.append.is_this_process_alone() {
@@ -483,7 +483,7 @@ impl File {
     #[cold]
     fn open(&self) -> Served<&Opened> {
         self.at.prefault();
-        // The kernel has checked who may; the inode cannot end before its descriptor is closed (F1).
+        // The kernel has checked the permission; the inode cannot end before its descriptor is closed (F1).
         let handle = match guarded(|| self.at.fs().open(&Cred::root(), Ino(self.told.ino), self.flags))? {
             Ok(handle) => handle,
             Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),

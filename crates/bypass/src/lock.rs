@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// A lock that a forked child can open: whoever held it does not exist there.
+/// A lock that a forked child can open: its holder does not exist there.
 pub struct Lock(AtomicU32);
 
 const FREE: u32 = 0;
@@ -27,7 +27,7 @@ impl Lock {
         Held(self)
     }
 
-    /// In a forked child: whoever held it is not here.
+    /// In a forked child: the holder is not here.
     pub fn reset(&self) {
         self.0.store(FREE, SeqCst);
     }

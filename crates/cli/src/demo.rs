@@ -11,10 +11,10 @@ mod race;
 mod stamp;
 mod writer;
 
-use crate::failure::{Said, text};
-use crate::output::{data, talk};
-use crate::scratch::Scratch;
 use anyhow::Result;
+use heddle_console::failure::{Said, text};
+use heddle_console::output::{data, talk};
+use heddle_console::scratch::Scratch;
 use std::time::Instant;
 
 pub use writer::{Args as WriterArgs, run as write_until_killed};

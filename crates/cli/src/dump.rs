@@ -1,9 +1,9 @@
 //! `heddle dump`: any structure of an image.
 
-use crate::failure::usage;
-use crate::image;
-use crate::output::{self, Sink};
 use anyhow::Result;
+use heddle_console::failure::usage;
+use heddle_console::image;
+use heddle_console::output::{self, Sink};
 use heddle_nvmfs::fsck::dump::{Value, What, dump};
 use heddle_nvmfs::ids::BlockNo;
 use heddle_pmem::{OpenOptions, Region};

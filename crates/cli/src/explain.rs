@@ -1,8 +1,8 @@
 //! `heddle explain`: what an issue of `heddle fsck` means.
 
-use crate::failure::usage;
-use crate::output::{self, Sink};
 use anyhow::Result;
+use heddle_console::failure::usage;
+use heddle_console::output::{self, Sink};
 use heddle_nvmfs::fsck::{CATALOGUE, Code, Entry};
 use serde::Serialize;
 

@@ -1,8 +1,8 @@
 //! `heddle fold`: what a node log has is written into its image, as the next mount would do it.
 
-use crate::failure::usage;
-use crate::output::{self, Sink};
 use anyhow::Result;
+use heddle_console::failure::usage;
+use heddle_console::output::{self, Sink};
 use heddle_f2fs::{F2fs, Variant};
 use serde::Serialize;
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
 //! `heddle fsck`: checks an image, and repairs it when told to. Exit codes are those of fsck(8).
 
-mod flash;
+mod f2fs;
 
-use crate::failure::{Exit, usage};
-use crate::image;
-use crate::output::{self, Sink, talk};
 use anyhow::Result;
+use heddle_console::failure::{Exit, usage};
+use heddle_console::image;
+use heddle_console::output::{self, Sink, talk};
 use heddle_nvmfs::fsck::{Issue, Severity, Verdict, examine, undo};
 use heddle_pmem::{Extent, OpenOptions, Region};
 use serde::Serialize;
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<()> {
             return Err(Exit::because(USAGE, usage("--undo puts bytes back: leave -n out")));
         }
         Some(file) if !args.repair && !heddle_f2fs::is_f2fs(&args.image) => put_back(args, file),
-        _ if heddle_f2fs::is_f2fs(&args.image) => flash::check(args),
+        _ if heddle_f2fs::is_f2fs(&args.image) => f2fs::check(args),
         _ => check(args),
     };
     let code = code.map_err(|error| Exit::because(OPERATIONAL, error))?;
@@ -160,7 +160,7 @@ fn ask(name: &str) -> bool {
 /// `IMAGE.undo-20260101T120000`
 fn undo_name(image: &Path) -> PathBuf {
     let mut name = image.as_os_str().to_owned();
-    name.push(format!(".undo-{}", crate::info::stamp()));
+    name.push(format!(".undo-{}", heddle_console::clock::stamp()));
     name.into()
 }
 

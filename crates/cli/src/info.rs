@@ -1,21 +1,19 @@
 //! `heddle info`: what an image says of itself, of mounted images too; and, where nobody is changing it, what is in it.
 
 mod content;
-mod flash;
+mod f2fs;
 mod pieces;
 
-use crate::image;
-use crate::output::{self, Sink};
-use crate::size::Size;
 use anyhow::Result;
+use heddle_console::clock::clock;
+use heddle_console::image;
+use heddle_console::output::{self, Sink};
+use heddle_console::size::Size;
 use heddle_nvmfs::fsck::survey;
-use heddle_nvmfs::{ImageInfo, VolumeError, inspect};
+use heddle_nvmfs::{ImageInfo, inspect};
 use heddle_pmem::{Error, OpenOptions, Region};
-use heddle_vfs::Time;
 use serde::Serialize;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Tell what an image is, and what is in it: space, inodes, logs, fragmentation; of a mounted one the superblock alone
 #[derive(clap::Args)]
@@ -60,7 +58,7 @@ struct Info {
 pub fn run(args: &Args) -> Result<()> {
     let path = args.image.as_path();
     if heddle_f2fs::is_f2fs(path) {
-        return flash::run(path, args.json, args.files);
+        return f2fs::run(path, args.json, args.files);
     }
     let options = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
     let mut inside = None;
@@ -72,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Err(error @ (Error::InUse { .. } | Error::InUseThrough { .. })) => {
             let pid = if let Error::InUse { pid, .. } = error { pid } else { None };
-            (of_file(path, image::len_bytes(path)?)?, Some(pid))
+            (image::of_file(path, image::len_bytes(path)?)?, Some(pid))
         }
         Err(error) => return Err(image::explain(path, error)),
     };
@@ -98,15 +96,6 @@ pub fn run(args: &Args) -> Result<()> {
     output::data(&format!("{}{inside}", text(&info, &found)))
 }
 
-/// Reads the superblock of a file past its lock.
-pub fn of_file(image: &Path, len_bytes: u64) -> Result<ImageInfo, VolumeError> {
-    let file = File::open(image).ok();
-    inspect(image, len_bytes, &|at, into| {
-        // What cannot be read is not a superblock: the buffer stays zero.
-        let _ = file.as_ref().map(|file| file.read_exact_at(into, at.0));
-    })
-}
-
 fn text(info: &Info, found: &ImageInfo) -> String {
     let state = match (info.in_use, info.in_use_by_pid, info.clean) {
         (true, Some(pid), _) => format!("in use by process {pid}"),
@@ -126,31 +115,4 @@ fn text(info: &Info, found: &ImageInfo) -> String {
         ("state", state),
     ];
     rows.map(|(name, value)| format!("{name:<9}{value}")).join("\n")
-}
-
-/// Date and time of day, UTC.
-pub fn clock(at: Time) -> String {
-    let Some([year, month, day, hour, minute, second]) = parts(at.secs()) else {
-        return format!("{} s", at.secs());
-    };
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
-/// Now, as part of a file's name.
-pub fn stamp() -> String {
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-    let [year, month, day, hour, minute, second] = parts(now).unwrap_or_default();
-    format!("{year}{month:02}{day:02}T{hour:02}{minute:02}{second:02}")
-}
-
-/// Year, month, day, hour, minute, second, UTC.
-fn parts(secs: i64) -> Option<[i32; 6]> {
-    // SAFETY: `tm` is plain integers and a pointer, for which zero is valid.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both point to live locals.
-    if unsafe { libc::gmtime_r(&secs, &mut tm) }.is_null() {
-        return None;
-    }
-    Some([tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec])
 }

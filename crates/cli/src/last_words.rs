@@ -1,10 +1,10 @@
 //! What the daemon of a mount could not bring to the media, or found damaged, told to the command that unmounts: they are no relatives,
 //! so a note lies in the runtime directory for the image, by device and inode, until somebody has heard it, or its next mount.
 //!
-//! Order  the daemon leaves the note before it lets go of the image; who unmounts waits for that, and then looks.
+//! Order  the daemon leaves the note before it lets go of the image; the command that unmounts waits for that, and then looks.
 
-use crate::output::talk;
 use anyhow::{Context, Result};
+use heddle_console::output::talk;
 use heddle_nvmfs::runtime_directory;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use std::fs::File;
@@ -45,13 +45,13 @@ impl LastWords {
         }
     }
 
-    /// Leaves for who unmounts that not all that was written is on the media.
+    /// Leaves word that not all that was written is on the media.
     pub fn lost(&self, error: &anyhow::Error) {
-        let error = crate::failure::text(error);
+        let error = heddle_console::failure::text(error);
         self.leave(&format!("not all that was written has reached the media: {error}"));
     }
 
-    /// Leaves it for who unmounts.
+    /// Leaves a text for the command that unmounts.
     pub fn leave(&self, text: &str) {
         self.forget();
         let left = || -> Result<()> {

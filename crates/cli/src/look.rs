@@ -9,8 +9,8 @@ pub mod prometheus;
 pub mod stat;
 pub mod top;
 
-use crate::image::{Word, mounted_image, mounts_of};
 use anyhow::{Context, Result, anyhow, bail};
+use heddle_console::mounted::{Trust, mounted_image, mounts_of};
 use heddle_fuse::{ask_in_time, shown};
 use heddle_nvmfs::client::{self, AttachError};
 use heddle_nvmfs::counters::Counters;
@@ -51,11 +51,11 @@ pub fn through(
     let wanted = client::identity_of(&looked)?;
     let mut failed = None;
     let mut for_strangers = STRANGER_MAX;
-    for (dir, word) in mounts_of(path) {
-        let (began, limit) = match word {
-            Word::Believed => (None, ANSWER_MAX),
-            Word::Owners => (None, STRANGER_MAX),
-            Word::Strangers => (Some(Instant::now()), for_strangers),
+    for (dir, trust) in mounts_of(path) {
+        let (began, limit) = match trust {
+            Trust::Believed => (None, ANSWER_MAX),
+            Trust::Owners => (None, STRANGER_MAX),
+            Trust::Strangers => (Some(Instant::now()), for_strangers),
         };
         match asked(&dir, limit, &ask) {
             Ok((found, image)) if image == wanted => return Ok(found),

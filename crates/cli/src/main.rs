@@ -1,43 +1,27 @@
 //! The `heddle` command line.
 //!
-//! A file a command. What a command finds goes to stdout, what it has to say to stderr. Exit codes: 0 it went well,
+//! A file a command; those that measure lie in `heddle-measure`. What a command finds goes to stdout, what it has to say to stderr. Exit codes: 0 it went well,
 //! 1 it did not, 2 the command was wrong; `fsck` has those of fsck(8).
 
-mod bandwidth;
-mod coherence;
-mod crash;
 mod demo;
 mod dump;
-mod engines;
 mod explain;
-mod failure;
 mod fold;
 mod fsck;
-mod fxmark;
-mod image;
 mod info;
-mod inherited;
 mod last_words;
-mod locks;
 mod look;
 mod mkfs;
 mod mount;
-mod mount_times;
-mod namespace;
-mod output;
 mod panics;
-mod progress;
 mod run;
-mod scratch;
 mod shell;
-mod size;
-mod table;
-mod taking;
 mod tune;
 mod umount;
-mod variant;
 
 use clap::{Parser, Subcommand};
+use heddle_console::{failure, inherited, output};
+use heddle_measure::{bandwidth, coherence, crash, fxmark, locks, mount_times};
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -159,8 +143,8 @@ fn command() -> ExitCode {
     }
 }
 
-/// Help and version go to stdout and are no failure, unless they cannot be written. Who calls fsck by its rules learns of wrong words by
-/// its exit code.
+/// Help and version go to stdout and are no failure, unless they cannot be written. A caller of fsck learns of a wrong command line by
+/// the exit code of fsck(8).
 fn wrong_words(error: &clap::Error) -> ExitCode {
     let plain = error.render().to_string();
     let printed = match output::escaped(&plain) {

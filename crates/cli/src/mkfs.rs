@@ -1,15 +1,15 @@
 //! `heddle mkfs`: makes an image.
 
-mod flash;
+mod f2fs;
 
-use crate::failure::usage;
-use crate::image;
-use crate::output::{self, Sink};
-use crate::progress::Bar;
-use crate::size::Size;
-use crate::taking::{self, Force, Ground};
-use crate::variant::System;
 use anyhow::{Result, bail};
+use heddle_console::failure::usage;
+use heddle_console::image;
+use heddle_console::output::{self, Sink};
+use heddle_console::overwrite::{self, Force, Target};
+use heddle_console::progress::Bar;
+use heddle_console::size::Size;
+use heddle_console::variant::System;
 use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
 use heddle_nvmfs::{VolumeError, format_region};
 use heddle_pmem::{Durability, OpenOptions, Region};
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 pub struct Args {
     /// Which system; its log fixes as which others the image can be mounted. f2fs*: an F2FS image, for disks and flash, which
     /// Linux can mount too
-    #[arg(long, default_value = "heddle", value_parser = crate::variant::system())]
+    #[arg(long, default_value = "heddle", value_parser = heddle_console::variant::system())]
     variant: System,
     /// Size of the image [default: 1G; a device: all of it]
     #[arg(long)]
@@ -69,9 +69,9 @@ pub fn run(args: &Args) -> Result<()> {
     let image = args.image.as_path();
     let force = if args.force { Force::Yes } else { Force::No };
     let System::Nvm(variant) = args.variant else {
-        flash::check(args)?;
-        let size_bytes = flash::make(args, taking::take(image, force, REMEDY)?)?;
-        return tell(args, size_bytes, flash::DURABLE_BY, Durability::Power);
+        f2fs::check(args)?;
+        let size_bytes = f2fs::make(args, overwrite::take(image, force, REMEDY)?)?;
+        return tell(args, size_bytes, f2fs::DURABLE_BY, Durability::Power);
     };
     if args.label.is_some() {
         return Err(usage(format!("--label is for F2FS images: one of {} has no name", variant.name())));
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(Size(have)) = args.size.filter(|size| size.0 < REGION_BYTES_MIN) {
         return Err(usage(VolumeError::TooSmall { path: image.into(), have, min: REGION_BYTES_MIN }));
     }
-    let region = map(args, taking::take(image, force, REMEDY)?)?;
+    let region = map(args, overwrite::take(image, force, REMEDY)?)?;
     format_region(&region, variant)?;
     if let Some(error) = region.failed() {
         bail!(error);
@@ -96,10 +96,10 @@ fn tell(args: &Args, size_bytes: u64, durable_by: &'static str, durability: Dura
     }
     // An F2FS image does not know as which system it is to be mounted.
     let how = match args.variant {
-        System::Flash(variant) if variant.has_node_log() => {
+        System::F2fs(variant) if variant.has_node_log() => {
             format!("--variant {} --nvm FILE ", variant.name())
         }
-        System::Flash(variant) if variant != heddle_f2fs::Variant::default() => {
+        System::F2fs(variant) if variant != heddle_f2fs::Variant::default() => {
             format!("--variant {} ", variant.name())
         }
         _ => String::new(),
@@ -111,15 +111,15 @@ fn tell(args: &Args, size_bytes: u64, durable_by: &'static str, durability: Dura
 }
 
 /// Maps the file or device, made and pre-faulted.
-fn map(args: &Args, ground: Ground) -> Result<Region> {
+fn map(args: &Args, target: Target) -> Result<Region> {
     let bar = Bar::of_bytes("making");
     let progress = |done, total| bar.at(done, total);
     let options = OpenOptions { overwrite: true, progress: Some(&progress), ..OpenOptions::default() };
     let size_bytes = match args.size {
-        None if !ground.taken.is_file() => ground.taken.len_bytes()?,
+        None if !target.taken.is_file() => target.taken.len_bytes()?,
         size => size.unwrap_or(SIZE_DEFAULT).0,
     };
-    image::create(&args.image, ground, size_bytes, &options)
+    image::create(&args.image, target, size_bytes, &options)
 }
 
 /// What a store there has to do to be durable.

@@ -1,35 +1,28 @@
 //! `heddle mount`: recovers an image and serves it through FUSE.
 //!
-//! Order  the place (nothing is changed where that is wrong), region (its lock says who else has it), engine with recovery, FUSE, ready.
-//!        Signals are caught before all that, so that one that comes early still leaves a clean image.
+//! Order  the mount point (an error there changes nothing), the image (its lock names another holder), the engine with recovery, FUSE,
+//!        ready. Signals are caught before all that, so that an early one still leaves a clean image.
+//! Files  `nvm` and `f2fs` open an image of their engine; `serving` serves either.
 
 mod background;
-mod flash;
+mod f2fs;
 pub mod helper;
 mod limits;
 mod log;
 mod metrics;
 pub mod node_log;
+mod nvm;
 mod options;
 mod ready;
+mod serving;
 
-use crate::failure::usage;
-use crate::last_words::LastWords;
-use crate::output::talk;
-use crate::progress::{Bar, Patient};
-use crate::variant::System;
-use anyhow::{Context, Result, bail};
-use heddle_fuse::{MountPoint, Mounted, Unmounter};
-use heddle_nvmfs::adopt::AdoptError;
-use heddle_nvmfs::server::{Server, ServerOptions};
-use heddle_nvmfs::{Variant, Volume};
-use heddle_pmem::{OpenOptions, Region};
-use metrics::Metrics;
+use anyhow::{Context, Result};
+use heddle_console::variant::System;
+use heddle_fuse::MountPoint;
 use options::Options;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often a mount that waits for its image tries.
@@ -40,7 +33,7 @@ const AGAIN_EVERY: Duration = Duration::from_millis(20);
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Mount as this system [default: as the image was made; an F2FS image: f2fs]
-    #[arg(long, value_parser = crate::variant::system())]
+    #[arg(long, value_parser = heddle_console::variant::system())]
     variant: Option<System>,
     /// With f2fs-nl and f2fs-integrated: NVM for the node log, a file or a device; made if it is not there, of 64 MiB
     #[arg(long, value_name = "FILE")]
@@ -129,88 +122,13 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn serve(args: &Args, options: &Options) -> Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
     limits::raise();
-    // All that can be wrong with the place is found before the image is touched, and before processes that hold it are.
+    // A wrong mount point is found before the image is touched, and before processes that hold it are.
     let place = MountPoint::check(&args.dir, &source_of(args))?;
-    if heddle_f2fs::is_f2fs(&args.image) {
-        return flash::serve(args, options, signals, place);
-    }
-    if options.nvm.is_some() {
-        let image = args.image.display();
-        return Err(usage(format!(
-            "{image} is no F2FS image: --nvm is for those, as f2fs-nl or f2fs-integrated"
-        )));
-    }
-    if let Some(System::Flash(variant)) = options.variant {
-        let (image, name) = (args.image.display(), variant.name());
-        return Err(usage(format!(
-            "{image} is no F2FS image, and {name} works on no other: make one with heddle mkfs --variant f2fs"
-        )));
-    }
-    let (volume, origin) = recover(args, options)?;
-    let last_words = LastWords::of(&args.image);
-    let give_up = |volume: Volume| match origin {
-        Origin::Media => volume.unmount(),
-        Origin::TakenOver => volume.relinquish(),
-    };
-    let mounted = begin(args, options, (&volume, origin), place, &mut signals);
-    let (mounted, door, answers) = match mounted {
-        Ok(mounted) => mounted,
-        Err(error) => {
-            give_up(volume);
-            return Err(error);
-        }
-    };
-    let served = finish(args, mounted, volume, (door, answers), &last_words);
-    say_ended(args, &served);
-    served
-}
-
-/// Where a volume's state comes from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    Media,
-    /// From processes whose daemon had died; if this one gets no further, they go on as before.
-    TakenOver,
-}
-
-/// Mounts it, and says that it is ready. After an error nothing is mounted.
-fn begin(
-    args: &Args,
-    options: &Options,
-    (volume, origin): (&Volume, Origin),
-    place: MountPoint,
-    signals: &mut Signals,
-) -> Result<(Mounted, Option<Server>, Option<Metrics>)> {
-    stop_if_told(args, signals)?;
-    let fs = volume.fs();
-    let reading = move || fs.counters();
-    let answers =
-        options.metrics.as_ref().map(|at| metrics::start(reading, at, options.metrics_group)).transpose()?;
-    let door = hand_out(volume, options);
-    let mounted = place.mount(Arc::new(volume.fs()), &shown_as(args, options, door.as_ref()));
-    let begun = mounted.map_err(anyhow::Error::from).and_then(|mounted| {
-        say_ready(args, options, &mounted, signals)?;
-        Ok(mounted)
-    });
-    match begun {
-        Ok(mounted) => Ok((mounted, door, answers)),
-        Err(error) => {
-            if let (Some(door), Origin::TakenOver) = (door, origin) {
-                // The next one finds the state by what this door has noted.
-                door.abandon();
-            }
-            Err(error)
-        }
-    }
-}
-
-/// Was a signal sent before there was anything to unmount?
-fn stop_if_told(args: &Args, signals: &mut Signals) -> Result<()> {
-    match signals.pending().next() {
-        Some(_) => bail!("{}: interrupted; it is not mounted, and as it should be", args.image.display()),
-        None => Ok(()),
+    match heddle_f2fs::is_f2fs(&args.image) {
+        true => serving::serve(args, options, f2fs::open(args, options)?, signals, place),
+        false => serving::serve(args, options, nvm::open(args, options)?, signals, place),
     }
 }
 
@@ -219,249 +137,13 @@ fn source_of(args: &Args) -> PathBuf {
     args.image.canonicalize().unwrap_or_else(|_| args.image.clone())
 }
 
-/// As what the kernel mounts it.
-fn shown_as(args: &Args, options: &Options, door: Option<&Server>) -> heddle_fuse::MountOptions {
-    heddle_fuse::MountOptions {
-        source: source_of(args),
-        door: door.map(Server::bell),
-        read_only: options.read_only,
-        allow_other: options.allow_other,
-        uid: options.uid,
-        gid: options.gid,
-        exec: options.exec,
-        suid: options.suid,
-        dev: options.dev,
-        ..heddle_fuse::MountOptions::default()
-    }
-}
-
-/// Says that it is mounted, to whoever waits for it, and from then on obeys signals.
-fn say_ready(args: &Args, options: &Options, mounted: &Mounted, signals: &mut Signals) -> Result<()> {
-    let ready = format!("{}: mounted at {}", args.image.display(), mounted.dir().display());
-    talk(&ready);
-    if args.tell_ready {
-        background::tell_ready(options)?;
-        talk(&ready);
-    }
-    ready::tell_service_manager();
-    let unmounter = mounted.unmounter();
-    // Other commands of this program have no use for these signals: they stay caught.
-    let mut signals = std::mem::replace(signals, Signals::new([] as [i32; 0])?);
-    std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
-    Ok(())
-}
-
-fn say_ended(args: &Args, served: &Result<()>) {
-    if args.tell_ready {
-        match served {
-            Ok(()) => talk(&format!("{}: unmounted", args.image.display())),
-            Err(error) => talk(&format!("{}: {error:#}", args.image.display())),
-        }
-    }
-}
-
-/// Lets other processes attach and look on. A mount without that is a mount all the same.
-fn hand_out(volume: &Volume, options: &Options) -> Option<Server> {
-    let how = ServerOptions {
-        no_attach: !options.attach,
-        group: options.attach_group,
-        patience: options.patience,
-        ..ServerOptions::default()
-    };
-    let server = Server::start(volume, &how);
-    if let Some(why) = server.as_ref().ok().and_then(Server::no_note) {
-        talk(&format!("heddle: should this mount's process die, its clients could not be taken over: {why}"));
-    }
-    server
-        .map_err(|error| talk(&format!("heddle: no process can attach to this mount, or look on: {error}")))
-        .ok()
-}
-
-/// Serves until it is unmounted, then marks the image clean.
-fn finish(
-    args: &Args,
-    mounted: Mounted,
-    volume: Volume,
-    others: (Option<Server>, Option<Metrics>),
-    last_words: &LastWords,
-) -> Result<()> {
-    let was_shut_down = mounted.shut_down();
-    let served = mounted.wait();
-    let (door, answers) = others;
-    drop(answers);
-    match door {
-        Some(door) if was_shut_down() => door.abandon(),
-        door => drop(door),
-    }
-    if let Some(damage) = volume.damage_found() {
-        talk(&format!("heddle: {damage}"));
-        last_words.leave(&damage);
-    }
-    if let Err(heddle_fuse::Error::Unmount { .. }) = served {
-        // Calls may still come.
-        volume.abandon();
-    } else if was_shut_down() {
-        talk(
-            "heddle: shut down by FS_IOC_SHUTDOWN: the image is left as a power cut would leave it; the next mount recovers",
-        );
-        volume.abandon();
-    } else {
-        // While it has the image: who unmounts looks when that is free.
-        let lost = volume.close_with(&|error| {
-            last_words.lost(&anyhow::anyhow!("{}: {error}", args.image.display()));
-        });
-        ended(served)?;
-        return Ok(lost?);
-    }
-    ended(served)
-}
-
-fn ended(served: Result<(), heddle_fuse::Error>) -> Result<()> {
-    match served {
-        Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-/// When a detached mount loses its last file, the kernel may end the connection in the middle of telling us so.
-fn is_an_end(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ECONNABORTED)
-}
-
-/// The first signal unmounts; where files are open the mount leaves the tree and is served until they are closed, whoever else has it
-/// mounted. The second one ends the process.
-fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
-    let mut come = signals.forever();
-    if come.next().is_some() {
-        if let Some(dir) = unmounter.covered_at() {
-            talk(&format!(
-                "heddle: another file system is mounted over {}: what is left below it is taken away with heddle umount",
-                dir.display()
-            ));
-        }
-        if let Err(busy) = unmounter.unmount() {
-            talk(&format!("heddle: {busy}"));
-            talk(
-                "heddle: detached; serving what is open until it is closed. A second signal ends this at once",
-            );
-            if let Err(error) = unmounter.detach() {
-                talk(&format!("heddle: {error}"));
-            }
-        }
-        unmounter.leave();
-    }
-    if come.next().is_some() {
-        talk("heddle: ended at once; the next mount recovers the image");
-        std::process::exit(1);
-    }
-}
-
-/// Opens the image, recovers it, or takes its state over from processes whose daemon has died. While another process is about to let go of
-/// it, that is waited for.
-fn recover(args: &Args, options: &Options) -> Result<(Volume, Origin)> {
-    let began = Instant::now();
-    loop {
-        let in_use = match open(args, options) {
-            Ok(region) => return Ok((read(args, options, region)?, Origin::Media)),
-            Err(in_use @ heddle_pmem::Error::InUse { .. }) => in_use,
-            Err(error) => return Err(crate::image::explain(&args.image, error)),
-        };
-        let other_variant = options.variant.is_some_and(|v| v != System::Nvm(Variant::Heddle));
-        let refused = if options.read_only || other_variant {
-            None
-        } else {
-            match heddle_nvmfs::adopt::adopt(&args.image) {
-                Ok(volume) => {
-                    talk(&format!(
-                        "{}: taken over from processes whose mount had died; nothing to recover",
-                        args.image.display()
-                    ));
-                    return Ok((volume, Origin::TakenOver));
-                }
-                Err(refused) => Some(refused),
-            }
-        };
-        if began.elapsed() >= options.wait || crate::image::is_served(&args.image) {
-            let told = crate::image::explain(&args.image, in_use);
-            return Err(match refused {
-                Some(AdoptError::NotFound { .. }) => told.context(
-                    "the processes that use the image hold no state that this user may look at: end them, then mount again",
-                ),
-                Some(not_noted @ AdoptError::NotNoted { .. }) => not_noted.into(),
-                _ => told,
-            });
-        }
-        std::thread::sleep(AGAIN_EVERY);
-    }
-}
-
 /// Waits until nobody has the file, unless it is mounted.
 fn wait_until_free(file: &Path, options: &Options) {
     let began = Instant::now();
     while heddle_pmem::lock_holder(file).is_some()
         && began.elapsed() < options.wait
-        && !crate::image::is_served(file)
+        && !heddle_console::mounted::is_mounted(file)
     {
         std::thread::sleep(AGAIN_EVERY);
     }
-}
-
-fn open(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
-    let bar = Bar::of_bytes("mapping");
-    let progress = |done, total| bar.at(done, total);
-    let how = OpenOptions {
-        read_only: options.read_only,
-        durability: options.durability,
-        extent: Some(&heddle_nvmfs::extent),
-        progress: Some(&progress),
-        ..OpenOptions::default()
-    };
-    Region::open(&args.image, &how)
-}
-
-/// Brings it into order.
-fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
-    // Asked with the image held: what is mounted elsewhere now is another one.
-    crate::image::refuse_twin(&args.image)?;
-    let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
-    options.refuse_what_is_not_for(&args.image, options.variant.unwrap_or(System::Nvm(found.variant)))?;
-    let plain = heddle_nvmfs::MountOptions::default();
-    let shown = Patient::new("reading");
-    let progress = |what: &'static str, done, total| shown.at(what, done, total);
-    let how = heddle_nvmfs::MountOptions {
-        variant: match options.variant {
-            Some(System::Nvm(variant)) => Some(variant),
-            _ => None,
-        },
-        read_only: options.read_only,
-        lock_mode: options.lock_mode.unwrap_or(plain.lock_mode),
-        segment_bytes: options.segment_bytes.unwrap_or(plain.segment_bytes),
-        progress: Some(&progress),
-        ..plain
-    };
-    let began = Instant::now();
-    let durability = region.durability();
-    let volume = heddle_nvmfs::mount(region, &how)?;
-    drop(shown);
-    let report = &volume.report;
-    talk(&format!(
-        "{}: variant {}, durability {durability}, {} in {} ms; inodes: {}, \
-         torn records dropped: {}, files without a name freed: {}, names without a file dropped: {}",
-        args.image.display(),
-        volume.variant().name(),
-        if found.clean { "was unmounted cleanly, read" } else { "was not unmounted, recovered" },
-        began.elapsed().as_millis(),
-        report.inodes,
-        report.torn_slots,
-        report.orphans,
-        report.names_dropped,
-    ));
-    if found.clean && report.names_dropped > 0 {
-        talk(&format!(
-            "heddle: {}: {} names lead to no file though it was unmounted cleanly: something has damaged it; `heddle fsck -n` names them",
-            args.image.display(),
-            report.names_dropped,
-        ));
-    }
-    Ok(volume)
 }

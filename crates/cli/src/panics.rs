@@ -1,6 +1,6 @@
 //! What a client writes over shared memory can make calls panic, one after the other: the log says so, and does not fill the disk.
 
-use crate::output::talk;
+use heddle_console::output::talk;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// That many are told in full.

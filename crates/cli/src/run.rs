@@ -2,11 +2,12 @@
 //!
 //! Everything else is the preloaded library's: it finds heddle mounts by itself when the program opens a file of one.
 
-use crate::failure::Exit;
-use crate::inherited;
 use crate::look::through;
-use crate::output::{file_bytes, talk};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
+use heddle_console::failure::Exit;
+use heddle_console::inherited;
+use heddle_console::output::{file_bytes, talk};
+use heddle_console::preload::library;
 use heddle_nvmfs::client;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -48,8 +49,6 @@ mount.
 
 Exit code: the program's; 126 if it cannot be run, 127 if there is none of that name, as env(1) gives them.";
 
-const LIBRARY: &str = "libheddle_preload.so";
-
 /// Runs the command: on success this process becomes the program.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(image) = &args.image {
@@ -80,27 +79,6 @@ pub fn run(args: &Args) -> Result<()> {
     let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
     let what = format!("cannot run {}", Path::new(program).display());
     Err(Exit::because(code, anyhow::Error::new(error).context(what)))
-}
-
-/// Where the library is: beside this program, or where a package puts it.
-pub fn library() -> Result<PathBuf> {
-    if let Some(named) = std::env::var_os("HEDDLE_PRELOAD").filter(|named| !named.is_empty()) {
-        return PathBuf::from(&named)
-            .canonicalize()
-            .with_context(|| format!("cannot use HEDDLE_PRELOAD={}", Path::new(&named).display()));
-    }
-    let program = std::env::current_exe().context("cannot find where this program is")?;
-    let here = program.parent().unwrap_or(Path::new("/"));
-    let places =
-        [here.join(LIBRARY), here.join("../lib/heddle").join(LIBRARY), here.join("../lib").join(LIBRARY)];
-    let found = places.iter().find(|place| place.is_file());
-    found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
-        anyhow!(
-            "cannot find {LIBRARY} in {} or ../lib/heddle: install it there, name it with HEDDLE_PRELOAD, \
-             or build it with: cargo build -p heddle-preload",
-            here.display()
-        )
-    })
 }
 
 /// Why a program takes no preloaded library, if it does not.

@@ -1,8 +1,9 @@
 //! For packagers and one's own account: shell completions and manual pages.
 
-use crate::{Cli, output};
+use crate::Cli;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use heddle_console::output;
 use std::path::PathBuf;
 
 /// Write the completions of a shell to stdout

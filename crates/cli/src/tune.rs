@@ -1,9 +1,9 @@
 //! `heddle tune`: changes what an image that is not mounted says of itself.
 
-use crate::failure::usage;
-use crate::image;
-use crate::output;
 use anyhow::Result;
+use heddle_console::failure::usage;
+use heddle_console::image;
+use heddle_console::output;
 use heddle_nvmfs::{extent, new_uuid, set_uuid};
 use heddle_pmem::OpenOptions;
 use std::path::PathBuf;

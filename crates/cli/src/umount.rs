@@ -1,8 +1,8 @@
 //! `heddle umount`: unmounts, and waits until the process behind the mount has let go of the image.
 
-use crate::image::is_clean;
 use crate::last_words;
 use anyhow::{Result, bail};
+use heddle_console::image::is_clean;
 use heddle_fuse::{Image, Leaving};
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 //! | module    | what it holds |
 //! |-----------|---------------|
 //! | [`guest`] | the watched program's side: whose turn begins, what lies where |
-//! | `lines`   | the lines: who has an up-to-date copy |
+//! | `lines`   | the lines: which workers have an up-to-date copy |
 //! | `uses`    | which addresses are what |
 //! | `tally`   | transfers by structure and by code |
 //! | `clock`   | the time that the program sees in a turn |

@@ -1,4 +1,4 @@
-//! The lines: who has an up-to-date copy of each.
+//! The lines: which workers have an up-to-date copy of each.
 //!
 //! State       a line that was written in a turn: the workers whose copy is up to date, and the code that wrote it last. A line
 //!             without an entry is up to date everywhere (I2 of the crate).

@@ -21,7 +21,7 @@ use crate::session::Shared;
 
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
 const FMODE_EXEC: i32 = 0x20;
-/// How often who creates or opens a file may find that another has made it, and then that another has removed it.
+/// How often a call that creates or opens a file may find it made by another call, and then removed by another.
 const RACES_MAX: u32 = 10_000;
 
 pub(crate) struct Adapter {
@@ -31,7 +31,7 @@ pub(crate) struct Adapter {
     pub(crate) pages: Pages,
     pub(crate) nameless: Nameless,
     pub(crate) shared: Arc<Shared>,
-    /// Who shows as owner of everything, whoever is.
+    /// The owner that every file shows, if one is set.
     pub(crate) owner: ShownOwner,
     pub(crate) door: Option<Arc<dyn Doorbell>>,
     /// How often a file was given capabilities through this mount.

@@ -1,7 +1,7 @@
 //! Asking something that may never answer.
 //!
 //! A call that the process behind a mount has read, and does not answer, cannot be taken back, not even by SIGKILL; and no process ends
-//! before its last thread does. So a child asks: it stays behind with such a call, and who asked goes on.
+//! before its last thread does. So a child asks: it stays behind with such a call, and this process goes on.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
@@ -46,7 +46,7 @@ fn answer(mut tell: PipeWriter, ask: impl FnOnce() -> Vec<u8>) {
         // SAFETY: no memory is involved. A pipe or a lock of the caller's must not be kept by a child that stays behind.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
-    // Who waits sees an answer that is cut short by how this process ends.
+    // The waiting process sees a cut answer by how this process ends.
     tell.write_all(&ask()).expect("who asked has gone");
 }
 

@@ -1,4 +1,4 @@
-//! Who asks: credentials of a request.
+//! The caller of a request: its credentials.
 
 use fuser::Request;
 use heddle_vfs::{Attr, Cred, Error, Result, SetAttr};
@@ -16,7 +16,7 @@ impl Adapter {
         self.as_maker(request, 0, groups_matter, work)
     }
 
-    /// As [`Adapter::as_caller`], for who makes something: the kernel leaves the umask to us.
+    /// As [`Adapter::as_caller`], for a call that makes something: the kernel leaves the umask to us.
     pub(crate) fn as_maker<T>(
         &self,
         request: &Request,

@@ -59,7 +59,7 @@ pub enum Error {
     Busy {
         /// What was to be unmounted.
         dir: PathBuf,
-        /// Who uses it, as far as this user may see.
+        /// The processes that use it, as far as this user may see.
         holders: Vec<Holder>,
     },
     /// The kernel or `fusermount3` refused.
@@ -89,7 +89,7 @@ pub enum Error {
     StillHeld {
         /// What was unmounted.
         dir: PathBuf,
-        /// Who holds it.
+        /// Its holder.
         by: String,
     },
     /// The process behind what is mounted there has died, and it was another image's.

@@ -60,7 +60,7 @@ mod xattrs;
 
 pub use asked::ask_in_time;
 pub use error::{Error, Holder, is_plain, shown};
-pub use mounts::{is_believed, is_served, user_of};
+pub use mounts::{Mount, heddle_mounts, is_believed, is_served};
 pub use remount::{Remount, remount};
 pub use session::{MountOptions, MountPoint, Mounted, Unmounter, mount};
 pub use umount::{Image, Leaving, umount};

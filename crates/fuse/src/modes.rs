@@ -1,4 +1,4 @@
-//! Who changes a file: what decides about the kernel's own copies of attributes. (Of bytes: `pages`.)
+//! Writers of a file, counted: the count decides about the kernel's own copies of attributes. (Of bytes: `pages`.)
 //!
 //! State       counts of descriptors open for writing, by a hash of the inode; a descriptor counts until it is closed for good
 //!             (the kernel keeps it open for as long as it is mapped, duplicated, inherited). Two inodes that share a count
@@ -10,8 +10,8 @@
 //!             caller without keeping it. If the second is the newer, its caller has seen a size that the next stat(2), answered
 //!             from what is kept, takes back. And a program may change the file past the mount, of which the kernel knows nothing.
 //! Order       opening counts, then drops: a request that the kernel has sent before that changes nothing it keeps (it numbers
-//!             its attributes for that), and one sent later finds the count. Closing adds to `closings`, then uncounts: who finds no
-//!             count, and as many closings as before the engine was asked, has asked after the last change. A file that is made
+//!             its attributes for that), and one sent later finds the count. Closing adds to `closings`, then uncounts: a call that
+//!             finds no count, and as many closings as before the engine was asked, has asked after the last change. A file that is made
 //!             needs no drop: the kernel lets no look-up into a directory while it makes something there, and knows nothing of it yet.
 //!
 //! A read without a lock owner fills a page of the kernel's cache: every file is open for direct I/O, whose reads have an

@@ -16,21 +16,24 @@ const LINKS_MAX: usize = 40;
 /// How long a mount may take to say whether it lives.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
+/// A mount, as the kernel's table shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Mount {
+pub struct Mount {
     pub(crate) id: u64,
     /// Major and minor number of the file system: one for all places where it is mounted.
-    pub(crate) device: (u32, u32),
-    pub(crate) dir: PathBuf,
+    pub device: (u32, u32),
+    /// Where it is mounted.
+    pub dir: PathBuf,
     pub(crate) kind: String,
-    pub(crate) source: PathBuf,
+    /// What the mount says it stands on: of ours the path of the image.
+    pub source: PathBuf,
     /// The user who mounted it, as the kernel says of FUSE.
-    pub(crate) user: Option<u32>,
+    pub user: Option<u32>,
 }
 
 impl Mount {
-    /// Is what it says of itself root's word, or this user's own? A stranger calls his mount, and what is mounted there, as he likes.
-    pub(crate) fn is_believed(&self) -> bool {
+    /// Returns true if root or this user mounted it. Another user may name any source.
+    pub fn is_believed(&self) -> bool {
         self.user.is_some_and(is_believed)
     }
 
@@ -106,6 +109,17 @@ pub(crate) fn all() -> Vec<Mount> {
     parse(&fs::read("/proc/thread-self/mountinfo").unwrap_or_default())
 }
 
+/// The heddle mounts in the mount namespace of this thread, or in that of a process; none if its table cannot be read.
+pub fn heddle_mounts(of_process: Option<u32>) -> Vec<Mount> {
+    let mounts = of_process.map_or_else(all, of_namespace);
+    mounts.into_iter().filter(Mount::is_ours).collect()
+}
+
+/// All mounts in the mount namespace of a process.
+pub(crate) fn of_namespace(pid: u32) -> Vec<Mount> {
+    parse(&fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
+}
+
 pub(crate) fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
@@ -125,13 +139,13 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, device, dir, kind, source, user })
 }
 
-/// Who mounted it, by a table's options.
-pub fn user_of(options: &[u8]) -> Option<u32> {
+/// The user who mounted it, by a table's options.
+fn user_of(options: &[u8]) -> Option<u32> {
     let user = options.split(|b| *b == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
     std::str::from_utf8(user).ok()?.parse().ok()
 }
 
-/// Does this process believe what that user says of a mount?
+/// Returns true if this process believes what that user says of a mount: root's word, and its own user's.
 pub fn is_believed(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }

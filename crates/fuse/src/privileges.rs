@@ -55,7 +55,7 @@ impl Adapter {
     }
 
     /// Are these the permissions that the file has, without set-id bits? The kernel lets a stranger's chmod(2) not come here: so it is
-    /// the kernel that takes them away, in the name of who changes the content.
+    /// the kernel that takes them away, in the name of the caller that changes the content.
     pub(crate) fn only_drops_set_ids(&self, ino: Ino, set: &SetAttr) -> Result<bool> {
         let Some(perm) = set.perm.filter(|perm| *set == SetAttr { perm: Some(*perm), ..SetAttr::default() })
         else {
@@ -82,7 +82,7 @@ impl Adapter {
     }
 
     /// In whose name an attribute is set or removed: for those of its own the kernel has looked at the caller's capabilities, and takes the
-    /// file's away in the name of who changes the content.
+    /// file's away in the name of the caller that changes the content.
     pub(crate) fn as_setter<T>(
         &self,
         request: &Request,

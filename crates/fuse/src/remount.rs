@@ -1,7 +1,7 @@
 //! Changing a mount that is there: mount(8)'s `-o remount`.
 //!
-//! The kernel keeps to what it is told, for all who use the file system: past the mount nobody opens a file for writing that the mount
-//! does not let him open, and while one is open for writing it does not become read-only.
+//! The kernel keeps to what it is told, for all users of the file system: no program opens a file for writing that the mount
+//! does not let it open, and while one is open for writing it does not become read-only.
 
 use std::path::Path;
 

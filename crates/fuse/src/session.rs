@@ -144,7 +144,7 @@ impl MountPoint {
         if let Some(dead) = &self.dead
             && mounts::mount_at(&dir).is_some_and(|mount| mount.is(dead))
         {
-            // Files of it that are open stay open, for whoever needs them no more than as numbers.
+            // Open files of it stay open, as mere numbers.
             take_away(&dir, UnmountFlags::DETACH)?;
         }
         let shared = Arc::new(Shared::default());
@@ -386,7 +386,7 @@ impl Unmounter {
         self.take_away(UnmountFlags::DETACH).map(|_| ())
     }
 
-    /// Makes [`Mounted::wait`] return when no file is open, whoever else has it mounted, or mounted something over it.
+    /// Makes [`Mounted::wait`] return when no file is open, also if another namespace has it mounted, or something is mounted over it.
     pub fn leave(&self) {
         // Nobody waits any more where this fails.
         let _ = self.events.send(Event::Leave);

@@ -1,7 +1,7 @@
 //! Unmounting by path, and waiting for the process behind a mount to end.
 //!
 //! A mount point is one of perhaps many places of a file system: bind mounts and other mount namespaces keep it, and its process goes on
-//! serving them. So unmounting tells who keeps it, and the process behind it is waited for by its pidfd: when it has ended, everything that
+//! serving them. So unmounting names the processes that keep it, and the process behind it is waited for by its pidfd: when it has ended, everything that
 //! it held is free.
 
 use std::collections::BTreeSet;
@@ -147,7 +147,7 @@ impl Server {
 pub(crate) fn server_of(mount: &Mount) -> Option<Server> {
     let device = mount.device;
     let connection = format!("fuse_connection:\t{}", device.1);
-    let sees_it = |pid: &u32| mounts_of(*pid).iter().any(|mount| mount.device == device);
+    let sees_it = |pid: &u32| mounts::of_namespace(*pid).iter().any(|mount| mount.device == device);
     let (mut told, mut older) = (Vec::new(), Vec::new());
     for pid in processes() {
         let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
@@ -236,16 +236,12 @@ fn other_places(device: (u32, u32)) -> Vec<String> {
         if !seen.insert(namespace) {
             continue;
         }
-        places.extend(mounts_of(pid).iter().filter(|mount| mount.device == device).map(|mount| {
+        places.extend(mounts::of_namespace(pid).iter().filter(|mount| mount.device == device).map(|mount| {
             let holder = Holder::of(pid);
             format!("the mount namespace of process {holder} has it at {}", shown(&mount.dir))
         }));
     }
     places
-}
-
-fn mounts_of(pid: u32) -> Vec<Mount> {
-    mounts::parse(&fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
 }
 
 fn processes() -> impl Iterator<Item = u32> {

@@ -14,10 +14,10 @@ pub(crate) mod unlink;
 pub(crate) mod varmail;
 
 use crate::Workload;
-use crate::board::Board;
-use crate::meter::Meter;
 use crate::ops::{Ops, Result};
-use crate::turns::Turns;
+use crate::recorder::Recorder;
+use crate::result_board::ResultBoard;
+use crate::turn_runner::TurnRunner;
 use crate::worker::{Next, Stage};
 
 /// See [`Bench::grow_old`].
@@ -37,8 +37,8 @@ pub(crate) trait Bench<O: Ops>: Sized {
     /// What is this worker's own; after `lay_out`.
     fn prepare(stage: &Stage<'_, O>) -> Result<Self>;
 
-    /// One operation, counted in the meter. The rest of what it does is the harness' own cost: keep it short.
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next>;
+    /// One operation, counted in the recorder. The rest of what it does is the harness' own cost: keep it short.
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next>;
 
     /// Brings a run that is too short for it to where a timed run is after a while: what operations choose from has been met, a
     /// directory has had all its names. Two passes, all workers' first ones before any second one; the files are as before.
@@ -76,11 +76,11 @@ macro_rules! dispatch {
 }
 
 /// Runs the worker of a workload, timed.
-pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &Board) {
+pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &ResultBoard) {
     dispatch!(stage.job.workload, O, board, live, stage);
 }
 
 /// Runs the worker of a workload in turns.
-pub(crate) fn live_in_turns<O: Ops>(stage: &Stage<'_, O>, turns: &Turns<'_>) -> Result<()> {
+pub(crate) fn live_in_turns<O: Ops>(stage: &Stage<'_, O>, turns: &TurnRunner<'_>) -> Result<()> {
     dispatch!(stage.job.workload, O, turns, work, stage)
 }

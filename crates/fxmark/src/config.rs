@@ -1,7 +1,7 @@
 //! What to run: the options of `heddle fxmark`, checked before anything starts.
 
-use crate::crossing::RETAKES;
-use crate::{Need, Target, Workload, machine, page::PAGE_BYTES, workload};
+use crate::line_latency::RETAKES;
+use crate::{Need, Target, Workload, machine, page_pattern::PAGE_BYTES, workload};
 use serde::Serialize;
 
 /// Which page of its own part of the file a worker takes next.

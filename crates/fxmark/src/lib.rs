@@ -13,32 +13,32 @@
 #![warn(missing_docs)]
 
 mod bench;
-mod board;
 mod config;
-mod crew;
-mod crossing;
-mod ground;
+mod environment;
+mod line_latency;
 mod machine;
-mod meter;
 mod ops;
-mod page;
+mod page_pattern;
 mod path;
-mod pattern;
 mod random;
+mod recorder;
 mod report;
+mod result_board;
 mod runner;
+mod string_pattern;
 mod target;
 #[cfg(test)]
 mod tests;
-mod turns;
+mod turn_runner;
 mod worker;
+mod worker_pool;
 mod workload;
 
 pub use config::{Access, Config, ConfigError, Stride};
-pub use ground::memory_file;
+pub use environment::memory_file;
 pub use machine::{Machine, memory_available_bytes};
 pub use report::{Cell, Options, Report, Run};
 pub use runner::{Lines, Progress, run};
 pub use target::{Attach, Attached, Elsewhere, Kernel, Need, Opener, Session, Target, WorkersAs};
-pub use turns::{Rounds, Watch, run_in_turns};
+pub use turn_runner::{Rounds, Watch, run_in_turns};
 pub use workload::{Workload, list};

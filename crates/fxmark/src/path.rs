@@ -30,7 +30,7 @@ impl RelPath {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Has the processor fetch its beginning, for who will walk it soon.
+    /// Prefetches its beginning for a walk that comes soon.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]

@@ -11,8 +11,8 @@ mod text;
 
 pub use summary::Cell;
 
-use crate::board::Board;
 use crate::config::{Access, Config, Job, Stride};
+use crate::result_board::ResultBoard;
 use crate::{Machine, Target, WorkersAs, Workload};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -96,12 +96,12 @@ pub struct Run {
 }
 
 impl Run {
-    pub(crate) fn measured(target: &Target, job: &Job, repeat: u32, board: &Board) -> Run {
+    pub(crate) fn measured(target: &Target, job: &Job, repeat: u32, board: &ResultBoard) -> Run {
         if let Some(error) = board.failure() {
             return Run::failed(target, job, repeat, error);
         }
         let tallies: Vec<_> = (0..board.workers()).map(|w| board.tally(w)).collect();
-        let sum = |get: fn(&crate::board::Tally) -> u64| tallies.iter().map(get).sum::<u64>();
+        let sum = |get: fn(&crate::result_board::Tally) -> u64| tallies.iter().map(get).sum::<u64>();
         let (read_ops, write_ops, timed_ns) = (sum(|t| t.reads), sum(|t| t.writes), sum(|t| t.timed_ns));
         let ops = read_ops + write_ops;
         if ops == 0 || timed_ns == 0 {

@@ -2,18 +2,18 @@
 //!
 //! Order  the targets of a cell run one after the other in each repeat, so that slow changes of the machine meet all of
 //!        them alike; each repeat starts with the next target, so that none always follows the same neighbour.
-//! Again  a run in which the machine's lines were slow is taken again (`crossing`).
+//! Again  a run in which the machine's lines were slow is taken again (`line_latency`).
 
-use crate::board::Board;
 use crate::config::{Config, ConfigError, Job};
-use crate::crew::processes::Home;
-use crate::crew::{processes, threads};
-use crate::crossing::Crossings;
-use crate::ground::Ground;
+use crate::environment::Environment;
+use crate::line_latency::LineLatency;
 use crate::machine::allowed_cpus;
 use crate::report::{Report, Run};
+use crate::result_board::ResultBoard;
 use crate::target::{Need, Opener, Session, Target};
-use crate::{Machine, WorkersAs, Workload, crossing};
+use crate::worker_pool::processes::Home;
+use crate::worker_pool::{processes, threads};
+use crate::{Machine, WorkersAs, Workload, line_latency};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ pub fn run(config: &Config, progress: &mut dyn Progress) -> Result<Report, Confi
     let cpus = allowed_cpus();
     let cells = config.workloads.len() * config.cores.len() * config.targets.len();
     progress.start(cells * config.repeat as usize);
-    let (mut runs, mut crossings) = (Vec::new(), Crossings::new(|| crossing::between(&cpus), config.retakes));
+    let (mut runs, mut crossings) =
+        (Vec::new(), LineLatency::new(|| line_latency::between(&cpus), config.retakes));
     for &workload in &config.workloads {
         for &cores in &config.cores {
             let job = config.job(workload, cores);
@@ -73,11 +74,10 @@ fn one(target: &Target, job: &Job, cpus: &[usize], repeat: u32) -> Run {
     let need = Need::of(job);
     let board = match target {
         Target::InProcess { open, workers_as, .. } => in_process(open, *workers_as, &need, job, cpus),
-        Target::Kernel(kernel) => {
-            Ground::ram_disk(*kernel, &need).and_then(|on| processes::run(&Home::Ground(on), job, cpus))
-        }
+        Target::Kernel(kernel) => Environment::ram_disk(*kernel, &need)
+            .and_then(|on| processes::run(&Home::Environment(on), job, cpus)),
         Target::Directory { path, .. } => {
-            processes::run(&Home::Ground(Ground::Inside { path: path.clone() }), job, cpus)
+            processes::run(&Home::Environment(Environment::Inside { path: path.clone() }), job, cpus)
         }
         Target::Elsewhere { name, run } => {
             return match run(job.workload, job.workers) {
@@ -98,7 +98,7 @@ fn in_process(
     need: &Need,
     job: &Job,
     cpus: &[usize],
-) -> Result<Arc<Board>, String> {
+) -> Result<Arc<ResultBoard>, String> {
     let Session { fs, attach, close } = open(need).map_err(|e| format!("cannot be opened: {e:#}"))?;
     let ran = match (workers_as, attach) {
         // Threads that hang hold the file system: it stays open.

@@ -2,7 +2,7 @@
 
 use crate::bench::{hacc, lookup, oltp, varmail};
 use crate::config::Job;
-use crate::page::PAGE_BYTES;
+use crate::page_pattern::PAGE_BYTES;
 use crate::{ConfigError, Run, Workload};
 use heddle_vfs::FileSystem;
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! The suite measured: every workload in both worlds, planted faults, nothing left behind.
 
+mod environment;
 mod faults;
-mod ground;
 mod reports;
 mod toy;
-mod turns;
+mod turn_runner;
 
 use crate::*;
 use std::sync::Arc;

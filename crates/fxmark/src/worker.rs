@@ -1,14 +1,14 @@
 //! The life of a worker, the same for a thread and for a forked process.
 //!
-//! set-up -> warm-up -> timed loop -> check of what it left -> proof -> end, with a barrier before each (`Board`).
+//! set-up -> warm-up -> timed loop -> check of what it left -> proof -> end, with a barrier before each (`ResultBoard`).
 //! The proof: the workload goes on for a moment, all workers at once, and every operation is read back before the next.
 //! The timed loop alone cannot show a lost write that a later one covers.
 
 use crate::bench::Bench;
-use crate::board::{Board, Phase};
 use crate::config::Job;
-use crate::meter::{Meter, now_ns};
 use crate::ops::{Ops, Result};
+use crate::recorder::{Recorder, now_ns};
+use crate::result_board::{Phase, ResultBoard};
 use std::mem::MaybeUninit;
 
 /// Operations proved at most by one worker, and for how long at most.
@@ -30,7 +30,7 @@ pub(crate) enum Next {
     Exhausted,
 }
 
-impl Board {
+impl ResultBoard {
     /// Runs a worker to its end; a failure or a panic is put on the board.
     pub(crate) fn live<O: Ops, B: Bench<O>>(&self, stage: &Stage<'_, O>) {
         let life = std::panic::AssertUnwindSafe(|| work::<O, B>(stage, self));
@@ -48,7 +48,7 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
-fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &Board) -> Result<()> {
+fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &ResultBoard) -> Result<()> {
     let first = stage.me == 0;
     let arrive_and_wait = |phase| {
         board.arrive();
@@ -65,14 +65,14 @@ fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &Board) -> Result<()> 
     }
     stage.ops.ready();
     arrive_and_wait(Phase::WarmUp)?;
-    drive(&mut bench, stage, board, Phase::WarmUp, &mut Meter::new())?;
+    drive(&mut bench, stage, board, Phase::WarmUp, &mut Recorder::new())?;
 
-    let mut meter = Meter::new();
+    let mut recorder = Recorder::new();
     arrive_and_wait(Phase::Measure)?;
     let (cpu, start_ns) = (cpu_ns(), now_ns());
-    drive(&mut bench, stage, board, Phase::Measure, &mut meter)?;
+    drive(&mut bench, stage, board, Phase::Measure, &mut recorder)?;
     let (wall_ns, cpu_end) = (now_ns() - start_ns, cpu_ns());
-    board.report(stage.me, &meter, wall_ns, (cpu_end.0 - cpu.0, cpu_end.1 - cpu.1));
+    board.report(stage.me, &recorder, wall_ns, (cpu_end.0 - cpu.0, cpu_end.1 - cpu.1));
 
     arrive_and_wait(Phase::Check)?;
     bench.check(stage)?;
@@ -92,12 +92,12 @@ fn work<O: Ops, B: Bench<O>>(stage: &Stage<'_, O>, board: &Board) -> Result<()> 
 fn drive<O: Ops, B: Bench<O>>(
     bench: &mut B,
     stage: &Stage<'_, O>,
-    board: &Board,
+    board: &ResultBoard,
     phase: Phase,
-    meter: &mut Meter,
+    recorder: &mut Recorder,
 ) -> Result<()> {
     while board.is(phase) {
-        if meter.operation(|meter| bench.step(stage, meter))? == Next::Exhausted {
+        if recorder.operation(|recorder| bench.step(stage, recorder))? == Next::Exhausted {
             break;
         }
     }

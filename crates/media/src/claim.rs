@@ -1,6 +1,6 @@
-//! Who else could write to the same bytes under another name: a file and the loop devices over it, a device and what it is made of.
+//! Other names for the same bytes, under which another process could write: loop devices over a file, the parts of a device.
 //!
-//! A lock on a path's own inode says nothing to who comes by another one. So a writer also takes, and keeps:
+//! A lock on a path's own inode does not stop a process that comes by another one. So a writer also takes, and keeps:
 //! the lock of each file under its device, found through loop devices, partitions and the device mapper; and each loop device over its file
 //! for itself alone, which the kernel refuses while a file system on it is mounted.
 //!
@@ -54,7 +54,7 @@ struct Bottom {
     through: Vec<u64>,
 }
 
-/// Takes the other names of an open file or device. The error names who has one of them.
+/// Takes the other names of an open file or device. The error names the process that has one of them.
 ///
 /// # Errors
 /// A sentence without its subject: "is in use by ..., through ...".
@@ -106,7 +106,7 @@ fn used(stat: Option<&Stat>, through: &str) -> String {
     format!("is in use by {by}, through {through}")
 }
 
-/// The lock of a file below: of all of it alone, of a part beside those who have other parts.
+/// Locks a file below: all of it alone, or a part beside the holders of other parts.
 fn lock_below(bottom: &Bottom, path: &Path, how: Use) -> Result<Option<OwnedFd>, String> {
     let shown = path.display();
     let opened = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
@@ -144,7 +144,7 @@ fn hold_above(device: &Loop, how: Use) -> Result<Option<OwnedFd>, String> {
             _ => Ok(Some(file)),
         },
         Err(Errno::BUSY) => Err(used(stat(path.as_str()).ok().as_ref(), &path)),
-        // Who may not open it can still see that it is mounted.
+        // Without permission to open it, this process still sees that it is mounted.
         Err(_) if how == Use::Write => match mounted_at(device.number) {
             Some(dir) => {
                 Err(format!("is in use by the system, which has {path} over it mounted at {}", dir.display()))

@@ -1,4 +1,4 @@
-//! Who holds the lock of a file, from the kernel's own list.
+//! The holder of a file's lock, from the kernel's own list.
 
 use rustix::fs::{Stat, major, minor, stat};
 use rustix::param::clock_ticks_per_second;
@@ -25,8 +25,8 @@ pub(crate) fn holder_of(id: (u64, u64)) -> Option<(u32, Option<SystemTime>)> {
     Some((pid, started(pid)))
 }
 
-/// A line reads `7: FLOCK  ADVISORY  WRITE 4711 00:1c:23 0 EOF`, the device in hexadecimal. Lines of those who still
-/// wait have an arrow as their second word and so do not match.
+/// A line reads `7: FLOCK  ADVISORY  WRITE 4711 00:1c:23 0 EOF`, the device in hexadecimal. Lines of waiting
+/// processes have an arrow as their second word and so do not match.
 fn holds(line: &str, (of_device, of_inode): (u64, u64)) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {

@@ -1,5 +1,5 @@
-//! Whose bytes a file or device holds, and who uses them under other names (`claim`). It is asked before anything is
-//! written to a place that a user named, and for errors about a place that holds no file system of ours.
+//! The owner of the bytes of a file or device, and their users under other names (`claim`). Commands ask it before they write
+//! to a place that a user named, and for errors about a place that holds no file system of ours.
 //!
 //! Formats say what they are at fixed places: most near the beginning, some at the end (`table` has the simple ones, `kinds` those
 //! that need a second look). Recognising is no proof that the rest of the format is whole: bytes that say that they are somebody's are

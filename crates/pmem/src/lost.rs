@@ -1,4 +1,4 @@
-//! Lines that the media cannot give back: a load gives [`LOST_WORD`]s in their place, and who asks is told.
+//! Lines that the media cannot give back: a load gives [`LOST_WORD`]s in their place, and a caller that asks is told.
 //!
 //! State       [`Lost`], shared by all mappings of one open file: ranges, and whether a page of a mapping had to be replaced.
 //! Invariants  I1  it is changed inside a signal handler: atomics alone, nothing is allocated, nobody waits.
@@ -50,7 +50,7 @@ impl Lost {
     }
 
     pub(crate) fn any_replaced(&self) -> bool {
-        // ORDERING: Relaxed, set once; who misses it for a moment is told at its next call.
+        // ORDERING: Relaxed, set once; a thread that misses it for a moment is told at its next call.
         self.replaced.load(Ordering::Relaxed)
     }
 

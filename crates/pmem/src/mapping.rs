@@ -86,7 +86,7 @@ impl Mapping {
                 };
                 let bytes = bytes.min(STEP_BYTES);
                 if let Err(errno) = self.populate(at, bytes, advice) {
-                    // ORDERING: Relaxed, who misses it populates a step for nothing.
+                    // ORDERING: Relaxed, a thread that misses it populates a step for nothing.
                     next.store(steps, Relaxed);
                     return Err(errno);
                 }
@@ -123,7 +123,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody else unmaps it, and whoever holds an address in it holds this mapping.
+        // SAFETY: nothing else unmaps it, and the holder of an address in it holds this mapping.
         let unmapped = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };
         debug_assert_eq!(unmapped, Ok(()));
     }

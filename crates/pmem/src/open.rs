@@ -154,7 +154,7 @@ impl Region {
         ))
     }
 
-    /// Maps what another process has opened and locked, and handed over: the lock stays until the last of all who map it is gone.
+    /// Maps what another process has opened and locked, and handed over: the lock stays until the last process that maps it is gone.
     /// `path` is what errors call it; `durability` is what that process has chosen.
     ///
     /// Errors: [`Error::TooSmall`] if the file is shorter than `len_bytes`, [`Error::Lasting`], [`Error::System`].
@@ -184,7 +184,7 @@ impl Region {
         Ok(Region::new(mapping, source).untouched())
     }
 
-    /// Drops the lock of the file for all who share it: nobody will store to the region any more.
+    /// Drops the lock of the file for all its sharers: no store to the region comes any more.
     pub fn unlock(&self) {
         if let Some(file) = self.source().file.as_ref() {
             // What cannot be unlocked stays locked until the last of them has gone.

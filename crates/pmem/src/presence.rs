@@ -1,10 +1,10 @@
-//! Who works on a file's region: a lock that each of them keeps, beside the one that only the first has.
+//! The processes that work on a file's region: each keeps a shared lock, beside the exclusive one of the first.
 //!
 //! The exclusive `flock` belongs to the descriptor that was opened first, and lives as long as anybody maps through it. A process that
-//! takes over from a dead one opens the file anew and cannot have that lock; those who map through its descriptor would hold none when the
-//! last of the old ones has gone, and another program could open the region under them. So everybody who opens a region for writing also
-//! keeps a shared lock of its first byte, which belongs to the descriptor too (`F_OFD_SETLK`), and who opens it first must have had that
-//! byte for itself.
+//! takes over from a dead one opens the file anew and cannot have that lock; processes that map through its descriptor would hold none when
+//! the last of the old ones has gone, and another program could open the region under them. So each process that opens a region for writing
+//! also keeps a shared lock of its first byte, which belongs to the descriptor too (`F_OFD_SETLK`). The first opener must have had that byte
+//! for itself.
 //!
 //! Where the file system knows no such locks (they fail with other errors than "taken") the `flock` stands alone.
 
@@ -25,18 +25,18 @@ fn set(file: impl AsFd, kind: libc::c_int) -> bool {
     done == 0 || !matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
-/// Joins those who work on it, if there is nobody else yet.
+/// Joins the processes that work on it, if there is none yet.
 pub(crate) fn claim(file: impl AsFd) -> bool {
     set(&file, libc::F_WRLCK) && set(&file, libc::F_RDLCK)
 }
 
-/// Joins those who work on the region in this file, before it takes over from one who has died: true, unless somebody is just about to have
-/// it for itself. Lasts as long as the descriptor, and all that is mapped through it.
+/// Joins the processes that work on the region in this file, before it takes over from a dead one. Returns false if another process is about
+/// to have it for itself. Lasts as long as the descriptor, and all that is mapped through it.
 pub fn join_holders(file: impl AsFd) -> bool {
     set(file, libc::F_RDLCK)
 }
 
-/// Leaves them, with all who share the descriptor.
+/// Leaves them, with all sharers of the descriptor.
 pub(crate) fn leave(file: impl AsFd) {
     set(file, libc::F_UNLCK);
 }
@@ -44,7 +44,7 @@ pub(crate) fn leave(file: impl AsFd) {
 /// Does anybody work on the region in this file, through another descriptor?
 pub fn has_holders(file: impl AsFd) -> bool {
     let mut lock = byte(libc::F_WRLCK);
-    // SAFETY: as in `set`; the kernel says in it who is in the way.
+    // SAFETY: as in `set`; the kernel writes the lock that is in the way into it.
     let asked = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
     asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
 }

@@ -100,7 +100,7 @@ impl Source {
     }
 }
 
-/// Who must know of a store besides the memory.
+/// The observer of a store besides the memory.
 #[derive(Debug)]
 enum Watcher {
     Dirty(DirtyPages),

@@ -4,7 +4,7 @@
 //! Invariants  I1  every store of the region happens under the log's lock, so the log's order is memory's order.
 //!             I2  the recorder reads from memory what a store left there: it sees what the real store code did, not
 //!                 what it was asked to do.
-//! Lock order  log, then hook. A hook runs under both: whoever stores meanwhile waits.
+//! Lock order  log, then hook. A hook runs under both: a thread that stores meanwhile waits.
 //! Source      the in-flight store model of Yat, Vinter and Chipmunk, refined by x86's order within a line.
 
 mod choices;
@@ -35,7 +35,7 @@ pub enum Model {
     Eadr,
     /// The process dies, and memory stays ([`Durability::Process`](crate::Durability::Process)): nothing that was stored is lost. The cut
     /// falls between any two stores, and between any two words of a copy. As `Eadr`; but what a call that returned has stored is there
-    /// without a fence, so whoever watches calls fences for them.
+    /// without a fence, so the observer of calls fences for them.
     Process,
 }
 

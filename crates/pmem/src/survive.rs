@@ -48,7 +48,7 @@ impl Guarded {
     /// Notes a mapping; `None` if the table is full.
     pub(crate) fn new(base: usize, len_bytes: u64, failure: &Failure) -> Option<Guarded> {
         let take = |entry: &Entry| {
-            // ORDERING: Acquire, pairs with the Release in `drop`: who had the place is done with it.
+            // ORDERING: Acquire, pairs with the Release in `drop`: the last holder of the place is done with it.
             entry.base.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let place = REGIONS.iter().position(take)?;
@@ -63,7 +63,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // ORDERING: Release: whoever uses the region has ended.
+        // ORDERING: Release: all uses of the region have ended.
         REGIONS[self.place].base.store(0, Ordering::Release);
     }
 }

@@ -35,7 +35,7 @@ impl Untouched {
     pub(crate) fn touch(&self, mapping: &Mapping, at: u64, len_bytes: u64) {
         for step in at / STEP_BYTES..=(at + len_bytes - 1) / STEP_BYTES {
             let (word, bit) = (&self.0[(step / 64) as usize], 1 << (step % 64));
-            // ORDERING: Relaxed, whoever misses it asks for what is there.
+            // ORDERING: Relaxed, a thread that misses it populates pages that are there.
             if word.load(Relaxed) & bit == 0 {
                 word.fetch_or(bit, Relaxed); // ORDERING: Relaxed, as above.
                 let from = step * STEP_BYTES;

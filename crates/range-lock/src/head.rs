@@ -45,7 +45,7 @@ heddle_arena::shared! {
         pub(crate) word: AtomicU32,
         /// Writers that have aged.
         pub(crate) aged: AtomicU32,
-        /// Interval: free nodes, chained. Beside the mutex: who has that has these.
+        /// Interval: free nodes, chained. Beside the mutex: its holder has these.
         pub(crate) spare: AtomicU64,
         /// Interval: nodes ever inserted; where priorities come from.
         pub(crate) inserted: AtomicU64,

@@ -4,7 +4,7 @@
 //!             `LockHead::word`: the mutex. `LockHead::spare`: nodes to use again, chained by `left`.
 //! Invariants  T1  Tree, spare list and all fields but `blockings` are touched only under the mutex (hence Relaxed throughout).
 //!             T2  `blockings` of a node is the number of nodes in the tree that overlap it, conflict with it (not both readers) and
-//!                 were inserted before it. Whoever has 0 holds its range.
+//!                 were inserted before it. A node with 0 holds its range.
 //!             T3  A node that leaves the tree was a holder, so every conflicting overlap left is younger and counted it: it takes one
 //!                 off each.
 //! Fairness    By T2 a reader queues behind a writer that waits: nobody starves and nothing needs to age. Both modes are the same: the
@@ -64,7 +64,7 @@ impl RangeLock for IntervalTree {
         let mut count = 0;
         tree.for_each_overlap(first, last, |other| count += other.conflicts(access) as u32);
         let me = arena.get(node);
-        // Whoever had the node before held its range in the end: 0 is there (T2), and its line stays unwritten.
+        // The last user of the node held its range in the end: 0 is there (T2), and its line stays unwritten.
         if count != 0 {
             // ORDERING: Relaxed, published by the mutex.
             me.blockings.store(count, Relaxed);

@@ -39,7 +39,7 @@ impl<L: RangeLock> File<L> {
     fn memory(&self) -> u64 {
         self.lock.memory_bytes(&self.arena, self.head())
     }
-    /// `range` has to be had at once: who else is busy on this machine may delay that, nobody else may.
+    /// `range` must be free at once. Other work on this machine may delay that, no lock may.
     fn passes(&self, range: Range<u64>, access: Access)
     where
         L: Sync,

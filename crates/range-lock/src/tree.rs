@@ -4,13 +4,13 @@
 //!             the last level are arrays of lock words. The nodes above the leaves end in a link to their right neighbour.
 //! Leaves      hold the words themselves, not pointers to words as in SRL Fig. 6: one line less to read, 8 bytes a segment less to keep.
 //! One descent A range goes down once; from leaf to leaf it walks the parent's slots, from parent to parent the link (filled in by
-//!             whoever walks there first; every walker would write the same). So leaves form the list of SRL Algorithm 1, l. 42 to 45.
+//!             the first walker there; every walker would write the same). So leaves form the list of SRL Algorithm 1, l. 42 to 45.
 //!             Release goes down once more if the range lies in more than one leaf; else the token names the word.
 //! Invariants  R1  A slot goes 0 -> child by CAS, once; the loser frees its node (Algorithm 1, l. 23 to 38). Children stay until the last
 //!                 opener closes, so a child that was seen needs no protection.
 //!             R2  Words and absent subtrees are taken in ascending order of segments, so that ranges never wait crosswise.
 //! Open ends   A range to the end of the file (truncate) cannot take 2^36 words one by one. Where a whole subtree is absent, its slot
-//!             itself serves as the lock word: locked instead of named a child. Who wants a segment below waits, or reads
+//!             itself serves as the lock word: locked instead of named a child. A thread that wants a segment below waits, or reads
 //!             along, and grows the
 //!             tree once the slot is free. A locked slot is never grown and a child never goes, so release finds the same places again.
 //!             Ranges with a known end always grow, as in the paper.

@@ -44,7 +44,7 @@ const SPINS: u32 = if cfg!(loom) { 0 } else { 100 };
 /// Turns between offers of the core, in paper mode.
 const SPINS_PER_YIELD: u32 = 1000;
 
-/// Who keeps a waiter out.
+/// The holder that keeps a waiter out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holder {
     Readers,
@@ -160,7 +160,7 @@ impl<'a> Waiter<'a> {
     }
 }
 
-/// Wakes who waits for `key`, after the SeqCst store that lets them in.
+/// Wakes the threads that wait for `key`, after the SeqCst store that lets them in.
 #[inline]
 pub(crate) fn wake(mode: Mode, arena: &Arena, key: u64) {
     if mode == Mode::Default {

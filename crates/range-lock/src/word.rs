@@ -1,6 +1,6 @@
 //! The lock word of SRL (Algorithm 2; pNOVA Algorithms 1 and 2): `writer:1 | readers:31`.
 //!
-//! Invariants  W1  The writer bit is set only from 0 and cleared only by who set it; readers count only while it is clear.
+//! Invariants  W1  The writer bit is set only from 0 and cleared only by the thread that set it; readers count only while it is clear.
 //!             W2  The count never reaches into the writer bit: the last reader but one is refused. (The papers compare
 //!             with 1 << 31 and would hand the
 //!                 lock to a 2^31st reader as if it were a writer.)
@@ -39,7 +39,7 @@ pub(crate) fn try_lock(word: &AtomicU32, access: Access) -> bool {
     }
 }
 
-/// Who keeps us out.
+/// The holder that keeps us out.
 #[inline]
 pub(crate) fn holder(word: &AtomicU32, access: Access) -> Option<Holder> {
     match (word.load(SeqCst), access) {

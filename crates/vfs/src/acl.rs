@@ -69,7 +69,7 @@ impl Entry {
         let perm = (word >> 16) as u16;
         (perm <= 7).then_some(())?;
         let tag = Tag::from_raw(word as u16)?;
-        // Whoever made the word may have left anything where nobody is named.
+        // The maker of the word may have left any bits where the entry names no user or group.
         let id = if tag.names_someone() { (word >> 32) as u32 } else { NO_ID };
         Some(Entry { tag, perm: perm as u8, id })
     }
@@ -185,7 +185,7 @@ impl Acl {
         (acl, mode)
     }
 
-    /// May this caller, who neither owns the inode nor is root, do `want` to an inode of the group `gid`?
+    /// Returns true if this caller, neither the owner of the inode nor root, may do `want` to an inode of the group `gid`.
     fn permits(&self, cred: &Cred, gid: u32, want: u8) -> bool {
         let mask = self.0.iter().find(|entry| entry.tag == Tag::Mask).map_or(7, |entry| entry.perm);
         let grants = |entry: &Entry| entry.perm & want == want;

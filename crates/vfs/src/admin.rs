@@ -1,4 +1,4 @@
-//! Who may do what only an administrator may: by capability, not by number. User 0 of a container has few, and other users may have some.
+//! The rights of an administrator: by capability, not by user number. User 0 of a container has few, and other users may have some.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -29,7 +29,7 @@ fn has(thread: u32, capability: u64) -> bool {
 }
 
 /// Is it in this process' user namespace? An ordinary user's daemon may not look at root's: there all users must be mapped alike, and
-/// who makes a namespace without rights can map none but himself.
+/// a user who makes a namespace without rights can map no other user.
 fn shares_our_users(thread: &str) -> bool {
     let namespace =
         |of: &str| fs::metadata(format!("/proc/{of}/ns/user")).map(|meta| (meta.dev(), meta.ino()));

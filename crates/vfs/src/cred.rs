@@ -1,4 +1,4 @@
-//! Who asks, and what the mode bits allow him.
+//! The caller's credentials, and what mode bits allow them.
 
 use crate::{Attr, Error, FileKind, Result};
 
@@ -31,7 +31,7 @@ impl Permission {
 }
 
 impl Cred {
-    /// User 0, who passes every check.
+    /// User 0: it passes every check.
     pub fn root() -> Cred {
         Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0 }
     }

@@ -72,7 +72,7 @@ pub enum Error {
     /// EDEADLK: a signal handler calls into a file system that its own thread is changing.
     #[error("the call that this signal interrupted holds what this one needs")]
     WouldDeadlock,
-    /// ENODEV: whoever mounted the file system has unmounted it.
+    /// ENODEV: the process that mounted the file system has unmounted it.
     #[error("the file system was unmounted")]
     Unmounted,
     /// ENXIO

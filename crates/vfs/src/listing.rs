@@ -98,7 +98,7 @@ impl Listing {
         Ok(())
     }
 
-    /// [`Listing::push`] for who has a short name in words.
+    /// [`Listing::push`] for a short name that is in words already.
     #[inline(always)]
     #[must_use]
     pub fn push_short(&mut self, ino: Ino, kind: FileKind, name: ShortName, next: Cookie) -> bool {

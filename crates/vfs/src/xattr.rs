@@ -1,8 +1,8 @@
-//! Extended attributes: their names, the rules for who may use them, and the set of an inode.
+//! Extended attributes: their names, the permissions they take, and the set of an inode.
 //!
 //! | name | read by | set by | on |
 //! |------|---------|--------|----|
-//! | `user.*` | who may read the inode | who may write it; in a sticky directory the owner | files, directories |
+//! | `user.*` | readers of the inode | writers of the inode; in a sticky directory the owner | files, directories |
 //! | `trusted.*` | root | root | everything |
 //! | `security.*` | everybody | root | everything |
 //! | `system.posix_acl_access` | everybody | the owner | everything but symbolic links |
@@ -189,7 +189,7 @@ impl Xattrs {
         self.0.get(name.bytes()).map(Vec::as_slice).ok_or(Error::NoAttribute)
     }
 
-    /// Adds an attribute as it is, without any rule but the limits: for who reads a set back.
+    /// Adds an attribute as it is, without any rule but the limits: for code that reads a set back.
     ///
     /// # Errors
     /// [`Error::TooBig`], [`Error::NoSpace`].
@@ -243,7 +243,7 @@ impl Xattrs {
         if value.len() > XATTR_VALUE_MAX_BYTES {
             return Err(Error::TooBig);
         }
-        // What is no list is that before it is asked who sets it.
+        // A malformed list is an error before the permission is checked.
         let list = match name.namespace() {
             Namespace::AclAccess | Namespace::AclDefault => Acl::from_xattr(value)?,
             _ => None,

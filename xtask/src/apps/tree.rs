@@ -52,7 +52,7 @@ pub fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a file is to whoever copies it. The inode number tells which names are one file, nothing else.
+/// A file as a program that copies it sees it. The inode number tells which names are one file, nothing else.
 #[derive(PartialEq, Eq, Debug)]
 struct Leaf {
     mode: u32,

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::list::Mutant;
 use super::suites::{Baselines, Suite, watching};
-use crate::{private, process};
+use crate::{process, sandbox};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Bytes of private memory a test may have, and of files in memory.
@@ -143,7 +143,7 @@ impl Tree {
 /// `cargo` with these arguments, where nothing that it leaves behind outlives it.
 fn apart(args: &[String]) -> Command {
     let mut command = Command::new("unshare");
-    if private::lacking().is_some() {
+    if sandbox::lacking().is_some() {
         command = Command::new("cargo");
         command.args(args);
         return command;

@@ -1,4 +1,4 @@
-//! Limits and failures of children; who counts as root.
+//! Limits and failures of children; which users count as root.
 
 use super::*;
 

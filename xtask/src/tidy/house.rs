@@ -32,6 +32,8 @@ const ROOMS: &[Room] = &[
     Room { name: "heddle-preload", uses: &["heddle-bypass"], tests_use: &[] },
     Room { name: "heddle-c", uses: &["heddle-bypass"], tests_use: &[] },
     Room { name: "heddle-coherence", uses: &[], tests_use: &[] },
+    Room { name: "heddle-console", uses: CONSOLE, tests_use: &[] },
+    Room { name: "heddle-measure", uses: MEASURE, tests_use: &[] },
     Room { name: "heddle-cli", uses: EVERYTHING, tests_use: &[] },
     Room { name: "xtask", uses: &[], tests_use: &[] },
 ];
@@ -40,6 +42,21 @@ const ENGINE: &[&str] = &["heddle-vfs", "heddle-range-lock", "heddle-pmem", "hed
 const RIG: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-pmem"];
 const FUZZ: &[&str] = &["heddle-vfs", "heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-crash"];
 const BELOW_FRONT: &[&str] = &["heddle-nvmfs", "heddle-f2fs", "heddle-pmem", "heddle-arena"];
+const CONSOLE: &[&str] =
+    &["heddle-vfs", "heddle-pmem", "heddle-media", "heddle-nvmfs", "heddle-f2fs", "heddle-fuse"];
+const MEASURE: &[&str] = &[
+    "heddle-console",
+    "heddle-vfs",
+    "heddle-range-lock",
+    "heddle-pmem",
+    "heddle-arena",
+    "heddle-nvmfs",
+    "heddle-f2fs",
+    "heddle-fuse",
+    "heddle-fxmark",
+    "heddle-crash",
+    "heddle-coherence",
+];
 const EVERYTHING: &[&str] = &[
     "heddle-vfs",
     "heddle-range-lock",
@@ -52,6 +69,8 @@ const EVERYTHING: &[&str] = &[
     "heddle-fxmark",
     "heddle-crash",
     "heddle-coherence",
+    "heddle-console",
+    "heddle-measure",
 ];
 
 pub fn check(root: &Path) -> Result<Vec<Finding>> {

@@ -23,7 +23,7 @@ pub mod death {
     /// How a process ends that was told to.
     pub const CODE: i32 = 99;
 
-    /// From now on this program is made of real processes, each of one thread: the kernel says who lives, and nobody else is scheduled.
+    /// From now on this program is made of real processes of one thread each: the kernel says which live, and shuttle schedules no others.
     pub fn of_real_processes() {
         REAL.store(true, Relaxed); // ORDERING: Relaxed here and below, of one thread.
     }

@@ -1,11 +1,11 @@
-//! The same two copies at once on tmpfs, on the mount and on the mount with the bypass: who needs how long, and is every byte right.
+//! The same two copies at once on tmpfs, on the mount and on the mount with the bypass: their times, and whether every byte is right.
 
 use super::programs::{check, succeed};
 use super::stamp;
-use crate::run;
-use crate::scratch::Scratch;
-use crate::size::Size;
 use anyhow::{Context, Result, ensure};
+use heddle_console::preload::library;
+use heddle_console::scratch::Scratch;
+use heddle_console::size::Size;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -32,7 +32,7 @@ pub fn run(scratch: &Scratch, mnt: &Path) -> Result<String> {
         mounted.as_millis()
     );
     let right = "cmp finds every copy right";
-    let library = match run::library() {
+    let library = match library() {
         Ok(library) => library,
         Err(error) => return Ok(format!("{both}; {right}\n   the bypass: SKIPPED, {error}")),
     };

@@ -6,8 +6,8 @@
 use super::stamp::{self, PAGE_BYTES, SHARE_PAGES};
 use super::writer::{ACK_BYTES, FILE};
 use super::{Outcome, WRITER};
-use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
+use heddle_console::scratch::Scratch;
 use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};

@@ -4,9 +4,9 @@
 //! with the process. Elsewhere fusermount3 mounts it for all to see.
 
 use super::{Outcome, copies, stamp};
-use crate::namespace;
-use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
+use heddle_console::namespace;
+use heddle_console::scratch::Scratch;
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::{OpenOptions, Region};
@@ -84,7 +84,7 @@ fn copy_a_tree(dir: &Path) -> Result<String> {
     ensure!(files > 0, "cp copied nothing from {}", tree.display());
     Ok(format!(
         "   cp -r copied {files} files ({}) in {} ms; diff -r finds no difference",
-        crate::size::Size(bytes),
+        heddle_console::size::Size(bytes),
         took.as_millis()
     ))
 }
@@ -140,7 +140,7 @@ fn two_writers(scratch: &Scratch, dir: &Path) -> Result<String> {
     ensure!(fs::read(&shared)? == halves.concat(), "the shared file is not what the two dd processes wrote");
     Ok(format!(
         "   two dd processes wrote the two halves of one file of {} in {} ms; every byte is right",
-        crate::size::Size(2 * HALF_BYTES as u64),
+        heddle_console::size::Size(2 * HALF_BYTES as u64),
         took.as_millis()
     ))
 }

@@ -3,12 +3,12 @@
 //! What it means is computed from the numbers, whichever way they fall.
 
 use super::Outcome;
-use crate::engines::{self, Setup};
-use crate::progress::Bar;
-use crate::scratch::Scratch;
-use crate::table::table;
 use anyhow::{Result, bail};
+use heddle_console::progress::Bar;
+use heddle_console::scratch::Scratch;
+use heddle_console::table::table;
 use heddle_fxmark::{Config, Kernel, Machine, Progress, Report, Run, Target, WorkersAs, Workload};
+use heddle_measure::engines::{self, Setup};
 use heddle_nvmfs::Variant;
 
 const REPEAT: u32 = 2;

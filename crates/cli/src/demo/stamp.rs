@@ -1,7 +1,7 @@
 //! What the demo writes: every page says which write it belongs to, and none can be taken for another.
 //!
 //! Writer `w` writes in pages `[w * SHARE_PAGES, (w + 1) * SHARE_PAGES)` of one file; its write number `seq` covers a few
-//! pages that follow from `w` and `seq` alone, so that whoever knows how many writes there were knows the file.
+//! pages that follow from `w` and `seq` alone, so that the number of writes tells the content of the file.
 
 use std::ops::Range;
 

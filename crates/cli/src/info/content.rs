@@ -1,8 +1,8 @@
 //! What is in an image: space, inodes, logs, fragmentation.
 
 use super::pieces::Fragmentation;
-use crate::size::Size;
-use crate::table::table;
+use heddle_console::size::Size;
+use heddle_console::table::table;
 use heddle_nvmfs::fsck::Survey;
 use heddle_vfs::FileKind;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! Readings as figures: rates and times of a stretch of time, as text and as JSON.
 
-use crate::size::Size;
-use crate::table::table;
+use heddle_console::size::Size;
+use heddle_console::table::table;
 use heddle_nvmfs::counters::{Counters, Kind, SPANS, Spans, Tally, Totals, span_end_ns};
 use heddle_pmem::Durability;
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! `heddle stat`: what a mounted file system has done since it was mounted.
 
 use super::figures::Stretch;
-use crate::output::{self, Sink};
 use anyhow::Result;
+use heddle_console::output::{self, Sink};
 use std::path::PathBuf;
 
 /// Tell what a mounted file system has done since it was mounted: calls, bytes, times, waits for locks, by process

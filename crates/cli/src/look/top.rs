@@ -1,9 +1,9 @@
 //! `heddle top`: what a mounted file system is doing, second by second.
 
 use super::figures::Stretch;
-use crate::image::{mounted_image, mounts_of};
-use crate::output::{self, talk};
 use anyhow::{Context, Result};
+use heddle_console::mounted::{mounted_image, mounts_of};
+use heddle_console::output::{self, talk};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};

@@ -5,8 +5,8 @@
 //! meanwhile is passed on. Of the caller's descriptors the mount keeps none: a pipe or a lock of his ends with him.
 
 use super::{Args, log, options::Options};
-use crate::failure::{Exit, Said};
 use anyhow::{Context, Result, bail};
+use heddle_console::failure::{Exit, Said};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -96,6 +96,6 @@ pub fn tell_ready(options: &Options) -> Result<()> {
     File::from(stdout).write_all(READY).context("the command that started this mount has gone")?;
     // SAFETY: as above. What is said from here on nobody would read at the terminal.
     unsafe { libc::dup2(talk.as_raw_fd(), 2) };
-    crate::output::date_lines();
+    heddle_console::output::date_lines();
     Ok(())
 }

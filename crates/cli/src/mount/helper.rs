@@ -4,8 +4,8 @@
 //! [-nlfvr] [-N NAMESPACE] [-t TYPE]`. Where `mount.fuse.heddle` is missing, mount.fuse(8) starts `heddle IMAGE DIR -o OPTIONS`: so
 //! `mount -o remount,ro DIR` comes.
 
-use crate::failure::usage;
 use anyhow::Result;
+use heddle_console::failure::usage;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

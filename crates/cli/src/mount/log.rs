@@ -1,6 +1,6 @@
 //! Where a mount in the background says what happens to it.
 
-use crate::output::talk;
+use heddle_console::output::talk;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! `-o metrics=`: what a mount has done, for Prometheus to ask: a Unix socket, or a port that only this machine can reach.
 //!
-//! State       one thread, and those who ask: each has a few seconds in all. Whoever asks slowly holds up nobody: where all places are
-//!             taken, a newcomer takes that of the oldest.
+//! State       one thread, and its clients: each has a few seconds in all. A slow client delays no other: if all places are taken, a
+//!             new client takes that of the oldest.
 //! Invariants  M1  a socket's name is removed only while it is the one that was made here.
 
 use crate::look::prometheus;
@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long who asks may take, from the first word to the last of the answer.
+/// How long a client may take, from its first byte to the last of the answer.
 const ASKER_MAX: Duration = Duration::from_secs(5);
-/// Those who ask at once.
+/// Clients at once.
 const ASKERS_MAX: usize = 64;
 /// Longest question.
 const QUESTION_BYTES_MAX: usize = 8 << 10;
@@ -150,7 +150,7 @@ fn restrict(path: &Path, group: Option<u32>) -> Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Somebody who asks.
+/// A client.
 struct Asker {
     socket: OwnedFd,
     question: Vec<u8>,
@@ -177,7 +177,7 @@ impl Desk {
             }
             let now = Instant::now();
             self.askers.retain(|asker| asker.until > now);
-            // As many as there are places, and then those who have come are heard.
+            // As many as there are places; then these clients are served.
             for _ in 0..if called { ASKERS_MAX } else { 0 } {
                 let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
                 else {
@@ -192,7 +192,7 @@ impl Desk {
         }
     }
 
-    /// Waits: is somebody there, and who can go on; `None`: it is to end.
+    /// Waits; returns whether a new client is there, and the clients that can go on. `None`: it is to end.
     fn wait(&self) -> Option<(bool, Vec<usize>)> {
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];

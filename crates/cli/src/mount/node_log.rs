@@ -1,12 +1,12 @@
 //! The node log of a mount: its own, a new one, or none of our business.
 
 use super::options::Options;
-use crate::failure::usage;
-use crate::progress::Bar;
-use crate::size::Size;
-use crate::taking::{Force, Ground, node_log_ground};
-use crate::{image::explain, output::talk};
 use anyhow::{Result, anyhow};
+use heddle_console::failure::usage;
+use heddle_console::overwrite::{Force, Target, node_log_target};
+use heddle_console::progress::Bar;
+use heddle_console::size::Size;
+use heddle_console::{image::explain, output::talk};
 use heddle_f2fs::{F2fs, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;
@@ -15,10 +15,10 @@ use std::path::Path;
 /// fails leaves none, and takes away none that another mount has made under this name meanwhile.
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     let force = if options.force_nvm { Force::Yes } else { Force::No };
-    let mut ground = node_log_ground(nvm, force)?;
-    let (region, state) = region(nvm, &mut ground, options.nvm_bytes, options.durability)?;
+    let mut target = node_log_target(nvm, force)?;
+    let (region, state) = region(nvm, &mut target, options.nvm_bytes, options.durability)?;
     let fs = F2fs::open_with_log(image, variant, LogRegion { region, state, discard: options.discard_nvm })?;
-    ground.taken.keep().map_err(|error| explain(nvm, error))?;
+    target.taken.keep().map_err(|error| explain(nvm, error))?;
     Ok(fs)
 }
 
@@ -27,8 +27,8 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
     if !nvm.exists() {
         return Err(usage(format!("{}: no such file; name the node log of the last mount", nvm.display())));
     }
-    let mut ground = node_log_ground(nvm, Force::No)?;
-    let (region, state) = region(nvm, &mut ground, None, None)?;
+    let mut target = node_log_target(nvm, Force::No)?;
+    let (region, state) = region(nvm, &mut target, None, None)?;
     match state {
         LogState::Made => Ok(LogRegion { region, state, discard: false }),
         LogState::Free => Err(anyhow!("{} holds no node log: name that of the last mount", nvm.display())),
@@ -38,7 +38,7 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
 /// Maps it. Only what is made here gets a size.
 fn region(
     nvm: &Path,
-    ground: &mut Ground,
+    target: &mut Target,
     bytes: Option<u64>,
     durability: Option<Durability>,
 ) -> Result<(Region, LogState)> {
@@ -47,9 +47,9 @@ fn region(
     let bar = Bar::of_bytes("node log");
     let progress = |done, total| bar.at(done, total);
     let how = OpenOptions { progress: Some(&progress), durability, ..OpenOptions::default() };
-    let (is_new, is_log) = (ground.taken.is_new(), ground.is_node_log());
+    let (is_new, is_log) = (target.taken.is_new(), target.is_node_log());
     if let (false, Some(bytes)) = (is_new, bytes) {
-        let have = Size(ground.taken.len_bytes()?);
+        let have = Size(target.taken.len_bytes()?);
         talk(&format!(
             "heddle: {} is there already, with {have}: nvm-size={} is not used",
             nvm.display(),
@@ -57,11 +57,11 @@ fn region(
         ));
     }
     if !is_log {
-        ground.clear()?;
+        target.clear()?;
     }
     let region = match is_new {
-        true => ground.taken.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
-        false => ground.taken.open(&how),
+        true => target.taken.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
+        false => target.taken.open(&how),
     };
     let region = region.map_err(|error| explain(nvm, error))?;
     let (shown, size) = (nvm.display(), Size(region.len_bytes()));

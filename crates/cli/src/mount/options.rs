@@ -1,10 +1,10 @@
 //! What `-o` says.
 
 use super::metrics::Place;
-use crate::failure::usage;
-use crate::size::Size;
-use crate::variant::{self, System};
 use anyhow::Result;
+use heddle_console::failure::usage;
+use heddle_console::size::Size;
+use heddle_console::variant::{self, System};
 use heddle_fuse::Remount;
 use heddle_nvmfs::LockMode;
 use heddle_pmem::Durability;
@@ -197,19 +197,19 @@ fn note(change: &mut Remount, name: &str) {
 }
 
 impl Options {
-    /// An option that means nothing to this system is refused: who gave it would think that it is obeyed.
+    /// Refuses an option that means nothing to this system: the user would think that it is obeyed.
     pub fn refuse_what_is_not_for(&self, image: &Path, system: System) -> Result<()> {
-        let (flash, lock) = match system {
+        let (f2fs, lock) = match system {
             System::Nvm(variant) => (false, variant.lock()),
-            System::Flash(_) => (true, None),
+            System::F2fs(_) => (true, None),
         };
         let segments = lock.is_some_and(|kind| kind != LockKind::Inode);
         let useless = [
             // Nothing is told to a device of memory anyway.
-            ("discard", !flash && self.discard == Some(true), "for F2FS images"),
-            ("nvm-size", !flash && self.nvm_bytes.is_some(), "for F2FS images"),
-            ("discard-nvm", !flash && self.discard_nvm, "for F2FS images"),
-            ("force-nvm", !flash && self.force_nvm, "for F2FS images"),
+            ("discard", !f2fs && self.discard == Some(true), "for F2FS images"),
+            ("nvm-size", !f2fs && self.nvm_bytes.is_some(), "for F2FS images"),
+            ("discard-nvm", !f2fs && self.discard_nvm, "for F2FS images"),
+            ("force-nvm", !f2fs && self.force_nvm, "for F2FS images"),
             (
                 "lock-mode",
                 lock.is_none() && self.lock_mode.is_some(),
@@ -317,9 +317,9 @@ mod tests {
             Some(error)
         };
         for system in System::all() {
-            let flash = matches!(system, System::Flash(_));
+            let f2fs = matches!(system, System::F2fs(_));
             for option in ["discard", "nvm-size=1M", "discard-nvm", "force-nvm"] {
-                assert_eq!(refused(option, system).is_some(), !flash, "{option} of {}", system.name());
+                assert_eq!(refused(option, system).is_some(), !f2fs, "{option} of {}", system.name());
             }
             let range_lock = matches!(system.name(), "nova-interval" | "nova-array" | "nova-tree");
             assert_eq!(refused("lock-mode=paper", system).is_some(), !range_lock && system.name() != "nova");

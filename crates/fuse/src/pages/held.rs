@@ -58,12 +58,12 @@ impl FilePages {
         FilePages { ready: Once::new(), held: RwLock::new(held) }
     }
 
-    /// Waits, for the first time, and whoever comes meanwhile waits too.
+    /// Waits, the first time; callers that come meanwhile wait too.
     pub(super) fn once(&self, wait: impl FnOnce()) {
         self.ready.call_once(wait);
     }
 
-    /// Forgets all; the handle, for who asks first.
+    /// Forgets all; returns the handle to the first caller.
     pub(super) fn end(&self) -> Option<Handle> {
         let mut held = self.alone();
         held.bases.clear();

@@ -129,7 +129,7 @@ fn runs(fs: &dyn FileSystem, handle: &Handle, hasher: &mut DefaultHasher) -> Res
         let hole = fs.seek(handle, SeekTarget::Hole, from)?;
         let want = PIECE_BYTES.min(hole.saturating_sub(from) as usize);
         let read = fs.read(handle, from, &mut bytes[..want])?;
-        // Pages of zeros and holes are the same to whoever reads.
+        // Pages of zeros and holes are the same to a reader.
         for (n, page) in
             bytes[..read].chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|b| *b != 0))
         {

@@ -148,7 +148,7 @@ impl Target for Wire {
                 (Ok(hello), Some(Ok(_)), files) if files == files_of(&hello) => Ok(files as u64),
                 (Ok(_), Some(Err(_)), 0) => Ok(3),
                 (Err(why), Some(Err(said)), 0) if why == said => Ok(4 + why.len() as u64),
-                // An empty packet is an end to whoever receives it.
+                // An empty packet is an end to its receiver.
                 (Err(_), None, 0) if bytes.is_empty() => Ok(4),
                 (parsed, _, files) => Err(format!(
                     "W2: {:?} was answered with {len} bytes and {files} files",

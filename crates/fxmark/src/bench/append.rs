@@ -4,16 +4,16 @@
 //! freeing is part of going on for ever, on every target alike. The original appends until the device is full.
 
 use super::Bench;
-use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
-use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page};
+use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
 pub(crate) struct Append<O: Ops> {
     file: O::File,
-    ink: Ink,
+    fill: Fill,
     owner: Owner,
     /// Pages in the file now; page `k` is write number `seq - pages + k + 1`.
     pages: u64,
@@ -30,7 +30,7 @@ impl<O: Ops> Append<O> {
             stage.ops.truncate(&self.file, 0)?;
             self.pages = 0;
         }
-        self.ink.stamp(&mut self.out, self.owner, self.pages, self.seq + 1);
+        self.fill.stamp(&mut self.out, self.owner, self.pages, self.seq + 1);
         let at = stage.ops.append(&self.file, self.out.as_bytes())?;
         if let Some(offset) = at {
             Failure::wrong("offset of an append", offset, self.pages * PAGE_BYTES)?;
@@ -43,7 +43,7 @@ impl<O: Ops> Append<O> {
     fn read_back(&mut self, stage: &Stage<'_, O>, page: u64) -> Result<()> {
         self.back.words.fill(POISON);
         stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
-        self.ink.check(&self.back, self.owner, page, self.seq - self.pages + page + 1)
+        self.fill.check(&self.back, self.owner, page, self.seq - self.pages + page + 1)
     }
 }
 
@@ -53,24 +53,24 @@ impl<O: Ops> Bench<O> for Append<O> {
         let path = RelPath::new(format_args!("{}/data", stage.me));
         stage.ops.close(stage.ops.create(&path)?)?;
         let owner = Owner(stage.me as u64);
-        let ink = if stage.job.faithful { Ink::Zeros } else { Ink::Stamped };
+        let fill = if stage.job.faithful { Fill::Zeros } else { Fill::Stamped };
         Ok(Append {
             file: stage.ops.open(&path, Mode::Append, false)?,
-            ink,
+            fill,
             owner,
             pages: 0,
             seq: 0,
             window_pages: if stage.job.faithful { u64::MAX } else { stage.job.window_pages },
-            out: ink.blank(owner),
+            out: fill.blank(owner),
             back: Page::filled(POISON),
         })
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         match self.append(stage) {
             Ok(()) => {
-                meter.writes += 1;
+                recorder.writes += 1;
                 Ok(Next::More)
             }
             Err(failure) if stage.job.faithful && failure.errno() == Some(libc::ENOSPC) => {

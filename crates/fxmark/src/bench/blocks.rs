@@ -7,11 +7,11 @@
 use super::Bench;
 use crate::Workload;
 use crate::config::{Access, Job, Stride};
-use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
-use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page, WORDS};
+use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page, WORDS};
 use crate::path::RelPath;
 use crate::random::Random;
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
@@ -50,7 +50,7 @@ impl Pages {
 struct WritePercent(u64);
 
 impl WritePercent {
-    /// Writers are workers x percent; whoever the fraction falls to mixes operation by operation.
+    /// Workers times percent are writers; the worker that the fraction falls to mixes operation by operation.
     fn of(job: &Job, me: usize) -> WritePercent {
         WritePercent(match job.workload.write_percent() {
             Some(percent) => (job.workers as u64 * percent).saturating_sub(me as u64 * 100).min(100),
@@ -75,7 +75,7 @@ pub(crate) struct Blocks<O: Ops> {
     /// Places in `pages` that operations choose from.
     choices: u64,
     owner: Owner,
-    ink: Ink,
+    fill: Fill,
     writes: WritePercent,
     sync: bool,
     last: Vec<u64>,
@@ -97,7 +97,7 @@ impl<O: Ops> Blocks<O> {
     fn write(&mut self, stage: &Stage<'_, O>, k: u64) -> Result<()> {
         self.seq += 1;
         let page = self.pages.page(k);
-        self.ink.stamp(&mut self.out, self.owner, page, self.seq);
+        self.fill.stamp(&mut self.out, self.owner, page, self.seq);
         stage.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
         if self.sync {
             stage.ops.fsync(&self.file)?;
@@ -113,18 +113,18 @@ impl<O: Ops> Blocks<O> {
         self.probe = (self.probe + 197) % WORDS;
         self.back.words[self.probe] = POISON;
         stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
-        let want = self.ink.word(self.owner, page, self.last[k as usize], self.probe);
+        let want = self.fill.word(self.owner, page, self.last[k as usize], self.probe);
         if self.back.words[self.probe] == want {
             return Ok(());
         }
-        self.ink.check(&self.back, self.owner, page, self.last[k as usize])
+        self.fill.check(&self.back, self.owner, page, self.last[k as usize])
     }
 
     fn read_whole(&mut self, stage: &Stage<'_, O>, k: u64) -> Result<()> {
         let page = self.pages.page(k);
         self.back.words.fill(POISON);
         stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
-        self.ink.check(&self.back, self.owner, page, self.last[k as usize])
+        self.fill.check(&self.back, self.owner, page, self.last[k as usize])
     }
 }
 
@@ -152,14 +152,14 @@ impl<O: Ops> Bench<O> for Blocks<O> {
         }
         let high = job.workload == Workload::DRBH;
         let owner = Owner(if high { 0 } else { stage.me as u64 });
-        let ink = if job.faithful { Ink::Zeros } else { Ink::Stamped };
+        let fill = if job.faithful { Fill::Zeros } else { Fill::Stamped };
         let pages = Pages::of(job, stage.me);
         let mut bench = Blocks {
             file: ops.open(&path, Mode::ReadWrite, job.direct)?,
             pages,
             choices: if job.access == Access::Random { pages.count } else { 1 },
             owner,
-            ink,
+            fill,
             writes: WritePercent::of(job, stage.me),
             sync: job.workload == Workload::DWSL,
             last: vec![0; pages.count as usize],
@@ -167,13 +167,13 @@ impl<O: Ops> Bench<O> for Blocks<O> {
             operations: 0,
             random: Random::of_worker(stage.me),
             probe: 0,
-            out: ink.blank(owner),
+            out: fill.blank(owner),
             back: Page::filled(POISON),
         };
         if !high || stage.me == 0 {
             for k in 0..pages.count {
                 let page = pages.page(k);
-                ink.stamp(&mut bench.out, owner, page, 0);
+                fill.stamp(&mut bench.out, owner, page, 0);
                 ops.write(&bench.file, page * PAGE_BYTES, bench.out.as_bytes())?;
             }
         }
@@ -181,16 +181,16 @@ impl<O: Ops> Bench<O> for Blocks<O> {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         let k = self.choose();
         let writes = self.writes.is_write(self.operations);
         self.operations += 1;
         if writes {
             self.write(stage, k)?;
-            meter.writes += 1;
+            recorder.writes += 1;
         } else {
             self.read(stage, k)?;
-            meter.reads += 1;
+            recorder.reads += 1;
         }
         Ok(Next::More)
     }

@@ -6,10 +6,10 @@
 use super::names::{Place, create_all, is_listed, is_there, paths};
 use super::{Bench, Pass};
 use crate::Workload;
-use crate::meter::Meter;
 use crate::ops::{Ops, Result};
-use crate::page::Page;
+use crate::page_pattern::Page;
 use crate::path::RelPath;
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
@@ -39,9 +39,9 @@ impl<O: Ops> Bench<O> for Create {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if self.made == self.paths.len() {
-            meter.exclude(|| self.remove_all(stage.ops))?;
+            recorder.exclude(|| self.remove_all(stage.ops))?;
         }
         if !stage.job.faithful {
             stage.ops.close(stage.ops.create(&self.paths[self.made])?)?;
@@ -53,7 +53,7 @@ impl<O: Ops> Bench<O> for Create {
             stage.ops.close(file)?;
         }
         self.made += 1;
-        meter.writes += 1;
+        recorder.writes += 1;
         Ok(Next::More)
     }
 

@@ -11,11 +11,11 @@
 
 use super::Bench;
 use crate::config::Job;
-use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
-use crate::page::PAGE_BYTES;
+use crate::page_pattern::PAGE_BYTES;
 use crate::path::RelPath;
-use crate::pattern::{Pattern, Tag};
+use crate::recorder::Recorder;
+use crate::string_pattern::{Pattern, Tag};
 use crate::worker::{Next, Stage};
 
 /// Bytes of a particle's variables.
@@ -106,9 +106,9 @@ impl<O: Ops> Bench<O> for Hacc {
         Ok(hacc)
     }
 
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         self.write(stage)?;
-        meter.writes += 1;
+        recorder.writes += 1;
         Ok(Next::More)
     }
 

@@ -6,8 +6,8 @@
 use super::Bench;
 use super::names::{Place, create_all, is_listed, paths};
 use crate::Workload;
-use crate::meter::Meter;
 use crate::ops::{Failure, Ops, Result};
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 
 pub(crate) struct List<O: Ops> {
@@ -50,7 +50,7 @@ impl<O: Ops> Bench<O> for List<O> {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if !self.begun {
             self.begun = true;
             stage.ops.rewind(&mut self.dir)?;
@@ -61,7 +61,7 @@ impl<O: Ops> Bench<O> for List<O> {
                 None if !stage.job.faithful => self.rewind(stage)?,
                 name => {
                     self.seen += u64::from(name.is_some());
-                    meter.reads += 1;
+                    recorder.reads += 1;
                     return Ok(Next::More);
                 }
             }

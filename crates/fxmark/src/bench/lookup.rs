@@ -6,10 +6,10 @@
 
 use super::{Bench, Pass};
 use crate::Workload;
-use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::path::RelPath;
 use crate::random::Random;
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 
 /// Names on each level, and levels.
@@ -110,7 +110,7 @@ impl<O: Ops> Bench<O> for Lookup {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if !stage.job.faithful {
             let at = self.choose();
             stage.ops.close(stage.ops.open(&self.paths[at], Mode::Read, false)?)?;
@@ -121,7 +121,7 @@ impl<O: Ops> Bench<O> for Lookup {
             };
             stage.ops.stat(&path)?.ok_or(Failure::Set("a file of the tree is missing"))?;
         }
-        meter.reads += 1;
+        recorder.reads += 1;
         Ok(Next::More)
     }
 

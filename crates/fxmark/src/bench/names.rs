@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// The number of worker `me`'s file that has this name, without its directory; `None` if it is none of his.
+    /// The number of worker `me`'s file that has this name, without its directory; `None` if it belongs to another worker.
     pub fn number(self, me: usize, name: &[u8]) -> Option<u64> {
         let name = std::str::from_utf8(name).ok()?;
         let number = match self {

@@ -10,12 +10,12 @@
 
 use super::Bench;
 use crate::config::Job;
-use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
-use crate::page::PAGE_BYTES;
+use crate::page_pattern::PAGE_BYTES;
 use crate::path::RelPath;
-use crate::pattern::{Pattern, Tag};
 use crate::random::Random;
+use crate::recorder::Recorder;
+use crate::string_pattern::{Pattern, Tag};
 use crate::worker::{Next, Stage};
 
 const DATA_FILES: usize = 10;
@@ -152,23 +152,23 @@ impl<O: Ops> Bench<O> for Oltp<O> {
         })
     }
 
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         self.steps += 1;
         let table = self.steps as usize % DATA_FILES;
         let nth = self.draw(table);
         self.read(stage, table, nth)?;
-        meter.reads += 1;
+        recorder.reads += 1;
         if self.steps.is_multiple_of(WRITE_EVERY) {
             // Every tenth step is of the same file: writes go round by themselves.
             let table = (self.steps / WRITE_EVERY) as usize % DATA_FILES;
             let nth = self.draw(table);
             self.write(stage, table, nth)?;
-            meter.writes += 1;
+            recorder.writes += 1;
         }
         if self.steps.is_multiple_of(LOG_EVERY) {
             let nth = self.draw(DATA_FILES);
             self.write(stage, DATA_FILES, nth)?;
-            meter.writes += 1;
+            recorder.writes += 1;
         }
         Ok(Next::More)
     }

@@ -7,9 +7,9 @@
 use super::names::{Place, create_all, is_there, paths};
 use super::{Bench, Pass};
 use crate::Workload;
-use crate::meter::Meter;
 use crate::ops::{Ops, Result};
 use crate::path::RelPath;
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 
 pub(crate) struct Rename {
@@ -54,14 +54,14 @@ impl<O: Ops> Bench<O> for Rename {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         let (me, faithful) = (stage.me, stage.job.faithful);
         if faithful && stage.job.workload == Workload::MWRL {
             stage.ops.rename(&Place::Own.file(me, self.walker), &Place::Own.file(me, self.walker + 1))?;
             self.walker += 1;
         } else {
             if self.moved == self.from.len() {
-                meter.exclude(|| self.turn(stage))?;
+                recorder.exclude(|| self.turn(stage))?;
             }
             let at = self.moved;
             match faithful {
@@ -72,7 +72,7 @@ impl<O: Ops> Bench<O> for Rename {
             }
             self.moved += 1;
         }
-        meter.writes += 1;
+        recorder.writes += 1;
         Ok(Next::More)
     }
 

@@ -6,16 +6,16 @@
 //! one an operation; when it is down to one block it is filled anew outside the clock.
 
 use super::Bench;
-use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
-use crate::page::{Ink, Owner, PAGE_BYTES, POISON, Page};
+use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
 pub(crate) struct Truncate<O: Ops> {
     file: O::File,
-    ink: Ink,
+    fill: Fill,
     owner: Owner,
     /// Pages in the file between operations.
     pages: u64,
@@ -28,7 +28,7 @@ impl<O: Ops> Truncate<O> {
     #[inline]
     fn extend(&mut self, stage: &Stage<'_, O>) -> Result<()> {
         self.seq += 1;
-        self.ink.stamp(&mut self.out, self.owner, 1, self.seq);
+        self.fill.stamp(&mut self.out, self.owner, 1, self.seq);
         stage.ops.write(&self.file, PAGE_BYTES, self.out.as_bytes())
     }
 
@@ -41,7 +41,7 @@ impl<O: Ops> Truncate<O> {
     /// Real blocks up to the window, page `k` stamped with sequence 0.
     fn fill(&mut self, stage: &Stage<'_, O>) -> Result<()> {
         for page in self.pages..stage.job.window_pages {
-            self.ink.stamp(&mut self.out, self.owner, page, 0);
+            self.fill.stamp(&mut self.out, self.owner, page, 0);
             stage.ops.write(&self.file, page * PAGE_BYTES, self.out.as_bytes())?;
         }
         self.pages = stage.job.window_pages;
@@ -51,7 +51,7 @@ impl<O: Ops> Truncate<O> {
     fn is_page(&mut self, stage: &Stage<'_, O>, page: u64, seq: u64) -> Result<()> {
         self.back.words.fill(POISON);
         stage.ops.read(&self.file, page * PAGE_BYTES, self.back.as_mut_bytes())?;
-        self.ink.check(&self.back, self.owner, page, seq)
+        self.fill.check(&self.back, self.owner, page, seq)
     }
 
     fn is_sized(&self, stage: &Stage<'_, O>, pages: u64) -> Result<()> {
@@ -65,17 +65,17 @@ impl<O: Ops> Bench<O> for Truncate<O> {
         let path = RelPath::new(format_args!("{}/data", stage.me));
         stage.ops.close(stage.ops.create(&path)?)?;
         let owner = Owner(stage.me as u64);
-        let ink = if stage.job.faithful { Ink::Zeros } else { Ink::Stamped };
+        let fill = if stage.job.faithful { Fill::Zeros } else { Fill::Stamped };
         let mut bench = Truncate {
             file: stage.ops.open(&path, Mode::ReadWrite, false)?,
-            ink,
+            fill,
             owner,
             pages: 1,
             seq: 0,
-            out: ink.blank(owner),
+            out: fill.blank(owner),
             back: Page::filled(POISON),
         };
-        ink.stamp(&mut bench.out, owner, 0, 0);
+        fill.stamp(&mut bench.out, owner, 0, 0);
         stage.ops.write(&bench.file, 0, bench.out.as_bytes())?;
         if stage.job.faithful {
             bench.fill(stage)?;
@@ -84,17 +84,17 @@ impl<O: Ops> Bench<O> for Truncate<O> {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if !stage.job.faithful {
             self.extend(stage)?;
             self.shrink(stage, 1)?;
         } else {
             if self.pages == 1 {
-                meter.exclude(|| self.fill(stage))?;
+                recorder.exclude(|| self.fill(stage))?;
             }
             self.shrink(stage, self.pages - 1)?;
         }
-        meter.writes += 1;
+        recorder.writes += 1;
         Ok(Next::More)
     }
 
@@ -114,7 +114,7 @@ impl<O: Ops> Bench<O> for Truncate<O> {
         stage.ops.truncate(&self.file, 2 * PAGE_BYTES)?;
         self.back.words.fill(POISON);
         stage.ops.read(&self.file, PAGE_BYTES, self.back.as_mut_bytes())?;
-        Ink::Zeros.check(&self.back, self.owner, 1, self.seq)?;
+        Fill::Zeros.check(&self.back, self.owner, 1, self.seq)?;
         self.shrink(stage, 1)?;
         self.is_page(stage, 0, 0)
     }

@@ -3,9 +3,9 @@
 use super::Bench;
 use super::names::{Place, create_all, is_listed, is_there, paths};
 use crate::Workload;
-use crate::meter::Meter;
 use crate::ops::{Ops, Result};
 use crate::path::RelPath;
+use crate::recorder::Recorder;
 use crate::worker::{Next, Stage};
 
 pub(crate) struct Unlink {
@@ -35,16 +35,16 @@ impl<O: Ops> Bench<O> for Unlink {
     }
 
     #[inline]
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         if self.gone == self.paths.len() {
-            meter.exclude(|| self.make_all(stage.ops))?;
+            recorder.exclude(|| self.make_all(stage.ops))?;
         }
         match stage.job.faithful {
             false => stage.ops.unlink(&self.paths[self.gone])?,
             true => stage.ops.unlink(&self.place.file(stage.me, self.gone as u64))?,
         }
         self.gone += 1;
-        meter.writes += 1;
+        recorder.writes += 1;
         Ok(Next::More)
     }
 

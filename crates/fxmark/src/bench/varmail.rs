@@ -9,11 +9,11 @@
 use super::Bench;
 use super::names::{Place, is_listed, paths};
 use crate::config::Job;
-use crate::meter::Meter;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::path::RelPath;
-use crate::pattern::{Pattern, Tag};
 use crate::random::Random;
+use crate::recorder::Recorder;
+use crate::string_pattern::{Pattern, Tag};
 use crate::worker::{Next, Stage};
 
 /// Mails of all workers, there or not.
@@ -167,9 +167,9 @@ impl<O: Ops> Bench<O> for Varmail {
         Ok(varmail)
     }
 
-    fn step(&mut self, stage: &Stage<'_, O>, meter: &mut Meter) -> Result<Next> {
+    fn step(&mut self, stage: &Stage<'_, O>, recorder: &mut Recorder) -> Result<Next> {
         self.turn(stage)?;
-        meter.writes += 1;
+        recorder.writes += 1;
         Ok(Next::More)
     }
 

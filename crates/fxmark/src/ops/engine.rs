@@ -10,7 +10,7 @@ use heddle_vfs::{
 };
 use std::sync::Arc;
 
-/// An engine and who calls it.
+/// An engine and the credentials of its caller.
 pub(crate) struct Engine {
     fs: Arc<dyn FileSystem>,
     cred: Cred,

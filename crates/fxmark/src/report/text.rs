@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::summary::{Cell, UNSTABLE_PCT};
-use crate::crossing::{FAR, is_far};
+use crate::line_latency::{FAR, is_far};
 use crate::{Access, Stride, WorkersAs};
 
 /// Three digits and a unit: 5.10M, 312k, 97.0.

@@ -23,7 +23,7 @@ fn fails(fault: Fault, workloads: &[Workload], word: &str) {
 #[test]
 fn a_lost_write_is_seen_even_if_later_ones_cover_it() {
     fails(Fault::DropsWrites, &[DWOL, DWOM, DWAL, DWTL, DWSL, MIX50, HACC, OLTP], "wrong");
-    // A mail that lost its first write is empty for whoever reads it, that lost an append is too short for who measures it.
+    // A mail that lost its first write is empty when it is read. A mail that lost an append is too short.
     fails(Fault::DropsWrites, &[VARMAIL], "");
 }
 

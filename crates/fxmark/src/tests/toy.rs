@@ -45,7 +45,7 @@ pub struct Toy {
     state: Mutex<State>,
     fault: Fault,
     calls: AtomicU64,
-    /// Offsets that were read or written, with who did it.
+    /// Offsets that were read or written, each with its caller.
     pub touched: Mutex<Vec<(std::thread::ThreadId, u64)>>,
     watch: bool,
 }
@@ -62,7 +62,7 @@ impl Toy {
         }
     }
 
-    /// One that notes who touches what.
+    /// A file system that records each caller and the offsets it touches.
     pub fn watched() -> Toy {
         Toy { watch: true, ..Toy::new(Fault::None) }
     }

@@ -3,8 +3,8 @@
 //! State       [`Cpu`]: what this processor offers, found once a region.
 //! Invariants  I1  memory that other threads may write is touched by assembly, volatile or atomic accesses only.
 //!             I2  every function here is a compiler barrier for memory, so nothing moves across a flush or a fence.
-//!             I3  between `heddle_load` and `heddle_load_end` nothing is on the stack and what is left to copy is in a register: whoever
-//!                 goes on at `heddle_load_end` after a fault returns how much that is.
+//!             I3  between `heddle_load` and `heddle_load_end` nothing is on the stack and what is left to copy is in a register: code
+//!                 that goes on at `heddle_load_end` after a fault returns how much that is.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -169,7 +169,7 @@ impl Log {
     }
 
     pub(super) fn crash_point(&self) -> CrashPoint<'_> {
-        // SAFETY: the mapping outlives the borrow of `self`, and all who store to it hold the lock this is behind.
+        // SAFETY: the mapping outlives the borrow of `self`, and every thread that stores to it holds the lock this is behind.
         let memory =
             unsafe { std::slice::from_raw_parts(self.memory.base(), self.memory.len_bytes() as usize) };
         CrashPoint::new(
@@ -188,6 +188,6 @@ impl Log {
 
 fn load(memory: &Mapping, word: Pos) -> u64 {
     assert!(word.0 + 8 <= memory.len_bytes());
-    // SAFETY: inside the mapping and aligned; all who store to it hold the lock this is behind.
+    // SAFETY: inside the mapping and aligned; every thread that stores to it holds the lock this is behind.
     unsafe { memory.base().wrapping_add(word.0 as usize).cast::<u64>().read_volatile() }
 }

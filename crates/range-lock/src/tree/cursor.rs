@@ -142,7 +142,7 @@ impl Want {
         }
         let node = tree.new_node(arena, level + 1)?;
         // ORDERING: Release installs, Acquire on failure follows another's: O1 of `tree`. Acquire on success too: the slot may have been
-        // a lock, and who comes to the child through us must see what its last holder did.
+        // a lock, and a thread that comes to the child through us must see its last holder's stores.
         match slot.compare_exchange(0, node, AcqRel, Acquire) {
             Ok(_) => {
                 // ORDERING: Relaxed, a figure for people.

@@ -44,7 +44,7 @@ pub(super) fn try_lock(slot: &AtomicU64, access: Access, covered: bool) -> bool 
     }
 }
 
-/// Who keeps us from taking it, or from what is below it.
+/// The holder that keeps us from taking it, or from a lock below it.
 pub(super) fn holder(slot: &AtomicU64, access: Access) -> Option<Holder> {
     match slot.load(SeqCst) {
         now if !is_locked(now) => None,

@@ -50,7 +50,7 @@ fn may_set_owner(inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-/// Times are the owner's to set; but setting both to the present is for whoever may write.
+/// Only the owner sets times; but a user who may write may set both to the present.
 fn may_set_times(inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<()> {
     let given = |time| matches!(time, Some(SetTime::At(_)));
     match (set.atime, set.mtime) {

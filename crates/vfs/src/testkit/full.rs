@@ -66,7 +66,7 @@ pub struct Full<E> {
 }
 
 impl<E: FileSystem> Full<E> {
-    /// Beside an empty model. The root belongs to root on both sides, whoever runs the test.
+    /// Beside an empty model. The root directory belongs to root on both sides.
     ///
     /// # Panics
     /// If the engine cannot change its root.

@@ -1,4 +1,4 @@
-//! Steps of a test: what is called, by whom, and what came back, in a form two file systems can be compared by.
+//! Steps of a test: the call, its caller and its result, in a form that compares two file systems.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Calls {
     pub const SHIFT: Calls = Calls(1 << 12);
     /// Search for data and holes.
     pub const SEEK: Calls = Calls(1 << 13);
-    /// Modes with set-id bits: not for an engine that takes them away on every write, whoever writes.
+    /// Modes with set-id bits: not for an engine that takes them away on every write.
     pub const SET_ID: Calls = Calls(1 << 15);
     /// Directories below the root.
     pub const DIRECTORIES: Calls = Calls(1 << 14);
@@ -75,7 +75,7 @@ impl Calls {
     }
 }
 
-/// Who calls.
+/// The caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
     /// User 0.
@@ -240,7 +240,7 @@ pub enum Act {
 /// A call and its caller.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
-    /// Who calls.
+    /// The caller.
     pub who: Who,
     /// What.
     pub act: Act,

@@ -1,0 +1,178 @@
+//! F2FS images: `fsck.f2fs` checks them, where it is installed; else our own reader does, which finds less and repairs nothing.
+
+use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED};
+use anyhow::{Context, Result, bail};
+use heddle_console::output::{self, Sink};
+use heddle_f2fs::{F2fs, OpenError};
+use serde::Serialize;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const CHECKER: &str = "fsck.f2fs";
+/// Where it lies, for users whose `PATH` does not say.
+const SYSTEM: &str = "/usr/sbin:/sbin:/usr/local/sbin";
+/// So many lines of findings are shown.
+const LINES_MAX: usize = 20;
+
+#[derive(Serialize)]
+struct Report {
+    output_version: u32,
+    image: String,
+    variant: &'static str,
+    checked_by: &'static str,
+    checked: &'static str,
+    result: &'static str,
+    exit_code: u8,
+    issues: Vec<String>,
+}
+
+/// The checker that looked, what it looked at, and what was wrong.
+struct Found {
+    by: &'static str,
+    checked: &'static str,
+    issues: Vec<String>,
+    repaired: bool,
+}
+
+/// Checks it, and repairs it if told to and possible. The exit code.
+pub fn check(args: &Args) -> Result<u8> {
+    if args.undo.is_some() {
+        bail!("--undo is for images of the NVM engine: what fsck.f2fs overwrites it does not keep");
+    }
+    let opened = F2fs::open(&args.image);
+    if let Err(error @ (OpenError::InUse { .. } | OpenError::System { .. })) = opened {
+        return Err(error.into());
+    }
+    let found = match by_checker(&args.image, args.repair)? {
+        Some(mut found) => {
+            // It does not see that a device was cut short, if what it reads is there.
+            if let Err(error @ OpenError::Damaged { .. }) = F2fs::open(&args.image) {
+                found.issues.push(error.to_string());
+                found.repaired = false;
+            }
+            found
+        }
+        None => by_ourselves(opened)?,
+    };
+    let code = match (found.issues.is_empty(), found.repaired) {
+        (true, _) => CLEAN,
+        (_, true) => CORRECTED,
+        _ => UNCORRECTED,
+    };
+    tell(args, found, code)?;
+    Ok(code)
+}
+
+fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
+    let image = args.image.display();
+    let result = match code {
+        CLEAN => "clean",
+        CORRECTED => "corrected",
+        _ => "uncorrected",
+    };
+    if args.json {
+        let Found { by, checked, issues, .. } = found;
+        let (image, variant) = (image.to_string(), "f2fs");
+        let report = Report {
+            output_version: 1,
+            image,
+            variant,
+            checked_by: by,
+            checked,
+            result,
+            exit_code: code,
+            issues,
+        };
+        return output::json(&Sink::Stdout, &report);
+    }
+    let shown = found.issues.iter().take(LINES_MAX).map(|issue| format!("         {issue}\n"));
+    let more = found.issues.len().saturating_sub(LINES_MAX);
+    let more = if more > 0 { format!("         and {more} more; --json lists all\n") } else { String::new() };
+    let way = match (found.by, code) {
+        (_, CLEAN) => "clean".to_owned(),
+        (_, CORRECTED) => format!("repaired; {} findings before", found.issues.len()),
+        (CHECKER, _) if args.repair => "NOT clean, and not all could be repaired".to_owned(),
+        (CHECKER, _) => format!("NOT clean; nothing was changed. Repair it with: heddle fsck -y {image}"),
+        _ => "NOT clean; nothing was changed. Install fsck.f2fs (package f2fs-tools) to repair it".to_owned(),
+    };
+    let shown: String = shown.collect();
+    output::data(&format!("{shown}{more}{image}: {way}. Checked by {}: {}", found.by, found.checked))
+}
+
+/// `None`: it is not installed.
+fn by_checker(image: &Path, repair: bool) -> Result<Option<Found>> {
+    let Some((mut issues, ended)) = asked(image, "--dry-run")? else { return Ok(None) };
+    if issues.is_empty() && ended != 0 {
+        if ended & i32::from(OPERATIONAL) != 0 {
+            bail!("{CHECKER} could not check {}: it ended with {ended}", image.display());
+        }
+        issues.push(format!("{CHECKER} ended with {ended}"));
+    }
+    let mut repaired = false;
+    if repair && !issues.is_empty() {
+        let _said = asked(image, "-y")?;
+        // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
+        repaired = asked(image, "--dry-run")?.is_some_and(|(left, ended)| left.is_empty() && ended == 0);
+    }
+    Ok(Some(Found { by: CHECKER, checked: "all that it knows of", issues, repaired }))
+}
+
+/// Runs it; what it found, and how it ended.
+fn asked(image: &Path, how: &str) -> Result<Option<(Vec<String>, i32)>> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let started = Command::new(CHECKER)
+        .arg(how)
+        .arg(image.canonicalize().unwrap_or_else(|_| image.into()))
+        .env("PATH", format!("{path}:{SYSTEM}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = match started {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        started => started.with_context(|| format!("cannot run {CHECKER}"))?,
+    };
+    if let Some(mut stdin) = child.stdin.take() {
+        // It may ask whether to keep lost files; it may also have ended by now.
+        let _ = stdin.write_all(if how == "-y" { b"y\ny\ny\n" } else { b"n\nn\nn\n" });
+    }
+    let said = child.wait_with_output().with_context(|| format!("cannot run {CHECKER}"))?;
+    let text = String::from_utf8_lossy(&said.stdout);
+    let bad = |line: &&str| line.contains("[Fail]") || line.contains("[ASSERT]");
+    let issues = text.lines().filter(bad).map(|line| line.trim().to_owned()).collect();
+    Ok(Some((issues, said.status.code().unwrap_or(255))))
+}
+
+/// Reads what a mount reads, and everything that names lead to.
+fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
+    let mut found = Found {
+        by: "heddle",
+        checked: "superblocks, checkpoint, NAT, SIT, and all nodes and names that the root leads to; not which blocks belong to nobody",
+        issues: Vec::new(),
+        repaired: false,
+    };
+    let fs = match opened {
+        Ok(fs) => fs,
+        Err(error @ OpenError::Unsupported { .. }) => return Err(error.into()),
+        Err(error) => {
+            found.issues.push(error.to_string());
+            return Ok(found);
+        }
+    };
+    let (info, survey) = (fs.info(), fs.survey());
+    let reached = survey.inodes.len() as u64 + info.orphans;
+    if survey.problems.is_empty() && info.fsynced_inodes == 0 && reached != u64::from(info.inodes) {
+        found.issues.push(format!(
+            "the checkpoint counts {} inodes, names lead to {}, and {} have none",
+            info.inodes,
+            survey.inodes.len(),
+            info.orphans
+        ));
+    }
+    if info.needs_fsck {
+        found.issues.push("the checkpoint says that a check is needed".to_owned());
+    }
+    found.issues.extend(survey.problems);
+    Ok(found)
+}

@@ -1,0 +1,47 @@
+//! An F2FS image is made: a file that takes no space until it is written, or a device.
+
+use super::{Args, SIZE_DEFAULT};
+use anyhow::{Context, Result};
+use heddle_console::failure::usage;
+use heddle_console::overwrite::Target;
+use heddle_console::progress::Bar;
+use heddle_f2fs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, OpenError};
+
+/// What stands for "durable by" where the engine asks the device.
+pub const DURABLE_BY: &str = "fsync, and a checkpoint every 30 seconds";
+
+/// What can be refused before anything is looked at.
+pub fn check(args: &Args) -> Result<()> {
+    let size = args.size.unwrap_or(SIZE_DEFAULT);
+    match (IMAGE_BYTES_MIN..=IMAGE_BYTES_MAX).contains(&size.0) {
+        true => Ok(()),
+        false => Err(OpenError::Size { image: args.image.clone(), bytes: size.0 }.into()),
+    }
+}
+
+/// Makes it; its size in bytes.
+pub fn make(args: &Args, target: Target) -> Result<u64> {
+    let image = args.image.as_path();
+    let cannot = || format!("cannot make {}", image.display());
+    let is_file = target.taken.is_file();
+    if !is_file && args.size.is_some() {
+        return Err(usage("--size is for files: of a device all is taken"));
+    }
+    target.clear()?;
+    let mut taken = target.taken;
+    let (file, claim) = taken.file_unnamed()?;
+    if is_file {
+        // What it held is given back first, so that nothing of it comes up where nothing was written.
+        let size = args.size.unwrap_or(SIZE_DEFAULT);
+        file.set_len(0).and_then(|()| file.set_len(size.0)).with_context(cannot)?;
+    }
+    let bar = Bar::of_bytes("making");
+    let progress = |done, total| bar.at(done, total);
+    let label = args.label.as_deref().unwrap_or_default();
+    heddle_f2fs::make_image_in((file, claim), image, label, &progress)?;
+    // A file that is made here has a name from now on.
+    taken.keep()?;
+    drop(taken);
+    let info = heddle_f2fs::F2fs::open(image)?.info();
+    Ok(info.geometry.blocks * heddle_f2fs::format::BLOCK_BYTES as u64)
+}

@@ -1,0 +1,203 @@
+//! An F2FS image, opened for reading and writing, or for reading alone. An image that is opened for reading alone is recovered in memory,
+//! and nothing is written to it. No other process attaches to it.
+
+use super::options::Options;
+use super::serving::{End, OpenImage};
+use super::{Args, limits, node_log, wait_until_free};
+use crate::last_words::LastWords;
+use crate::look::counted::Counted;
+use anyhow::{Context, Result, bail};
+use heddle_console::failure::usage;
+use heddle_console::output::talk;
+use heddle_console::size::Size;
+use heddle_console::variant::System;
+use heddle_f2fs::{F2fs, Variant};
+use heddle_nvmfs::counters::Counters;
+use heddle_nvmfs::server::{Server, ServerOptions};
+use heddle_vfs::FileSystem;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A change is durable after this time, also if no program asks for it; in Linux a minute.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
+
+/// An opened F2FS image.
+pub struct F2fsImage {
+    /// Its path, for messages.
+    name: String,
+    fs: Arc<F2fs>,
+    counted: Arc<Counted>,
+}
+
+/// Opens the image as `options` say, and tells what was recovered.
+pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
+    let name = args.image.display().to_string();
+    let variant = variant_of(&name, options)?;
+    options.refuse_what_is_not_for(&args.image, System::F2fs(variant))?;
+    if options.durability.is_some() && !variant.has_node_log() {
+        return Err(usage(format!(
+            "-o durability: {name} is an F2FS image, which keeps what an fsync has written over a power cut; the option is for images of \
+             memory, and for the NVM of a node log"
+        )));
+    }
+    limit_of_files(&args.image)?;
+    wait_until_free(&args.image, options);
+    if let Some(nvm) = &options.nvm {
+        wait_until_free(nvm, options);
+    }
+    let own;
+    let options = if !options.read_only && heddle_f2fs::is_write_protected(&args.image) {
+        talk(&format!("{name}: is write-protected, and mounted read-only"));
+        own = Options { read_only: true, ..options.clone() };
+        &own
+    } else {
+        options
+    };
+    let fs = open_as(args, options, variant)?;
+    fs.set_prompt(options.sync, options.dirsync);
+    if let Some(discards) = options.discard {
+        fs.set_discards(discards);
+    }
+    tell(&name, &fs, options);
+    let fs = Arc::new(fs);
+    let counted = Arc::new(Counted::new(Arc::clone(&fs) as _));
+    Ok(F2fsImage { name, fs, counted })
+}
+
+fn variant_of(name: &str, options: &Options) -> Result<Variant> {
+    match options.variant {
+        None => Ok(Variant::default()),
+        Some(System::F2fs(variant)) => Ok(variant),
+        Some(System::Nvm(variant)) => Err(usage(format!(
+            "{name} is an F2FS image, and {} works on no such: it can be mounted as {}",
+            variant.name(),
+            Variant::ALL.map(Variant::name).join(", ")
+        ))),
+    }
+}
+
+/// Tells what the image is, what was recovered, and what was not.
+fn tell(name: &str, fs: &F2fs, options: &Options) {
+    let info = fs.info();
+    talk(&format!("{name}: F2FS, checkpoint {}; inodes: {}", info.checkpoint_version, info.inodes));
+    if info.fsynced_inodes > 0 {
+        talk(&format!(
+            "{name}: was not unmounted; of {} files what was fsynced after its last checkpoint, or epoch, is shown too",
+            info.fsynced_inodes
+        ));
+    }
+    for (nid, why) in fs.left_unended() {
+        talk(&format!(
+            "{name}: inode {nid}, which has no name, keeps its space: {why}. fsck.f2fs can take it away"
+        ));
+    }
+    if options.read_only && info.is_logged {
+        talk(&format!(
+            "{name}: what was fsynced since may be in its node log alone, which is not shown: mount it with that, without ro"
+        ));
+    }
+}
+
+impl OpenImage for F2fsImage {
+    fn file_system(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(&self.counted) as _
+    }
+
+    fn counters(&self) -> impl Fn() -> Counters + Send + 'static {
+        let counted = Arc::clone(&self.counted);
+        move || counted.reading()
+    }
+
+    fn open_door(&self, args: &Args, options: &Options) -> Option<Server> {
+        let why = "it is an F2FS image, to which no process attaches. Use the mount";
+        let how = ServerOptions { group: options.attach_group, ..ServerOptions::default() };
+        Server::start_for_looking(self.counters(), &args.image, why, &how)
+            .map_err(|error| talk(&format!("heddle: nobody can look on at this mount: {error}")))
+            .ok()
+    }
+
+    /// A checkpoint now and then. An error stays: every call that changes something says so too.
+    fn upkeep(&self) -> Option<(Duration, Box<dyn FnMut() + Send>)> {
+        let (fs, name) = (Arc::clone(&self.fs), self.name.clone());
+        let (mut failed, mut told) = (false, 0);
+        let checkpoint = move || {
+            if let Err(error) = fs.checkpoint_if_changed()
+                && !std::mem::replace(&mut failed, true)
+            {
+                talk(&format!("{name}: {error}"));
+            }
+            let left = fs.left_uncleaned();
+            for (segment, why) in left.iter().skip(std::mem::replace(&mut told, left.len())) {
+                talk(&format!(
+                    "{name}: segment {segment} is not cleaned: {why}; look at it with fsck.f2fs --dry-run"
+                ));
+            }
+        };
+        Some((CHECKPOINT_EVERY, Box::new(checkpoint)))
+    }
+
+    fn is_held_by_clients(&self) -> bool {
+        false
+    }
+
+    fn give_up(self) -> Result<()> {
+        self.fs.unmount().with_context(|| format!("{}: the last checkpoint", self.name))
+    }
+
+    fn close(self, end: End, last_words: &LastWords) -> Result<()> {
+        if end == End::ShutDown {
+            let left = "it was shut down (FS_IOC_SHUTDOWN): what was not synced is lost, as by a power cut";
+            talk(&format!("{}: {left}", self.name));
+            last_words.leave(left);
+            return Ok(());
+        }
+        let written = self.fs.unmount().with_context(|| format!("{}: the last checkpoint", self.name));
+        // While it has the image: the command that unmounts looks when that is free.
+        if let Err(error) = &written {
+            last_words.lost(error);
+        }
+        written
+    }
+}
+
+/// An image that this process may not write to its end cannot be served.
+fn limit_of_files(image: &Path) -> Result<()> {
+    let Some(max) = limits::file_bytes_max() else { return Ok(()) };
+    let bytes = image.metadata().map_or(0, |meta| meta.len());
+    if bytes > max {
+        let (image, bytes, max) = (image.display(), Size(bytes), Size(max));
+        bail!(
+            "cannot mount {image}: it has {bytes}, and this process may write files of {max} at most. Raise that (ulimit -f)"
+        );
+    }
+    Ok(())
+}
+
+fn open_as(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
+    let name = variant.name();
+    let Some(nvm) = &options.nvm else {
+        if variant.has_node_log() && !options.read_only {
+            return Err(usage(format!(
+                "{name} needs NVM for its node log: add --nvm FILE, and give the same at every mount"
+            )));
+        }
+        if options.discard_nvm && !options.read_only {
+            F2fs::forget_log(&args.image)?;
+        }
+        return Ok(if options.read_only {
+            F2fs::open(&args.image)?
+        } else {
+            F2fs::open_as(&args.image, variant)?
+        });
+    };
+    if !variant.has_node_log() {
+        return Err(usage(format!("{name} has no node log: with --nvm mount as f2fs-nl or f2fs-integrated")));
+    }
+    if options.read_only {
+        return Err(usage(
+            "a node log is taken into the image when that is mounted for writing: leave ro away, or --nvm",
+        ));
+    }
+    node_log::open(&args.image, variant, nvm, options)
+}

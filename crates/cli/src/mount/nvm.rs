@@ -1,0 +1,228 @@
+//! An NVM image: recovered, or taken over from processes whose daemon has died.
+
+use super::options::Options;
+use super::serving::{End, OpenImage};
+use super::{AGAIN_EVERY, Args};
+use crate::last_words::LastWords;
+use anyhow::Result;
+use heddle_console::failure::usage;
+use heddle_console::output::talk;
+use heddle_console::progress::{Bar, Patient};
+use heddle_console::variant::System;
+use heddle_nvmfs::adopt::AdoptError;
+use heddle_nvmfs::counters::Counters;
+use heddle_nvmfs::server::{Server, ServerOptions};
+use heddle_nvmfs::{Variant, Volume};
+use heddle_pmem::{OpenOptions, Region};
+use heddle_vfs::FileSystem;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The source of a volume's state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Media,
+    /// Processes whose daemon had died. If this daemon gets no further, they go on as before.
+    TakenOver,
+}
+
+/// An opened NVM image.
+pub struct NvmImage {
+    /// Its path, for messages.
+    path: PathBuf,
+    volume: Volume,
+    origin: Origin,
+}
+
+/// Opens the image; refuses options that are for F2FS images.
+pub fn open(args: &Args, options: &Options) -> Result<NvmImage> {
+    let image = args.image.display();
+    if options.nvm.is_some() {
+        return Err(usage(format!(
+            "{image} is no F2FS image: --nvm is for those, as f2fs-nl or f2fs-integrated"
+        )));
+    }
+    if let Some(System::F2fs(variant)) = options.variant {
+        return Err(usage(format!(
+            "{image} is no F2FS image, and {} works on no other: make one with heddle mkfs --variant f2fs",
+            variant.name()
+        )));
+    }
+    recover(args, options)
+}
+
+impl OpenImage for NvmImage {
+    fn file_system(&self) -> Arc<dyn FileSystem> {
+        Arc::new(self.volume.fs())
+    }
+
+    fn counters(&self) -> impl Fn() -> Counters + Send + 'static {
+        let fs = self.volume.fs();
+        move || fs.counters()
+    }
+
+    fn open_door(&self, _: &Args, options: &Options) -> Option<Server> {
+        let how = ServerOptions {
+            no_attach: !options.attach,
+            group: options.attach_group,
+            patience: options.patience,
+            ..ServerOptions::default()
+        };
+        let server = Server::start(&self.volume, &how);
+        if let Some(why) = server.as_ref().ok().and_then(Server::no_note) {
+            talk(&format!(
+                "heddle: should this mount's process die, its clients could not be taken over: {why}"
+            ));
+        }
+        server
+            .map_err(|error| {
+                talk(&format!("heddle: no process can attach to this mount, or look on: {error}"))
+            })
+            .ok()
+    }
+
+    fn upkeep(&self) -> Option<(Duration, Box<dyn FnMut() + Send>)> {
+        None
+    }
+
+    fn is_held_by_clients(&self) -> bool {
+        self.origin == Origin::TakenOver
+    }
+
+    fn give_up(self) -> Result<()> {
+        match self.origin {
+            Origin::Media => self.volume.unmount(),
+            Origin::TakenOver => self.volume.relinquish(),
+        }
+        Ok(())
+    }
+
+    fn close(self, end: End, last_words: &LastWords) -> Result<()> {
+        if let Some(damage) = self.volume.damage_found() {
+            talk(&format!("heddle: {damage}"));
+            last_words.leave(&damage);
+        }
+        match end {
+            // Calls may still come.
+            End::StillMounted => self.volume.abandon(),
+            End::ShutDown => {
+                talk(
+                    "heddle: shut down by FS_IOC_SHUTDOWN: the image is left as a power cut would leave it; the next mount recovers",
+                );
+                self.volume.abandon();
+            }
+            // While it has the image: the command that unmounts looks when that is free.
+            End::Unmounted => {
+                let image = self.path.display();
+                self.volume.close_with(&|error| last_words.lost(&anyhow::anyhow!("{image}: {error}")))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the image, recovers it, or takes its state over from processes whose daemon has died. While another process is about to let go of
+/// it, that is waited for.
+fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
+    let began = Instant::now();
+    loop {
+        let in_use = match map(args, options) {
+            Ok(region) => {
+                return Ok(NvmImage {
+                    path: args.image.clone(),
+                    volume: read(args, options, region)?,
+                    origin: Origin::Media,
+                });
+            }
+            Err(in_use @ heddle_pmem::Error::InUse { .. }) => in_use,
+            Err(error) => return Err(heddle_console::image::explain(&args.image, error)),
+        };
+        let other_variant = options.variant.is_some_and(|v| v != System::Nvm(Variant::Heddle));
+        let refused = if options.read_only || other_variant {
+            None
+        } else {
+            match heddle_nvmfs::adopt::adopt(&args.image) {
+                Ok(volume) => {
+                    talk(&format!(
+                        "{}: taken over from processes whose mount had died; nothing to recover",
+                        args.image.display()
+                    ));
+                    return Ok(NvmImage { path: args.image.clone(), volume, origin: Origin::TakenOver });
+                }
+                Err(refused) => Some(refused),
+            }
+        };
+        if began.elapsed() >= options.wait || heddle_console::mounted::is_mounted(&args.image) {
+            let told = heddle_console::image::explain(&args.image, in_use);
+            return Err(match refused {
+                Some(AdoptError::NotFound { .. }) => told.context(
+                    "the processes that use the image hold no state that this user may look at: end them, then mount again",
+                ),
+                Some(not_noted @ AdoptError::NotNoted { .. }) => not_noted.into(),
+                _ => told,
+            });
+        }
+        std::thread::sleep(AGAIN_EVERY);
+    }
+}
+
+fn map(args: &Args, options: &Options) -> Result<Region, heddle_pmem::Error> {
+    let bar = Bar::of_bytes("mapping");
+    let progress = |done, total| bar.at(done, total);
+    let how = OpenOptions {
+        read_only: options.read_only,
+        durability: options.durability,
+        extent: Some(&heddle_nvmfs::extent),
+        progress: Some(&progress),
+        ..OpenOptions::default()
+    };
+    Region::open(&args.image, &how)
+}
+
+/// Brings it into order.
+fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
+    // Asked with the image held: what is mounted elsewhere now is another one.
+    heddle_console::image::refuse_twin(&args.image)?;
+    let found = heddle_nvmfs::inspect(&args.image, region.len_bytes(), &|at, into| region.read(at, into))?;
+    options.refuse_what_is_not_for(&args.image, options.variant.unwrap_or(System::Nvm(found.variant)))?;
+    let plain = heddle_nvmfs::MountOptions::default();
+    let shown = Patient::new("reading");
+    let progress = |what: &'static str, done, total| shown.at(what, done, total);
+    let how = heddle_nvmfs::MountOptions {
+        variant: match options.variant {
+            Some(System::Nvm(variant)) => Some(variant),
+            _ => None,
+        },
+        read_only: options.read_only,
+        lock_mode: options.lock_mode.unwrap_or(plain.lock_mode),
+        segment_bytes: options.segment_bytes.unwrap_or(plain.segment_bytes),
+        progress: Some(&progress),
+        ..plain
+    };
+    let began = Instant::now();
+    let durability = region.durability();
+    let volume = heddle_nvmfs::mount(region, &how)?;
+    drop(shown);
+    let report = &volume.report;
+    talk(&format!(
+        "{}: variant {}, durability {durability}, {} in {} ms; inodes: {}, \
+         torn records dropped: {}, files without a name freed: {}, names without a file dropped: {}",
+        args.image.display(),
+        volume.variant().name(),
+        if found.clean { "was unmounted cleanly, read" } else { "was not unmounted, recovered" },
+        began.elapsed().as_millis(),
+        report.inodes,
+        report.torn_slots,
+        report.orphans,
+        report.names_dropped,
+    ));
+    if found.clean && report.names_dropped > 0 {
+        talk(&format!(
+            "heddle: {}: {} names lead to no file though it was unmounted cleanly: something has damaged it; `heddle fsck -n` names them",
+            args.image.display(),
+            report.names_dropped,
+        ));
+    }
+    Ok(volume)
+}

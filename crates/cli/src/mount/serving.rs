@@ -1,0 +1,258 @@
+//! Serves an opened image of any engine until it is unmounted, then closes it.
+
+use super::options::Options;
+use super::{Args, background, metrics, metrics::Metrics, ready, source_of};
+use crate::last_words::LastWords;
+use anyhow::{Result, bail};
+use heddle_console::output::talk;
+use heddle_fuse::{MountPoint, Mounted, Unmounter};
+use heddle_nvmfs::counters::Counters;
+use heddle_nvmfs::server::Server;
+use heddle_vfs::FileSystem;
+use signal_hook::iterator::Signals;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The end of serving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It is unmounted: no call comes any more.
+    Unmounted,
+    /// It could not be unmounted: calls may still come.
+    StillMounted,
+    /// `FS_IOC_SHUTDOWN`: nothing more may be written, as after a power cut.
+    ShutDown,
+}
+
+/// An opened image, as serving needs it.
+pub trait OpenImage: Sized {
+    /// The file system that the kernel's requests go to.
+    fn file_system(&self) -> Arc<dyn FileSystem>;
+
+    /// Returns a reader of the counters of that file system.
+    fn counters(&self) -> impl Fn() -> Counters + Send + 'static;
+
+    /// Lets other processes look at the mount, or attach to it. A mount without that is a mount all the same.
+    fn open_door(&self, args: &Args, options: &Options) -> Option<Server>;
+
+    /// Work that is due again and again while the image is served, and the time between.
+    fn upkeep(&self) -> Option<(Duration, Box<dyn FnMut() + Send>)>;
+
+    /// Returns true if other processes hold the state of this image: a mount that fails leaves them as they are.
+    fn is_held_by_clients(&self) -> bool;
+
+    /// Closes an image that was not served.
+    ///
+    /// # Errors
+    /// Not all of it has reached the media.
+    fn give_up(self) -> Result<()>;
+
+    /// Closes the image after serving. `last_words` go to the command that unmounts, before others can have the image.
+    ///
+    /// # Errors
+    /// Not all of it has reached the media.
+    fn close(self, end: End, last_words: &LastWords) -> Result<()>;
+}
+
+/// Serves until it is unmounted.
+pub fn serve(
+    args: &Args,
+    options: &Options,
+    image: impl OpenImage,
+    mut signals: Signals,
+    place: MountPoint,
+) -> Result<()> {
+    let last_words = LastWords::of(&args.image);
+    let begun = begin(args, options, &image, place, &mut signals);
+    let serving = match begun {
+        Ok(serving) => serving,
+        Err(error) => {
+            image.give_up()?;
+            return Err(error);
+        }
+    };
+    let served = finish(serving, image, &last_words);
+    say_ended(args, &served);
+    served
+}
+
+/// A mount that is served, and the threads beside it.
+struct Serving {
+    mounted: Mounted,
+    door: Option<Server>,
+    metrics: Option<Metrics>,
+    upkeep: Option<Upkeep>,
+}
+
+/// Mounts it, and says that it is ready. After an error nothing is mounted.
+fn begin(
+    args: &Args,
+    options: &Options,
+    image: &impl OpenImage,
+    place: MountPoint,
+    signals: &mut Signals,
+) -> Result<Serving> {
+    stop_if_told(args, signals)?;
+    let start = |at| metrics::start(image.counters(), at, options.metrics_group);
+    let metrics = options.metrics.as_ref().map(start).transpose()?;
+    let door = image.open_door(args, options);
+    let mounted = place.mount(image.file_system(), &shown_as(args, options, door.as_ref()));
+    let begun = mounted.map_err(anyhow::Error::from).and_then(|mounted| {
+        say_ready(args, options, &mounted, signals)?;
+        Ok(mounted)
+    });
+    match begun {
+        Ok(mounted) => {
+            let upkeep = image.upkeep().map(|work| Upkeep::start(work, mounted.shut_down()));
+            Ok(Serving { mounted, door, metrics, upkeep })
+        }
+        Err(error) => {
+            if let (Some(door), true) = (door, image.is_held_by_clients()) {
+                // The next one finds the state by the note of this door.
+                door.abandon();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Waits for the end, and closes the image as that end asks.
+fn finish(serving: Serving, image: impl OpenImage, last_words: &LastWords) -> Result<()> {
+    let Serving { mounted, door, metrics, upkeep } = serving;
+    let was_shut_down = mounted.shut_down();
+    let served = mounted.wait();
+    drop((metrics, upkeep));
+    match door {
+        Some(door) if was_shut_down() => door.abandon(),
+        door => drop(door),
+    }
+    let end = match &served {
+        Err(heddle_fuse::Error::Unmount { .. }) => End::StillMounted,
+        _ if was_shut_down() => End::ShutDown,
+        _ => End::Unmounted,
+    };
+    let closed = image.close(end, last_words);
+    ended(served)?;
+    closed
+}
+
+/// A thread that works while the image is served.
+struct Upkeep {
+    /// Dropped to end it.
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Upkeep {
+    /// Works until it is dropped, or the file system was shut down.
+    fn start(
+        (every, mut work): (Duration, Box<dyn FnMut() + Send>),
+        is_shut_down: impl Fn() -> bool + Send + 'static,
+    ) -> Upkeep {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) && !is_shut_down() {
+                work();
+            }
+        });
+        Upkeep { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Was a signal sent before there was anything to unmount?
+fn stop_if_told(args: &Args, signals: &mut Signals) -> Result<()> {
+    match signals.pending().next() {
+        Some(_) => bail!("{}: interrupted; it is not mounted, and as it should be", args.image.display()),
+        None => Ok(()),
+    }
+}
+
+/// The options of the kernel's mount.
+fn shown_as(args: &Args, options: &Options, door: Option<&Server>) -> heddle_fuse::MountOptions {
+    heddle_fuse::MountOptions {
+        source: source_of(args),
+        door: door.map(Server::bell),
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        uid: options.uid,
+        gid: options.gid,
+        exec: options.exec,
+        suid: options.suid,
+        dev: options.dev,
+        ..heddle_fuse::MountOptions::default()
+    }
+}
+
+/// Tells the parent process and the service manager that it is mounted, and obeys signals from then on.
+fn say_ready(args: &Args, options: &Options, mounted: &Mounted, signals: &mut Signals) -> Result<()> {
+    let ready = format!("{}: mounted at {}", args.image.display(), mounted.dir().display());
+    talk(&ready);
+    if args.tell_ready {
+        background::tell_ready(options)?;
+        talk(&ready);
+    }
+    ready::tell_service_manager();
+    let unmounter = mounted.unmounter();
+    // Other commands of this program have no use for these signals: they stay caught.
+    let mut signals = std::mem::replace(signals, Signals::new([] as [i32; 0])?);
+    std::thread::spawn(move || leave_on_signal(&mut signals, &unmounter));
+    Ok(())
+}
+
+fn say_ended(args: &Args, served: &Result<()>) {
+    if args.tell_ready {
+        match served {
+            Ok(()) => talk(&format!("{}: unmounted", args.image.display())),
+            Err(error) => talk(&format!("{}: {error:#}", args.image.display())),
+        }
+    }
+}
+
+fn ended(served: Result<(), heddle_fuse::Error>) -> Result<()> {
+    match served {
+        Err(heddle_fuse::Error::Session { source, .. }) if is_an_end(&source) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// When a detached mount loses its last file, the kernel may end the connection in the middle of telling us so.
+fn is_an_end(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECONNABORTED)
+}
+
+/// The first signal unmounts. If files are open the mount leaves the tree and is served until they are closed, also if another
+/// namespace has it mounted. The second signal ends the process.
+fn leave_on_signal(signals: &mut Signals, unmounter: &Unmounter) {
+    let mut come = signals.forever();
+    if come.next().is_some() {
+        if let Some(dir) = unmounter.covered_at() {
+            talk(&format!(
+                "heddle: another file system is mounted over {}: what is left below it is taken away with heddle umount",
+                dir.display()
+            ));
+        }
+        if let Err(busy) = unmounter.unmount() {
+            talk(&format!("heddle: {busy}"));
+            talk(
+                "heddle: detached; serving what is open until it is closed. A second signal ends this at once",
+            );
+            if let Err(error) = unmounter.detach() {
+                talk(&format!("heddle: {error}"));
+            }
+        }
+        unmounter.leave();
+    }
+    if come.next().is_some() {
+        talk("heddle: ended at once; the next mount recovers the image");
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,141 @@
+//! Opening and making images. An error about an image in use names the directory to unmount.
+
+use crate::overwrite::Target;
+use anyhow::{Context, Result, anyhow, bail};
+use heddle_fuse::Mount;
+use heddle_nvmfs::{ImageInfo, VolumeError, inspect};
+use heddle_pmem::{BLOCK_BYTES, Error, OpenOptions, Region};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Opens an image.
+pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
+    Region::open(image, options).map_err(|error| explain(image, error))
+}
+
+/// Makes an image.
+pub fn create(image: &Path, target: Target, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+    target.clear()?;
+    let made = target.taken.create(len_bytes, options);
+    made.map_err(|error| explain(image, error))
+}
+
+/// Adds the way out: the mount to unmount, the right that lacks, the command that makes an image.
+pub fn explain(image: &Path, error: Error) -> anyhow::Error {
+    if let Error::TooSmall { len_bytes, .. } = &error
+        && *len_bytes < BLOCK_BYTES as u64
+    {
+        let image = image.display();
+        let remedy =
+            if *len_bytes == 0 { format!(". Make one with: heddle mkfs {image}") } else { String::new() };
+        return anyhow!("{image} is no image, or what is left of one: it has {len_bytes} bytes{remedy}");
+    }
+    if let Error::System { errno, .. } = &error {
+        let remedy = match *errno {
+            Errno::ACCESS | Errno::PERM => "Choose a place where you may write, or ask its owner",
+            Errno::ROFS => {
+                "That place is read-only: choose another (an image there can be mounted with -o ro)"
+            }
+            Errno::ISDIR => "An image is a file or a device",
+            Errno::NXIO => "That is a socket or a device without a driver: an image is a file or a device",
+            Errno::LOOP | Errno::NOTDIR | Errno::NAMETOOLONG => "Check the path, and the links in it",
+            Errno::NOENT => "Check the path; an image is made with: heddle mkfs IMAGE",
+            _ => return error.into(),
+        };
+        return anyhow!("{error}. {remedy}");
+    }
+    let Error::InUse { pid, .. } = &error else { return error.into() };
+    let Some(dir) = crate::mounted::mounted_at(image) else { return error.into() };
+    let by = pid.map_or(String::new(), |pid| format!(" by process {pid}"));
+    let dir = dir.display();
+    anyhow!(
+        "cannot open {}: it is mounted at {dir}{by}. Unmount it with: heddle umount {dir}",
+        image.display()
+    )
+}
+
+/// For commands that read our own format alone.
+pub fn refuse_flash(image: &Path, instead: &str) -> Result<()> {
+    let image = match heddle_f2fs::is_f2fs(image) {
+        true => image.display(),
+        false => return Ok(()),
+    };
+    bail!(
+        "{image} is an F2FS image, which this command does not read. There are: heddle info {image}, {instead}"
+    )
+}
+
+/// Bytes of a file or device.
+pub fn len_bytes(image: &Path) -> Result<u64> {
+    let measured = File::open(image).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    measured.with_context(|| format!("cannot read {}", image.display()))
+}
+
+/// An identity as it is shown.
+pub fn hex(uuid: [u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Refuses an image whose copy is mounted: what belongs to one of them could not be told from what belongs to the other.
+pub fn refuse_twin(image: &Path) -> Result<()> {
+    let Some(own) = Seen::of(image) else { return Ok(()) };
+    // A stranger's mount shows what he likes: a device that is set off by being opened, a file that never answers, this image's uuid.
+    for Mount { source, dir, .. } in heddle_fuse::heddle_mounts(None).into_iter().filter(Mount::is_believed) {
+        if let Some(other) = Seen::of(&source)
+            && other.uuid == own.uuid
+            && other.place != own.place
+        {
+            let (image, source, dir) =
+                (image.display(), heddle_fuse::shown(&source), heddle_fuse::shown(&dir));
+            bail!(
+                "cannot mount {image}: it is a copy of {source}, which is mounted at {dir}: both have the uuid {}. \
+                 Give this one another: heddle tune --uuid random {image}",
+                hex(own.uuid)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// An image of ours, as far as it can be seen.
+struct Seen {
+    uuid: [u8; 16],
+    /// Of a device its number, of a file its inode.
+    place: (u64, u64),
+}
+
+impl Seen {
+    fn of(image: &Path) -> Option<Seen> {
+        let meta = image.metadata().ok()?;
+        let kind = meta.file_type();
+        let is_device = kind.is_block_device() || kind.is_char_device();
+        if !is_device && !kind.is_file() {
+            return None;
+        }
+        let len = len_bytes(image).ok()?;
+        let place = if is_device { (meta.rdev(), 0) } else { (meta.dev(), meta.ino()) };
+        Some(Seen { uuid: of_file(image, len).ok()?.uuid, place })
+    }
+}
+
+/// Was it left in order? `None`: it cannot be looked at.
+pub fn is_clean(image: &Path) -> Option<bool> {
+    if heddle_f2fs::is_f2fs(image) {
+        return Some(heddle_f2fs::F2fs::open(image).ok()?.info().clean);
+    }
+    // Of a device the inode knows no size.
+    let bytes = rustix::fs::seek(fs::File::open(image).ok()?, rustix::fs::SeekFrom::End(0)).ok()?;
+    of_file(image, bytes).ok().map(|found| found.clean)
+}
+
+/// Reads the superblock of a file past its lock.
+pub fn of_file(image: &Path, len_bytes: u64) -> Result<ImageInfo, VolumeError> {
+    let file = File::open(image).ok();
+    inspect(image, len_bytes, &|at, into| {
+        // What cannot be read is not a superblock: the buffer stays zero.
+        let _ = file.as_ref().map(|file| file.read_exact_at(into, at.0));
+    })
+}

@@ -1,0 +1,20 @@
+//! What the commands of `heddle` share: where data and messages go, how errors end a command, sizes and tables as people read them,
+//! progress, scratch directories, and how an image is opened or taken.
+//!
+//! A command lies in `heddle-cli` or, if it measures, in `heddle-measure`. Code that two commands need lies here.
+#![warn(missing_docs)]
+
+pub mod clock;
+pub mod failure;
+pub mod image;
+pub mod inherited;
+pub mod mounted;
+pub mod namespace;
+pub mod output;
+pub mod overwrite;
+pub mod preload;
+pub mod progress;
+pub mod scratch;
+pub mod size;
+pub mod table;
+pub mod variant;

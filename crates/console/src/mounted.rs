@@ -1,0 +1,60 @@
+//! Where an image is mounted, by the kernel's table of mounts.
+
+use heddle_fuse::{Mount, heddle_mounts, is_believed, is_served};
+use heddle_pmem::lock_holder;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where an image is mounted, as far as this process can see.
+pub fn mounted_at(image: &Path) -> Option<PathBuf> {
+    mounts_of(image).into_iter().next().map(|(dir, _)| dir)
+}
+
+/// The trust in the source that a mount shows, best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Trust {
+    /// Root mounted it, or this user.
+    Believed,
+    /// The owner of the image mounted it.
+    Owners,
+    /// Another user mounted it, and may show any source.
+    Strangers,
+}
+
+/// Where all mounts are that show this image's path as their source, those that are believed first.
+pub fn mounts_of(image: &Path) -> Vec<(PathBuf, Trust)> {
+    let Ok(image) = image.canonicalize() else { return Vec::new() };
+    let owner = image.metadata().map(|meta| meta.uid()).ok();
+    let trust = |user: Option<u32>| match user {
+        Some(user) if is_believed(user) => Trust::Believed,
+        user if user.is_some() && user == owner => Trust::Owners,
+        _ => Trust::Strangers,
+    };
+    let all = heddle_mounts(None).into_iter();
+    let mut shown: Vec<_> =
+        all.filter(|mount| mount.source == image).map(|mount| (mount.dir, trust(mount.user))).collect();
+    shown.sort_by_key(|(_, trust)| *trust);
+    shown
+}
+
+/// Returns true if the image is mounted, here or in the mount namespace of the process that holds it, and served by a living process. A
+/// process that holds it and has no mount is about to begin or to end.
+pub fn is_mounted(image: &Path) -> bool {
+    let Ok(whole) = image.canonicalize() else { return false };
+    let here = heddle_mounts(None);
+    let serves = |mount: &Mount| mount.is_believed() && is_served(&mount.dir);
+    if here.iter().any(|mount| mount.source == whole && serves(mount)) {
+        return true;
+    }
+    let there = lock_holder(image).map(|pid| heddle_mounts(Some(pid))).unwrap_or_default();
+    // One that this namespace shows too has been asked already.
+    let asked =
+        |mount: &Mount| here.iter().any(|seen| (seen.device, &seen.dir) == (mount.device, &mount.dir));
+    there.iter().any(|mount| mount.source == whole && !asked(mount))
+}
+
+/// The image behind a mount point.
+pub fn mounted_image(dir: &Path) -> Option<PathBuf> {
+    let dir = dir.canonicalize().ok()?;
+    heddle_mounts(None).into_iter().rfind(|mount| mount.dir == dir).map(|mount| mount.source)
+}

@@ -1,0 +1,162 @@
+//! stdout is data, stderr is talk; neither panics when its reader has gone.
+
+use crate::inherited;
+use anyhow::{Context, Result};
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where a command's data goes.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    /// `-`
+    Stdout,
+    /// Anything else.
+    File(PathBuf),
+}
+
+impl From<&str> for Sink {
+    fn from(text: &str) -> Sink {
+        if text == "-" { Sink::Stdout } else { Sink::File(text.into()) }
+    }
+}
+
+/// The reader of our stdout has closed it: not a failure of ours.
+#[derive(Debug)]
+pub struct ReaderGone;
+
+impl fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads stdout any more")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
+impl Sink {
+    /// Writes all of it, newline added where it lacks one.
+    pub fn put(&self, text: &str) -> Result<()> {
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        match self {
+            Sink::Stdout => {
+                if inherited::is_closed(1) {
+                    return Err(anyhow::anyhow!("cannot write to stdout: it is closed"));
+                }
+                let mut stdout = io::stdout().lock();
+                let written = write!(stdout, "{}{end}", escaped(text)).and_then(|()| stdout.flush());
+                written.map_err(|error| match error.kind() {
+                    ErrorKind::BrokenPipe => anyhow::Error::new(ReaderGone),
+                    _ => anyhow::Error::new(error).context("cannot write to stdout"),
+                })
+            }
+            Sink::File(path) => {
+                let opened = opened_for_writing(path).and_then(|file| {
+                    file.set_len(0).or_else(|error| if is_file(path) { Err(error) } else { Ok(()) })?;
+                    Ok(file)
+                });
+                let written = opened.and_then(|mut file| file.write_all(format!("{text}{end}").as_bytes()));
+                written.with_context(|| format!("cannot write {}", path.display()))
+            }
+        }
+    }
+
+    /// Fails now rather than after a long measurement.
+    pub fn check(&self) -> Result<()> {
+        let Sink::File(path) = self else { return Ok(()) };
+        // The reader of a FIFO would take the end of this check for the end of the data.
+        if path.exists() && !is_file(path) && !path.is_dir() {
+            return Ok(());
+        }
+        opened_for_writing(path).map(drop).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn is_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|of| of.is_file())
+}
+
+/// Does not wait for a reader of a FIFO.
+fn opened_for_writing(path: &Path) -> io::Result<File> {
+    let mut how = File::options();
+    let file = how.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK).open(path)?;
+    // Its reader may be slow.
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
+    Ok(file)
+}
+
+/// What a file holds. Only a file: a FIFO waits for a writer, a device may never end.
+pub fn file_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file; name one"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Data to stdout.
+pub fn data(text: &str) -> Result<()> {
+    Sink::Stdout.put(text)
+}
+
+/// What the terminal is to obey.
+pub fn to_terminal(order: &str) -> Result<()> {
+    io::stdout().write_all(order.as_bytes()).context("cannot write to stdout")
+}
+
+/// As JSON to stdout or a file.
+pub fn json(sink: &Sink, value: &impl serde::Serialize) -> Result<()> {
+    sink.put(&serde_json::to_string_pretty(value).context("no JSON form")?)
+}
+
+/// From now on every line of talk says when it was said, and by which process: stderr is a log.
+pub fn date_lines() {
+    // ORDERING: Relaxed, a flag alone.
+    DATED.store(true, Ordering::Relaxed);
+}
+
+static DATED: AtomicBool = AtomicBool::new(false);
+
+/// Names of files, processes and images come from strangers: what a terminal would obey, or show as something else, is shown as its number.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    let obeyed =
+        |c: char| !c.is_ascii_graphic() && !matches!(c, ' ' | '\n' | '\t') && !heddle_fuse::is_plain(c);
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let shown = text.chars().map(|c| if obeyed(c) { c.escape_debug().to_string() } else { c.to_string() });
+    Cow::Owned(shown.collect())
+}
+
+/// A line to stderr; lost if nobody can read it.
+pub fn talk(line: &str) {
+    let line = escaped(line);
+    // ORDERING: Relaxed, a flag alone.
+    if DATED.load(Ordering::Relaxed) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let when = crate::clock::clock(heddle_vfs::Time::from_parts(now.as_secs() as i64, 0));
+        // One write: lines of several mounts in one log stay whole.
+        let _ = io::stderr().write_all(format!("{when} heddle[{}] {line}\n", std::process::id()).as_bytes());
+    } else {
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escaped;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown_and_lines_stay_lines() {
+        assert_eq!(escaped("a\tb\nc\u{e9}"), "a\tb\nc\u{e9}");
+        assert_eq!(escaped("a\x1b[2J\r\u{9b}"), "a\\u{1b}[2J\\r\\u{9b}");
+        // Turned about; no space; and an accent, which is none.
+        assert_eq!(escaped("\u{202e}\u{200b}e\u{301}"), "\\u{202e}\\u{200b}e\u{301}");
+    }
+}

@@ -1,0 +1,115 @@
+//! Taking a file or device to write over it: whose it is and what it holds are looked at first, through the descriptor that is then
+//! written to.
+
+use crate::failure::usage;
+use crate::output::talk;
+use crate::size::Size;
+use anyhow::{Result, bail};
+use heddle_media::{Content, Holding};
+use heddle_pmem::Taken;
+use std::path::Path;
+
+/// May something be overwritten that is somebody's?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Force {
+    /// Nothing.
+    No,
+    /// Whatever it is; it is named.
+    Yes,
+}
+
+/// Something that may be written over.
+pub struct Target {
+    /// The file or device, held through the descriptor that is then written to.
+    pub taken: Taken,
+    content: Content,
+    /// What is there does not count.
+    forced: bool,
+}
+
+/// Holds what is at a path, or makes a file there; refuses by name what is not the caller's to lose. `remedy` says how to insist.
+pub fn take(path: &Path, force: Force, remedy: &str) -> Result<Target> {
+    if path.as_os_str().is_empty() {
+        return Err(usage("the name of the file or device is empty"));
+    }
+    let taken = Taken::new(path).map_err(|error| crate::image::explain(path, error))?;
+    let content = if taken.is_new() { Content::Blank } else { taken.content()? };
+    if let Some(why) = objection(&taken, &content, path) {
+        match force {
+            Force::No => bail!("{why}. {remedy}"),
+            Force::Yes => talk(&format!("heddle: {why}: overwriting it")),
+        }
+    }
+    Ok(Target { taken, content, forced: force == Force::Yes })
+}
+
+/// Why it is not to be written over without being asked.
+fn objection(taken: &Taken, content: &Content, path: &Path) -> Option<String> {
+    let shown = path.display();
+    if taken.is_new() {
+        return None;
+    }
+    if !taken.is_file() {
+        return (*content != Content::Blank).then(|| format!("{shown} holds {content} already"));
+    }
+    let (stat, own) = (taken.stat(), rustix::process::geteuid().as_raw());
+    match (content, stat.st_size) {
+        (Content::Known(_), _) => Some(format!("{shown} holds {content} already")),
+        (_, 1..) => {
+            let size = Size(stat.st_size as u64);
+            Some(format!("{shown} is a file of {size} already, and holds {content}"))
+        }
+        _ if stat.st_uid != own => Some(format!("{shown} belongs to user {}, not to you", stat.st_uid)),
+        _ if stat.st_mode & 0o002 != 0 => {
+            let mode = stat.st_mode & 0o7777;
+            Some(format!("{shown} can be written by everybody (mode {mode:03o})"))
+        }
+        _ => None,
+    }
+}
+
+impl Target {
+    /// Nothing finds what was there any more. For the moment when all else has been checked.
+    pub fn clear(&self) -> Result<()> {
+        // Of a file nothing stays anyway.
+        if !self.taken.is_file() {
+            self.taken.wipe(&self.content)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the media crate calls a node log of ours.
+const NODE_LOG: &str = "a heddle node log";
+
+impl Target {
+    /// Is there one of ours, and nothing else?
+    pub fn is_node_log(&self) -> bool {
+        let alone = |found: &[Holding]| found.iter().all(|holding| holding.kind == NODE_LOG);
+        !self.forced && matches!(&self.content, Content::Known(found) if alone(found))
+    }
+}
+
+/// The same for a node log, which may be there already, or be made where nothing but zeros is. One that is forced is made anew.
+pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
+    let taken = Taken::new(path).map_err(|error| crate::image::explain(path, error))?;
+    let content = if taken.is_new() { Content::Blank } else { taken.content()? };
+    let target = Target { taken, content, forced: force == Force::Yes };
+    let is_free = match target.taken.is_new() {
+        true => true,
+        // A file may hold something between its ends.
+        false => target.content == Content::Blank && (!target.taken.is_file() || target.taken.is_zero()?),
+    };
+    let shown = path.display();
+    match force {
+        Force::No if !is_free && !target.is_node_log() => bail!(
+            "{shown} holds {}, and no node log. Name another file or device, or give up what it holds with -o force-nvm",
+            if target.content == Content::Blank { &Content::Unknown } else { &target.content }
+        ),
+        Force::Yes if !is_free => {
+            talk(&format!("heddle: {shown} holds {}: a node log is made over it", target.content));
+            Ok(target)
+        }
+        _ => Ok(target),
+    }
+}

@@ -1,0 +1,154 @@
+//! The workloads in turns: one operation of worker 0, one of worker 1, and so on, for tools that count what operations touch.
+//!
+//! Nothing is timed, and no two workers are inside the file system at once: what an operation touches does not depend on the
+//! machine, on its number of cores, or on luck. Set-up, loop and checks are those of a timed run.
+//!
+//! State       `turn` (the number of turns since the start of the run, modulo workers the worker at turn) and whether the run has failed, under one mutex; each worker
+//!             sleeps on a condition of its own.
+//! Invariants  I1  a worker does anything at all only in its turn; a worker that fails ends the run for all.
+
+use crate::bench::{self, Bench, Pass};
+use crate::config::{Config, Job};
+use crate::ops::engine::Engine;
+use crate::ops::{Failure, Ops, Result};
+use crate::recorder::Recorder;
+use crate::target::{Need, Session};
+use crate::worker::{Next, Stage, panic_text};
+use crate::{Target, Workload};
+use heddle_vfs::FileSystem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// An observer of a run: it is told when each operation begins and ends.
+pub trait Watch: Sync {
+    /// The calling thread will be this worker.
+    fn worker_starts(&self, worker: usize);
+    /// The calling thread begins an operation as this worker; `counted`: the warm-up is over.
+    fn begins(&self, worker: usize, counted: bool);
+    /// It has ended it.
+    fn ends(&self, worker: usize);
+}
+
+/// How long a run in turns is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rounds {
+    /// Operations of each worker before any counts.
+    pub warm_up: u32,
+    /// Operations of each worker that count.
+    pub counted: u32,
+}
+
+struct State {
+    turn: usize,
+    failure: Option<String>,
+}
+
+pub(crate) struct TurnRunner<'w> {
+    state: Mutex<State>,
+    wake: Vec<Condvar>,
+    rounds: Rounds,
+    watch: &'w dyn Watch,
+}
+
+/// Runs a workload in turns on a fresh file system of an in-process target.
+///
+/// # Errors
+/// What failed first, in words: the target, a worker's call, a wrong byte.
+pub fn run_in_turns(
+    config: &Config,
+    target: &Target,
+    workload: Workload,
+    workers: usize,
+    rounds: Rounds,
+    watch: &dyn Watch,
+) -> std::result::Result<(), String> {
+    let Target::InProcess { open, .. } = target else {
+        return Err(format!("target {} does not run in this process", target.name()));
+    };
+    let job = config.job(workload, workers);
+    let Session { fs, close, .. } = open(&Need::of(&job)).map_err(|e| format!("cannot be opened: {e:#}"))?;
+    let turns = TurnRunner {
+        state: Mutex::new(State { turn: 0, failure: None }),
+        wake: (0..workers).map(|_| Condvar::new()).collect(),
+        rounds,
+        watch,
+    };
+    thread::scope(|scope| {
+        for me in 0..workers {
+            let (turns, job, fs) = (&turns, &job, fs.clone());
+            scope.spawn(move || turns.live(fs, job, me));
+        }
+    });
+    drop(fs);
+    match turns.state.into_inner().unwrap_or_else(PoisonError::into_inner).failure {
+        Some(failure) => Err(failure),
+        None => close().map_err(|e| format!("cannot be closed: {e:#}")),
+    }
+}
+
+impl TurnRunner<'_> {
+    fn live(&self, fs: Arc<dyn FileSystem>, job: &Job, me: usize) {
+        self.watch.worker_starts(me);
+        let life = std::panic::AssertUnwindSafe(|| {
+            bench::live_in_turns(&Stage { ops: &Engine::new(fs), job, me }, self)
+        });
+        let failure = match std::panic::catch_unwind(life) {
+            Ok(Ok(()) | Err(Failure::Aborted)) => return,
+            Ok(Err(failure)) => failure.to_string(),
+            Err(panic) => format!("panicked: {}", panic_text(&*panic)),
+        };
+        self.state().failure.get_or_insert_with(|| format!("worker {me}: {failure}"));
+        self.wake.iter().for_each(Condvar::notify_one);
+    }
+
+    /// A worker's life, part by part, each in its turn.
+    pub fn work<O: Ops, B: Bench<O>>(&self, stage: &Stage<'_, O>) -> Result<()> {
+        let first = stage.me == 0;
+        let mut bench = self.in_turn(stage.me, || {
+            if first {
+                B::lay_out(stage)?;
+            }
+            B::prepare(stage)
+        })?;
+        for pass in [Pass::There, Pass::Back] {
+            self.in_turn(stage.me, || bench.grow_old(stage, pass))?;
+        }
+        self.in_turn(stage.me, || if first { stage.ops.settle() } else { Ok(()) })?;
+        let mut recorder = Recorder::new();
+        for round in 0..self.rounds.warm_up + self.rounds.counted {
+            let counted = round >= self.rounds.warm_up;
+            let next = self.in_turn(stage.me, || {
+                self.watch.begins(stage.me, counted);
+                let next = bench.step(stage, &mut recorder);
+                self.watch.ends(stage.me);
+                next
+            })?;
+            if next == Next::Exhausted {
+                return Err(Failure::Set("the file system is full"));
+            }
+        }
+        // A whole tree read by each of many workers would take longer than the run.
+        let mine = first || stage.job.workload != Workload::MRPM;
+        self.in_turn(stage.me, || if mine { bench.check(stage) } else { Ok(()) })?;
+        self.in_turn(stage.me, || bench.prove(stage))
+    }
+
+    /// Does a part when it is this worker's turn, and hands the turn on.
+    fn in_turn<T>(&self, me: usize, part: impl FnOnce() -> Result<T>) -> Result<T> {
+        let workers = self.wake.len();
+        let mine = |state: &mut State| state.turn % workers != me && state.failure.is_none();
+        let state = self.wake[me].wait_while(self.state(), mine).unwrap_or_else(PoisonError::into_inner);
+        if state.failure.is_some() {
+            return Err(Failure::Aborted);
+        }
+        drop(state);
+        let done = part()?;
+        self.state().turn += 1;
+        self.wake[(me + 1) % workers].notify_one();
+        Ok(done)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,199 @@
+//! `heddle crash`: cuts the power of a workload at every fence, and judges what is left.
+
+use anyhow::{Context, Result, anyhow};
+use heddle_console::failure::{Said, usage};
+use heddle_console::output::{self, Sink};
+use heddle_crash::cut::Bounds;
+use heddle_crash::emit::Emitter;
+use heddle_crash::op::Workload;
+use heddle_crash::rig::{Config, Failure, Nobody, Only, Report, run as run_workload};
+use heddle_nvmfs::Variant;
+use heddle_pmem::Model;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Cut the power of a workload at every fence, and judge every image that could be left
+///
+/// The workload is a text file, one operation a line (docs/crash.md). It runs in memory, on a simulated image. At every fence, and
+/// whenever an operation has returned, the images that a power cut could leave are formed; each is recovered, read,
+/// compared with what was there before and after the operation, used, emptied and recovered again.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The workload, or - for stdin
+    #[arg(long, value_name = "FILE")]
+    workload: PathBuf,
+    /// The system under test
+    #[arg(long, value_parser = heddle_console::variant::parser(), default_value = "heddle")]
+    variant: Variant,
+    /// What a power cut may do: ordered (x86 with ADR), pessimistic (words of a line apart too), eadr (caches survive); process:
+    /// no power cut, the process dies and its memory stays (durability=process)
+    #[arg(long, default_value = "ordered")]
+    model: Model,
+    /// Which random images are taken
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Images a cut that are chosen in order: every one if they are no more, else those with one and two stores missing
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    images: usize,
+    /// Images a cut that are chosen at random besides
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    random: usize,
+    /// Write the images that were judged, and manifest.json, to this directory
+    #[arg(long, value_name = "DIR")]
+    emit: Option<PathBuf>,
+    /// Images that are written at most; those that fail are always written
+    #[arg(long, default_value_t = 2000, value_name = "N", requires = "emit")]
+    emit_max: usize,
+    /// One image alone, as a failure names it: STEP.FENCE:STORES (fence 0: after the return)
+    #[arg(long, value_name = "WHERE")]
+    at: Option<String>,
+    /// As JSON, to a file or to stdout (-)
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<Sink>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  printf 'create /a\\nwrite /a 0 5000\\nrename /a /b\\n' > w.txt
+  heddle crash --workload w.txt
+  heddle crash --variant nova --workload w.txt --seed 7 --json -
+  heddle crash --workload w.txt --emit /dev/shm/images      # to mount each image and judge for yourself
+
+Exit codes: 0 no image failed, 1 some did, 2 the command or the workload was wrong.";
+
+#[derive(Serialize)]
+struct Output<'a> {
+    states: u64,
+    images: u64,
+    failures: usize,
+    seconds: f64,
+    output_version: u32,
+    variant: &'static str,
+    workload: &'a str,
+    seed: u64,
+    cuts: u64,
+    recoveries_cut: u64,
+    emitted: Option<usize>,
+    first_failure: Option<First>,
+}
+
+#[derive(Serialize)]
+struct First {
+    text: String,
+    replay: String,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let workload = read(args)?;
+    let only = args.at.as_deref().map(place).transpose()?;
+    if only.as_ref().is_some_and(|only| only.step >= workload.watched.len()) {
+        return Err(usage(format!("--at: the workload watches {} operations", workload.watched.len())));
+    }
+    args.json.as_ref().map_or(Ok(()), Sink::check)?;
+    let bounds = Bounds { ordered: args.images, random: args.random, seed: args.seed };
+    let config = Config { variant: args.variant, model: args.model, bounds, only };
+    quiet_panics();
+    heddle_crash::judge::keep_memory();
+    let start = Instant::now();
+    let (report, emitted) = match &args.emit {
+        None => (run_workload(&workload, &config, &mut Nobody).map_err(usage)?, None),
+        Some(dir) => {
+            let cannot = || format!("cannot write crash images to {}", dir.display());
+            let mut emitter = Emitter::new(dir, &workload, args.emit_max).with_context(cannot)?;
+            let report = run_workload(&workload, &config, &mut emitter).map_err(usage)?;
+            let finished = emitter.finish(&workload, args.variant, args.model.name(), args.seed);
+            let (count, left_out) = finished.with_context(cannot)?;
+            if left_out > 0 {
+                output::talk(&format!(
+                    "heddle: {left_out} judged images were not written (--emit-max {})",
+                    args.emit_max
+                ));
+            }
+            (report, Some(count))
+        }
+    };
+    say(args, &workload, &report, emitted, start.elapsed().as_secs_f64())
+}
+
+/// A panic of the engine is a finding and is reported as one; the hook's own text would stand between.
+fn quiet_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+fn read(args: &Args) -> Result<Workload> {
+    let text = match args.workload.as_os_str() {
+        dash if dash == "-" => std::io::read_to_string(std::io::stdin()),
+        _ => heddle_console::output::file_bytes(&args.workload)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)),
+    };
+    let shown = args.workload.display().to_string();
+    let text = text.map_err(|error| usage(format!("cannot read the workload {shown}: {error}")))?;
+    heddle_crash::text::parse(&shown, &text).map_err(|error| usage(format!("{shown}: {error}")))
+}
+
+/// STEP.FENCE:STORES, the step from 1.
+fn place(text: &str) -> Result<Only> {
+    let wrong =
+        || usage(format!("--at {text}: it is written STEP.FENCE:STORES, for instance 2.1:0-3,7 or 1.2:none"));
+    let (place, arrived) = text.split_once(':').ok_or_else(wrong)?;
+    let (step, fence) = place.split_once('.').ok_or_else(wrong)?;
+    let step: usize = step.parse().ok().filter(|s| *s > 0).ok_or_else(wrong)?;
+    let fence = fence.parse().map_err(|_| wrong())?;
+    Ok(Only { step: step - 1, fence, arrived: arrived.to_string() })
+}
+
+fn say(
+    args: &Args,
+    workload: &Workload,
+    report: &Report,
+    emitted: Option<usize>,
+    seconds: f64,
+) -> Result<()> {
+    let first = report.failures.first();
+    if let Some(failure) = first {
+        output::talk(&format!("heddle: {failure}\nreplay: {}", replay(args, failure)));
+    }
+    let failures = report.failures.len();
+    if let Some(sink) = &args.json {
+        let output = Output {
+            states: report.states,
+            images: report.images,
+            failures,
+            seconds,
+            output_version: 1,
+            variant: args.variant.name(),
+            workload: &workload.name,
+            seed: args.seed,
+            cuts: report.cuts,
+            recoveries_cut: report.nested,
+            emitted,
+            first_failure: first.map(|f| First { text: f.to_string(), replay: replay(args, f) }),
+        };
+        output::json(sink, &output)?;
+    } else {
+        let Report { cuts, states, images, nested, .. } = report;
+        output::data(&format!(
+            "{}: {cuts} power cuts, {states} crash states, {images} images mounted, {nested} recoveries cut, \
+             {failures} failures, {seconds:.1} s",
+            args.variant.name()
+        ))?;
+    }
+    if let (Some(dir), Some(count)) = (&args.emit, emitted) {
+        output::talk(&format!("heddle: {count} images and manifest.json in {}", dir.display()));
+    }
+    if failures > 0 { Err(anyhow!(Said)) } else { Ok(()) }
+}
+
+/// The command that makes this image again.
+fn replay(args: &Args, failure: &Failure) -> String {
+    let (variant, workload) = (args.variant.name(), args.workload.display());
+    let model =
+        if args.model == Model::Ordered { String::new() } else { format!(" --model {}", args.model.name()) };
+    let at = failure
+        .fence
+        .map_or(String::new(), |fence| format!(" --at {}.{fence}:{}", failure.step + 1, failure.arrived));
+    format!("heddle crash --variant {variant} --workload {workload} --seed {}{model}{at}", args.seed)
+}

@@ -1,0 +1,165 @@
+//! The engine's variants as things to measure: a fresh image in memory for each run.
+//!
+//! Workers of `heddle` may be forked processes. They join the image as heirs (`heddle_nvmfs::heir`), not through the door: an image that
+//! lives for a run needs no socket that somebody must remove. The papers' variants stay in one process: their readers' counts have no
+//! owners that could be told dead.
+
+use anyhow::{Context, Result, bail, ensure};
+use heddle_console::size::Size;
+use heddle_f2fs::{F2fs, LogRegion, LogState};
+use heddle_fxmark::{Attach, Attached, Need, Session, Target, WorkersAs, memory_available_bytes};
+use heddle_nvmfs::heir::Heir;
+use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
+use heddle_pmem::{BLOCK_BYTES, Durability, Pos, Region};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How an engine is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// What a write that returned survives.
+    pub durability: Durability,
+    /// How the papers' range locks wait.
+    pub mode: LockMode,
+    /// Their segments.
+    pub segment_bytes: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { durability: Durability::Process, mode: LockMode::Default, segment_bytes: BLOCK_BYTES as u64 }
+    }
+}
+
+/// A variant as a target called `name`.
+pub fn target(name: String, variant: Variant, setup: Setup, workers_as: WorkersAs) -> Target {
+    let open = Arc::new(move |need: &Need| session(variant, setup, need));
+    Target::InProcess { name, workers_as, open }
+}
+
+/// Can its workers be processes?
+pub fn takes_processes(variant: Variant) -> bool {
+    variant.lock().is_none()
+}
+
+/// Has the variant a lock of segments?
+pub fn has_segments(variant: Variant) -> bool {
+    !matches!(variant, Variant::Nova | Variant::Heddle)
+}
+
+fn session(variant: Variant, setup: Setup, need: &Need) -> Result<Session> {
+    Ok(session_of(fresh(variant, setup, image_bytes(need))?))
+}
+
+/// A mounted throw-away image as the workloads want it.
+pub fn session_of(volume: Volume) -> Session {
+    let fs = Arc::new(volume.fs());
+    let heir = Heir::of(&volume).ok().map(Arc::new);
+    let attach = heir.clone().map(|heir| -> Attach { Box::new(move || joined(&heir)) });
+    let close = Box::new(move || {
+        let left = heir.map_or(Vec::new(), |heir| heir.others());
+        // Settles who has died.
+        volume.unmount();
+        ensure!(left.is_empty(), "workers that had not left were in the image: processes {left:?}");
+        Ok(())
+    });
+    Session { fs, attach, close }
+}
+
+/// For a forked worker.
+fn joined(heir: &Heir) -> Result<Attached> {
+    let fs = heir.join()?;
+    let (mapped, leaving) = (fs.clone(), fs.clone());
+    Ok(Attached {
+        fs: Arc::new(fs),
+        map: Box::new(move || mapped.map_all()),
+        leave: Box::new(move || leaving.leave()),
+    })
+}
+
+/// Twice the data, since every write goes to fresh blocks and old ones come back late; for each file its inode, a log
+/// page and a page of names; and room for the logs.
+pub fn image_bytes(need: &Need) -> u64 {
+    let (data, files) = (need.bytes.saturating_mul(2), need.files.saturating_mul(16 << 10));
+    data.saturating_add(files).saturating_add(256 << 20)
+}
+
+/// A fresh image in memory, all of its pages touched, mounted.
+pub fn fresh(variant: Variant, setup: Setup, bytes: u64) -> Result<Volume> {
+    let options =
+        MountOptions { lock_mode: setup.mode, segment_bytes: setup.segment_bytes, ..MountOptions::default() };
+    fresh_with(variant, &options, setup.durability, bytes)
+}
+
+/// The same, mounted as `options` say.
+pub fn fresh_with(
+    variant: Variant,
+    options: &MountOptions<'_>,
+    durability: Durability,
+    bytes: u64,
+) -> Result<Volume> {
+    let region = Region::anonymous_as(fits(bytes)?, durability)?;
+    touch(&region);
+    format_region(&region, variant)?;
+    Ok(mount(region, options)?)
+}
+
+/// So many bytes, if there is memory for them.
+fn fits(bytes: u64) -> Result<u64> {
+    let free = memory_available_bytes();
+    if bytes > free / 10 * 9 {
+        bail!(
+            "an image of {} is needed, {} of memory are free: fewer --cores, or a smaller --file-size",
+            Size(bytes),
+            Size(free)
+        );
+    }
+    Ok(bytes)
+}
+
+/// Takes the page faults before anything is timed.
+fn touch(region: &Region) {
+    for at in (0..region.len_bytes()).step_by(BLOCK_BYTES) {
+        region.store_u64(Pos(at), 0);
+    }
+}
+
+/// NVM of a node log.
+const NODE_LOG_BYTES: u64 = 128 << 20;
+
+/// An F2FS variant as a target: its image a file in memory, as the RAM disks of the kernel's file systems are.
+pub fn f2fs_target(variant: heddle_f2fs::Variant, durability: Durability) -> Target {
+    let open = Arc::new(move |need: &Need| f2fs_session(variant, durability, need));
+    Target::InProcess { name: variant.name().to_owned(), workers_as: WorkersAs::Threads, open }
+}
+
+fn f2fs_session(variant: heddle_f2fs::Variant, durability: Durability, need: &Need) -> Result<Session> {
+    let fs = fresh_f2fs(variant, durability, need)?;
+    let image = Arc::clone(&fs);
+    Ok(Session { fs, attach: None, close: Box::new(move || image.unmount().context("the last checkpoint")) })
+}
+
+/// A fresh F2FS image in memory, open.
+pub fn fresh_f2fs(variant: heddle_f2fs::Variant, durability: Durability, need: &Need) -> Result<Arc<F2fs>> {
+    let disk = heddle_fxmark::memory_file(f2fs_bytes(need)?).context("a file in memory for the image")?;
+    // By this name it can be opened once more; it goes with the last descriptor.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", disk.as_raw_fd()));
+    heddle_f2fs::make_image(&path, "fxmark", &|_, _| ())?;
+    if !variant.has_node_log() {
+        return Ok(Arc::new(F2fs::open_as(&path, variant)?));
+    }
+    let region = Region::anonymous_as(NODE_LOG_BYTES, durability).context("memory for the node log")?;
+    touch(&region);
+    Ok(Arc::new(F2fs::open_with_log(
+        &path,
+        variant,
+        LogRegion { region, state: LogState::Free, discard: false },
+    )?))
+}
+
+/// Twice the data, since what is written over is free after a checkpoint only; and as much again as the kernel's RAM disks have.
+fn f2fs_bytes(need: &Need) -> Result<u64> {
+    let bytes = fits(NODE_LOG_BYTES + (512 << 20) + 2 * need.bytes + (8 << 10) * need.files)?;
+    Ok(bytes.next_multiple_of(2 << 20))
+}
