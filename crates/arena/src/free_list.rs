@@ -4,7 +4,8 @@
 //!             A free block carries [`Links`]: `chain` to the next block of its batch; in the first block of a batch also `below`
 //!             (first block of the batch beneath it) and `count` (blocks in the batch).
 //! Invariants  F1  A block is in at most one batch, a batch in at most one place: this stack, a heap, or the thread that popped it.
-//!             F2  Only the thread that popped a batch reads or writes `chain` and `count`; `below` is also read by poppers that come too late.
+//!             F2  Only the thread that popped a batch reads or writes `chain` and `count`; `below` is also read by poppers that come
+//!             too late.
 //! ABA         A popper reads `head`, then `below` of the top block, then swaps `head`. If the block was popped and pushed again
 //!             in between, `below` may be stale; but every push counts up `pushes`, so the swap fails, unless exactly a
 //!             multiple of 2^26 pushes of this class happened inside that window and left the same block on top. At 10 ns a push

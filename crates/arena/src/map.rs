@@ -131,7 +131,8 @@ impl Mapping {
         };
     }
 
-    /// Maps the pages that the memory has already, also those that another process touched first; none is made. What cannot be had now is had page by page.
+    /// Maps the pages that the memory has already, also those that another process touched first; none is made. What cannot be had now
+    /// is had page by page.
     pub(crate) fn map_present(&self) {
         let Some(fd) = self.fd() else { return };
         let mut from = 0;

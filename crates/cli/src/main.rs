@@ -1,6 +1,7 @@
 //! The `heddle` command line.
 //!
-//! A file a command; those that measure lie in `heddle-measure`. What a command finds goes to stdout, what it has to say to stderr. Exit codes: 0 it went well,
+//! A file a command; those that measure lie in `heddle-measure`. What a command finds goes to stdout, what it has to say to stderr. Exit
+//! codes: 0 it went well,
 //! 1 it did not, 2 the command was wrong; `fsck` has those of fsck(8).
 
 mod demo;

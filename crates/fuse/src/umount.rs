@@ -1,7 +1,8 @@
 //! Unmounting by path, and waiting for the process behind a mount to end.
 //!
 //! A mount point is one of perhaps many places of a file system: bind mounts and other mount namespaces keep it, and its process goes on
-//! serving them. So unmounting names the processes that keep it, and the process behind it is waited for by its pidfd: when it has ended, everything that
+//! serving them. So unmounting names the processes that keep it, and the process behind it is waited for by its pidfd: when it has
+//! ended, everything that
 //! it held is free.
 
 use std::collections::BTreeSet;
