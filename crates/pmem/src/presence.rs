@@ -31,8 +31,8 @@ pub(crate) fn claim(file: impl AsFd) -> bool {
     set(&file, libc::F_WRLCK) && set(&file, libc::F_RDLCK)
 }
 
-/// Joins the processes that work on the region in this file, before it takes over from a dead one. Returns false if another process is about
-/// to have it for itself. Lasts as long as the descriptor, and all that is mapped through it.
+/// Joins the processes that work on the region in this file, before it takes over from a dead one. Returns false if another process is
+/// about to have it for itself. Lasts as long as the descriptor, and all that is mapped through it.
 pub fn join_holders(file: impl AsFd) -> bool {
     set(file, libc::F_RDLCK)
 }
