@@ -9,15 +9,19 @@
 //!             a checkpoint, which is alone, sees no change under way.
 //! Invariants  H1  blocks in use and blocks set aside are together never more than users may have.
 //!             H2  what a change gives back it may take again, and nobody else may before it is dropped.
-//!             H3  what a change makes dirty, at most, is counted by the gate while it is inside (`guard`), and by pages and nodes
+//!             H3  what a change makes dirty, at most, is counted by the gate while it is inside (`call_gate`), and by pages and nodes
 //!                 afterwards.
 
+pub(crate) mod call_gate;
+pub(crate) mod read_ahead;
+pub(crate) mod space;
+pub(crate) mod steps;
+
+use crate::change::space::Space;
 use crate::format::{NODE_POINTERS, NatEntry};
 use crate::ids::Nid;
 use crate::inode::Inode;
-use crate::media::Media;
-use crate::space::Space;
-use crate::steps;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Deref};
@@ -72,7 +76,7 @@ impl Add for Need {
 pub(crate) struct Change<'m> {
     media: &'m Media,
     space: &'m Space,
-    /// Takes what was not set aside, as long as there is some: for one who is alone, and gives all up if there is none.
+    /// Takes what was not set aside, as long as there is some: for a caller that is alone, and gives all up if there is none.
     takes_more: bool,
     /// Set aside in the image's counts.
     aside: Cell<u64>,
@@ -123,7 +127,7 @@ impl Media {
         Ok(change)
     }
 
-    /// A change by one who has the image to himself, and who writes nothing down if it fails: it takes what there is.
+    /// A change by a caller that has the image to itself, and writes nothing to the device if it fails: it takes what there is.
     ///
     /// # Errors
     /// [`Error::ReadOnly`].
@@ -168,7 +172,7 @@ impl Change<'_> {
     /// One more block.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] of one who is alone; [`Error::Corrupt`] if more is taken than was set aside.
+    /// [`Error::NoSpace`] of a caller that is alone; [`Error::Corrupt`] if more is taken than was set aside.
     pub(crate) fn take_block(&self) -> Result<()> {
         match self.left.get() {
             0 if self.takes_more => {
@@ -238,6 +242,6 @@ impl Change<'_> {
 
 /// The pages that hold bytes of a range.
 pub(crate) fn pages_of(offset: u64, end: u64) -> std::ops::Range<u64> {
-    let page = crate::content::PAGE;
+    let page = crate::data::write::PAGE;
     offset / page..end.div_ceil(page)
 }

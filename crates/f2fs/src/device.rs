@@ -37,7 +37,7 @@ pub enum Traffic {
     FailedFlush,
     /// Blocks, from this one on, that may hold anything from now on.
     Discard(BlockAddr, u32),
-    /// What the node log was given before is durable; noted by who watches that.
+    /// All that the node log was given before is durable; the observer in tests notes it.
     Fence,
 }
 
@@ -103,7 +103,7 @@ impl Device {
     pub(crate) fn open(path: &Path, access: Access) -> std::result::Result<Device, OpenError> {
         let fail = |what| move |source| OpenError::System { image: path.into(), what, source };
         let writes = access == Access::Write;
-        // Of a device the kernel knows whether it is mounted, or another's: who writes wants it alone.
+        // The kernel knows whether a device is mounted, or in use: a writer wants it alone.
         let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         if writes && is_write_protected(path) {
             return Err(OpenError::WriteProtected { image: path.into() });

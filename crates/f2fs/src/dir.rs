@@ -7,6 +7,8 @@
 //! Source      F2FS paper (FAST '15) section 2.2.3; Linux `Documentation/filesystems/f2fs.rst`, "Directory
 //! Structure".
 
+pub(crate) mod names;
+
 mod change;
 mod hash;
 
@@ -15,7 +17,7 @@ use crate::format::{
 };
 use crate::ids::{Nid, PageNo};
 use crate::inode::Inode;
-use crate::media::Media;
+use crate::volume::mounted::Media;
 use hash::hash;
 use heddle_vfs::{Error, FileKind, Result};
 use zerocopy::FromBytes;

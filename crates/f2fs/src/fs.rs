@@ -1,16 +1,16 @@
 //! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
 
-use crate::attrs::regular;
+use crate::change::space::Counts;
 use crate::change::{Change, Need, pages_of};
-use crate::content::end_of;
+use crate::data::direct_io::WritePath;
+use crate::data::write::end_of;
 use crate::ids::Nid;
+use crate::inode::allocation::set_time;
+use crate::inode::attrs::regular;
 use crate::inode::{Alteration, Inode, ino_of, nid_of};
-use crate::make::set_time;
-use crate::media::Media;
-use crate::space::Counts;
 use crate::times::now;
 use crate::volume::F2fs;
-use crate::way::Way;
+use crate::volume::mounted::Media;
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
@@ -119,13 +119,13 @@ impl F2fs {
             inode.allows(alteration)?;
             let offset = offset(inode);
             let end = end_of(offset, buf.len() as u64)?;
-            if buf.len() as u64 > crate::content::PAGE {
+            if buf.len() as u64 > crate::data::write::PAGE {
                 self.media.check_edges(inode, offset, end)?;
             }
             Ok((offset, self.media.need_to_write(inode, offset, end)? + pages))
         };
         self.alter_content(handle, pages, look, |change, inode, offset| {
-            let way = Way::of(handle.flags.direct, *offset, buf.len());
+            let way = WritePath::of(handle.flags.direct, *offset, buf.len());
             change.write(inode.nid, *offset, buf, way).map(|()| *offset)
         })
     }

@@ -2,19 +2,21 @@
 //! (`roll_forward`). With a node log they go there instead, and no mark and no second flush are needed.
 //!
 //! State       `F2fs::chain`: whose nodes go into the log next. Each node says where the next one will be, and one that is missing ends
-//!             what can be found: nodes are written in the order of their places, and only who has the chain writes any.
+//!             what can be found: nodes are written in the order of their places, and only the holder of the chain writes any.
 //! Lock order  the gate, the file's inode, the chain, and then the locks of the tables.
 //! Crash order pages, a flush, nodes, a flush. Without the first flush marked nodes could lead to blocks that have not got their bytes.
 //!             The last node bears the mark: without it those before it do not count. As in Linux, a block that is written reaches the
 //!             media whole or not at all; an inode's checksum, where it has one, tells.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
+pub(crate) mod tracker;
+
 use crate::format::node_flag;
+use crate::fsync::tracker::Durable;
 use crate::ids::Nid;
 use crate::inode::nid_of;
-use crate::map::Place;
+use crate::node::block_map::Place;
 use crate::node_log::NodeLog;
-use crate::since::Durable;
 use crate::volume::F2fs;
 use heddle_vfs::{Error, Handle, Result};
 use std::sync::PoisonError;
@@ -37,7 +39,7 @@ impl F2fs {
         let _inside = self.inside();
         let nid = nid_of(handle.ino)?;
         let _locked = self.guards.alone(&[nid]);
-        // Whoever had the inode before may have failed.
+        // An earlier holder of the inode may have failed.
         self.not_failed()?;
         let inode = self.media.inode(nid)?;
         crate::fs::is_of(handle, &inode)?;

@@ -3,12 +3,16 @@
 //! Invariants  I1  extra attributes, pointers (or inline content) and inline attributes lie in the slots, in this order and without
 //!                 overlap.
 
+pub(crate) mod allocation;
+pub(crate) mod attrs;
+pub(crate) mod open_files;
+
 use crate::format::{
     EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, INODE_POINTERS, InodeBlock, NodeBlock, advise_flag,
     feature, inline_flag, inode_flag,
 };
 use crate::ids::Nid;
-use crate::map::pages_max;
+use crate::node::block_map::pages_max;
 use crate::node::inode_of;
 use heddle_vfs::{Attr, Error, FileKind, Ino, OFFSET_MAX_BYTES, Result, Time};
 use std::sync::Arc;

@@ -6,12 +6,21 @@
 //! key or method for (encryption, compression, directories that ignore case), and whole images with features that it does
 //! not know.
 //!
-//! From the media up: `format` (layouts alone) → `device` → `superblock`, `checkpoint` (what counts) → `nat`,
-//! `node`, `fsynced` (where nodes are) → `inode`, `map` (what they say) → `file`, `dir`, `xattr` → `fs`, the interface.
-//! To write: `segments` (where blocks go), `space` (how many there are) → `change` (what is set aside) → `reserve`, `pages`, `content`,
-//! `make` (what changes) → `names`, `attrs`, `opened` (calls) under `guard` (who may be inside); `commit` and `clean` have the image to
-//! themselves. `since` says what `fsync` can do without a checkpoint, `roll_forward` takes that in when an image is opened;
-//! with a log in NVM both are `node_log`'s. `survey` counts what is in an image, `told` says what it is.
+//! | module | holds |
+//! |---|---|
+//! | `format` | the layouts of the media, nothing else |
+//! | `device` | the file or block device: whole blocks, flushes, discards |
+//! | `superblock`, `checkpoint` | the superblock and the checkpoint that count; `checkpoint::commit` writes the next one |
+//! | `nat`, `node` | the place of each node, and a cache of validated nodes; `node::block_map` leads from a page to its pointer |
+//! | `segments` | live blocks, the six logs, free segments; `segments::gc` cleans one |
+//! | `inode` | an inode's fields, checked; attributes, allocation, open files |
+//! | `data` | bytes of files: read, written, cached; their pointers; direct I/O; range locks |
+//! | `dir`, `xattr` | directories and names; extended attributes |
+//! | `change` | a change and its reservation; `change::call_gate` lets calls in side by side, or a checkpoint alone |
+//! | `fsync`, `recovery` | fsync without a checkpoint, and its roll-forward when an image is opened |
+//! | `node_log` | both of these with a log in NVM |
+//! | `volume` | opening, making and describing an image |
+//! | `fs` | the interface |
 //!
 //! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
 //!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
@@ -20,52 +29,27 @@
 //! structure; nothing here panics, loops without end, or takes memory as a field says without a bound.
 #![forbid(unsafe_code)]
 
-mod attrs;
 mod change;
 mod checkpoint;
 pub mod checksum;
-mod clean;
-mod commit;
-mod content;
+mod data;
 mod device;
 mod dir;
 mod error;
-mod file;
-mod foresight;
 pub mod format;
 mod fs;
 mod fsync;
-mod fsynced;
-mod guard;
 mod ids;
 mod inode;
-mod kept;
-mod make;
-mod map;
-mod media;
-mod mkfs;
-mod names;
 mod nat;
 mod node;
 mod node_log;
-mod opened;
-mod owner;
-mod pages;
-mod part;
-mod ranges;
-mod reserve;
-mod roll_forward;
+mod recovery;
 mod segments;
-mod since;
-mod space;
-mod steps;
 mod superblock;
-mod survey;
 mod times;
-mod told;
 mod variant;
 mod volume;
-mod way;
 mod xattr;
 
 pub use device::is_write_protected;
@@ -73,9 +57,9 @@ pub use device::is_write_protected;
 pub use device::{Faults, Traffic};
 pub use error::OpenError;
 pub use ids::{BlockAddr, Nid};
-pub use mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, make_image, make_image_in};
 pub use superblock::Geometry;
-pub use survey::{Survey, Surveyed};
-pub use told::Info;
 pub use variant::Variant;
+pub use volume::info::Info;
+pub use volume::mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, make_image, make_image_in};
+pub use volume::survey::{Survey, Surveyed};
 pub use volume::{F2fs, LogRegion, LogState, is_f2fs};

@@ -68,7 +68,7 @@ impl Nat {
 
     /// How many numbers came free since the checkpoint: behind the next one they can be taken again (T1).
     pub(crate) fn freed(&self) -> usize {
-        self.freed.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to make one.
+        self.freed.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to make one.
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -99,7 +99,7 @@ impl Nat {
         if state.kept.len() >= KEPT_MAX {
             state.kept.clear();
         }
-        // Who has changed it meanwhile comes first; a checkpoint cannot have been in between.
+        // A change made meanwhile comes first; a checkpoint cannot have been in between.
         state.kept.insert(nid, entry);
         Ok(state.known(nid).unwrap_or(entry))
     }
@@ -248,7 +248,7 @@ impl Nat {
             for (nid, entry) in entries {
                 table.entries[nid.0 as usize % NAT_ENTRIES] = entry;
             }
-            // It counts, for who reads on, only when it is there.
+            // It counts, for a reader that goes on, only when it is there.
             device.write(self.place(&state, block, true), table.as_bytes())?;
             let other = !bit_msb(&state.bitmap, block as usize);
             set_bit_msb(&mut state.bitmap, block as usize, other);

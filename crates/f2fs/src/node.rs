@@ -1,10 +1,13 @@
-//! Nodes, checked and kept: whoever asks for a number gets the block that the table names, if it says of itself what the table says.
+//! A cache of validated nodes. A node enters it only if its footer matches its entry in the node table.
 //!
 //! State       nodes by number, in shards, each under a lock: those that were read, which a full shard forgets, and those that
-//!             were changed, which stay until a checkpoint or the log has them. Who holds one that was handed out has it as it was then.
+//!             were changed, which stay until a checkpoint or the log has them. A node that was handed out stays as it was then.
 //! Invariants  N1  a node that is handed out lies in the main area and bears its number and its inode.
 //!             N2  a node is read from the device, and put where it is written, under its shard's lock: what is kept is the newest.
 
+pub(crate) mod block_map;
+
+use crate::change::steps;
 use crate::checksum::of_inode;
 use crate::device::Device;
 use crate::format::{
@@ -13,7 +16,6 @@ use crate::format::{
 use crate::ids::{BlockAddr, ByNid, Nid};
 use crate::nat::Nat;
 use crate::node_log::{Located, NodeLog};
-use crate::steps;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::hash_map::Entry;
@@ -78,7 +80,7 @@ impl Nodes {
 
     /// Nodes that are to be written.
     pub(crate) fn changed(&self) -> usize {
-        self.changed.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to write.
+        self.changed.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to write.
     }
 
     /// The nodes of an inode that are to be written, it included, and their places.
@@ -212,7 +214,7 @@ impl Nodes {
         self.write_one(nid, write)
     }
 
-    /// A changed node, for one who puts it into the log; `None`: it is not changed.
+    /// A changed node, for the log; `None`: it is not changed.
     pub(crate) fn changed_node(&self, nid: Nid) -> Option<Changed> {
         self.shard(nid).read().unwrap_or_else(PoisonError::into_inner).changed.get(&nid).cloned()
     }

@@ -11,9 +11,12 @@
 //!             blocks live. The SIT is written into the copies that do not count.
 //! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
 
+pub(crate) mod gc;
+
 mod adopt;
 mod summaries;
 
+use crate::change::steps;
 use crate::checkpoint::{Logs, OpenLog};
 use crate::device::Device;
 use crate::format::{
@@ -21,7 +24,6 @@ use crate::format::{
     SummaryBlock, SummaryEntry, bit_msb, set_bit_msb,
 };
 use crate::ids::{BlockAddr, Nid, Segno};
-use crate::steps;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};

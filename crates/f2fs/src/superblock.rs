@@ -13,7 +13,7 @@ use crate::ids::BlockAddr;
 use heddle_vfs::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Features that change nothing for who reads, or that are refused file by file.
+/// Features that change nothing for readers, or that are refused file by file.
 const READ: u32 = feature::ENCRYPT
     | 0x4
     | feature::EXTRA_ATTR

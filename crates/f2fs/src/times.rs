@@ -9,7 +9,7 @@ use heddle_vfs::Time;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// Inodes share these words by their numbers: who looks at one makes writers of its neighbours exact for a tick, which harms nobody.
+/// Inodes share these words by their numbers: a look at one makes writers of its neighbours exact for a tick, which does no harm.
 const WORDS: usize = 512;
 /// Longer than any tick of the coarse clock, in nanoseconds.
 const TICK_MAX_NS: i64 = 11_000_000;

@@ -1,29 +1,34 @@
 //! Opening an image: superblock, checkpoint, node table, and what was fsynced since.
 
+pub(crate) mod info;
+pub(crate) mod mkfs;
+pub(crate) mod mounted;
+pub(crate) mod survey;
+
+use crate::change::call_gate::{Guards, SECTIONS_KEPT};
+use crate::change::space::{Counts, Space};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::commit::Ledger;
 use crate::checksum::inode_seed;
-use crate::commit::Ledger;
+use crate::data::dirty_pages::Pages;
+use crate::data::range_lock::Ranges;
 use crate::device::{Access, Device};
 use crate::error::OpenError;
 use crate::format::{
     BLOCK_BYTES, LOG_MARK, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature,
 };
-use crate::fsynced::{Chain, Fsynced};
-use crate::guard::{Guards, SECTIONS_KEPT};
 use crate::ids::Nid;
+use crate::inode::open_files::OpenFiles;
 use crate::inode::{Inode, ROOT};
-use crate::media::Media;
 use crate::nat::Nat;
 use crate::node::Nodes;
 use crate::node_log::{Base, Found, NodeLog};
-use crate::opened::OpenFiles;
-use crate::pages::Pages;
-use crate::ranges::Ranges;
+use crate::recovery::fsynced::{Chain, Fsynced};
 use crate::segments::{LOGS, Segments};
-use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
 use crate::times::{Looks, now};
 use crate::variant::Variant;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -243,7 +248,7 @@ impl F2fs {
         if self.media.space.is_some() && (self.is_changed() || self.is_logged() || !clean) {
             self.fold(true)?;
         }
-        // ORDERING: Relaxed, asked with nobody inside who begins records.
+        // ORDERING: Relaxed, asked while no call is inside that begins records.
         if let Some(log) = self.media.nodes.log.as_ref().filter(|log| log.is_marked.load(Relaxed)) {
             superblock::set_log_mark(&self.media.device, false)?;
             log.is_marked.store(false, Relaxed); // ORDERING: Relaxed, as above.
@@ -355,7 +360,7 @@ fn check_root(media: &Media) -> Result<(), String> {
     }
 }
 
-/// Has an inode of the checkpoint's list no name? One that has would be taken from who uses it.
+/// Returns true if an inode of the checkpoint's list has no name. One that has a name would be taken from its users.
 fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
     match media.inode(nid) {
         Ok(inode) if inode.block().links.get() == 0 => Ok(inode),
@@ -442,7 +447,7 @@ fn space(
 
 /// Does this file or device begin as an F2FS image does? False also where it cannot be read.
 pub fn is_f2fs(path: &Path) -> bool {
-    // A pipe would wait for who writes into it.
+    // A pipe would wait for a writer.
     let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     let Ok(file) = opened.map(File::from) else { return false };
     // Either copy will do.

@@ -6,7 +6,7 @@ use crate::format::{
 };
 use crate::ids::Nid;
 use crate::inode::Inode;
-use crate::media::Media;
+use crate::volume::mounted::Media;
 use heddle_vfs::acl::{Acl, Entry, Tag};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, Result, XattrName};

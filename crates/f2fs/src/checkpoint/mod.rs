@@ -5,6 +5,8 @@
 //!             C3  its counts are none that the main area cannot have; journals and orphan blocks name nodes of the table.
 //! Source      Linux `Documentation/filesystems/f2fs.rst`, "Checkpoint".
 
+pub(crate) mod commit;
+
 mod logs;
 mod write;
 

@@ -4,6 +4,7 @@
 //!             blocks. Until the tail is durable the other pack counts, which names nothing that was written over (G2 of `segments`).
 
 use super::{BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, Checkpoint};
+use crate::change::space::Counts;
 use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::format::{
@@ -12,7 +13,6 @@ use crate::format::{
 use crate::ids::Nid;
 use crate::node_log::Base;
 use crate::segments::{DATA_LOGS, LOGS, LOGS_IN_ORDER, Position, kind_of_summary};
-use crate::space::Counts;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use zerocopy::{FromZeros, IntoBytes};

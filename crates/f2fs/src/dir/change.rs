@@ -9,7 +9,7 @@ use crate::format::{
 };
 use crate::ids::{Nid, PageNo};
 use crate::inode::Inode;
-use crate::media::Media;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, Result};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;

@@ -1,7 +1,7 @@
 //! Records are written: a group counts as a whole, when the fence behind it is done.
 //!
 //! A group needs no mark of its own: each of its records says how many there are, and one that is missing or torn makes the others not
-//! count. So an fsync is one fence. Lanes keep writers of different files apart: who finds one taken tries the next.
+//! count. So an fsync is one fence. Lanes keep writers of different files apart: a thread that finds one taken tries the next.
 
 use super::record::crc_of;
 use super::{DEPTH_MAX, Deleted, Located, NodeLog, runs};

@@ -14,7 +14,7 @@
 //!                 nothing, or the rest of one group that does not count. Anything else is damage.
 //!             L4  a generation of records is never continued: a mount takes what it finds in, folds it, and begins another one.
 //!             L5  a record that changes another one names it; a chain of them ends in a whole one, or in the base's node.
-//! Lock order  the locks of calls (`guard`), a lane, the locks of the tables (`node`, `nat`), a shard of the index.
+//! Lock order  the locks of calls (`call_gate`), a lane, the locks of the tables (`node`, `nat`), a shard of the index.
 //! Crash order pages, a flush of the device, records, a fence: durable. A fold: the head says which checkpoint is to come, a fence; that
 //!             checkpoint's tail; the head begins a generation on top of it, a fence.
 //! Orderings   O1  the group's number is taken under the lane; those of one inode are ordered by that inode's lock.
@@ -197,7 +197,7 @@ impl NodeLog {
 
     /// Nodes that have records: a fold writes them all.
     pub(crate) fn nodes(&self) -> usize {
-        self.nodes.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to fold.
+        self.nodes.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to fold.
     }
 
     /// The nodes that have records.
@@ -242,7 +242,7 @@ impl NodeLog {
 
     /// Records count from now on.
     fn make_active(&self) -> Result<()> {
-        // ORDERING: Acquire, pairs with the Release below: who sees it has the head durable before his records.
+        // ORDERING: Acquire, pairs with the Release below: a thread that sees it has the head durable before its records.
         if !self.is_active.load(Acquire) {
             self.lock_heads().make_active(&self.region);
             self.check_media()?;

@@ -1,8 +1,9 @@
 //! Which pages of a file a call reads or writes, where one file may have many writers at a time (`f2fs-rl`).
 //!
-//! State       a lock of ranges for each stripe of inodes (`guard`): two inodes of one stripe have their ranges in one lock, and meet where
+//! State       a lock of ranges for each stripe of inodes (`call_gate`): two inodes of one stripe have their ranges in one lock, and
+//!                 meet where
 //!             their offsets do.
-//! Invariants  R1  who holds a range holds its inode's stripe for reading: whatever takes an inode to itself, a truncation or a page
+//! Invariants  R1  the holder of a range holds its inode's stripe for reading: whatever takes an inode to itself, a truncation or a page
 //!                 that goes to the device, has no reader or writer of a part beside it.
 //!             R2  under a range for writing nothing changes but bytes of its pages, which have their pointers, where these lead, and
 //!                 the inode's times: size, attributes and nodes stay. A pointer and the times change under the lock of their node, and
@@ -10,8 +11,8 @@
 //! Lock order  the stripe, then one range of one file; pages, nodes and tables behind it.
 //! Source      F2FS range-lock paper (SYSTOR '19) section 3.2. Its lock is Linux' interval tree.
 
+use crate::change::call_gate::STRIPES;
 use crate::format::BLOCK_BYTES;
-use crate::guard::STRIPES;
 use heddle_arena::{Arena, Ptr};
 use heddle_range_lock::{Access, Geometry, Held, IntervalTree, LockHead, RangeLock};
 use heddle_vfs::{Error, Result};

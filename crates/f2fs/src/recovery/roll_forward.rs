@@ -11,14 +11,14 @@
 
 use crate::change::Change;
 use crate::format::{BLOCK_BYTES, InodeBlock, NodeBlock, inline_flag, node_flag};
-use crate::fsynced::{Chain, Link};
 use crate::ids::{BlockAddr, Nid, PageNo, Segno};
 use crate::inode::Inode;
-use crate::map::{Place, first_page_under};
-use crate::media::Media;
+use crate::node::block_map::{Place, first_page_under};
 use crate::node::{inode_of, inode_of_mut, pointers_of};
+use crate::recovery::fsynced::{Chain, Link};
 use crate::times::now;
 use crate::volume::F2fs;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -3,13 +3,13 @@
 //!
 //! Everything here is called with the inode's lock held for writing, or with the pages of the range.
 
-use crate::content::PAGE;
+use crate::data::pointers::span;
+use crate::data::write::PAGE;
 use crate::format::NODE_POINTERS;
 use crate::ids::{ByNid, Nid, PageNo};
 use crate::inode::Inode;
-use crate::media::Media;
 use crate::node::pointers_of;
-use crate::reserve::span;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, Result};
 use std::ops::Range;
 

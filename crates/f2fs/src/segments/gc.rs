@@ -7,11 +7,11 @@
 //!
 //! Source      F2FS paper (FAST '15) section 2.3.
 
+use crate::data::block_owner::Lead;
 use crate::format::{Block, NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid, Segno};
-use crate::media::Media;
-use crate::owner::Lead;
 use crate::segments::Log;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result};
 use zerocopy::FromBytes;
 

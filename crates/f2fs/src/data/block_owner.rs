@@ -8,8 +8,8 @@
 use crate::format::{NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid};
 use crate::inode::Inode;
-use crate::media::Media;
 use crate::node::pointers_of;
+use crate::volume::mounted::Media;
 use heddle_vfs::Result;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Media {
         Ok(())
     }
 
-    /// Does what the summary names lead to the block? Not, if that cannot be read: whoever reads it finds as much.
+    /// Returns true if the owner that the summary names leads to the block. False if that cannot be read: a reader finds the same error.
     fn is_anothers(&self, is_node: bool, addr: BlockAddr, entry: SummaryEntry) -> bool {
         if is_node {
             let found = self.nodes.nat.find(&self.device, Nid(entry.nid.get()));

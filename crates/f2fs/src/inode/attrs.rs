@@ -1,8 +1,8 @@
 //! Attributes, changed: all of a call or nothing.
 
 use crate::change::Need;
+use crate::inode::allocation::set_time;
 use crate::inode::{Alteration, Inode};
-use crate::make::set_time;
 use crate::times::now;
 use crate::volume::F2fs;
 use heddle_vfs::xattr::Xattrs;

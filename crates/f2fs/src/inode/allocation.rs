@@ -1,15 +1,15 @@
 //! Inodes come and go.
 
 use crate::change::{Change, Need};
+use crate::data::direct_io::WritePath;
 use crate::format::{
     EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, InodeBlock, feature, inline_flag, node_flag,
 };
 use crate::ids::{Nid, PageNo};
 use crate::inode::{Inode, ROOT};
-use crate::media::Media;
 use crate::node::inode_of_mut;
 use crate::times::now;
-use crate::way::Way;
+use crate::volume::mounted::Media;
 use crate::xattr::need_of_new;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, FileKind, NewNode, Result, Time, XattrName};
@@ -26,7 +26,7 @@ pub(crate) struct Birth<'a> {
     pub(crate) generation: u32,
 }
 
-/// An inode to be made: what follows from who makes it, where.
+/// An inode to be made: the fields that follow from its maker and its directory.
 pub(crate) struct Plan {
     gid: u32,
     perm: u16,
@@ -134,7 +134,7 @@ impl Change<'_> {
     fn fill(&self, nid: Nid, node: &NewNode<'_>, above: Nid, xattrs: &Xattrs) -> Result<()> {
         match node.kind {
             FileKind::Directory => self.fill_dir(nid, above)?,
-            FileKind::Symlink => self.write(nid, 0, node.target, Way::Memory)?,
+            FileKind::Symlink => self.write(nid, 0, node.target, WritePath::PageCache)?,
             _ => {}
         }
         if xattrs.is_empty() { Ok(()) } else { self.set_xattrs(&self.inode(nid)?, xattrs) }

@@ -1,12 +1,12 @@
-//! Pages that were written and are not on the device yet. Who changes one has its inode to himself, or the page.
+//! Pages that were written and are not on the device yet. A call that changes one has its inode to itself, or the page.
 //!
-//! State       pages by inode and number, in shards by inode. Who writes a page to the device takes it out only when its pointer says
-//!             where it is: a reader who finds no page here finds it there. Beside them those that are `kept`.
+//! State       pages by inode and number, in shards by inode. A page that is written to the device is taken out only when its pointer says
+//!             where it is: a reader who finds no page here finds it there. Beside them those that are `page_cache`.
 
+use crate::change::steps;
+use crate::data::page_cache::Kept;
 use crate::format::Block;
 use crate::ids::{ByNid, Nid, PageNo};
-use crate::kept::Kept;
-use crate::steps;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -44,7 +44,7 @@ impl Pages {
 
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Relaxed) // ORDERING: Relaxed, an estimate for who decides when to write.
+        self.count.load(Relaxed) // ORDERING: Relaxed, an estimate, for the decision when to write.
     }
 
     fn find(&self, nid: Nid, page: PageNo) -> Option<Page> {
@@ -86,7 +86,7 @@ impl Pages {
         self.with(nid, page, &mut look).or_else(|| self.kept.with(nid, page, look))
     }
 
-    /// Keeps a page as it was read from the device, by one who holds its inode, or the page.
+    /// Caches a page as it was read from the device. The caller holds its inode, or the page.
     pub(crate) fn keep(&self, nid: Nid, page: PageNo, block: Box<Block>) {
         self.kept.keep(nid, page, block);
     }

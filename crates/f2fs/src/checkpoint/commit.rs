@@ -8,11 +8,11 @@
 use crate::checkpoint::{self, Checkpoint, Contents};
 use crate::format::{NodeBlock, node_flag};
 use crate::ids::{BlockAddr, Nid, Nids};
-use crate::map::Place;
-use crate::media::Media;
+use crate::node::block_map::Place;
 use crate::node_log::{Content, Group, Member, NodeLog};
 use crate::segments::{Log, of_node};
 use crate::superblock;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result};
 use std::collections::BTreeSet;
 use std::iter::once;
@@ -61,7 +61,7 @@ impl Media {
         };
         ledger.checkpoint = checkpoint::write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
         ledger.since = Instant::now();
-        // Nobody is inside who could take one of them meanwhile.
+        // No call is inside that could take one of them meanwhile.
         for (first, blocks) in space.checkpointed() {
             self.device.discard(first, blocks);
         }
@@ -129,7 +129,7 @@ impl Media {
 
     /// Begins a group of the log; before the first one the image says that it has one.
     fn begin_group<'l>(&self, log: &'l NodeLog, members: usize, epoch: bool) -> Result<Group<'l>> {
-        // ORDERING: Acquire and Release, who sees the mark noted has it durable before his records; two may both write it.
+        // ORDERING: Acquire and Release, a thread that sees the mark noted has it durable before its records; two may both write it.
         if !log.is_marked.load(Acquire) {
             superblock::set_log_mark(&self.device, true)?;
             log.is_marked.store(true, Release); // ORDERING: Release, as above.

@@ -2,9 +2,9 @@
 
 use crate::change::Taken;
 use crate::format::CheckpointHead;
+use crate::fsync::tracker::Since;
 use crate::ids::BlockAddr;
 use crate::segments::Segments;
-use crate::since::Since;
 use heddle_vfs::{Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -3,7 +3,7 @@
 use crate::format::{BLOCK_BYTES, Block, inline_flag};
 use crate::ids::PageNo;
 use crate::inode::Inode;
-use crate::media::Media;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result, SeekTarget};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -50,7 +50,7 @@ impl Media {
         let len = bytes.min(buf.len() as u64) as usize;
         match run.addr.is_block() {
             false => buf[..len].fill(0),
-            // Who reads much at a time will seldom read it again soon.
+            // A long read is seldom repeated soon.
             true if len > KEPT_BYTES_MAX => self.device.read(run.addr, skip as usize, &mut buf[..len])?,
             true => {
                 let skip = skip as usize;

@@ -1,9 +1,11 @@
-//! Pages as the device has them, kept for who reads them again.
+//! A cache of pages as the device has them, for later readers.
 //!
 //! State       pages by inode and number, in shards by inode. When there are too many, one goes of the shard whose turn it is: a hand goes
 //!             round in it, and passes over pages that were looked at since it was last there (second chance).
-//! Invariants  C1  what is kept is what the page's pointer leads to: who changes, cuts or moves a page forgets it. He has the inode or
-//!                 the page to himself (`guard`, `ranges`), and who reads a page and keeps it holds either for reading: so nothing is
+//! Invariants  C1  a cached page is the one that the page's pointer leads to: a call that changes, cuts or moves a page forgets it. That
+//!                 call
+//!                 has the inode or the page to itself (`call_gate`, `range_lock`), and a reader that caches a page holds either for
+//!                 reading: so nothing is
 //!                 kept that has become old meanwhile.
 
 use crate::format::Block;

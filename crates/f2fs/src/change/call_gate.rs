@@ -1,6 +1,6 @@
-//! Who may be inside: calls, side by side, or a checkpoint, alone; and which inodes a call has to itself.
+//! The call gate: calls come in side by side, a checkpoint alone. Here a call also takes inodes to itself.
 //!
-//! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`ranges`), the chain of fsynced nodes, and then the
+//! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`range_lock`), the chain of fsynced nodes, and then the
 //!             locks of the tables: a shard of nodes, and under it those of the NAT or of the segments.
 //! Invariants  K1  a call holds the stripes of all inodes that it changes for writing, of one that it reads for reading, until it
 //!                 is done: it is seen whole or not at all.
@@ -9,13 +9,13 @@
 //!             K3  free segments hold all that is dirty, all that the changes inside make so at most, and what cleaning and a checkpoint
 //!                 need beside: a change that is let in never lacks a block for what it does, nor does the checkpoint behind it.
 
+use crate::change::steps;
 use crate::change::{Change, Need};
-use crate::commit::Ledger;
+use crate::checkpoint::commit::Ledger;
 use crate::ids::Nid;
-use crate::media::Media;
 use crate::node_log::NodeLog;
-use crate::steps;
 use crate::volume::F2fs;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -45,7 +45,7 @@ pub(crate) struct Guards {
     stripes: Vec<RwLock<()>>,
 }
 
-/// In one line of the cache: who comes in writes to it anyway.
+/// In one line of the cache: each call that comes in writes to it anyway.
 #[repr(align(64))]
 struct Gate {
     lock: RwLock<()>,
@@ -159,7 +159,7 @@ impl F2fs {
         let before = steps::taken();
         let done = call();
         if done.is_err() && steps::taken() != before {
-            // ORDERING: Relaxed, the gate and the inodes, which whoever writes this down must have, are let go behind it.
+            // ORDERING: Relaxed, the gate and the inodes, which the writer of a checkpoint must have, are let go behind it.
             self.failed.store(true, Relaxed);
         }
         done
@@ -168,7 +168,8 @@ impl F2fs {
     /// # Errors
     /// [`Error::Io`] after a call, a checkpoint or an fsync that failed half-way.
     pub(crate) fn not_failed(&self) -> Result<()> {
-        // ORDERING: Relaxed, one word that only ever becomes true; who misses it looks again before anything is written down.
+        // ORDERING: Relaxed, one word that only ever becomes true; a thread that misses it looks again before it writes anything to the
+        // device.
         if self.failed.load(Relaxed) {
             return Err(Error::Io(
                 "an earlier call failed half-way, so nothing is changed any more: mount it again to have what is durable".into(),

@@ -5,8 +5,8 @@
 use crate::format::SEGMENT_BLOCKS;
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::{Inode, ROOT};
-use crate::media::Media;
 use crate::volume::F2fs;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, Result};
 use std::collections::HashSet;
 

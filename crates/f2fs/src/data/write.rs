@@ -4,14 +4,14 @@
 //! that set aside. Large ranges are allocated and punched in pieces; what moves pages (collapse, insert) is one piece, however large.
 //!
 //! Everything here is called with the inode's lock held for writing, but for `has_pages`, and for `change_pages`, which may be called
-//! with these pages held instead (`ranges`).
+//! with these pages held instead (`range_lock`).
 
 use crate::change::{Change, Lacking, Need, pages_of};
+use crate::data::direct_io::WritePath;
 use crate::format::{BLOCK_BYTES, Block, INODE_POINTERS, NODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
-use crate::media::Media;
-use crate::way::Way;
+use crate::volume::mounted::Media;
 use heddle_vfs::{Error, OFFSET_MAX_BYTES, RangeOp, Result};
 use std::ops::Range;
 use zerocopy::little_endian::U32;
@@ -36,9 +36,9 @@ pub(crate) fn aligned(offset: u64, len_bytes: u64) -> Result<()> {
 
 impl Media {
     /// Writes over pages that have their pointers.
-    pub(crate) fn change_pages(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
+    pub(crate) fn change_pages(&self, nid: Nid, offset: u64, buf: &[u8], way: WritePath) -> Result<()> {
         let end = offset + buf.len() as u64;
-        if way == Way::Through {
+        if way == WritePath::Direct {
             let pages: Vec<PageNo> = (offset / PAGE..end / PAGE).map(PageNo).collect();
             for (pages, bytes) in pages.chunks(THROUGH_PAGES).zip(buf.chunks(THROUGH_PAGES * BLOCK_BYTES)) {
                 self.place_pages(nid, pages, bytes)?;
@@ -213,7 +213,7 @@ impl Media {
 
 impl Change<'_> {
     /// Writes all of `buf`.
-    pub(crate) fn write(&self, nid: Nid, offset: u64, buf: &[u8], way: Way) -> Result<()> {
+    pub(crate) fn write(&self, nid: Nid, offset: u64, buf: &[u8], way: WritePath) -> Result<()> {
         let end = offset + buf.len() as u64;
         if self.inode(nid)?.keeps_inline(end) {
             return self.write_inline(nid, offset, buf);

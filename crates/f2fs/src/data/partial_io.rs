@@ -1,17 +1,17 @@
 //! Calls that read or write a part of an open file.
 //!
-//! With `f2fs` who writes has the file to himself. With `f2fs-rl` a write over pages that are there holds these alone (`ranges`); one that
+//! With `f2fs` a writer has the file to itself. With `f2fs-rl` a write over pages that are there holds these alone (`range_lock`); one that
 //! extends the file, fills a hole or finds the bytes inline takes the file to itself, as any other change does.
 
-use crate::attrs::regular;
 use crate::change::Need;
-use crate::content::end_of;
+use crate::data::direct_io::WritePath;
+use crate::data::pointers::PAGES_MANY;
+use crate::data::range_lock::HeldRange;
+use crate::data::write::end_of;
 use crate::fs::is_of;
+use crate::inode::attrs::regular;
 use crate::inode::{Alteration, Inode, nid_of};
-use crate::ranges::HeldRange;
-use crate::reserve::PAGES_MANY;
 use crate::volume::F2fs;
-use crate::way::Way;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, FileKind, Handle, Result};
 use std::sync::RwLockReadGuard;
@@ -62,7 +62,7 @@ impl F2fs {
             return Ok(false);
         }
         self.media.check_edges(inode, offset, end)?;
-        let way = Way::of(handle.flags.direct, offset, buf.len());
+        let way = WritePath::of(handle.flags.direct, offset, buf.len());
         self.watched(|| {
             self.media.change_pages(inode.nid, offset, buf, way)?;
             self.modified(inode, true)
@@ -77,7 +77,7 @@ impl F2fs {
         let bytes = offset..offset.saturating_add(len_bytes as u64);
         let range = match &self.ranges {
             Some(ranges) if !bytes.is_empty() => {
-                Some(ranges.hold(crate::guard::Guards::stripe(nid), bytes, access)?)
+                Some(ranges.hold(crate::change::call_gate::Guards::stripe(nid), bytes, access)?)
             }
             _ => None,
         };

@@ -3,9 +3,11 @@
 //! Crash order the superblocks are cleared first and written last: what was interrupted is no file system.
 //! Source      F2FS paper (FAST '15) section 2.1; Linux `Documentation/filesystems/f2fs.rst`, "On-disk Layout".
 
+use crate::change::space::{Counts, Space};
+use crate::checkpoint::commit::Ledger;
 use crate::checkpoint::{Checkpoint, Logs, OpenLog};
 use crate::checksum::{SEED, checksum, inode_seed};
-use crate::commit::Ledger;
+use crate::data::dirty_pages::Pages;
 use crate::device::{Access, Device};
 use crate::error::OpenError;
 use crate::format::{
@@ -14,13 +16,11 @@ use crate::format::{
 };
 use crate::ids::{BlockAddr, Nid, Segno};
 use crate::inode::ROOT;
-use crate::media::Media;
 use crate::nat::Nat;
 use crate::node::Nodes;
-use crate::pages::Pages;
 use crate::segments::{LOGS_IN_ORDER, Segments};
-use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
+use crate::volume::mounted::Media;
 use heddle_media::Claim;
 use heddle_vfs::Error;
 use std::collections::{BTreeSet, HashMap};

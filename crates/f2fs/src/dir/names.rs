@@ -5,8 +5,8 @@
 use crate::change::{Change, Need};
 use crate::format::advise_flag;
 use crate::ids::Nid;
+use crate::inode::allocation::{Birth, named, set_time};
 use crate::inode::{Alteration, Inode, nid_of};
-use crate::make::{Birth, named, set_time};
 use crate::times::now;
 use crate::volume::F2fs;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, NewNode, Permission, RenameMode, Result, Time};
@@ -434,7 +434,8 @@ impl F2fs {
         })
     }
 
-    /// No directory goes below itself, and none is replaced by what is below it. With the latch of renames, which keeps who is above whom,
+    /// No directory goes below itself, and none is replaced by what is below it. With the latch of renames, which keeps the order of
+    /// directories,
     /// and no inode.
     fn check_loops(&self, m: &Move<'_>) -> Result<()> {
         let below = Error::InvalidArgument("a directory cannot be moved below itself");

@@ -1,0 +1,4 @@
+//! What was fsynced after the checkpoint, found and taken in at a mount.
+
+pub(crate) mod fsynced;
+pub(crate) mod roll_forward;
