@@ -6,13 +6,28 @@
 //! Source      statfs(2) for the file systems' numbers; the kernel's Documentation/ABI/testing/sysfs-bus-nvdimm for `persistence_domain`.
 
 use crate::durability::Durability;
-use crate::region::Backend;
 use crate::{Error, Result};
 use rustix::fs::{FileType, Stat, fstat, fstatfs, major, minor};
 use rustix::io::Errno;
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+
+/// What makes a store durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A file of tmpfs, ramfs or hugetlbfs, or memory without a name: gone when the machine restarts. With [`Durability::Power`] it
+    /// stands in for persistent memory, for measurements: a flush and a store fence.
+    Memory,
+    /// Persistent memory, mapped so that a flush and a store fence are enough.
+    Dax,
+    /// The same where caches are inside the power-fail domain: a store fence.
+    DaxCached,
+    /// Any other file: a fence is an `msync` of the pages this thread has stored to since its last one.
+    File,
+    /// Memory with a recorder beside it, which knows what a power cut would leave.
+    Simulated,
+}
 
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;

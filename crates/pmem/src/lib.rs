@@ -26,6 +26,7 @@ mod dirty;
 mod domain;
 mod durability;
 mod error;
+mod held;
 mod lost;
 mod mapping;
 mod open;
@@ -41,16 +42,18 @@ mod steps;
 mod survive;
 mod taken;
 mod untouched;
+mod watched;
 
 pub use caller::{BadBuffer, after_fault};
+pub use domain::Backend;
 pub use durability::Durability;
 pub use error::{Error, Result};
 pub use heddle_media::lock_holder;
+pub use held::{Extent, OpenOptions};
 pub use lost::LOST_WORD;
-pub use open::{Extent, OpenOptions};
 pub use presence::{has_holders, join_holders};
 pub use probe::Probe;
-pub use region::{Backend, Region};
+pub use region::Region;
 pub use simulator::{CrashPoint, Model, Pending, Simulator};
 #[cfg(shuttle)]
 pub use steps::BEFORE_STORE;

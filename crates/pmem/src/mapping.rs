@@ -5,7 +5,6 @@
 //!                 `create` or `open` and not a SIGBUS of a later store. A file that somebody truncates while it is
 //!                 mapped still ends in SIGBUS.
 
-use crate::open::Progress;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -14,6 +13,9 @@ use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Called with bytes done and bytes in total.
+pub(crate) type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
 
 /// Reserving and pre-faulting go in steps of this, so that their progress can be told.
 const STEP_BYTES: u64 = 64 << 20;

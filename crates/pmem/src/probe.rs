@@ -11,7 +11,6 @@
 use crate::dirty::Failure;
 use crate::lost::LOST_WORD;
 use crate::mapping::Mapping;
-use crate::region::Region;
 use crate::{BLOCK_BYTES, LINE_BYTES, Pos};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The far side of a probed region: puts images into it, tells what was read.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    memory: Arc<Mapping>,
-    log: Arc<ProbeLog>,
+    pub(crate) memory: Arc<Mapping>,
+    pub(crate) log: Arc<ProbeLog>,
 }
 
 /// The region's side.
@@ -32,25 +31,7 @@ pub(crate) struct ProbeLog {
     pub(crate) failure: Failure,
 }
 
-impl Region {
-    /// A region of zeros whose loads and stores are noted. `len_bytes` is rounded down to whole blocks.
-    ///
-    /// Panics without memory for it, or below one block: it is for tests.
-    pub fn probed(len_bytes: u64) -> (Region, Probe) {
-        let len_bytes = len_bytes & !(BLOCK_BYTES as u64 - 1);
-        let memory = Arc::new(Mapping::private(len_bytes).expect("no memory for a probed region"));
-        let log = Arc::new(ProbeLog::new(len_bytes));
-        let probe = Probe { memory, log };
-        (probe.region(), probe)
-    }
-}
-
 impl Probe {
-    /// A handle on the probed memory, as any region.
-    pub fn region(&self) -> Region {
-        Region::noted(self.memory.clone(), self.log.clone())
-    }
-
     /// Makes the memory `image` with `words` put over it, and forgets what was read. With `same_image` the caller says that
     /// `image` is the one of the last time: then only blocks that changed since are put back. Nobody may use the region meanwhile.
     ///
@@ -97,11 +78,6 @@ impl Probe {
         }
     }
 
-    /// A handle on the probed memory that notes nothing: for a second opinion that must not count.
-    pub fn silent_region(&self) -> Region {
-        Region::unwatched(self.memory.clone(), &self.log)
-    }
-
     /// Did somebody load this word since [`Probe::load`], before anybody stored to all of it?
     pub fn was_read(&self, word: Pos) -> bool {
         let index = word.0 as usize / 8;
@@ -142,7 +118,7 @@ impl Probe {
 }
 
 impl ProbeLog {
-    fn new(len_bytes: u64) -> ProbeLog {
+    pub(crate) fn new(len_bytes: u64) -> ProbeLog {
         let words = (len_bytes as usize / 8).div_ceil(64);
         ProbeLog {
             read: (0..words).map(|_| AtomicU64::new(0)).collect(),
@@ -210,6 +186,7 @@ impl std::fmt::Debug for ProbeLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Region;
 
     fn read_words(probe: &Probe, of: std::ops::Range<u64>) -> Vec<u64> {
         of.filter(|word| probe.was_read(Pos(word * 8))).collect()

@@ -13,6 +13,7 @@
 use crate::caller::{self, BadBuffer};
 use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
+use crate::domain::Backend;
 use crate::durability::{Durability, Reach};
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
@@ -27,22 +28,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// What makes a store durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// A file of tmpfs, ramfs or hugetlbfs, or memory without a name: gone when the machine restarts. With [`Durability::Power`] it
-    /// stands in for persistent memory, for measurements: a flush and a store fence.
-    Memory,
-    /// Persistent memory, mapped so that a flush and a store fence are enough.
-    Dax,
-    /// The same where caches are inside the power-fail domain: a store fence.
-    DaxCached,
-    /// Any other file: a fence is an `msync` of the pages this thread has stored to since its last one.
-    File,
-    /// Memory with a recorder beside it, which knows what a power cut would leave.
-    Simulated,
-}
 
 /// Persistent memory. Shared freely among threads; a store is durable once its own thread has fenced.
 ///

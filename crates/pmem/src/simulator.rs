@@ -15,8 +15,7 @@ pub use crash_point::{CrashPoint, Pending};
 pub(crate) use log::StoreKind;
 
 use crate::mapping::Mapping;
-use crate::region::Region;
-use crate::{BLOCK_BYTES, LINE_BYTES, Pos};
+use crate::{LINE_BYTES, Pos};
 use log::Log;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,32 +73,15 @@ type Turn = Arc<dyn Fn() + Send + Sync>;
 /// The power switch of a simulated region: sees every store, flush and fence, and tells what a power cut would leave.
 #[derive(Clone, Debug)]
 pub struct Simulator {
-    recorder: Arc<Recorder>,
-}
-
-impl Region {
-    /// A region of zeros that can lose its power. `len_bytes` is rounded down to whole blocks.
-    ///
-    /// Panics without memory for it, or below one block: it is for tests.
-    pub fn simulated(len_bytes: u64) -> (Region, Simulator) {
-        let len_bytes = len_bytes & !(BLOCK_BYTES as u64 - 1);
-        let mapping = Arc::new(Mapping::private(len_bytes).expect("no memory for a simulated region"));
-        let recorder = Arc::new(Recorder::new(mapping.clone()));
-        (Region::recorded(mapping, recorder.clone()), Simulator { recorder })
-    }
-
-    /// A simulated region that starts as `image`, all of it durable: the machine after a power cut.
-    ///
-    /// Panics if the image is not whole blocks.
-    pub fn simulated_from(image: &[u8]) -> (Region, Simulator) {
-        assert_eq!(image.len() % BLOCK_BYTES, 0, "an image is whole blocks");
-        let (region, simulator) = Region::simulated(image.len() as u64);
-        simulator.recorder.log().load_image(image);
-        (region, simulator)
-    }
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Simulator {
+    /// What is durable at the start.
+    pub(crate) fn start_as(&self, image: &[u8]) {
+        self.recorder.log().load_image(image);
+    }
+
     /// Chooses the model. Panics while stores are pending: they were recorded under another.
     pub fn set_model(&self, model: Model) {
         self.recorder.log().set_model(model);
@@ -154,7 +136,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    fn new(memory: Arc<Mapping>) -> Recorder {
+    pub(crate) fn new(memory: Arc<Mapping>) -> Recorder {
         Recorder {
             log: Mutex::new(Log::new(memory)),
             hook: Mutex::default(),

@@ -1,13 +1,13 @@
 //! A file or device that is held and not yet a region: what it holds is looked at before a byte of it is changed.
 //!
-//! Invariants  I1  it is locked as a region is (see `open`), so what was looked at is what is changed.
+//! Invariants  I1  it is locked as a region is (see `held`), so what was looked at is what is changed.
 //!             I2  a file that was made here gets its name when its maker says that it is whole; before, a failure or a kill leaves nothing
 //!                 of it. A name that another process has taken meanwhile stays that one's.
 //!             I3  a symbolic link is followed only to a device: a file behind one was not named by the caller.
 
 use crate::durability::Durability;
 use crate::error::{Error, Result};
-use crate::open::{self, OpenOptions, system};
+use crate::held::{self, OpenOptions, system};
 use crate::region::Region;
 use crate::room::folder_of;
 use heddle_media::Claim;
@@ -50,7 +50,7 @@ impl Taken {
             Some(file) => (file, State::Existing),
             None => make(path, how)?,
         };
-        let stat = open::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
+        let stat = held::lock(&file, path, FlockOperation::NonBlockingLockExclusive);
         match stat {
             Ok((stat, claim)) => Ok(Taken { file, stat, claim: Some(claim), path: path.into(), state }),
             Err(error) => {
@@ -85,21 +85,21 @@ impl Taken {
         }
         if self.is_new() {
             self.state = State::Existing;
-            open::sync_directory_of(&self.path)?;
+            held::sync_directory_of(&self.path)?;
         }
         Ok(())
     }
 
     /// A file, not a device.
     pub fn is_file(&self) -> bool {
-        open::is_regular(&self.stat)
+        held::is_regular(&self.stat)
     }
 
     /// Its bytes, or the device's.
     ///
     /// Errors: [`Error::NotMappable`], [`Error::System`].
     pub fn len_bytes(&self) -> Result<u64> {
-        open::size_of_media(&self.file, &self.stat, &self.path)
+        held::size_of_media(&self.file, &self.stat, &self.path)
     }
 
     /// What it holds.
@@ -182,22 +182,22 @@ impl Taken {
     ///
     /// Errors: as [`Taken::create`].
     pub fn create_unnamed(&mut self, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
-        let len_bytes = open::whole_blocks(&self.path, len_bytes)?;
-        let len_bytes = open::fill(&self.file, &self.stat, &self.path, len_bytes, options)?;
+        let len_bytes = held::whole_blocks(&self.path, len_bytes)?;
+        let len_bytes = held::fill(&self.file, &self.stat, &self.path, len_bytes, options)?;
         let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
-        open::map(held, &self.path, [len_bytes; 2], options)
+        held::map(held, &self.path, [len_bytes; 2], options)
     }
 
     /// As [`Region::open`] does it, for writing.
     ///
     /// Errors: those of that.
     pub fn open(&mut self, options: &OpenOptions<'_>) -> Result<Region> {
-        let len_bytes = open::whole_blocks(&self.path, self.len_bytes()?)?;
+        let len_bytes = held::whole_blocks(&self.path, self.len_bytes()?)?;
         if self.is_file() {
-            open::reserve_all(&self.file, &self.path, len_bytes, false, options.progress)?;
+            held::reserve_all(&self.file, &self.path, len_bytes, false, options.progress)?;
         }
         let held = (self.as_file()?.into(), self.claim.take().unwrap_or_default());
-        open::map(held, &self.path, [len_bytes; 2], options)
+        held::map(held, &self.path, [len_bytes; 2], options)
     }
 
     /// The file itself, which keeps its lock for as long as one of both is open, and its other names. A new file has no name until
@@ -233,13 +233,13 @@ pub(crate) fn content_of(file: &File, len_bytes: u64) -> heddle_media::Content {
 
 /// What has that name, if anything.
 fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
-    match open::open_file(path, how | OFlags::NOFOLLOW) {
+    match held::open_file(path, how | OFlags::NOFOLLOW) {
         Ok(file) => Ok(Some(file)),
         Err(Errno::NOENT) => Ok(None),
         Err(Errno::LOOP) => {
-            let file = open::open_file(path, how).map_err(open::not_opened(path))?;
+            let file = held::open_file(path, how).map_err(held::not_opened(path))?;
             let stat = fs::fstat(&file).map_err(system("examine", path))?;
-            match open::is_regular(&stat) {
+            match held::is_regular(&stat) {
                 true => Err(Error::IsLink {
                     path: path.into(),
                     to: path.canonicalize().unwrap_or_else(|_| path.into()),
@@ -247,7 +247,7 @@ fn open_existing(path: &Path, how: OFlags) -> Result<Option<OwnedFd>> {
                 false => Ok(Some(file)),
             }
         }
-        Err(errno) => Err(open::not_opened(path)(errno)),
+        Err(errno) => Err(held::not_opened(path)(errno)),
     }
 }
 

@@ -1,0 +1,259 @@
+//! The file or device behind a region: opened, locked, sized, given its blocks, mapped.
+//!
+//! Invariants  I1  it is locked before a byte of it is changed, and while any mapping of it made here lives (see `presence`).
+//! Lock order  the file's lock is taken without waiting.
+
+use crate::dirty::Failure;
+use crate::domain::{self, Backend};
+use crate::durability::Durability;
+use crate::mapping::{Mapping, Progress, reserve};
+use crate::region::{Region, Source};
+use crate::room::{folder_of, is_in_memory, room_bytes};
+use crate::{BLOCK_BYTES, Error, Pos, Result, presence};
+use heddle_media::{Claim, Use, claim, holder};
+use rustix::fs::{
+    self, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, ftruncate,
+};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What errors call a region without a path.
+pub(crate) const NAMELESS: &str = "(anonymous memory)";
+
+/// How many bytes of a file are in use, from its length and by a reader of its bytes; `None`: it holds nothing that will be used.
+pub type Extent<'a> = &'a dyn Fn(u64, &dyn Fn(Pos, &mut [u8])) -> Option<u64>;
+
+/// How to make or open a region. `..Default::default()` is: writable, not overwriting, pre-faulted, silent.
+#[derive(Clone, Copy)]
+pub struct OpenOptions<'a> {
+    /// Map for reading only; any store panics. Shares the file's lock with other readers.
+    pub read_only: bool,
+    /// `create` may replace an existing file. A device is never emptied: its old bytes stay.
+    pub overwrite: bool,
+    /// Take the page faults now, where stores go straight to the media (not for [`Backend::File`]).
+    pub prefault: bool,
+    /// What stores must survive; `None`: the death of processes where the region is volatile memory, a power cut elsewhere.
+    pub durability: Option<Durability>,
+    /// Asked, before `open` gives a file blocks and faults pages in, which part of it needs them: no byte behind that may be stored to.
+    /// Without it, all of the file.
+    pub extent: Option<Extent<'a>>,
+    /// Told (bytes done, bytes in total) every 64 MiB while blocks are reserved, then again while pages are faulted in.
+    pub progress: Progress<'a>,
+}
+
+impl Default for OpenOptions<'_> {
+    fn default() -> Self {
+        OpenOptions {
+            read_only: false,
+            overwrite: false,
+            prefault: true,
+            durability: None,
+            extent: None,
+            progress: None,
+        }
+    }
+}
+
+pub(crate) fn whole_blocks(path: &Path, len_bytes: u64) -> Result<u64> {
+    let block = BLOCK_BYTES as u64;
+    if len_bytes < block {
+        return Err(Error::TooSmall { path: path.into(), len_bytes, least_bytes: block });
+    }
+    Ok(len_bytes & !(block - 1))
+}
+
+pub(crate) fn lock(file: &OwnedFd, path: &Path, how: FlockOperation) -> Result<(Stat, Claim)> {
+    let stat = fstat(file).map_err(system("examine", path))?;
+    let free = || match how {
+        FlockOperation::NonBlockingLockExclusive => presence::claim(file),
+        _ => !presence::has_holders(file),
+    };
+    match flock(file, how) {
+        Ok(()) if free() => {
+            let whole = if how == FlockOperation::NonBlockingLockExclusive { Use::Write } else { Use::Read };
+            let claimed = claim(file, whole);
+            let claim = claimed.map_err(|what| Error::InUseThrough { path: path.into(), what })?;
+            Ok((stat, claim))
+        }
+        Ok(()) | Err(Errno::WOULDBLOCK) => Err(in_use(&stat, path)),
+        Err(errno) => Err(system("lock", path)(errno)),
+    }
+}
+
+pub(crate) fn in_use(stat: &Stat, path: &Path) -> Error {
+    let (pid, since) = holder(stat).map_or((None, None), |(pid, since)| (Some(pid), since));
+    Error::InUse { path: path.into(), pid, since }
+}
+
+/// Opens what is there; a block device, to write to it, alone: the kernel refuses that while it, or what lies on it, is mounted.
+pub(crate) fn open_file(path: &Path, how: OFlags) -> rustix::io::Result<OwnedFd> {
+    let stat = fs::stat(path);
+    let is_device = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    let alone = if is_device && how.contains(OFlags::RDWR) { OFlags::EXCL } else { OFlags::empty() };
+    fs::openat(CWD, path, how | alone, Mode::empty())
+}
+
+/// Why it could not be opened.
+pub(crate) fn not_opened(path: &Path) -> impl Fn(Errno) -> Error {
+    move |errno| match (errno, fs::stat(path)) {
+        (Errno::BUSY, Ok(stat)) => match (holder(&stat), heddle_media::user_of(&stat)) {
+            (None, Some(user)) => {
+                Error::InUseThrough { path: path.into(), what: format!("is in use by {user}") }
+            }
+            _ => in_use(&stat, path),
+        },
+        _ => system("open", path)(errno),
+    }
+}
+
+pub(crate) fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// Gives a file its size and blocks; for a device checks that it is large enough. Returns the length to map.
+pub(crate) fn fill(
+    file: &OwnedFd,
+    stat: &Stat,
+    path: &Path,
+    len_bytes: u64,
+    options: &OpenOptions<'_>,
+) -> Result<u64> {
+    if is_regular(stat) {
+        // Asked while what is there is still whole.
+        fits(file, path, len_bytes)?;
+        ftruncate(file, 0).map_err(system("empty", path))?;
+        let reserved = size_and_reserve(file, path, len_bytes, options.progress);
+        if reserved.is_err() {
+            let _ = ftruncate(file, 0);
+        }
+        reserved?;
+        fs::fsync(file).map_err(system("sync", path))?;
+        return Ok(len_bytes);
+    }
+    let device_bytes = size_of_media(file, stat, path)?;
+    if len_bytes > device_bytes {
+        return Err(Error::TooLarge { path: path.into(), len_bytes, device_bytes });
+    }
+    // A device-DAX mapping is whole pages of the size the device was set up for.
+    let unit = device_attribute(stat, "align").unwrap_or(BLOCK_BYTES as u64);
+    match len_bytes - len_bytes % unit {
+        0 => Err(Error::TooSmall { path: path.into(), len_bytes, least_bytes: unit }),
+        whole => Ok(whole),
+    }
+}
+
+pub(crate) fn size_and_reserve(
+    file: &OwnedFd,
+    path: &Path,
+    len_bytes: u64,
+    progress: Progress<'_>,
+) -> Result<()> {
+    match ftruncate(file, len_bytes) {
+        Err(Errno::FBIG) => Err(no_space(file, path, len_bytes)),
+        Err(errno) => Err(system("size", path)(errno)),
+        Ok(()) => reserve_all(file, path, len_bytes, true, progress),
+    }
+}
+
+pub(crate) fn reserve_all(
+    file: &OwnedFd,
+    path: &Path,
+    len_bytes: u64,
+    is_new: bool,
+    progress: Progress<'_>,
+) -> Result<()> {
+    // A disk that is full says so by itself; what lies there may be packed, and take fewer blocks than bytes.
+    if is_in_memory(file) {
+        fits(file, path, len_bytes)?;
+    }
+    match reserve(file.as_fd(), len_bytes, is_new, progress) {
+        Err(Errno::NOSPC | Errno::FBIG | Errno::DQUOT) => Err(no_space(file, path, len_bytes)),
+        done => done.map_err(system("reserve the blocks of", path)),
+    }
+}
+
+/// Can the file have so many bytes? What it has already counts.
+fn fits(file: &OwnedFd, path: &Path, len_bytes: u64) -> Result<()> {
+    let have = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
+    match room_bytes(file).saturating_add(have) {
+        room if room < len_bytes => Err(no_space(file, path, len_bytes)),
+        _ => Ok(()),
+    }
+}
+
+fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
+    let own = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
+    Error::NoSpace { path: path.into(), len_bytes, free_bytes: room_bytes(file).saturating_add(own) }
+}
+
+/// A file that was made must still have its name after a power cut.
+pub(crate) fn sync_directory_of(path: &Path) -> Result<()> {
+    let parent = &folder_of(path);
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = fs::openat(CWD, parent, how, Mode::empty()).map_err(system("open", parent))?;
+    fs::fsync(directory).map_err(system("sync", parent))
+}
+
+pub(crate) fn size_of_media(file: &OwnedFd, stat: &Stat, path: &Path) -> Result<u64> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(stat.st_size as u64),
+        FileType::BlockDevice => fs::seek(file, SeekFrom::End(0)).map_err(system("measure", path)),
+        FileType::CharacterDevice => {
+            let size = device_attribute(stat, "size");
+            size.ok_or_else(|| Error::NotMappable { path: path.into() })
+        }
+        _ => Err(Error::NotMappable { path: path.into() }),
+    }
+}
+
+/// A number the kernel tells of a character device.
+fn device_attribute(stat: &Stat, name: &str) -> Option<u64> {
+    let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
+    let text = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+pub(crate) fn map(
+    (file, claim): (OwnedFd, Claim),
+    path: &Path,
+    [used_bytes, len_bytes]: [u64; 2],
+    options: &OpenOptions<'_>,
+) -> Result<Region> {
+    let (mapping, backend) = map_as_durably_as_possible(file.as_fd(), len_bytes, options.read_only)
+        .map_err(system("map", path))?;
+    let durability = domain::promise(backend, options.durability, path)?;
+    if options.prefault && backend != Backend::File {
+        mapping
+            .prefault(used_bytes, options.read_only, options.progress)
+            .map_err(system("pre-fault", path))?;
+    }
+    let (path, failure) = (Some(path.into()), Failure::default());
+    let source = Source {
+        backend,
+        durability,
+        read_only: options.read_only,
+        file: Some(file),
+        path,
+        failure,
+        claim: Some(Arc::new(claim)),
+    };
+    Ok(Region::new(mapping, source))
+}
+
+pub(crate) fn map_as_durably_as_possible(
+    file: BorrowedFd<'_>,
+    len_bytes: u64,
+    read_only: bool,
+) -> std::result::Result<(Mapping, Backend), Errno> {
+    if let Ok(mapping) = Mapping::of_file(file, len_bytes, read_only, true) {
+        return Ok((mapping, domain::of_persistent_memory(&fstat(file)?)));
+    }
+    let mapping = Mapping::of_file(file, len_bytes, read_only, false)?;
+    Ok((mapping, domain::of_file(file)?))
+}
+
+pub(crate) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Error {
+    move |errno| Error::System { action, path: path.into(), errno }
+}
