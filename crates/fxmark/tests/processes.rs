@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use heddle_fxmark::{Attach, Attached, Config, Need, Report, Session, Target, WorkersAs, Workload, run};
-use heddle_nvmfs::heir::{Heir, HeirError};
+use heddle_nvmfs::fork::{ForkError, ForkHandle};
 use heddle_nvmfs::{MountOptions, Variant, format_region, mount};
 use heddle_pmem::Region;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -26,11 +26,11 @@ fn engine(
         let region = Region::anonymous(2 * need.bytes + (4 << 10) * need.files + SPARE_BYTES)?;
         format_region(&region, variant)?;
         let volume = mount(region, &MountOptions::default())?;
-        let heir = Heir::of(&volume).ok().map(Arc::new);
+        let fork = ForkHandle::of(&volume).ok().map(Arc::new);
         let comes = comes.clone();
-        let attach = heir.clone().map(|heir| -> Attach {
+        let attach = fork.clone().map(|fork| -> Attach {
             Box::new(move || {
-                let fs = heir.join()?;
+                let fs = fork.join()?;
                 comes()?;
                 let (mapped, leaving) = (fs.clone(), fs.clone());
                 let (map, leave) = (Box::new(move || mapped.map_all()), Box::new(move || leaving.leave()));
@@ -39,7 +39,7 @@ fn engine(
         });
         let fs = Arc::new(volume.fs());
         let close = Box::new(move || {
-            let left = heir.map_or(Vec::new(), |heir| heir.others());
+            let left = fork.map_or(Vec::new(), |fork| fork.others());
             volume.unmount();
             ensure!(left.is_empty(), "processes {left:?} have not left");
             Ok(())
@@ -148,9 +148,9 @@ fn an_engine_for_one_process_refuses_others_and_says_so() {
         let region = Region::anonymous(SPARE_BYTES).unwrap();
         format_region(&region, variant).unwrap();
         let volume = mount(region, &MountOptions::default()).unwrap();
-        let refused = Heir::of(&volume).err().unwrap();
+        let refused = ForkHandle::of(&volume).err().unwrap();
         assert!(
-            matches!(&refused, HeirError::OneProcess { why } if why.contains(variant.name())),
+            matches!(&refused, ForkError::OneProcess { why } if why.contains(variant.name())),
             "{refused}"
         );
         volume.unmount();

@@ -1,14 +1,14 @@
 //! The engine's variants as things to measure: a fresh image in memory for each run.
 //!
-//! Workers of `heddle` may be forked processes. They join the image as heirs (`heddle_nvmfs::heir`), not through the door: an image that
-//! lives for a run needs no socket that somebody must remove. The papers' variants stay in one process: their readers' counts have no
-//! owners that could be told dead.
+//! Workers of `heddle` may be forked processes. They join the image as forked children (`heddle_nvmfs::fork`), not through
+//! the door: an image that lives for a run needs no socket that somebody must remove. The papers' variants stay in one process: their
+//! readers' counts have no owners that could be told dead.
 
 use anyhow::{Context, Result, bail, ensure};
 use heddle_console::size::Size;
 use heddle_f2fs::{F2fs, LogRegion, LogState};
 use heddle_fxmark::{Attach, Attached, Need, Session, Target, WorkersAs, memory_available_bytes};
-use heddle_nvmfs::heir::Heir;
+use heddle_nvmfs::fork::ForkHandle;
 use heddle_nvmfs::{LockMode, MountOptions, Variant, Volume, format_region, mount};
 use heddle_pmem::{BLOCK_BYTES, Durability, Pos, Region};
 use std::os::fd::AsRawFd;
@@ -55,10 +55,10 @@ fn session(variant: Variant, setup: Setup, need: &Need) -> Result<Session> {
 /// A mounted throw-away image as the workloads want it.
 pub fn session_of(volume: Volume) -> Session {
     let fs = Arc::new(volume.fs());
-    let heir = Heir::of(&volume).ok().map(Arc::new);
-    let attach = heir.clone().map(|heir| -> Attach { Box::new(move || joined(&heir)) });
+    let fork = ForkHandle::of(&volume).ok().map(Arc::new);
+    let attach = fork.clone().map(|fork| -> Attach { Box::new(move || joined(&fork)) });
     let close = Box::new(move || {
-        let left = heir.map_or(Vec::new(), |heir| heir.others());
+        let left = fork.map_or(Vec::new(), |fork| fork.others());
         // Settles who has died.
         volume.unmount();
         ensure!(left.is_empty(), "workers that had not left were in the image: processes {left:?}");
@@ -68,8 +68,8 @@ pub fn session_of(volume: Volume) -> Session {
 }
 
 /// For a forked worker.
-fn joined(heir: &Heir) -> Result<Attached> {
-    let fs = heir.join()?;
+fn joined(fork: &ForkHandle) -> Result<Attached> {
+    let fs = fork.join()?;
     let (mapped, leaving) = (fs.clone(), fs.clone());
     Ok(Attached {
         fs: Arc::new(fs),

@@ -3,12 +3,13 @@
 //! Whoever has the arena mapped can take a reading: it reads words that others write, and writes nothing. Processes that have not, get one
 //! from the daemon through its socket ([`crate::client::counters`]), as the words of [`Counters::to_words`].
 
-pub use crate::counts::{
+pub use crate::lane_counters::{
     KINDS, Kind, SAMPLED_EVERY, SPANS, Spans, Tally, Totals, WORDS, span_end_ns, span_of,
 };
 
-use crate::core::{Core, LANES};
 use crate::fs::NvmFs;
+use crate::ids::LANES;
+use crate::state::core::Core;
 use heddle_vfs::{FileSystem, StatFs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -2,9 +2,9 @@
 
 use crate::file::{deferred, read};
 use crate::fs::NvmFs;
-use crate::inode::Era;
-use crate::lease;
-use crate::settle;
+use crate::state::inode::Era;
+use crate::state::lease;
+use crate::upkeep::settle;
 use heddle_vfs::{Handle, Result};
 
 /// Settles all lanes whose holders have died: so many.

@@ -3,8 +3,6 @@
 mod attrs;
 mod xattrs;
 
-use crate::core::Core;
-use crate::counts::Kind;
 use crate::file::deferred::patiently;
 use crate::file::heddle::At;
 use crate::file::place::Span;
@@ -12,13 +10,16 @@ use crate::file::resize::NewState;
 use crate::file::{heddle, paper, pieces, range, read, resize};
 use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
-use crate::inode::{InodeRef, KernelPages};
-use crate::lease::{LaneGuard, counted, enter, enter_for};
+use crate::lane_counters::Kind;
 use crate::log::chain;
 use crate::names::ops::Remove;
 use crate::names::rename::End;
 use crate::names::table::Meaning;
 use crate::names::{life, ops, rename, table};
+use crate::state::core::Core;
+use crate::state::inode::{InodeRef, KernelPages};
+use crate::state::lease::{LaneGuard, counted, enter, enter_for};
+use crate::upkeep::clean;
 use crate::xattr::{self, check};
 use attrs::{checked, without_set_ids};
 use heddle_arena::sync::spin_hint;
@@ -145,11 +146,16 @@ impl NvmFs {
         };
         let (offset, len) = match (patiently(&self.core, &mut guard, |guard| write(guard, at, buf)), at) {
             (Err(Error::NoSpace), At::Offset(offset)) => {
-                let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| write(guard, At::Offset(at), buf);
+                let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| {
+                    let done = write(guard, At::Offset(at), buf);
+                    clean::after_call(&self.core, guard);
+                    done
+                };
                 (offset, pieces::write(&self.core, &mut guard, inode, offset, buf, page)?)
             }
             (done, _) => (done?, buf.len()),
         };
+        clean::after_call(&self.core, &mut guard);
         guard.lane.counts.moved(Kind::Write, len as u64);
         Ok((offset, len))
     }
@@ -160,7 +166,8 @@ impl FileSystem for NvmFs {
         let layout = &self.core.layout;
         let map = self.core.free_map();
         // Chunks without inodes give way to whoever finds no space.
-        let held = crate::lease::held_blocks(&self.core) + crate::itable::empty_chunks(&self.core);
+        let held =
+            crate::state::lease::held_blocks(&self.core) + crate::alloc::itable::empty_chunks(&self.core);
         let inodes = layout.chunks_max * crate::format::inode::CHUNK_INODES;
         Ok(StatFs {
             block_size_bytes: heddle_pmem::BLOCK_BYTES as u32,
@@ -168,7 +175,7 @@ impl FileSystem for NvmFs {
             blocks_free: map.count() + held,
             blocks_available: map.count_for_data() + held,
             inodes_total: inodes,
-            inodes_free: inodes - crate::itable::in_use(&self.core),
+            inodes_free: inodes - crate::alloc::itable::in_use(&self.core),
             name_max_bytes: heddle_vfs::NAME_MAX_BYTES as u32,
         })
     }
@@ -235,9 +242,11 @@ impl FileSystem for NvmFs {
         }
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
-        let inode = patiently(&self.core, &mut guard, |guard| {
+        let made = patiently(&self.core, &mut guard, |guard| {
             ops::make(&self.core, guard, cred, dir, name, &node, false)
-        })?;
+        });
+        clean::after_call(&self.core, &mut guard);
+        let inode = made?;
         self.attr(inode)
     }
 
@@ -252,9 +261,11 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
         let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
-        let inode = patiently(&self.core, &mut guard, |guard| {
+        let made = patiently(&self.core, &mut guard, |guard| {
             ops::make(&self.core, guard, cred, dir, name, &node, true)
-        })?;
+        });
+        clean::after_call(&self.core, &mut guard);
+        let inode = made?;
         let handle = Handle { ino: inode.ino, flags, token: inode.vi.generation() };
         Ok((self.attr(inode)?, handle))
     }
@@ -344,6 +355,7 @@ impl FileSystem for NvmFs {
         };
         let linked =
             patiently(&self.core, &mut guard, |guard| ops::link(&self.core, guard, cred, inode, dir, name));
+        clean::after_call(&self.core, &mut guard);
         let done = linked.and_then(|()| self.attr(inode));
         drop(guard);
         held.into_iter().for_each(|held| self.let_go(&held));
@@ -353,13 +365,17 @@ impl FileSystem for NvmFs {
     fn unlink(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Remove)?;
-        ops::remove(&self.core, &mut guard, cred, dir, name, Remove::File)
+        let done = ops::remove(&self.core, &mut guard, cred, dir, name, Remove::File);
+        clean::after_call(&self.core, &mut guard);
+        done
     }
 
     fn rmdir(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<()> {
         let dir = self.changing_directory(cred, parent)?;
         let mut guard = enter_for(&self.core, Kind::Remove)?;
-        ops::remove(&self.core, &mut guard, cred, dir, name, Remove::Directory)
+        let done = ops::remove(&self.core, &mut guard, cred, dir, name, Remove::Directory);
+        clean::after_call(&self.core, &mut guard);
+        done
     }
 
     fn rename(
@@ -374,7 +390,11 @@ impl FileSystem for NvmFs {
         let from = End { dir: self.changing_directory(cred, parent)?, name };
         let to = End { dir: self.changing_directory(cred, new_parent)?, name: new_name };
         let mut guard = enter_for(&self.core, Kind::Rename)?;
-        patiently(&self.core, &mut guard, |guard| rename::rename(&self.core, guard, cred, from, to, mode))
+        let done = patiently(&self.core, &mut guard, |guard| {
+            rename::rename(&self.core, guard, cred, from, to, mode)
+        });
+        clean::after_call(&self.core, &mut guard);
+        done
     }
 
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Result<Handle> {
@@ -401,6 +421,7 @@ impl FileSystem for NvmFs {
         let token = self.count_handle(&mut guard, inode)?;
         if flags.truncate {
             let cut = self.cut_to_nothing(cred, &mut guard, inode);
+            clean::after_call(&self.core, &mut guard);
             drop(guard);
             if let Err(error) = cut {
                 self.let_go(&Handle { ino, flags, token });
@@ -466,7 +487,11 @@ impl FileSystem for NvmFs {
             return Ok(());
         }
         let mut guard = enter_for(&self.core, Kind::Allocate)?;
-        patiently(&self.core, &mut guard, |guard| range::give_blocks(&self.core, guard, inode, span))
+        let done = patiently(&self.core, &mut guard, |guard| {
+            range::give_blocks(&self.core, guard, inode, span, clean::between)
+        });
+        clean::after_call(&self.core, &mut guard);
+        done
     }
 
     fn sync(&self) -> Result<()> {
@@ -479,9 +504,11 @@ impl FileSystem for NvmFs {
         }
         let inode = self.changeable(handle)?;
         let mut guard = enter_for(&self.core, Kind::Allocate)?;
-        patiently(&self.core, &mut guard, |guard| {
-            range::fallocate(&self.core, guard, inode, op, offset, len_bytes)
-        })
+        let done = patiently(&self.core, &mut guard, |guard| {
+            range::fallocate(&self.core, guard, inode, op, offset, len_bytes, clean::between)
+        });
+        clean::after_call(&self.core, &mut guard);
+        done
     }
 
     fn seek(&self, handle: &Handle, target: SeekTarget, offset: u64) -> Result<u64> {
@@ -519,6 +546,7 @@ impl NvmFs {
             let _eof = inode.vi.eof.lock();
             work(guard)
         });
+        clean::after_call(&self.core, &mut guard);
         drop(guard);
         self.let_go(&held);
         done

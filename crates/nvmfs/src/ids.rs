@@ -3,6 +3,15 @@
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_vfs::Ino;
 
+/// Lanes of a mount: as many threads can be inside at once.
+pub(crate) const LANES: u16 = if cfg!(loom) {
+    3
+} else if cfg!(shuttle) {
+    8
+} else {
+    1000
+};
+
 /// A 4 KiB block of the region; 0 is the superblock and so stands for "none" in maps and pointers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockNo(pub u64);
@@ -69,6 +78,26 @@ pub struct Extent {
     pub block: BlockNo,
     /// How many.
     pub count: u64,
+}
+
+/// Adds a block to a list of extents.
+pub(crate) fn add_extent(extents: &mut Vec<Extent>, block: BlockNo) {
+    match extents.last_mut() {
+        Some(last) if last.block.0 + last.count == block.0 => last.count += 1,
+        _ => extents.push(Extent { block, count: 1 }),
+    }
+}
+
+/// The `n`th block of a list of extents.
+pub(crate) fn block_at(extents: &[Extent], n: u64) -> BlockNo {
+    let mut left = n;
+    for e in extents {
+        if left < e.count {
+            return e.block.plus(left);
+        }
+        left -= e.count;
+    }
+    unreachable!("the list has as many blocks as were asked for")
 }
 
 /// An inode as a chain, a record or a pointer names it: the number alone may have been reused.

@@ -1,17 +1,14 @@
 //! The NVM engine: NOVA, its range-locked variants from the papers, and `heddle`, as switches of one engine.
 //!
-//! Rooms, from the media up: `format` (layouts alone), `log` (chains of records, how they become valid, how they are cleaned),
-//! `cell` and `index` (page -> block), `alloc` and `itable` (free blocks and inodes), `file` (reading and writing), `names`
-//! (directories), `recovery` (all of it from the media again), `volume` (images), `fs` (the engine as a `FileSystem`).
+//! Modules stand on floors, from the media up: `format` (layouts alone), `state` (the words in the arena, lanes, locks), `alloc` (free
+//! blocks and inode slots), `log` (chains of records, how they become valid), `xattr`, `file` (reading and writing), `names` (directories),
+//! `upkeep` (cleaning, recovery, the lanes of the dead), `fs` (the engine as a `FileSystem`), `volume` and `shared` (images, processes).
+//! `cargo xtask tidy` holds the order.
 #![warn(missing_docs)]
 
 mod alloc;
-mod blob;
-mod cell;
 mod clock;
-mod core;
 pub mod counters;
-mod counts;
 mod damage;
 #[cfg(shuttle)]
 pub mod deaths;
@@ -20,27 +17,22 @@ pub mod format;
 mod fs;
 pub mod fsck;
 pub mod ids;
-mod index;
-mod inode;
-mod itable;
-mod lane;
-mod latch;
-mod lease;
+mod lane_counters;
 mod log;
 #[cfg(all(test, loom))]
 mod models;
 mod names;
-mod opens;
 #[cfg(feature = "planted")]
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
 mod process;
-mod recovery;
 mod region;
-mod settle;
 #[cfg(not(loom))]
 mod shared;
+mod state;
+mod steps;
+mod upkeep;
 mod variant;
 mod volume;
 mod xattr;
@@ -49,12 +41,12 @@ pub use fs::NvmFs;
 pub use heddle_arena::lanes::look_first_at;
 pub use heddle_pmem::after_fault;
 pub use heddle_range_lock::Mode as LockMode;
-pub use inode::KernelPages;
-pub use recovery::{Progress, Report};
 #[cfg(not(loom))]
 pub use shared::notes::runtime_directory;
 #[cfg(not(loom))]
-pub use shared::{adopt, client, heir, place, server, wire};
+pub use shared::{adopt, client, fork, place, server, wire};
+pub use state::inode::KernelPages;
+pub use upkeep::recovery::{Progress, Report};
 pub use variant::{LogKind, Variant};
 pub use volume::{
     ImageInfo, MountOptions, Volume, VolumeError, extent, format as format_region, inspect, mount, new_uuid,

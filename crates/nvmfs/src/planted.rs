@@ -131,7 +131,7 @@ bugs! {
 }
 
 #[cfg(feature = "planted")]
-pub use crate::file::steps::{Step, hook::set as on_step};
+pub use crate::steps::{Step, hook::set as on_step};
 
 /// Promises of SEMANTICS.md that are broken on purpose: the test that a row names must see it, or it does not test that row. The
 /// variable `HEDDLE_BREACH` names one, or a [`Bug`], for a whole process (`cargo xtask breaches`).

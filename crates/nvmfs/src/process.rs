@@ -55,6 +55,18 @@ fn make() -> Option<Page> {
     Some(Page(unsafe { &*base.cast::<AtomicU32>() }))
 }
 
+/// Identity of this boot of the machine: an arena of another one is not to be believed.
+#[cfg(not(loom))]
+pub(crate) fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
+    let mut id = [0; 16];
+    for (to, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        *to = pair[0] << 4 | pair[1];
+    }
+    id
+}
+
 /// Process and thread as they number themselves: for people, never to tell the living from the dead.
 pub fn for_people() -> u64 {
     u64::from(std::process::id()) << 32 | u64::from(rustix::thread::gettid().as_raw_nonzero().get() as u32)

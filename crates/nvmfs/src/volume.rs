@@ -1,6 +1,7 @@
 //! Images: making, mounting, unmounting.
 
-use crate::core::{Core, Identity, Parts};
+use crate::alloc::itable;
+use crate::clock;
 use crate::format::inode::{CHUNK_INODES, InodeBase};
 use crate::format::layout::{Layout, REGION_BYTES_MIN, inode_pos};
 use crate::format::pointer::{self, Place};
@@ -9,15 +10,18 @@ use crate::format::superblock::{
 };
 use crate::fs::NvmFs;
 use crate::ids::{BlockNo, InodeId};
-use crate::inode::InodeRef;
 use crate::names::life;
 use crate::planted::{Breach, Bug, breaks, fence_unless, planted};
-use crate::recovery::{self, Progress, Report};
-use crate::region::Region;
 #[cfg(not(loom))]
-use crate::shared::boot_id;
+use crate::process::boot_id;
+use crate::region::Region;
+use crate::state::core::{Core, Identity, Parts};
+use crate::state::inode::InodeRef;
+use crate::state::lease;
+use crate::upkeep::recovery::{self, Progress, Report};
+use crate::upkeep::settle;
+use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
-use crate::{clock, itable, lease, settle};
 use heddle_arena::Arena;
 use heddle_media::Content;
 use heddle_pmem::{BLOCK_BYTES, Pos};
@@ -444,7 +448,15 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     superblock.clean = U32::new(0);
     superblock.mounted_ns = U64::new(clock::exact().0 as u64);
     let identity = Identity::of(&superblock, boot_id());
-    let parts = Parts { region, arena: Arc::new(arena), variant, locks, on_lock: options.on_lock, read_only };
+    let parts = Parts {
+        region,
+        arena: Arc::new(arena),
+        variant,
+        locks,
+        on_lock: options.on_lock,
+        hooks: HOOKS,
+        read_only,
+    };
     let recovery = |source: Error| VolumeError::Recovery { path: path.clone(), source };
     let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     let judged = recovery::judge(&core, options.progress.unwrap_or(&|_, _, _| {})).map_err(recovery)?;

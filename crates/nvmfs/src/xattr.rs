@@ -12,16 +12,16 @@
 //! Orderings   O1  as in `names::table`: `seq` is odd while the words change, and is read before and after them.
 //! Source      ours; the rules for who may do what are `heddle_vfs::xattr`'s.
 
+use crate::alloc::blob::{self, Fresh};
 use crate::alloc::{Purpose, free_later};
-use crate::blob::{self, Fresh};
-use crate::core::{Core, no_memory};
 use crate::format::blob::{Kind, XATTR_BLOCKS_MAX, words_of_xattrs, xattrs_of_words};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent};
-use crate::inode::{InodeRef, Mode};
-use crate::lane::Own;
-use crate::lease::LaneGuard;
 use crate::planted::{Breach, breaks};
+use crate::state::core::{Core, no_memory};
+use crate::state::inode::{InodeRef, List, Mode};
+use crate::state::lane::Own;
+use crate::state::lease::LaneGuard;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::atomic::fence;
 use heddle_arena::{Ptr, Shared, Zeroed};
@@ -37,15 +37,6 @@ const TRIES: u32 = 64;
 const CHANGED_MAX: Duration = Duration::from_secs(5);
 /// Most entries of a list: what a value of 64 KiB holds.
 const ENTRIES_MAX: u64 = 8192;
-
-/// Which access list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum List {
-    /// Of the inode itself.
-    Access = 0,
-    /// What a directory hands down.
-    Default = 1,
-}
 
 /// See the module.
 #[repr(C, align(64))]

@@ -59,8 +59,8 @@ const POOL: &str = "mount: pool of bucket arrays";
 
 /// Plain words, by the file that makes them.
 const WORDS: &[(&str, &str)] = &[
-    ("nvmfs/src/alloc.rs", "free map"),
-    ("nvmfs/src/index.rs", "page index: node"),
+    ("nvmfs/src/state/free_map.rs", "free map"),
+    ("nvmfs/src/state/index.rs", "page index: node"),
     ("nvmfs/src/names/table.rs", "directory: entries outside their bucket"),
     ("range-lock/src/array.rs", "range lock: words of the array"),
     ("range-lock/src/tree.rs", "range lock: words and nodes of the tree"),

@@ -7,11 +7,11 @@ use super::{Line, Run, bars, chart, json_of, names, plugin_api};
 
 const REPORT: &str = "heddle-coherence 1
 ops\t1000
-thing\t500\t1\theddle_nvmfs::inode::VInode\tcrates/nvmfs/src/itable.rs\t104\t320\t4
+thing\t500\t1\theddle_nvmfs::state::inode::VInode\tcrates/nvmfs/src/alloc/itable.rs\t104\t320\t4
 by\t400\t4096\t8192
 by\t100\t4096\t12288
-thing\t20\t3\theddle_nvmfs::inode::VInode\tcrates/nvmfs/src/itable.rs\t104\t320\t2
-thing\t7\t7\tcore::sync::atomic::AtomicU64\tcrates/nvmfs/src/alloc.rs\t38\t8\t0
+thing\t20\t3\theddle_nvmfs::state::inode::VInode\tcrates/nvmfs/src/alloc/itable.rs\t104\t320\t2
+thing\t7\t7\tcore::sync::atomic::AtomicU64\tcrates/nvmfs/src/state/free_map.rs\t38\t8\t0
 thing\t5\t5\tlog page\tcrates/nvmfs/src/log/chain/append.rs\t74\t4096\t9
 address\t3\t1099511627776
 by\t3\t4096\t8192
@@ -51,8 +51,8 @@ fn lines_are_told_by_the_structure_they_belong_to_most_transfers_first() {
 
 #[test]
 fn a_range_locks_first_line_is_recognised_by_its_content() {
-    let text = "heddle-coherence 1\nops\t10\nthing\t10\t1\theddle_nvmfs::inode::PaperLocks\ta.rs\t1\t384\t0\n\
-                thing\t4\t1\theddle_nvmfs::inode::PaperLocks\ta.rs\t1\t384\t2\n";
+    let text = "heddle-coherence 1\nops\t10\nthing\t10\t1\theddle_nvmfs::state::inode::PaperLocks\ta.rs\t1\t384\t0\n\
+                thing\t4\t1\theddle_nvmfs::state::inode::PaperLocks\ta.rs\t1\t384\t2\n";
     let report = Report::parse(text).unwrap();
     let of = |target| names::lines(&report, target, &Code::default());
     assert_eq!(of("nova")[0].name, "range lock: reader count");
@@ -77,14 +77,14 @@ fn a_report_that_is_none_is_refused() {
 #[test]
 fn code_is_told_by_the_two_innermost_functions_of_this_workspace() {
     let text = "0x0000000000001000\ncore::sync::atomic::atomic_load\n/rustc/1/library/atomic.rs:9\n\
-                heddle_nvmfs::inode::VInode::size\n/x/crates/nvmfs/src/inode.rs:269\n\
+                heddle_nvmfs::state::inode::VInode::size\n/x/crates/nvmfs/src/state/inode.rs:269\n\
                 heddle_nvmfs::file::heddle::write::{{closure}}\n/x/crates/nvmfs/src/file/heddle.rs:60 (discriminator 2)\n\
                 heddle_nvmfs::fs::write\n/x/crates/nvmfs/src/fs.rs:1\n\
                 0x0000000000002000\n??\n??:0\n";
     let found = parse_functions(text);
     assert_eq!(
         found[&0x1000],
-        "VInode::size (nvmfs/src/inode.rs:269) < heddle::write (nvmfs/src/file/heddle.rs:60)"
+        "VInode::size (nvmfs/src/state/inode.rs:269) < heddle::write (nvmfs/src/file/heddle.rs:60)"
     );
     assert_eq!(found[&0x2000], "??");
 }

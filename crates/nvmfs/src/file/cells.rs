@@ -4,14 +4,13 @@
 //!             I2  who waits longer than a little sleeps on the cell; its holder may be dead, and is settled then.
 //!             I3  who holds those that exist has the EOF latch and the gate up: nobody makes and writes another of the range meanwhile.
 
-use crate::cell::{Cell, Lv, Map};
-use crate::core::{Core, no_memory};
-use crate::file::place::add_extent;
-use crate::file::steps::{Step, step};
-use crate::ids::{Extent, PageNo, Version};
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
-use crate::settle;
+use crate::ids::{Extent, PageNo, Version, add_extent};
+use crate::state::cell::{Cell, Lv, Map};
+use crate::state::core::{Core, no_memory};
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::state::wait;
+use crate::steps::{Step, step};
 use heddle_arena::Waited;
 use heddle_arena::sync::{spin_hint, spins};
 use heddle_vfs::Result;
@@ -87,8 +86,8 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
 /// it is settled here. `since`: the caller has waited for this holder since then.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
-    if core.arena.parking().wait(key, || cell.still(held), settle::look()) == Waited::TimedOut {
-        settle::held_up(core, held.lane(), since.elapsed());
+    if core.arena.parking().wait(key, || cell.still(held), wait::look()) == Waited::TimedOut {
+        wait::held_up(core, held.lane(), since.elapsed());
     }
 }
 

@@ -10,14 +10,14 @@
 //!                 that stands still meanwhile is a holder under the mount's patience. Whoever finds no space waits so, too.
 //! Orderings   O1  nodes are linked with Release and taken with SeqCst, before the pins are looked at.
 
-use crate::alloc::free_later;
-use crate::core::{Core, LANES};
-use crate::ids::{BlockNo, Extent};
-use crate::inode::{Era, InodeRef};
-use crate::itable;
-use crate::lane::Pinning;
-use crate::lease::{Found, LaneGuard, take_back};
-use crate::settle::{self, LOOK};
+use crate::alloc::take_back::{Found, take_back};
+use crate::alloc::{free_later, itable};
+use crate::ids::{BlockNo, Extent, LANES};
+use crate::state::core::Core;
+use crate::state::inode::{Era, InodeRef};
+use crate::state::lane::Pinning;
+use crate::state::lease::LaneGuard;
+use crate::state::wait::{self, LOOK};
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::yield_now;
 use heddle_arena::{Ptr, Shared};
@@ -201,7 +201,7 @@ impl Wait {
             return false;
         }
         for (lane, _) in self.busy.iter().filter(|_| waited > LOOK) {
-            settle::held_up(core, *lane, waited);
+            wait::held_up(core, *lane, waited);
         }
         pause(waited);
         true
@@ -226,8 +226,8 @@ impl Wait {
             return false;
         }
         for (lane, pin) in &pins {
-            if waited > LOOK && settle::look().is_some() {
-                settle::held_up(core, *lane, waited);
+            if waited > LOOK && wait::look().is_some() {
+                wait::held_up(core, *lane, waited);
             }
             if let Some(inode) = pin.ino().and_then(|ino| core.slot(Ino(ino))) {
                 relieve(core, guard, inode);
@@ -246,7 +246,7 @@ pub fn relieve(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 
 /// How long to wait for others, of whom some may stand still.
 fn longest(core: &Core, stands: bool) -> Duration {
-    let patience = settle::patience(core).unwrap_or_default();
+    let patience = wait::patience(core).unwrap_or_default();
     if stands && !patience.is_zero() { patience + LONGEST * 2 } else { LONGEST }
 }
 

@@ -9,19 +9,19 @@
 //! Source      ours; design 4.5. What went wrong in earlier drafts of it: protocol review D1 to D17.
 
 use crate::alloc::{Purpose, free_later, settle_limbo, untake};
-use crate::cell::Map;
-use crate::core::Core;
 use crate::file::cells::{lock_cell, lock_pages, wake};
 use crate::file::deferred::free_replaced;
-use crate::file::place::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords, block_at};
-use crate::file::steps::{Step, step};
+use crate::file::place::{self, List, Span, WRITE_SLOTS_MAX, WriteRecords};
 use crate::format::record::{WriteLine, write_line};
-use crate::ids::{Extent, PageNo, Version};
-use crate::inode::InodeRef;
-use crate::latch::Latched;
-use crate::lease::LaneGuard;
-use crate::log::{chain, clean, commit};
+use crate::ids::{Extent, PageNo, Version, block_at};
+use crate::log::{chain, commit};
 use crate::planted::{Breach, Bug, breaks, breaks_at_times, fence_unless, planted, wait_unless};
+use crate::state::cell::Map;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::latch::Latched;
+use crate::state::lease::LaneGuard;
+use crate::steps::{Step, step};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
@@ -77,11 +77,7 @@ pub fn write(
         result
     });
     guard.scratch.extents = extents;
-    let closed_page = done?;
-    if closed_page {
-        clean::step(core, guard, inode);
-    }
-    Ok(start)
+    done.map(|()| start)
 }
 
 /// The commonest write by far, one whole page: the same steps without the loops, and without a fence or a shared line more. What
@@ -231,7 +227,7 @@ fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent], list: Optio
     untake(core.free_map(), list.map_or(&[][..], |list| &list.blocks));
 }
 
-/// Steps 4 to 9; true if a log page was closed.
+/// Steps 4 to 9.
 fn publish<'v>(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -240,7 +236,7 @@ fn publish<'v>(
     extents: &[Extent],
     prepared: &Prepared,
     mut eof: Option<Latched<'v>>,
-) -> Result<bool> {
+) -> Result<()> {
     if eof.is_none() && span.end > inode.vi.size() {
         eof = Some(inode.vi.eof.lock());
     }
@@ -273,14 +269,11 @@ fn publish<'v>(
     .make(extents, prepared.list.as_ref().map(|list| list.first), &mut records);
     let committed = recopied.and_then(|()| commit::commit(core, guard, inode, &records));
     guard.scratch.records = records;
-    let committed = match committed {
-        Ok(committed) => committed,
-        Err(error) => {
-            locked.unlock(core);
-            guard.lane.end();
-            return Err(error);
-        }
-    };
+    if let Err(error) = committed {
+        locked.unlock(core);
+        guard.lane.end();
+        return Err(error);
+    }
     step(Step::Durable);
     guard.lane.commit();
     step(Step::Happened);
@@ -296,7 +289,7 @@ fn publish<'v>(
     drop(eof);
     free_replaced(core, guard, inode, &replaced);
     guard.scratch.replaced = replaced;
-    Ok(committed.clean)
+    Ok(())
 }
 
 /// An edge page that changed between the copy and the lock is copied anew: from old blocks alone (I1).

@@ -1,5 +1,6 @@
 //! Files: reading, writing, changing size, allocating and freeing ranges.
 
+pub mod blocks;
 pub mod cells;
 pub mod deferred;
 pub mod heddle;
@@ -10,7 +11,6 @@ pub mod range;
 pub mod read;
 pub mod resize;
 pub mod shift;
-pub mod steps;
 pub mod zero;
 
 #[cfg(all(test, not(loom)))]

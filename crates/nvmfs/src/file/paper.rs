@@ -11,22 +11,21 @@
 //! (research on pNOVA's published code).
 
 use crate::alloc::{Purpose, free_later, settle_limbo, untake};
-use crate::cell::Map;
-use crate::core::{Core, no_memory};
-use crate::counts::SAMPLED_EVERY;
 use crate::file::heddle::At;
-use crate::file::place::{self, List, Span, WriteRecords, add_extent, block_at};
+use crate::file::place::{self, List, Span, WriteRecords};
 use crate::file::read;
-use crate::file::steps::{Step, step};
-use crate::ids::{BlockNo, Extent, PageNo, Version};
-use crate::inode::{InodeRef, PaperLocks};
-use crate::lane::Own;
-use crate::latch::{Latched, Spin};
-use crate::lease::{self, LaneGuard};
+use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
+use crate::lane_counters::SAMPLED_EVERY;
 use crate::log::chain::{self, Chain};
-use crate::log::clean::Eof;
-use crate::log::{clean, commit, relog};
+use crate::log::commit;
 use crate::planted::{Bug, fence_unless, planted};
+use crate::state::cell::Map;
+use crate::state::core::{Core, no_memory};
+use crate::state::inode::{InodeRef, PaperLocks};
+use crate::state::lane::Own;
+use crate::state::latch::{Latched, Spin};
+use crate::state::lease::{self, LaneGuard};
+use crate::steps::{Step, step};
 use crate::variant::Variant;
 use heddle_arena::{Ptr, Zeroed};
 use heddle_pmem::BLOCK_BYTES;
@@ -159,7 +158,7 @@ pub fn write(
         }
         let guess = start_of(inode, at);
         let end = guess.checked_add(data.len() as u64).filter(|end| *end <= core.file_bytes_max());
-        let range =
+        let _range =
             lock_range(core, guard.own, inode, guess, end.ok_or(Error::FileTooBig)?, Access::Exclusive)?;
         if eof.is_none() && wants_eof(inode, at, data.len()) {
             continue;
@@ -173,24 +172,8 @@ pub fn write(
         let mut extents = std::mem::take(&mut guard.scratch.extents);
         let done = write_locked(core, guard, inode, span, data, &mut extents);
         guard.scratch.extents = extents;
-        let closed_page = done?;
-        if closed_page {
-            clean_log(core, guard, inode, Eof::Free);
-        }
-        drop(range);
-        drop(eof);
-        if closed_page {
-            relog::paper::step(core, guard, inode, Eof::Free);
-        }
-        return Ok(start);
+        return done.map(|()| start);
     }
-}
-
-/// Cleans a file's log after a page was closed, under the lock that guards its chain: in `nova` the caller has it.
-pub fn clean_log(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
-    let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
-    let _log = locks.map(|l| l.log.lock());
-    clean::step_with(core, guard, inode, eof);
 }
 
 fn start_of(inode: InodeRef<'_>, at: At) -> u64 {
@@ -207,7 +190,7 @@ fn wants_eof(inode: InodeRef<'_>, at: At, len: usize) -> bool {
     }
 }
 
-/// The steps of a write whose range is held; true if a log page was closed.
+/// The steps of a write whose range is held.
 fn write_locked(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -215,7 +198,7 @@ fn write_locked(
     span: Span,
     data: &[u8],
     extents: &mut Vec<Extent>,
-) -> Result<bool> {
+) -> Result<()> {
     let version = grow_cells(core, inode, span)?;
     let mut old = std::mem::take(&mut guard.scratch.collected);
     read::maps_of(core, inode, span, &mut old);
@@ -308,7 +291,7 @@ fn log_and_publish(
     extents: &[Extent],
     list: Option<BlockNo>,
     version: Version,
-) -> Result<bool> {
+) -> Result<()> {
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
     let size = inode.vi.size();
     let mtime = inode.vi.write_time();
@@ -325,7 +308,7 @@ fn log_and_publish(
     .make(extents, list, &mut records);
     let committed = commit::commit(core, guard, inode, &records);
     guard.scratch.records = records;
-    let committed = committed?;
+    committed?;
     {
         let _index = locks.map(|l| l.index.lock());
         step(Step::Index);
@@ -349,7 +332,7 @@ fn log_and_publish(
     if inode.vi.times()[..2] != [mtime; 2] {
         inode.vi.touch(mtime);
     }
-    Ok(committed.clean)
+    Ok(())
 }
 
 /// Reads up to `into.len()` bytes at `offset`; how many.

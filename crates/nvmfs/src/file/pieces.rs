@@ -4,13 +4,13 @@
 //! and gives the page's old one back, before the next page takes one. So a write of any length needs one block at a time, and room in
 //! the log. It is not atomic: readers, and a cut, may see some of its pages.
 
-use crate::core::Core;
 use crate::file::deferred::patiently;
 use crate::file::range::holes;
 use crate::ids::PageNo;
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
 use crate::planted::{Breach, breaks};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 

@@ -4,14 +4,14 @@
 //! present block, and is zero beyond it (I3 of `inode`).
 
 use crate::alloc::{Purpose, take_blocks};
-use crate::cell::Map;
-use crate::core::Core;
 use crate::file::read::readable_still;
 use crate::format::extent_list::{EXTENT_BLOCKS_MAX, EXTENTS_A_BLOCK, encode};
 use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
-use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
-use crate::lane::Own;
+use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version, block_at};
 use crate::planted::{Bug, flushed_unless, planted};
+use crate::state::cell::Map;
+use crate::state::core::Core;
+use crate::state::lane::Own;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result, Time};
 
@@ -94,26 +94,6 @@ pub fn allocate(
     } else {
         Err(Error::NoSpace)
     }
-}
-
-/// Adds a block to a list of extents.
-pub fn add_extent(extents: &mut Vec<Extent>, block: BlockNo) {
-    match extents.last_mut() {
-        Some(last) if last.block.0 + last.count == block.0 => last.count += 1,
-        _ => extents.push(Extent { block, count: 1 }),
-    }
-}
-
-/// The block of the `n`th page.
-pub fn block_at(extents: &[Extent], n: u64) -> BlockNo {
-    let mut left = n;
-    for e in extents {
-        if left < e.count {
-            return e.block.plus(left);
-        }
-        left -= e.count;
-    }
-    unreachable!("a span has as many blocks as pages")
 }
 
 /// Copies the caller's bytes to their places. Not fenced.

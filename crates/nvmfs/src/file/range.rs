@@ -1,22 +1,21 @@
 //! fallocate and lseek: allocating, zeroing, finding data and holes. Cutting out and inserting: see [`shift`].
 
 use crate::alloc::{Purpose, take_blocks, untake};
-use crate::cell::Map;
-use crate::core::Core;
 use crate::file::cells::lock_pages;
 use crate::file::deferred::free_replaced;
-use crate::file::paper::{clean_log, lock_range};
-use crate::file::place::{Span, WriteRecords, add_extent};
+use crate::file::paper::lock_range;
+use crate::file::place::{Span, WriteRecords};
 use crate::file::resize::{NewState, clear, set_state};
 use crate::file::shift;
-use crate::file::steps::{Step, step};
 use crate::file::zero::{Becomes, Clear, zero};
 use crate::format::record::Record;
-use crate::ids::{BlockNo, Extent, PageNo};
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
-use crate::log::clean::Eof;
+use crate::ids::{BlockNo, PageNo};
 use crate::log::commit;
+use crate::state::cell::Map;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::steps::{Step, step};
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, RangeOp, Result, SeekTarget, SetTime};
 
@@ -25,7 +24,11 @@ const STRIDE_PAGES: u64 = 4096;
 /// Records of one transaction of an allocation.
 const RUNS_MAX: usize = 16;
 
+/// Cleans the log of a file whose EOF latch is held: a call of many transactions needs its space again before it ends.
+pub type Clean = fn(&Core, &mut LaneGuard<'_>, InodeRef<'_>);
+
 /// fallocate(2).
+#[allow(clippy::too_many_arguments)]
 pub fn fallocate(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -33,6 +36,7 @@ pub fn fallocate(
     op: RangeOp,
     offset: u64,
     len: u64,
+    clean: Clean,
 ) -> Result<()> {
     let max = core.file_bytes_max();
     let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(Error::FileTooBig)?;
@@ -41,15 +45,15 @@ pub fn fallocate(
     let grown = (end > inode.vi.size()).then_some(end);
     match op {
         RangeOp::Allocate { keep_size } => {
-            allocate(core, guard, inode, span)?;
+            allocate(core, guard, inode, span, clean)?;
             let size = grown.filter(|_| !keep_size);
             let mtime = Some(SetTime::Now);
             set_state(core, guard, inode, &NewState { size, mtime, ..NewState::default() })
         }
         RangeOp::Punch => clear(core, guard, inode, Clear { span, to: Becomes::Hole }, None),
         RangeOp::Zero { keep_size } => {
-            allocate(core, guard, inode, span)?;
-            zero(core, guard, inode, span, grown.filter(|_| !keep_size))
+            allocate(core, guard, inode, span, clean)?;
+            zero(core, guard, inode, span, grown.filter(|_| !keep_size), clean)
         }
         RangeOp::Collapse => shift::collapse(core, guard, inode, span),
         RangeOp::Insert => shift::insert(core, guard, inode, span),
@@ -57,17 +61,31 @@ pub fn fallocate(
 }
 
 /// Gives the pages of a range blocks, and changes nothing that can be seen of the file but how many it has.
-pub fn give_blocks(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
+pub fn give_blocks(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    clean: Clean,
+) -> Result<()> {
     let _eof = inode.vi.eof.lock();
     // It may have been cut meanwhile.
-    allocate(core, guard, inode, Span { end: span.end.min(inode.vi.size()).max(span.start), ..span })
+    let span = Span { end: span.end.min(inode.vi.size()).max(span.start), ..span };
+    allocate(core, guard, inode, span, clean)
 }
 
-fn allocate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
+fn allocate(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    span: Span,
+    clean: Clean,
+) -> Result<()> {
     let mut page = span.first();
     while page < span.page_end() {
         let end = PageNo((page.0 + STRIDE_PAGES).min(span.page_end().0));
         page = allocate_some(core, guard, inode, page, end)?;
+        clean(core, guard, inode);
     }
     Ok(())
 }
@@ -129,25 +147,19 @@ fn allocate_some(
             *end_in_last_page = 0;
         }
     }
-    let committed = match commit::commit(core, guard, inode, &records) {
-        Ok(committed) => committed,
-        Err(error) => {
-            locked.unlock(core);
-            guard.lane.end();
-            untake(core.free_map(), &extents);
-            return Err(error);
-        }
-    };
+    if let Err(error) = commit::commit(core, guard, inode, &records) {
+        locked.unlock(core);
+        guard.lane.end();
+        untake(core.free_map(), &extents);
+        return Err(error);
+    }
     step(Step::Durable);
     guard.lane.commit();
     let mut replaced = Vec::new();
-    let block = |n: u64| crate::file::place::block_at(&extents, n);
+    let block = |n: u64| crate::ids::block_at(&extents, n);
     locked.publish(core, inode, version, |n| Map::unwritten(block(n)), &mut replaced);
     guard.lane.end();
     free_replaced(core, guard, inode, &replaced);
-    if committed.clean {
-        clean_log(core, guard, inode, Eof::Held);
-    }
     Ok(stop)
 }
 
@@ -202,14 +214,4 @@ pub fn seek(core: &Core, inode: InodeRef<'_>, target: SeekTarget, offset: u64) -
         SeekTarget::Hole => Ok(page.offset().clamp(offset, size)),
         SeekTarget::Data => Err(Error::NoSuchOffset),
     }
-}
-
-/// Blocks of a file, for who frees all of them.
-pub fn all_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
-    let mut extents = Vec::new();
-    let runs = inode.vi.index().runs(&core.arena, PageNo(0), PageNo::END);
-    for block in runs.flat_map(|run| run.cells).filter_map(|cell| cell.map().block()) {
-        add_extent(&mut extents, block);
-    }
-    extents
 }

@@ -10,17 +10,17 @@
 //!                 they name is freed until it lets the pin go (D17; `deferred`). So a read of any length ends after two copies.
 //! Orderings   O1  an Acquire fence stands between the copy and the second collect (O2 of `cell`).
 
-use crate::cell::{Cell, Lv, Map};
-use crate::core::Core;
 use crate::file::cells::{lock_cell, wait_unlocked, wake};
 use crate::file::deferred;
 use crate::file::place::Span;
-use crate::file::steps::{Step, step};
 use crate::ids::PageNo;
-use crate::inode::InodeRef;
-use crate::lane::OpState;
-use crate::lease::{self, LaneGuard};
 use crate::planted::{Breach, breaks};
+use crate::state::cell::{Cell, Map};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::{self, LaneGuard};
+use crate::state::scratch::{ABSENT, Seen};
+use crate::steps::{Step, step};
 use heddle_arena::sync::atomic::fence;
 use heddle_arena::sync::{spin_hint, spins};
 use heddle_pmem::{BLOCK_BYTES, BadBuffer, Pos};
@@ -31,16 +31,6 @@ use std::time::Instant;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Looks at a cell that is about to change before a reader sleeps on it.
 const WAIT_SPINS: u32 = spins(400);
-
-/// What a collect saw of a page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seen {
-    lv: Option<Lv>,
-    owner: Option<OpState>,
-    map: Map,
-}
-
-const ABSENT: Seen = Seen { lv: None, owner: None, map: Map::HOLE };
 
 /// Reads up to `into.len()` bytes at `offset`; how many.
 pub fn read(
@@ -286,11 +276,4 @@ pub fn maps_of(core: &Core, inode: InodeRef<'_>, span: Span, out: &mut Vec<Seen>
     for_pages(core, inode, span, |_, cell| {
         out.push(Seen { lv: None, owner: None, map: cell.map_or(Map::HOLE, Cell::map) });
     });
-}
-
-impl Seen {
-    /// The mapping.
-    pub fn map(&self) -> Map {
-        self.map
-    }
 }

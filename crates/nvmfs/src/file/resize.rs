@@ -9,23 +9,22 @@
 //!             I3  a record of size and attributes carries a generation of its own; of two, the larger decides (D7, D9).
 
 use crate::alloc::{Purpose, settle_limbo, take_block};
-use crate::cell::Map;
-use crate::core::Core;
 use crate::file::cells::{Change, LockedSparse, lock_existing};
 use crate::file::deferred::free_replaced;
-use crate::file::paper::{clean_log, lock_range};
+use crate::file::paper::lock_range;
 use crate::file::place::{Span, fill_edge};
-use crate::file::steps::{Step, step};
 use crate::file::zero::{self, Becomes, Clear};
 use crate::format::record::{Blocks, Record, State};
 use crate::ids::{BlockNo, Extent, PageNo, Version};
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
-use crate::log::clean::Eof;
-use crate::log::{commit, relog};
+use crate::log::commit;
 use crate::planted::{Bug, planted};
+use crate::state::cell::Map;
+use crate::state::core::Core;
+use crate::state::inode::{InodeRef, List};
+use crate::state::lease::LaneGuard;
+use crate::steps::{Step, step};
 use crate::variant::Variant;
-use crate::xattr::{self, List, Prepared};
+use crate::xattr::{self, Prepared};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_range_lock::Access;
 use heddle_vfs::xattr::Xattrs;
@@ -123,31 +122,22 @@ fn change(
         Some(Clear { span, .. }) => Some((span.start, span.end.min(inode.vi.size()).max(span.start + 1))),
         None => (file && core.variant == Variant::Nova).then_some((0, 1)),
     };
-    let range = match range {
+    let _range = match range {
         Some((start, end)) => Some(lock_range(core, guard.own, inode, start, end, Access::Exclusive)?),
         None => None,
     };
     let prepared = xattrs.map(|set| xattr::prepare(core, guard, inode, set)).transpose()?;
     let generation = inode.vi.change() + 1;
     let done = log_change(core, guard, inode, clear, new, prepared.as_ref());
-    // Before cleaning, which may log them anew.
     match (prepared, done.is_ok()) {
         (Some(prepared), true) => prepared.publish(core, guard.own, inode, generation),
         (Some(prepared), false) => prepared.give_up(core, guard.own, inode),
         (None, _) => {}
     }
-    let closed = done?;
-    if closed {
-        clean_log(core, guard, inode, Eof::Held);
-    }
-    drop(range);
-    if closed {
-        relog::paper::step(core, guard, inode, Eof::Held);
-    }
-    Ok(())
+    done
 }
 
-/// Makes a change durable and visible but for extended attributes; true if a log page was closed.
+/// Makes a change durable and visible but for extended attributes.
 fn log_change(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -155,7 +145,7 @@ fn log_change(
     clear: Option<Clear>,
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
-) -> Result<bool> {
+) -> Result<()> {
     let purpose = match clear {
         Some(Clear { span, to: Becomes::Hole }) if frees_a_block(core, inode, span) => Purpose::Regain,
         Some(_) => Purpose::Free,
@@ -173,11 +163,11 @@ fn log_change(
     let state = state(inode, new);
     let mut records = vec![Record::State(state)];
     records.extend(xattrs.map(|set| set.record(state.generation, state.ctime)));
-    let committed = commit::commit(core, guard, inode, &records)?;
+    commit::commit(core, guard, inode, &records)?;
     step(Step::Durable);
     apply(inode, &records, new.changes_mtime());
     step(Step::LetGo);
-    Ok(committed.clean)
+    Ok(())
 }
 
 /// Does clearing these bytes give a block back?
@@ -207,6 +197,15 @@ pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
         atime: new.atime.unwrap_or(atime),
         generation: inode.vi.change() + u64::from(!planted(Bug::GenerationNotRaised)),
     }
+}
+
+/// Does the caller hold the EOF latch of the file?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Eof {
+    /// Yes.
+    Held,
+    /// No, or it does not say so.
+    Free,
 }
 
 /// Logs size, attributes and extended attributes of a file anew, unchanged, if no other caller moves EOF just now: for cleaning.
@@ -271,7 +270,7 @@ fn clear_range(
     (Clear { span, to }, purpose): (Clear, Purpose),
     new: Option<&NewState>,
     xattrs: Option<&Prepared>,
-) -> Result<bool> {
+) -> Result<()> {
     let end = span.end.min(PageNo::END.offset());
     let span = Span { start: span.start, end };
     let gate = inode.vi.raise_gate();
@@ -288,8 +287,8 @@ fn clear_range(
         let records = records_of(inode, version, new, xattrs, &edges, whole);
         log_clear(core, guard, inode, (new, purpose), &records, edges)
     });
-    let (closed, edges) = match done {
-        Ok(done) => done,
+    let edges = match done {
+        Ok(edges) => edges,
         Err(error) => {
             locked.unlock(core, guard.id);
             guard.lane.end();
@@ -298,7 +297,7 @@ fn clear_range(
     };
     publish(core, guard, inode, (Clear { span, to }, version), &edges, locked);
     drop(gate);
-    Ok(closed)
+    Ok(())
 }
 
 /// Copies that nothing names go back.
@@ -316,11 +315,11 @@ fn log_clear(
     (new, purpose): (Option<&NewState>, Purpose),
     records: &[Record],
     edges: Vec<Edge>,
-) -> Result<(bool, Vec<Edge>)> {
+) -> Result<Vec<Edge>> {
     let committed =
         commit::fits(records).and_then(|()| commit::commit_for(core, guard, inode, records, purpose));
     match committed {
-        Ok(committed) => {
+        Ok(()) => {
             step(Step::Durable);
             guard.lane.commit();
             step(Step::Happened);
@@ -329,7 +328,7 @@ fn log_clear(
             if new.is_none() {
                 inode.vi.touch(crate::clock::exact());
             }
-            Ok((committed.clean, edges))
+            Ok(edges)
         }
         Err(error) => {
             give_back(core, &edges);

@@ -12,25 +12,24 @@
 //! Crash order C1  blob fenced, records fenced, cells published.
 //! Source      ours; what may be asked, and its errors, as ext4 has it.
 
+use crate::alloc::blob::{self, Fresh};
 use crate::alloc::{Purpose, settle_limbo};
-use crate::blob::{self, Fresh};
-use crate::cell::Map;
-use crate::core::{Core, no_memory};
 use crate::file::cells::{Change, LockedSparse, lock_existing, wake};
 use crate::file::deferred::free_replaced;
 use crate::file::heddle::look;
-use crate::file::paper::{clean_log, lock_range};
-use crate::file::place::{Span, add_extent};
+use crate::file::paper::lock_range;
+use crate::file::place::Span;
 use crate::file::resize::{NewState, apply, state};
-use crate::file::steps::{Step, step};
 use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, map_of_words, words_of_map};
 use crate::format::record::{Blocks, Record};
-use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
-use crate::log::clean::Eof;
-use crate::log::{commit, relog};
-use crate::settle;
+use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version, add_extent};
+use crate::log::commit;
+use crate::state::cell::Map;
+use crate::state::core::{Core, no_memory};
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::state::wait;
+use crate::steps::{Step, step};
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -96,7 +95,7 @@ fn shift_pages(
     size: u64,
 ) -> Result<()> {
     let end = size.max(inode.vi.size());
-    let range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
+    let _range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
     let purpose = if shift.down { Purpose::Free } else { Purpose::Data };
     if commit::prepare(core, guard, inode, SLOTS, purpose)? {
         // PERSIST: a fresh log page is empty before it is linked.
@@ -109,9 +108,9 @@ fn shift_pages(
         let plan = plan(core, inode, shift);
         let version = locked.version.max(inode.vi.floor()).next();
         match log(core, guard, inode, shift, size, version, &plan) {
-            Ok(closed) => {
+            Ok(()) => {
                 publish(core, guard, inode, shift, version, plan, locked);
-                Ok(closed)
+                Ok(())
             }
             Err(error) => {
                 locked.unlock(core, guard.id);
@@ -123,15 +122,7 @@ fn shift_pages(
         guard.lane.end();
     }
     drop(gate);
-    let closed = done?;
-    if closed {
-        clean_log(core, guard, inode, Eof::Held);
-    }
-    drop(range);
-    if closed {
-        relog::paper::step(core, guard, inode, Eof::Held);
-    }
-    Ok(())
+    done
 }
 
 /// Pages from the first on that have blocks.
@@ -154,7 +145,7 @@ fn hold_cells<'v>(
     inode: InodeRef<'v>,
     shift: Shift,
 ) -> Result<LockedSparse<'v>> {
-    let mut turns = settle::Turns::default();
+    let mut turns = wait::Retries::default();
     loop {
         let mut targets = Vec::new();
         mapped(core, inode, shift.first, |page, _| targets.extend(shift.target(page)));
@@ -224,7 +215,7 @@ fn map_in(runs: &[MapRun], page: PageNo) -> Map {
     if run.unwritten { Map::unwritten(block) } else { Map::data(block) }
 }
 
-/// Makes the shift durable and, with one store, seen; true if a log page was closed.
+/// Makes the shift durable and, with one store, seen.
 fn log(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -233,7 +224,7 @@ fn log(
     size: u64,
     version: Version,
     plan: &Plan,
-) -> Result<bool> {
+) -> Result<()> {
     let words = words_of_map(&plan.runs);
     // The map stays for long: only a shift that frees more than it takes may use the reserve, or a full disk could not be emptied.
     let frees = plan.blocks_cut > words.len().div_ceil(WORDS_A_BLOCK) as u64;
@@ -255,12 +246,12 @@ fn log(
         Record::State(state),
     ];
     match commit::commit(core, guard, inode, &records) {
-        Ok(committed) => {
+        Ok(()) => {
             step(Step::Durable);
             guard.lane.commit();
             step(Step::Happened);
             apply(inode, &records, new.changes_mtime());
-            Ok(committed.clean)
+            Ok(())
         }
         Err(error) => {
             fresh.give_up(core);

@@ -1,8 +1,8 @@
 //! Who may pass a writer that is parked in one of the papers' steps (SRL paper, Fig. 2 and 5): a faithful variant serialises where
 //! the paper does, and nowhere else.
 
-use super::steps::{Step, hook};
 use crate::region::Region;
+use crate::steps::{Step, hook};
 use crate::{MountOptions, NvmFs, Variant, Volume, format_region, mount};
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

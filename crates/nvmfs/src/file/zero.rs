@@ -6,14 +6,15 @@
 //! Crash       the records of one call lie in one transaction where it has few runs; else it goes in pieces, each of which is whole, and
 //!             size and time come with the last.
 
-use crate::cell::Map;
-use crate::core::Core;
 use crate::file::place::Span;
+use crate::file::range::Clean;
 use crate::file::resize::{self, NewState};
 use crate::format::record::{Blocks, Record, WRITE_PAGES_MAX};
 use crate::ids::{BlockNo, PageNo, Version};
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
+use crate::state::cell::Map;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
 use heddle_vfs::{Error, Result};
 
 /// What whole pages become.
@@ -44,6 +45,7 @@ pub fn zero(
     inode: InodeRef<'_>,
     span: Span,
     size: Option<u64>,
+    clean: Clean,
 ) -> Result<()> {
     let whole = Clear { span, to: Becomes::Unwritten };
     match resize::clear(core, guard, inode, whole, size) {
@@ -57,6 +59,7 @@ pub fn zero(
         let piece = Clear { span: Span { start, end }, to: Becomes::Unwritten };
         let last = end == span.end;
         resize::clear(core, guard, inode, piece, size.filter(|_| last))?;
+        clean(core, guard, inode);
         if last {
             return Ok(());
         }

@@ -1,9 +1,9 @@
 //! May this caller change these attributes, and what they become by the rules for set-id bits.
 
-use crate::core::Core;
 use crate::file::resize::NewState;
 use crate::format::word::{time_of, time_payload};
-use crate::inode::InodeRef;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Handle, Permission, Result, SetAttr, SetTime, Time};
 

@@ -1,9 +1,9 @@
 //! Extended attributes by name: the rules are those of `heddle_vfs::xattr`, the set is changed whole.
 
-use crate::core::Core;
 use crate::file::resize::{NewState, set_all};
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
 use crate::xattr::{check, of, of_latched};
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{Cred, Error, Permission, Result, SetXattr, XattrName};

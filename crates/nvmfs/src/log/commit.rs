@@ -13,13 +13,13 @@
 //! link stays under the log lock: the next writer's records, in the new page, are reached through it.
 
 use crate::alloc::Purpose;
-use crate::core::Core;
-use crate::file::steps::{Step, step};
 use crate::format::record::Record;
-use crate::inode::{InodeRef, PaperLocks};
-use crate::lease::LaneGuard;
 use crate::log::chain::{self, Appended, Chain};
 use crate::planted::{Bug, fence_unless, planted};
+use crate::state::core::Core;
+use crate::state::inode::{InodeRef, PaperLocks};
+use crate::state::lease::LaneGuard;
+use crate::steps::{Step, step};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
 
@@ -77,12 +77,7 @@ pub fn one_chain(core: &Core) -> bool {
 ///
 /// # Errors
 /// In the papers' variants, whose room is made here: no space. Nothing has happened then.
-pub fn commit(
-    core: &Core,
-    guard: &mut LaneGuard<'_>,
-    inode: InodeRef<'_>,
-    records: &[Record],
-) -> Result<Committed> {
+pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record]) -> Result<()> {
     commit_for(core, guard, inode, records, purpose_of(records))
 }
 
@@ -93,7 +88,7 @@ pub fn commit_for(
     inode: InodeRef<'_>,
     records: &[Record],
     purpose: Purpose,
-) -> Result<Committed> {
+) -> Result<()> {
     match core.variant.log() {
         LogKind::SelfCertifying => {
             let mut chain = chain_of(core, guard, inode)?;
@@ -108,7 +103,8 @@ pub fn commit_for(
             step(Step::Stored);
             // PERSIST: the operation is durable from here on.
             fence_unless(Bug::CommitFenceMissing, &core.region);
-            Ok(Committed { clean: at.closed_page })
+            note_closed(guard, inode, &at);
+            Ok(())
         }
         LogKind::Tail => commit_by_tail(core, guard, inode, records, purpose),
         LogKind::CommitMark => commit_by_mark(core, guard, inode, records, purpose),
@@ -123,11 +119,11 @@ fn purpose_of(records: &[Record]) -> Purpose {
     if records.iter().any(frees) { Purpose::Free } else { Purpose::Replace }
 }
 
-/// What is left to do after a commit.
-#[derive(Clone, Copy, Debug)]
-pub struct Committed {
-    /// A page was closed: cleaning may have work (see `clean`).
-    pub clean: bool,
+/// Who cleans does so when the call holds nothing.
+fn note_closed(guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: &Appended) {
+    if at.closed_page {
+        guard.scratch.closed.push(inode.id());
+    }
 }
 
 /// NOVA: the caller holds the inode's lock over all of it.
@@ -137,7 +133,7 @@ fn commit_by_tail(
     inode: InodeRef<'_>,
     records: &[Record],
     purpose: Purpose,
-) -> Result<Committed> {
+) -> Result<()> {
     step(Step::Logging);
     let (chain, at) = log(core, guard, inode, records, purpose, true)?;
     // PERSIST: records before the tail that makes them count.
@@ -146,7 +142,8 @@ fn commit_by_tail(
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides: the operation is durable from here on.
     fence_unless(Bug::TailFenceMissing, &core.region);
-    Ok(Committed { clean: at.closed_page })
+    note_closed(guard, inode, &at);
+    Ok(())
 }
 
 /// The SRL paper's section IV-D: places are given out under the log lock, each record is marked on its own.
@@ -156,7 +153,7 @@ fn commit_by_mark(
     inode: InodeRef<'_>,
     records: &[Record],
     purpose: Purpose,
-) -> Result<Committed> {
+) -> Result<()> {
     #[cfg(feature = "planted")]
     if planted(Bug::TailOverAHole) {
         return commit_over_a_hole(core, guard, inode, records);
@@ -196,7 +193,8 @@ fn commit_by_mark(
     }
     // PERSIST: the mark decides: the operation is durable from here on, before the index tells of it.
     fence_unless(Bug::MarkFenceMissing, &core.region);
-    Ok(Committed { clean: at.closed_page })
+    note_closed(guard, inode, &at);
+    Ok(())
 }
 
 /// The bug that commit marks are the answer to (pNOVA, Fig. 3): slots are given out under the log lock and filled outside it, and the
@@ -207,7 +205,7 @@ fn commit_over_a_hole(
     guard: &mut LaneGuard<'_>,
     inode: InodeRef<'_>,
     records: &[Record],
-) -> Result<Committed> {
+) -> Result<()> {
     let locks = paper_locks(core, inode);
     let (chain, place) = {
         let _log = locks.map(|l| l.log.lock());
@@ -238,7 +236,7 @@ fn commit_over_a_hole(
     chain::set_tail_unfenced(core, inode, chain);
     // PERSIST: the tail decides.
     core.region.fence();
-    Ok(Committed { clean: false })
+    Ok(())
 }
 
 /// Reserves slots and fills them; not fenced.

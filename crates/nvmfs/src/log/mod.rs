@@ -1,7 +1,5 @@
-//! The log of an inode: how records are appended, read back, and cleaned away.
+//! The log of an inode: how records are appended, made to count, and read back.
 
 pub mod chain;
-pub mod clean;
 pub mod commit;
-pub mod relog;
 pub mod scan;

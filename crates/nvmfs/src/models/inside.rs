@@ -2,8 +2,8 @@
 //! (membarrier) is a fence on both sides here.
 
 use super::rig::{Rig, Seat, model, spawn};
-use crate::lease::rob;
-use crate::settle;
+use crate::alloc::take_back::rob;
+use crate::upkeep::settle;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 

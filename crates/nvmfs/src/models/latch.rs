@@ -1,7 +1,7 @@
 //! The two small locks: one holder, who sees what the last one did; nobody sleeps for ever (loom reports the deadlock).
 
 use super::rig::model;
-use crate::latch::{Latch, Spin};
+use crate::state::latch::{Latch, Spin};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;

@@ -12,7 +12,6 @@
 //! Run: `cargo xtask loom`
 
 mod chains;
-mod heirs;
 mod inside;
 mod latch;
 mod life;
@@ -23,4 +22,5 @@ mod resize;
 mod rig;
 mod slots;
 mod space;
+mod succession;
 mod tables;

@@ -5,9 +5,9 @@
 
 use super::rig::{Rig, Seat, model, spawn};
 use crate::ids::{InodeId, Version};
-use crate::inode::Birth;
 use crate::names::bucket::Named;
 use crate::names::table::{self, Crowded};
+use crate::state::inode::Birth;
 use heddle_vfs::{FileKind, Ino, Time};
 
 pub const DIR: Ino = Ino(1);

@@ -25,7 +25,7 @@ macro_rules! plants {
 
 const PLANTS: &[&[Plant]] = &[
     plants! { "pages::a_page_is_read_whole_while_its_block_is_reused":
-        "cell.rs", "pub fn lv(", ".load(Acquire)" => "relaxed";
+        "state/cell.rs", "pub fn lv(", ".load(Acquire)" => "relaxed";
         "file/read.rs", "fn read_page(", "fence(Acquire)" => "skip";
         "models/rig.rs", "pub fn write(", "plant::here()" => "skip";
     },
@@ -33,24 +33,24 @@ const PLANTS: &[&[Plant]] = &[
         "file/read.rs", "fn read_once(", "fence(Acquire)" => "skip";
     },
     plants! { "pages::two_pages_written_by_one_call_are_never_seen_apart":
-        "lane.rs", "pub fn commit(", ".store(state & " => "skip";
+        "state/lane.rs", "pub fn commit(", ".store(state & " => "skip";
     },
     plants! { "pages::overlapping_writers_take_turns_and_both_end":
-        "cell.rs", "pub fn publish(", "self.map.store(map.0, Release)" => "skip";
+        "state/cell.rs", "pub fn publish(", "self.map.store(map.0, Release)" => "skip";
     },
     plants! { "pages::writers_who_grow_the_index_at_once_find_each_others_pages":
-        "index.rs", "fn raise_to(", ".compare_exchange(" => "relaxed";
+        "state/index.rs", "fn raise_to(", ".compare_exchange(" => "relaxed";
     },
     plants! { "resize::truncation_and_write_without_a_cell_are_ordered":
-        "inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
-        "inode.rs", "pub fn gate_up(", "fence_behind_locked()" => "skip";
-        "inode.rs", "pub fn raise_gate(", ".store(1" => "skip";
+        "state/inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
+        "state/inode.rs", "pub fn gate_up(", "fence_behind_locked()" => "skip";
+        "state/inode.rs", "pub fn raise_gate(", ".store(1" => "skip";
     },
     plants! { "resize::what_a_write_leaves_beside_a_punch_has_the_larger_version":
-        "inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
+        "state/inode.rs", "pub fn raise_gate(", "fence(SeqCst)" => "skip";
     },
     plants! { "resize::the_bytes_of_an_append_are_there_when_its_size_is":
-        "inode.rs", "pub fn set_size(", ".store(size" => "relaxed";
+        "state/inode.rs", "pub fn set_size(", ".store(size" => "relaxed";
     },
     plants! { "space::a_pinned_reader_copies_in_peace":
         "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
@@ -59,22 +59,22 @@ const PLANTS: &[&[Plant]] = &[
         "file/deferred.rs", "fn drain(", "pins.now(" => "keep=0";
     },
     plants! { "space::no_block_has_two_owners_and_none_is_lost":
-        "alloc.rs", "fn take_run(", ".compare_exchange_weak(" => "relaxed";
+        "state/free_map.rs", "fn take_run(", ".compare_exchange_weak(" => "relaxed";
     },
     plants! { "latch::a_latch_has_one_holder_and_wakes_who_sleeps":
-        "latch.rs", "pub fn lock(", ".compare_exchange(0, me, Acquire" => "relaxed";
-        "latch.rs", "fn release(", ".swap(0, Release)" => "relaxed";
+        "state/latching.rs", "pub fn lock(", ".compare_exchange(0, me, Acquire" => "relaxed";
+        "state/latch.rs", "fn release(", ".swap(0, Release)" => "relaxed";
     },
     plants! { "latch::who_only_tries_a_latch_never_passes_its_holder":
-        "latch.rs", "pub fn try_lock(", ".compare_exchange(" => "relaxed";
+        "state/latching.rs", "pub fn try_lock(", ".compare_exchange(" => "relaxed";
     },
     plants! { "latch::a_spin_lock_has_one_holder":
-        "latch.rs", "impl Drop for Spun", ".store(0, Release)" => "relaxed";
+        "state/latch.rs", "impl Drop for Spun", ".store(0, Release)" => "relaxed";
     },
     plants! { "chains::an_idle_chain_may_be_cleaned_by_another_thread":
-        "log/chain.rs", "fn become_busy(", ".compare_exchange(" => "relaxed";
-        "log/chain.rs", "pub fn rest(", ".store(" => "relaxed";
-        "log/chain.rs", "pub fn unclaim(", ".store(" => "relaxed";
+        "state/chain.rs", "pub fn become_busy(", ".compare_exchange(" => "relaxed";
+        "state/chain.rs", "pub fn rest(", ".store(" => "relaxed";
+        "state/chain.rs", "pub fn unclaim(", ".store(" => "relaxed";
     },
     plants! { "chains::a_chain_has_one_owner_who_sees_what_the_last_one_did":
         "log/chain.rs", "fn let_go(", ".compare_exchange(" => "relaxed";
@@ -89,37 +89,37 @@ const PLANTS: &[&[Plant]] = &[
         "names/bucket.rs", "pub fn unlock(", "self.word.store(" => "relaxed";
     },
     plants! { "life::an_opener_gets_a_living_file_or_none":
-        "opens.rs", "pub fn open(", "fence_behind_locked()" => "skip";
-        "opens.rs", "pub fn claim_end(", "fence_behind_locked()" => "skip";
+        "state/opens.rs", "pub fn open(", "fence_behind_locked()" => "skip";
+        "state/opens.rs", "pub fn claim_end(", "fence_behind_locked()" => "skip";
     },
     plants! { "life::of_the_last_name_and_the_last_handles_one_ends_the_file":
         "names/life.rs", "pub fn drop_open(", "fence_behind_locked()" => "skip";
     },
     plants! { "life::an_open_file_is_never_stale_for_who_looks":
-        "inode.rs", "pub fn unclaim(", ".fetch_and(" => "skip";
+        "state/inode.rs", "pub fn unclaim(", ".fetch_and(" => "skip";
     },
     plants! { "inside::no_call_goes_on_when_the_file_system_has_ended":
-        "lease.rs", "fn step_inside(", "inside.store(1" => "skip";
-        "lease.rs", "fn step_inside(", "fence_of_barrier()" => "skip";
-        "lease.rs", "impl Drop for Leaving", "inside.store(0" => "relaxed";
-        "settle/mod.rs", "pub fn end(", "barrier_everywhere()" => "skip";
+        "state/lease.rs", "fn step_inside(", "inside.store(1" => "skip";
+        "state/lease.rs", "fn step_inside(", "fence_of_barrier()" => "skip";
+        "state/lease.rs", "impl Drop for Leaving", "inside.store(0" => "relaxed";
+        "upkeep/settle/mod.rs", "pub fn end(", "barrier_everywhere()" => "skip";
     },
     plants! { "inside::a_lane_that_is_robbed_is_its_owners_or_the_thiefs":
-        "lease/take_back.rs", "pub fn rob(", "barrier_everywhere()" => "skip";
-        "lease/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
+        "alloc/take_back.rs", "pub fn rob(", "barrier_everywhere()" => "skip";
+        "alloc/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
     },
     plants! { "inside::of_two_thieves_one_has_the_lane":
-        "lease/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
+        "alloc/take_back.rs", "pub fn rob(", "robbed.store(0, Release)" => "relaxed";
     },
     plants! { "slots::no_slot_has_two_owners_and_none_is_lost":
-        "itable.rs", "fn hold(", "shared.swap(0" => "relaxed";
-        "itable.rs", "fn give_back(", ".fetch_or(" => "relaxed";
+        "alloc/itable.rs", "fn hold(", "shared.swap(0" => "relaxed";
+        "alloc/itable.rs", "fn give_back(", ".fetch_or(" => "relaxed";
     },
     plants! { "slots::a_chunk_is_taken_away_whole_or_stays":
-        "itable.rs", "pub fn give_chunks_back(", "block.swap(0" => "skip";
+        "alloc/itable.rs", "pub fn give_chunks_back(", "block.swap(0" => "skip";
     },
-    plants! { "heirs::of_those_that_take_over_at_once_one_does":
-        "core.rs", "pub fn succeed(", "self.daemon.load(" => "keep=0";
+    plants! { "succession::of_those_that_take_over_at_once_one_does":
+        "state/core.rs", "pub fn succeed(", "self.daemon.load(" => "keep=0";
     },
     plants! { "tables::a_name_is_made_while_its_table_grows":
         "names/bucket.rs", "pub fn lock(", "fence(Acquire)" => "skip";

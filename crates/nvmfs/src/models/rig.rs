@@ -1,15 +1,16 @@
 //! One file on a small region, and a lane for each thread of a model.
 
-use crate::alloc::Purpose;
-use crate::core::{Core, Identity, Parts};
+use crate::alloc::{Purpose, itable};
 use crate::file::heddle::{At, write};
 use crate::file::read::read;
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
-use crate::inode::{Birth, InodeRef};
-use crate::itable;
-use crate::lease::{LaneGuard, Scratch};
 use crate::region::Region;
+use crate::state::core::{Core, Identity, Parts};
+use crate::state::inode::{Birth, InodeRef};
+use crate::state::lease::LaneGuard;
+use crate::state::scratch::Scratch;
+use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
 use heddle_arena::Arena;
 use heddle_pmem::BLOCK_BYTES;
@@ -85,7 +86,8 @@ impl Rig {
         let region = Region::anonymous(BLOCKS * PAGE);
         let arena = Arc::new(Arena::private(1 << 20).unwrap());
         let variant = Variant::Heddle;
-        let parts = Parts { region, arena, variant, locks: None, on_lock: None, read_only: false };
+        let parts =
+            Parts { region, arena, variant, locks: None, on_lock: None, hooks: HOOKS, read_only: false };
         let identity = Identity { uuid: [7; 16], boot: [0; 16], epoch: 1, seed: 7 };
         let core = Core::new(parts, identity, BLOCKS).unwrap();
         let chunk = Layout::new(BLOCKS).data;
@@ -181,7 +183,7 @@ impl Seat {
 
     /// What a lease does besides: the lane can count handles.
     pub fn equip(&mut self) {
-        crate::opens::equip(&self.core, self.id).unwrap();
+        crate::state::opens::equip(&self.core, self.id).unwrap();
     }
 
     /// Takes blocks.

@@ -1,9 +1,9 @@
 //! Inode slots: held by a lane, handed out, given back, and the chunks that come and go with them.
 
 use super::rig::{Rig, Seat, model, spawn};
+use crate::alloc::itable;
 use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::chunk_of;
-use crate::itable;
 use heddle_vfs::Ino;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn ready() -> (Rig, Arc<Slots>, [Seat; 2]) {
     itable::set_chunk_count(core, 2);
     // ORDERING: Relaxed, no other thread is there yet.
     core.free_slots(0).store(0b011, Relaxed);
-    core.free_slots(1).store(itable::ALL_FREE, Relaxed);
+    core.free_slots(1).store(crate::state::lane::slots::ALL_FREE, Relaxed);
     let slots = (0..CHUNKS * CHUNK_INODES).map(|_| UnsafeCell::new(0)).collect();
     (rig, Arc::new(Slots(slots)), seats)
 }
@@ -68,7 +68,11 @@ fn is_all_there(rig: &Rig, seats: [Seat; 2]) {
     };
     let chunks: Vec<u64> = (1..CHUNKS).filter(there).collect();
     for n in &chunks {
-        assert_eq!(core.free_slots(*n).load(Relaxed), itable::ALL_FREE, "slots of chunk {n}");
+        assert_eq!(
+            core.free_slots(*n).load(Relaxed),
+            crate::state::lane::slots::ALL_FREE,
+            "slots of chunk {n}"
+        );
     }
     assert_eq!(rig.free() + chunks.len() as u64, rig.total(), "blocks of chunks");
 }

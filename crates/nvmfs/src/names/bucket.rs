@@ -21,29 +21,27 @@
 
 mod row;
 
+pub use crate::state::bucket::{Bucket, SLOTS};
 pub use row::{ENTRY_WORDS_MAX, HASH_BITS, Key, Meaning, Named, Prepared, Row, Torn, entry_words};
 
-use crate::core::Core;
 use crate::ids::Version;
-use crate::lease;
-use crate::settle;
+use crate::state::bucket::DEAD;
+use crate::state::core::Core;
+use crate::state::{lease, wait};
+use heddle_arena::Waited;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::atomic::fence;
-use heddle_arena::{Shared, Waited};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Instant;
 
 const LOCKED: u64 = 1;
 const CHANGING: u64 = 2;
-const DEAD: u64 = 4;
 const LANE_SHIFT: u32 = 4;
 const LANE_MASK: u64 = 0x3ff << LANE_SHIFT;
 const VERSION_SHIFT: u32 = 16;
 
-const _: () = assert!((crate::core::LANES as u64) << LANE_SHIFT <= LANE_MASK);
+const _: () = assert!((crate::ids::LANES as u64) << LANE_SHIFT <= LANE_MASK);
 
-/// Entries in the line itself.
-pub const SLOTS: usize = 6;
 const TAG_BITS: u32 = 26;
 const PLACE_BITS: u32 = 64 - TAG_BITS;
 const UNIT: u64 = 16;
@@ -54,21 +52,6 @@ const SPINS: u32 = heddle_arena::sync::spins(200);
 const STEPS: u32 = 64;
 /// No bucket of a table that grows has so many entries outside its line.
 const CHAIN_MAX: u32 = 1 << 20;
-
-/// See the module.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct Bucket {
-    word: AtomicU64,
-    slots: [AtomicU64; SLOTS],
-    chain: AtomicU64,
-}
-
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Bucket>() == 64);
-
-// SAFETY: atomics only.
-unsafe impl Shared for Bucket {}
 
 /// The word of a bucket as it was read.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -154,17 +137,6 @@ fn read(link: &AtomicU64) -> Link {
 }
 
 impl Bucket {
-    /// Memory of a bucket without a directory.
-    pub fn dead() -> Bucket {
-        Bucket { word: AtomicU64::new(DEAD), ..Bucket::unborn() }
-    }
-
-    /// All zeros: memory of a bucket that no directory ever had, so that nobody knows of it.
-    pub fn unborn() -> Bucket {
-        let zero = || AtomicU64::new(0);
-        Bucket { word: zero(), slots: std::array::from_fn(|_| zero()), chain: zero() }
-    }
-
     /// Gives a dead bucket a new life, empty. The caller alone knows where it is, but for late lockers, whom `dead` keeps off.
     pub fn revive(&self, version: Version) {
         self.slots.iter().chain([&self.chain]).for_each(|slot| slot.store(0, Relaxed)); // ORDERING: Relaxed, see below.
@@ -219,8 +191,8 @@ impl Bucket {
                 let (by, since) = *began.get_or_insert_with(|| (seen & LANE_MASK, Instant::now()));
                 if by != seen & LANE_MASK {
                     began = None;
-                } else if core.arena.parking().wait(key, locked, settle::look()) == Waited::TimedOut {
-                    settle::held_up(core, Word(seen).holder(), since.elapsed());
+                } else if core.arena.parking().wait(key, locked, wait::look()) == Waited::TimedOut {
+                    wait::held_up(core, Word(seen).holder(), since.elapsed());
                 }
             }
         }

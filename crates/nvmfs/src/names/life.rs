@@ -6,28 +6,27 @@
 //!                 name means its generation. C2  blocks of a dead inode are free only after the removal of its last name is
 //!                 durable; its slot is zeroed and fenced before it is handed out again.
 
-use crate::core::{Core, LANES};
-use crate::file::range::all_blocks;
+use crate::alloc::itable;
+use crate::file::blocks::{data_blocks, log_blocks};
 use crate::file::resize::{NewState, set_all};
 use crate::format::inode::{INODE_BYTES, InodeBase};
 use crate::format::layout::{chunk_of, inode_pos};
 use crate::ids::{InodeId, Version};
-use crate::inode::{Birth, InodeRef};
-use crate::itable;
-use crate::lane::Ending;
-use crate::lease::{self, LaneGuard};
-use crate::log::{chain, clean};
+use crate::log::chain;
 use crate::names::table;
-use crate::opens;
 use crate::planted::{Breach, Bug, breaks, flushed_unless, planted};
-use crate::settle;
-use crate::xattr::{self, List};
+use crate::state::core::Core;
+use crate::state::inode::{Birth, InodeRef, List};
+use crate::state::lane::Ending;
+use crate::state::lease::LaneGuard;
+use crate::state::living::lives_on;
+use crate::state::{opens, wait};
+use crate::xattr;
 use heddle_arena::Ptr;
-use heddle_arena::sync::{fence_behind_locked, spin_hint};
+use heddle_arena::sync::fence_behind_locked;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
-use std::time::Instant;
 
 /// Takes a slot and writes the inode into it, not fenced (C1); its volatile form is ready but has no name.
 pub fn make<'c>(
@@ -120,8 +119,8 @@ pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
 }
 
 fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
-    let mut blocks = all_blocks(core, inode);
-    match clean::log_blocks(core, inode) {
+    let mut blocks = data_blocks(core, inode);
+    match log_blocks(core, inode) {
         Ok(log) => blocks.extend(log),
         // The rest of the log stays allocated until fsck; `damage` has been noted.
         Err(_) => blocks.clear(),
@@ -160,7 +159,7 @@ pub fn zero_slot(core: &Core, inode: InodeRef<'_>) {
 fn forget_chain(guard: &mut LaneGuard<'_>, id: InodeId) {
     for (way, held) in guard.own.chains.iter_mut().enumerate() {
         if held.ino == id.ino.0 && held.generation == id.generation {
-            *held = crate::lane::HeldChain::default();
+            *held = crate::state::lane::HeldChain::default();
             guard.own.chains_busy &= !(1 << way);
         }
     }
@@ -199,44 +198,6 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
     guard.lane.intent.lowers(None);
 }
 
-/// Somebody may be finding out whether the inode of this generation has handles: true when it lives on, false when it ends. A claim is no
-/// end: whoever has a handle finds the inode alive. A claimer that is dead is settled, one that is stopped is out of patience's reach
-/// no more
-/// than the holder of a lock.
-#[cold]
-pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
-    let mine = lease::with_current(|_, lane| lane).unwrap_or(0);
-    let (mut looks, began) = (0u32, Instant::now());
-    loop {
-        if inode.vi.generation() != generation {
-            return false;
-        }
-        if inode.vi.lives() {
-            return true;
-        }
-        let by = inode.vi.claimer();
-        // Without locks of the papers' a claimer is a lane. 0: it gave up since `lives` looked. Any other number is somebody's
-        // scribble, and waited for as little as any lock.
-        if core.locks.is_none() {
-            let known = (1..=LANES).contains(&by);
-            let ends = || core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));
-            if known && (by == mine || ends()) {
-                return false;
-            }
-            looks += 1;
-            if looks > 1000
-                && let Some(look) = settle::look()
-            {
-                std::thread::sleep(look / 100);
-                if began.elapsed() >= look {
-                    settle::held_up(core, by, began.elapsed());
-                }
-            }
-        }
-        spin_hint();
-    }
-}
-
 /// Counts a handle of the inode of this generation.
 ///
 /// # Errors
@@ -246,7 +207,7 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
     if generation == 0 {
         return Err(Error::Stale);
     }
-    let mut turns = settle::Turns::default();
+    let mut turns = wait::Retries::default();
     while !opens::open(core, guard.id, inode, generation)? {
         drop_open(core, guard, inode, generation);
         if !lives_on(core, inode, generation) {

@@ -3,9 +3,9 @@
 //! What is to be removed or replaced is known only after a look without locks; so the caller looks again under them, and begins
 //! anew if it was something else.
 
-use crate::core::Core;
-use crate::inode::InodeRef;
 use crate::names::table::{Locked, Whole, lock, lock_whole};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
 use heddle_vfs::{Error, Result};
 
 /// A name's place.

@@ -7,30 +7,25 @@
 //! Lock order  the latches of directories (papers' variants) by inode number; then buckets (`locks`); `rename` of directories across
 //!             directories takes the mount's rename latch first. No chain is cleaned and no table grows while a bucket is held.
 //! Alive       who holds a bucket keeps the directory alive, and lets go of the directory's chain before the bucket; who works on it
-//!             afterwards counts as one who has it open (`tidy_up`).
+//!             afterwards counts as one who has it open (`grow_if_crowded`; cleaning).
 //! Crash order C1  records durable, then the bucket changes, then inodes end.
 
-use crate::alloc::Purpose;
-use crate::core::Core;
+use crate::alloc::{Purpose, itable};
 use crate::file::heddle::At;
 use crate::format::layout::TARGET_BYTES;
 use crate::format::record::{NameBuf, Record};
 use crate::ids::InodeId;
-use crate::inode::InodeRef;
-use crate::itable;
-use crate::latch::Latched;
-use crate::lease::LaneGuard;
-use crate::log::clean::{self, Eof};
-use crate::log::commit::Committed;
 use crate::log::{chain, commit};
-use crate::names::life;
 use crate::names::locks::{At as Place, Locks};
-use crate::names::strike;
 use crate::names::table::{self, Crowded, Key, Meaning, Named};
-use crate::opens;
+use crate::names::{life, strike};
 use crate::planted::{Breach, breaks};
-use crate::settle;
-use crate::xattr::{List, check, check_mode};
+use crate::state::core::Core;
+use crate::state::inode::{InodeRef, List};
+use crate::state::latch::Latched;
+use crate::state::lease::LaneGuard;
+use crate::state::{opens, wait};
+use crate::xattr::{check, check_mode};
 use heddle_arena::sync::yield_now;
 use heddle_vfs::{Cred, Error, FileKind, Name, NewNode, Permission, Result, Time};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -129,30 +124,21 @@ pub fn prepare(
     Ok(())
 }
 
-/// What a change of names leaves to do when its locks are gone.
-#[derive(Clone, Copy, Default)]
-pub struct Rest {
-    /// A log page was closed.
-    pub clean: bool,
-    /// The table should grow.
-    pub crowded: Option<Crowded>,
-}
-
-/// Does it. `latched`: the caller holds the directory's latch. The directory may die meanwhile: so it is held open.
-pub fn tidy_up(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, rest: Rest, latched: bool) {
-    if !rest.clean && rest.crowded.is_none() {
-        return;
-    }
+/// Lets the table of a directory grow, if it is crowded, when the locks of the call are gone. `latched`: the caller holds the directory's
+/// latch. The directory may die meanwhile: so it is held open.
+pub fn grow_if_crowded(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    dir: InodeRef<'_>,
+    crowded: Option<Crowded>,
+    latched: bool,
+) {
+    let Some(crowded) = crowded else { return };
     let generation = dir.vi.generation();
     if life::open(core, guard, dir, generation).is_err() {
         return;
     }
-    if let Some(crowded) = rest.crowded {
-        table::grow(core, guard.own, dir, crowded, latched);
-    }
-    if rest.clean {
-        clean::step_with(core, guard, dir, if latched { Eof::Held } else { Eof::Free });
-    }
+    table::grow(core, guard.own, dir, crowded, latched);
     life::drop_open(core, guard, dir, generation);
 }
 
@@ -187,9 +173,9 @@ pub fn make<'c>(
         }
     }
     match named_in(core, guard, dir, key, node, inode) {
-        Ok(rest) => {
+        Ok(crowded) => {
             guard.lane.intent.bears(0);
-            tidy_up(core, guard, dir, rest, latched.is_some());
+            grow_if_crowded(core, guard, dir, crowded, latched.is_some());
         }
         Err(error) => {
             if open {
@@ -210,7 +196,7 @@ fn named_in(
     key: Key<'_>,
     node: &NewNode<'_>,
     inode: InodeRef<'_>,
-) -> Result<Rest> {
+) -> Result<Option<Crowded>> {
     if node.kind == FileKind::Symlink {
         write_target(core, guard, inode, node.target)?;
     }
@@ -219,7 +205,7 @@ fn named_in(
         inode.vi.parent.store(dir.ino.0, SeqCst);
     }
     let what = New { child: inode.id(), kind: node.kind };
-    add_name(core, guard, dir, key, what).map(|(rest, _)| rest)
+    add_name(core, guard, dir, key, what).map(|(crowded, _)| crowded)
 }
 
 /// What a new name is to mean.
@@ -229,14 +215,14 @@ struct New {
     kind: FileKind,
 }
 
-/// Makes a name: what is left to do, and when it was.
+/// Makes a name. Whether the table is crowded, and when it was.
 fn add_name(
     core: &Core,
     guard: &mut LaneGuard<'_>,
     dir: InodeRef<'_>,
     key: Key<'_>,
     what: New,
-) -> Result<(Rest, Time)> {
+) -> Result<(Option<Crowded>, Time)> {
     let entry = table::prepare(core, guard.own, key.name)?;
     let done = (|| {
         let bucket = table::lock(core, dir, key.hash)?;
@@ -245,15 +231,14 @@ fn add_name(
         }
         let now = dir.vi.write_time();
         let named = Named { child: what.child, kind: what.kind, version: bucket.version().next() };
-        let committed = commit_name(core, guard, dir, key, &named, now)?;
-        Ok((bucket, named, committed, now))
+        commit_name(core, guard, dir, key, &named, now)?;
+        Ok((bucket, named, now))
     })();
     match done {
-        Ok((mut bucket, named, committed, now)) => {
+        Ok((mut bucket, named, now)) => {
             dir.vi.touch(now);
             bucket.begin_change(named.version);
-            let crowded = bucket.put(guard.own, key, &named, entry)?;
-            Ok((Rest { clean: committed.clean, crowded }, now))
+            Ok((bucket.put(guard.own, key, &named, entry)?, now))
         }
         Err(error) => {
             table::unprepare(core, guard.own, entry);
@@ -263,12 +248,12 @@ fn add_name(
 }
 
 /// Makes a record durable. The bucket is held, and the lane has let go of the directory's chain before it is not.
-fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<Committed> {
+fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<()> {
     let removes = matches!(record, Record::Name { removed: true, .. });
     let purpose = if removes { Purpose::Free } else { Purpose::Data };
     let done = prepare(core, guard, dir, record.slots_max(), purpose)
         .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
-    chain::rest_all(&core.arena, guard.own, guard.id);
+    guard.own.rest_chains(&core.arena, guard.id);
     if done.is_ok() {
         // It has fenced.
         itable::settle(core, guard.own);
@@ -284,7 +269,7 @@ fn commit_name(
     key: Key<'_>,
     named: &Named,
     now: Time,
-) -> Result<Committed> {
+) -> Result<()> {
     let is_dir = named.kind == FileKind::Directory;
     if is_dir {
         add_link(dir)?;
@@ -332,10 +317,10 @@ pub fn link(
         return Err(error);
     }
     match add_name(core, guard, dir, key, New { child: inode.id(), kind }) {
-        Ok((rest, now)) => {
+        Ok((crowded, now)) => {
             guard.lane.intent.bears(0);
             inode.vi.touch_state(now);
-            tidy_up(core, guard, dir, rest, latched.is_some());
+            grow_if_crowded(core, guard, dir, crowded, latched.is_some());
             Ok(())
         }
         Err(error) => {
@@ -394,16 +379,13 @@ pub fn remove(
     let key = table::key(core, name.bytes());
     let mut seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
     let place = Place { dir, hash: key.hash };
-    let (mut since, mut turns) = (None, settle::Turns::default());
+    let (mut since, mut turns) = (None, wait::Retries::default());
     loop {
         let victim = victim_of(core, Some(&seen)).filter(|_| what == Remove::Directory);
         if let Some(mut locks) = Locks::take(core, place, None, victim)? {
             let named = locks.at(place)?.find(key)?.ok_or(Error::NotFound)?;
             if named.child == seen.child {
-                if let Some((child, rest)) =
-                    remove_locked(core, guard, cred, (place, key), what, &named, locks)?
-                {
-                    tidy_up(core, guard, dir, rest, latched.is_some());
+                if let Some(child) = remove_locked(core, guard, cred, (place, key), what, &named, locks)? {
                     drop(latched);
                     life::drop_name(core, guard, child, 1);
                     return Ok(());
@@ -412,7 +394,7 @@ pub fn remove(
                 let since = *since.get_or_insert_with(Instant::now);
                 yield_now();
                 if chain::users_held_up(core, dir, since.elapsed()) {
-                    turns = settle::Turns::default();
+                    turns = wait::Retries::default();
                 }
             }
         }
@@ -422,7 +404,7 @@ pub fn remove(
     }
 }
 
-/// The inode that lost its name, and what is left to do. `None`: once more.
+/// The inode that lost its name. `None`: once more.
 fn remove_locked<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
@@ -431,7 +413,7 @@ fn remove_locked<'c>(
     what: Remove,
     named: &Named,
     mut locks: Locks<'c>,
-) -> Result<Option<(InodeRef<'c>, Rest)>> {
+) -> Result<Option<InodeRef<'c>>> {
     let dir = place.dir;
     let child = child_of(core, named)?;
     check_removal(core, dir, child, cred)?;
@@ -447,7 +429,7 @@ fn remove_locked<'c>(
     let now = dir.vi.write_time();
     let bucket = locks.at(place)?;
     let gone = Named { version: bucket.version().next(), ..*named };
-    let clean = match log_name(core, guard, dir, &record(dir, key.name, &gone, true, now)) {
+    match log_name(core, guard, dir, &record(dir, key.name, &gone, true, now)) {
         Err(Error::NoSpace) => {
             let Some(places) = strike::find(core, guard.id, dir, key.name, named.version)? else {
                 return Ok(None);
@@ -459,15 +441,14 @@ fn remove_locked<'c>(
             places.strike();
             guard.lane.intent.loses(child.id());
             // What the page holds may all be dead now.
-            true
+            guard.scratch.closed.push(dir.id());
         }
         logged => {
-            let committed = logged?;
+            logged?;
             guard.lane.intent.loses(child.id());
             bucket.begin_change(gone.version);
-            committed.clean
         }
-    };
+    }
     dir.vi.touch(now);
     bucket.take(guard.own, key)?;
     if let Some(victim) = locks.victim.take() {
@@ -477,5 +458,5 @@ fn remove_locked<'c>(
     } else {
         child.vi.touch_state(now);
     }
-    Ok(Some((child, Rest { clean, crowded: None })))
+    Ok(Some(child))
 }

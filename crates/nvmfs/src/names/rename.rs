@@ -15,21 +15,21 @@
 //! Both buckets change at once: whoever sees one of the names as it is afterwards sees both so.
 
 use crate::alloc::Purpose;
-use crate::core::Core;
 use crate::format::inode::CHUNK_INODES;
 use crate::format::record::Record;
 use crate::ids::InodeId;
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
-use crate::log::{chain, commit};
+use crate::log::commit;
 use crate::names::life;
 use crate::names::locks::{At, Locks};
 use crate::names::ops::{
-    Rest, add_link, check_removal, child_of, latch, prepare, record, tidy_up, victim_of,
+    add_link, check_removal, child_of, grow_if_crowded, latch, prepare, record, victim_of,
 };
 use crate::names::table::{self, Crowded, Key, Named, Prepared};
 use crate::planted::{Breach, Bug, breaks, planted};
-use crate::settle;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::state::wait;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, Permission, RenameMode, Result, Time};
 use std::sync::atomic::Ordering::SeqCst;
@@ -77,7 +77,7 @@ pub fn rename(
         let moved = table::find(core, from.dir, keys[0])?.ok_or(Error::NotFound)?;
         Ok(Found { moved, target: table::find(core, to.dir, keys[1])? })
     };
-    let mut turns = settle::Turns::default();
+    let mut turns = wait::Retries::default();
     loop {
         let guess = look()?;
         let _renames = (across && guess.moves_a_directory()).then(|| core.root().renames.lock());
@@ -109,8 +109,7 @@ pub fn rename(
         };
         drop(leaving);
         let latched = first.is_some();
-        tidy_up(core, guard, to.dir, done.to, latched);
-        tidy_up(core, guard, from.dir, done.from, latched);
+        grow_if_crowded(core, guard, to.dir, done.crowded, latched);
         drop((first, second));
         if let Some(replaced) = done.replaced {
             life::drop_name(core, guard, replaced, 1);
@@ -122,8 +121,8 @@ pub fn rename(
 /// What a rename leaves to do.
 struct Done<'c> {
     replaced: Option<InodeRef<'c>>,
-    to: Rest,
-    from: Rest,
+    /// The new directory's table should grow.
+    crowded: Option<Crowded>,
 }
 
 /// `None`: there is nothing to do.
@@ -185,8 +184,8 @@ fn rename_locked<'c>(
         dir.vi.nlink.fetch_sub(1, SeqCst);
     }
     // Before the buckets: the directories may die then.
-    chain::rest_all(&core.arena, guard.own, guard.id);
-    let [rest_to, rest_from] = done?;
+    guard.own.rest_chains(&core.arena, guard.id);
+    let crowded = done?;
     if let Some(victim) = locks.victim.take()
         && let Some(dir) = replaced
     {
@@ -197,7 +196,7 @@ fn rename_locked<'c>(
     if let Some(replaced) = replaced {
         replaced.vi.touch_state(plan.now);
     }
-    Ok(Some(Done { replaced, to: rest_to, from: rest_from }))
+    Ok(Some(Done { replaced, crowded }))
 }
 
 /// Is directory `a` an ancestor of `b`, or `b` itself?
@@ -329,7 +328,7 @@ fn commit_plan(
     plan: &Plan<'_>,
     locks: &mut Locks<'_>,
     places: [At<'_>; 2],
-) -> Result<[Rest; 2]> {
+) -> Result<Option<Crowded>> {
     let (to, from) = (plan.record_to(), plan.record_from());
     // Two words more if it is foreign: at most one slot.
     prepare(core, guard, plan.to.0.dir, to.slots_max() + from.slots_max(), Purpose::Replace)?;
@@ -345,22 +344,15 @@ fn commit_plan(
     if planted(Bug::OldNameGoesFirst) {
         commit::commit(core, guard, plan.from.0.dir, &both[1..])?;
     }
-    let done = match commit::commit(core, guard, plan.to.0.dir, told) {
-        Ok(done) => done,
-        Err(error) => {
-            table::unprepare(core, guard.own, entry_to);
-            return Err(error);
-        }
-    };
+    if let Err(error) = commit::commit(core, guard, plan.to.0.dir, told) {
+        table::unprepare(core, guard.own, entry_to);
+        return Err(error);
+    }
     // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-    let copied = if plan.across() && !planted(Bug::OldDirectoryNotTold) {
-        Some(commit::commit(core, guard, plan.from.0.dir, &[from])?)
-    } else {
-        None
-    };
-    let crowded = show(core, guard, plan, locks, places, entry_to)?;
-    let rest_to = Rest { clean: done.clean, crowded };
-    Ok([rest_to, Rest { clean: copied.is_some_and(|copied| copied.clean), crowded: None }])
+    if plan.across() && !planted(Bug::OldDirectoryNotTold) {
+        commit::commit(core, guard, plan.from.0.dir, &[from])?;
+    }
+    show(core, guard, plan, locks, places, entry_to)
 }
 
 /// Changes buckets, counts and parents to what the log says. The table of the new directory, if it should grow.

@@ -12,14 +12,14 @@
 //!                 the one in the later page goes first, each behind a fence: a removal is dropped no later than what is older than
 //!                 its page (`clean`, I2), so the name does not come back.
 
-use crate::core::Core;
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Found, Record, parse, removed_in_place};
 use crate::ids::{BlockNo, Version};
-use crate::inode::InodeRef;
-use crate::latch::Latched;
 use crate::log::chain::{self, Chain};
 use crate::log::commit::one_chain;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::latch::Latched;
 use heddle_vfs::Result;
 
 /// A record of the name.

@@ -28,13 +28,13 @@ pub use dead::lock_late;
 pub use dead::{Logged, settle_dead, unlock_late};
 pub use list::list;
 
-use crate::core::{Core, no_memory};
 use crate::ids::Version;
-use crate::inode::InodeRef;
-use crate::lane::Own;
-use crate::lease;
 use crate::names::bucket::{Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn, entry_words};
-use crate::settle;
+use crate::state::bucket::{GROWTH_BITS, NAMES_A_BUCKET};
+use crate::state::core::{Core, no_memory};
+use crate::state::inode::InodeRef;
+use crate::state::lane::Own;
+use crate::state::{lease, wait};
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{Error, Result};
@@ -43,18 +43,11 @@ use std::time::Instant;
 
 pub use crate::names::bucket::{Key, Meaning, Named, Prepared};
 
-/// Size classes of arrays.
-pub const CLASSES: usize = 33;
-const BITS_MAX: u32 = CLASSES as u32 - 1;
 const BITS_MASK: u64 = 63;
 /// Entries outside a bucket's line that make the table grow.
 const CROWD: usize = 3;
-/// How much larger it gets: seldom, because all of its lines change hands then.
-const GROWTH_BITS: u32 = 2;
 /// Buckets that are looked at to tell a full table from one with a crowded bucket.
 const SAMPLE: usize = 32;
-/// Names a bucket: in a table that is made for a known number, and at least, on average, before one grows.
-const NAMES_A_BUCKET: usize = 3;
 /// Tries without the lock.
 const TRIES: u32 = 16;
 
@@ -135,12 +128,6 @@ fn leads_nowhere(word: u64) -> ! {
     panic!("the word {word:#x} leads to no directory's table");
 }
 
-/// The largest table of an image: a name takes a line of a log, and a table of [`NAMES_A_BUCKET`] names a bucket grows by [`GROWTH_BITS`].
-pub fn bits_max(image_bytes: u64) -> u32 {
-    let names = image_bytes / 64;
-    ((names / NAMES_A_BUCKET as u64) << GROWTH_BITS).max(64).ilog2().min(BITS_MAX)
-}
-
 type Seen<T> = std::result::Result<T, Torn>;
 
 /// Runs `f` on the bucket of a hash until it saw it at rest; after some tries, under its lock. `None`: the directory is dead.
@@ -202,8 +189,8 @@ fn read_patiently<'c, T>(
             return Err(damage(core, dir));
         }
         std::thread::yield_now();
-        if bucket.word().changing() && began.elapsed() > settle::LOOK {
-            settle::held_up(core, bucket.word().holder(), began.elapsed());
+        if bucket.word().changing() && began.elapsed() > wait::LOOK {
+            wait::held_up(core, bucket.word().holder(), began.elapsed());
         }
     }
 }

@@ -9,10 +9,11 @@
 //!             I2  whoever maps through the new daemon's descriptor keeps others from opening the image, as those of the old one do:
 //!                 it is joined to the holders of the region first.
 
+use super::image_id;
 use super::notes::{self, NoteError};
-use super::{boot_id, image_id};
-use crate::core::{Core, Identity, Parts, Root};
-use crate::settle;
+use crate::process::boot_id;
+use crate::state::core::{Core, Identity, Parts, Root};
+use crate::upkeep::settle::{self, HOOKS};
 use crate::variant::Variant;
 use crate::volume::{Volume, VolumeError, read_superblock};
 use heddle_arena::Arena;
@@ -111,6 +112,7 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
         variant: Variant::Heddle,
         locks: None,
         on_lock: None,
+        hooks: HOOKS,
         read_only: false,
     };
     let core =

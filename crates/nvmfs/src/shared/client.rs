@@ -2,14 +2,16 @@
 
 use super::bell::{self, Knock};
 use super::door::READING_SEALS;
+use super::image_id;
 use super::place::{Place, trusts};
 use super::server::fresh_knock;
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
-use super::{boot_id, image_id};
-use crate::core::{Core, Identity, Parts};
 use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::fs::NvmFs;
+use crate::process::boot_id;
+use crate::state::core::{Core, Identity, Parts};
+use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
 use crate::volume::read_superblock;
 use heddle_arena::Arena;
@@ -153,7 +155,15 @@ fn join(at: Place<'_>, answer: &Answer, region: OwnedFd, arena: OwnedFd) -> Resu
         return Err(rubbish("the length of the arena"));
     }
     let identity = Identity { uuid: answer.uuid, boot: answer.boot, epoch: answer.epoch, seed };
-    let parts = Parts { region, arena: Arc::new(arena), variant, locks: None, on_lock: None, read_only };
+    let parts = Parts {
+        region,
+        arena: Arc::new(arena),
+        variant,
+        locks: None,
+        on_lock: None,
+        hooks: HOOKS,
+        read_only,
+    };
     let core = Core::join(parts, &identity).ok_or_else(|| rubbish("the arena is not that of this mount"))?;
     core.seat().map_err(|e| map(e.to_string()))?;
     Ok(NvmFs { core: Arc::new(core) })

@@ -11,9 +11,9 @@
 
 use super::bell::{Bell, Knock};
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
-use crate::core::Core;
 use crate::counters::Counters;
-use crate::settle;
+use crate::state::core::Core;
+use crate::upkeep::settle;
 use heddle_vfs::admin::is_administrator;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};

@@ -6,7 +6,7 @@
 //!
 //! State       [`bell`]: how a mount says where its door is, and the door knows who has asked; [`wire`]: what is said there;
 //!             [`server`], [`door`], [`client`]: the two ends; [`place`]: whom a client trusts; [`notes`]: what a daemon leaves for
-//!             the one after it; [`adopt`]: after a daemon's death; [`heir`]: forked children, who have the descriptors already.
+//!             the one after it; [`adopt`]: after a daemon's death; [`fork`]: forked children, who have the descriptors already.
 //! Invariants  I1  nothing is believed that comes from the socket: lengths and numbers are checked, descriptors are looked at.
 //!             I2  an arena is taken for what it says only if boot, image and mount epoch are those of the welcome (L6).
 //! Source      protocol review L1, L6; fuse-and-bypass 4.
@@ -15,26 +15,14 @@ pub mod adopt;
 pub mod bell;
 pub mod client;
 mod door;
-pub mod heir;
+pub mod fork;
 pub mod notes;
 pub mod place;
 pub mod server;
 pub mod wire;
 
 use rustix::fs::{FileType, fstat};
-use std::fs;
 use std::os::fd::AsFd;
-
-/// Identity of this boot of the machine: an arena of another one is not to be believed.
-pub(crate) fn boot_id() -> [u8; 16] {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
-    let mut id = [0; 16];
-    for (to, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-        *to = pair[0] << 4 | pair[1];
-    }
-    id
-}
 
 /// Which file an image is: device and inode, or `u64::MAX` and the number of the device that it is.
 pub(crate) fn image_id(file: impl AsFd) -> rustix::io::Result<[u64; 2]> {

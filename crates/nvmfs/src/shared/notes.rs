@@ -211,7 +211,7 @@ fn note_in(dir: &OwnedFd, name: &OsStr) -> Option<(File, Option<Noted>)> {
 
 /// N2.
 fn clear(dir: &OwnedFd) {
-    let boot = super::boot_id();
+    let boot = crate::process::boot_id();
     let names = Dir::read_from(dir).into_iter().flatten().flatten();
     for name in names.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()) {
         if !name.as_bytes().ends_with(SUFFIX.as_bytes()) {

@@ -5,10 +5,11 @@
 
 use super::bell::{ADDRESS_BYTES_MAX, Bell, Knock};
 use super::door::{Door, House};
+use super::image_id;
 use super::notes::{self, Note, NoteError, Noted};
-use super::{boot_id, image_id};
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::process::boot_id;
+use crate::state::core::Core;
 use crate::volume::Volume;
 use heddle_vfs::ioctl::Doorbell;
 use rustix::event::{EventfdFlags, eventfd};

@@ -4,7 +4,7 @@
 //! a packet of another length or without the magic number.
 
 use super::bell::Knock;
-use crate::core::LAYOUT;
+use crate::state::core::LAYOUT;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,

@@ -2,13 +2,14 @@
 
 use super::{MountOptions, arena, boot_id, format, mount, read_superblock};
 use crate::alloc::{Purpose, take_blocks};
-use crate::core::{Core, Identity, Parts};
 use crate::format::page::SLOTS;
 use crate::fs::NvmFs;
-use crate::lease::enter;
 use crate::log::chain;
-use crate::recovery;
 use crate::region::Region;
+use crate::state::core::{Core, Identity, Parts};
+use crate::state::lease::enter;
+use crate::upkeep::recovery;
+use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
 use heddle_pmem::CrashPoint;
 use heddle_range_lock::{Geometry, Mode};
@@ -20,7 +21,7 @@ fn parts(region: Region, arena: heddle_arena::Arena, variant: Variant) -> Parts 
         let geometry = Geometry { file_bytes_max: region.len_bytes(), ..Geometry::default() };
         heddle_range_lock::make(kind, Mode::Default, &geometry).unwrap()
     });
-    Parts { region, arena: Arc::new(arena), variant, locks, on_lock: None, read_only: false }
+    Parts { region, arena: Arc::new(arena), variant, locks, on_lock: None, hooks: HOOKS, read_only: false }
 }
 
 /// The same arena and region at other addresses, as another process would map them.
@@ -79,7 +80,7 @@ fn two_mappings_of_one_arena_are_one_file_system() {
         }
         views[0].release(first);
         views[1].release(second);
-        crate::lease::leave(&views[1].core);
+        crate::state::lease::leave(&views[1].core);
         drop(views);
         volume.unmount();
     }

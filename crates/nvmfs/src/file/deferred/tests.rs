@@ -1,9 +1,15 @@
 //! Readers whose pins overlap without end: what writers replace meanwhile is used again all the same.
 
 use super::unpin;
-use crate::inode::Era;
+use crate::MountOptions;
+use crate::NvmFs;
+use crate::Variant;
+use crate::Volume;
+use crate::format_region;
+use crate::mount;
 use crate::region::Region;
-use crate::{MountOptions, NvmFs, Variant, Volume, format_region, lease, mount};
+use crate::state::inode::Era;
+use crate::state::lease;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 
 const PAGE: usize = 4096;
@@ -146,14 +152,14 @@ fn blocks_deferred_for_a_killed_reader_are_free_once_settled() {
     // SAFETY: this test's own child.
     unsafe { libc::kill(reader, libc::SIGKILL) };
     ends_by_a_kill(reader);
-    crate::settle::sweep(&bench.fs.core);
+    crate::upkeep::settle::sweep(&bench.fs.core);
     assert!(bench.free() + 24 > before, "{} blocks were free, {} are", before, bench.free());
 }
 
 /// A thread that is held up within a call has blocks in its hands: who finds no space waits for it.
 #[test]
 fn what_a_thread_in_a_call_keeps_is_waited_for() {
-    use crate::file::steps::{Step, hook};
+    use crate::steps::{Step, hook};
     use std::sync::mpsc::channel;
     let region = Region::anonymous(64 << 20).unwrap();
     format_region(&region, Variant::Heddle).unwrap();

@@ -2,16 +2,16 @@
 
 use super::{Chain, chains_of, head_pos, pointer_word_pos, use_held, ways_of};
 use crate::alloc::{Purpose, take_block};
-use crate::core::Core;
 use crate::format::inode::TAIL_WORD;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, Place};
 use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
 use crate::format::word::Line;
 use crate::ids::BlockNo;
-use crate::inode::InodeRef;
-use crate::lane::{Lane, Own};
 use crate::planted::{Bug, flushed_unless, planted};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lane::{Lane, Own};
 use heddle_arena::{Ptr, watch};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};

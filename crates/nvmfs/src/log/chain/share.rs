@@ -1,16 +1,14 @@
 //! Chains that another lane keeps, and how they become this one's: where there is no block for a page, and where there are as many
 //! chains as there can be. A lane that keeps a chain between its calls finds out at its next (I1 of [`super`]).
 
-use super::{BUSY, Chain, existing, ways_of};
-use crate::core::Core;
-use crate::format::page::SLOTS;
-use crate::inode::InodeRef;
-use crate::lease::LaneGuard;
-use crate::settle;
+use super::{Chain, existing, ways_of};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::state::wait;
 use heddle_arena::Ptr;
 use heddle_arena::sync::yield_now;
 use heddle_vfs::Result;
-use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 /// A chain that another lane keeps, but is not using, and that is `wanted`: it is this lane's now, and busy. What is looked at before it
@@ -37,7 +35,7 @@ pub(super) fn take_over<'c>(
 /// # Errors
 /// If there is none to wait for either.
 pub(super) fn wait_for_one<'c>(core: &'c Core, lane: u16, inode: InodeRef<'c>) -> Result<&'c Chain> {
-    let (began, mut turns) = (Instant::now(), settle::Turns::default());
+    let (began, mut turns) = (Instant::now(), wait::Retries::default());
     loop {
         if let Some(chain) = take_over(core, lane, inode, |_| true) {
             return Ok(chain);
@@ -54,8 +52,8 @@ pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) -> bool
     let mut any = false;
     for user in existing(core, inode).filter_map(Chain::user) {
         any = true;
-        if waited > settle::LOOK && settle::look().is_some() {
-            settle::held_up(core, user, waited);
+        if waited > wait::LOOK && wait::look().is_some() {
+            wait::held_up(core, user, waited);
         }
     }
     any
@@ -75,37 +73,4 @@ pub fn has_room_elsewhere(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRe
     core.arena.get::<Chain>(Ptr::from_raw(held.chain)).unclaim();
     held.chain = core.arena.offset_of(chain).raw();
     true
-}
-
-impl Chain {
-    /// The lane that is in a call which uses it.
-    fn user(&self) -> Option<u16> {
-        // ORDERING: Relaxed, a guess that `held_up` looks into.
-        let owner = self.owner.load(Relaxed);
-        (owner & BUSY != 0).then_some((owner & !BUSY) as u16)
-    }
-
-    /// Takes the chain for a look at its pages, or finds that the caller's call has it; `None`: another call uses it. What comes back
-    /// is for [`Chain::put_back`].
-    pub fn borrow(&self, lane: u16) -> Option<u32> {
-        let mine = u32::from(lane);
-        // ORDERING: Relaxed, a guess.
-        let owner = self.owner.load(Relaxed);
-        if owner == mine | BUSY {
-            return Some(owner);
-        }
-        (owner & BUSY == 0 && self.become_busy(owner, lane)).then_some(owner)
-    }
-
-    /// The end of a [`Chain::borrow`]: who had it has it again.
-    pub fn put_back(&self, owner: u32) {
-        // ORDERING: Release, pairs with the Acquire in `become_busy`.
-        self.owner.store(owner, Release);
-    }
-
-    fn has_room(&self, slots: u32) -> bool {
-        let (page, slot) = self.tail();
-        // ORDERING: Relaxed, I1, or a guess.
-        page.0 != 0 && slot + slots <= SLOTS + 1 || self.spare.load(Relaxed) != 0
-    }
 }

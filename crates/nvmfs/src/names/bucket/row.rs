@@ -4,8 +4,8 @@
 //!             | name, eight bytes a word. One of a name of up to 24 bytes lies in one line.
 //! Invariants  those of `bucket`: an entry's words change only under its bucket's lock; who reads without it validates afterwards (I3).
 
-use crate::core::Core;
 use crate::ids::{InodeId, Version};
+use crate::state::core::Core;
 use heddle_arena::Ptr;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::{FileKind, Ino, NAME_MAX_BYTES, ShortName, word_of};

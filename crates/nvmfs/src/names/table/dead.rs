@@ -1,11 +1,11 @@
 //! Buckets that a lane held when its holder died.
 
 use super::{Table, buckets_at, key, prepare, unprepare};
-use crate::core::Core;
 use crate::ids::{InodeId, Version};
-use crate::inode::InodeRef;
-use crate::lane::Own;
 use crate::names::bucket::{Bucket, Key, Named, Torn};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lane::Own;
 use heddle_vfs::{FileKind, Result};
 use std::collections::HashMap;
 

@@ -5,9 +5,9 @@
 //! has entries outside its line, it is read by itself.
 
 use super::{Seen, Table, read};
-use crate::core::Core;
-use crate::inode::InodeRef;
 use crate::names::bucket::{HASH_BITS, Link, Row, SLOTS, Torn, Word};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
 use heddle_vfs::{Cookie, DirEntry, Listing, NAME_MAX_BYTES, Name, Result};
 
 /// Buckets that are read at one go.

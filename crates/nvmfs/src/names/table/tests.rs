@@ -2,8 +2,8 @@
 
 use super::{CROWD, SLOTS, Table, key, list};
 use crate::fs::NvmFs;
-use crate::inode::InodeRef;
 use crate::names::bucket::HASH_BITS;
+use crate::state::inode::InodeRef;
 use crate::variant::Variant;
 use crate::volume::{MountOptions, Volume, format, mount};
 use heddle_pmem::Region;
@@ -157,7 +157,7 @@ fn a_bucket_that_a_late_locker_died_with_is_unlocked() {
     // SAFETY: the child locks a bucket and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let guard = crate::lease::enter(&fs.core).unwrap();
+        let guard = crate::state::lease::enter(&fs.core).unwrap();
         let late = Table::of(&fs.core, fs.core.inode(other).unwrap()).unwrap();
         super::announce(&Table { dir: fs.core.inode(Ino::ROOT).unwrap(), ..late });
         let locked = late.buckets[0].lock(&fs.core, || true).is_ok();
@@ -169,7 +169,7 @@ fn a_bucket_that_a_late_locker_died_with_is_unlocked() {
     // SAFETY: room for the answer.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(status, 0);
-    crate::settle::sweep(&fs.core);
+    crate::upkeep::settle::sweep(&fs.core);
     let bucket = &Table::of(&fs.core, fs.core.inode(other).unwrap()).unwrap().buckets[0];
     assert_eq!(bucket.word().holder(), 0, "nobody can ever change that directory");
     drop(fs);

@@ -1,0 +1,67 @@
+//! All blocks of an inode: those of its pages, and those of its log. For who frees them.
+
+use crate::file::shift;
+use crate::format::extent_list;
+use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::record::{Blocks, Found, Record, parse};
+use crate::ids::{Extent, PageNo, add_extent};
+use crate::log::chain;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::xattr;
+use heddle_vfs::Result;
+
+/// Blocks of its pages.
+pub fn data_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
+    let mut extents = Vec::new();
+    let runs = inode.vi.index().runs(&core.arena, PageNo(0), PageNo::END);
+    for block in runs.flat_map(|run| run.cells).filter_map(|cell| cell.map().block()) {
+        add_extent(&mut extents, block);
+    }
+    extents
+}
+
+/// Blocks of the extent list or map that a record names; `None` if it cannot be read: then the page stays.
+pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
+    let mut blocks = Vec::new();
+    if let Record::Remap { blob, .. } = *record {
+        return shift::read_map(core, inode.id(), blob).map(|(_, blocks)| blocks);
+    }
+    if let Record::Write { blocks: Blocks::List(first), .. } = *record {
+        let mut next = Some(first);
+        while let Some(at) = next {
+            if !core.layout.holds(at, 1) || blocks.len() as u64 > core.layout.blocks_total {
+                return None;
+            }
+            blocks.push(Extent { block: at, count: 1 });
+            let word = |i: usize| core.region.load_u64(at.pos().plus(i as u64 * 8));
+            next = extent_list::decode(core.seed, inode.id(), at, word)?.1;
+        }
+    }
+    Some(blocks)
+}
+
+/// Every block of an inode's log: pages, prepared pages, extent lists, attributes. For an inode that dies.
+pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
+    let mut out = Vec::new();
+    for chain in chain::existing(core, inode) {
+        for page in chain::pages_of(core, inode, chain) {
+            let page = page?;
+            out.push(Extent { block: page, count: 1 });
+            if let Some(header) = PageHeader::decode(core.seed, &core.region.line(page.pos())) {
+                let seed = header.record_seed(core.seed);
+                for slot in 1..=SLOTS {
+                    if let Found::Whole { record, .. } =
+                        parse(seed, inode.id(), slot, |s| core.region.line(slot_pos(page, s)))
+                    {
+                        out.extend(list_of(core, inode, &record).unwrap_or_default());
+                    }
+                }
+            }
+        }
+        out.extend(chain.spare());
+    }
+    out.extend(chain::head_block(core, inode));
+    out.extend(xattr::blocks(core, inode));
+    Ok(out)
+}

@@ -1,0 +1,314 @@
+//! The lane: what one thread owns while it works, so that two threads share nothing they write.
+//!
+//! State       `state`  sequence:62 | IDLE, ACTIVE or COMMITTED: the one word of a lane that others read
+//!             `own`    free blocks, freed blocks, inodes, the chains it holds, counters: the lease holder's alone
+//! Invariants  I1  a lane is ACTIVE before it locks a cell and COMMITTED before it publishes one; while it is COMMITTED
+//!                 its records are durable. The step ACTIVE -> COMMITTED is the linearisation point of an operation.
+//!             I2  `own` and `intent` are touched by the thread that holds the lease, and by nobody else while that thread lives.
+//!             I3  they make sense after each single store: the holder may die behind any of them. A block is taken out of one
+//!                 place before it is put into another.
+//! Orderings   O1  `commit` (Release) pairs with a reader's load of the state (Acquire): who sees COMMITTED waits for
+//!                 the unlock; who sees ACTIVE and, after its copy, the same word again, read before the commit.
+//! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
+
+mod blocks;
+mod intent;
+pub mod open_table;
+pub mod slots;
+
+use crate::ids::PageNo;
+use crate::lane_counters::Counts;
+use crate::state::chain::Chain;
+pub use blocks::{Extents, Magazine};
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::{Arena, AtomicPtr, Heap, Ptr, Shared, Zeroed};
+use heddle_vfs::Ino;
+pub use intent::{Ending, Intent, Pinning};
+use open_table::OpenTable;
+use slots::Slots;
+use std::cell::UnsafeCell;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const IDLE: u64 = 0;
+const ACTIVE: u64 = 1;
+const COMMITTED: u64 = 2;
+const STATE_MASK: u64 = 3;
+const SEQUENCE_ONE: u64 = 4;
+
+/// In `Lane::held`: inode slots are, too.
+const HOLDS_SLOTS: u64 = 1 << 63;
+
+/// Single free blocks a lane keeps at most.
+pub const MAGAZINE_BLOCKS: usize = 64;
+/// Freed extents a lane keeps at most until its next fence.
+pub const LIMBO_EXTENTS: usize = 48;
+/// Chains a lane remembers.
+pub const CHAIN_SLOTS: usize = 16;
+
+/// State word of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpState(u64);
+
+impl OpState {
+    /// Is an operation under way that has not happened yet?
+    pub fn active(self) -> bool {
+        self.0 & STATE_MASK == ACTIVE
+    }
+
+    /// Is none under way?
+    pub fn idle(self) -> bool {
+        self.0 & STATE_MASK == IDLE
+    }
+
+    /// Has one happened that is not all visible yet?
+    pub fn committed(self) -> bool {
+        self.0 & STATE_MASK == COMMITTED
+    }
+}
+
+/// A chain that the lane holds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeldChain {
+    /// Inode number, 0: none.
+    pub ino: u64,
+    /// Its generation.
+    pub generation: u64,
+    /// The chain's record in the arena.
+    pub chain: u64,
+}
+
+/// What only the lease holder touches.
+#[repr(C)]
+pub struct Own {
+    /// Volatile memory.
+    pub heap: Heap,
+    /// Blocks ready to be used.
+    pub magazine: Magazine,
+    /// Blocks that wait for a fence.
+    pub limbo: Extents<LIMBO_EXTENTS>,
+    /// 1: [`Own::place`] has been called.
+    placed: u64,
+    /// Word of the free map where the next search starts.
+    pub cursor: u64,
+    /// Free inode slots.
+    pub slots: Slots,
+    /// Where the next search for a chunk starts.
+    pub chunk_cursor: u64,
+    /// Log pages written in this mount.
+    pub page_serial: u64,
+    /// Inodes made in this mount.
+    pub inode_serial: u64,
+    /// How often it has robbed others (`take_back` I3).
+    pub thefts: u64,
+    /// Chains it holds.
+    pub chains: [HeldChain; CHAIN_SLOTS],
+    /// Which of them was used last.
+    pub chain_last: u64,
+    /// Which of them the present call uses, a bit each.
+    pub chains_busy: u64,
+    canary: u64,
+}
+
+/// First and last word of what a lane's holder writes: other values say that somebody has scribbled over it.
+const CANARY: u64 = 0x6865_6464_6c65_c0de;
+
+/// See the module.
+#[repr(C, align(64))]
+pub struct Lane {
+    state: AtomicU64,
+    // Two lines: the prefetcher of neighbouring lines must not drag the state along.
+    held: AtomicU64,
+    apart: [u64; 6],
+    /// What its holders have open, read by who ends inodes: apart from what changes with each operation.
+    pub opens: AtomicPtr<OpenTable>,
+    /// The process whose handles `opens` counts: a [`heddle_arena::Tag`].
+    pub home: AtomicU64,
+    apart2: [u64; 6],
+    /// What it is about to take: for who settles it if its holder dies.
+    pub intent: Intent,
+    own: UnsafeCell<Own>,
+    /// Models see whether one that takes `own` comes behind all that the last one did.
+    #[cfg(loom)]
+    taken: loom::cell::UnsafeCell<()>,
+    /// What it has done.
+    pub counts: Counts,
+}
+
+// SAFETY: no pointers, no Drop; `own` is reached through the lease alone (I2).
+unsafe impl Shared for Lane {}
+// SAFETY: see `Shared`.
+unsafe impl Sync for Lane {}
+
+// SAFETY: all zeros is a lane at rest that holds nothing and was never leased.
+unsafe impl Zeroed for Lane {
+    fn zeroed() -> Lane {
+        Lane {
+            state: AtomicU64::new(IDLE),
+            held: AtomicU64::new(0),
+            apart: [0; 6],
+            opens: AtomicPtr::new(heddle_arena::Ptr::NULL),
+            home: AtomicU64::new(0),
+            apart2: [0; 6],
+            intent: Intent::new(),
+            own: UnsafeCell::new(Own {
+                heap: Heap::zeroed(),
+                magazine: Magazine::new(),
+                limbo: Extents::new(),
+                placed: 0,
+                cursor: 0,
+                slots: Slots::zeroed(),
+                chunk_cursor: 0,
+                page_serial: 0,
+                inode_serial: 0,
+                thefts: 0,
+                chains: [HeldChain::default(); CHAIN_SLOTS],
+                chain_last: 0,
+                chains_busy: 0,
+                canary: 0,
+            }),
+            #[cfg(loom)]
+            taken: loom::cell::UnsafeCell::new(()),
+            counts: Counts::new(),
+        }
+    }
+}
+
+impl Own {
+    /// Makes the chains that it uses ones that cannot be.
+    #[cfg(test)]
+    pub fn scribble_chains(&mut self) {
+        (self.chains_busy, self.chains[0].chain) = (1, u64::MAX);
+    }
+
+    /// Takes that back.
+    #[cfg(test)]
+    pub fn rest_scribbled(&mut self) {
+        (self.chains_busy, self.chains[0]) = (0, HeldChain::default());
+    }
+
+    /// The end of a call: the lane keeps its chains, but is not using them.
+    pub fn rest_chains(&mut self, arena: &Arena, lane: u16) {
+        let mut busy = std::mem::take(&mut self.chains_busy);
+        while busy != 0 {
+            let way = busy.trailing_zeros() as usize;
+            busy &= busy - 1;
+            arena.get::<Chain>(Ptr::from_raw(self.chains[way].chain)).rest(lane);
+        }
+    }
+
+    /// At the first lease of its lane: where its searches start, so that lanes begin apart.
+    pub fn place(&mut self, cursor: u64, chunk_cursor: u64) {
+        if self.placed == 0 {
+            (self.placed, self.cursor, self.chunk_cursor) = (1, cursor, chunk_cursor);
+        }
+    }
+}
+
+impl Lane {
+    /// The word as others see it.
+    pub fn state(&self) -> OpState {
+        // ORDERING: Acquire, O1.
+        OpState(self.state.load(Acquire))
+    }
+
+    /// IDLE -> ACTIVE, with a new sequence number: cells of pages `[first, end)` of inode `ino` are going to be locked.
+    #[inline]
+    pub fn begin(&self, ino: Ino, first: PageNo, end: PageNo) {
+        self.intent.pages(ino.0, first, end);
+        self.intent.logged();
+        // ORDERING: Relaxed, only the owner writes it.
+        let state = self.state.load(Relaxed);
+        // ORDERING: Release, O1: ACTIVE before any cell is locked (I1).
+        self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | ACTIVE, Release);
+    }
+
+    /// ACTIVE -> COMMITTED: the operation has happened.
+    pub fn commit(&self) {
+        // ORDERING: Relaxed, only the owner writes it.
+        let state = self.state.load(Relaxed);
+        debug_assert!(OpState(state).active());
+        // ORDERING: Release, O1.
+        self.state.store(state & !STATE_MASK | COMMITTED, Release);
+    }
+
+    /// -> IDLE: no cell is held any more, the blocks that were taken are where they belong.
+    #[inline]
+    pub fn end(&self) {
+        self.intent.taken.clear();
+        self.intent.logged();
+        // ORDERING: Relaxed, only the owner writes it.
+        let state = self.state.load(Relaxed);
+        // ORDERING: Release, O1: after the unlocks.
+        self.state.store(state & !STATE_MASK | IDLE, Release);
+    }
+
+    /// A new holder begins.
+    pub fn mark(&self, own: &mut Own) {
+        // ORDERING: Relaxed, only who settles the lane reads it.
+        self.intent.canary.store(CANARY, Relaxed);
+        own.canary = CANARY;
+    }
+
+    /// Has nobody scribbled over it? A lane that nobody has leased yet is as sound.
+    pub fn is_sound(&self, own: &Own) -> bool {
+        // ORDERING: Relaxed, as in `mark`.
+        matches!((self.intent.canary.load(Relaxed), own.canary), (CANARY, CANARY) | (0, 0))
+    }
+
+    /// Makes it one that nobody has leased yet.
+    ///
+    /// # Safety
+    /// The caller holds the lease, and nobody has a reference to its `own`.
+    pub unsafe fn reset(&self) {
+        let opens = self.opens.load(Acquire); // ORDERING: Acquire, the table stays.
+        // SAFETY: all zeros is a lane (`Zeroed`); other threads look at its atomics alone, word by word.
+        unsafe { std::ptr::from_ref(self).cast_mut().cast::<u8>().write_bytes(0, size_of::<Lane>()) };
+        self.opens.store(opens, Release); // ORDERING: Release, as it was.
+    }
+
+    /// The end of an operation whose thread died: `counts`, it has happened. What it had taken is free if it has not.
+    pub fn end_dead(&self, counts: bool) {
+        if counts {
+            self.intent.taken.clear();
+        }
+        // ORDERING: Relaxed, the caller holds the lease.
+        let state = self.state.load(Relaxed);
+        // ORDERING: Release, O1: after the unlocks.
+        self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | IDLE, Release);
+    }
+
+    /// Free blocks in this lane's hands when it last said so, those of chunks without inodes included.
+    pub fn held(&self) -> u64 {
+        // ORDERING: Relaxed, an estimate.
+        self.held.load(Relaxed) & !HOLDS_SLOTS
+    }
+
+    /// Did it hold blocks or inode slots when it last said so?
+    pub fn holds_any(&self) -> bool {
+        // ORDERING: Relaxed, an estimate.
+        self.held.load(Relaxed) != 0
+    }
+
+    /// Says what is in this lane's hands.
+    pub fn note_held(&self, own: &Own) {
+        let blocks = own.magazine.len() as u64 + own.limbo.blocks() + own.slots.empty_chunks();
+        let word = blocks | if own.slots.any() { HOLDS_SLOTS } else { 0 };
+        // ORDERING: Relaxed, an estimate; stored only if it changes.
+        if self.held.load(Relaxed) != word {
+            self.held.store(word, Relaxed); // ORDERING: Relaxed, as above.
+        }
+    }
+
+    /// The owner's part.
+    ///
+    /// # Safety
+    /// The caller's thread holds the lease of this lane and has no other reference to its `own` (I2).
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn own(&self) -> &mut Own {
+        #[cfg(loom)]
+        self.taken.with_mut(|_| ());
+        // SAFETY: exclusive by the caller's promise.
+        unsafe { &mut *self.own.get() }
+    }
+}

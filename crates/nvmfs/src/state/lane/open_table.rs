@@ -1,0 +1,93 @@
+//! What a lane has open: its words. How handles are counted in them: `opens`.
+
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_arena::sync::spin_hint;
+use heddle_arena::{AtomicPtr, Shared, Zeroed};
+use heddle_vfs::Ino;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Files that a lane can have open at once before two of them may meet in an entry.
+const SLOTS: usize = if cfg!(loom) { 4 } else { 1024 };
+/// Tables that a lane can have: so many files that meet in an entry can be open at once.
+pub const TABLES: usize = if cfg!(loom) { 2 } else { 64 };
+const INO_BITS: u32 = 40;
+/// Bits of the inode number.
+pub const INO_MASK: u64 = (1 << INO_BITS) - 1;
+/// How often the entry was taken over.
+pub const TAKEN_ONE: u64 = 1 << INO_BITS;
+/// Bits of the number of times.
+pub const TAKEN_MASK: u64 = 0xff << INO_BITS;
+/// Where the count begins.
+pub const COUNT_SHIFT: u32 = INO_BITS + 8;
+/// One handle.
+pub const ONE: u64 = 1 << COUNT_SHIFT;
+/// Most handles of an entry.
+pub const COUNT_MAX: u64 = u64::MAX >> COUNT_SHIFT;
+/// An entry.
+#[repr(C)]
+pub struct Slot {
+    /// Inode number, times taken over, and count.
+    pub word: AtomicU64,
+    /// Of the inode that it counts.
+    pub generation: AtomicU64,
+}
+
+/// What a lane has open.
+#[repr(C, align(64))]
+pub struct OpenTable {
+    /// Its entries.
+    pub slots: [Slot; SLOTS],
+    /// What found its entry taken here.
+    pub next: AtomicPtr<OpenTable>,
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for OpenTable {}
+// SAFETY: all zeros is a table of free slots.
+unsafe impl Zeroed for OpenTable {
+    fn zeroed() -> OpenTable {
+        OpenTable {
+            slots: std::array::from_fn(|_| Slot { word: AtomicU64::new(0), generation: AtomicU64::new(0) }),
+            next: AtomicPtr::new(heddle_arena::Ptr::NULL),
+        }
+    }
+}
+
+impl OpenTable {
+    /// The entry of an inode in the `nth` table of a row: inodes that meet in one need not meet in the next.
+    pub fn slot(&self, ino: Ino, nth: usize) -> &Slot {
+        let at = if nth == 0 {
+            ino.0
+        } else {
+            ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(8 * nth as u32)
+        };
+        &self.slots[at as usize % SLOTS]
+    }
+}
+
+impl Slot {
+    /// Its word, if it counts handles of this inode.
+    pub fn counts(&self, ino: Ino, generation: u64) -> Option<u64> {
+        loop {
+            let word = self.word.load(SeqCst);
+            if word & INO_MASK != ino.0 || word >> COUNT_SHIFT == 0 {
+                return None;
+            }
+            let of = self.generation.load(SeqCst);
+            if self.word.load(SeqCst) == word {
+                return (of == generation).then_some(word);
+            }
+            spin_hint();
+        }
+    }
+
+    /// Counts one handle less; false if it counts none of this inode.
+    pub fn lower(&self, ino: Ino, generation: u64) -> bool {
+        while let Some(word) = self.counts(ino, generation) {
+            if self.word.compare_exchange(word, word - ONE, SeqCst, SeqCst).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,100 @@
+//! Free inode slots in a lane's hands: its words. Who takes and gives them: `itable`.
+
+use crate::format::inode::CHUNK_INODES;
+use crate::format::layout::chunk_of;
+use heddle_vfs::Ino;
+
+/// Chunks whose free slots a lane holds at most.
+pub const CHUNKS_HELD: usize = 32;
+/// The mask of a chunk without inodes.
+pub const ALL_FREE: u64 = (1 << CHUNK_INODES) - 1;
+/// Ended inodes that may wait for a fence.
+pub const ENDED: usize = 32;
+
+/// Free slots in a lane's hands.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Slots {
+    /// The chunks that they are of.
+    pub chunks: [HeldChunk; CHUNKS_HELD],
+    /// Which of them was used last.
+    pub last: u64,
+    /// How many of them have no inode.
+    pub empty: u64,
+    /// Inodes that ended, their slots zeroed, but not yet behind a fence.
+    pub ended: [u64; ENDED],
+    /// How many.
+    pub ended_len: u64,
+    /// Chunks that have no inode once these are behind the fence.
+    pub ended_empty: u64,
+}
+
+/// A chunk whose free slots a lane holds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeldChunk {
+    /// Its number plus one; 0: none.
+    pub number: u64,
+    /// Its free slots, a bit each.
+    pub free: u64,
+}
+
+impl Slots {
+    /// None.
+    pub fn zeroed() -> Slots {
+        Slots {
+            chunks: [HeldChunk::default(); CHUNKS_HELD],
+            last: 0,
+            empty: 0,
+            ended: [0; ENDED],
+            ended_len: 0,
+            ended_empty: 0,
+        }
+    }
+
+    /// Takes one.
+    pub fn pop(&mut self) -> Option<Ino> {
+        let last = self.last as usize;
+        let at = (last..CHUNKS_HELD).chain(0..last).find(|at| self.chunks[*at].free != 0)?;
+        self.last = at as u64;
+        let held = &mut self.chunks[at];
+        let (number, free) = (held.number, held.free);
+        held.free &= free - 1;
+        self.count_empty(free);
+        Some(Ino((number - 1) * CHUNK_INODES + u64::from(free.trailing_zeros())))
+    }
+
+    /// A chunk that is, or was, as empty as this has changed.
+    pub fn count_empty(&mut self, free: u64) {
+        if free == ALL_FREE {
+            self.empty = self.chunks.iter().filter(|held| held.free == ALL_FREE).count() as u64;
+        }
+    }
+
+    /// Chunks among those held that have no inode: their blocks are free when somebody wants them.
+    pub fn empty_chunks(&self) -> u64 {
+        self.empty.saturating_add(self.ended_empty)
+    }
+
+    /// The inode that was the last to be noted as ended may have been the last of its chunk, of which these slots are
+    /// in nobody's hands.
+    pub fn count_ended(&mut self, chunk: u64, shared: u64) {
+        let held = self.chunks.iter().find(|held| held.number == chunk + 1).map_or(0, |held| held.free);
+        let ended = self.ended.iter().take(self.ended_len as usize).map(|ino| chunk_of(Ino(*ino)));
+        let ended = ended.filter(|(of, _)| *of == chunk).fold(0, |slots, (_, index)| slots | 1 << index);
+        self.ended_empty += u64::from(held | ended | shared == ALL_FREE);
+    }
+
+    /// Does it hold any slot, that another may want?
+    pub fn any(&self) -> bool {
+        self.chunks[0].number != 0 || self.ended_len > 0
+    }
+
+    /// The place of a chunk that is held, or one for a chunk that is to be: one without free slots, else the next in turn.
+    pub fn place(&mut self, chunk: u64, max: usize) -> usize {
+        let chunks = &self.chunks[..max];
+        let known = chunks.iter().position(|held| held.number == chunk + 1);
+        let empty = || chunks.iter().position(|held| held.free == 0);
+        known.or_else(empty).unwrap_or((self.last as usize + 1) % max)
+    }
+}

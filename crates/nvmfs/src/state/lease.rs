@@ -1,0 +1,405 @@
+//! Which lane a thread works with.
+//!
+//! A thread leases a lane at its first call and keeps it until it ends, or until the mount it belongs to is gone. Calls in
+//! calls (a callback that uses the file system, a signal handler) take a second lane.
+//!
+//! State       the thread's leases; and [`Words`], what every call needs of them, found by one look at the thread's memory: in a library
+//!             that is loaded such a look is a call.
+//! Invariants  I1  a lane is in the hands of one [`LaneGuard`] at a time: `busy` is the thread's own word, and is set before anything else.
+//!             I2  a process gives lanes back while it sits on its seat: when a mount's last clone goes it stands up, and what its
+//!                 threads still have of that mount is settled as the dead's.
+//!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
+//!             I4  a lease that was the dead's is settled before it is used (L3 of the arena's `lanes`).
+//!             I5  `only` is the thread's lease if it has exactly one, and null while its leases change.
+//! Orderings   O1  `inside` is stored before `ended` and `robbed` are loaded, in program order only: whoever ends the file system, or
+//!                 robs the lane, stores that word, lets the kernel put a barrier into every running thread (membarrier), then loads
+//!                 `inside`.
+
+mod life;
+mod thieves;
+
+use crate::ids::LANES;
+use crate::lane_counters::Kind;
+use crate::process;
+use crate::state::core::Core;
+use crate::state::lane::{Lane, Own};
+use crate::state::scratch::Scratch;
+use heddle_arena::sync::fence_of_barrier;
+use heddle_arena::{Arena, LaneId};
+use heddle_vfs::{Error, Result};
+#[cfg(shuttle)]
+use shuttle::thread_local;
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::compiler_fence;
+use std::sync::{Arc, Weak};
+
+pub use life::{held_blocks, leave, park, unpark};
+pub use thieves::{LANE_BITS, is_void, keep_thieves_off, thief_lane};
+
+/// Numbers of the lanes that were ever leased.
+pub fn lanes(core: &Core) -> impl Iterator<Item = u16> + use<> {
+    1..=(core.root().lanes_used.load(SeqCst) as u16).min(LANES)
+}
+
+struct Lease {
+    mount: u64,
+    /// The process that leased it (I3).
+    process: u32,
+    lane: LaneId,
+    leased: heddle_arena::Lease,
+    busy: Cell<bool>,
+    scratch: UnsafeCell<Scratch>,
+    core: Weak<Core>,
+}
+
+thread_local! {
+    // Boxed: a guard points to its lease while others are added.
+    #[allow(clippy::vec_box)]
+    static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
+
+    static WORDS: Words = const {
+        Words { core: Cell::new(std::ptr::null()), lane: Cell::new(0), only: Cell::new(std::ptr::null()) }
+    };
+}
+
+/// See the module. It has no destructor: it is there as long as the thread.
+struct Words {
+    /// The innermost call that this thread is in: its mount and lane; null: none.
+    core: Cell<*const Core>,
+    lane: Cell<u16>,
+    /// I5.
+    only: Cell<*const Lease>,
+}
+
+impl Words {
+    #[inline]
+    fn of_this_thread() -> *const Words {
+        WORDS.with(std::ptr::from_ref)
+    }
+
+    /// The innermost call is that one now; which it was before.
+    #[inline]
+    fn enter(&self, core: *const Core, lane: u16) -> (*const Core, u16) {
+        (self.core.replace(core), self.lane.replace(lane))
+    }
+}
+
+/// A lane in use by one call.
+pub struct LaneGuard<'c> {
+    /// Its number, from 1.
+    pub id: u16,
+    /// What others see of it.
+    pub lane: &'c Lane,
+    /// What is its own.
+    pub own: &'c mut Own,
+    /// Buffers.
+    pub scratch: &'c mut Scratch,
+    arena: &'c Arena,
+    busy: *const Cell<bool>,
+    words: *const Words,
+    outer: (*const Core, u16),
+    /// It is counted as a call.
+    counted: bool,
+}
+
+impl Drop for LaneGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Whatever the lane holds, the thread leaves it.
+        let _left = Leaving { lane: self.lane, busy: self.busy, words: self.words, outer: self.outer };
+        if std::thread::panicking() {
+            return self.tidy_up_in_panic();
+        }
+        self.tidy_up();
+    }
+}
+
+impl LaneGuard<'_> {
+    #[inline(always)]
+    fn tidy_up(&mut self) {
+        if self.counted {
+            self.lane.counts.ends();
+        }
+        self.lane.note_held(self.own);
+        self.lane.intent.logged();
+        self.lane.intent.forget_dirs();
+        self.own.rest_chains(self.arena, self.id);
+    }
+
+    /// What made the call panic may do so again: that would end the process.
+    #[cold]
+    #[inline(never)]
+    fn tidy_up_in_panic(&mut self) {
+        let _again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.tidy_up()));
+    }
+}
+
+/// The end of a call, as its thread and others see it.
+struct Leaving<'c> {
+    lane: &'c Lane,
+    busy: *const Cell<bool>,
+    words: *const Words,
+    outer: (*const Core, u16),
+}
+
+impl Drop for Leaving<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: of this thread, and there as long as it; null in models.
+        if let Some(words) = unsafe { self.words.as_ref() } {
+            words.enter(self.outer.0, self.outer.1);
+        }
+        if self.busy.is_null() {
+            // A dead lane's (`of_the_dead`).
+            return;
+        }
+        // ORDERING: Release, after all of the call.
+        self.lane.intent.inside.store(0, Release);
+        // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
+        unsafe { (*self.busy).set(false) };
+    }
+}
+
+#[cfg(loom)]
+impl<'c> LaneGuard<'c> {
+    /// A lane as a model deals them out: one to each of its threads, all of which are one to the system.
+    pub fn dealt(core: &'c Core, id: u16, busy: &'c Cell<bool>, scratch: &'c mut Scratch) -> LaneGuard<'c> {
+        let lane = core.lane(id);
+        // SAFETY: the model deals each number once.
+        let own = unsafe { lane.own() };
+        own.place(0, 0);
+        LaneGuard {
+            id,
+            lane,
+            own,
+            scratch,
+            arena: &core.arena,
+            busy,
+            words: std::ptr::null(),
+            outer: (std::ptr::null(), 0),
+            counted: false,
+        }
+    }
+
+    /// As above, where calls may be refused and lanes are robbed.
+    pub fn called(
+        core: &'c Core,
+        id: u16,
+        busy: &'c Cell<bool>,
+        scratch: &'c mut Scratch,
+    ) -> Option<LaneGuard<'c>> {
+        step_inside(core, core.lane(id)).then(|| LaneGuard::dealt(core, id, busy, scratch))
+    }
+}
+
+/// Takes a lane of this mount for the calling thread.
+///
+/// # Errors
+/// [`Error::NoMemory`] if more threads than lanes are inside, [`Error::Unmounted`] after the mount has ended, [`Error::WouldDeadlock`] in
+/// a signal handler that interrupted a call which holds locks.
+pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
+    enter_as(core, None)
+}
+
+/// As [`enter`], for what counts as one call of this kind until the guard is dropped. The kind is known from the start, so that the
+/// guard is moved once: a second move of so many words costs as much as a small read.
+#[inline(always)]
+pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
+    enter_as(core, Some(kind))
+}
+
+#[inline(always)]
+fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
+    let words = Words::of_this_thread();
+    // SAFETY: of this thread; a lease that `only` names is in its box (I5).
+    let only = unsafe { (*words).only.get().as_ref() };
+    if let Some(lease) = only
+        && lease.mount == core.id
+        && !lease.busy.get()
+        && lease.process == process::generation()
+    {
+        lease.busy.set(true);
+        return begin(core, lease, words, kind);
+    }
+    let lease = find_lease(core)?;
+    // SAFETY: it is busy, so it is not removed (`prune`), and its box keeps its place.
+    begin(core, unsafe { &*lease }, words, kind)
+}
+
+/// A call of this lane's begins (O1); false: the file system has ended.
+#[inline(always)]
+fn step_inside(core: &Core, lane: &Lane) -> bool {
+    lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
+    fence_of_barrier();
+    // ORDERING: Relaxed, O1.
+    if core.root().ended.load(Relaxed) != 0 {
+        lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
+        return false;
+    }
+    // ORDERING: Acquire, O1; what a thief has done is seen.
+    if lane.intent.robbed.load(Acquire) != 0 {
+        keep_thieves_off(core, lane);
+    }
+    true
+}
+
+/// With a lease that has just been made busy.
+#[inline(always)]
+fn begin<'c>(
+    core: &'c Arc<Core>,
+    lease: &Lease,
+    words: *const Words,
+    kind: Option<Kind>,
+) -> Result<LaneGuard<'c>> {
+    let lane = core.lane(lease.lane.0);
+    // After `busy`: a handler of a signal that comes between takes another lane, and leaves `inside` alone.
+    compiler_fence(SeqCst);
+    if !step_inside(core, lane) {
+        lease.busy.set(false);
+        return Err(Error::Unmounted);
+    }
+    if let Some(kind) = kind {
+        lane.counts.begins(kind);
+    }
+    Ok(LaneGuard {
+        id: lease.lane.0,
+        lane,
+        // SAFETY: I1: this thread holds the lease and it was not busy.
+        own: unsafe { lane.own() },
+        // SAFETY: as above.
+        scratch: unsafe { &mut *lease.scratch.get() },
+        arena: &core.arena,
+        busy: &lease.busy,
+        words,
+        // SAFETY: of this thread.
+        outer: unsafe { (*words).enter(Arc::as_ptr(core), lease.lane.0) },
+        counted: kind.is_some(),
+    })
+}
+
+/// A lease of this mount that was not busy, and is now.
+#[cold]
+#[inline(never)]
+fn find_lease(core: &Arc<Core>) -> Result<*const Lease> {
+    let found = LEASES.try_with(|leases| {
+        // Borrowed already: a signal came in the very middle of this function.
+        let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
+        let process = process::generation();
+        let mine = |l: &Lease| l.mount == core.id && l.process == process;
+        let free = leases.iter().position(|l| mine(l) && !l.busy.get());
+        if leases.iter().any(|l| mine(l) && l.busy.get() && holds_locks(core.lane(l.lane.0))) {
+            return Err(Error::WouldDeadlock);
+        }
+        let at = match free {
+            Some(at) => at,
+            None => {
+                change(&mut leases, |leases| {
+                    life::prune(leases);
+                    leases.push(Box::new(life::lease_lane(core, process)?));
+                    Ok(())
+                })?;
+                leases.len() - 1
+            }
+        };
+        leases[at].busy.set(true);
+        Ok(std::ptr::from_ref(&*leases[at]))
+    });
+    // The thread ends, and has given its lanes back.
+    found.unwrap_or(Err(Error::NoMemory))
+}
+
+/// Changes the thread's leases (I5).
+#[allow(clippy::vec_box)]
+fn change<T>(leases: &mut Vec<Box<Lease>>, with: impl FnOnce(&mut Vec<Box<Lease>>) -> T) -> T {
+    let only = |lease| WORDS.with(|words| words.only.set(lease));
+    only(std::ptr::null());
+    compiler_fence(SeqCst);
+    let done = with(leases);
+    if let [one] = leases.as_slice() {
+        only(&**one);
+    }
+    done
+}
+
+/// A call that takes no lane, counted in the one that the thread has.
+pub struct Counted<'c> {
+    lane: &'c Lane,
+}
+
+impl Drop for Counted<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lane.counts.ends();
+    }
+}
+
+/// Counts a call that takes no lane, until what comes back is dropped. Where the thread can have none (too many threads, an interrupted
+/// call), the call goes uncounted.
+#[inline]
+pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
+    let lane = match leased(core) {
+        Some(lane) => lane,
+        None => first_lane(core)?,
+    };
+    let lane = core.lane(lane);
+    lane.counts.begins(kind);
+    Some(Counted { lane })
+}
+
+/// The lane that this thread has leased.
+#[inline]
+fn leased(core: &Core) -> Option<u16> {
+    let mine = |l: &Lease| l.mount == core.id && l.process == process::generation();
+    // SAFETY: of this thread; a lease that `only` names is in its box (I5).
+    match unsafe { (*Words::of_this_thread()).only.get().as_ref() } {
+        Some(only) => mine(only).then_some(only.lane.0),
+        None => {
+            let one = |leases: &RefCell<Vec<Box<Lease>>>| {
+                let leases = leases.try_borrow().ok()?;
+                leases.iter().find(|l| mine(l)).map(|l| l.lane.0)
+            };
+            LEASES.try_with(one).ok().flatten()
+        }
+    }
+}
+
+/// Leases one.
+#[cold]
+fn first_lane(core: &Arc<Core>) -> Option<u16> {
+    enter(core).ok().map(|guard| guard.id)
+}
+
+/// The lane of a dead holder, for what only the holder of a lane can do. The caller holds its lease, and settles it.
+pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> LaneGuard<'c> {
+    let words = Words::of_this_thread();
+    // SAFETY: of this thread.
+    let outer = unsafe { (*words).enter(core, lane) };
+    let record = core.lane(lane);
+    // SAFETY: the caller holds the lease, and no guard of it exists.
+    let own = unsafe { record.own() };
+    LaneGuard {
+        id: lane,
+        lane: record,
+        own,
+        scratch,
+        arena: &core.arena,
+        busy: std::ptr::null(),
+        words,
+        outer,
+        counted: false,
+    }
+}
+
+/// Does a call that this thread is in hold what another call might wait for?
+fn holds_locks(lane: &Lane) -> bool {
+    !lane.state().idle() || lane.intent.latches().next().is_some()
+}
+
+/// Calls `f` with mount and lane of the call that this thread is in, if it is in one.
+pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
+    let (core, lane) = WORDS.with(|words| (words.core.get(), words.lane.get()));
+    // SAFETY: set while a guard lives, which borrows the mount; this thread takes it back when the guard goes.
+    let core = unsafe { core.as_ref()? };
+    Some(f(core, lane))
+}

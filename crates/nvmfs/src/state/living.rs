@@ -1,0 +1,68 @@
+//! Which inodes live: an end that somebody has claimed is none yet, and may be given up.
+
+use crate::ids::LANES;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lane::Ending;
+use crate::state::{lease, wait};
+use heddle_arena::sync::spin_hint;
+use heddle_vfs::{Error, Ino, Result};
+use std::time::Instant;
+
+impl Core {
+    /// The living inode of this number.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if there is none.
+    #[inline(always)]
+    pub fn inode(&self, ino: Ino) -> Result<InodeRef<'_>> {
+        let slot = self.slot(ino).ok_or(Error::Stale)?;
+        if slot.vi.lives() { Ok(slot) } else { self.if_it_lives_on(slot) }
+    }
+
+    /// One that is not there, or whose end somebody has claimed and may give up.
+    #[cold]
+    fn if_it_lives_on<'c>(&'c self, slot: InodeRef<'c>) -> Result<InodeRef<'c>> {
+        let generation = slot.vi.generation();
+        let lives = generation != 0 && self.locks.is_none() && lives_on(self, slot, generation);
+        lives.then_some(slot).ok_or(Error::Stale)
+    }
+}
+
+/// Somebody may be finding out whether the inode of this generation has handles: true when it lives on, false when it ends. A claim is no
+/// end: whoever has a handle finds the inode alive. A claimer that is dead is settled, one that is stopped is out of patience's reach
+/// no more
+/// than the holder of a lock.
+#[cold]
+pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
+    let mine = lease::with_current(|_, lane| lane).unwrap_or(0);
+    let (mut looks, began) = (0u32, Instant::now());
+    loop {
+        if inode.vi.generation() != generation {
+            return false;
+        }
+        if inode.vi.lives() {
+            return true;
+        }
+        let by = inode.vi.claimer();
+        // Without locks of the papers' a claimer is a lane. 0: it gave up since `lives` looked. Any other number is somebody's
+        // scribble, and waited for as little as any lock.
+        if core.locks.is_none() {
+            let known = (1..=LANES).contains(&by);
+            let ends = || core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));
+            if known && (by == mine || ends()) {
+                return false;
+            }
+            looks += 1;
+            if looks > 1000
+                && let Some(look) = wait::look()
+            {
+                std::thread::sleep(look / 100);
+                if began.elapsed() >= look {
+                    wait::held_up(core, by, began.elapsed());
+                }
+            }
+        }
+        spin_hint();
+    }
+}

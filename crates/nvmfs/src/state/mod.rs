@@ -1,0 +1,18 @@
+//! What is mounted, as all of its processes see it: the words in the arena, how a thread gets a lane of it, and how it waits for what
+//! another lane holds. Nothing here knows what a file or a directory does.
+
+pub mod bucket;
+pub mod cell;
+pub mod chain;
+pub mod core;
+pub mod free_map;
+pub mod index;
+pub mod inode;
+pub mod lane;
+pub mod latch;
+mod latching;
+pub mod lease;
+pub mod living;
+pub mod opens;
+pub mod scratch;
+pub mod wait;

@@ -1,0 +1,271 @@
+//! Open handles, counted by the lane that opens: two threads that open one file write nothing in common.
+//!
+//! State       a lane: [`OpenTable`]s in a row, each a table of inode, generation and count, and `home`, the process whose handles they
+//!             are. Only the lane's holder raises a count or takes an entry; any thread of that process lowers one.
+//!             an inode: `open_lanes`, one sticky bit for all lanes of a number modulo 64 that ever counted it, set before they do.
+//!             Where the papers' variants run, the inode's `opens` counts alone.
+//! Invariants  I1  a handle is counted once, in one entry of one lane of the process that opened it: the sum over all lanes says how many
+//!                 there are. A process lowers what it has raised, and nothing else: a handle that a forked child has inherited is its
+//!                 parent's, and stays.
+//!             I2  an entry whose count is 0, or whose inode is dead, may be taken over by the lane's holder.
+//!             I3  an ended thread's handles are its process's: its lane is left to that process with them (`lease::life`). They are
+//!                 forgotten when the process is gone, all of them, and never before.
+//!             I4  a handle that is counted in two lanes while it moves is lowered in both, or in none.
+//! Orderings   O1  D23: an opener counts (SeqCst), then looks at the generation; who ends an inode claims the generation (SeqCst),
+//!                 then sums: one sees the other. From the claim on counts only fall, but for openers that are about to fail: a sum that
+//!                 is 0 was 0, in whatever order the lanes were read.
+//!                 Between the two, on either side, stands a full fence; on x86-64 the locked instruction before it is one.
+//!             O2  a closer counts down (SeqCst), then looks at the links; who takes the last link away does so (SeqCst), then
+//!                 sums: at least one of them finds neither links nor handles; the claim picks one.
+//!             O3  an entry is emptied, gets its generation, then its inode and count (Release at least); who sums reads count,
+//!                 generation and count again (Acquire at least): a count is never taken for another generation's. A closer of another
+//!                 lane reads them in that order and exchanges the word, which has a number for each time it was taken over.
+//! Papers      their variants count in the inode's word alone: the last close frees the nodes of SRL(tree), and must be known.
+//! Source      protocol review D23.
+
+use crate::ids::InodeId;
+use crate::state::core::{Core, no_memory};
+use crate::state::inode::InodeRef;
+use crate::state::lane::open_table::{
+    COUNT_MAX, COUNT_SHIFT, INO_MASK, ONE, OpenTable, Slot, TABLES, TAKEN_MASK, TAKEN_ONE,
+};
+use crate::state::lane::{Ending, Lane};
+use heddle_arena::sync::fence_behind_locked;
+use heddle_vfs::planted::{Bug, planted};
+use heddle_vfs::{Error, Ino, Result};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// Lanes that share a bit of an inode's word.
+const LANE_BITS: u16 = 64;
+
+/// Gives a lane its table, if it has none, and makes it known to those who sum.
+pub fn equip(core: &Core, lane: u16) -> Result<()> {
+    core.root().lanes_used.fetch_max(u64::from(lane), SeqCst);
+    let table = &core.lane(lane).opens;
+    // ORDERING: Acquire, an earlier holder of the lane may have made it.
+    if table.load(Acquire).is_null() {
+        let new = core.arena.alloc_zeroed::<OpenTable>(1).map_err(no_memory)?;
+        table.store(new, SeqCst);
+    }
+    Ok(())
+}
+
+/// A lane's tables, with their numbers.
+fn tables<'c>(core: &'c Core, lane: &Lane) -> impl Iterator<Item = (usize, &'c OpenTable)> {
+    let mut next = lane.opens.load(SeqCst);
+    let row = std::iter::from_fn(move || {
+        let table = core.arena.try_get(next)?;
+        next = table.next.load(SeqCst);
+        Some(table)
+    });
+    row.take(TABLES).enumerate()
+}
+
+/// Does `heddle` count in lanes?
+fn in_lanes(core: &Core) -> bool {
+    core.locks.is_none()
+}
+
+/// Counts a handle. It counts whether or not the inode lives: the caller checks afterwards (O1).
+///
+/// # Errors
+/// [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
+pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<()> {
+    if !in_lanes(core) {
+        inode.vi.opens.fetch_add(1, SeqCst);
+        return Ok(());
+    }
+    raise_by(core, lane, inode, generation, 1)
+}
+
+fn raise_by(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64, n: u64) -> Result<()> {
+    let bit = 1 << (lane % LANE_BITS);
+    // ORDERING: Relaxed, a bit once seen stays while the inode lives; SeqCst to set it, O1.
+    if inode.vi.open_lanes.load(Relaxed) & bit == 0 {
+        inode.vi.open_lanes.fetch_or(bit, SeqCst);
+    }
+    let mut last = None;
+    for (nth, table) in tables(core, core.lane(lane)) {
+        if raise_in(core, table.slot(inode.ino, nth), inode.ino, generation, n) {
+            return Ok(());
+        }
+        last = Some((nth, table));
+    }
+    let (nth, last) = last.filter(|(nth, _)| nth + 1 < TABLES).ok_or(Error::NoMemory)?;
+    let new = core.arena.alloc_zeroed::<OpenTable>(1).map_err(no_memory)?;
+    raise_in(core, core.arena.get(new).slot(inode.ino, nth + 1), inode.ino, generation, n);
+    last.next.store(new, SeqCst);
+    Ok(())
+}
+
+/// False if the entry is another inode's, or full. The caller holds the lane.
+fn raise_in(core: &Core, slot: &Slot, ino: Ino, generation: u64, n: u64) -> bool {
+    loop {
+        // ORDERING: Relaxed throughout, only counts are lowered by others, which the exchange checks.
+        let (word, of) = (slot.word.load(Relaxed), slot.generation.load(Relaxed));
+        let mine = word & INO_MASK == ino.0 && of == generation;
+        if mine {
+            if (word >> COUNT_SHIFT) + n > COUNT_MAX {
+                return false;
+            }
+            if slot.word.compare_exchange(word, word + n * ONE, SeqCst, SeqCst).is_ok() {
+                return true;
+            }
+            continue;
+        }
+        if word >> COUNT_SHIFT != 0 && !is_dead(core, Ino(word & INO_MASK), of) {
+            return false;
+        }
+        let taken = word.wrapping_add(TAKEN_ONE) & TAKEN_MASK;
+        // O3.
+        if slot.word.compare_exchange(word, taken, SeqCst, SeqCst).is_ok() {
+            // ORDERING: Release, O3.
+            slot.generation.store(generation, Release);
+            slot.word.swap(taken | ino.0 | (n * ONE), SeqCst);
+            return true;
+        }
+    }
+}
+
+fn is_dead(core: &Core, ino: Ino, generation: u64) -> bool {
+    core.slot(ino).is_none_or(|inode| inode.vi.generation() != generation)
+}
+
+/// Takes a handle of this process back, wherever it was counted.
+pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
+    if !in_lanes(core) {
+        inode.vi.opens.fetch_sub(1, SeqCst);
+        return;
+    }
+    let own = core.lane(lane);
+    if lower_in(core, own, inode.ino, generation) {
+        return;
+    }
+    // Another thread of this process opened it. (None: a parent process did, and it is not this one's to give back: I1.)
+    let home = own.home.load(SeqCst);
+    let others = lanes_of(core, inode).filter(|other| *other != lane).map(|other| core.lane(other));
+    let _found = others
+        .filter(|other| other.home.load(SeqCst) == home || planted(Bug::ClosesForOthers))
+        .any(|other| lower_in(core, other, inode.ino, generation));
+}
+
+fn lower_in(core: &Core, lane: &Lane, ino: Ino, generation: u64) -> bool {
+    tables(core, lane).any(|(nth, table)| table.slot(ino, nth).lower(ino, generation))
+}
+
+/// Lanes that may count handles of it.
+fn lanes_of(core: &Core, inode: InodeRef<'_>) -> impl Iterator<Item = u16> {
+    let used = (core.root().lanes_used.load(SeqCst) as u16).min(crate::ids::LANES);
+    let bits = inode.vi.open_lanes.load(SeqCst);
+    let firsts = (0..LANE_BITS).filter(move |bit| bits >> bit & 1 != 0);
+    firsts.flat_map(move |first| (first..=used).step_by(usize::from(LANE_BITS))).filter(|lane| *lane != 0)
+}
+
+/// How many handles there are. Exact once its end is claimed, but for openers that are about to find that out (D23).
+fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
+    if !in_lanes(core) {
+        return inode.vi.opens.load(SeqCst).into();
+    }
+    let generation = inode.vi.generation();
+    let in_lane = |lane: u16| {
+        let counts =
+            |(nth, table): (usize, &OpenTable)| table.slot(inode.ino, nth).counts(inode.ino, generation);
+        tables(core, core.lane(lane)).filter_map(counts).map(|word| word >> COUNT_SHIFT).sum::<u64>()
+    };
+    lanes_of(core, inode).map(in_lane).sum::<u64>()
+}
+
+/// As whom a lane claims inodes.
+pub fn claims_as(core: &Core, lane: u16) -> Option<u16> {
+    in_lanes(core).then_some(lane)
+}
+
+/// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
+/// (D23) fail their check, because the generation is claimed.
+pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
+    let (lane, by) = (core.lane(number), claims_as(core, number));
+    loop {
+        lane.intent.ends(inode.ino.0, Ending::Asked);
+        if !inode.vi.claim(by) {
+            return false;
+        }
+        fence_behind_locked();
+        lane.intent.ends(inode.ino.0, Ending::Claimed);
+        let handles = sum(core, inode);
+        if inode.vi.nlink.load(SeqCst) == 0 && handles == 0 {
+            return true;
+        }
+        inode.vi.unclaim(by);
+        fence_behind_locked();
+        // Who closed, or gave up opening, meanwhile found the inode claimed: then nobody else will end it.
+        if inode.vi.nlink.load(SeqCst) != 0 || sum(core, inode) != 0 {
+            return false;
+        }
+    }
+}
+
+/// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): it is counted then, too. The caller
+/// takes that back, and looks whether it is his to end (`life::drop_open` does).
+///
+/// # Errors
+/// As [`raise`].
+pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<bool> {
+    raise(core, lane, inode, generation)?;
+    fence_behind_locked();
+    Ok(inode.vi.is(InodeId { ino: inode.ino, generation }))
+}
+
+/// What a lane counts.
+fn entries(core: &Core, lane: u16) -> impl Iterator<Item = (&Slot, InodeId, u64)> {
+    let slots = tables(core, core.lane(lane)).flat_map(|(_, table)| &table.slots);
+    slots.filter_map(|slot| {
+        let (word, generation) = (slot.word.load(SeqCst), slot.generation.load(SeqCst));
+        let count = word >> COUNT_SHIFT;
+        (count != 0).then_some((slot, InodeId { ino: Ino(word & INO_MASK), generation }, count))
+    })
+}
+
+/// Does the lane count handles of living inodes?
+pub fn has_any(core: &Core, lane: u16) -> bool {
+    entries(core, lane).any(|(_, id, _)| !is_dead(core, id.ino, id.generation))
+}
+
+/// Moves what lane `from` counts to another lane of the same process. The caller holds both. What finds no room stays. Those that have no
+/// name come back: the caller ends the ones that nobody has open.
+pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
+    let mut nameless = Vec::new();
+    let living = entries(core, from).filter(|(_, id, _)| !is_dead(core, id.ino, id.generation));
+    for (slot, id, count) in living {
+        let Some(inode) = core.slot(id.ino) else { continue };
+        if raise_by(core, to, inode, id.generation, count).is_err() {
+            continue;
+        }
+        // I4: what others have lowered here meanwhile goes there, too.
+        let moved = (0..count).filter(|_| slot.lower(id.ino, id.generation)).count() as u64;
+        for _ in moved..count {
+            lower_in(core, core.lane(to), id.ino, id.generation);
+        }
+        fence_behind_locked();
+        // Who closed meanwhile may have summed too much, and left the end to this lane.
+        if inode.vi.nlink.load(SeqCst) == 0 {
+            nameless.push(inode);
+        }
+    }
+    nameless
+}
+
+/// Forgets what a lane counts, whose process is gone; the inodes that it counted.
+pub fn forget(core: &Core, lane: u16) -> Vec<InodeId> {
+    let forgotten = entries(core, lane).map(|(slot, id, _)| {
+        slot.word.store(0, SeqCst);
+        id
+    });
+    forgotten.collect()
+}
+
+/// Forgets what a lane counts of an inode that it alone knows.
+pub fn forget_inode(core: &Core, lane: u16, inode: InodeRef<'_>) {
+    entries(core, lane)
+        .filter(|(_, id, _)| id.ino == inode.ino)
+        .for_each(|(slot, ..)| slot.word.store(0, SeqCst));
+}

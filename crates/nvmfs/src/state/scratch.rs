@@ -1,0 +1,42 @@
+//! Memory of the process that a lane's operations use again and again.
+
+use crate::format::record::Record;
+use crate::ids::{Extent, InodeId};
+use crate::state::cell::{Lv, Map};
+use crate::state::lane::OpState;
+
+/// Memory of the process that a lane's operations reuse.
+#[derive(Default)]
+pub struct Scratch {
+    /// Blocks of a write.
+    pub extents: Vec<Extent>,
+    /// Blocks it replaces.
+    pub replaced: Vec<Extent>,
+    /// Records of a transaction.
+    pub records: Vec<Record>,
+    /// Inodes in whose logs the call has closed a page, once a page: cleaning may have work there, when the call holds nothing.
+    pub closed: Vec<InodeId>,
+    /// What a read collected.
+    pub collected: Vec<Seen>,
+}
+
+/// What a collect saw of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Its lock and version; `None`: there is no cell.
+    pub lv: Option<Lv>,
+    /// State of the lane that held it.
+    pub owner: Option<OpState>,
+    /// What it was mapped to.
+    pub map: Map,
+}
+
+/// A page without a cell.
+pub const ABSENT: Seen = Seen { lv: None, owner: None, map: Map::HOLE };
+
+impl Seen {
+    /// The mapping.
+    pub fn map(&self) -> Map {
+        self.map
+    }
+}

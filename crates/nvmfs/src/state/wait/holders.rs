@@ -1,0 +1,149 @@
+//! Which processes sit on a seat, as far as `/proc` shows them to the caller.
+//!
+//! The kernel's list of a process's mappings names the seat's page: the arena's file, at the seat's offset. No number that stands in shared
+//! memory is taken for a process. What cannot be read, for want of descriptors or memory, is not known, and nobody is dead for it.
+
+use crate::state::core::Core;
+use heddle_arena::Tag;
+use heddle_arena::seats::PAGE_BYTES;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+
+/// A process.
+pub struct Process {
+    /// As the caller numbers it.
+    pub pid: u32,
+}
+
+/// One of its threads.
+pub struct Task {
+    /// As the caller numbers it.
+    pub outer: u32,
+    /// As the thread itself does.
+    pub inner: u32,
+}
+
+impl Process {
+    /// Its threads; `None`: not all could be looked at.
+    pub fn tasks(&self) -> Option<Vec<Task>> {
+        let Some(dir) = unless_gone(fs::read_dir(format!("/proc/{}/task", self.pid)))? else {
+            return Some(Vec::new());
+        };
+        let mut tasks = Vec::new();
+        for task in dir {
+            let outer: u32 = unless_gone(task)??.file_name().to_str()?.parse().ok()?;
+            let file = format!("/proc/{}/task/{outer}/status", self.pid);
+            let Some(status) = unless_gone(fs::read_to_string(file))? else { continue };
+            // From the outermost namespace that the caller sees to the thread's own.
+            let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+            let inner = line.map_or(Some(outer), |line| line.split_whitespace().next_back()?.parse().ok())?;
+            tasks.push(Task { outer, inner });
+        }
+        Some(tasks)
+    }
+
+    /// The caller's number of the thread that numbers itself so.
+    pub fn task(&self, inner: u32) -> Option<u32> {
+        self.tasks()?.into_iter().find(|task| task.inner == inner).map(|task| task.outer)
+    }
+
+    /// Does it sit there now?
+    pub fn still_sits(&self, core: &Core, tag: Tag) -> bool {
+        page(core, tag).is_some_and(|page| sits(self.pid, &page) == Some(true))
+    }
+}
+
+/// What there is of a process; `Some(None)`: it is gone, or another user's; `None`: that cannot be found out.
+fn unless_gone<T>(read: std::io::Result<T>) -> Option<Option<T>> {
+    match read {
+        Ok(value) => Some(Some(value)),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Some(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Some(None),
+        Err(_) => None,
+    }
+}
+
+/// Numbers of the living threads, as they number themselves, of all processes that sit on this seat; `None`: it is not known of all of
+/// them.
+pub fn threads_of(core: &Core, tag: Tag) -> Option<Vec<u32>> {
+    let mut threads = Vec::new();
+    for process in of(core, tag)? {
+        threads.extend(process.tasks()?.into_iter().map(|task| task.inner));
+    }
+    // Of a process without threads there is none to sit there: it is not seen, or has just ended.
+    Some(threads).filter(|threads| !threads.is_empty())
+}
+
+/// What a line of `/proc/PID/maps` says of a seat's page, without its address: the rest of the line up to the file's name, and its length.
+struct Page {
+    offset: u64,
+    inode: u64,
+}
+
+fn page(core: &Core, tag: Tag) -> Option<Page> {
+    let file = File::from(core.arena.fd()?.try_clone_to_owned().ok()?);
+    Some(Page { offset: u64::from(tag.seat()?) * PAGE_BYTES, inode: file.metadata().ok()?.ino() })
+}
+
+/// All processes that sit on this seat: one, or several that share their memory; `None`: not all could be looked at.
+pub fn of(core: &Core, tag: Tag) -> Option<Vec<Process>> {
+    let page = page(core, tag)?;
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").ok()? {
+        let Some(pid) = process.ok()?.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if sits(pid, &page)? {
+            found.push(Process { pid });
+        }
+    }
+    Some(found)
+}
+
+fn sits(pid: u32, page: &Page) -> Option<bool> {
+    let table = unless_gone(fs::read(format!("/proc/{pid}/maps")))?.unwrap_or_default();
+    Some(String::from_utf8_lossy(&table).lines().any(|line| is_page(line, page)))
+}
+
+/// `start-end perms offset device inode path`
+fn is_page(line: &str, page: &Page) -> bool {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [range, "---s", offset, _, inode, name, ..] = fields[..] else { return false };
+    let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
+    let len = range.split_once('-').and_then(|(from, to)| Some(number(to)? - number(from)?));
+    name.starts_with("/memfd:heddle-arena")
+        && len == Some(PAGE_BYTES)
+        && number(offset) == Some(page.offset)
+        && inode.parse() == Ok(page.inode)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::Process;
+
+    /// The daemon had no descriptor left for a thread that lived, and took it for dead.
+    #[test]
+    fn crash_an_unreadable_thread_was_taken_for_dead() {
+        // SAFETY: the child looks at itself and leaves by `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let own = Process { pid: std::process::id() };
+            let all = own.tasks().is_some_and(|tasks| tasks.len() == 1);
+            // SAFETY: plain system calls; one descriptor is left, for the list, and none for what it names.
+            unsafe {
+                let next = libc::dup(0);
+                libc::close(next);
+                let most = next as libc::rlim_t + 1;
+                libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: most, rlim_max: most });
+            }
+            let unknown = own.tasks().is_none();
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(!(all && unknown))) };
+        }
+        let mut status = 0;
+        // SAFETY: room for the answer.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0);
+    }
+}

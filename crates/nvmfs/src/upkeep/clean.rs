@@ -1,0 +1,175 @@
+//! Log cleaning, in the line of work: who closes a page looks at old ones of the same chain.
+//!
+//! A page whose records are all superseded is unlinked; the unlinking is fenced before the block is used again (D5a). What
+//! supersedes a record is durable before it is published, so a record is dead as soon as its pages' cells carry larger versions.
+//! A cell that is behind its record (the papers' variants publish late) keeps the record alive. When a log has grown to several
+//! times what is alive in it, the oldest page's living records are logged anew (`relog`).
+//!
+//! What is dead: `garbage`.
+//! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
+
+use crate::file::blocks::list_of;
+use crate::file::resize::{Eof, restate};
+use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::record::{Found, WriteLine, parse, write_in};
+use crate::ids::{BlockNo, Extent, InodeId};
+use crate::log::chain::{self, Chain};
+use crate::log::commit;
+use crate::names::{life, ops};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::upkeep::garbage::{Page, alive, free_unlinked, while_too_long, write_alive};
+use crate::upkeep::relog;
+use heddle_vfs::{FileKind, Result};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Old pages looked at for each page closed, until one is garbage: as many pages go as come, and the living ones between them are
+/// passed faster than they grow.
+const PAGES_A_STEP: u32 = 3;
+
+/// The end of a call: cleans the logs in which it has closed pages. It holds no lock any more, and has the files open that it has
+/// worked on.
+#[inline]
+pub fn after_call(core: &Core, guard: &mut LaneGuard<'_>) {
+    if !guard.scratch.closed.is_empty() {
+        clean_closed(core, guard, clean_of);
+    }
+}
+
+/// Between the transactions of a call that has many of one file, whose EOF latch it holds.
+pub fn between(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
+    if !guard.scratch.closed.is_empty() {
+        clean_closed(core, guard, |core, guard, _| clean_file(core, guard, inode, Eof::Held));
+    }
+}
+
+#[cold]
+fn clean_closed(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    mut clean: impl FnMut(&Core, &mut LaneGuard<'_>, InodeId),
+) {
+    let mut closed = std::mem::take(&mut guard.scratch.closed);
+    for id in closed.drain(..) {
+        clean(core, guard, id);
+    }
+    // Pages that cleaning itself has closed wait for a later call.
+    guard.scratch.closed = closed;
+}
+
+fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
+    let Some(inode) = core.slot(id.ino).filter(|inode| inode.vi.is(id)) else { return };
+    if !inode.vi.is_directory() {
+        return clean_file(core, guard, inode, Eof::Free);
+    }
+    // It may die meanwhile: so it is held open.
+    if life::open(core, guard, inode, id.generation).is_ok() {
+        let latched = ops::latch(core, inode);
+        step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::Free });
+        drop(latched);
+        life::drop_open(core, guard, inode, id.generation);
+    }
+}
+
+/// In the papers' variants under the lock that guards the file's chain; records are moved without it.
+fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
+    let Ok(log) = relog::paper::lock_log(core, guard, inode) else { return };
+    step(core, guard, inode, eof);
+    drop(log);
+    relog::paper::step(core, guard, inode, eof);
+}
+
+/// One step on the chain that this lane holds. Damage found here stops further changes of the file system; the caller's operation
+/// has happened all the same.
+fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
+    let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    if directory && inode.vi.owes() && restate(core, guard, inode, eof).is_err() {
+        return;
+    }
+    let Ok(chain) = commit::chain_of(core, guard, inode) else { return };
+    let mut garbage = Vec::new();
+    for _ in 0..PAGES_A_STEP {
+        let looked = look_at_next(core, inode, chain, &mut garbage);
+        if !garbage.is_empty() || !matches!(looked, Ok(true)) {
+            break;
+        }
+    }
+    free_unlinked(core, guard, chain, garbage);
+    // Files of the papers' variants are logged anew later: see `relog::paper`.
+    let later = core.locks.is_some() && !directory;
+    if !later {
+        while_too_long(core, inode, || relog::step(core, guard, inode, chain, eof));
+    }
+}
+
+/// Looks at one page; false if there is none to look at. What was unlinked is added to `garbage`, free after a fence.
+fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec<Extent>) -> Result<bool> {
+    // ORDERING: Relaxed throughout, the chain's owner alone uses it.
+    let before = Some(BlockNo(chain.clean_after.load(Relaxed))).filter(|b| b.0 != 0);
+    let page = match before {
+        Some(before) => chain::next_page(core, inode, before)?,
+        None => chain.head(),
+    };
+    let last = chain.tail().0;
+    let Some(page) = page.filter(|p| *p != last) else {
+        chain.clean_after.store(0, Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+        return Ok(false);
+    };
+    match lists_of_dead(core, inode, page, before.is_none().then_some(chain)) {
+        Some(lists) => {
+            chain::unlink_page_unfenced(core, inode, chain, before, page)?;
+            garbage.push(Extent { block: page, count: 1 });
+            garbage.extend(lists);
+        }
+        None => chain.clean_after.store(page.0, Relaxed), // ORDERING: Relaxed, I1 of `chain`.
+    }
+    Ok(true)
+}
+
+/// `None` if something in the page is alive; else the extent lists that go with it. `first_of`: it is the first page of this chain.
+fn lists_of_dead(
+    core: &Core,
+    inode: InodeRef<'_>,
+    page: BlockNo,
+    first_of: Option<&Chain>,
+) -> Option<Vec<Extent>> {
+    let header = PageHeader::decode(core.seed, &core.region.line(page.pos()))?;
+    let seed = header.record_seed(core.seed);
+    // Most pages that stay show it with their first record: two lines are cheaper than the page.
+    let first = write_in(seed, 1, &core.region.line(slot_pos(page, 1)));
+    if first.is_some_and(|first| write_alive(core, inode, &first)) {
+        return None;
+    }
+    let mut words = Page::empty();
+    words.load(core, page);
+    let mut lists = Vec::new();
+    let mut slot = 1;
+    let mut last_dead: Option<WriteLine> = None;
+    while slot <= SLOTS {
+        if let Some(write) = write_in(seed, slot, &words.line(slot)) {
+            // An older write of the very pages of a dead one is as dead.
+            let older = last_dead.is_some_and(|dead| {
+                (dead.page, dead.pages, dead.generation) == (write.page, write.pages, write.generation)
+                    && dead.end_in_last_page >= write.end_in_last_page
+                    && dead.version >= write.version
+            });
+            if !older && write_alive(core, inode, &write) {
+                return None;
+            }
+            last_dead = Some(write).filter(|_| !older).or(last_dead);
+            slot += 1;
+            continue;
+        }
+        match parse(seed, inode.id(), slot, |s| words.line(s)) {
+            Found::Blank => slot += 1,
+            Found::Whole { record, slots, .. } if !alive(core, inode, &record, first_of) => {
+                lists.extend(list_of(core, inode, &record)?);
+                slot += slots;
+            }
+            // Alive, or (what recovery dropped) not whole: recovery zeroes that, so it cannot be here unless it is damage.
+            _ => return None,
+        }
+    }
+    Some(lists)
+}

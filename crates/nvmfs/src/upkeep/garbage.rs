@@ -1,0 +1,221 @@
+//! Which records of a log are dead, and how their pages become free.
+//!
+//! Invariants  I1  a record that alone says what the size is stays (D5b); so does the last state record.
+//!             I2  a tombstone stays while an older record that it covers may be reachable. None is if the tombstone lies in the
+//!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
+//!                 say so. Or if a later truncation covers all that it does.
+//!                 A removal stays, too, while a rename's record of the directory may count that lies in another directory's log
+//!                 (`VInode::owes`): a state record says that it does not any more.
+//!             I3  what other lanes see as a chain's first page (`Chain::oldest`) moves on only after the fence behind the
+//!                 unlinking: else a power cut could bring an older record back whose tombstone was dropped meanwhile.
+//! Source      garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
+
+use crate::alloc::free_later;
+use crate::file::shift;
+use crate::format::page::{PageHeader, SLOTS};
+use crate::format::record::{Record, WriteLine};
+use crate::format::word::Line;
+use crate::ids::{BlockNo, Extent, PageNo, Version};
+use crate::log::chain::{self, Chain};
+use crate::names::table;
+use crate::planted::{Bug, planted};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::xattr;
+use heddle_pmem::BLOCK_BYTES;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::fence;
+use zerocopy::IntoBytes;
+
+/// A log may have this many times the slots that can be alive in it, and a few pages, before living records are logged anew.
+const SLACK: u64 = 4;
+
+/// On a full image, pages that one call moves.
+const PAGES_MOVED_MAX: u32 = 8;
+
+/// Makes unlinked pages free.
+pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
+    if garbage.is_empty() {
+        return;
+    }
+    if planted(Bug::PageReusedBeforeUnlink) {
+        for extent in garbage {
+            let _full = guard.own.magazine.push(extent.block);
+        }
+        return;
+    }
+    // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
+    core.region.fence();
+    chain.settle_oldest();
+    for extent in garbage {
+        free_later(core.free_map(), &core.region, guard.own, extent);
+    }
+}
+
+/// Moves a page of a log that is too long; on a full image as many as it takes, but for an end: moving one may close another.
+pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) {
+    let most = if core.free_map().scarce() { PAGES_MOVED_MAX } else { 1 };
+    for _ in 0..most {
+        if !too_long(core, inode) {
+            break;
+        }
+        step();
+    }
+}
+
+/// Has the log grown to several times what can be alive in it? On a full image: to more than that, for each page is missing to others,
+/// and to writes over data first of all.
+fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
+    let pages = chain::pages(core, inode);
+    // A record a block, two slots a name; a state.
+    // ORDERING: Relaxed, an estimate.
+    let alive = inode.vi.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
+    let chains = chain::existing(core, inode).count() as u64;
+    let needed = alive.div_ceil(u64::from(SLOTS));
+    if core.free_map().scarce() { pages > chains + needed } else { pages > 4 + 2 * chains + SLACK * needed }
+}
+
+/// May a record that is older than a tombstone in the first page of `chain` be reachable in another chain (I2)?
+fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> bool {
+    let mut others = chain::existing(core, inode).filter(|other| !std::ptr::eq(*other, chain)).peekable();
+    if others.peek().is_none() {
+        return false;
+    }
+    let Some(full) = full_before(core, inode, chain) else { return true };
+    others.any(|other| other.oldest().is_some() && first_era(core, inode, other).is_none_or(|era| era < full))
+}
+
+/// An era such that pages made in it or later hold nothing older than what the first page of `chain` says.
+fn full_before(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
+    match chain::next_page(core, inode, chain.head()?).ok()? {
+        Some(next) => Some(PageHeader::decode(core.seed, &core.region.line(next.pos()))?.era),
+        None => Some(chain.quiet_before(chain::era_now(core, inode))),
+    }
+}
+
+/// Era of a chain's first page; `None` if it has none, or gets another just now.
+pub fn first_era(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
+    let first = chain.oldest()?;
+    let header = PageHeader::decode(core.seed, &core.region.line(first.pos()))?;
+    let is_its = header.owner == inode.id() && header.chain == chain.number();
+    // ORDERING: Acquire: the header was loaded before `oldest` is looked at again. A header that another use of the block stored comes
+    // with the unlinking, which was fenced before.
+    fence(Acquire);
+    // Still the first: else the block may have been reused while its header was read.
+    (is_its && chain.oldest() == Some(first)).then_some(header.era)
+}
+
+/// A log page in memory: records were written past the cache, and one copy is far cheaper than a miss a line.
+pub struct Page([u64; BLOCK_BYTES / 8]);
+
+impl Page {
+    /// One without content.
+    pub fn empty() -> Page {
+        Page([0; BLOCK_BYTES / 8])
+    }
+
+    /// Reads a page.
+    pub fn load(&mut self, core: &Core, page: BlockNo) {
+        core.region.read(page.pos(), self.0.as_mut_bytes());
+    }
+
+    /// One line of it.
+    pub fn line(&self, slot: u32) -> Line {
+        std::array::from_fn(|i| u64::from_le(self.0[slot as usize * 8 + i]))
+    }
+}
+
+/// Must this record stay? `first_of`: it lies in the first page of this chain.
+pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
+    let needed = || first_of.is_none_or(|chain| older_elsewhere(core, inode, chain));
+    match *record {
+        Record::Write { page, pages, version, end_in_last_page, generation, .. } => {
+            write_alive(core, inode, &WriteLine { page, pages, end_in_last_page, version, generation })
+        }
+        Record::Punch { .. } => {
+            tombstone_needed(core, inode, record, first_of) && !planted(Bug::PunchDroppedEarly)
+        }
+        Record::Remap { page, version, .. } => {
+            !covered_later(inode, page, version)
+                && (needed() || shift::current(core, inode, record).is_none_or(|writes| !writes.is_empty()))
+        }
+        Record::Xattrs { generation, .. } => {
+            xattr::generation(core, inode).is_none_or(|last| generation >= last)
+        }
+        // ORDERING: Relaxed, an older value only keeps a record longer.
+        Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
+        // A foreign record has its copy in its own directory's log.
+        Record::Name { dir, removed: true, ref name, version, .. } => {
+            // A name that came back says all that its tombstone did.
+            let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
+            let needed = (needed() || inode.vi.owes()) && !planted(Bug::TombstoneDroppedEarly);
+            dir == inode.id() && needed && !back()
+        }
+        // A name that is gone was superseded by a tombstone, or by a record of the same name.
+        Record::Name { dir, ref name, version, .. } => {
+            dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
+        }
+    }
+}
+
+/// Does a later truncation or shift cover all that this tombstone does?
+fn covered_later(inode: InodeRef<'_>, page: PageNo, version: Version) -> bool {
+    // ORDERING: Relaxed, an older pair only keeps a record longer.
+    version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed)
+}
+
+/// Is the record a tombstone of pages, and must it stay as one (I2)?
+pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
+    match *record {
+        Record::Punch { page, version, .. } | Record::Remap { page, version, .. } => {
+            !covered_later(inode, page, version)
+                && first_of.is_none_or(|chain| older_elsewhere(core, inode, chain))
+        }
+        _ => false,
+    }
+}
+
+/// Must this write record stay?
+pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
+    let end = PageNo(write.page.0 + write.pages);
+    maps_a_page(core, inode, write.page, end, write.version)
+        || (write.end_in_last_page != 0
+            && !planted(Bug::SizeRecordDropped)
+            && write.generation >= inode.vi.change()
+            && carries_size(core, inode, end, write.end_in_last_page, write.version))
+}
+
+/// Is some page's present content this record's?
+pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) -> bool {
+    let mut page = first;
+    while page < end {
+        // No cell: never published, so the record may be ahead of it.
+        let Some(run) = inode.vi.index().find(&core.arena, page) else { return true };
+        let n = run.cells.len().min((end.0 - page.0) as usize);
+        if run.cells[..n].iter().any(|cell| cell.lv().version() <= version) {
+            return true;
+        }
+        page = PageNo(page.0 + n as u64);
+    }
+    false
+}
+
+/// Does this record, superseded in all its pages, alone say what the size is? A later write of the last page says it too.
+fn carries_size(
+    core: &Core,
+    inode: InodeRef<'_>,
+    end: PageNo,
+    end_in_last_page: u32,
+    version: Version,
+) -> bool {
+    let last = PageNo(end.0 - 1);
+    if last.offset() + u64::from(end_in_last_page) < inode.vi.size() {
+        return false;
+    }
+    let newer =
+        inode.vi.index().find(&core.arena, last).is_some_and(|run| {
+            run.cells[0].map().content().is_some() && run.cells[0].lv().version() > version
+        });
+    !newer
+}

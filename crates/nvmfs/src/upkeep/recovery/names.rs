@@ -1,0 +1,269 @@
+//! Names: from the root on, each directory's records merged; the largest version of a name wins.
+
+use crate::alloc::Purpose;
+use crate::format::record::Record;
+use crate::ids::{InodeId, Version};
+use crate::log::commit;
+use crate::names::ops::prepare;
+use crate::names::table::{self, Named};
+use crate::planted::{Bug, planted};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lane::Own;
+use crate::state::lease::enter;
+use crate::upkeep::recovery::deferred_zeros::DeferredZeros;
+use crate::upkeep::recovery::files::Attributes;
+use crate::upkeep::recovery::parallel::in_parallel;
+use crate::upkeep::recovery::{Progress, Slots, read_chain};
+use heddle_vfs::{Error, FileKind, Ino, Result, Time};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// A name as the largest version says; `None`: it is gone.
+type Entries = HashMap<Vec<u8>, (Version, Option<(InodeId, FileKind)>)>;
+
+#[derive(Default)]
+struct Dir {
+    entries: Entries,
+    attributes: Attributes,
+    /// Largest version of any of its names, present or gone: no bucket starts below it.
+    version: Version,
+    /// Largest generation of a record of its names in another directory's log.
+    owed: Option<u64>,
+    parent: Option<Ino>,
+}
+
+/// All that the logs of directories say.
+pub struct Names {
+    dirs: HashMap<Ino, (InodeId, Dir)>,
+    /// Names of each inode that has one; directories count once. The root counts itself.
+    pub links: HashMap<Ino, u32>,
+    /// Records that a rename owed to its old directory when it was cut.
+    debts: Vec<Record>,
+    /// Names of the last mount that lead to no inode.
+    pub dropped: u64,
+}
+
+/// Reads the directories that can be reached, those of one depth side by side.
+pub fn merge(
+    core: &Arc<Core>,
+    slots: &Slots,
+    later: &DeferredZeros,
+    progress: Progress<'_>,
+) -> Result<Names> {
+    let root = slots
+        .bases
+        .get(&Ino::ROOT)
+        .filter(|b| b.kind == FileKind::Directory)
+        .ok_or_else(|| Error::Corrupt("inode 1: the root directory is missing".into()))?;
+    let mut names = Names { dirs: HashMap::new(), links: HashMap::new(), debts: Vec::new(), dropped: 0 };
+    let mut foreign = Vec::new();
+    let mut queue = vec![root.id];
+    loop {
+        while !queue.is_empty() {
+            queue.retain(|id| !names.dirs.contains_key(&id.ino));
+            queue.sort_unstable();
+            queue.dedup_by_key(|id| id.ino);
+            let level = std::mem::take(&mut queue);
+            let read =
+                in_parallel(core, "directories", &level, progress, |id| read_dir(core, slots, *id, later))?;
+            for (id, (dir, of_others)) in level.into_iter().zip(read) {
+                foreign.extend(of_others);
+                queue.extend(subdirectories(slots, &dir));
+                names.dirs.insert(id.ino, (id, dir));
+            }
+        }
+        // What a rename says of its old directory may bring a directory into reach.
+        let owed = pay(slots, &mut names.dirs, &mut foreign);
+        for record in &owed {
+            if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
+                && slots.is_directory(*child)
+            {
+                queue.push(*child);
+            }
+        }
+        names.debts.extend(owed);
+        if queue.is_empty() {
+            break;
+        }
+    }
+    count_links(core, slots, &mut names)?;
+    Ok(names)
+}
+
+/// A directory, and what its log says of others.
+fn read_dir(
+    core: &Arc<Core>,
+    slots: &Slots,
+    id: InodeId,
+    later: &DeferredZeros,
+) -> Result<(Dir, Vec<Record>)> {
+    let inode = core.inode(id.ino)?;
+    let guard = enter(core)?;
+    let (mut dir, mut foreign) = (Dir::default(), Vec::new());
+    read_chain::read(core, guard.own, inode, later, &mut |record| {
+        match record {
+            Record::Name { dir: of, .. } if *of == id => enter_name(slots, &mut dir, record),
+            Record::Name { .. } => foreign.push(record.clone()),
+            Record::State(state) => dir.attributes.state(*state),
+            Record::Xattrs { blob, generation, .. } => dir.attributes.xattrs(*generation, *blob),
+            Record::Write { .. } | Record::Punch { .. } | Record::Remap { .. } => {
+                return Err(Error::Corrupt(format!(
+                    "inode {}: file data in the log of a directory",
+                    id.ino.0
+                )));
+            }
+        }
+        Ok(())
+    })?;
+    Ok((dir, foreign))
+}
+
+fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
+    let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
+        return;
+    };
+    dir.version = dir.version.max(version);
+    let what = (!removed).then_some((child, kind));
+    // A creation that was cut between name and inode never happened: nor does its time show. Of a name whose inode is gone since, the
+    // removal tells the time.
+    let happened = removed || slots.holds(child, kind) || planted(Bug::CutCreationMovesTime);
+    dir.attributes.written(generation, 0, if happened { mtime } else { Time(i64::MIN) });
+    // Of one version the removal counts: it was made of a copy of the other (`names::strike`, I3).
+    let known = dir.entries.get(name.bytes()).map_or((Version(0), false), |e| (e.0, e.1.is_none()));
+    if (version, removed) > known || planted(Bug::LaterNameWins) {
+        dir.entries.insert(name.bytes().to_vec(), (version, what));
+    }
+}
+
+/// Children that are directories. One whose slot does not hold it may have been named before a rename whose other half is not read
+/// yet; `count_links` looks again.
+fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
+    let children = dir.entries.values().filter_map(|(_, what)| *what);
+    children
+        .filter(|(child, kind)| *kind == FileKind::Directory && slots.is_directory(*child))
+        .map(|(c, _)| c)
+        .collect()
+}
+
+/// Applies foreign records to the directories that are known; returns those that were news to them. One is believed only if the
+/// directory's own log knows no later state of its attributes: else it was paid, and may be older than what was dropped since.
+fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
+    let mut owed = Vec::new();
+    foreign.retain(|record| {
+        let Record::Name { dir, name, version, generation, .. } = record else { return false };
+        let Some((id, known)) = dirs.get_mut(&dir.ino) else { return true };
+        // Another generation: the directory that was meant is gone, its number reused.
+        if *id != *dir {
+            return false;
+        }
+        // It stays readable: no record of the name may be made that looks older.
+        known.version = known.version.max(*version);
+        known.owed = known.owed.max(Some(*generation));
+        let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
+        if planted(Bug::RenameReplayedTwice) {
+            if let Record::Name { removed, child, kind, ref name, version, .. } = *record {
+                known.entries.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
+            }
+        } else if news && *generation >= known.attributes.generation() {
+            enter_name(slots, known, record);
+            owed.push(record.clone());
+        }
+        false
+    });
+    owed
+}
+
+/// Counts the names of each inode, walking from the root over the merged directories.
+fn count_links(core: &Core, slots: &Slots, names: &mut Names) -> Result<()> {
+    names.links.insert(Ino::ROOT, 1);
+    let mut parents = HashMap::from([(Ino::ROOT, Ino::ROOT)]);
+    let mut queue = VecDeque::from([Ino::ROOT]);
+    let mut met = HashSet::new();
+    while let Some(ino) = queue.pop_front() {
+        if !met.insert(ino) {
+            continue;
+        }
+        let Some((_, dir)) = names.dirs.get(&ino) else { continue };
+        for (name, (_, what)) in &dir.entries {
+            let Some((child, kind)) = what else { continue };
+            if slots.damaged(*child) {
+                return Err(Error::Corrupt(format!(
+                    "inode {}, which directory {} calls {:?}: its slot is damaged",
+                    child.ino.0,
+                    ino.0,
+                    String::from_utf8_lossy(name)
+                )));
+            }
+            let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else {
+                // The making of this inode was cut. Of an earlier mount, it was said then.
+                names.dropped += u64::from(child.made_in() + 1 >= core.epoch);
+                continue;
+            };
+            let links = names.links.entry(base.id.ino).or_insert(0);
+            *links = if planted(Bug::LinksNotCounted) { 1 } else { *links + 1 };
+            if *kind == FileKind::Directory {
+                if parents.insert(child.ino, ino).is_some() {
+                    return Err(Error::Corrupt(format!("directory {} has two names", child.ino.0)));
+                }
+                queue.push_back(child.ino);
+            }
+        }
+    }
+    names.dirs.retain(|ino, _| met.contains(ino));
+    for (ino, (_, dir)) in &mut names.dirs {
+        dir.parent = parents.get(ino).copied();
+    }
+    Ok(())
+}
+
+/// Fills the volatile tables, those of several directories side by side.
+pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names, progress: Progress<'_>) -> Result<()> {
+    let dirs: Vec<(Ino, &Dir)> = names.dirs.iter().map(|(ino, (_, dir))| (*ino, dir)).collect();
+    in_parallel(core, "tables of directories", &dirs, progress, |(ino, dir)| fill(core, slots, *ino, dir))
+        .map(|_| ())
+}
+
+fn fill(core: &Arc<Core>, slots: &Slots, ino: Ino, dir: &Dir) -> Result<()> {
+    let inode = core.inode(ino)?;
+    let guard = enter(core)?;
+    table::make(core, guard.own, inode, dir.entries.len(), dir.version)?;
+    dir.attributes.apply(core, guard.own, inode)?;
+    if let Some(generation) = dir.owed {
+        inode.vi.owe(generation);
+    }
+    inode.vi.parent.store(dir.parent.unwrap_or(Ino::ROOT).0, SeqCst);
+    let mut subdirs = 0;
+    for (name, (version, what)) in &dir.entries {
+        let Some((child, kind)) = what else { continue };
+        if !slots.holds(*child, *kind) {
+            continue;
+        }
+        subdirs += u32::from(*kind == FileKind::Directory);
+        put(core, guard.own, inode, name, &Named { child: *child, kind: *kind, version: *version })?;
+    }
+    inode.vi.nlink.store(2 + subdirs, SeqCst);
+    Ok(())
+}
+
+fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -> Result<()> {
+    let key = table::key(core, name);
+    let entry = table::prepare(core, own, name)?;
+    let bucket = table::lock(core, dir, key.hash)?;
+    bucket.put(own, key, to, entry)?;
+    Ok(())
+}
+
+/// Gives old directories the copies that renames owed them, so that their logs stand alone again.
+pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
+    let mut guard = enter(core)?;
+    for record in &names.debts {
+        let Record::Name { dir, .. } = record else { continue };
+        if let Ok(inode) = core.inode(dir.ino) {
+            prepare(core, &mut guard, inode, record.slots_max(), Purpose::Regain)?;
+            commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! Logging anew: cleaning as an ordinary writer.
+//!
+//! The living records of the oldest page of all chains are appended to the lane's own chain; then the page is dead and goes. So the
+//! first pages always move on, tombstones behind them become droppable, and a log stays within a few times what is alive in it.
+//! Chains that nobody uses, those of a thread that sleeps too, are emptied in the same way, page by page, until they are gone.
+//!
+//! Invariants  I1  a page of data keeps its block and gets a version of its own, under its cell's lock, like any write: two records
+//!                 never carry one version (D1). A name keeps its version: the copy says the same.
+//!             I2  what cannot be logged anew here (a record that names an extent list, a punch that is still needed) keeps
+//!                 its page. A record that stays for the size alone is relieved by a state record.
+//!             I3  what is logged anew is the newest there is while it is logged: a name's bucket is locked, a page's cell.
+//! Where       directories of every variant; files of `heddle`; files of the papers' variants when the call
+//!             has let go of its range: a record is logged anew under the range lock of its pages, as a write of theirs.
+//! Lock order  papers' variants: EOF latch (only tried), range lock, log lock.
+//! Source      protocol review 8.3, P8; in NOVA the thorough garbage collection does this, by copying a whole log.
+
+pub mod paper;
+
+use crate::alloc::Purpose;
+use crate::file::blocks::list_of;
+use crate::file::cells::lock_pages;
+use crate::file::heddle::look;
+use crate::file::resize::{Eof, restate};
+use crate::file::shift;
+use crate::format::page::{PageHeader, SLOTS};
+use crate::format::record::{Blocks, Found, Record, parse};
+use crate::ids::{BlockNo, Extent, PageNo, Version};
+use crate::log::chain::{self, Chain};
+use crate::log::commit;
+use crate::names::table;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lease::LaneGuard;
+use crate::upkeep::garbage::{Page, alive, first_era, free_unlinked, maps_a_page, tombstone_needed};
+use heddle_vfs::{FileKind, Result};
+
+/// The oldest page of all chains that are not in use just now, the lane's own included.
+pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain, eof: Eof) {
+    let age = |c: &&Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
+    let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(age);
+    let other = oldest.filter(|c| !std::ptr::eq(*c, own) && c.claim_quiet(guard.id));
+    // What fails (no space) is tried again when the next page is closed.
+    let _done = move_page(core, guard, inode, other.unwrap_or(own), own, eof);
+    if let Some(other) = other {
+        other.unclaim();
+    }
+}
+
+/// Logs what is alive in the first page of `from` anew, and drops the page.
+fn move_page(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    from: &Chain,
+    own: &Chain,
+    eof: Eof,
+) -> Result<()> {
+    let Some(page) = from.head().filter(|p| !std::ptr::eq(from, own) || *p != own.tail().0) else {
+        return Ok(());
+    };
+    let Some(found) = read_page(core, inode, page, from) else { return Ok(()) };
+    if !found.movable {
+        return Ok(());
+    }
+    move_names(core, guard, inode, &found.names)?;
+    if found.state {
+        restate(core, guard, inode, eof)?;
+    }
+    for write in &found.writes {
+        move_write(core, guard, inode, write)?;
+    }
+    // Cells that were held by others kept their version: then the page is still needed.
+    if read_page(core, inode, page, from).is_none_or(|again| again.state || !again.writes.is_empty()) {
+        return Ok(());
+    }
+    chain::unlink_page_unfenced(core, inode, from, None, page)?;
+    let mut garbage = found.lists;
+    garbage.push(Extent { block: page, count: 1 });
+    from.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+    free_unlinked(core, guard, from, garbage);
+    Ok(())
+}
+
+/// What is alive in a page.
+#[derive(Default)]
+struct Alive {
+    names: Vec<Record>,
+    writes: Vec<Record>,
+    lists: Vec<Extent>,
+    /// A file's last state.
+    state: bool,
+    movable: bool,
+}
+
+fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> Option<Alive> {
+    let mut words = Page::empty();
+    words.load(core, page);
+    let header = PageHeader::decode(core.seed, &words.line(0))?;
+    let seed = header.record_seed(core.seed);
+    let mut out = Alive { movable: true, ..Alive::default() };
+    let mut slot = 1;
+    while slot <= SLOTS {
+        match parse(seed, inode.id(), slot, |s| words.line(s)) {
+            Found::Blank => slot += 1,
+            Found::Whole { record, slots, .. } => {
+                slot += slots;
+                out.lists.extend(list_of(core, inode, &record)?);
+                if alive(core, inode, &record, Some(from)) {
+                    out.movable &= !tombstone_needed(core, inode, &record, Some(from));
+                    out.add(core, inode, record);
+                }
+            }
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+impl Alive {
+    fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
+        match record {
+            // Tombstones too: two chains whose first pages hold some would wait for each other for ever.
+            Record::Name { .. } => self.names.push(record),
+            // A copy says the same, wherever it stands.
+            Record::State(_) | Record::Xattrs { .. }
+                if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) =>
+            {
+                self.names.push(record)
+            }
+            Record::Write { page, pages, blocks, version, .. } => {
+                if maps_a_page(core, inode, page, PageNo(page.0 + pages), version) {
+                    self.movable &= !matches!(blocks, Blocks::List(_));
+                    self.writes.push(record);
+                } else {
+                    // It stays for the size alone: a state record says that too.
+                    self.state = true;
+                }
+            }
+            Record::State(_) | Record::Xattrs { .. } => self.state = true,
+            Record::Remap { .. } => match shift::current(core, inode, &record) {
+                Some(writes) => self.writes.extend(writes),
+                None => self.movable = false,
+            },
+            Record::Punch { .. } => self.movable = false,
+        }
+    }
+}
+
+/// Names and states of a directory: the same records once more. A name only if it is still the present one, and under its bucket's
+/// lock: a tombstone may be dropped when no page older than it is left, so nothing older may be logged behind its back (I3).
+fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: &[Record]) -> Result<()> {
+    for record in names {
+        let bucket = match record {
+            Record::Name { name, version, removed, .. } => {
+                let key = table::key(core, name.bytes());
+                let bucket = table::lock(core, inode, key.hash)?;
+                let present = bucket.find(key)?.map(|named| named.version);
+                // A name that came back says all that its tombstone did.
+                let superseded = if *removed { present > Some(*version) } else { present != Some(*version) };
+                if superseded {
+                    continue;
+                }
+                Some(bucket)
+            }
+            _ => None,
+        };
+        if commit::prepare(core, guard, inode, record.slots_max(), Purpose::Regain)? {
+            // PERSIST: a fresh log page is empty before it is linked.
+            core.region.fence();
+        }
+        commit::commit(core, guard, inode, std::slice::from_ref(record))?;
+        drop(bucket);
+    }
+    Ok(())
+}
+
+/// The pages that a write record still maps, run by run, at versions of their own (I1).
+fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, record: &Record) -> Result<()> {
+    let Record::Write { page, pages, version, .. } = *record else { return Ok(()) };
+    let end = PageNo(page.0 + pages);
+    let current = |p: PageNo| look(core, inode, p).1 == version;
+    let mut at = page;
+    while at < end {
+        if !current(at) {
+            at = PageNo(at.0 + 1);
+            continue;
+        }
+        // The page at `at` is in the run, whatever becomes of it meanwhile: a record of no page would be damage.
+        let mut stop = PageNo(at.0 + 1);
+        while stop < end && current(stop) {
+            stop = PageNo(stop.0 + 1);
+        }
+        move_run(core, guard, inode, record, at, stop)?;
+        at = stop;
+    }
+    Ok(())
+}
+
+fn move_run(
+    core: &Core,
+    guard: &mut LaneGuard<'_>,
+    inode: InodeRef<'_>,
+    record: &Record,
+    first: PageNo,
+    stop: PageNo,
+) -> Result<()> {
+    let Record::Write { version, .. } = *record else { return Ok(()) };
+    if commit::prepare(core, guard, inode, 1, Purpose::Regain)? {
+        // PERSIST: a fresh log page is empty before it is linked.
+        core.region.fence();
+    }
+    guard.lane.begin(inode.ino, first, stop);
+    let locked = match lock_pages(core, guard, inode, first, stop) {
+        Ok(locked) => locked,
+        Err(error) => {
+            guard.lane.end();
+            return Err(error);
+        }
+    };
+    let unchanged = (first.0..stop.0).all(|p| look(core, inode, PageNo(p)).1 == version);
+    let again = restated(inode, record, first, stop).filter(|_| unchanged);
+    let done = match &again {
+        Some(again) => commit::commit(core, guard, inode, std::slice::from_ref(again)).map(Some),
+        None => Ok(None),
+    };
+    let (Ok(Some(_)), Some(again)) = (&done, again) else {
+        locked.unlock(core);
+        guard.lane.end();
+        return done.map(|_| ());
+    };
+    guard.lane.commit();
+    publish_again(core, inode, locked, &again);
+    guard.lane.end();
+    Ok(())
+}
+
+/// What a write record says of pages `[first, stop)` of it, said now; `None` if it names an extent list. The pages are held.
+fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -> Option<Record> {
+    let Record::Write { page, pages, blocks, end_in_last_page, version, .. } = *record else { return None };
+    let skip = first.0 - page.0;
+    let blocks = match blocks {
+        Blocks::At(block) => Blocks::At(block.plus(skip)),
+        Blocks::Unwritten(block) => Blocks::Unwritten(block.plus(skip)),
+        Blocks::List(_) => return None,
+    };
+    // In this order: with this generation, the time is that of no earlier state (`resize::apply` sets it first).
+    let generation = inode.vi.change();
+    let mtime = inode.vi.times()[0];
+    let last = stop.0 == page.0 + pages;
+    let whole =
+        if last || end_in_last_page == 0 { end_in_last_page } else { heddle_pmem::BLOCK_BYTES as u32 };
+    Some(Record::Write {
+        page: first,
+        pages: stop.0 - first.0,
+        blocks,
+        end_in_last_page: whole,
+        version: version.max(inode.vi.floor()).next(),
+        mtime,
+        generation,
+    })
+}
+
+fn publish_again(core: &Core, inode: InodeRef<'_>, locked: crate::file::cells::Locked<'_>, again: &Record) {
+    let Record::Write { page, version, .. } = *again else { return };
+    let map = |n: u64| look(core, inode, PageNo(page.0 + n)).0;
+    let mut replaced = Vec::new();
+    locked.publish(core, inode, Version(version.0), map, &mut replaced);
+    debug_assert!(replaced.is_empty());
+}

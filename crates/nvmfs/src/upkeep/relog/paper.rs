@@ -1,0 +1,113 @@
+//! Logging anew in files of the papers' variants: a record is moved as one of their writes, under the range lock of its pages.
+//!
+//! The log lock, under which a page is read and unlinked, stands behind the range lock, so this runs when a call has let go of
+//! both. Between the steps others may write: what they supersede is not moved, and a page goes only if nothing in it is alive
+//! under the log lock.
+
+use super::{Alive, read_page, restated};
+use crate::alloc::Purpose;
+use crate::file::heddle::look;
+use crate::file::paper::{RangeGuard, lock_range};
+use crate::file::resize::{Eof, restate};
+use crate::format::record::Record;
+use crate::ids::{BlockNo, Extent, PageNo};
+use crate::log::chain::{self, Chain};
+use crate::log::commit;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::latch::Spun;
+use crate::state::lease::LaneGuard;
+use crate::upkeep::garbage;
+use crate::variant::Variant;
+use heddle_range_lock::Access;
+use heddle_vfs::Result;
+
+/// The oldest page of a file's log, if that has grown too long. The caller holds neither a range nor the log lock.
+pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
+    if core.locks.is_some() && commit::paper_locks(core, inode).is_some() {
+        // What fails (no space) is tried again when the next page is closed.
+        garbage::while_too_long(core, inode, || _ = move_oldest(core, guard, inode, eof));
+    }
+}
+
+fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
+    let found = {
+        let _log = lock_log(core, guard, inode)?;
+        oldest(core, guard, inode)?
+    };
+    let Some((page, alive)) = found.filter(|(_, alive)| alive.movable) else { return Ok(()) };
+    if alive.state {
+        restate(core, guard, inode, eof)?;
+    }
+    for write in &alive.writes {
+        move_write(core, guard, inode, write)?;
+    }
+    let _log = lock_log(core, guard, inode)?;
+    match oldest(core, guard, inode)? {
+        Some((now, alive)) if now == page && !alive.state && alive.writes.is_empty() && alive.movable => {
+            let chain = chain::only(core, guard.own, inode)?;
+            chain::unlink_page_unfenced(core, inode, chain, None, page)?;
+            let mut garbage = alive.lists;
+            garbage.push(Extent { block: page, count: 1 });
+            chain.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
+            garbage::free_unlinked(core, guard, chain, garbage);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What guards the chain: in `nova` the inode's lock, else the log lock.
+pub enum LogGuard<'c> {
+    Inode { _range: RangeGuard<'c> },
+    Log { _log: Option<Spun<'c>> },
+}
+
+/// Locks the chain of a file.
+pub fn lock_log<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<LogGuard<'c>> {
+    if core.variant == Variant::Nova {
+        return Ok(LogGuard::Inode { _range: lock_range(core, guard.own, inode, 0, 1, Access::Exclusive)? });
+    }
+    Ok(LogGuard::Log { _log: commit::paper_locks(core, inode).map(|locks| locks.log.lock()) })
+}
+
+/// The first page, unless it is the one that takes records, and what is alive in it. The log is locked.
+fn oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<Option<(BlockNo, Alive)>> {
+    let chain: &Chain = chain::only(core, guard.own, inode)?;
+    let page = chain.head().filter(|page| *page != chain.tail().0);
+    Ok(page.and_then(|page| Some((page, read_page(core, inode, page, chain)?))))
+}
+
+fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, record: &Record) -> Result<()> {
+    let Record::Write { page, pages, version, .. } = *record else { return Ok(()) };
+    let end = PageNo(page.0 + pages);
+    let _range = lock_range(core, guard.own, inode, page.offset(), end.offset(), Access::Exclusive)?;
+    let current = |p: PageNo| look(core, inode, p).1 == version;
+    let mut at = page;
+    while at < end {
+        let mut stop = at;
+        while stop < end && current(stop) {
+            stop = PageNo(stop.0 + 1);
+        }
+        if at < stop
+            && let Some(again) = restated(inode, record, at, stop)
+        {
+            commit::commit_for(core, guard, inode, std::slice::from_ref(&again), Purpose::Regain)?;
+            publish(core, inode, &again);
+        }
+        at = PageNo(stop.0 + 1);
+    }
+    Ok(())
+}
+
+/// The pages keep their blocks and get the record's version.
+fn publish(core: &Core, inode: InodeRef<'_>, again: &Record) {
+    let Record::Write { page, pages, version, .. } = *again else { return };
+    let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };
+    let _index = locks.map(|l| l.index.lock());
+    for page in (page.0..page.0 + pages).map(PageNo) {
+        if let Some(run) = inode.vi.index().find(&core.arena, page) {
+            run.cells[0].set(run.cells[0].map(), version);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Chains that a dead lane was using: read from the media anew, which decides what was linked and what was not.
+
+use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_INLINE};
+use crate::format::page::{SLOTS, slot_pos};
+use crate::format::pointer::{self, Place, Target};
+use crate::ids::{BlockNo, Extent};
+use crate::log::chain::{self, Chain, Tail};
+use crate::log::scan::Damage;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::steps::{Step, step};
+use crate::upkeep::recovery::scan;
+use heddle_pmem::{BLOCK_BYTES, LINE_BYTES};
+use std::sync::atomic::Ordering::Acquire;
+
+/// Brings the chains of an inode that this lane was using in order: what was stored is flushed, slots of a torn transaction are zeroed,
+/// the next record goes behind what counts. The caller fences. A page that was prepared and never linked is added to `garbage`. Chains that
+/// the lane only kept are let go of at once: between its calls they are as any call leaves them, and others may be cleaning them.
+pub fn repair(core: &Core, lane: u16, inode: InodeRef<'_>, garbage: &mut Vec<Extent>) -> Result<(), Damage> {
+    let mut repaired = Ok(());
+    for chain in chain::existing(core, inode) {
+        step(Step::Repairing);
+        chain.forget_keeper(lane);
+        if chain.was_used_by(lane) {
+            repaired = repaired.and(repair_one(core, inode, chain, garbage));
+        }
+    }
+    repaired
+}
+
+/// Gives the chains of this inode that the lane was using to nobody.
+pub fn let_go(core: &Core, lane: u16, inode: InodeRef<'_>) {
+    chain::existing(core, inode).filter(|chain| chain.was_used_by(lane)).for_each(Chain::unclaim);
+}
+
+fn repair_one(
+    core: &Core,
+    inode: InodeRef<'_>,
+    chain: &Chain,
+    garbage: &mut Vec<Extent>,
+) -> Result<(), Damage> {
+    let head = head_on_media(core, inode, chain)?;
+    let (mut last, mut next, mut seen) = (None, head, 0);
+    let mut tail = Tail::NONE;
+    let spare = chain.spare();
+    let mut spare_is_linked = false;
+    while let Some(page) = next {
+        core.region.flush_unfenced(page.pos(), LINE_BYTES as u64);
+        spare_is_linked |= spare.is_some_and(|spare| spare.block == page);
+        seen += 1;
+        if seen > core.layout.blocks_total {
+            return Err(Damage(format!("the log of inode {} leads in a circle", inode.ino.0)));
+        }
+        last = Some(page);
+        next = scan(core).next(inode.id(), page)?;
+    }
+    if let Some(last) = last {
+        tail = close(core, inode, chain, last)?;
+    }
+    // PERSIST: C2 of `chain`: what was unlinked is unreachable before others are told so.
+    core.region.fence();
+    chain.restart(head, tail);
+    garbage.extend(spare.filter(|_| !spare_is_linked));
+    Ok(())
+}
+
+fn head_on_media(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Result<Option<BlockNo>, Damage> {
+    let number = chain.number();
+    // ORDERING: Acquire, the table exists: the chain is in it.
+    let chains = core.arena.get(inode.vi.chains.load(Acquire));
+    if number >= HEADS_INLINE {
+        core.region.flush_unfenced(chain::pointer_word_pos(core, inode, HEAD_BLOCK_WORD), 8);
+    }
+    let at = chain::head_pos(core, inode, chains, number);
+    core.region.flush_unfenced(at, 8);
+    match pointer::decode(core.seed, inode.id(), Place::Head(number), core.region.load_u64(at)) {
+        Target::None => Ok(None),
+        Target::At(head) if core.layout.holds(head, 1) => Ok(Some(head)),
+        _ => Err(Damage(format!("inode {}: the pointer to chain {number} is wrong", inode.ino.0))),
+    }
+}
+
+/// The last page: all of it flushed, what is torn zeroed (D4b). The next record goes behind what counts, when the caller has fenced.
+fn close(core: &Core, inode: InodeRef<'_>, chain: &Chain, page: BlockNo) -> Result<Tail, Damage> {
+    let scan = scan(core);
+    let header = scan.header(inode.id(), chain.number(), page)?;
+    let found = scan.page(inode.id(), &header, page, SLOTS + 1)?;
+    core.region.flush_unfenced(page.pos(), BLOCK_BYTES as u64);
+    let slot = found.next_slot(inode.id());
+    for slot in found.dropped {
+        core.region.nt_zero(slot_pos(page, slot), LINE_BYTES as u64);
+    }
+    Ok(Tail { page, slot, seed: header.record_seed(core.seed) })
+}

@@ -1,0 +1,252 @@
+//! Names that a dead lane was changing: its buckets say again what the logs say, what it owed a log is paid, inodes that it was making or
+//! ending, or that have lost their last name, end.
+
+use super::living;
+use crate::alloc::Purpose;
+use crate::format::page::SLOTS;
+use crate::format::pointer::{self, Place, Target};
+use crate::format::record::Record;
+use crate::ids::{BlockNo, InodeId};
+use crate::log::{chain, commit};
+use crate::names::life;
+use crate::names::ops::prepare;
+use crate::names::table::{self, Logged};
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lane::Ending;
+use crate::state::lease::LaneGuard;
+use crate::state::opens;
+use crate::steps::{Step, step};
+use crate::upkeep::recovery::scan;
+use heddle_arena::Tag;
+use heddle_vfs::planted::{Bug, planted};
+use heddle_vfs::{FileKind, Ino, Result};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::fence;
+use std::time::Duration;
+
+/// Tries at reading a log that others clean meanwhile.
+const TRIES: u32 = 200;
+
+/// A name record of the dead lane's transactions, and the inode in whose log it lies.
+pub struct Changed {
+    /// The log's inode.
+    pub home: u64,
+    /// The record.
+    pub record: Record,
+}
+
+/// Settles the buckets that the lane holds. An inode that loses its name thereby stands in the lane's intent.
+pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
+    if let Err(error) = pay(core, guard, changed) {
+        let _noted = core.damage(format!("a rename that was cut, and could not be finished: {error}"));
+    }
+    step(Step::Settling);
+    let dirs: Vec<InodeRef<'_>> = guard.lane.intent.dirs().filter_map(|ino| living(core, ino)).collect();
+    let intent = &guard.lane.intent;
+    // What was only moved has its name elsewhere.
+    let named = |id: InodeId| {
+        changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == id))
+    };
+    let lost = |id: InodeId| {
+        if !named(id) {
+            intent.loses(id)
+        }
+    };
+    for dir in dirs.into_iter().filter(|dir| dir.vi.is_directory()) {
+        let changes = changes_of(dir, changed);
+        // Not a place of the transaction, and all of it is held: the directory that it took the name from.
+        let dies = intent.losing().is_some_and(|(id, _)| id == dir.id())
+            || !changed.is_empty() && changes.is_empty();
+        if dies && table::kill_dead(core, guard.id, dir) {
+            continue;
+        }
+        let settled =
+            table::settle_dead(core, guard.own, guard.id, dir, &changes, || log_of(core, dir), lost);
+        if let Err(error) = settled {
+            let _noted = core.damage(error.to_string());
+        }
+        step(Step::Settling);
+    }
+    table::unlock_late(core, guard.id, guard.lane.intent.table());
+    for change in changed {
+        if let Record::Name { dir, removed: false, child, kind: FileKind::Directory, .. } = change.record
+            && let Some(moved) = living(core, child.ino.0)
+        {
+            moved.vi.parent.store(dir.ino.0, SeqCst);
+        }
+    }
+}
+
+/// What the transaction says of names of this directory.
+fn changes_of(dir: InodeRef<'_>, changed: &[Changed]) -> Vec<(Vec<u8>, Logged)> {
+    let of = changed.iter().filter_map(|change| match &change.record {
+        Record::Name { dir: of, removed, child, kind, name, version, .. } if *of == dir.id() => {
+            Some((name.bytes().to_vec(), (*version, (!removed).then_some((*child, *kind)))))
+        }
+        _ => None,
+    });
+    of.collect()
+}
+
+/// A rename across directories owes the old one's log its copy.
+fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()> {
+    for change in changed {
+        let Record::Name { dir, version, name, .. } = &change.record else { continue };
+        let is_copy = |other: &Changed| {
+            other.home == dir.ino.0
+                && matches!(&other.record, Record::Name { dir: d, version: v, name: n, .. } if (d, v, n) == (dir, version, name))
+        };
+        if change.home == dir.ino.0 || changed.iter().any(is_copy) {
+            continue;
+        }
+        let Some(owed) = living(core, dir.ino.0).filter(|inode| inode.id() == *dir) else { continue };
+        prepare(core, guard, owed, change.record.slots_max(), Purpose::Regain)?;
+        commit::commit(core, guard, owed, std::slice::from_ref(&change.record))?;
+    }
+    Ok(())
+}
+
+/// What a directory's log says of its names. Others may append to it and clean it meanwhile: not the names of buckets that are held, whose
+/// records stay where they are.
+fn log_of(core: &Core, dir: InodeRef<'_>) -> Result<HashMap<Vec<u8>, Logged>> {
+    for _ in 0..TRIES {
+        if let Some(names) = read_log(core, dir) {
+            return Ok(names);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(core.damage(format!("the log of directory {} cannot be read", dir.ino.0)))
+}
+
+/// `None`: a page went while it was read.
+fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> {
+    let scan = scan(core);
+    let mut names: HashMap<Vec<u8>, Logged> = HashMap::new();
+    let mut left = core.layout.blocks_total;
+    for chain in chain::existing(core, dir) {
+        // ORDERING: Acquire, the table exists: the chain is in it.
+        let chains = core.arena.get(dir.vi.chains.load(Acquire));
+        let raw = core.region.load_u64(chain::head_pos(core, dir, chains, chain.number()));
+        let mut next = match pointer::decode(core.seed, dir.id(), Place::Head(chain.number()), raw) {
+            Target::None => None,
+            Target::At(head) if core.layout.holds(head, 1) => Some(head),
+            _ => return None,
+        };
+        while let Some(page) = next {
+            // More pages than the image has lie in a circle.
+            left = left.checked_sub(1)?;
+            read_page(core, dir, chain.number(), page, &mut names)?;
+            next = scan.next(dir.id(), page).ok()?;
+            // ORDERING: Acquire: all of the page was loaded before its header is looked at again. Whoever uses the block anew clears its
+            // header and fences before it stores a record.
+            fence(Acquire);
+            // Still of this log: else what was read was another's.
+            scan.header(dir.id(), chain.number(), page).ok()?;
+        }
+    }
+    Some(names)
+}
+
+fn read_page(
+    core: &Core,
+    dir: InodeRef<'_>,
+    number: u32,
+    page: BlockNo,
+    names: &mut HashMap<Vec<u8>, Logged>,
+) -> Option<()> {
+    let scan = scan(core);
+    let header = scan.header(dir.id(), number, page).ok()?;
+    let found = scan.page(dir.id(), &header, page, SLOTS + 1).ok()?;
+    for (_, record) in found.records {
+        if let Record::Name { dir: of, removed, child, kind, name, version, .. } = record
+            && of == dir.id()
+            && names.get(name.bytes()).is_none_or(|known| (known.0, known.1.is_none()) < (version, removed))
+        {
+            names.insert(name.bytes().to_vec(), (version, (!removed).then_some((child, kind))));
+        }
+    }
+    Some(())
+}
+
+/// What the lane was making has its name.
+pub fn forget_born_with_name(guard: &LaneGuard<'_>, changed: &[Changed]) {
+    let born = guard.lane.intent.born.load(SeqCst);
+    let has_name =
+        |c: &Changed| matches!(c.record, Record::Name { removed: false, child, .. } if child.ino.0 == born);
+    if changed.iter().any(has_name) {
+        guard.lane.intent.bears(0);
+    }
+}
+
+/// Inodes that the lane was making, or has left without name and handle.
+pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
+    let born = guard.lane.intent.born.load(SeqCst);
+    match living(core, born) {
+        Some(inode) => {
+            // It never got its name. Whatever handle it got was the dead one's.
+            opens::forget_inode(core, guard.id, inode);
+            inode.vi.nlink.store(0, SeqCst);
+            life::end_once(core, guard, inode);
+        }
+        // Its slot may have been written already.
+        None => core
+            .slot(Ino(born))
+            .filter(|_| born != 0)
+            .into_iter()
+            .for_each(|slot| life::zero_slot(core, slot)),
+    }
+    guard.lane.intent.born.store(0, SeqCst);
+    if let Some((id, last)) = guard.lane.intent.losing()
+        && let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
+    {
+        lose(core, guard, inode, last);
+    }
+    guard.lane.intent.lowers(None);
+    // A thread of many may have died alone: then the handles are the others'.
+    let is_gone = core.lane_table().is_gone(&core.arena, Tag::of(guard.lane.home.load(SeqCst)));
+    if is_gone && !planted(Bug::KeepsTheDead) {
+        for id in opens::forget(core, guard.id) {
+            if let Some(inode) = living(core, id.ino.0).filter(|inode| inode.id() == id)
+                && inode.vi.nlink.load(SeqCst) == 0
+            {
+                life::end_once(core, guard, inode);
+            }
+        }
+    }
+}
+
+/// An inode has lost a name. `last`: its count may have been lowered to nothing.
+fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool) {
+    if inode.vi.is_directory() && !last {
+        inode.vi.nlink.store(1, SeqCst);
+    }
+    match inode.vi.nlink.load(SeqCst) {
+        0 => life::end_once(core, guard, inode),
+        1 => life::drop_name(core, guard, inode, 1),
+        _ if !last => life::drop_name(core, guard, inode, 1),
+        // Somebody has given it another name since: it lives on.
+        _ => {}
+    }
+}
+
+/// The inode that the lane was ending.
+pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
+    let Some((ino, how)) = guard.lane.intent.ending() else { return };
+    let mine = opens::claims_as(core, guard.id);
+    if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.vi.claimer() == guard.id) {
+        match how {
+            // Its blocks and its number come back at the next mount.
+            Ending::Begun => life::dies(core, guard.id, inode),
+            _ => inode.vi.unclaim(mine),
+        }
+    }
+    step(Step::Settling);
+    guard.lane.intent.ends(0, Ending::None);
+    if how != Ending::Begun
+        && let Some(inode) = living(core, ino).filter(|inode| inode.vi.nlink.load(SeqCst) == 0)
+    {
+        life::end_once(core, guard, inode);
+    }
+}

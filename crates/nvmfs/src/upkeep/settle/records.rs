@@ -1,0 +1,170 @@
+//! The transaction that a lane was writing when its holder died: read back, and made visible if it is whole.
+//!
+//! Applied twice it does no harm: size and attributes are touched only while the lane still holds the EOF latch, cells only while it still
+//! holds them; a floor only rises.
+
+use crate::file::cells::wake;
+use crate::file::{resize, shift};
+use crate::format::extent_list;
+use crate::format::page::{PageHeader, SLOTS, slot_pos};
+use crate::format::record::{Blocks, Found, Record, lane_of, parse};
+use crate::ids::{BlockNo, Extent, PageNo, Version, add_extent, block_at};
+use crate::state::cell::Map;
+use crate::state::core::Core;
+use crate::state::inode::InodeRef;
+use crate::state::lane::Own;
+use crate::upkeep::recovery::scan;
+use crate::xattr;
+use heddle_vfs::SetTime;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Records of the transaction that `lane` began in this slot; none if it is not whole. What stands behind it may be another lane's, which
+/// has gone on with the chain since.
+pub fn written(core: &Core, lane: u16, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Vec<Record> {
+    if !core.layout.holds(page, 1) {
+        return Vec::new();
+    }
+    let header = PageHeader::decode(core.seed, &core.region.line(page.pos()));
+    let Some(header) = header.filter(|header| header.owner == inode.id()) else { return Vec::new() };
+    let line = |slot: u32| core.region.line(slot_pos(page, slot));
+    let txn = match parse(header.record_seed(core.seed), inode.id(), slot, line) {
+        Found::Whole { txn, .. } if lane_of(&line(slot)) == lane => txn.first..txn.first + txn.slots,
+        _ => return Vec::new(),
+    };
+    match scan(core).page(inode.id(), &header, page, SLOTS + 1) {
+        Ok(found) => {
+            found.records.into_iter().filter(|(at, _)| txn.contains(at)).map(|(_, record)| record).collect()
+        }
+        Err(damage) => {
+            let _noted = core.damage(damage.0);
+            Vec::new()
+        }
+    }
+}
+
+/// Makes them visible. Blocks that were replaced are added to `garbage`.
+pub fn apply(
+    core: &Core,
+    own: &mut Own,
+    lane: u16,
+    inode: InodeRef<'_>,
+    records: &[Record],
+    garbage: &mut Vec<Extent>,
+) {
+    let moves_eof = inode.vi.eof.held_by(lane);
+    let mut replaced = Vec::new();
+    for record in records {
+        match *record {
+            Record::Write { page, pages, blocks, end_in_last_page, version, mtime, generation } => {
+                if moves_eof && end_in_last_page != 0 && generation == inode.vi.change() {
+                    let end = PageNo(page.0 + pages - 1).offset() + u64::from(end_in_last_page);
+                    inode.vi.set_size(end.max(inode.vi.size()));
+                }
+                inode.vi.touch(mtime);
+                if let Some((extents, unwritten)) = extents_of(core, inode, pages, blocks) {
+                    let map = |n: u64| {
+                        let block = block_at(&extents, n);
+                        if unwritten { Map::unwritten(block) } else { Map::data(block) }
+                    };
+                    publish(core, lane, inode, (page, pages), version, map, &mut replaced);
+                }
+            }
+            Record::Punch { page, pages, version, .. } => {
+                inode.vi.raise_floor(version);
+                if moves_eof && page.0 + pages >= PageNo::END.0 {
+                    // ORDERING: Relaxed, as where the living do it (`resize::publish`).
+                    inode.vi.tomb_page.store(page.0, Relaxed);
+                    inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+                }
+                publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
+            }
+            Record::State(state) if moves_eof && !inode.vi.is_directory() => {
+                // Whether its caller had said the time is not known any more: it is as the record says.
+                let said = SetTime::At(state.mtime);
+                resize::apply(inode, std::slice::from_ref(record), Some(said));
+            }
+            Record::Xattrs { blob, generation, .. } if moves_eof => {
+                match xattr::roll_forward(core, own, inode, generation, blob) {
+                    Ok(old) => garbage.extend(old),
+                    Err(error) => {
+                        let _noted = core.damage(error.to_string());
+                    }
+                }
+            }
+            Record::State(_) | Record::Name { .. } | Record::Xattrs { .. } => {}
+            Record::Remap { page, blob, version, .. } => {
+                inode.vi.raise_floor(version);
+                if moves_eof {
+                    // ORDERING: Relaxed, as where the living do it (`shift::publish`).
+                    inode.vi.tomb_page.store(page.0, Relaxed);
+                    inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
+                }
+                match shift::read_map(core, inode.id(), blob) {
+                    Some((runs, _)) => {
+                        shift::roll_forward(core, lane, inode, page, version, &runs, &mut replaced)
+                    }
+                    None => {
+                        let _noted = core.damage(format!("inode {}: the map of its pages", inode.ino.0));
+                    }
+                }
+            }
+        }
+    }
+    // A reader with a pin may still copy from them: then they come back at the next mount.
+    if inode.vi.pins.now().none() {
+        garbage.extend(replaced);
+    }
+}
+
+/// The blocks of a write's pages, and whether they were never written; `None` if its extent list cannot be read.
+fn extents_of(core: &Core, inode: InodeRef<'_>, pages: u64, blocks: Blocks) -> Option<(Vec<Extent>, bool)> {
+    let first = match blocks {
+        Blocks::At(block) => return Some((vec![Extent { block, count: pages }], false)),
+        Blocks::Unwritten(block) => return Some((vec![Extent { block, count: pages }], true)),
+        Blocks::List(first) => first,
+    };
+    let (mut extents, mut next, mut count) = (Vec::new(), Some(first), 0);
+    while let Some(at) = next.filter(|at| core.layout.holds(*at, 1) && count < pages) {
+        let word = |i: usize| core.region.load_u64(at.pos().plus(i as u64 * 8));
+        let (part, following) = extent_list::decode(core.seed, inode.id(), at, word)?;
+        count += part.iter().map(|e| e.count).sum::<u64>();
+        extents.extend(part);
+        next = following;
+    }
+    if count == pages {
+        return Some((extents, false));
+    }
+    let _noted = core.damage(format!("inode {}: extent list block {}", inode.ino.0, first.0));
+    None
+}
+
+/// Gives the cells of a record that the lane still holds what the record says, and unlocks them.
+fn publish(
+    core: &Core,
+    lane: u16,
+    inode: InodeRef<'_>,
+    (first, pages): (PageNo, u64),
+    version: Version,
+    map: impl Fn(u64) -> Map,
+    replaced: &mut Vec<Extent>,
+) {
+    let end = PageNo((first.0 + pages).min(PageNo::END.0));
+    let mut change = 0i64;
+    for run in inode.vi.index().runs(&core.arena, first, end) {
+        for (cell, n) in run.cells.iter().zip(run.page.0 - first.0..) {
+            let lv = cell.lv();
+            if !lv.locked() || lv.lane() != lane {
+                continue;
+            }
+            let (old, new) = (cell.map(), map(n));
+            change += i64::from(new.block().is_some()) - i64::from(old.block().is_some());
+            if let Some(block) = old.block().filter(|block| new.block() != Some(*block)) {
+                add_extent(replaced, block);
+            }
+            if cell.publish(new, version) {
+                wake(core, cell);
+            }
+        }
+    }
+    inode.vi.count_blocks(change);
+}

@@ -1,0 +1,83 @@
+//! The daemon's round: it settles the dead, and does what waiters may not do themselves: it kills other users' processes that are stopped
+//! in somebody's way, and finds threads that have ended without a word in processes that live on.
+
+use super::{lanes, sweep};
+use crate::state::core::Core;
+use crate::state::wait::stopped::{self, Watch};
+use crate::state::wait::{holders, settle_and_release};
+use heddle_arena::{Holder, LaneId};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// How often it looks for threads that have ended: that reads much of `/proc`.
+const THREADS_EVERY: Duration = Duration::from_secs(4);
+
+/// What the rounds before have seen.
+pub struct Rounds {
+    /// Holders that somebody waits for, and that are stopped.
+    watched: HashMap<u16, Watch>,
+    threads_looked: Instant,
+}
+
+impl Default for Rounds {
+    fn default() -> Rounds {
+        Rounds { watched: HashMap::new(), threads_looked: Instant::now() }
+    }
+}
+
+impl Rounds {
+    /// One round. What clients have scribbled over ends none but this one.
+    pub fn go(&mut self, core: &Core) {
+        if catch_unwind(AssertUnwindSafe(|| self.look_at_all(core))).is_err() {
+            let _noted = core.damage("what the lanes say makes no sense".into());
+        }
+    }
+
+    fn look_at_all(&mut self, core: &Core) {
+        sweep(core);
+        let asked: Vec<(u16, Holder)> = lanes(core)
+            .filter_map(|lane| Some((lane, core.lane_table().asked(&core.arena, LaneId(lane))?)))
+            .collect();
+        let mut before = std::mem::take(&mut self.watched);
+        for (lane, holder) in &asked {
+            let Some(watch) = Watch::look(core, *holder, before.remove(lane)) else { continue };
+            if stopped::patience(core).is_some_and(|patience| watch.lasts() >= patience) {
+                watch.kill(core, *lane);
+            }
+            self.watched.insert(*lane, watch);
+        }
+        if !asked.is_empty() || self.threads_looked.elapsed() >= THREADS_EVERY {
+            settle_ended_threads(core);
+            self.threads_looked = Instant::now();
+        }
+    }
+}
+
+/// Settles lanes of threads that have ended without giving them back (a raw `exit` system call), in processes that live on.
+fn settle_ended_threads(core: &Core) {
+    let Ok(seat) = core.seat() else { return };
+    let table = core.lane_table();
+    let mut held: HashMap<_, Vec<(u16, Holder)>> = HashMap::new();
+    for lane in lanes(core) {
+        let holder = table.holder(&core.arena, LaneId(lane));
+        let holder = holder.filter(|holder| holder.thread() != 0 && holder.process() != seat.tag());
+        if let Some(holder) = holder {
+            held.entry(holder.process()).or_default().push((lane, holder));
+        }
+    }
+    for (process, lanes) in held {
+        // One that shares its memory with others may have threads among those: all that sit there count.
+        let Some(living) = holders::threads_of(core, process) else { continue };
+        for (lane, holder) in lanes.into_iter().filter(|(_, holder)| !living.contains(&holder.thread())) {
+            // The kernel's list may have left out a living one while others came and went.
+            let is_dead = || {
+                let living = holders::threads_of(core, process);
+                living.is_some_and(|living| !living.contains(&holder.thread()))
+            };
+            if let Some(lease) = table.lease_from(&core.arena, LaneId(lane), holder, seat, is_dead) {
+                settle_and_release(core, lease);
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Lanes whose chains others clean meanwhile, and lanes that the kernel does not mark.
+
+use super::super::{lanes, sweep};
+use super::{PAGE, bench, dies, ended, state, verify};
+use crate::log::chain;
+use crate::names::table;
+use crate::state::core::Core;
+use crate::state::lease;
+use crate::steps::{Step, hook, step};
+use heddle_vfs::short::{Short, name, root};
+use heddle_vfs::{FileSystem, Ino};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Among clients that came and went beside others who wrote, settlers read logs whose pages others were freeing: "damage was found".
+#[test]
+fn crash_a_dead_lanes_chain_was_settled_during_anothers_cleaning() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = Arc::clone(&fs.core);
+    assert!(!dies(u32::MAX, || drop(fs.write(&bench.file, 0, &[1; PAGE as usize]))));
+    let ino = bench.file.ino;
+    let kept = move |core: &Core| chain::existing(core, core.inode(ino).unwrap()).nth(1).map(|c| c.tail());
+    let before = Some(kept(&core).expect("the dead one has made no chain of its own"));
+    // The other one comes at the worst moment.
+    let (other, taken) = (crate::ids::LANES, Arc::new(AtomicBool::new(false)));
+    let (at, took) = (Arc::clone(&core), Arc::clone(&taken));
+    hook::set(Some(Arc::new(move |step| {
+        if step == crate::steps::Step::Repairing {
+            let chain = chain::existing(&at, at.inode(ino).unwrap()).nth(1).unwrap();
+            took.fetch_or(chain.claim_quiet(other), SeqCst);
+        }
+    })));
+    sweep(&core);
+    hook::set(None);
+    assert!(taken.load(SeqCst), "nobody has settled the lane");
+    let chain = chain::existing(&core, core.inode(ino).unwrap()).nth(1).unwrap();
+    assert!(chain.was_used_by(other), "the settler has taken the chain away");
+    assert_eq!(kept(&core), before, "the settler has changed the other one's chain");
+    chain.unclaim();
+    let states = [state(&fs, &bench.file)];
+    drop((fs, core));
+    verify(bench, &states, "a chain that was kept");
+}
+
+/// The thread's own words for waiting had gone before its lane: that counted as damage, and nothing was written any more.
+#[test]
+fn a_thread_that_ends_waits_for_a_thief_of_its_lane() {
+    let bench = bench();
+    let core = Arc::clone(&bench.volume.fs().core);
+    // This thread is the thief, in a call of its own.
+    let guard = lease::enter(&core).unwrap();
+    let thief = guard.id;
+    let (at, (tell, told)) = (Arc::clone(&core), std::sync::mpsc::channel());
+    let ends = std::thread::spawn(move || {
+        let lane = lease::enter(&at).unwrap().id;
+        // It has waited for somebody before.
+        crate::state::wait::held_up(&at, thief, std::time::Duration::ZERO);
+        at.lane(lane).intent.robbed.store(thief.into(), SeqCst);
+        tell.send(lane).unwrap();
+    });
+    let lane = core.lane(told.recv().unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(lane.intent.robbed.load(SeqCst) != 0, "the thread has not waited");
+    lane.intent.robbed.store(0, SeqCst);
+    ends.join().unwrap();
+    drop(guard);
+    assert_eq!(core.damage_found(), None);
+}
+
+#[test]
+fn exec_leaves_a_lane_that_is_found_dead() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    // SAFETY: the child starts one thread, which calls the file system and becomes another program.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fs.write(&bench.file, 0, &[9; PAGE as usize]).unwrap();
+                // SAFETY: strings that end, and a list that does.
+                unsafe { libc::execl(c"/bin/true".as_ptr(), c"true".as_ptr(), std::ptr::null::<u8>()) };
+            });
+        });
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(1) };
+    }
+    let status = ended(pid, 0);
+    assert_eq!(status, 0, "/bin/true was not executed");
+    let holders = || {
+        let of_child = |lane: &u16| fs.core.lane(*lane).intent.holder.load(SeqCst) >> 32 == pid as u64;
+        lanes(&fs.core).filter(of_child).count()
+    };
+    assert_eq!(holders(), 1);
+    sweep(&fs.core);
+    assert_eq!(holders(), 0, "its lane is lost");
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a thread that executed something else");
+}
+
+/// It is locked by one who meant another directory, which has given its table up; the settler finds it all the same.
+#[test]
+fn a_dead_lockers_bucket_is_unlocked_though_another_directory_has_it() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let full = |text| {
+        let dir = fs.new_dir(Ino::ROOT, text);
+        (0..12).for_each(|n| fs.release(fs.new_file(dir, &format!("n{n}"))));
+        let word = fs.core.inode(dir).unwrap().vi.aux.load(SeqCst);
+        (dir, word)
+    };
+    let (first, word) = full("first");
+    (0..12).for_each(|n| fs.remove(first, &format!("n{n}")).unwrap());
+    fs.rmdir(&root(), Ino::ROOT, name("first")).unwrap();
+    let (second, its_word) = full("second");
+    assert_eq!(its_word, word, "it has a table of its own");
+    let core = &fs.core;
+    let meant = core.inode(Ino::ROOT).unwrap();
+    assert!(dies(1, || {
+        let _guard = lease::enter(core).unwrap();
+        table::lock_late(core, meant, word);
+        step(Step::Held);
+    }));
+    for n in 0..12 {
+        fs.remove(second, &format!("n{n}")).unwrap();
+    }
+    fs.rmdir(&root(), Ino::ROOT, name("second")).unwrap();
+    let states = [state(&fs, &bench.file)];
+    drop(fs);
+    verify(bench, &states, "a bucket of another directory");
+}

@@ -1,0 +1,199 @@
+//! Locks and lanes whose words somebody has written over.
+
+use super::*;
+use crate::file::blocks::{data_blocks, log_blocks};
+use crate::format::page::next_pos;
+use crate::format::pointer::{self, Place};
+use crate::ids::PageNo;
+use crate::log::chain;
+use crate::names::table::{self, Named};
+use crate::shared::client::{self, AttachError};
+use crate::shared::server::{Server, ServerOptions};
+use crate::state::wait::forged;
+use heddle_arena::sync::atomic::AtomicU64;
+use heddle_vfs::{Error, FileKind, RenameMode, SetXattr, XattrName};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::SeqCst;
+
+#[test]
+fn a_lock_that_nobody_holds_fails_the_call_that_waits_for_it() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    // Taken outside of any call: its word names no lane.
+    std::mem::forget(fs.core.inode(bench.file.ino).unwrap().vi.eof.lock());
+    let (began, size) = (Instant::now(), SetAttr { size_bytes: Some(5), ..SetAttr::default() });
+    let waits = || fs.setattr(&Cred::root(), bench.file.ino, None, &size).map(drop);
+    assert!(catch_unwind(AssertUnwindSafe(waits)).is_err());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(fs.core.damage_found().is_some_and(|text| text.contains("a lock names lane 0")));
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn who_reads_damaged_attributes_does_not_wait_for_ever_for_a_latch() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let (root, ino) = (Cred::root(), bench.file.ino);
+    let name = XattrName::new(b"user.a").unwrap();
+    fs.setxattr(&root, ino, name, b"1", SetXattr::Any).unwrap();
+    let inode = fs.core.inode(ino).unwrap();
+    crate::xattr::scribble(&fs.core, inode);
+    let began = Instant::now();
+    inode.vi.eof.scribble(0x33);
+    assert!(catch_unwind(AssertUnwindSafe(|| fs.getxattr(&root, ino, name))).is_err());
+    // Nobody has the latch any more, and still they make no sense.
+    inode.vi.eof.scribble(0);
+    assert!(matches!(fs.getxattr(&root, ino, name), Err(Error::Corrupt(_))));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+/// What made a call panic is found once more when its lane is let go of: that ended the process.
+#[test]
+fn crash_a_panic_over_a_scribbled_lane_ended_the_process() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let call = || {
+        let guard = lease::enter(&fs.core).unwrap();
+        guard.own.scribble_chains();
+        panic!("the first");
+    };
+    assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    // It is not in a call any more.
+    assert!(lease::with_current(|_, _| ()).is_none());
+    lease::enter(&fs.core).unwrap().own.rest_scribbled();
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn once_a_lock_was_none_others_are_not_waited_for_as_long() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let waits = |lane: u16, waited: Duration| {
+        catch_unwind(AssertUnwindSafe(|| forged::give_up_waiting(core, lane, waited))).is_ok()
+    };
+    // In a call, and perhaps slow: a lane that is inside is waited for.
+    core.lane(9).intent.inside.store(1, SeqCst);
+    assert!(waits(9, Duration::from_secs(3)));
+    assert!(!waits(9, Duration::from_secs(10_000)));
+    assert!(waits(9, Duration::from_millis(20)) && !waits(9, Duration::from_millis(200)));
+    core.lane(9).intent.inside.store(0, SeqCst);
+    fs.release(bench.file);
+    lease::leave(core);
+}
+
+#[test]
+fn a_scribbled_table_size_makes_nobody_walk_all_memory() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let root = fs.core.inode(Ino::ROOT).unwrap();
+    let word = root.vi.aux.load(SeqCst);
+    // Of 64 MiB of arena half would be buckets.
+    root.vi.aux.store(word & !63 | 19, SeqCst);
+    let looks = || fs.lookup(&Cred::root(), Ino::ROOT, Name::new(b"f").unwrap()).map(drop);
+    assert!(catch_unwind(AssertUnwindSafe(looks)).is_err());
+    root.vi.aux.store(word, SeqCst);
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn who_waits_for_lanes_by_turns_gives_up_on_each() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let began = Instant::now();
+    let gives_up = |lane| {
+        let waited = Duration::from_secs(2) + began.elapsed();
+        catch_unwind(AssertUnwindSafe(|| forged::give_up_waiting(&fs.core, lane, waited))).is_err()
+    };
+    while !gives_up(8) && !gives_up(9) {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+/// The name is a directory's, and the inode none: nobody can lock it, whoever asks and however often.
+#[test]
+fn names_that_contradict_inodes_end_a_rename_by_an_error() {
+    let bench = bench();
+    let (fs, root) = (bench.volume.fs(), Cred::root());
+    let core = &fs.core;
+    let (f, g) = (Name::new(b"f").unwrap(), Name::new(b"g").unwrap());
+    let (_, other) = fs.create(&root, Ino::ROOT, g, 0o644, OpenFlags::READ_WRITE).unwrap();
+    let key = table::key(core, b"f");
+    let dir = core.inode(Ino::ROOT).unwrap();
+    let named = table::find(core, dir, key).unwrap().unwrap();
+    let call = lease::enter(core).unwrap();
+    let bucket = table::lock(core, dir, key.hash).unwrap();
+    bucket.mean(key, &Named { kind: FileKind::Directory, ..named }).unwrap();
+    drop((bucket, call));
+    // So that nobody is waited for as long as the first time.
+    core.waited_in_vain.store(true, SeqCst);
+    let renamed = fs.rename(&root, Ino::ROOT, g, Ino::ROOT, f, RenameMode::Replace);
+    assert!(matches!(renamed, Err(Error::Corrupt(_))), "{renamed:?}");
+    assert!(matches!(fs.rmdir(&root, Ino::ROOT, f), Err(Error::Corrupt(_))));
+    fs.release(other);
+    fs.release(bench.file);
+    lease::leave(core);
+}
+
+#[test]
+fn a_circle_of_index_nodes_ends_each_walk() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let inode = fs.core.inode(bench.file.ino).unwrap();
+    let node = fs.core.arena.alloc_zeroed::<AtomicU64>(512).unwrap();
+    fs.core.arena.slice(node, 512).iter().for_each(|link| link.store(node.raw(), SeqCst));
+    let (root, sound) = (inode.vi.index().root, inode.vi.index().root.load(SeqCst));
+    root.store(node.raw() | 4, SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| data_blocks(&fs.core, inode))).is_err());
+    // None of them leads to a leaf.
+    fs.core.arena.slice(node, 512).iter().for_each(|link| link.store(0, SeqCst));
+    fs.core.arena.slice(node, 512)[0].store(node.raw(), SeqCst);
+    root.store(node.raw() | 5, SeqCst);
+    let runs = || inode.vi.index().runs(&fs.core.arena, PageNo(4), PageNo::END).count();
+    let _ended = catch_unwind(AssertUnwindSafe(runs));
+    root.store(sound, SeqCst);
+    fs.release(bench.file);
+    lease::leave(&fs.core);
+}
+
+#[test]
+fn a_circle_of_log_pages_ends_each_walk() {
+    let bench = bench();
+    let fs = bench.volume.fs();
+    let core = &fs.core;
+    let inode = core.inode(bench.file.ino).unwrap();
+    let page = chain::existing(core, inode).next().unwrap().head().unwrap();
+    let before = core.region.load_u64(next_pos(page));
+    core.region.store_u64(next_pos(page), pointer::encode(core.seed, inode.id(), Place::Next(page), page));
+    assert!(matches!(log_blocks(core, inode), Err(Error::Corrupt(_))));
+    core.region.store_u64(next_pos(page), before);
+    fs.release(bench.file);
+    lease::leave(core);
+}
+
+/// It ended the program: the one that opened a file is no panic's place.
+#[test]
+fn who_attaches_to_memory_that_makes_no_sense_is_refused() {
+    let bench = bench();
+    let core = &bench.volume.fs().core;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("door");
+    let how = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+    let server = Server::start(&bench.volume, &how).unwrap();
+    let was = core.root().scribble_lane_table(0x00e9_0bff);
+    let refused = client::attach(&socket).err();
+    core.root().scribble_lane_table(was);
+    assert!(matches!(refused, Some(AttachError::Rubbish { .. })), "{refused:?}");
+    drop(client::attach(&socket).unwrap());
+    drop(server);
+    bench.volume.fs().release(bench.file);
+    lease::leave(core);
+}
