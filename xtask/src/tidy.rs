@@ -2,9 +2,10 @@
 //!
 //! Rules look at text, not at types: a light lexer (`source.rs`) tells code from comments and strings, which is enough.
 //! `reasons.rs` wants a reason beside dangerous lines, `shape.rs` bounds sizes and forbids words, `text.rs` looks after
-//! every text file, `house.rs` after the crates and their arrows.
+//! every text file, `house.rs` after the crates and their arrows, `modules.rs` after the modules inside a crate.
 
 mod house;
+mod modules;
 mod reasons;
 mod shape;
 mod source;
@@ -77,6 +78,7 @@ pub fn check_and_print(root: &Path) -> Result<bool> {
 
 fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = house::check(root)?;
+    findings.extend(modules::check(root)?);
     for file in text_files(root)? {
         let path = file.strip_prefix(root)?.to_string_lossy().into_owned();
         let content = std::fs::read_to_string(&file).with_context(|| format!("cannot read {path}"))?;

@@ -1,0 +1,130 @@
+//! The order of modules within crates, and what it does not hold yet.
+
+/// The floors of a crate's modules.
+pub struct Order {
+    /// The crate's folder.
+    pub folder: &'static str,
+    /// From the ground up. A name stands for the module and all inside it that no longer name stands for. On one floor modules may
+    /// name each other, not in a circle.
+    pub floors: &'static [&'static [&'static str]],
+}
+
+/// An arrow that climbs.
+pub struct Exception {
+    pub folder: &'static str,
+    /// The module of the file that names the other.
+    pub from: &'static str,
+    pub to: &'static str,
+    /// Why it may, or that it is to go.
+    #[allow(dead_code)]
+    pub reason: &'static str,
+}
+
+/// Modules that name each other in a circle.
+pub struct Circle {
+    pub folder: &'static str,
+    /// A circle may hold these, and no other module.
+    pub modules: &'static [&'static str],
+    /// Why it may be, or that it is to go.
+    #[allow(dead_code)]
+    pub reason: &'static str,
+}
+
+const TO_GO: &str = "to go";
+
+pub const ORDERS: &[Order] = &[
+    Order {
+        folder: "crates/nvmfs",
+        floors: &[
+            &["ids", "variant", "clock", "process", "damage", "lane_counters", "region"],
+            &["steps"],
+            &["planted"],
+            &["format"],
+            &["state", "state::cell", "state::bucket", "state::chain", "state::latch"],
+            &["state::index"],
+            &["state::inode"],
+            &["state::lane"],
+            &["state::free_map"],
+            &["state::core"],
+            &["state::opens", "state::wait"],
+            &["state::scratch"],
+            &["state::lease"],
+            &["state::latching", "state::living"],
+            &["alloc"],
+            &["alloc::blob", "alloc::itable", "alloc::take_back"],
+            &["log", "log::chain", "log::scan"],
+            &["log::commit"],
+            &["xattr"],
+            &["file"],
+            &["names"],
+            &["upkeep", "upkeep::leases", "upkeep::garbage"],
+            &["upkeep::relog"],
+            &["upkeep::clean"],
+            &["upkeep::recovery"],
+            &["upkeep::settle"],
+            &["fs"],
+            &["counters"],
+            &["volume"],
+            &["shared"],
+            &["fsck"],
+            &["deaths"],
+        ],
+    },
+    Order {
+        folder: "crates/pmem",
+        floors: &[
+            &["durability", "error", "lost", "planted", "presence", "room", "steps"],
+            &["cpu", "dirty", "domain", "mapping"],
+            &["probe", "simulator", "survive", "untouched"],
+            &["caller"],
+            &["region"],
+            &["bandwidth", "held", "watched"],
+            &["taken"],
+            &["open"],
+        ],
+    },
+];
+
+pub const EXCEPTIONS: &[Exception] = &[];
+
+pub const CIRCLES: &[Circle] = &[
+    Circle { folder: "crates/arena", modules: &["arena", "free_list"], reason: TO_GO },
+    Circle { folder: "crates/bypass", modules: &["attach", "file"], reason: TO_GO },
+    Circle {
+        folder: "crates/bypass/preload",
+        modules: &["calls", "fork", "report", "signals", "table", "thread", "words"],
+        reason: TO_GO,
+    },
+    Circle { folder: "crates/console", modules: &["image", "overwrite"], reason: TO_GO },
+    Circle {
+        folder: "crates/f2fs",
+        modules: &[
+            "change",
+            "checkpoint",
+            "commit",
+            "content",
+            "fsynced",
+            "guard",
+            "inode",
+            "media",
+            "node",
+            "node_log",
+            "opened",
+            "ranges",
+            "segments",
+            "since",
+            "space",
+            "volume",
+            "way",
+        ],
+        reason: TO_GO,
+    },
+    Circle {
+        folder: "crates/fuse",
+        modules: &["adapter", "connect", "nameless", "pages", "session"],
+        reason: TO_GO,
+    },
+    Circle { folder: "crates/fxmark", modules: &["config", "line_latency", "report"], reason: TO_GO },
+    Circle { folder: "crates/fxmark", modules: &["bench", "target", "turn_runner", "worker"], reason: TO_GO },
+    Circle { folder: "xtask", modules: &["crash", "docs", "test", "test_binaries"], reason: TO_GO },
+];
