@@ -197,13 +197,26 @@ impl Nat {
         Ok(())
     }
 
-    /// Looks for free numbers, block by block from where it looked last, until some are found or all blocks were seen.
+    /// Looks for free numbers, block by block from where it looked last, until some are found or all blocks were seen. A block that cannot
+    /// be read has no free number.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if nothing is found and a block could not be read.
     fn look(&self, state: &mut State, device: &Device) -> Result<()> {
         let blocks = self.nids / NAT_ENTRIES as u32;
         let mut looked = 0;
+        let mut unread = None;
         while looked < blocks && (looked < BLOCKS_A_LOOK || state.unused.is_empty()) {
             let block = state.next_look % blocks;
-            let bytes = device.block(self.place(state, block, false))?;
+            state.next_look = (block + 1) % blocks;
+            looked += 1;
+            let bytes = match device.block(self.place(state, block, false)) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    unread = Some(error);
+                    continue;
+                }
+            };
             for (n, stored) in table(&bytes[..])?.entries.iter().enumerate() {
                 let nid = Nid(block * NAT_ENTRIES as u32 + n as u32);
                 let entry = state.changes.get(&nid).unwrap_or(stored);
@@ -215,11 +228,12 @@ impl Nat {
                     state.unused.push(nid);
                 }
             }
-            state.next_look = (block + 1) % blocks;
-            looked += 1;
         }
         state.unused.reverse();
-        Ok(())
+        match unread {
+            Some(error) if state.unused.is_empty() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The number is free, from the next checkpoint on to be taken again. Blocks that say they are of its old life are known by the
@@ -282,6 +296,8 @@ fn table(bytes: &[u8]) -> Result<&NatBlock> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Access;
+    use crate::format::BLOCK_BYTES;
 
     #[test]
     fn copies_of_a_block_lie_one_segment_apart() {
@@ -294,5 +310,18 @@ mod tests {
             let other = if bit_msb(&state.bitmap, block as usize) { place - 512 } else { place + 512 };
             assert_eq!(nat.place(&state, block, true), BlockAddr(other), "the other of block {block}");
         }
+    }
+    #[test]
+    fn a_table_block_that_cannot_be_read_costs_its_own_numbers_alone() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(8 * BLOCK_BYTES as u64).unwrap();
+        let device = Device::open(file.path(), Access::Write).unwrap();
+        // The second copy of block 0 counts, which lies behind the end of the device.
+        let state = State { bitmap: vec![0x80; 128], ..State::default() };
+        let nids = 2 * NAT_ENTRIES as u32;
+        let nat = Nat { start: BlockAddr(2), nids, state: RwLock::new(state), freed: AtomicUsize::new(0) };
+        let found = nat.set_aside(&device, NAT_ENTRIES).unwrap();
+        assert!(found.iter().all(|(nid, _)| nid.0 >= NAT_ENTRIES as u32));
+        assert!(matches!(nat.set_aside(&device, 1), Err(Error::Io(_))));
     }
 }

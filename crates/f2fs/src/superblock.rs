@@ -103,12 +103,17 @@ fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
     Ok(found)
 }
 
-/// Makes the copies alike again if one of them is damaged: it becomes what the other one is, which counts. Linux reads the first.
+/// Makes the copies alike again if one of them is damaged, or lacks the mark of a node log that the first one has: it becomes what the
+/// other one is, which counts. Linux reads the first.
 pub(crate) fn repair(device: &Device) -> Result<(), Error> {
-    let is_whole = |copy| checked(device, copy).and_then(|found| geometry(&found, device.blocks())).is_ok();
-    let (from, to) = match [0, 1].map(is_whole) {
-        [true, false] => (0, 1),
-        [false, true] => (1, 0),
+    let whole = |copy| {
+        let found = checked(device, copy).ok()?;
+        geometry(&found, device.blocks()).is_ok().then_some(found)
+    };
+    let (from, to) = match [0, 1].map(whole) {
+        [Some(_), None] => (0, 1),
+        [None, Some(_)] => (1, 0),
+        [Some(first), Some(second)] if first.log_mark != second.log_mark => (0, 1),
         _ => return Ok(()),
     };
     let block = device.block(BlockAddr(from))?;
@@ -116,9 +121,10 @@ pub(crate) fn repair(device: &Device) -> Result<(), Error> {
     device.flush()
 }
 
-/// Has both copies say that a node log may have what the image has not, or that none has. Durable when this returns.
+/// Has both copies say that a node log may have what the image has not, or that none has. Durable when this returns. The first copy counts:
+/// it gets the mark before the second one, and loses it behind that.
 pub(crate) fn set_log_mark(device: &Device, is_logged: bool) -> Result<(), Error> {
-    for copy in 0..2 {
+    for copy in if is_logged { [0, 1] } else { [1, 0] } {
         let mut block = device.block(BlockAddr(copy))?;
         let bytes = &mut block[SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
         // One that is damaged stays so: nobody believes it.

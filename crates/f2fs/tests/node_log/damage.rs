@@ -3,11 +3,13 @@
 use crate::common::{self, Image};
 use crate::machine::{LOG_BYTES, append_durably, fresh, log_in, name, open};
 use crate::rig::{Random, blocks_of, put_down};
-use heddle_f2fs::format::{LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, LogHead, RecordHead, record_flag};
+use heddle_f2fs::format::{BLOCK_BYTES, LOG_CHUNKS_BYTES, LOG_HEADS_BYTES, LogHead, RecordHead, record_flag};
 use heddle_f2fs::{F2fs, OpenError, Variant};
 use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileSystem, Ino};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use zerocopy::{FromBytes, IntoBytes};
@@ -71,6 +73,24 @@ fn a_log_that_does_not_belong_is_refused() {
     assert_eq!(common::read(&fs, Path::new("/other")), b"two");
     append_durably(&fs, "third", b"three");
     fs.unmount().unwrap();
+}
+
+/// A kill between the two copies of the superblock leaves the mark on the first one. The next mount with the log puts it on both, so that
+/// damage of the first one later does not hide the log.
+#[test]
+fn a_log_mark_on_one_copy_alone_is_put_on_both() {
+    let image = Image::made(64);
+    let device = File::options().read(true).write(true).open(&image.path).unwrap();
+    let mut unmarked = vec![0; BLOCK_BYTES];
+    device.read_exact_at(&mut unmarked, BLOCK_BYTES as u64).unwrap();
+    let (fs, nvm) = open(&image.path, Variant::NodeLog, &fresh());
+    append_durably(&fs.unwrap(), "file", b"one");
+    device.write_all_at(&unmarked, BLOCK_BYTES as u64).unwrap();
+    let again = open(&image.path, Variant::NodeLog, &nvm.crash_point().durable_image()).0;
+    drop(again.unwrap());
+    device.write_all_at(&vec![0; BLOCK_BYTES], 0).unwrap();
+    let plain = F2fs::open_for_writing(&image.path).map(drop).unwrap_err().to_string();
+    assert!(plain.contains("--nvm"), "{plain}");
 }
 
 /// A cut left one head torn; a second one, while the next change of the head is written, leaves the other.
