@@ -81,7 +81,7 @@ macro_rules! plants {
 ///
 /// Not `pin` without its count: an `unpin` then takes what is not there. So the fault is in who should look at it.
 const PLANTS: &[Plant] = plants! {
-    "reads_of_pages_that_change_together_have_an_order": "lane.rs", "pub fn commit(", ".store(state & " => "skip";
+    "reads_of_pages_that_change_together_have_an_order": "state/lane.rs", "pub fn commit(", ".store(state & " => "skip";
     "reads_of_pages_whose_blocks_are_reused_have_an_order":
         "file/deferred.rs", "pub fn free_replaced(", "pins.now(" => "keep=0";
     "writing_and_clearing_a_page_without_a_cell_have_an_order":
