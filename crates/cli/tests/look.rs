@@ -48,25 +48,32 @@ fn stat_tells_what_was_done_since_the_mount_in_every_variant() {
 #[test]
 fn an_f2fs_mount_can_be_looked_at_and_answers_prometheus() {
     let Some(_alone) = alone() else { return };
-    let place = Place::new();
-    heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &place.image()]).ok();
-    let socket = place.text("metrics.sock");
-    let mounted = Mounted::new(&place, &["-o", &format!("log=/dev/null,metrics={socket}")]);
-    work(&mounted);
-    for path in [place.mnt(), place.image()] {
-        let told = stat(&path);
-        let (write, read) = (&told["calls"]["write"], &told["calls"]["read"]);
-        assert_eq!((&write["count"], &write["bytes"]), (&130.into(), &(130 * 4096).into()), "{path}");
-        assert_eq!((&read["count"], &read["bytes"]), (&1.into(), &8192.into()), "{path}");
-        assert!(write["timed"].as_u64() >= Some(2), "{write}");
+    for variant in ["f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated"] {
+        let place = Place::with_image_of("f2fs", "64M");
+        let (socket, nvm) = (place.text("metrics.sock"), place.text("nvm"));
+        let logged = match variant {
+            "f2fs-nl" | "f2fs-integrated" => format!(",nvm={nvm},nvm-size=2M"),
+            _ => String::new(),
+        };
+        let options = format!("log=/dev/null,variant={variant},metrics={socket}{logged}");
+        let mounted = Mounted::new(&place, &["-o", &options]);
+        work(&mounted);
+        for path in [place.mnt(), place.image()] {
+            let told = stat(&path);
+            let (write, read) = (&told["calls"]["write"], &told["calls"]["read"]);
+            assert_eq!((&write["count"], &write["bytes"]), (&130.into(), &(130 * 4096).into()), "{path}");
+            assert_eq!((&read["count"], &read["bytes"]), (&1.into(), &8192.into()), "{path}");
+            assert!(write["timed"].as_u64() >= Some(2), "{write}");
+            assert_eq!(told["damaged"], false, "{variant}");
+        }
+        heddle(&["top", "--json", "--interval", "0.1", "-n", "1", &place.mnt()]).ok();
+        let mut asker = UnixStream::connect(&socket).unwrap();
+        asker.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut said = String::new();
+        asker.read_to_string(&mut said).unwrap();
+        assert!(said.contains("heddle_calls_total{call=\"write\"} 130\n"), "{said}");
+        heddle(&["run", "--image", &place.image(), "--", "true"]).failed(1, &["F2FS", "no process attaches"]);
     }
-    heddle(&["top", "--json", "--interval", "0.1", "-n", "1", &place.mnt()]).ok();
-    let mut asker = UnixStream::connect(&socket).unwrap();
-    asker.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-    let mut said = String::new();
-    asker.read_to_string(&mut said).unwrap();
-    assert!(said.contains("heddle_calls_total{call=\"write\"} 130\n"), "{said}");
-    heddle(&["run", "--image", &place.image(), "--", "true"]).failed(1, &["F2FS", "no process attaches"]);
 }
 
 #[test]

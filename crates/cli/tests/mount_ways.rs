@@ -165,6 +165,13 @@ fn files_show_and_get_the_owner_that_was_asked_for() {
     assert_eq!(fs::metadata(mounted.path("")).unwrap().uid(), 0, "what was there keeps its owner");
 }
 
+fn shut_down(root: &File) {
+    let going_down: u32 = 2;
+    // SAFETY: the argument points to a live word, which is what FS_IOC_SHUTDOWN takes.
+    let done = unsafe { libc::ioctl(root.as_raw_fd(), heddle_vfs::ioctl::SHUTDOWN.into(), &going_down) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
 #[test]
 fn shutting_down_ends_all_calls_and_the_next_mount_recovers() {
     let Some(_alone) = alone() else { return };
@@ -173,10 +180,7 @@ fn shutting_down_ends_all_calls_and_the_next_mount_recovers() {
         let mounted = Mounted::new(&place, &[]);
         fs::write(mounted.path("file"), "returned").unwrap();
         let root = File::open(mounted.path("")).unwrap();
-        let going_down: u32 = 2;
-        // SAFETY: the argument points to a live word, which is what FS_IOC_SHUTDOWN takes.
-        let done = unsafe { libc::ioctl(root.as_raw_fd(), heddle_vfs::ioctl::SHUTDOWN.into(), &going_down) };
-        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        shut_down(&root);
         let after = fs::write(mounted.path("file"), "later").unwrap_err();
         assert_eq!(after.raw_os_error(), Some(libc::EIO));
         drop(root);
@@ -186,6 +190,28 @@ fn shutting_down_ends_all_calls_and_the_next_mount_recovers() {
     assert!(!is_clean(&place));
     let again = Mounted::new(&place, &[]);
     assert_eq!(fs::read(again.path("file")).unwrap(), b"returned");
+}
+
+#[test]
+fn shutting_down_an_f2fs_mount_leaves_what_was_synced_alone() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image_of("f2fs", "64M");
+    {
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        fs::write(mounted.path("synced"), "synced").unwrap();
+        File::open(mounted.path("synced")).unwrap().sync_all().unwrap();
+        fs::write(mounted.path("not"), "not synced").unwrap();
+        let root = File::open(mounted.path("")).unwrap();
+        shut_down(&root);
+        let after = fs::read(mounted.path("synced")).unwrap_err();
+        assert_eq!(after.raw_os_error(), Some(libc::EIO));
+        drop(root);
+        std::mem::forget(mounted);
+        heddle(&["umount", &place.mnt()]).failed(1, &["shut down", "not synced is lost"]);
+    }
+    let again = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    assert_eq!(fs::read(again.path("synced")).unwrap(), b"synced");
+    assert!(!again.path("not").exists());
 }
 
 /// A program that asks the mount at its argument to shut down.

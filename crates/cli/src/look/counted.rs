@@ -34,13 +34,16 @@ impl Default for Shard {
 /// An engine whose calls are counted.
 pub struct Counted {
     fs: Arc<dyn FileSystem>,
+    /// Does it change nothing any more?
+    has_failed: Box<dyn Fn() -> bool + Send + Sync>,
     shards: Box<[Shard]>,
 }
 
 // ORDERING: Relaxed throughout: each word is read by itself.
 impl Counted {
-    pub fn new(fs: Arc<dyn FileSystem>) -> Counted {
-        Counted { fs, shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    pub fn new(fs: Arc<dyn FileSystem>, has_failed: impl Fn() -> bool + Send + Sync + 'static) -> Counted {
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        Counted { fs, has_failed: Box::new(has_failed), shards }
     }
 
     fn shard(&self) -> &Shard {
@@ -101,7 +104,7 @@ impl Counted {
             inodes_free: of(|space| space.inodes_free),
             attached: 0,
             settled: 0,
-            damaged: 0,
+            damaged: (self.has_failed)().into(),
             // No promise of a write: an fsync makes one.
             durability: 0,
         };

@@ -61,7 +61,8 @@ pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
     }
     tell(&name, &fs, options);
     let fs = Arc::new(fs);
-    let counted = Arc::new(Counted::new(Arc::clone(&fs) as _));
+    let engine = Arc::clone(&fs);
+    let counted = Arc::new(Counted::new(Arc::clone(&fs) as _, move || engine.has_failed()));
     Ok(F2fsImage { name, fs, counted })
 }
 
