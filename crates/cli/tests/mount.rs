@@ -184,3 +184,23 @@ fn a_file_that_grew_keeps_its_holes_in_mounts_and_repairs() {
     heddle(&["tune", "--uuid", "random", &place.image()]).ok();
     assert_eq!(blocks(), before, "repaired");
 }
+
+#[test]
+fn a_mount_of_an_image_on_a_disk_says_what_is_faster() {
+    let Some(_alone) = alone() else { return };
+    let (place, disk) = (Place::new(), tempfile::tempdir().unwrap());
+    let on_disk = disk.path().join("image").to_str().unwrap().to_owned();
+    let made = heddle(&["mkfs", "--size", "8M", &on_disk]).ok();
+    if !made.out.contains("msync") {
+        eprintln!("SKIPPED, NOT TESTED: an image on a disk needs a temporary folder on one");
+        return;
+    }
+    heddle(&["mkfs", "--size", "8M", &place.image()]).ok();
+    let said = [on_disk, place.image()].map(|image| {
+        let said = heddle(&["mount", "-o", "log=/dev/null", &image, &place.mnt()]).ok().err;
+        heddle(&["umount", &place.mnt()]).ok();
+        said
+    });
+    let tells = |said: &String| said.contains("msync") && said.contains("F2FS");
+    assert_eq!((tells(&said[0]), tells(&said[1])), (true, false), "{said:?}");
+}

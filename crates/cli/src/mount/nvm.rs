@@ -202,6 +202,13 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
     };
     let began = Instant::now();
     let durability = region.durability();
+    if region.backend() == heddle_pmem::Backend::File && !options.read_only {
+        talk(&format!(
+            "heddle: {}: each call waits for msync, for this file lies on a disk. Faster: an image on tmpfs or persistent memory, or \
+             an F2FS image (heddle mkfs --variant f2fs)",
+            args.image.display()
+        ));
+    }
     let volume = heddle_nvmfs::mount(region, &how)?;
     drop(shown);
     let report = &volume.report;
