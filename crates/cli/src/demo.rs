@@ -1,4 +1,4 @@
-//! `heddle demo`: the whole main job on a throw-away image, in under a minute.
+//! `heddle demo`: the whole main job on a throw-away image, in about a minute.
 //!
 //! Parts  `programs` (a mount, used by programs that know nothing of heddle; `copies`: with the bypass too), `race` (shared-file writes and
 //!        reads in process, all variants beside tmpfs), `kill` (a writer process killed in mid-run, the image recovered).
@@ -22,7 +22,7 @@ pub use writer::{Args as WriterArgs, run as write_until_killed};
 /// Name of the hidden command that the demo kills.
 pub const WRITER: &str = "demo-writer";
 
-/// See all of it on a throw-away image: mount it, use it, race it, kill it, recover it; under a minute
+/// See all of it on a throw-away image: mount it, use it, race it, kill it, recover it; about a minute
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {}
@@ -32,8 +32,8 @@ Examples:
   heddle demo
   heddle demo && echo everything was right
 
-It works on a throw-away image in /dev/shm (or the temporary directory) and cleans up after itself. What cannot run on
-this machine is said.";
+It works on a throw-away image in /dev/shm (or the temporary directory) and cleans up after itself. It names each part that
+cannot run on this machine, and why.";
 
 /// How a part ended that did not fail.
 pub enum Outcome {

@@ -19,19 +19,19 @@ pub struct Args {
     json: bool,
     /// File or device
     image: PathBuf,
-    /// What to print; see below
+    /// The structure; see below
     #[arg(required = true, num_args = 1..=2, value_name = "WHAT")]
     what: Vec<String>,
 }
 
 const EXAMPLES: &str = "\
-What can be printed:
+Structures:
   superblock        both copies
   tree              every path, with its inode
-  inode N           the slot of an inode, and what its log comes to
+  inode N           the slot of an inode, and the state that its log gives it
   log N             the records of an inode that count
   page B            a log page: header and all slots
-  record B:S        what starts in slot S of log page B
+  record B:S        the record that starts in slot S of log page B
   /a/b              the inode that a path leads to
 
 Examples:
@@ -70,7 +70,7 @@ fn what(words: &[String]) -> Result<What> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let what = what(&args.what)?;
-    image::refuse_flash(&args.image, "dump.f2fs")?;
+    image::refuse_flash(&args.image, "Use heddle info, or dump.f2fs")?;
     let how = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
     let region = Region::open(&args.image, &how).map_err(|error| image::explain(&args.image, error))?;
     let shown = dump(&args.image.display().to_string(), &region, &what)?;

@@ -6,7 +6,7 @@ use heddle_console::output::{self, Sink};
 use heddle_nvmfs::fsck::{CATALOGUE, Code, Entry};
 use serde::Serialize;
 
-/// Tell what an issue of fsck means and what a repair does; without ID, list all
+/// Tell what an issue of fsck means and what its repair does; without ID, list all
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -7,14 +7,14 @@ use heddle_f2fs::{F2fs, Variant};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Write what a node log has into its F2FS image, so that this needs it no more: for Linux, or for another machine
+/// Write the content of a node log into its F2FS image, which then needs no log: for Linux, or for another machine
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The node log: as at the last mount
     #[arg(long, value_name = "FILE")]
     nvm: PathBuf,
-    /// Tell it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     /// The image, not mounted

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Change nothing: tell what is wrong and what a repair would do (this is what happens where nobody can be asked)
+    /// Change nothing; show each issue and its repair [default where stdin is no terminal]
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
-    /// Repair what can be repaired, after telling what it is
+    /// Show each issue, and repair those that can be repaired
     #[arg(short = 'y')]
     repair: bool,
-    /// With -y: keep what the repair overwrites in this file [default: IMAGE.undo-DATE]. Without: put back what this file kept
+    /// With -y: keep the old bytes of the repair in this file [default: IMAGE.undo-DATE]. Without: put the old bytes back
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
     /// As JSON
@@ -38,12 +38,13 @@ Examples:
   heddle fsck -n --json /dev/shm/my.img
   heddle fsck -y /dev/shm/my.img                     repair; the old bytes go to /dev/shm/my.img.undo-DATE
   heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     put them back
-  heddle explain NV-0042                             what an issue means
+  heddle explain NV-0042                             tells what an issue means
 
-F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file; where it is not installed, heddle reads what it can, says what
-that was, and repairs nothing.
+F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file. Where it is not installed, heddle reads what it can, says what
+it read, and repairs nothing.
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
-Exit codes, as fsck(8): 0 nothing wrong (or notes only), 1 repaired, 4 not repaired, 8 could not be checked, 16 wrong usage.";
+Exit codes, as fsck(8): 0 nothing wrong (or notes only), 1 repaired, or put back, 4 not repaired, 5 repaired in part, 8 could not be
+checked, 16 wrong usage.";
 
 /// Nothing wrong.
 const CLEAN: u8 = 0;

@@ -15,7 +15,7 @@ use heddle_pmem::{Error, OpenOptions, Region};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Tell what an image is, and what is in it: space, inodes, logs, fragmentation; of a mounted one the superblock alone
+/// Show what an image is and holds: space, inodes, logs, fragmentation; of one mounted for writing the superblock alone
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -61,7 +61,7 @@ impl LastWords {
             Ok(File::from(file).write_all(text.as_bytes())?)
         };
         if let Err(error) = left() {
-            talk(&format!("heddle: who unmounts will not hear of it: {error:#}"));
+            talk(&format!("heddle: heddle umount will not tell this: {error:#}"));
         }
     }
 }

@@ -1,8 +1,7 @@
 //! The `heddle` command line.
 //!
-//! A file a command; those that measure lie in `heddle-measure`. What a command finds goes to stdout, what it has to say to stderr. Exit
-//! codes: 0 it went well,
-//! 1 it did not, 2 the command was wrong; `fsck` has those of fsck(8).
+//! A file a command; those that measure lie in `heddle-measure`. Data goes to stdout, messages go to stderr. Exit codes: 0 success, 1
+//! failure, 2 a wrong command line; `fsck` has those of fsck(8), `run` those of the program.
 
 mod demo;
 mod dump;
@@ -37,7 +36,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  heddle demo                              see all of it on a throw-away image, in under a minute
+  heddle demo                              see all of it on a throw-away image, in about a minute
   heddle mkfs --size 1G /dev/shm/my.img    make an image
   heddle mount /dev/shm/my.img /mnt/h      mount it for any program
   heddle top /mnt/h                        watch it
@@ -45,7 +44,8 @@ Examples:
   heddle fsck -n /dev/shm/my.img           check it; repair with -y
   heddle fxmark DWOM --target heddle,tmpfs --cores 1,2
 
-Sizes may be written 4K, 4KiB or 4096. Exit codes: 0 it went well, 1 it did not, 2 the command was wrong.";
+Sizes may be written 4K, 4KiB or 4096. Exit codes: 0 success, 1 failure, 2 a wrong command line; fsck has those of fsck(8),
+run has those of the program.";
 
 #[derive(Subcommand)]
 enum Command {

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which system; its log fixes as which others the image can be mounted. f2fs*: an F2FS image, for disks and flash, which
-    /// Linux can mount too
+    /// The system. The image can be mounted as this one, and as others with the same kind of log. f2fs*: an F2FS image, for disks and
+    /// flash, which Linux can mount too
     #[arg(long, default_value = "heddle", value_parser = heddle_console::variant::system())]
     variant: System,
     /// Size of the image [default: 1G; a device: all of it]
@@ -30,10 +30,10 @@ pub struct Args {
     /// Name of an F2FS image
     #[arg(long)]
     label: Option<String>,
-    /// Overwrite what is there, after naming it
+    /// Overwrite the present content, after naming it
     #[arg(long)]
     force: bool,
-    /// Tell what was made as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     /// File or device
@@ -47,8 +47,8 @@ Examples:
   heddle mkfs /dev/dax0.0
   heddle mkfs --variant f2fs --size 20G --label data /var/tmp/flash.img
 
-On tmpfs an image is as fast as memory, survives the death of any process, and is gone when the machine restarts. On a disk
-each write waits for an msync: slow, and durable; the f2fs variants are made for disks.";
+On tmpfs an image is as fast as memory. It survives the death of any process, and is gone when the machine restarts. On a disk
+each write waits for an msync: it is durable, and slow. The f2fs variants are made for disks.";
 
 const SIZE_DEFAULT: Size = Size(1 << 30);
 

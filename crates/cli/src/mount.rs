@@ -35,7 +35,7 @@ pub struct Args {
     /// Mount as this system [default: as the image was made; an F2FS image: f2fs]
     #[arg(long, value_parser = heddle_console::variant::system())]
     variant: Option<System>,
-    /// With f2fs-nl and f2fs-integrated: NVM for the node log, a file or a device; made if it is not there, of 64 MiB
+    /// With f2fs-nl and f2fs-integrated: NVM for the node log, a file or a device; a new file is made, of 64 MiB
     #[arg(long, value_name = "FILE")]
     nvm: Option<PathBuf>,
     /// Options, separated by commas; see below
@@ -60,38 +60,40 @@ const EXAMPLES: &str = "\
 Options for -o:
   ro                     change nothing
   allow_other            let other users in, as far as modes allow (root's default)
-  no_allow_other         let only the user in who mounts
+  no_allow_other         let in the user who mounts alone
   variant=V              as --variant V
-  durability=WHAT        what a write that returned survives. process: the death of any process, at the speed of plain memory
-                         [on tmpfs, ramfs, hugetlbfs: they are empty after a power cut whatever we do]; power: a power cut
-                         too [on all else, where nothing less can be had; on memory: for measurements, as the papers did]
-  lock-mode=paper        the papers' variants spin and let readers first, as published; default: waiters sleep, writers age
+  durability=process     NVM images: a write that returned survives the death of any process, at the speed of plain memory
+                         [default on tmpfs, ramfs and hugetlbfs, which a power cut empties; refused on all other media]
+  durability=power       it survives a power cut too [default on all other media; on memory for measurements, as the papers did].
+                         Of F2FS images both are for the memory of the node log alone
+  lock-mode=paper        the papers' NVM variants spin and let readers first, as published; default: waiters sleep, writers age
   segment=SIZE           segment of the papers' range locks (4K)
   nvm=FILE               as --nvm FILE
-  nvm-size=SIZE          size of a node log that is made (64M)
-  discard-nvm            F2FS: give up what was fsynced and only the node log has; the image goes on from its last checkpoint
-  force-nvm              F2FS: make a node log in the file or device, whatever it holds; without, only where zeros are
+  nvm-size=SIZE          size of a new node log (64M)
+  discard-nvm            F2FS: give up the fsyncs that the node log alone has; the image goes on from its last checkpoint
+  force-nvm              F2FS: make a node log over any content of the file or device; without, only over zeros
   discard, nodiscard     F2FS: tell the device at each checkpoint which segments hold nothing any more [on block devices];
                          an image's file gives their space back, and is slower to write there again
-  attach-group=G         members of group G may attach to the image too (heddle run); else only you and root. Who attaches has
-                         full control of the image, whatever the modes of its files: docs/security.md
+  attach-group=G         members of group G may attach to the image too (heddle run), and look on (heddle stat); else only you and
+                         root. A process that attaches has full control of the image, whatever the modes of its files:
+                         docs/security.md
   no_attach              let no other process attach
-  metrics=PORT|PATH      answer Prometheus at a Unix socket (a path; only you may ask) or at a port of this machine alone (9100,
+  metrics=PORT|PATH      answer Prometheus: at a Unix socket (a path; only you may ask), or at a port of this machine alone (9100,
                          [::1]:9100; every user of this machine may ask)
   metrics-group=G        members of group G may ask at the socket too
   patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
   wait=SECONDS           how long to wait for a process that is about to let go of the image, as a running umount (10; 0: not)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
-  sync, dirsync          F2FS: each call that changes something, or a name, is durable when it returns; without, what is not synced
-                         by fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE mount. Of NVM images
-                         every call is durable when it returns
+  sync, dirsync          F2FS: each call that changes something, or a name, is durable when it returns. Without, a change that is not
+                         synced by fsync(2) is durable within 30 seconds: sync(1) and syncfs(2) do not reach a FUSE mount. On NVM
+                         images every call is durable when it returns
   remount                change the mount at DIR: ro, rw, exec, suid, dev and their opposites. It becomes read-only for all, also for
                          programs with the bypass, when no file is open for writing; rw where the image was mounted for writing
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
-  log=FILE               where a mount in the background writes what happens to it
+  log=FILE               log of a mount in the background
                          [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
   noatime, defaults, nofail, x-...
-                         taken and without effect: reading never changes the access time, the rest is for mount(8)
+                         taken without effect: reading never changes the access time, the others are for mount(8)
                          (with any x- option umount(8) waits until the image is clean, where umount.fuse.heddle is
                          a link to this program)
 
@@ -104,12 +106,12 @@ Examples:
   heddle mount --variant f2fs-integrated --nvm /dev/pmem0 /var/tmp/flash.img /mnt/h    (fsyncs go into NVM; give it at every mount)
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
-Should the mount's process die, the next mount takes over from processes that have attached: what it needs to know lies in
-/run/heddle, for others than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID; HEDDLE_RUNTIME_DIR=DIR names another
-directory (yours alone, mode 700).
+If the mount's process dies, the next mount takes over from processes that have attached. Its notes lie in /run/heddle, for others
+than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID. HEDDLE_RUNTIME_DIR=DIR names another directory (yours alone, mode 700).
 
-Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well: what runs is finished; files still open are served
-until they are closed, a second signal ends it at once (nothing is lost: the next mount recovers).";
+Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well. Calls that run are finished, and open files are served
+until they are closed. A second signal ends the process at once; the next mount recovers (on F2FS images changes that were not
+synced are lost).";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {

@@ -14,15 +14,15 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Run a program with the bypass: what it does with files of heddle mounts skips the kernel
+/// Run a program with the bypass: its reads and writes of files of heddle mounts skip the kernel
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Fail at once if this image is not mounted, or cannot be attached to
     #[arg(long)]
     image: Option<PathBuf>,
-    /// Map all of the image when a process first opens a file of it: for long-lived programs whose first writes must not take longer
-    /// than later ones; takes about a third of a second a GiB and process
+    /// Map all of the image when a process first opens a file of it, which takes about a third of a second a GiB and process: for
+    /// long-lived programs whose first writes must be as fast as later ones
     #[arg(long)]
     prefault: bool,
     /// The program and its arguments
@@ -38,14 +38,18 @@ Examples:
   HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
   LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
 
-What the program does this way the kernel does not see: inotify, fanotify, leases, audit, strace and I/O limits of control groups hear of no
-read and no write. It has all of the image in its memory, whatever the modes of the files are. Read before you turn it on: docs/bypass.md.
+The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups. The program
+has all of the image in its memory, whatever the modes of the files are. Read docs/bypass.md before you turn it on.
 
-Environment: HEDDLE_REPORT=FILE as above; HEDDLE_PREFAULT=1 as --prefault; HEDDLE_PRELOAD=FILE names the library; HEDDLE_AIO=pass lets
-libaio and io_uring through (they are refused, so that programs use calls that are served).
-HEDDLE_TRUST=USER,... lets these users' mounts hand memory to the program, besides root's and your own: they can spoil it
-(docs/security.md). Static and set-id programs go through the
-mount.
+Environment:
+  HEDDLE_REPORT=FILE     as above
+  HEDDLE_PREFAULT=1      as --prefault
+  HEDDLE_PRELOAD=FILE    the library [default: beside this program, or in ../lib/heddle or ../lib]
+  HEDDLE_AIO=pass        let libaio and io_uring through; else they are refused, so that programs use calls that are served
+  HEDDLE_TRUST=USER,...  attach to these users' mounts too, besides root's and your own; they can spoil the program's memory
+                         (docs/security.md)
+
+Static and set-id programs go through the mount.
 
 Exit code: the program's; 126 if it cannot be run, 127 if there is none of that name, as env(1) gives them.";
 

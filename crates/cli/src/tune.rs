@@ -8,7 +8,7 @@ use heddle_nvmfs::{extent, new_uuid, set_uuid};
 use heddle_pmem::OpenOptions;
 use std::path::PathBuf;
 
-/// Change the identity of an image that is not mounted: of a copy, so that it can be mounted beside the original
+/// Change the identity of an image that is not mounted, so that a copy can be mounted beside the original
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").required(true)))]
 pub struct Args {
@@ -24,7 +24,7 @@ Examples:
   cp /dev/shm/my.img /dev/shm/copy.img && heddle tune --uuid random /dev/shm/copy.img
   heddle tune --uuid 0f3f4d2e-8c1b-4f5a-9e57-2f1f0b6f7a11 /dev/shm/copy.img
 
-As tune2fs -U and xfs_admin -U do for their images. heddle info tells the identity.";
+tune2fs -U and xfs_admin -U do the same for their images. heddle info shows the identity.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<()> {
             usage(format!("--uuid {digits}: random, or 32 hexadecimal digits, is wanted, not all of them 0"))
         })?,
     };
-    image::refuse_flash(&args.image, "no other identity for it: inode checksums are made with this one")?;
+    image::refuse_flash(&args.image, "Its identity stays: inode checksums are made with it")?;
     let options = OpenOptions { prefault: false, extent: Some(&extent), ..OpenOptions::default() };
     let region = image::open(&args.image, &options)?;
     set_uuid(&region, uuid)?;

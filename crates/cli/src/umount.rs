@@ -24,8 +24,9 @@ Examples:
   heddle umount /mnt/h
   heddle umount --wait 300 /mnt/h                         a large F2FS image on a slow disk
 
-Exit code 0: the image is clean, and free for the next command. 1: it is not, and the message says who holds it. It works
-as well when the process behind the mount has died (the next mount then recovers the image), and only on heddle's own mounts.";
+Exit code 0: the image is clean, and free for the next command (another user's mount: its process has ended). 1: it is not, and
+the message says why. The command also unmounts when the process behind the mount has died; the next mount then recovers the
+image. It works on heddle's own mounts alone.";
 
 /// Where nobody can be asked whether the process has ended: how often the image is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -38,7 +39,7 @@ pub fn run(args: &Args) -> Result<()> {
         leaving.wait(limit)?;
         if leaving.was_dead {
             bail!(
-                "unmounted; the process behind the mount had died. The next mount of its image recovers that"
+                "unmounted; the process behind the mount had died. The next mount recovers its image"
             );
         }
         return Ok(());

@@ -63,9 +63,7 @@ pub fn refuse_flash(image: &Path, instead: &str) -> Result<()> {
         true => image.display(),
         false => return Ok(()),
     };
-    bail!(
-        "{image} is an F2FS image, which this command does not read. There are: heddle info {image}, {instead}"
-    )
+    bail!("{image} is an F2FS image, which this command does not take. {instead}")
 }
 
 /// Bytes of a file or device.

@@ -16,8 +16,8 @@ use std::time::Instant;
 /// Cut the power of a workload at every fence, and judge every image that could be left
 ///
 /// The workload is a text file, one operation a line (docs/crash.md). It runs in memory, on a simulated image. At every fence, and
-/// whenever an operation has returned, the images that a power cut could leave are formed; each is recovered, read,
-/// compared with what was there before and after the operation, used, emptied and recovered again.
+/// whenever an operation has returned, the command forms the images that a power cut could leave. It recovers and reads each, and
+/// compares it with the state before and after the operation. Then it uses the image, empties it and recovers it again.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -27,14 +27,14 @@ pub struct Args {
     /// The system under test
     #[arg(long, value_parser = heddle_console::variant::parser(), default_value = "heddle")]
     variant: Variant,
-    /// What a power cut may do: ordered (x86 with ADR), pessimistic (words of a line apart too), eadr (caches survive); process:
-    /// no power cut, the process dies and its memory stays (durability=process)
+    /// The power cut: ordered (x86 with ADR), pessimistic (words of a line apart too), eadr (caches survive); process: no power
+    /// cut, the process dies and its memory stays (durability=process)
     #[arg(long, default_value = "ordered")]
     model: Model,
-    /// Which random images are taken
+    /// Chooses the random images
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Images a cut that are chosen in order: every one if they are no more, else those with one and two stores missing
+    /// Images a cut that are chosen in order: all of them if there are no more than this, else those with one or two stores missing
     #[arg(long, default_value_t = 1024, value_name = "N")]
     images: usize,
     /// Images a cut that are chosen at random besides
@@ -46,7 +46,7 @@ pub struct Args {
     /// Images that are written at most; those that fail are always written
     #[arg(long, default_value_t = 2000, value_name = "N", requires = "emit")]
     emit_max: usize,
-    /// One image alone, as a failure names it: STEP.FENCE:STORES (fence 0: after the return)
+    /// Judge one image alone, as a failure names it: STEP.FENCE:STORES (fence 0: after the return)
     #[arg(long, value_name = "WHERE")]
     at: Option<String>,
     /// As JSON, to a file or to stdout (-)
@@ -61,7 +61,7 @@ Examples:
   heddle crash --variant nova --workload w.txt --seed 7 --json -
   heddle crash --workload w.txt --emit /dev/shm/images      # to mount each image and judge for yourself
 
-Exit codes: 0 no image failed, 1 some did, 2 the command or the workload was wrong.";
+Exit codes: 0 no image failed, 1 an image failed, 2 the command line or the workload was wrong.";
 
 #[derive(Serialize)]
 struct Output<'a> {

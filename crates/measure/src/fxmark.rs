@@ -27,18 +27,18 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Workloads, see --list [default: FxMark's that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
+    /// Workloads, see --list [default: those of FxMark that read and write data: DRBL DRBM DRBH DWOL DWOM DWAL DWTL DWSL]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// What to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl, f2fs-nl,
-    /// f2fs-integrated (on a fresh F2FS image in memory, with the node log in memory too); NAME+mount (any of them through FUSE);
-    /// heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks,
-    /// root); LABEL=PATH (any directory)
+    /// The systems to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl,
+    /// f2fs-nl, f2fs-integrated (on a fresh F2FS image in memory, with the node log in memory too); NAME+mount (any of them through
+    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM
+    /// disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
-    /// What the workers of heddle are: processes, each of which attaches to the image, or threads of one process. nova* and f2fs* have
-    /// threads: they work in one process. All other targets have processes [default: processes; threads where one of nova* or f2fs* is
-    /// in the same table]
+    /// Workers of heddle: processes, each of which attaches to the image, or threads of one process. nova* and f2fs* have threads, for
+    /// they work in one process. All other targets have processes [default: processes; threads if one of nova* or f2fs* is in the
+    /// same table]
     #[arg(long, value_name = "KIND", value_parser = workers_as_parser())]
     workers_as: Option<WorkersAs>,
     /// Numbers of workers, each on a CPU of its own
@@ -50,7 +50,7 @@ pub struct Args {
     /// Runs of each cell, interleaved; the median counts
     #[arg(long, default_value_t = 3)]
     repeat: u32,
-    /// How often a run of several workers is taken again at most, if lines were slow between their CPUs meanwhile (`line_crossing_ns`)
+    /// Take a run of several workers again, at most so often, if cache lines were slow between their CPUs (`line_crossing_ns`)
     #[arg(long, value_name = "N", default_value_t = 4)]
     retakes: u32,
     /// All results as JSON, to a file or to stdout (-)
@@ -65,7 +65,7 @@ pub struct Args {
     /// The loops of the original program, its traps included
     #[arg(long)]
     faithful: bool,
-    /// Tell what each workload does, and what --faithful changes
+    /// Explain each workload, and what --faithful changes
     #[arg(long)]
     list: bool,
     /// Open files of kernel targets with O_DIRECT (DRBL DRBM DWOL DWOM)
@@ -86,7 +86,7 @@ pub struct Args {
     /// The papers' locks as published (paper), or with sleeping waiters and writers that age (default)
     #[arg(long, default_value = "default", value_parser = heddle_console::variant::lock_mode)]
     lock_mode: LockMode,
-    /// What a write to an engine that returned survives: process (the death of any process, as on tmpfs), or power (a power cut too, if
+    /// A write to an engine that returned survives: process (the death of any process, as on tmpfs), or power (a power cut too, if
     /// the memory were persistent, as in the papers)
     #[arg(long, value_name = "process|power", default_value_t = Durability::Process)]
     durability: Durability,

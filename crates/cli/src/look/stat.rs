@@ -5,7 +5,7 @@ use anyhow::Result;
 use heddle_console::output::{self, Sink};
 use std::path::PathBuf;
 
-/// Tell what a mounted file system has done since it was mounted: calls, bytes, times, waits for locks, by process
+/// Show the work of a mounted file system since it was mounted: calls, bytes, times, waits for locks, by process
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -22,10 +22,10 @@ Examples:
   heddle stat --json /mnt/h
   heddle stat --json /dev/shm/my.img | jq .calls.write
 
-One call of a kind in 64 is timed; times are those of the engine, without what the kernel adds to calls through a mount. Calls that the
-kernel answers by itself are not seen. Waits are times that a call slept for a lock (of the papers' variants: estimated from timed calls).
-A process is shown for as long as it has the file system open; the sums keep what those have done that have gone. For the user who
-mounted, root, and members of the mount's attach-group.";
+One call of a kind in 64 is timed. Times are those of the engine, without the kernel's part of calls through a mount. Calls that the
+kernel answers by itself are not seen. A wait is a time that a call slept for a lock; the papers' variants estimate waits from timed calls,
+F2FS images count none. A process is shown for as long as it has the file system open; the sums keep the calls of processes that
+have gone. The user who mounted, root, and members of the mount's attach-group may ask.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {

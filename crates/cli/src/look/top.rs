@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Watch a mounted file system: calls, bytes, times, waits for locks, by process; until Ctrl-C
+/// Watch a mounted file system until Ctrl-C: calls, bytes, times, waits for locks, by process
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Seconds between two looks
     #[arg(long, short, default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// Show so many and end
+    /// Show this many looks and end
     #[arg(long, short = 'n', value_name = "COUNT")]
     count: Option<u64>,
     /// As JSON, a line a look
@@ -34,7 +34,7 @@ Examples:
   heddle top --interval 0.5 /mnt/h
   heddle top --json -n 10 /mnt/h > ten-seconds.jsonl
 
-What the figures mean: heddle stat --help.";
+heddle stat --help says what the figures mean.";
 
 /// The cursor goes home, and what was on the screen goes.
 const CLEAR: &str = "\x1b[H\x1b[2J";

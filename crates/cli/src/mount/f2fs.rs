@@ -37,8 +37,8 @@ pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
     options.refuse_what_is_not_for(&args.image, System::F2fs(variant))?;
     if options.durability.is_some() && !variant.has_node_log() {
         return Err(usage(format!(
-            "-o durability: {name} is an F2FS image, which keeps what an fsync has written over a power cut; the option is for images of \
-             memory, and for the NVM of a node log"
+            "-o durability: {name} is an F2FS image without a node log, where an fsync says what survives. The option is for NVM images, \
+             and for the memory of a node log"
         )));
     }
     limit_of_files(&args.image)?;
@@ -71,7 +71,7 @@ fn variant_of(name: &str, options: &Options) -> Result<Variant> {
         None => Ok(Variant::default()),
         Some(System::F2fs(variant)) => Ok(variant),
         Some(System::Nvm(variant)) => Err(usage(format!(
-            "{name} is an F2FS image, and {} works on no such: it can be mounted as {}",
+            "{name} is an F2FS image, and {} mounts none: mount it as {}",
             variant.name(),
             Variant::ALL.map(Variant::name).join(", ")
         ))),
@@ -197,7 +197,7 @@ fn open_as(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
     }
     if options.read_only {
         return Err(usage(
-            "a node log is taken into the image when that is mounted for writing: leave ro away, or --nvm",
+            "a mount that is read-only uses no node log: leave out ro, or leave out --nvm",
         ));
     }
     node_log::open(&args.image, variant, nvm, options)

@@ -45,7 +45,7 @@ pub fn open(args: &Args, options: &Options) -> Result<NvmImage> {
     }
     if let Some(System::F2fs(variant)) = options.variant {
         return Err(usage(format!(
-            "{image} is no F2FS image, and {} works on no other: make one with heddle mkfs --variant f2fs",
+            "{image} is no F2FS image, and {} mounts no other: make one with heddle mkfs --variant f2fs",
             variant.name()
         )));
     }

@@ -171,7 +171,7 @@ impl Drop for Upkeep {
 /// Was a signal sent before there was anything to unmount?
 fn stop_if_told(args: &Args, signals: &mut Signals) -> Result<()> {
     match signals.pending().next() {
-        Some(_) => bail!("{}: interrupted; it is not mounted, and as it should be", args.image.display()),
+        Some(_) => bail!("{}: interrupted before it was mounted; the image is in order", args.image.display()),
         None => Ok(()),
     }
 }
