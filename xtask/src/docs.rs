@@ -4,6 +4,7 @@ mod blocks;
 mod figures;
 mod names;
 mod pages;
+mod prose;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -44,12 +45,14 @@ pub fn command(root: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// The pages' words, in a second or two: files, tests, headings, commands, options and figures that they name are there.
+/// The pages' words, in a second or two: files, tests, headings, commands, options and figures that they name are there, and sentences are
+/// short.
 pub fn pages_outcome(root: &Path) -> Result<Outcome> {
     let pages = pages::read_all(root)?;
     let mut wrong = names::check(&names::Tree::read(root)?, &pages);
     wrong.extend(words::check(&words::Helps::ask(&heddle(root)?)?, &crate::chores(), &pages));
     wrong.extend(figures::check(&pages));
+    wrong.extend(prose::check(&pages));
     for what in &wrong {
         println!("{what}");
     }

@@ -38,8 +38,8 @@ Examples:
   HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
   LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
 
-The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups. The program
-has all of the image in its memory, whatever the modes of the files are. Read docs/bypass.md before you turn it on.
+The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups.
+The program has all of the image in its memory, whatever the modes of the files are. Read docs/bypass.md before you turn it on.
 
 Environment:
   HEDDLE_REPORT=FILE     as above

@@ -38,9 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !leaving.is_believed {
         leaving.wait(limit)?;
         if leaving.was_dead {
-            bail!(
-                "unmounted; the process behind the mount had died. The next mount recovers its image"
-            );
+            bail!("unmounted; the process behind the mount had died. The next mount recovers its image");
         }
         return Ok(());
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -223,6 +223,34 @@ fn two_writers_of_one_file_are_in_the_engine_at_once() {
         start.elapsed() < Duration::from_secs(5),
         "the kernel let the second writer in only after the first"
     );
+}
+
+/// How long a write may be that stays whole: the kernel counts the pages of its buffer.
+#[test]
+fn a_write_of_256_pages_of_its_buffer_is_one_call() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let clock = {
+        let asked = Arc::clone(&asked);
+        move || {
+            asked.fetch_add(1, SeqCst);
+            Time(1)
+        }
+    };
+    let Some(mount) = mount(Arc::new(ModelFs::with_clock(clock)), &Default::default()) else { return };
+    let file = open_rw(&mount.path("f")).unwrap();
+    let buffer = vec![7; (1 << 20) + 2 * 4096];
+    let border = buffer.as_ptr().align_offset(4096);
+    // The model asks its clock as often for each call.
+    let times = |from: usize, len: usize| {
+        let before = asked.load(SeqCst);
+        assert_eq!(FileExt::write_at(&file, &buffer[from..from + len], 0).unwrap(), len);
+        asked.load(SeqCst) - before
+    };
+    times(border, 4096);
+    let one = times(border, 4096);
+    assert!(one > 0);
+    let (whole, cut) = (times(border, 1 << 20), times(border + 8, 1 << 20));
+    assert_eq!((whole, times(border + 8, (1 << 20) - 4096), cut), (one, one, 2 * one));
 }
 
 #[test]

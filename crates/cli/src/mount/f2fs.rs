@@ -196,9 +196,7 @@ fn open_as(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
         return Err(usage(format!("{name} has no node log: with --nvm mount as f2fs-nl or f2fs-integrated")));
     }
     if options.read_only {
-        return Err(usage(
-            "a mount that is read-only uses no node log: leave out ro, or leave out --nvm",
-        ));
+        return Err(usage("a mount that is read-only uses no node log: leave out ro, or leave out --nvm"));
     }
     node_log::open(&args.image, variant, nvm, options)
 }

@@ -171,7 +171,9 @@ impl Drop for Upkeep {
 /// Was a signal sent before there was anything to unmount?
 fn stop_if_told(args: &Args, signals: &mut Signals) -> Result<()> {
     match signals.pending().next() {
-        Some(_) => bail!("{}: interrupted before it was mounted; the image is in order", args.image.display()),
+        Some(_) => {
+            bail!("{}: interrupted before it was mounted; the image is in order", args.image.display())
+        }
         None => Ok(()),
     }
 }
