@@ -100,3 +100,25 @@ impl FreeList {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_push_makes_the_head_another_word() {
+        let arena = Arena::private(1 << 20).unwrap();
+        let block = arena.alloc([0u64; 8]).unwrap().raw();
+        let list = FreeList::new();
+        for turn in 1..=3 {
+            list.push(&arena, block, 1);
+            assert_eq!(list.head.load(Relaxed), (turn << OFFSET_BITS) | (block / UNIT));
+            assert_eq!((list.pop(&arena), list.pop(&arena)), (Some((block, 1)), None));
+            assert_eq!(list.head.load(Relaxed), turn << OFFSET_BITS);
+        }
+        // After the last number comes 0.
+        list.head.store(!OFFSET_MASK, Relaxed);
+        list.push(&arena, block, 1);
+        assert_eq!(list.head.load(Relaxed), block / UNIT);
+    }
+}

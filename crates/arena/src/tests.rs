@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::*;
 
+mod corners;
+
 shared! {
     struct Pair { a: AtomicU64, b: [AtomicU32; 2] }
 }
