@@ -93,18 +93,18 @@ fn measure(
         "--repeat",
         &options.repeats.to_string(),
     ]);
-    command.args(campaign.direct.then_some("--direct"));
+    command.args(campaign.form.args);
     command.arg("--json").arg(file);
     let ran = process::run(&mut command, Duration::from_secs(3600));
     match std::fs::read_to_string(file) {
-        Ok(text) => judge::read_report(&text, campaign.durability),
+        Ok(text) => judge::read_report(&text, campaign.durability, campaign.form.name),
         Err(error) => Err(ran.err().unwrap_or_else(|| error.into())).context("heddle fxmark wrote no report"),
     }
 }
 
 fn table_text(judgements: &[Judgement]) -> String {
     let line = |row: &str, floor: &str, measured: &str, spread: &str, verdict: &str| {
-        format!("{row:<58} {floor:>8} {measured:>9} {spread:>17}  {verdict}\n")
+        format!("{row:<66} {floor:>8} {measured:>9} {spread:>17}  {verdict}\n")
     };
     let mut text = line("row", "floor", "measured", "spread", "verdict");
     for judgement in judgements {

@@ -9,6 +9,7 @@ mod breaches;
 mod bypass_diff;
 mod coherence;
 mod crash;
+mod cross;
 mod docs;
 mod f2fs_damage;
 mod floors;
@@ -51,8 +52,8 @@ struct Chore {
 const CHORES: &[Chore] = &[
     Chore {
         name: "test",
-        usage: "[STEP…]",
-        about: "set up, then check everything (under 15 minutes), or these steps",
+        usage: "[STEP…] | --target aarch64 [-- FILTER]",
+        about: "set up, then check everything (under 15 minutes), or these steps; --target: on another processor, emulated",
         run: test::chore,
     },
     Chore { name: "tidy", usage: "", about: "the style rules, as a test", run: tidy::chore },

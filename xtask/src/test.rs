@@ -11,7 +11,9 @@ use anyhow::{Result, bail};
 
 use crate::step::Turn::{BesideTheNext, InOrder};
 use crate::step::{self, Action, Outcome, Step, always};
-use crate::{apps, coherence, crash, docs, loom, process, sandbox, setup, shuttle, test_binaries, tidy};
+use crate::{
+    apps, coherence, crash, cross, docs, loom, process, sandbox, setup, shuttle, test_binaries, tidy,
+};
 
 /// Of all programs at once: another choice of packages would have other features, and compile the engine anew.
 pub const RELEASE_BUILD: &[&str] =
@@ -156,8 +158,11 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// `cargo xtask test [STEP…]`
+/// `cargo xtask test [STEP…]`, or `--target NAME`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    if let Some((_, rest)) = args.split_first().filter(|(first, _)| *first == "--target") {
+        return cross::chore(root, rest);
+    }
     let names = || STEPS.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
     if let Some(arg) = args.iter().find(|arg| !STEPS.iter().any(|step| step.name == **arg)) {
         bail!("{arg}: no such step; there are {}. For a single test: cargo test -p PACKAGE NAME", names());

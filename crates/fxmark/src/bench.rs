@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod blocks;
+pub(crate) mod calls;
 pub(crate) mod create;
 pub(crate) mod hacc;
 pub(crate) mod list;
@@ -55,9 +56,10 @@ pub(crate) trait Bench<O: Ops>: Sized {
 
 /// Runs a worker of any workload: `$with::<Bench>(…)` with its kind of loop.
 macro_rules! dispatch {
-    ($workload:expr, $ops:ty, $on:expr, $with:ident, $($argument:expr),*) => {{
+    ($job:expr, $ops:ty, $on:expr, $with:ident, $($argument:expr),*) => {{
         use Workload::*;
-        match $workload {
+        match $job.workload {
+            _ if calls::are_of($job) => $on.$with::<$ops, calls::Calls<$ops>>($($argument),*),
             DRBL | DRBM | DRBH | DWOL | DWOM | DWSL | MIX50 | MIX75 | MIX25 => {
                 $on.$with::<$ops, blocks::Blocks<$ops>>($($argument),*)
             }
@@ -77,10 +79,10 @@ macro_rules! dispatch {
 
 /// Runs the worker of a workload, timed.
 pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &ResultBoard) {
-    dispatch!(stage.job.workload, O, board, live, stage);
+    dispatch!(stage.job, O, board, live, stage);
 }
 
 /// Runs the worker of a workload in turns.
 pub(crate) fn live_in_turns<O: Ops>(stage: &Stage<'_, O>, turns: &TurnRunner<'_>) -> Result<()> {
-    dispatch!(stage.job.workload, O, turns, work, stage)
+    dispatch!(stage.job, O, turns, work, stage)
 }

@@ -44,6 +44,8 @@ pub struct Config {
     pub retakes: u32,
     /// Which page next.
     pub access: Access,
+    /// Bytes of a call of DRBL and DWOL.
+    pub call_bytes: u64,
     /// Size of the shared file, or of all private files together, in bytes; `None`: 8 MiB a worker.
     pub file_size_bytes: Option<u64>,
     /// How pages lie in the shared file.
@@ -70,6 +72,7 @@ impl Default for Config {
             repeat: 3,
             retakes: RETAKES,
             access: Access::Fixed,
+            call_bytes: PAGE_BYTES,
             file_size_bytes: None,
             stride: Stride::Segment,
             direct: false,
@@ -103,6 +106,10 @@ pub enum ConfigError {
     Value { name: &'static str, value: String, remedy: &'static str },
     #[error("--direct is measured with DRBL DRBM DWOL DWOM, not with {workload}: leave that out")]
     NotDirect { workload: Workload },
+    #[error(
+        "--call is about DRBL and DWOL, without --direct and --faithful, not about {workload}: leave that out"
+    )]
+    NotByCalls { workload: Workload },
     #[error("--faithful is about FxMark's own loops, which {workload} is none of: leave that out")]
     NotFaithful { workload: Workload },
 }
@@ -136,7 +143,12 @@ impl Config {
         if let Some(&workload) = self.workloads.iter().find(|w| self.faithful && w.is_application()) {
             return Err(ConfigError::NotFaithful { workload });
         }
-        self.check_values()
+        let by_calls =
+            |w: Workload| matches!(w, Workload::DRBL | Workload::DWOL) && !self.direct && !self.faithful;
+        match self.workloads.iter().find(|w| self.call_bytes != PAGE_BYTES && !by_calls(**w)) {
+            Some(&workload) => Err(ConfigError::NotByCalls { workload }),
+            None => self.check_values(),
+        }
     }
 
     fn check_values(&self) -> Result<(), ConfigError> {
@@ -153,6 +165,11 @@ impl Config {
         }
         if let Some(bytes) = self.file_size_bytes.filter(|b| b / workers_max < PAGE_BYTES) {
             return bad("--file-size", bytes.to_string(), "each worker needs a page of 4 KiB");
+        }
+        let share_bytes = self.job(Workload::DRBL, workers_max as usize).share_pages * PAGE_BYTES;
+        if !self.call_bytes.is_power_of_two() || !(64..=share_bytes.min(1 << 24)).contains(&self.call_bytes) {
+            let remedy = "it is a power of two, from 64 up to 16M and to a worker's part of --file-size";
+            return bad("--call", self.call_bytes.to_string(), remedy);
         }
         if self.window_bytes < 2 * PAGE_BYTES {
             return bad("the window", self.window_bytes.to_string(), "it holds at least two blocks of 4 KiB");
@@ -184,6 +201,7 @@ impl Config {
             workers,
             secs: self.secs,
             access: self.access,
+            call_bytes: self.call_bytes,
             stride: self.stride,
             share_pages: share_bytes / PAGE_BYTES,
             direct: self.direct,
@@ -201,6 +219,7 @@ pub(crate) struct Job {
     pub workers: usize,
     pub secs: f64,
     pub access: Access,
+    pub call_bytes: u64,
     pub stride: Stride,
     /// Pages of the shared file that are one worker's.
     pub share_pages: u64,

@@ -75,6 +75,16 @@ fn every_workload_runs_in_a_directory_and_leaves_nothing_there() {
 }
 
 #[test]
+fn calls_of_any_length_are_made_in_both_worlds() {
+    let dir = directory();
+    for (call_bytes, access) in [(512, Access::Random), (16 << 10, Access::Random), (64, Access::Fixed)] {
+        let here = Target::find(&format!("here={}", dir.path().display()), &[]).unwrap();
+        let config = quick([Workload::DRBL, Workload::DWOL], vec![toy(Fault::None), here]);
+        measured(&Config { call_bytes, access, ..config });
+    }
+}
+
+#[test]
 fn readers_and_writers_of_a_mix_are_counted_apart() {
     let report = measured(&Config { cores: vec![1], ..quick([Workload::MIX25], vec![toy(Fault::None)]) });
     let run = &report.runs[0];
@@ -137,6 +147,9 @@ fn mistakes_of_usage_are_told_before_anything_runs() {
         (Config { targets: vec![toy(Fault::None), toy(Fault::None)], ..good.clone() }, "twice"),
         (Config { direct: true, workloads: vec![Workload::DWAL], ..good.clone() }, "DRBL DRBM DWOL DWOM"),
         (Config { faithful: true, workloads: vec![Workload::HACC], ..good.clone() }, "HACC"),
+        (Config { call_bytes: 512, ..good.clone() }, "not about DWOM"),
+        (Config { call_bytes: 1000, workloads: vec![Workload::DWOL], ..good.clone() }, "power of two"),
+        (Config { call_bytes: 1 << 20, workloads: vec![Workload::DRBL], ..good.clone() }, "--file-size"),
     ];
     for (config, word) in bad {
         let text = run(&config, &mut ()).unwrap_err().to_string();

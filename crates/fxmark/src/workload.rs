@@ -221,6 +221,7 @@ that allocate late (ext4, xfs, btrfs): that favours them.
 Mixes: writers are cores x percent. Where that is no whole number, one worker mixes operation by operation, so the
 percentage is exact on any number of cores; reads and writes are counted apart.
 --access random (DRBL DRBM DWOL DWOM DWSL and mixes): a random page of the worker's own part of the file each time.
+--call SIZE (DRBL DWOL): calls of so many bytes, at a multiple of that.
 HACC: a rank's part is 8 MiB, or its share of --file-size: bytes a second are operations a second times that.
 OLTP: the data files have the size of --file-size together, or 8 MiB a worker, as the shared file has elsewhere.
 VARMAIL: 1,000 mails in all, four fifths of them there; each worker has its own.

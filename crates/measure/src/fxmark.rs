@@ -4,6 +4,7 @@
 //! only, `heddle` has threads too: the table compares engines, and a process pays for things that a thread does not (its own page tables,
 //! its own first touch of a page). The kernel's file systems have processes in every table: that is what their callers are.
 
+mod copy;
 mod mounted;
 
 use crate::engines::{self, Setup};
@@ -32,8 +33,8 @@ pub struct Args {
     workloads: Vec<String>,
     /// The systems to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl,
     /// f2fs-nl, f2fs-integrated (on a fresh F2FS image in memory, with the node log in memory too); NAME+mount (any of them through
-    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM
-    /// disks, root); LABEL=PATH (any directory)
+    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); copy (a page past the cache and a fence, no file system: DWOL);
+    /// tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
     /// Workers of heddle: processes, each of which attaches to the image, or threads of one process. nova* and f2fs* have threads, for
@@ -77,6 +78,9 @@ pub struct Args {
     /// Which block of its own a worker takes: always the same, or a random one of its set
     #[arg(long, default_value = "fixed", value_parser = access)]
     access: Access,
+    /// Bytes of a call of DRBL and DWOL, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    call: Size,
     /// Size of the shared file [default: 8M a worker]
     #[arg(long)]
     file_size: Option<Size>,
@@ -103,6 +107,8 @@ Examples:
   heddle fxmark --target heddle,disk=/var/tmp --secs 5 --json results.json --html results.html
   heddle fxmark DWOM --target heddle,heddle+mount,heddle+bypass,tmpfs --cores 1,2
   heddle fxmark DWOM DRBM --target heddle --cores 2 --workers-as threads
+  heddle fxmark DWOL --target heddle,copy --durability power            beside the least that a durable write can take
+  heddle fxmark DWOL --access random --call 64K --file-size 64M --target heddle+bypass,tmpfs
   heddle fxmark HACC OLTP VARMAIL --target heddle,nova,tmpfs,ext4   applications: checkpoint, database, mail";
 
 const WORKERS: &str = "
@@ -173,6 +179,7 @@ fn config(args: &Args) -> Result<Config> {
         repeat: args.repeat,
         retakes: args.retakes,
         access: args.access,
+        call_bytes: args.call.0,
         file_size_bytes: args.file_size.map(|size| size.0),
         stride: args.stride,
         direct: args.direct,
@@ -217,6 +224,7 @@ fn options_of_a_run(args: &Args) -> Vec<OsString> {
     for (option, value) in [
         ("--stride", stride.to_owned()),
         ("--access", access.to_owned()),
+        ("--call", args.call.0.to_string()),
         ("--files", args.files.to_string()),
     ] {
         options.extend([option.into(), value.into()]);
@@ -242,6 +250,7 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
         engines::target(name, variant, setup, workers_as)
     };
     let mut plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
+    plain.push(copy::target(args.secs));
     plain.extend(heddle_f2fs::Variant::ALL.map(|v| engines::f2fs_target(v, args.durability)));
     let mut targets = Vec::new();
     for name in &args.targets {

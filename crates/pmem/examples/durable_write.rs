@@ -1,7 +1,7 @@
 //! The least that a durable 4 KiB write needs: a copy past the cache, a fence, one line past the cache, a fence; an atomic update
 //! after each fence, as a lock and its release would make. Nanoseconds for each of 1 to N threads at once.
 
-use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Pos, Region};
+use heddle_pmem::{BLOCK_BYTES, Durability, LINE_BYTES, Pos, Region};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
@@ -29,7 +29,7 @@ fn rounds(region: &Region, start: u64) -> f64 {
 
 fn main() -> heddle_pmem::Result<()> {
     let most = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let region = Region::anonymous(most * SHARE_BYTES)?;
+    let region = Region::anonymous_as(most * SHARE_BYTES, Durability::Power)?;
     for threads in 1..=most {
         let together = Barrier::new(threads as usize);
         let (region, together) = (&region, &together);

@@ -5,6 +5,10 @@
 //!             I2  what is written is never zero: some machines take zeros over zeros a quarter faster.
 //! Source      the method of SRL's Fig. 9: 64-byte non-temporal stores and 64-byte loads over 300 MB a thread.
 
+mod copies;
+
+pub use copies::{COPIES_REGION_BYTES, Copies, WrongCopy, copies};
+
 use crate::{BLOCK_BYTES, LINE_BYTES, Pos, Region};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;

@@ -14,6 +14,8 @@ use super::table::{Durability, Floor};
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub durability: Durability,
+    /// Name of the form in which it was run.
+    pub form: &'static str,
     pub workload: String,
     pub target: String,
     pub cores: u32,
@@ -51,7 +53,7 @@ impl fmt::Display for Verdict {
 ///
 /// # Errors
 /// Another version of the report, one of another durability, or a run without its keys.
-pub fn read_report(text: &str, durability: Durability) -> Result<Vec<Sample>> {
+pub fn read_report(text: &str, durability: Durability, form: &'static str) -> Result<Vec<Sample>> {
     let report: Value = serde_json::from_str(text).context("the report is no JSON")?;
     if report["output_version"] != 1 {
         bail!("the report's output_version is {}, not 1", report["output_version"]);
@@ -61,17 +63,20 @@ pub fn read_report(text: &str, durability: Durability) -> Result<Vec<Sample>> {
     }
     let runs = report["runs"].as_array().context("the report has no runs")?;
     runs.iter()
-        .map(|run| read_run(run, durability).with_context(|| format!("in this run of the report: {run}")))
+        .map(|run| {
+            read_run(run, durability, form).with_context(|| format!("in this run of the report: {run}"))
+        })
         .collect()
 }
 
-fn read_run(run: &Value, durability: Durability) -> Result<Sample> {
+fn read_run(run: &Value, durability: Durability, form: &'static str) -> Result<Sample> {
     let ops_per_sec = match run["error"].as_str() {
         Some(error) => Err(error.to_string()),
         None => Ok(run["ops_per_sec"].as_f64().context("no ops_per_sec")?),
     };
     Ok(Sample {
         durability,
+        form,
         workload: run["workload"].as_str().context("no workload")?.into(),
         target: run["target"].as_str().context("no target")?.into(),
         cores: run["cores"].as_u64().context("no cores")?.try_into()?,
@@ -93,7 +98,10 @@ pub fn judge(floor: &'static Floor, samples: &[Sample], repeats_min: usize) -> J
 fn compare(floor: &Floor, samples: &[Sample], repeats_min: usize) -> Result<(f64, (f64, f64)), String> {
     let samples: Vec<&Sample> = samples
         .iter()
-        .filter(|sample| (sample.workload.as_str(), sample.durability) == (floor.workload, floor.durability))
+        .filter(|sample| {
+            (sample.workload.as_str(), sample.durability, sample.form)
+                == (floor.workload, floor.durability, floor.form.name)
+        })
         .collect();
     let cell = |target, cores| cell(&samples, floor.workload, target, cores, repeats_min);
     let of = cell(floor.of.0, floor.of.1)?;

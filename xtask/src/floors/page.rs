@@ -10,7 +10,8 @@ pub fn page(judgements: &[Judgement], samples: &[Sample], options: &Options) -> 
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s; the spread is the smallest and the largest ratio within one repeat. Rows of \
          engines (`heddle`, `nova`…, `f2fs`…) are function calls of threads; rows of `heddle+bypass`, `heddle+mount`, tmpfs, ext4, \
-         xfs and btrfs are system calls, or what stands in for them.\n",
+         xfs and btrfs are system calls, or what stands in for them. `copy` is no file \
+         system: a page past the cache and a fence, the machine's limit of a durable write.\n",
         options.repeats, options.secs
     );
     if !options.is_whole() {
@@ -20,12 +21,14 @@ pub fn page(judgements: &[Judgement], samples: &[Sample], options: &Options) -> 
     for judgement in judgements {
         let floor = judgement.floor;
         let power = if floor.durability.name() == "power" { " (power)" } else { "" };
+        let comma = if floor.form.name.is_empty() { "" } else { ", " };
         let measured = judgement.measured.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         let spread = judgement.spread.map_or("-".into(), |(low, high)| format!("{low:.2} to {high:.2}"));
         let _ = writeln!(
             text,
-            "| {}{power} | {}@{} | {}@{} | {} | {measured} | {spread} | {} |",
+            "| {}{comma}{}{power} | {}@{} | {}@{} | {} | {measured} | {spread} | {} |",
             floor.workload,
+            floor.form.name,
             floor.of.0,
             floor.of.1,
             floor.to.0.join(", "),
@@ -46,8 +49,8 @@ pub fn page(judgements: &[Judgement], samples: &[Sample], options: &Options) -> 
 fn rates(campaign: &Campaign, cores: u32, samples: &[Sample]) -> String {
     let rate = |workload: &str, target: &str| {
         let of = samples.iter().filter(|sample| {
-            (sample.durability, sample.cores, sample.workload.as_str(), sample.target.as_str())
-                == (campaign.durability, cores, workload, target)
+            (sample.durability, sample.form, sample.cores, sample.workload.as_str(), sample.target.as_str())
+                == (campaign.durability, campaign.form.name, cores, workload, target)
         });
         let rates: Vec<f64> = of.filter_map(|sample| sample.ops_per_sec.clone().ok()).collect();
         (!rates.is_empty()).then(|| median_of(rates))
@@ -57,9 +60,10 @@ fn rates(campaign: &Campaign, cores: u32, samples: &[Sample]) -> String {
     if workloads.is_empty() {
         return String::new();
     }
-    let direct = if campaign.direct { ", with `O_DIRECT`" } else { "" };
+    let form = campaign.form.name;
+    let comma = if form.is_empty() { "" } else { ", " };
     let mut text = format!(
-        "\n@{cores}, durability `{}`{direct}:\n\n| | {} |\n|---|{}\n",
+        "\n@{cores}, durability `{}`{comma}{form}:\n\n| | {} |\n|---|{}\n",
         campaign.durability.name(),
         campaign.targets.join(" | "),
         "---|".repeat(campaign.targets.len())

@@ -23,19 +23,28 @@ impl Durability {
     }
 }
 
+/// How the workloads are run, where it is not as they stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Form {
+    /// What rows call it; empty: as they stand.
+    pub name: &'static str,
+    /// Options of `heddle fxmark`.
+    pub args: &'static [&'static str],
+}
+
 /// One run of `heddle fxmark`: all its targets are interleaved.
 pub struct Campaign {
     pub durability: Durability,
+    pub form: Form,
     pub workloads: &'static [&'static str],
     pub targets: &'static [&'static str],
     pub cores: &'static [u32],
-    /// With `O_DIRECT`.
-    pub direct: bool,
 }
 
 /// A bound on a ratio of medians: of one cell to another, or to the best of several.
 pub struct Floor {
     pub durability: Durability,
+    pub form: Form,
     pub workload: &'static str,
     /// Target and workers above the line.
     pub of: (&'static str, u32),
@@ -76,9 +85,35 @@ impl Floor {
     pub fn row(&self) -> String {
         let best = if self.to.0.len() > 1 { "best of " } else { "" };
         let survives = if self.durability == Durability::Power { " (power)" } else { "" };
-        let (of, to) = (self.of, self.to);
-        format!("{} {}@{} / {best}{}@{}{survives}", self.workload, of.0, of.1, to.0.join(" "), to.1)
+        let (of, to, form) = (self.of, self.to, self.form.name);
+        let comma = if form.is_empty() { "" } else { ", " };
+        format!(
+            "{} {}@{} / {best}{}@{}{comma}{form}{survives}",
+            self.workload,
+            of.0,
+            of.1,
+            to.0.join(" "),
+            to.1
+        )
     }
+}
+
+const PLAIN: Form = Form { name: "", args: &[] };
+const DIRECT: Form = Form { name: "O_DIRECT", args: &["--direct"] };
+const NEIGHBOURS: Form = Form { name: "neighbouring pages", args: &["--stride", "4K"] };
+const MANY_FILES: Form = Form { name: "524,288 files a worker", args: &["--files", "524288"] };
+
+/// Calls at random places of a file, by their length and the file's.
+const CALLS: [Form; 5] = [
+    calls("512 B, file of 1 MiB", &["--access", "random", "--call", "512", "--file-size", "1M"]),
+    calls("4 KiB, file of 1 MiB", &["--access", "random", "--file-size", "1M"]),
+    calls("4 KiB, file of 512 MiB", &["--access", "random", "--file-size", "512M"]),
+    calls("64 KiB, file of 64 MiB", &["--access", "random", "--call", "64K", "--file-size", "64M"]),
+    calls("1 MiB, file of 1 GiB", &["--access", "random", "--call", "1M", "--file-size", "1G"]),
+];
+
+const fn calls(name: &'static str, args: &'static [&'static str]) -> Form {
+    Form { name, args }
 }
 
 const SEEN_BY_PROGRAMS: &[&str] = &["DRBL", "DRBM", "DWOL", "DWOM", "DWAL", "MRPL", "MWCL"];
@@ -88,55 +123,95 @@ const PEERS: &[&str] = &["tmpfs", "ext4", "xfs", "btrfs"];
 pub const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         durability: Process,
+        form: PLAIN,
         workloads: &["DRBL", "DRBM", "DRBH", "DWOL", "DWOM", "DWAL", "DWTL", "DWSL"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "btrfs"],
         cores: &[2],
-        direct: false,
     },
     Campaign {
         durability: Process,
+        form: PLAIN,
         workloads: &["MRPL", "MRPM", "MRPH", "MRDL", "MRDM", "MWCL", "MWCM", "MWUL", "MWUM", "MWRL", "MWRM"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "btrfs"],
         cores: &[2],
-        direct: false,
     },
     // No floors: what a program sees of it, beside the function calls of `heddle`.
     Campaign {
         durability: Process,
+        form: PLAIN,
         workloads: SEEN_BY_PROGRAMS,
         targets: &["heddle+bypass", "heddle+mount"],
         cores: &[2],
-        direct: false,
     },
     Campaign {
         durability: Power,
+        form: PLAIN,
         workloads: &["DWOL", "DWOM"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "btrfs"],
         cores: &[2],
-        direct: false,
     },
     Campaign {
         durability: Power,
+        form: PLAIN,
         workloads: &["DWOM", "DRBM"],
         targets: &["nova", "nova-interval", "nova-array", "nova-tree"],
         cores: &[1, 2],
-        direct: false,
     },
     Campaign {
         durability: Power,
+        form: DIRECT,
         workloads: &["DWOM"],
         targets: &["f2fs", "f2fs-rl"],
         cores: &[2],
-        direct: true,
     },
     Campaign {
         durability: Power,
+        form: PLAIN,
         workloads: &["DWSL"],
         targets: &["heddle", "tmpfs", "ext4", "xfs", "f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated"],
         cores: &[2],
-        direct: false,
+    },
+    by_calls(CALLS[0]),
+    by_calls(CALLS[1]),
+    by_calls(CALLS[2]),
+    by_calls(CALLS[3]),
+    by_calls(CALLS[4]),
+    // Where neither side's tables fit the cache.
+    Campaign {
+        durability: Process,
+        form: MANY_FILES,
+        workloads: &["MWCL", "MWCM"],
+        targets: &["heddle", "tmpfs"],
+        cores: &[2],
+    },
+    // Four cells lie in one line.
+    Campaign {
+        durability: Process,
+        form: NEIGHBOURS,
+        workloads: &["DWOM"],
+        targets: &["heddle", "tmpfs"],
+        cores: &[2],
+    },
+    // A copy of a page past the cache and one fence: the least that a durable write takes.
+    Campaign {
+        durability: Power,
+        form: PLAIN,
+        workloads: &["DWOL"],
+        targets: &["heddle", "copy"],
+        cores: &[1],
     },
 ];
+
+/// A program under the bypass beside tmpfs: one process, calls of one length.
+const fn by_calls(form: Form) -> Campaign {
+    Campaign {
+        durability: Process,
+        form,
+        workloads: &["DWOL", "DRBL"],
+        targets: &["heddle+bypass", "tmpfs"],
+        cores: &[1],
+    }
+}
 
 pub const FLOORS: &[Floor] = &[
     beside_peers("DRBL", 5.0),
@@ -176,16 +251,44 @@ pub const FLOORS: &[Floor] = &[
     under_power("DRBM", "nova", &["nova-array"], Bound::Below(1.0)),
     under_power("DRBM", "nova-tree", &["nova-array"], Bound::AtLeast(0.9)),
     // Past the page cache: the lock of a file is held while the device works.
-    under_power("DWOM", "f2fs-rl", &["f2fs"], Bound::AtLeast(1.5)),
+    Floor { form: DIRECT, ..under_power("DWOM", "f2fs-rl", &["f2fs"], Bound::AtLeast(1.5)) },
     // The device is memory: what an fsync saves is one call that writes, one that flushes, and a checksum. The page itself is the rest.
     under_power("DWSL", "f2fs-nl", &["f2fs"], Bound::AtLeast(1.3)),
     under_power("DWSL", "f2fs-integrated", &["f2fs-rl"], Bound::AtLeast(1.3)),
     under_power("DWSL", "f2fs-nl", &["ext4", "xfs"], Bound::AtLeast(3.0)),
+    Floor { form: MANY_FILES, ..beside_tmpfs("MWCL", 1.5) },
+    Floor { form: MANY_FILES, ..beside_tmpfs("MWCM", 1.5) },
+    Floor { form: NEIGHBOURS, ..beside_tmpfs("DWOM", 1.5) },
+    // System calls on both sides, served by the library on one.
+    called("DWOL", CALLS[0], 1.0),
+    called("DWOL", CALLS[1], 1.5),
+    called("DWOL", CALLS[2], 1.2),
+    called("DWOL", CALLS[3], 1.7),
+    called("DWOL", CALLS[4], 2.5),
+    called("DRBL", CALLS[0], 1.0),
+    called("DRBL", CALLS[1], 1.0),
+    called("DRBL", CALLS[2], 1.0),
+    called("DRBL", CALLS[3], 1.0),
+    called("DRBL", CALLS[4], 1.0),
+    Floor {
+        of: ("heddle", 1),
+        to: (&["copy"], 1),
+        ..under_power("DWOL", "heddle", &["copy"], Bound::AtLeast(0.6))
+    },
 ];
+
+const fn beside_tmpfs(workload: &'static str, ratio: f64) -> Floor {
+    Floor { to: (&["tmpfs"], 2), ..beside_peers(workload, ratio) }
+}
+
+const fn called(workload: &'static str, form: Form, ratio: f64) -> Floor {
+    let bound = Bound::AtLeast(ratio);
+    Floor { durability: Process, form, workload, of: ("heddle+bypass", 1), to: (&["tmpfs"], 1), bound }
+}
 
 const fn beside_peers(workload: &'static str, ratio: f64) -> Floor {
     let bound = Bound::AtLeast(ratio);
-    Floor { durability: Process, workload, of: ("heddle", 2), to: (PEERS, 2), bound }
+    Floor { durability: Process, form: PLAIN, workload, of: ("heddle", 2), to: (PEERS, 2), bound }
 }
 
 const fn under_power(
@@ -194,10 +297,10 @@ const fn under_power(
     to: &'static [&'static str],
     bound: Bound,
 ) -> Floor {
-    Floor { durability: Power, workload, of: (of, 2), to: (to, 2), bound }
+    Floor { durability: Power, form: PLAIN, workload, of: (of, 2), to: (to, 2), bound }
 }
 
 /// Two workers over one, on the shared file.
 const fn scaling(of: &'static str, same: &'static [&'static str], bound: Bound) -> Floor {
-    Floor { durability: Power, workload: "DWOM", of: (of, 2), to: (same, 1), bound }
+    Floor { durability: Power, form: PLAIN, workload: "DWOM", of: (of, 2), to: (same, 1), bound }
 }

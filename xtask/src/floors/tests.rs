@@ -5,11 +5,12 @@ use serde_json::json;
 use super::judge::{Sample, Verdict, judge, read_report};
 use super::options::Options;
 use super::page::page;
-use super::table::{Bound, CAMPAIGNS, Durability, FLOORS, Floor};
+use super::table::{Bound, CAMPAIGNS, Durability, FLOORS, Floor, Form};
 use super::{table_json, table_text};
 
 static FLOOR: Floor = Floor {
     durability: Durability::Process,
+    form: Form { name: "", args: &[] },
     workload: "DWOM",
     of: ("heddle", 2),
     to: (&["tmpfs", "ext4"], 2),
@@ -20,6 +21,7 @@ static FLOOR: Floor = Floor {
 fn cell(target: &str, cores: u32, figures: &[f64]) -> Vec<Sample> {
     let sample = |(repeat, ops): (usize, &f64)| Sample {
         durability: Durability::Process,
+        form: "",
         workload: "DWOM".into(),
         target: target.into(),
         cores,
@@ -54,6 +56,13 @@ fn figures_of_another_durability_do_not_count() {
 }
 
 #[test]
+fn figures_of_another_form_do_not_count() {
+    let mut samples = cells([30.0; 3]);
+    samples.iter_mut().for_each(|sample| sample.form = "512 B");
+    assert!(matches!(judge(&FLOOR, &samples, 3).verdict, Verdict::NotMeasured(_)));
+}
+
+#[test]
 fn a_missing_failed_or_short_cell_is_no_measurement() {
     let verdict = |samples: &[Sample], repeats| judge(&FLOOR, samples, repeats).verdict.to_string();
     let whole = cells([30.0; 3]);
@@ -83,7 +92,7 @@ fn every_floor_is_measured_and_within_one_campaign() {
     for floor in FLOORS {
         let measures = |target: &str, cores| {
             CAMPAIGNS.iter().position(|campaign| {
-                campaign.durability == floor.durability
+                (campaign.durability, campaign.form) == (floor.durability, floor.form)
                     && campaign.workloads.contains(&floor.workload)
                     && campaign.targets.contains(&target)
                     && campaign.cores.contains(&cores)
@@ -103,15 +112,17 @@ fn a_report_is_read_with_its_failed_cells() {
     };
     let (options, runs) = (json!({"durability": "process"}), [run(json!(null)), run(json!("no space"))]);
     let report = json!({"output_version": 1, "machine": {}, "options": options, "runs": runs});
-    let samples = read_report(&report.to_string(), Durability::Process).unwrap();
-    assert_eq!(samples[0].ops_per_sec, Ok(2.0));
+    let samples = read_report(&report.to_string(), Durability::Process, "form").unwrap();
+    assert_eq!((samples[0].form, &samples[0].ops_per_sec), ("form", &Ok(2.0)));
     assert_eq!(samples[1].ops_per_sec, Err("no space".into()));
-    assert!(read_report(&report.to_string(), Durability::Power).is_err(), "of another durability");
+    assert!(read_report(&report.to_string(), Durability::Power, "form").is_err(), "of another durability");
     let wrong = [
         json!({"output_version": 2, "options": options, "runs": []}),
         json!({"output_version": 1, "options": options, "runs": [{"workload": "DWOM"}]}),
     ];
-    assert!(wrong.iter().all(|report| read_report(&report.to_string(), Durability::Process).is_err()));
+    assert!(
+        wrong.iter().all(|report| read_report(&report.to_string(), Durability::Process, "form").is_err())
+    );
 }
 
 #[test]

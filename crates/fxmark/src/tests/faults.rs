@@ -38,6 +38,19 @@ fn reads_that_move_nothing_are_seen() {
 }
 
 #[test]
+fn by_calls_of_any_length_lost_writes_and_wrong_reads_are_seen() {
+    for call_bytes in [512, 16 << 10] {
+        for (fault, workload) in
+            [(Fault::DropsWrites, DWOL), (Fault::ReadsZeros, DRBL), (Fault::ReadsNothing, DRBL)]
+        {
+            let config = Config { call_bytes, access: Access::Random, ..quick([workload], vec![toy(fault)]) };
+            let run = &run(&config, &mut ()).unwrap().runs[0];
+            assert!(run.error.as_deref().is_some_and(|error| error.contains("wrong data")), "{run}");
+        }
+    }
+}
+
+#[test]
 fn an_error_of_one_worker_fails_the_run() {
     fails(Fault::Fails, &[DWOL, DWOM, DWAL, DWTL, DWSL, HACC, OLTP, VARMAIL], "planted");
 }

@@ -22,3 +22,15 @@ fn a_summary_is_the_median_and_the_extremes() {
     assert_eq!(summary(vec![3.0, 1.0, 2.0]), Rate { gb_s: 2.0, min_gb_s: 1.0, max_gb_s: 3.0 });
     assert_eq!(summary(vec![4.0, 1.0]).gb_s, 2.5);
 }
+
+#[test]
+fn copies_are_counted_and_left_as_they_were_made() {
+    let region = Region::anonymous_as(2 * COPIES_REGION_BYTES, crate::Durability::Power).unwrap();
+    let done = copies(&region, 2, Duration::from_millis(5)).unwrap();
+    for (worker, one) in (0..).zip(&done) {
+        assert!(one.done > 0 && one.time >= Duration::from_millis(5), "{one:?}");
+        let last = one.done + 2;
+        let at = Pos(worker * COPIES_REGION_BYTES + last % 3 * BLOCK_BYTES as u64);
+        assert_eq!((region.load_u64(at), region.load_u64(at.plus(8))), (last, 3), "worker {worker}");
+    }
+}

@@ -1,0 +1,45 @@
+//! Target `copy`: no file system, but what a durable write of a page cannot do without on this machine, for comparison: its copy past the
+//! cache and one fence. DWOL alone, whose workers share nothing.
+
+use anyhow::{Result, ensure};
+use heddle_fxmark::{Run, Target, WorkersAs, Workload};
+use heddle_pmem::bandwidth::{COPIES_REGION_BYTES, copies};
+use heddle_pmem::{Durability, Region};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The target; each run takes so many seconds.
+pub fn target(secs: f64) -> Target {
+    let run = move |workload, workers| run(workload, workers, secs).map_err(|error| format!("{error:#}"));
+    Target::Elsewhere { name: "copy".into(), run: Arc::new(run) }
+}
+
+fn run(workload: Workload, workers: usize, secs: f64) -> Result<Run> {
+    ensure!(workload == Workload::DWOL, "target copy is no file system: it is measured with DWOL alone");
+    let region = Region::anonymous_as(COPIES_REGION_BYTES * workers as u64, Durability::Power)?;
+    let done = copies(&region, workers, Duration::from_secs_f64(secs))?;
+    let ops = done.iter().map(|one| one.done).sum();
+    let secs = done.iter().map(|one| one.time.as_secs_f64()).sum::<f64>() / workers as f64;
+    Ok(Run {
+        workload,
+        target: String::new(),
+        cores: workers,
+        repeat: 0,
+        secs,
+        ops,
+        read_ops: 0,
+        write_ops: ops,
+        ops_per_sec: ops as f64 / secs,
+        p50_ns: None,
+        p99_ns: None,
+        p999_ns: None,
+        max_ns: None,
+        cpu_user_pct: 100.0,
+        cpu_sys_pct: 0.0,
+        cpu_idle_pct: 0.0,
+        line_crossing_ns: None,
+        retaken: 0,
+        error: None,
+        workers_as: WorkersAs::Threads,
+    })
+}
