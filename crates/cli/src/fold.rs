@@ -44,6 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !heddle_f2fs::is_f2fs(&args.image) {
         return Err(usage(format!("{image} is no F2FS image: only those have node logs")));
     }
+    crate::mount::f2fs::limit_of_files(&args.image)?;
     let log = crate::mount::node_log::left(&args.nvm)?;
     let had_log = F2fs::open(&args.image)?.info().is_logged;
     let fs = F2fs::open_with_log(&args.image, Variant::NodeLog, log)?;

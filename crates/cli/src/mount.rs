@@ -5,7 +5,7 @@
 //! Files  `nvm` and `f2fs` open an image of their engine; `serving` serves either.
 
 mod background;
-mod f2fs;
+pub mod f2fs;
 pub mod helper;
 mod limits;
 mod log;
@@ -17,6 +17,7 @@ mod ready;
 mod serving;
 
 use anyhow::{Context, Result};
+use heddle_console::output::talk;
 use heddle_console::variant::System;
 use heddle_fuse::MountPoint;
 use options::Options;
@@ -118,7 +119,15 @@ pub fn run(args: &Args) -> Result<()> {
     let mut options = Options::parse(args.variant, &args.options, args.sloppy)?;
     options.nvm = args.nvm.clone().or(options.nvm);
     if let Some(change) = options.remount {
-        return Ok(heddle_fuse::remount(&args.dir, change)?);
+        heddle_fuse::remount(&args.dir, change)?;
+        if !options.unchanged.is_empty() {
+            let unchanged = options.unchanged.join(", ");
+            talk(&format!(
+                "heddle: remount changes ro, rw, exec, suid and dev alone. As they were at the mount: {unchanged}. Unmount, and mount with \
+                 them"
+            ));
+        }
+        return Ok(());
     }
     if args.foreground || args.tell_ready { serve(args, &options) } else { background::start(args) }
 }

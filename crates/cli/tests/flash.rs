@@ -168,6 +168,12 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
             let file = File::options().create(true).write(true).custom_flags(how.bits() as i32).open(at);
             file.unwrap().write_all_at(text.as_bytes(), 0).unwrap();
         }
+        let changed = Path::new(&mnt).join("changed through O_SYNC");
+        fs::write(&changed, "old").unwrap();
+        let to = File::options().write(true).custom_flags(OFlags::SYNC.bits() as i32).open(&changed).unwrap();
+        let from = File::open(&file).unwrap();
+        rustix::fs::copy_file_range(&from, Some(&mut 0), &to, Some(&mut 0), 3).unwrap();
+        rustix::fs::fallocate(&to, rustix::fs::FallocateFlags::empty(), 0, 20_000).unwrap();
         fs::write(Path::new(&mnt).join("not fsynced"), "x").unwrap();
         served.kill().unwrap();
         served.wait().unwrap();
@@ -177,12 +183,18 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     let said: serde_json::Value =
         serde_json::from_str(&heddle(&["info", "--json", &image]).ok().out).unwrap();
     assert_eq!(said["node_log"], true);
+    let before = fs::read(&image).unwrap();
+    heddle(&["fsck", "-y", &image]).failed(8, &["heddle fold", "-o discard-nvm"]);
+    assert!(before == fs::read(&image).unwrap(), "a repair would part image and log");
+    assert!(heddle(&["fsck", "-n", &image]).ok().out.contains("not its node log"));
     heddle(&["mount", &image, &mnt]).failed(1, &["--nvm", "-o discard-nvm"]);
     heddle(&["mount", "--variant", "f2fs-nl", "-o", "log=/dev/null", "--nvm", &nvm, &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");
     for (name, _) in SYNCED {
         assert_eq!(fs::read_to_string(Path::new(&mnt).join(name)).unwrap(), "fsynced", "{name}");
     }
+    let changed = fs::read(Path::new(&mnt).join("changed through O_SYNC")).unwrap();
+    assert_eq!((changed.len(), &changed[..3]), (20_000, &b"fsy"[..]));
     heddle(&["umount", &mnt]).ok();
     // The image is whole without it, after an unmount.
     heddle(&["mount", "-o", "log=/dev/null", &image, &mnt]).ok();
@@ -192,7 +204,7 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     heddle(&["fold", "--nvm", &place.text("none"), &image]).failed(2, &["no such file"]);
     let said: serde_json::Value =
         serde_json::from_str(&heddle(&["fold", "--json", "--nvm", &nvm, &image]).ok().out).unwrap();
-    assert_eq!((&said["had_log"], &said["fsynced_inodes"]), (&true.into(), &3.into()));
+    assert_eq!((&said["had_log"], &said["fsynced_inodes"]), (&true.into(), &4.into()));
     assert!(heddle(&["fold", "--nvm", &nvm, &image]).ok().out.contains("was whole without its log"));
     heddle(&["mount", "-o", "ro,log=/dev/null", &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "folded");

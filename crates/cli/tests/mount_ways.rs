@@ -214,6 +214,26 @@ fn shutting_down_an_f2fs_mount_leaves_what_was_synced_alone() {
     assert!(!again.path("not").exists());
 }
 
+#[test]
+fn an_f2fs_mount_made_read_only_has_all_changes_durable() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image_of("f2fs", "64M");
+    {
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        fs::create_dir(mounted.path("dir")).unwrap();
+        fs::write(mounted.path("dir/file"), "not synced").unwrap();
+        let said = heddle(&["mount", "-o", "remount,ro,sync", &place.image(), &place.mnt()]).ok();
+        assert!(said.err.contains("As they were at the mount: sync."), "{}", said.err);
+        let root = File::open(mounted.path("")).unwrap();
+        shut_down(&root);
+        drop(root);
+        std::mem::forget(mounted);
+        heddle(&["umount", &place.mnt()]).failed(1, &["shut down"]);
+    }
+    let again = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    assert_eq!(fs::read(again.path("dir/file")).unwrap(), b"not synced");
+}
+
 /// A program that asks the mount at its argument to shut down.
 const SHUT_DOWN: &str = "import fcntl, os, sys
 fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, (2).to_bytes(4, 'little'))";

@@ -239,6 +239,12 @@ impl Adapter {
         self.around(handle, range, || self.fs.append(handle, data).map(|_| data.len()))
     }
 
+    /// Makes a change durable that came through a descriptor opened with `O_SYNC` or `O_DSYNC`. The kernel sends no fsync behind
+    /// fallocate(2) and copy_file_range(2).
+    pub(crate) fn synced(&self, handle: &Handle) -> Result<()> {
+        if handle.flags.sync { self.fs.fsync(handle, false) } else { Ok(()) }
+    }
+
     /// Allocates, punches, zeroes around the kernel's pages.
     pub(crate) fn fallocate_around(
         &self,

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::MountFlags;
 
 use crate::Error;
@@ -26,7 +26,7 @@ pub struct Remount {
     pub dev: Option<bool>,
 }
 
-/// Changes the mount at `dir`.
+/// Changes the mount at `dir`. When it has become read-only, all changes are durable.
 ///
 /// # Errors
 /// [`Error::NotMounted`], [`Error::NotOurs`], [`Error::ImageReadOnly`], [`Error::Busy`], [`Error::Remount`].
@@ -61,5 +61,12 @@ pub fn remount(dir: &Path, change: Remount) -> Result<(), Error> {
     rustix::mount::mount_remount(&dir, flags, c"").map_err(|errno| match errno {
         rustix::io::Errno::BUSY => Error::Busy { dir: dir.clone(), holders: holders(&dir) },
         errno => failed(errno),
-    })
+    })?;
+    if change.read_only == Some(true) {
+        // The kernel sends a FUSE server no sync then. An fsync of the root makes every earlier change durable.
+        let root =
+            rustix::fs::open(&dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        root.and_then(rustix::fs::fsync).map_err(failed)?;
+    }
+    Ok(())
 }

@@ -528,7 +528,8 @@ impl fuser::Filesystem for Adapter {
         let done = range_op(mode).and_then(|op| {
             self.with_open(fh, |open| {
                 self.content_changes(request, open)?;
-                self.fallocate_around(&open.handle, op, offset, length)
+                self.fallocate_around(&open.handle, op, offset, length)?;
+                self.synced(&open.handle)
             })
         });
         answer_empty(done, reply);

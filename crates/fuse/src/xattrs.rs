@@ -85,7 +85,9 @@ impl Adapter {
                 // The kernel drops its pages around the target, with what was stored to them. It copies by writes instead.
                 return Err(Error::NotSupported("copies into a file that is mapped"));
             }
-            self.fs.copy_range(from, offset_from, to, offset_to, len).map(|copied| copied as u32)
+            let copied = self.fs.copy_range(from, offset_from, to, offset_to, len)?;
+            self.synced(to)?;
+            Ok(copied as u32)
         };
         self.with_open(fh_from, |from| match fh_from.0 == fh_to.0 {
             true => copy(&from.handle, from),

@@ -171,11 +171,13 @@ pub struct OpenFlags {
     /// Whole pages go to the device at once (`O_DIRECT`), where an engine keeps pages in memory; they are no more durable for it. Others
     /// take it and have nothing to do for it.
     pub direct: bool,
+    /// Each change of the content is durable when its call returns (`O_DSYNC`, `O_SYNC`). Front ends call [`crate::FileSystem::fsync`].
+    pub sync: bool,
 }
 
 impl OpenFlags {
     const NONE: OpenFlags =
-        OpenFlags { read: false, write: false, truncate: false, append: false, direct: false };
+        OpenFlags { read: false, write: false, truncate: false, append: false, direct: false, sync: false };
     /// Reading alone.
     pub const READ: OpenFlags = OpenFlags { read: true, ..OpenFlags::NONE };
     /// Writing alone.
@@ -192,6 +194,7 @@ impl OpenFlags {
             truncate: flags & libc::O_TRUNC != 0,
             append: flags & libc::O_APPEND != 0,
             direct: flags & libc::O_DIRECT != 0,
+            sync: flags & libc::O_DSYNC != 0,
         }
     }
 }

@@ -10,6 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const CHECKER: &str = "fsck.f2fs";
+/// Said of an image with a node log.
+const WITHOUT_LOG: &str = "the image, not its node log, which may hold fsynced files that the image lacks: heddle fold writes them into it";
 /// Where it lies, for users whose `PATH` does not say.
 const SYSTEM: &str = "/usr/sbin:/sbin:/usr/local/sbin";
 /// So many lines of findings are shown.
@@ -44,7 +46,15 @@ pub fn check(args: &Args) -> Result<u8> {
     if let Err(error @ (OpenError::InUse { .. } | OpenError::System { .. })) = opened {
         return Err(error.into());
     }
-    let found = match by_checker(&args.image, args.repair)? {
+    let is_logged = opened.as_ref().is_ok_and(|fs| fs.info().is_logged);
+    if is_logged && args.repair {
+        let image = args.image.display();
+        bail!(
+            "{image} has a node log, which may hold fsynced files that the image lacks; a repair would part the two. Fold the log first: \
+             heddle fold --nvm LOG {image}. To give up what only the log has, mount once with -o discard-nvm"
+        );
+    }
+    let mut found = match by_checker(&args.image, args.repair)? {
         Some(mut found) => {
             // It does not see that a device was cut short, if what it reads is there.
             if let Err(error @ OpenError::Damaged { .. }) = F2fs::open(&args.image) {
@@ -55,6 +65,9 @@ pub fn check(args: &Args) -> Result<u8> {
         }
         None => by_ourselves(opened)?,
     };
+    if is_logged {
+        found.checked = WITHOUT_LOG;
+    }
     let code = match (found.issues.is_empty(), found.repaired) {
         (true, _) => CLEAN,
         (_, true) => CORRECTED,

@@ -162,14 +162,14 @@ impl OpenImage for F2fsImage {
     }
 }
 
-/// An image that this process may not write to its end cannot be served.
-fn limit_of_files(image: &Path) -> Result<()> {
+/// An image that this process may not write to its end cannot be served, or folded.
+pub fn limit_of_files(image: &Path) -> Result<()> {
     let Some(max) = limits::file_bytes_max() else { return Ok(()) };
     let bytes = image.metadata().map_or(0, |meta| meta.len());
     if bytes > max {
         let (image, bytes, max) = (image.display(), Size(bytes), Size(max));
         bail!(
-            "cannot mount {image}: it has {bytes}, and this process may write files of {max} at most. Raise that (ulimit -f)"
+            "cannot use {image}: it has {bytes}, and this process may write files of {max} at most. Raise that (ulimit -f)"
         );
     }
     Ok(())

@@ -12,6 +12,32 @@ use heddle_range_lock::LockKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Options whose effect begins and ends with a mount.
+const CHANGED_BY_A_MOUNT_ALONE: [&str; 22] = [
+    "sync",
+    "async",
+    "dirsync",
+    "discard",
+    "nodiscard",
+    "nvm",
+    "nvm-size",
+    "discard-nvm",
+    "force-nvm",
+    "uid",
+    "gid",
+    "log",
+    "variant",
+    "durability",
+    "lock-mode",
+    "segment",
+    "no_attach",
+    "attach-group",
+    "patience",
+    "metrics",
+    "metrics-group",
+    "wait",
+];
+
 /// What fstab may hold and needs nothing done: access times never change by reading, and the rest is for mount(8) and systemd.
 const WITHOUT_EFFECT: [&str; 19] = [
     "defaults",
@@ -57,6 +83,8 @@ pub struct Options {
     pub dev: bool,
     /// Those of these that were said; and the mount that is there is to be changed, nothing mounted.
     pub remount: Option<Remount>,
+    /// Options beside `remount` that it does not change.
+    pub unchanged: Vec<String>,
     /// What a call did is durable when it returns; on an NVM image it is anyway.
     pub sync: bool,
     /// The same of names alone.
@@ -107,6 +135,7 @@ impl Options {
             sync: false,
             dirsync: false,
             log: None,
+            unchanged: Vec::new(),
             durability: None,
             lock_mode: None,
             segment_bytes: None,
@@ -140,8 +169,11 @@ impl Options {
     fn take(&mut self, option: &str) -> Result<(), String> {
         let (name, value) =
             option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-        if let Some(change) = &mut self.remount {
-            note(change, name);
+        if let Some(change) = &mut self.remount
+            && !note(change, name)
+            && CHANGED_BY_A_MOUNT_ALONE.contains(&name)
+        {
+            self.unchanged.push(option.to_owned());
         }
         match (name, value) {
             ("remount", None) => {}
@@ -185,15 +217,17 @@ impl Options {
     }
 }
 
-fn note(change: &mut Remount, name: &str) {
+/// Notes an option that remount changes. Returns false if `name` is none.
+fn note(change: &mut Remount, name: &str) -> bool {
     let (of, is) = match name {
         "ro" | "rw" => (&mut change.read_only, name == "ro"),
         "exec" | "noexec" => (&mut change.exec, name == "exec"),
         "suid" | "nosuid" => (&mut change.suid, name == "suid"),
         "dev" | "nodev" => (&mut change.dev, name == "dev"),
-        _ => return,
+        _ => return false,
     };
     *of = Some(is);
+    true
 }
 
 impl Options {
