@@ -34,7 +34,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  heddle fsck /dev/shm/my.img                        look; on a terminal, ask whether to repair
+  heddle fsck /dev/shm/my.img                        look; of an NVM image, on a terminal, ask whether to repair
   heddle fsck -n --json /dev/shm/my.img
   heddle fsck -y /dev/shm/my.img                     repair; the old bytes go to /dev/shm/my.img.undo-DATE
   heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     put them back
@@ -43,8 +43,8 @@ Examples:
 F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file. Where it is not installed, heddle reads what it can, says what
 it read, and repairs nothing.
 An image that was not unmounted needs no fsck: the next mount recovers it, and fsck says so in notes.
-Exit codes, as fsck(8): 0 nothing wrong (or notes only), 1 repaired, or put back, 4 not repaired, 5 repaired in part, 8 could not be
-checked, 16 wrong usage.";
+Exit codes, as fsck(8): 0 nothing wrong (or notes only), 1 repaired, or put back, 4 not repaired, 5 repaired in part (F2FS: 4),
+8 could not be checked, 16 wrong usage.";
 
 /// Nothing wrong.
 const CLEAN: u8 = 0;

@@ -15,7 +15,8 @@ use heddle_pmem::{Error, OpenOptions, Region};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Show what an image is and holds: space, inodes, logs, fragmentation; of one mounted for writing the superblock alone
+/// Show what an image is and holds: space, inodes, logs, fragmentation; of an NVM image mounted for writing the
+/// superblock alone; an F2FS image mounted for writing is refused
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -24,7 +24,8 @@ Examples:
   heddle umount /mnt/h
   heddle umount --wait 300 /mnt/h                         a large F2FS image on a slow disk
 
-Exit code 0: the image is clean, and free for the next command (another user's mount: its process has ended). 1: it is not, and
+Exit code 0: the image is clean, and free for the next command (another user's mount: its process has ended; a read-only mount: it is
+gone). 1: it is not, and
 the message says why. The command also unmounts when the process behind the mount has died; the next mount then recovers the
 image. It works on heddle's own mounts alone.";
 
