@@ -31,6 +31,8 @@ image. It works on heddle's own mounts alone.";
 
 /// Where nobody can be asked whether the process has ended: how often the image is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The time that a killed process may take to end.
+const DEATH_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -67,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn why_not_clean(leaving: &Leaving, image: &Image, ended: bool) -> String {
     let shown = image.shown.display();
     let why = match ended {
-        _ if leaving.was_dead && is_taken(&image.path()) => {
+        _ if leaving.was_dead && stays_taken(&image.path()) => {
             return format!(
                 "unmounted; the process behind the mount had died, and processes that work on {shown} without it go on: \
                  heddle mount serves them again"
@@ -91,6 +93,18 @@ fn is_free(image: &Path, limit: Duration) -> bool {
         std::thread::sleep(LOOK_EVERY);
     }
     true
+}
+
+/// Returns true if a process keeps the image after a killed daemon had time to end: the kernel may still be taking that one down.
+fn stays_taken(image: &Path) -> bool {
+    let began = Instant::now();
+    while is_taken(image) {
+        if began.elapsed() > DEATH_MAX {
+            return true;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    false
 }
 
 fn is_taken(image: &Path) -> bool {

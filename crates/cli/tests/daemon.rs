@@ -35,10 +35,18 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
+fn state_of(process: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn is_in_state(process: Pid, state: char) -> bool {
+    state_of(process) == Some(state)
+}
+
+/// A zombie has ended.
 fn is_gone(process: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
-    // One that nobody has asked how it ended has ended.
-    stat.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with('Z'))
+    state_of(process).is_none_or(|state| state == 'Z')
 }
 
 /// A program with the bypass that writes until it is killed, or a call fails.
@@ -216,6 +224,7 @@ fn umount_waits_so_long_and_names_who_holds_the_file_system() {
     std::mem::forget(Mounted::new(&place, &[]));
     let stopped = daemon(&place);
     kill_process(stopped, Signal::STOP).unwrap();
+    eventually("it does not stop", || is_in_state(stopped, 'T'));
     let way_out = format!("kill -CONT {}", stopped.as_raw_nonzero());
     heddle(&["umount", "--wait", "0", &place.mnt()]).failed(1, &["stopped", &way_out]);
     kill_process(stopped, Signal::CONT).unwrap();
