@@ -134,3 +134,73 @@ impl Segments {
         self.of(&(bytes.start..end_bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(segment_bytes: u64, file_bytes_max: u64) -> Result<Segments, BadGeometry> {
+        Geometry { segment_bytes, file_bytes_max, ..Geometry::default() }.segments()
+    }
+
+    #[test]
+    fn a_segment_is_a_power_of_two_and_less_than_the_file() {
+        for bad in [0, 1, 2048, 4095, 4097, 12288, 1 << 20, 1 << 21] {
+            assert_eq!(segments(bad, 1 << 20).err(), Some(BadGeometry::Segment(bad)));
+        }
+        for good in [4096, 8192, 1 << 19] {
+            assert_eq!(segments(good, 1 << 20).unwrap().count(), (1 << 20) / good);
+        }
+        assert_eq!(segments(4096, 4097).unwrap().count(), 2);
+        assert_eq!(segments(4096, (1 << 20) + 1).unwrap().count(), 257);
+    }
+
+    #[test]
+    fn ranges_are_rounded_out_to_segments_within_the_largest_file() {
+        let of = segments(4096, 1 << 20).unwrap();
+        let within = |range| of.within_file(&range);
+        assert_eq!(within(0..1), Ok((0, 0)));
+        assert_eq!(within(4095..4097), Ok((0, 1)));
+        assert_eq!(within(4096..8192), Ok((1, 1)));
+        assert_eq!(within(5000..u64::MAX), Ok((1, 255)));
+        assert_eq!(within((1 << 20) - 1..1 << 20), Ok((255, 255)));
+        assert_eq!(of.of(&((1 << 30)..(1 << 30) + 1)), Ok((1 << 18, 1 << 18)), "wherever it is");
+        for empty in [5..5, Range { start: 6, end: 5 }] {
+            assert_eq!(within(empty.clone()), Err(Error::Empty));
+            assert_eq!(of.of(&empty), Err(Error::Empty));
+        }
+        let max_bytes = 1 << 20;
+        for beyond in [0..max_bytes + 1, max_bytes..max_bytes + 1, max_bytes..u64::MAX] {
+            let end_bytes = beyond.end;
+            assert_eq!(within(beyond), Err(Error::TooBig { end_bytes, max_bytes }));
+        }
+    }
+
+    #[test]
+    fn index_bits_are_spread_over_levels_of_1_to_20_bits() {
+        let levels = |bits: u32, depth, split: Option<Vec<u8>>| {
+            Geometry { file_bytes_max: 1 << (12 + bits), depth, split, ..Geometry::default() }.levels()
+        };
+        assert_eq!(levels(29, 5, None), Ok(vec![6, 6, 6, 6, 5]));
+        assert_eq!(levels(9, 4, None), Ok(vec![3, 2, 2, 2]));
+        assert_eq!(levels(20, 1, None), Ok(vec![20]));
+        assert_eq!(levels(8, 8, None), Ok(vec![1; 8]));
+        for (bits, depth) in [(21, 1), (9, 9), (7, 8), (9, 0)] {
+            assert_eq!(levels(bits, depth, None), Err(BadGeometry::Depth { depth, index_bits: bits }));
+        }
+        assert_eq!(levels(21, 2, Some(vec![20, 1])), Ok(vec![20, 1]));
+        assert_eq!(levels(8, 8, Some(vec![1; 8])), Ok(vec![1; 8]));
+        for (bits, depth, split) in [
+            (21, 1, vec![21]),
+            (9, 2, vec![9, 0]),
+            (9, 9, vec![1; 9]),
+            (9, 2, vec![4, 4]),
+            (9, 1, vec![4, 5]),
+        ] {
+            let wrong = BadGeometry::Split { split: split.clone(), depth, index_bits: bits };
+            assert_eq!(levels(bits, depth, Some(split)), Err(wrong));
+        }
+        let odd = Geometry { file_bytes_max: 4096 * 5, depth: 2, ..Geometry::default() };
+        assert_eq!(odd.levels(), Ok(vec![2, 1]), "5 segments need 3 bits");
+    }
+}

@@ -57,6 +57,25 @@ mod tests {
     }
 
     #[test]
+    fn the_model_counts_nodes_of_each_level_and_words() {
+        // Levels of 15 bits, 2^14 segments: a node of each level, and the words.
+        assert_eq!(model(41, 12, 2, 26), 2 * 8 * (1 << 15) + (4 << 14));
+        // 3 bits, 6 levels, 2^18 segments: 1, 8, ... 2^15 nodes of 8 pointers.
+        let pointers: u64 = (0..6).map(|level| 8 << (3 * level)).sum();
+        assert_eq!(model(30, 12, 6, 30), 8 * pointers + (4 << 18));
+        assert_eq!(model(12, 12, 1, 12), 8 + 4, "one segment is a file");
+        assert_eq!((array(1, 12), array(4097, 12)), (4, 8), "a part of a segment has a word too");
+        for (file, segment, depth, set) in
+            [(41, 12, 0, 20), (41, 21, 5, 20), (41, 12, 5, 42), (65, 12, 5, 20)]
+        {
+            assert!(
+                std::panic::catch_unwind(|| model(file, segment, depth, set)).is_err(),
+                "{set} of {file}"
+            );
+        }
+    }
+
+    #[test]
     fn a_small_working_set_costs_one_node_a_level() {
         assert_eq!(model(41, 12, 5, 12), 5 * 64 * 8 + 4);
     }

@@ -270,6 +270,24 @@ fn memory_is_what_the_papers_count() {
 }
 
 #[test]
+fn a_lock_says_its_name_largest_file_and_access() {
+    for (kind, text) in LockKind::ALL.into_iter().zip(["inode", "interval", "array", "tree"]) {
+        let file = File::new(make(kind, Mode::Default, &geometry()).unwrap());
+        assert_eq!((file.lock.name(), kind.name(), format!("{kind:>9}")), (text, text, format!("{text:>9}")));
+        let largest = match kind {
+            LockKind::Array | LockKind::Tree => 1 << 30,
+            LockKind::Inode | LockKind::Interval => u64::MAX,
+        };
+        assert_eq!(file.lock.file_bytes_max(), largest, "{kind}");
+        for access in [Access::Shared, Access::Exclusive] {
+            let held = file.acquire(0..1, access);
+            assert_eq!(held.access(), access);
+            file.release(held);
+        }
+    }
+}
+
+#[test]
 fn the_index_splits_as_asked_for() {
     let split = |geometry: &Geometry| SrlTree::new(Mode::Paper, geometry).map(|tree| tree.split());
     assert_eq!(split(&Geometry::paper()), Ok(vec![6, 6, 6, 6, 5]));

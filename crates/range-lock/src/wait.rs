@@ -167,3 +167,38 @@ pub(crate) fn wake(mode: Mode, arena: &Arena, key: u64) {
         arena.parking().wake(key);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_segments_is_counted_in_a_bucket_for_each() {
+        let arena = Arena::private(1 << 20).unwrap();
+        let head = arena.get(arena.alloc_zeroed::<LockHead>(1).unwrap());
+        let of = |first, last| {
+            let waiter = Waiter::new(&arena, head, Mode::Default, Access::Exclusive, (first, last));
+            waiter.buckets().collect::<Vec<_>>()
+        };
+        assert_eq!(of(3, 3), [3]);
+        assert_eq!(of(14, 17), [14, 15, 0, 1]);
+        assert_eq!(of(33, 33 + 14), (1..16).collect::<Vec<_>>());
+        for last in [33 + 15, 33 + 16, u64::MAX] {
+            assert_eq!(of(33, last), (1..16).chain([0]).collect::<Vec<_>>(), "each once");
+        }
+        assert_eq!(of(0, u64::MAX).len(), AGED_BUCKETS);
+    }
+
+    #[test]
+    fn only_readers_look_for_aged_writers() {
+        let arena = Arena::private(1 << 20).unwrap();
+        let head = arena.get(arena.alloc_zeroed::<LockHead>(1).unwrap());
+        let passes = || {
+            [Mode::Paper, Mode::Default]
+                .map(|mode| [Access::Shared, Access::Exclusive].map(|access| may_pass(mode, head, access)))
+        };
+        assert_eq!(passes(), [[true; 2]; 2]);
+        head.aged.store(1, SeqCst);
+        assert_eq!(passes(), [[true, true], [false, true]]);
+    }
+}

@@ -66,3 +66,35 @@ pub(crate) fn unlock(word: &AtomicU32, access: Access) -> bool {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use Access::{Exclusive, Shared};
+
+    #[test]
+    fn the_last_reader_but_one_is_refused() {
+        let word = AtomicU32::new(READERS_MAX - 1);
+        assert_eq!(holder(&word, Shared), None);
+        assert!(try_lock(&word, Shared));
+        assert_eq!(word.load(SeqCst), READERS_MAX);
+        assert!(!try_lock(&word, Shared) && !try_lock(&word, Exclusive));
+        assert_eq!([Shared, Exclusive].map(|access| holder(&word, access)), [Some(Holder::Readers); 2]);
+        assert!(unlock(&word, Shared), "a reader may have waited for this");
+        assert!(!unlock(&word, Shared));
+        assert_eq!(word.load(SeqCst), READERS_MAX - 2);
+    }
+
+    #[test]
+    fn the_last_reader_and_every_writer_wake_others() {
+        let word = AtomicU32::new(0);
+        assert_eq!([Shared, Exclusive].map(|access| holder(&word, access)), [None; 2]);
+        assert!(try_lock(&word, Shared) && try_lock(&word, Shared) && !try_lock(&word, Exclusive));
+        assert_eq!((holder(&word, Shared), holder(&word, Exclusive)), (None, Some(Holder::Readers)));
+        assert_eq!([(); 2].map(|()| unlock(&word, Shared)), [false, true]);
+        assert!(try_lock(&word, Exclusive) && !try_lock(&word, Exclusive) && !try_lock(&word, Shared));
+        assert_eq!([Shared, Exclusive].map(|access| holder(&word, access)), [Some(Holder::Writer); 2]);
+        assert!(unlock(&word, Exclusive));
+        assert_eq!(word.load(SeqCst), 0);
+    }
+}

@@ -69,3 +69,45 @@ pub(super) fn unlock(slot: &AtomicU64, access: Access) -> bool {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use Access::{Exclusive, Shared};
+
+    /// The most readers that a slot can have.
+    const FULL: u64 = WRITER - READER;
+
+    #[test]
+    fn an_absent_subtree_is_taken_whole_or_not_at_all() {
+        let slot = AtomicU64::new(0);
+        assert!(!try_lock(&slot, Shared, false) && !try_lock(&slot, Exclusive, false));
+        assert_eq!((holder(&slot, Shared), is_locked(0), is_child(0)), (None, false, false));
+        assert!(try_lock(&slot, Exclusive, true));
+        assert_eq!([Shared, Exclusive].map(|access| holder(&slot, access)), [Some(Holder::Writer); 2]);
+        assert!(!try_lock(&slot, Shared, true) && !try_lock(&slot, Exclusive, true));
+        assert!(unlock(&slot, Exclusive) && slot.load(SeqCst) == 0);
+    }
+
+    #[test]
+    fn readers_of_an_absent_subtree_let_others_read_along() {
+        let slot = AtomicU64::new(0);
+        assert!(try_lock(&slot, Shared, true) && try_lock(&slot, Shared, false));
+        assert!(!try_lock(&slot, Exclusive, true));
+        assert_eq!((holder(&slot, Shared), holder(&slot, Exclusive)), (None, Some(Holder::Readers)));
+        assert!(is_locked(slot.load(SeqCst)) && !is_child(slot.load(SeqCst)));
+        assert_eq!([(); 2].map(|()| unlock(&slot, Shared)), [false, true]);
+        slot.store(FULL - READER, SeqCst);
+        assert!(try_lock(&slot, Shared, false) && !try_lock(&slot, Shared, false));
+        assert_eq!((slot.load(SeqCst), holder(&slot, Shared)), (FULL, Some(Holder::Readers)));
+        assert_eq!([(); 2].map(|()| unlock(&slot, Shared)), [true, false]);
+    }
+
+    #[test]
+    fn a_child_is_below_the_end_of_the_largest_arena() {
+        assert!(is_child(READER - 1) && !is_locked(READER - 1) && !is_child(READER) && is_locked(READER));
+        let slot = AtomicU64::new(READER - 1);
+        assert!(!try_lock(&slot, Shared, true) && !try_lock(&slot, Exclusive, true));
+        assert_eq!(holder(&slot, Exclusive), None);
+    }
+}
