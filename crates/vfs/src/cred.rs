@@ -76,3 +76,37 @@ impl Cred {
         if granted & want.0 == want.0 { Ok(()) } else { Err(Error::AccessDenied) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn may(uid: u32, gid: u32, groups: &[u32], perm: u16, want: u8) -> bool {
+        let cred = Cred { uid, gid, groups: groups.to_vec(), umask: 0 };
+        cred.check_mode(FileKind::Regular, perm, 5, 6, Permission(want)).is_ok()
+    }
+
+    #[test]
+    fn the_first_class_that_a_caller_is_in_decides() {
+        for want in 1..=7_u8 {
+            let others = 7 - u16::from(want);
+            for (uid, gid, groups, shift) in
+                [(5, 6, &[6][..], 6), (9, 6, &[], 3), (9, 9, &[7, 6], 3), (9, 9, &[], 0)]
+            {
+                let perm = u16::from(want) << shift;
+                assert!(may(uid, gid, groups, perm, want), "{want} of {perm:o}");
+                let all_but = 0o777 & !(7 << shift) | others << shift;
+                assert!(!may(uid, gid, groups, all_but, want), "{want} of {all_but:o}");
+            }
+        }
+    }
+
+    #[test]
+    fn root_may_all_but_execute_what_nobody_may() {
+        assert!(may(0, 0, &[], 0, 6) && !may(0, 0, &[], 0o666, 1) && !may(0, 0, &[], 0o666, 7));
+        assert!([0o100, 0o010, 0o001].iter().all(|perm| may(0, 0, &[], *perm, 1)));
+        let pass = Cred::root().check_mode(FileKind::Directory, 0, 5, 6, Permission::WRITE_EXECUTE);
+        assert_eq!(pass, Ok(()));
+        assert!(Cred::root().is_root() && Cred::root().in_group(0) && !Cred::root().in_group(1));
+    }
+}

@@ -137,3 +137,47 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    #[test]
+    fn each_cause_has_the_number_that_posix_gives_it() {
+        let numbers = [
+            (Error::NotFound, libc::ENOENT),
+            (Error::Exists, libc::EEXIST),
+            (Error::NotDirectory, libc::ENOTDIR),
+            (Error::IsDirectory, libc::EISDIR),
+            (Error::NotEmpty, libc::ENOTEMPTY),
+            (Error::AccessDenied, libc::EACCES),
+            (Error::NotPermitted, libc::EPERM),
+            (Error::ReadOnly, libc::EROFS),
+            (Error::NoSpace, libc::ENOSPC),
+            (Error::NoInodes, libc::ENOSPC),
+            (Error::NoMemory, libc::ENOMEM),
+            (Error::FileTooBig, libc::EFBIG),
+            (Error::BadBuffer, libc::EFAULT),
+            (Error::InvalidArgument("x"), libc::EINVAL),
+            (Error::NameTooLong, libc::ENAMETOOLONG),
+            (Error::BadHandle, libc::EBADF),
+            (Error::Stale, libc::ESTALE),
+            (Error::TooManyLinks, libc::EMLINK),
+            (Error::Loop, libc::ELOOP),
+            (Error::CrossDevice, libc::EXDEV),
+            (Error::Busy, libc::EBUSY),
+            (Error::WouldDeadlock, libc::EDEADLK),
+            (Error::Unmounted, libc::ENODEV),
+            (Error::NoSuchOffset, libc::ENXIO),
+            (Error::NoAttribute, libc::ENODATA),
+            (Error::Range, libc::ERANGE),
+            (Error::TooBig, libc::E2BIG),
+            (Error::NotSupported("x"), libc::EOPNOTSUPP),
+            (Error::Corrupt("x".into()), libc::EUCLEAN),
+            (Error::Io("x".into()), libc::EIO),
+        ];
+        for (error, number) in numbers {
+            assert_eq!(error.errno(), number, "{error}");
+        }
+    }
+}

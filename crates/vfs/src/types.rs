@@ -239,3 +239,42 @@ pub struct StatFs {
     /// Longest name in bytes.
     pub name_max_bytes: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_before_1970_is_rounded_down_to_its_second() {
+        for (secs, nanos) in [(0, 0), (0, 999_999_999), (-1, 999_999_999), (-5, 1), (9_000_000_000, 7)] {
+            let time = Time::from_parts(secs, nanos);
+            assert_eq!((time.secs(), time.nanos()), (secs, nanos));
+        }
+        assert_eq!(Time(-1), Time::from_parts(-1, 999_999_999));
+        assert_eq!(
+            (Time::from_parts(i64::MAX, 5), Time::from_parts(i64::MIN, 0)),
+            (Time(i64::MAX), Time(i64::MIN))
+        );
+    }
+
+    #[test]
+    fn kinds_have_numbers_and_bits_of_their_own() {
+        let kinds: Vec<FileKind> = (0..=255).filter_map(FileKind::from_raw).collect();
+        assert_eq!(kinds.iter().map(|kind| *kind as u8).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+        let bits: Vec<u32> = kinds.into_iter().map(FileKind::mode_bits).collect();
+        assert_eq!(bits, [0o100_000, 0o040_000, 0o120_000, 0o010_000, 0o140_000, 0o020_000, 0o060_000]);
+    }
+
+    #[test]
+    fn flags_of_open_are_read_one_by_one() {
+        assert_eq!(OpenFlags::from_posix(libc::O_RDONLY | libc::O_CREAT), OpenFlags::READ);
+        assert_eq!(OpenFlags::from_posix(libc::O_WRONLY | libc::O_EXCL), OpenFlags::WRITE);
+        assert_eq!(OpenFlags::from_posix(libc::O_RDWR | libc::O_SYNC), OpenFlags::READ_WRITE);
+        let truncated = OpenFlags { truncate: true, ..OpenFlags::WRITE };
+        assert_eq!(OpenFlags::from_posix(libc::O_WRONLY | libc::O_TRUNC), truncated);
+        let appended = OpenFlags { append: true, ..OpenFlags::READ };
+        assert_eq!(OpenFlags::from_posix(libc::O_APPEND), appended);
+        let direct = OpenFlags { direct: true, ..OpenFlags::READ_WRITE };
+        assert_eq!(OpenFlags::from_posix(libc::O_RDWR | libc::O_DIRECT), direct);
+    }
+}
