@@ -245,3 +245,22 @@ pub(crate) fn pages_of(offset: u64, end: u64) -> std::ops::Range<u64> {
     let page = crate::data::write::PAGE;
     offset / page..end.div_ceil(page)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_needs_what_its_parts_need() {
+        let need = Need { pages: 1, nodes: 2, dirty: 3 } + Need { pages: 10, nodes: 20, dirty: 30 };
+        assert_eq!(need, Need { pages: 11, nodes: 22, dirty: 33 });
+        assert_eq!((need.dirty_in_all(), Need::NONE.dirty_in_all(), Need::NODE.nodes), (73, 40, 1));
+        assert_eq!((Need::to_write(1017).dirty, Need::to_write(1018).dirty), (1017, 1020));
+        assert_eq!(Need::to_write(5000), Need { pages: 0, nodes: 0, dirty: 5008 });
+        let mut lacking = Lacking { pages: 7, ..Lacking::default() };
+        lacking.nodes.extend([3, 4, 3]);
+        assert_eq!(lacking.need(), Need { pages: 7, nodes: 2, dirty: 0 });
+        assert_eq!([pages_of(0, 1), pages_of(4095, 4097), pages_of(4096, 8192)], [0..1, 0..2, 1..2]);
+        assert!(pages_of(4096, 4096).is_empty());
+    }
+}

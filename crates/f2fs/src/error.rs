@@ -90,3 +90,15 @@ pub(crate) fn feature_names(bits: u32) -> String {
     let rest = (unnamed != 0).then(|| format!("{unnamed:#x}"));
     named.chain(rest).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_named_and_those_without_a_name_numbered() {
+        assert_eq!(feature_names(0), "");
+        assert_eq!(feature_names(feature::ENCRYPT | feature::VERITY), "encrypt, verity");
+        assert_eq!(feature_names(feature::READ_ONLY | 0x1010_0000), "ro, 0x10100000");
+    }
+}

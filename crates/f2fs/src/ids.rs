@@ -66,3 +66,28 @@ pub struct Segno(pub u32);
 /// A page of a file: 4 KiB, counted from its start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageNo(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_pointers_are_no_blocks() {
+        let pointers = [0, 1, u32::MAX - 2, u32::MAX - 1, u32::MAX].map(BlockAddr);
+        assert_eq!(pointers.map(BlockAddr::is_block), [false, true, true, false, false]);
+        assert_eq!((BlockAddr(5).plus(3), BlockAddr(5).plus(u32::MAX)), (BlockAddr(8), BlockAddr::NEW));
+    }
+
+    #[test]
+    fn numbers_that_follow_each_other_are_spread() {
+        let hashes = |shift: u32| {
+            let of = |n: u32| {
+                let mut hasher = NidHasher::default();
+                std::hash::Hash::hash(&Nid(n), &mut hasher);
+                hasher.finish() >> shift & 0xff
+            };
+            (0..256).map(of).collect::<HashSet<_>>().len()
+        };
+        assert!(hashes(0) > 128 && hashes(56) > 128, "{} and {} of 256", hashes(0), hashes(56));
+    }
+}

@@ -281,3 +281,6 @@ fn kind_of(mode: u16) -> Option<FileKind> {
     let bits = u32::from(mode) & 0o170_000;
     (1..=7).filter_map(FileKind::from_raw).find(|kind| kind.mode_bits() == bits)
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,8 @@ pub(crate) mod gc;
 
 mod adopt;
 mod summaries;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use crate::change::steps;
 use crate::checkpoint::{Logs, OpenLog};

@@ -245,3 +245,6 @@ pub(crate) fn geometry(found: &Superblock, device_blocks: u64) -> Result<Geometr
     }
     Ok(geometry)
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,3 +135,69 @@ impl Space {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Nid;
+    use crate::segments::tests::table;
+
+    const IN_USE: Counts = Counts { blocks: 90, nodes: 20, inodes: 10 };
+
+    fn space() -> Space {
+        Space::new(table(1, 8, &[]), 100, IN_USE)
+    }
+
+    fn taken(blocks: i64, nodes: i64, inodes: i64, ever: u64) -> Taken {
+        Taken { blocks, nodes, inodes, ever }
+    }
+
+    #[test]
+    fn blocks_in_use_and_set_aside_never_exceed_what_users_have() {
+        let space = space();
+        assert!(space.has(10) && !space.has(11) && !space.has(u64::MAX));
+        assert_eq!((space.set_aside(6), space.set_aside(5)), (Ok(()), Err(Error::NoSpace)));
+        assert_eq!(
+            (space.set_aside(4), space.set_aside(0), space.set_aside(1)),
+            (Ok(()), Ok(()), Err(Error::NoSpace))
+        );
+        assert_eq!((space.has(0), space.has(1), space.counts()), (true, false, IN_USE));
+        space.settle(6, taken(3, 2, 1, 5));
+        assert_eq!(space.counts(), Counts { blocks: 93, nodes: 22, inodes: 11 });
+        assert!(space.has(3) && !space.has(4), "four are set aside still");
+        space.settle(4, taken(-100, -1, -1, 0));
+        assert_eq!(space.counts(), Counts { blocks: 0, nodes: 21, inodes: 10 });
+        assert!(space.has(100));
+    }
+
+    #[test]
+    fn what_came_since_the_checkpoint_must_fit_beside_what_it_has() {
+        let space = space();
+        space.set_aside(10).unwrap();
+        space.settle(10, taken(2, 0, 0, 10));
+        assert!(space.can_roll_forward(), "10 came, 8 went again");
+        space.since.left(Nid(5), b"name");
+        assert!(!space.can_roll_forward(), "a name that comes back may need a block");
+        space.epoch_closed();
+        assert!(space.can_roll_forward());
+        space.since.left(Nid(5), b"name");
+        space.set_aside(8).unwrap();
+        space.settle(8, taken(-40, 0, 0, 8));
+        assert!(!space.can_roll_forward(), "what went is there after a crash");
+        assert!(space.checkpointed().is_empty());
+        assert!(space.can_roll_forward());
+    }
+
+    #[test]
+    fn a_recount_never_goes_below_nothing() {
+        let space = space();
+        assert_eq!(space.recount(-90, 5, -10), Ok(()));
+        assert_eq!(space.counts(), Counts { blocks: 0, nodes: 25, inodes: 0 });
+        for change in [(-1, 0, 0), (0, -26, 0), (0, 0, -1)] {
+            assert!(
+                matches!(space.recount(change.0, change.1, change.2), Err(Error::Corrupt(_))),
+                "{change:?}"
+            );
+        }
+    }
+}

@@ -24,3 +24,16 @@ impl WritePath {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_pages_of_a_direct_write_pass_the_memory() {
+        assert_eq!(WritePath::of(true, 4096, 8192), WritePath::Direct);
+        for (direct, offset, len) in [(false, 4096, 8192), (true, 1, 4096), (true, 0, 4095)] {
+            assert_eq!(WritePath::of(direct, offset, len), WritePath::PageCache, "{len} bytes at {offset}");
+        }
+    }
+}

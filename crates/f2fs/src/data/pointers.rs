@@ -455,4 +455,36 @@ mod tests {
         let places = [0, 1, 2].map(|level| place_of(&at(double), level));
         assert_eq!(places, [5 + 2036, 6 + 2036 + 2 * 1019, 6 + 2036 + 2 * 1019 + 1 + 3]);
     }
+
+    #[test]
+    fn a_nodes_number_in_its_file_says_its_pages_again() {
+        use crate::node::block_map::{Place, first_page_under, pages_max};
+        let own = 873;
+        let (direct, indirect) = (1018_u64, 1018 * 1018);
+        let starts = [0, direct, 2 * direct, 2 * direct + indirect, 2 * (direct + indirect)];
+        for (root, start) in starts.into_iter().enumerate() {
+            assert_eq!(first_page_under(root, own), PageNo(own as u64 + start));
+        }
+        let end = pages_max(own);
+        assert_eq!((first_page_under(5, own), first_page_under(9, own)), (PageNo(end), PageNo(end)));
+        let pages = starts.into_iter().flat_map(|start| {
+            [0, direct - 1, direct, 5 * direct, indirect - 1, indirect + 1, 7 * indirect + 3 * direct]
+                .map(|n| start + n)
+        });
+        for page in pages.map(|page| page + own as u64).chain([end - 1]) {
+            let route = route(PageNo(page), own).unwrap();
+            let place = |level| Place::of(place_of(&route, level), own);
+            assert_eq!(
+                place(route.depth),
+                Some(Place::Direct(PageNo(page - route.slot as u64))),
+                "page {page}"
+            );
+            assert!((0..route.depth).all(|level| place(level) == Some(Place::Indirect)), "page {page}");
+        }
+        assert_eq!(route(PageNo(end), own), None);
+        assert_eq!(Place::of(0, own), Some(Place::Inode));
+        assert_eq!(Place::of(node_flag::XATTR_PLACE, own), Some(Place::Xattrs));
+        let last = 6 + 2 * 1018 + 1018 * 1019;
+        assert!(Place::of(last - 1, own).is_some() && Place::of(last, own).is_none());
+    }
 }

@@ -60,3 +60,27 @@ pub fn set_bit_lsb(bitmap: &mut [u8], index: usize, value: bool) {
 pub fn bit_lsb(bitmap: &[u8], index: usize) -> bool {
     bitmap.get(index / 8).is_some_and(|byte| byte & (1 << (index % 8)) != 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_counted_from_either_end_of_a_byte() {
+        let (mut high, mut low) = ([0; 2], [0; 2]);
+        for at in [0, 3, 9, 16, usize::MAX] {
+            set_bit_msb(&mut high, at, true);
+            set_bit_lsb(&mut low, at, true);
+        }
+        assert_eq!((high, low), ([0x90, 0x40], [0x09, 0x02]));
+        for at in [0, 3, 9, 15, 16, 17] {
+            let set = [0, 3, 9].contains(&at);
+            assert_eq!((bit_msb(&high, at), bit_lsb(&low, at)), (set, set), "bit {at}");
+        }
+        set_bit_msb(&mut high, 3, false);
+        set_bit_lsb(&mut low, 3, false);
+        set_bit_msb(&mut high, 4, false);
+        set_bit_lsb(&mut low, 4, false);
+        assert_eq!((high, low), ([0x80, 0x40], [0x01, 0x02]));
+    }
+}

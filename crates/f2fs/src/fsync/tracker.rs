@@ -145,3 +145,110 @@ impl Since {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{InodeBlock, NodeBlock};
+    use Durable::{ByCheckpoint, ByNodes};
+    use std::sync::Arc;
+    use zerocopy::little_endian::{U16, U32};
+    use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+    const FILE: Nid = Nid(9);
+    const DIR: Nid = Nid(5);
+
+    fn inode(mode: u32, links: u32, name: &[u8]) -> Inode {
+        let mut block = InodeBlock::new_zeroed();
+        (block.mode, block.links, block.parent) = (U16::new(mode as u16), U32::new(links), U32::new(DIR.0));
+        (block.footer.nid, block.footer.ino) = (U32::new(FILE.0), U32::new(FILE.0));
+        block.name_bytes = U32::new(name.len() as u32);
+        block.name[..name.len()].copy_from_slice(name);
+        Inode::of(Arc::new(NodeBlock::read_from_bytes(block.as_bytes()).unwrap()), 0).unwrap()
+    }
+
+    fn file() -> Inode {
+        inode(libc::S_IFREG, 1, b"name")
+    }
+
+    /// After the first checkpoint of a mount.
+    fn begun() -> Since {
+        let since = Since::default();
+        since.checkpointed();
+        since
+    }
+
+    #[test]
+    fn a_plain_file_is_said_by_its_nodes_after_the_first_checkpoint() {
+        let old = ByNodes { with_name: false };
+        assert_eq!(Since::default().way_of(&file(), false), ByCheckpoint);
+        assert_eq!(Since::default().way_of(&file(), true), old, "a log is of this mount alone");
+        assert_eq!(begun().way_of(&file(), false), old);
+        assert_eq!(begun().way_of(&inode(libc::S_IFREG, 2, b"name"), false), ByCheckpoint);
+        assert_eq!(begun().way_of(&inode(libc::S_IFDIR, 1, b"name"), true), ByCheckpoint);
+        let since = begun();
+        since.beyond(FILE);
+        assert_eq!([false, true].map(|by_log| since.way_of(&file(), by_log)), [ByCheckpoint; 2]);
+        let since = begun();
+        since.nodes_went(FILE);
+        assert_eq!([false, true].map(|by_log| since.way_of(&file(), by_log)), [ByCheckpoint, old]);
+        since.epoch_closed();
+        assert_eq!(since.way_of(&file(), false), old, "it has begun still");
+        let never = Since::default();
+        never.epoch_closed();
+        assert_eq!(never.way_of(&file(), false), ByCheckpoint);
+    }
+
+    #[test]
+    fn a_new_file_brings_its_name_where_that_can_be_made_again() {
+        let since = begun();
+        since.born(FILE);
+        assert_eq!(since.way_of(&file(), false), ByNodes { with_name: true });
+        since.left(DIR, b"other");
+        since.left(Nid(6), b"name");
+        assert_eq!(since.way_of(&file(), false), ByNodes { with_name: true });
+        since.left(DIR, b"name");
+        assert_eq!(
+            (since.way_of(&file(), false), since.names_left()),
+            (ByCheckpoint, 3),
+            "it meant another file"
+        );
+        let since = begun();
+        since.left(DIR, b"name");
+        assert_eq!(since.way_of(&file(), false), ByNodes { with_name: false }, "an old file's name stays");
+        since.born(FILE);
+        since.born(DIR);
+        since.checkpointed();
+        assert_eq!((since.names_left(), since.way_of(&file(), false)), (0, ByNodes { with_name: false }));
+        since.born(FILE);
+        since.born(DIR);
+        assert_eq!(since.way_of(&file(), true), ByCheckpoint, "its directory is new too");
+    }
+
+    #[test]
+    fn more_names_than_are_kept_are_all_names() {
+        let since = begun();
+        since.born(FILE);
+        let mut n = 0_u32;
+        while since.names_left() < LEFT_MAX as u64 {
+            since.left(Nid(6), &n.to_le_bytes());
+            n += 1;
+        }
+        assert_eq!(since.way_of(&file(), false), ByNodes { with_name: true });
+        since.left(Nid(6), b"one more");
+        assert_eq!((since.names_left(), since.way_of(&file(), false)), (LEFT_MAX as u64, ByCheckpoint));
+    }
+
+    #[test]
+    fn what_was_written_ahead_or_spilled_is_told_once() {
+        let since = begun();
+        assert!(!since.is_ahead() && !since.take_spilled(FILE));
+        since.goes_ahead();
+        since.spilled(FILE);
+        assert!(since.is_ahead() && !since.take_spilled(DIR));
+        assert!(since.take_spilled(FILE) && !since.take_spilled(FILE));
+        since.spilled(FILE);
+        since.checkpointed();
+        assert!(!since.is_ahead() && !since.take_spilled(FILE));
+    }
+}

@@ -80,3 +80,20 @@ impl F2fs {
         drop((locked, inside));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_several_handles_is_told_from_the_others() {
+        let (open, nid) = (OpenFiles::default(), Nid(7));
+        open.add(nid, false);
+        open.add(nid, true);
+        open.add(Nid(8), false);
+        assert!(open.table()[&nid].may_get_name && !open.table()[&Nid(8)].may_get_name);
+        assert_eq!([open.take(nid), open.take(nid)], [false, true]);
+        assert!(!open.table().contains_key(&nid) && open.table().contains_key(&Nid(8)));
+        assert!(open.take(nid), "of one that is not open nobody is left");
+    }
+}

@@ -162,3 +162,92 @@ fn crc_of(head: &LogHead) -> u32 {
     let bytes = head.as_bytes();
     crc32fast::hash(&bytes[..bytes.len() - size_of::<u32>()])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: [u8; 16] = [7; 16];
+    const OLD: Base = Base { version: 5, crc: 50 };
+    const NEW: Base = Base { version: 6, crc: 60 };
+
+    fn region() -> Region {
+        Region::anonymous(1 << 20).unwrap()
+    }
+
+    #[test]
+    fn a_head_says_whether_records_count_for_a_checkpoint() {
+        let region = region();
+        let mut heads = Heads::make(&region, ID, OLD, 3);
+        let of = |heads: &Heads| [OLD, NEW].map(|base| (heads.standing(base), heads.is_of(ID, base)));
+        use Standing::{Clean, Elsewhere, Records};
+        assert_eq!(of(&heads), [(Clean, true), (Clean, false)]);
+        heads.make_folding(&region, NEW);
+        assert_eq!(of(&heads), [(Clean, true), (Clean, false)], "what has no records is not folded");
+        heads.make_active(&region);
+        assert_eq!(of(&heads), [(Records, true), (Elsewhere, false)]);
+        heads.make_folding(&region, NEW);
+        assert_eq!(of(&heads), [(Records, true), (Clean, true)]);
+        assert!(!heads.is_of([8; 16], OLD) && !heads.is_of([8; 16], NEW));
+        assert_eq!(heads.standing(Base { crc: 61, ..NEW }), Elsewhere);
+        heads.begin_anew(&region, ID, NEW);
+        assert_eq!(of(&heads), [(Clean, false), (Clean, true)]);
+        assert_eq!((heads.generation(), heads.uuid(), heads.base()), (4, ID, NEW));
+        let seq = heads.now.seq.get();
+        heads.begin_anew(&region, ID, NEW);
+        assert_eq!((heads.generation(), heads.now.seq.get()), (4, seq), "it says so already");
+        for (id, base) in [([9; 16], NEW), ([9; 16], OLD)] {
+            heads.begin_anew(&region, id, base);
+        }
+        assert_eq!((heads.generation(), heads.now.seq.get()), (6, seq + 2));
+    }
+
+    #[test]
+    fn the_newer_whole_head_counts_and_the_other_is_written_first() {
+        let region = region();
+        let mut heads = Heads::make(&region, ID, OLD, 3);
+        heads.make_active(&region);
+        let [first, second] = LOG_HEADS_BYTES;
+        let damage = |at: u64| region.nt_write(Pos(at).plus(24), &[0xff; 8]);
+        let read = || Heads::read(&region).map(|heads| (heads.now.seq.get(), heads.first));
+        assert_eq!(read(), Ok((2, 1)), "both are alike");
+        damage(first);
+        assert_eq!(read(), Ok((2, 0)), "the damaged one is mended first");
+        Heads::read(&region).unwrap().begin_anew(&region, ID, NEW);
+        assert_eq!(read(), Ok((3, 1)));
+        damage(second);
+        assert_eq!(read(), Ok((3, 1)));
+        damage(first);
+        assert!(read().unwrap_err().contains("both heads"));
+        let older = Heads::make(&region, ID, OLD, 3).now;
+        let mut newer = Heads::read(&region).unwrap();
+        newer.make_active(&region);
+        region.nt_write(Pos(first), older.as_bytes());
+        assert_eq!(read(), Ok((2, 0)));
+        newer.write(&region);
+        region.nt_write(Pos(second), older.as_bytes());
+        assert_eq!(read(), Ok((3, 1)));
+    }
+
+    #[test]
+    fn a_head_of_another_format_or_size_is_refused_by_name() {
+        let region = region();
+        let refusal = |change: &dyn Fn(&mut LogHead)| {
+            let mut head = Heads::make(&region, ID, OLD, 3).now;
+            change(&mut head);
+            head.crc.set(crc_of(&head));
+            LOG_HEADS_BYTES.into_iter().for_each(|at| region.nt_write(Pos(at), head.as_bytes()));
+            Heads::read(&region).err()
+        };
+        assert_eq!(refusal(&|_| ()), None);
+        assert_eq!(refusal(&|head| head.len_bytes.set((1 << 20) - 1)), None, "a region may grow");
+        let says = |change: &dyn Fn(&mut LogHead), text: &str| {
+            let said = refusal(change).unwrap();
+            assert!(said.contains(text), "{said}");
+        };
+        says(&|head| head.format.set(2), "format 2");
+        says(&|head| head.seq.set(u64::MAX), "last number");
+        says(&|head| head.len_bytes.set((1 << 20) + 1), "cut short");
+        says(&|head| head.magic.set(1), "both heads");
+    }
+}
