@@ -63,3 +63,37 @@ impl DamageNote {
         )
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const REST: &str = ". Nothing is changed any more: unmount, then run heddle fsck";
+
+    #[test]
+    fn the_first_damage_is_told_whole_and_no_later_one() {
+        let note = DamageNote::new();
+        assert!(!note.is_noted());
+        note.note("inode 5: page 3");
+        note.note("what follows from it");
+        assert!(note.is_noted());
+        assert_eq!(note.text(), format!("damage was found while mounted: inode 5: page 3{REST}"));
+        let long = DamageNote::new();
+        long.note(&"x".repeat(1000));
+        assert_eq!(long.text(), format!("damage was found while mounted: {}{REST}", "x".repeat(320)));
+        long.len.store(u32::MAX, Relaxed);
+        assert_eq!(
+            long.text().len(),
+            320 + "damage was found while mounted: ".len() + REST.len(),
+            "scribbled"
+        );
+    }
+
+    #[test]
+    fn damage_that_is_not_said_yet_is_noted() {
+        let note = DamageNote::new();
+        note.state.store(1, SeqCst);
+        assert!(note.is_noted());
+        assert_eq!(note.text(), format!("damage was found while mounted: being looked at{REST}"));
+    }
+}

@@ -334,4 +334,39 @@ mod tests {
         counts.add_spans(&mut spans);
         assert_eq!(spans[Kind::Write as usize].iter().sum::<u64>(), 2);
     }
+
+    #[test]
+    fn sums_are_of_all_kinds_and_waits_stand_behind_them() {
+        let counts = Counts::new();
+        for (n, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, n);
+            (0..=n).for_each(|_| counts.begins(kind));
+            counts.ends();
+        }
+        assert!(!counts.is_timing());
+        counts.waited(2, Duration::from_nanos(5));
+        counts.waited(1, Duration::from_nanos(7));
+        let (mut all, before) = counts.totals();
+        assert_eq!((all.calls(), all.waits(), all.wait_ns()), (78, 3, 17));
+        assert_eq!((before, all.since(&all)), (Totals::default(), Totals::default()));
+        assert_eq!(before.since(&all), before, "less than nothing is nothing");
+        all.add(&counts.totals().0);
+        assert_eq!((all.calls(), all.of(Kind::Sync).calls, all.waits()), (156, 24, 6));
+        let names: std::collections::BTreeSet<_> = Kind::ALL.into_iter().map(Kind::name).collect();
+        assert_eq!(names.len(), KINDS);
+    }
+
+    #[test]
+    fn a_timed_call_takes_as_long_as_it_did() {
+        let counts = Counts::new();
+        counts.begins(Kind::Rename);
+        assert!(counts.is_timing());
+        std::thread::sleep(Duration::from_millis(20));
+        counts.ends();
+        let tally = counts.totals().0.of(Kind::Rename);
+        assert_eq!((tally.timed, counts.is_timing()), (1, false));
+        assert!((20_000_000..10_000_000_000).contains(&tally.timed_ns), "{} ns", tally.timed_ns);
+        counts.ends();
+        assert_eq!(counts.totals().0.of(Kind::Rename), tally, "a call ends once");
+    }
 }

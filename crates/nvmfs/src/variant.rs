@@ -81,3 +81,21 @@ impl Variant {
         Variant::ALL.get((raw as usize).checked_sub(1)?).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_found_by_its_name_and_its_number() {
+        for (n, variant) in Variant::ALL.into_iter().enumerate() {
+            assert_eq!(Variant::from_name(variant.name()), Some(variant));
+            assert_eq!((variant.raw(), Variant::from_raw(n as u32 + 1)), (n as u32 + 1, Some(variant)));
+            assert_eq!(variant.lock().is_none(), variant.log() == LogKind::SelfCertifying);
+            assert_eq!(variant.lock() == Some(LockKind::Inode), variant.log() == LogKind::Tail);
+        }
+        let wrong =
+            [Variant::from_name("heddl"), Variant::from_name(""), Variant::from_raw(0), Variant::from_raw(6)];
+        assert_eq!(wrong, [None; 4]);
+    }
+}

@@ -5,6 +5,7 @@ mod common;
 use common::{Disk, Short, each_variant, root};
 use heddle_nvmfs::NvmFs;
 use heddle_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, RangeOp};
+use std::sync::Barrier;
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
@@ -216,5 +217,42 @@ fn each_page_of_a_file_that_fills_its_image_can_be_overwritten() {
         drop(fs);
         volume.abandon();
         common::sound(disk.region()).unwrap();
+    });
+}
+
+/// The tombstone lies in another chain than the write that it covers, and its own chain is cleaned.
+#[test]
+fn a_hole_stays_one_when_the_log_that_made_it_is_cleaned() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 16 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.new_file(Ino::ROOT, "f");
+        let [written, cleaned] = [(); 2].map(|()| Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fs.write(&handle, 0, &[1; 2 * PAGE as usize]).unwrap();
+                written.wait();
+                // Its lane, and so its chain, stays its own until it ends.
+                cleaned.wait();
+            });
+            scope.spawn(|| {
+                written.wait();
+                fs.fallocate(&handle, RangeOp::Punch, 0, PAGE).unwrap();
+                for round in 0..1000u32 {
+                    fs.write(&handle, 5 * PAGE, &[round as u8; PAGE as usize]).unwrap();
+                }
+                cleaned.wait();
+            });
+        });
+        fs.release(handle);
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let handle = fs.open_file(Ino::ROOT, "f");
+        let firsts = [0, 1, 5].map(|page| fs.read_vec(&handle, page * PAGE, 1)[0]);
+        assert_eq!(firsts, [0, 1, 231], "{variant:?}");
+        fs.release(handle);
     });
 }

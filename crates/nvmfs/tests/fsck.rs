@@ -9,6 +9,7 @@ mod fsck {
     pub mod crafted;
     pub mod cuts;
     pub mod damage;
+    pub mod dumps;
     pub mod fields;
     pub mod flips;
     pub mod garbage;
@@ -36,6 +37,34 @@ fn a_sound_image_is_clean_and_repairing_it_changes_nothing() {
         assert_eq!(verdict.changes().count(), 0);
         let empty = Disk::new(variant, 4 << 20);
         assert_eq!(examine("empty", empty.region()).unwrap().issues, vec![]);
+    });
+}
+
+#[test]
+fn a_survey_counts_each_block_once_and_each_orphan() {
+    each_variant(|variant| {
+        let sample = Sample::new(variant);
+        let survey = sample.survey();
+        let known = survey.blocks_fixed + survey.blocks_inodes + survey.blocks_logs + survey.blocks_data;
+        assert_eq!((survey.blocks, survey.blocks - known), (1024, survey.blocks_free), "{variant:?}");
+        let sum = |data| survey.owners.iter().filter(|o| o.data == data).map(|o| o.count).sum::<u64>();
+        assert_eq!(sum(true), survey.blocks_data);
+        // Chunks without inodes are the image's, and count as free.
+        assert!(sum(false) >= survey.blocks_inodes + survey.blocks_logs);
+        let in_files: u64 = survey.inodes.iter().map(|inode| inode.figures.blocks).sum();
+        assert_eq!(in_files, survey.blocks_data);
+        assert_eq!((survey.orphans, survey.issues, survey.variant), (0, 0, variant));
+        assert_eq!(
+            survey.inodes.len(),
+            sample.inos.values().collect::<std::collections::BTreeSet<_>>().len()
+        );
+        let disk = Disk::new(variant, 4 << 20);
+        let volume = disk.mount();
+        let _open = volume.fs().new_file(Ino::ROOT, "open and deleted");
+        volume.fs().remove(Ino::ROOT, "open and deleted").unwrap();
+        volume.abandon();
+        let survey = heddle_nvmfs::fsck::survey("cut", disk.region()).unwrap().unwrap();
+        assert_eq!((survey.orphans, survey.issues, survey.inodes.len()), (1, 0, 1), "{variant:?}");
     });
 }
 

@@ -242,3 +242,41 @@ fn crash_a_removed_name_came_back_from_the_log_of_another_directory() {
         }
     });
 }
+
+/// The record that made the name lies in another chain than the one that removed it, and that one is cleaned.
+#[test]
+fn a_removed_name_stays_gone_when_its_removers_log_is_cleaned() {
+    each_variant(|variant| {
+        let disk = Disk::new(variant, 64 * MIB);
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let dir = fs.new_dir(Ino::ROOT, "d");
+        let kept = fs.new_file(Ino::ROOT, "kept").ino;
+        let [made, cleaned] = [(); 2].map(|()| Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fs.link(&root(), kept, dir, name("gone")).unwrap();
+                fs.link(&root(), kept, dir, name("there")).unwrap();
+                made.wait();
+                // Its lane, and so its chain, stays its own until it ends.
+                cleaned.wait();
+            });
+            scope.spawn(|| {
+                made.wait();
+                fs.remove(dir, "gone").unwrap();
+                for i in 0..1000 {
+                    let text = format!("n{i}");
+                    fs.link(&root(), kept, dir, name(&text)).unwrap();
+                    fs.remove(dir, &text).unwrap();
+                }
+                cleaned.wait();
+            });
+        });
+        drop(fs);
+        volume.abandon();
+        let volume = disk.mount();
+        let fs = volume.fs();
+        let names = ["gone", "there"].map(|text| fs.find(dir, text).map(|attr| attr.ino));
+        assert_eq!(names, [Err(Error::NotFound), Ok(kept)], "{variant:?}");
+    });
+}

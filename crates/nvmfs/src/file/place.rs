@@ -229,3 +229,6 @@ impl WriteRecords {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

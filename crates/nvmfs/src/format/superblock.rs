@@ -261,3 +261,6 @@ impl Superblock {
         signs.into_iter().filter(|sign| *sign).count() >= 4
     }
 }
+
+#[cfg(test)]
+mod tests;

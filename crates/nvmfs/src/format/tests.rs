@@ -3,7 +3,7 @@
 use super::page::PageHeader;
 use super::record::{Blocks, Found, NameBuf, Record, State, Txn, WriteLine, parse, write_in, write_line};
 use super::word::{Line, crc};
-use super::{blob, inode, pointer};
+use super::{blob, extent_list, inode, layout, page, pointer, word};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{FileKind, Ino, Time, XattrName};
@@ -316,4 +316,102 @@ fn no_bit_is_written_outside_a_field() {
             assert!(structure.fields[i + 1..].iter().all(apart), "{}: {}", structure.name, one.name);
         }
     }
+}
+
+#[test]
+fn pointers_tails_and_lists_are_read_back_and_belong_to_one_place() {
+    use pointer::{Place, Target, decode, decode_tail, encode, encode_tail};
+    let block = BlockNo((1 << 40) - 1);
+    let places = [
+        Place::Head(0),
+        Place::Head(1),
+        Place::HeadBlock,
+        Place::Next(BlockNo(1)),
+        Place::Tail,
+        Place::InodeChunk(1),
+        Place::ExtentList(BlockNo(1)),
+        Place::Xattrs(BlockNo(1)),
+        Place::Map(BlockNo(1)),
+    ];
+    for (n, place) in places.into_iter().enumerate() {
+        let raw = encode(SEED, HOME, place, block);
+        assert_eq!(decode(SEED, HOME, place, raw), Target::At(block));
+        for (m, other) in places.into_iter().enumerate() {
+            assert_eq!(decode(SEED, HOME, other, raw) == Target::Bad, n != m, "{place:?} as {other:?}");
+        }
+        assert_eq!(decode(SEED, HOME, place, 0), Target::None);
+        assert_eq!(decode(SEED, HOME, place, encode(SEED, HOME, place, BlockNo(0))), Target::Bad);
+    }
+    for slot in [1, 2, 63, 64] {
+        assert_eq!(decode_tail(SEED, HOME, encode_tail(SEED, HOME, block, slot)), Target::At((block, slot)));
+    }
+    assert_eq!(decode_tail(SEED, HOME, 0), Target::None);
+    assert_eq!(decode_tail(SEED, HOME, encode_tail(SEED, HOME, BlockNo(0), 1)), Target::Bad);
+    assert_eq!(decode_tail(SEED + 1, HOME, encode_tail(SEED, HOME, block, 7)), Target::Bad);
+    let extents: Vec<_> = (1..=510).map(|n| Extent { block: BlockNo(n * 7), count: n }).collect();
+    for (count, next) in [(0, None), (1, Some(BlockNo(9))), (510, Some(block))] {
+        let words = extent_list::encode(SEED, HOME, BlockNo(3), &extents[..count], next);
+        let read = |at| extent_list::decode(SEED, HOME, at, |i| words.get(i).copied().unwrap_or(0));
+        assert_eq!(read(BlockNo(3)), Some((extents[..count].to_vec(), next)));
+        assert_eq!(read(BlockNo(4)), None, "it lies elsewhere");
+    }
+    let long = word::word(511 << 32);
+    assert_eq!(extent_list::decode(SEED, HOME, BlockNo(3), |_| long), None, "more than a block holds");
+}
+
+#[test]
+fn a_layout_says_where_things_are_and_which_blocks_are_data() {
+    let small = layout::Layout::new(1024);
+    assert_eq!((small.chunks_max, small.data, small.last()), (256, BlockNo(2), BlockNo(1023)));
+    assert_eq!((small.bytes(), small.ino_end()), (4 << 20, Ino(256 * inode::CHUNK_INODES)));
+    let larger = layout::Layout::new(2052);
+    assert_eq!((larger.chunks_max, larger.data), (513, BlockNo(3)), "513 pointers need two blocks");
+    assert_eq!((layout::Layout::new(2).chunks_max, layout::Layout::new(2048).data), (1, BlockNo(2)));
+    let holds = |block, count| small.holds(BlockNo(block), count);
+    assert!(holds(2, 1) && holds(2, 1021) && holds(1022, 1) && holds(1023, 0));
+    assert!(!holds(1, 1) && !holds(2, 1022) && !holds(1022, 2) && !holds(1023, 1));
+    assert!(!holds(2, u64::MAX) && !holds(1024, 0));
+    assert_eq!(small.chunk_pointer(3), BlockNo(1).pos().plus(24));
+    assert_eq!(layout::chunk_of(Ino(2 * inode::CHUNK_INODES + 1)), (2, 1));
+    assert_eq!(layout::inode_pos(BlockNo(5), 3), BlockNo(5).pos().plus(3 * 128));
+    assert_eq!(page::slot_pos(BlockNo(5), 63), BlockNo(5).pos().plus(63 * 64));
+    assert_eq!(page::next_pos(BlockNo(5)), BlockNo(5).pos().plus(56));
+}
+
+#[test]
+fn numbers_know_their_neighbours() {
+    assert_eq!(BlockNo(3).pos(), heddle_pmem::Pos(3 * 4096));
+    assert_eq!((BlockNo(3).plus(4), Version(6).next()), (BlockNo(7), Version(7)));
+    assert_eq!([0, 4095, 4096].map(PageNo::of), [PageNo(0), PageNo(0), PageNo(1)]);
+    assert_eq!([0, 1, 4096, 4097].map(PageNo::after), [PageNo(0), PageNo(1), PageNo(1), PageNo(2)]);
+    assert_eq!((PageNo(3).offset(), PageNo::END.offset()), (3 * 4096, 1 << 48));
+    assert_eq!(InodeId { ino: Ino(1), generation: 5 << 40 | 7 }.made_in(), 5);
+}
+
+#[test]
+fn words_carry_marks_and_times_from_1960_to_2106() {
+    use word::{PAYLOAD_MAX, Shape, field, marked, payload, shape, time_of, time_payload};
+    let one = word::word(5);
+    assert_eq!((one, payload(one), payload(u64::MAX)), (0b11 << 62 | 5, 5, PAYLOAD_MAX));
+    assert!(
+        marked(&[one, one]) && !marked(&[one, 5]) && !marked(&[1 << 63, one]) && !marked(&[one, 1 << 62])
+    );
+    assert_eq!(
+        [&[0, 0][..], &[1, 0], &[0, 1], &[1, 2]].map(shape),
+        [Shape::Blank, Shape::Torn, Shape::Torn, Shape::Full]
+    );
+    assert_eq!((field(0xabcd, 4, 8), field(u64::MAX, 60, 4), field(u64::MAX, 0, 1)), (0xbc, 15, 1));
+    let base = -10 * 365 * 86_400 * 1_000_000_000_i64;
+    for time in [base, -1, 0, 1, 1_700_000_000_123_456_789] {
+        assert_eq!(time_of(word::word(time_payload(Time(time)))), Time(time));
+    }
+    assert_eq!(
+        (time_payload(Time(base)), time_payload(Time(base - 1)), time_payload(Time(i64::MIN))),
+        (0, 0, 0)
+    );
+    assert_eq!(time_payload(Time(i64::MAX)), PAYLOAD_MAX);
+    assert_eq!(time_of(u64::MAX), Time(base + PAYLOAD_MAX as i64));
+    assert_ne!(word::owner_seed(1, HOME), word::owner_seed(2, HOME));
+    let other = InodeId { generation: HOME.generation + 1, ..HOME };
+    assert_ne!(word::owner_seed(1, HOME), word::owner_seed(1, other));
 }

@@ -189,3 +189,6 @@ fn give_way(pass: &mut Pass<'_>, first: &Claim, second: &Claim, from: BlockNo, c
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -203,3 +203,68 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> Result<(
     }
     Ok((got.bytes, fds))
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello::new(Want::Counters, FromZeros::new_zeroed())
+    }
+
+    #[test]
+    fn a_greeting_says_what_is_wanted_and_which_build_asks() {
+        let is_read = |hello: &Hello| Hello::parse(hello.as_bytes()).map(|hello| hello.want());
+        assert_eq!(is_read(&hello()), Ok(Some(Want::Counters)));
+        assert_eq!(is_read(&Hello { want: 0, ..hello() }), Ok(Some(Want::Attach)));
+        assert_eq!(is_read(&Hello { want: 2, ..hello() }), Ok(None));
+        let strange = "it is no greeting of heddle's";
+        let whole = hello();
+        let bytes = whole.as_bytes();
+        for len in [0, 8, 15, 16, bytes.len() - 1] {
+            assert_eq!(Hello::parse(&bytes[..len]).err(), Some(strange), "{len} bytes");
+        }
+        let long = [bytes, &[0]].concat();
+        assert_eq!(Hello::parse(&long).err(), Some(strange));
+        let other = "client and daemon are of different builds: run both from one build";
+        assert_eq!(is_read(&Hello { layout: LAYOUT ^ 1, ..hello() }), Err(other));
+        assert_eq!(is_read(&Hello { magic: NAME | 0xff, ..hello() }), Err(other));
+        assert_eq!(is_read(&Hello { magic: MAGIC ^ 0x100, ..hello() }), Err(strange));
+        let older = Hello { magic: NAME | 1, ..hello() };
+        assert_eq!(Hello::parse(&older.as_bytes()[..24]).err(), Some(other), "theirs may be shorter");
+        assert_eq!(Hello::parse(&older.as_bytes()[..23]).err(), Some(strange));
+    }
+
+    #[test]
+    fn an_answer_is_a_welcome_a_refusal_or_nothing() {
+        let welcome = Answer::welcome(b"/a/b");
+        assert_eq!(welcome.text(), b"/a/b");
+        let read = |answer: &Answer| Answer::parse(answer.as_bytes());
+        assert!(matches!(read(&welcome), Some(Ok(read)) if read.text() == b"/a/b"));
+        assert!(matches!(read(&Answer::refusal("no")), Some(Err(why)) if why == "no"));
+        let long = Answer::welcome(&[b'x'; TEXT_BYTES + 5]);
+        assert_eq!(long.text().len(), TEXT_BYTES);
+        assert_eq!(Answer { text_len: u32::MAX, ..long }.text().len(), TEXT_BYTES, "whatever it says");
+        assert!(read(&Answer { magic: NAME, ..welcome }).is_none());
+        assert!(Answer::parse(&welcome.as_bytes()[1..]).is_none());
+    }
+
+    #[test]
+    fn a_packet_comes_whole_with_its_descriptors_and_its_sender() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        send(&here, b"question", &[here.as_fd(), there.as_fd()]).unwrap();
+        send(&here, b"more", &[]).unwrap();
+        let mut into = [0; 100];
+        let (len, fds) = receive(&there, &mut into, RecvFlags::empty()).unwrap();
+        assert_eq!((&into[..len], fds.len()), (&b"question"[..], 2));
+        let (len, fds) = receive(&there, &mut into, RecvFlags::empty()).unwrap();
+        assert_eq!((&into[..len], fds.len()), (&b"more"[..], 0));
+        let who = peer(&there).unwrap();
+        let mine =
+            (std::process::id(), rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        assert_eq!((who.pid, who.uid, who.gid), mine);
+        assert!(peer(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+}

@@ -169,3 +169,47 @@ impl Cell {
         self.lv.store(version.0 << VERSION_SHIFT, Release);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_tells_holes_data_and_what_was_never_written_apart() {
+        let block = BlockNo((1 << 40) - 1);
+        assert_eq!((Map::HOLE.block(), Map::HOLE.content()), (None, None));
+        assert_eq!((Map::data(block).block(), Map::data(block).content()), (Some(block), Some(block)));
+        assert_eq!((Map::unwritten(block).block(), Map::unwritten(block).content()), (Some(block), None));
+        assert_ne!(Map::data(BlockNo(1)), Map::unwritten(BlockNo(1)));
+    }
+
+    #[test]
+    fn a_locked_cell_says_its_lane_and_keeps_its_version() {
+        let cell = Cell::zeroed();
+        cell.set(Map::data(BlockNo(9)), Version(1 << 47));
+        assert_eq!(cell.try_lock(0x3fff), Ok(Version(1 << 47)));
+        let held = cell.lv();
+        assert_eq!((held.locked(), held.lane(), held.version()), (true, 0x3fff, Version(1 << 47)));
+        assert_eq!((cell.try_lock(1), cell.map()), (Err(held), Map::data(BlockNo(9))));
+        assert!(!cell.publish(Map::HOLE, Version((1 << 47) + 1)), "nobody waits");
+        let free = cell.lv();
+        assert_eq!((free.locked(), free.version(), cell.map()), (false, Version((1 << 47) + 1), Map::HOLE));
+        assert_eq!(cell.try_lock(5), Ok(Version((1 << 47) + 1)));
+        assert_eq!(cell.lv().lane(), 5, "nothing is left of the lane before");
+    }
+
+    #[test]
+    fn who_asked_to_be_woken_is_and_once() {
+        let cell = Cell::zeroed();
+        cell.try_lock(3).unwrap();
+        let held = cell.lv();
+        assert!(!cell.still(held), "nobody has asked yet");
+        assert!(cell.set_waiter(held) && cell.set_waiter(held) && cell.still(held));
+        assert_eq!((cell.lv(), cell.try_lock(4)), (held, Err(held)), "the wish is no part of the word");
+        assert!(cell.unlock(Version(7)), "to be woken");
+        assert!(!cell.still(held) && !cell.set_waiter(held));
+        cell.try_lock(3).unwrap();
+        assert!(!cell.unlock(Version(8)));
+        assert_eq!(cell.lv().version(), Version(8));
+    }
+}

@@ -279,3 +279,6 @@ fn best_run(bits: u64, want: u64) -> Option<(u64, u64)> {
     }
     best
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

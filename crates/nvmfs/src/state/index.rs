@@ -255,3 +255,101 @@ fn free_subtree(arena: &Arena, node: u64, height: u64, left: &mut u64) {
     }
     free_node(arena, node, height);
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::ids::{BlockNo, Version};
+    use crate::state::cell::Map;
+    use heddle_arena::Zeroed;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    struct Home {
+        arena: Arena,
+        inline: [Cell; INLINE_CELLS],
+        root: AtomicU64,
+    }
+
+    impl Home {
+        fn new() -> Home {
+            let arena = Arena::private(64 << 20).unwrap();
+            Home { arena, inline: std::array::from_fn(|_| Cell::zeroed()), root: AtomicU64::new(0) }
+        }
+
+        fn index(&self) -> Index<'_> {
+            Index { inline: &self.inline, root: &self.root }
+        }
+
+        fn put(&self, page: u64) {
+            let run = self.index().grow(&self.arena, PageNo(page)).unwrap();
+            assert_eq!(run.page, PageNo(page));
+            run.cells[0].set(Map::data(BlockNo(page + 1)), Version(1));
+        }
+
+        fn get(&self, page: u64) -> Option<u64> {
+            let run = self.index().find(&self.arena, PageNo(page))?;
+            run.cells[0].map().block().map(|block| block.0)
+        }
+    }
+
+    /// First pages of leaves, of nodes of each height, and the last page of all.
+    const PAGES: [u64; 9] = [0, 3, 4, 63, 64, 64 * 512 - 1, 64 * 512, 64 * 512 * 512 + 70, (1 << 36) - 1];
+
+    #[test]
+    fn every_page_has_one_cell_however_high_the_tree_grows() {
+        let home = Home::new();
+        for (n, page) in PAGES.into_iter().enumerate() {
+            assert!(page < 4 || home.get(page).is_none(), "page {page}");
+            home.put(page);
+            for (m, other) in PAGES.into_iter().enumerate() {
+                let wanted = (m <= n).then_some(other + 1);
+                assert_eq!(home.get(other), wanted, "page {other} behind {page}");
+            }
+        }
+        let height = home.root.load(SeqCst) & HEIGHT_MASK;
+        assert_eq!((height, covered(1), covered(2), covered(height) > 1 << 35), (5, 64, 64 * 512, true));
+        assert_eq!(home.index().find(&home.arena, PageNo(3)).unwrap().cells.len(), 1);
+        assert_eq!(home.index().find(&home.arena, PageNo(70)).unwrap().cells.len(), 58);
+    }
+
+    #[test]
+    fn a_walk_meets_each_cell_that_is_there_once() {
+        let home = Home::new();
+        PAGES.iter().for_each(|page| home.put(*page));
+        let walk = |first, end| -> Vec<u64> {
+            let runs = home.index().runs(&home.arena, PageNo(first), PageNo(end));
+            runs.flat_map(|run| (run.page.0..).zip(run.cells))
+                .filter_map(|(page, cell)| cell.map().block().map(|block| (page, block.0)))
+                .map(|(page, block)| {
+                    assert_eq!(block, page + 1);
+                    page
+                })
+                .collect()
+        };
+        assert_eq!(walk(0, 1 << 36), PAGES);
+        assert_eq!(walk(4, 64 * 512), PAGES[2..6]);
+        assert_eq!(walk(65, 64 * 512 - 1), [0; 0]);
+        assert_eq!(walk(3, 4), [3]);
+        assert_eq!(walk(1 << 35, (1 << 36) - 1), [0; 0]);
+        let empty = Home::new();
+        assert_eq!(
+            empty.index().runs(&empty.arena, PageNo(0), PageNo(1 << 36)).count(),
+            1,
+            "the inode's own cells"
+        );
+    }
+
+    #[test]
+    fn a_cleared_index_gives_all_its_memory_back() {
+        let home = Home::new();
+        let mut used = 0;
+        for round in 0..20 {
+            PAGES.iter().for_each(|page| home.put(*page));
+            home.index().clear(&home.arena);
+            assert!(PAGES.iter().all(|page| home.get(*page).is_none()) && home.root.load(SeqCst) == 0);
+            let now = home.arena.used_bytes();
+            assert!(round == 0 || now == used, "round {round}: {now} bytes, before {used}");
+            used = now;
+        }
+    }
+}

@@ -30,3 +30,30 @@ fn a_time_that_has_not_come_yet_gives_way_to_a_write() {
     inode.touch(Time(now));
     assert_eq!(mtime_and_ctime(&inode), [now; 2]);
 }
+
+#[test]
+fn kind_bits_device_and_flags_stand_beside_each_other() {
+    let inode = VInode::zeroed();
+    assert_eq!(inode.kind_perm(), None, "nothing lives here");
+    inode.set_mode(FileKind::CharDevice, 0o1777, u32::MAX);
+    assert_eq!((inode.kind_perm(), inode.rdev()), (Some((FileKind::CharDevice, 0o1777)), u32::MAX));
+    assert!(!inode.is_directory() && !inode.mode().gives_rights() && !inode.linkable());
+    inode.set_has_list(List::Default, true);
+    assert!(inode.has_list(List::Default) && !inode.has_list(List::Access));
+    inode.set_has_list(List::Access, true);
+    inode.set_linkable(true);
+    inode.set_capable(true);
+    inode.set_mode(FileKind::Directory, 0o755, 0);
+    assert!(inode.is_directory() && inode.linkable() && inode.mode().gives_rights());
+    assert!(inode.has_list(List::Default) && inode.has_list(List::Access), "the flags stay");
+    assert_eq!((inode.kind_perm(), inode.rdev()), (Some((FileKind::Directory, 0o755)), 0));
+    inode.set_capable(false);
+    inode.set_linkable(false);
+    inode.set_has_list(List::Default, false);
+    assert!(!inode.mode().gives_rights() && !inode.linkable() && !inode.has_list(List::Default));
+    assert!(inode.has_list(List::Access));
+    for (perm, gives) in [(0o4755, true), (0o2755, true), (0o1777, false)] {
+        inode.set_mode(FileKind::Regular, perm, 0);
+        assert_eq!((inode.mode().perm(), inode.mode().gives_rights()), (perm, gives));
+    }
+}

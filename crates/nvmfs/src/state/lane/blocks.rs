@@ -114,3 +114,39 @@ impl<const N: usize> Extents<N> {
         (0..self.len()).map(|at| self.get(at).count).sum()
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_magazine_gives_back_what_it_was_given_up_to_its_size() {
+        let mut magazine = Magazine::new();
+        assert_eq!((magazine.pop(), magazine.len()), (None, 0));
+        let all = MAGAZINE_BLOCKS as u64;
+        assert!((0..all).all(|n| magazine.push(BlockNo(n + 5))));
+        assert!(!magazine.push(BlockNo(1)), "it is full");
+        assert_eq!((magazine.len(), magazine.pop()), (MAGAZINE_BLOCKS, Some(BlockNo(all + 4))));
+        assert!(magazine.push(BlockNo(2)));
+        assert_eq!((magazine.pop(), magazine.pop()), (Some(BlockNo(2)), Some(BlockNo(all + 3))));
+        magazine.len.store(u64::MAX, Relaxed);
+        assert_eq!(
+            (magazine.len(), magazine.push(BlockNo(1))),
+            (MAGAZINE_BLOCKS, false),
+            "somebody scribbled"
+        );
+    }
+
+    #[test]
+    fn extents_are_counted_in_blocks_and_forgotten_at_once() {
+        let extents = Extents::<2>::new();
+        assert_eq!((extents.pop(), extents.blocks()), (None, 0));
+        let of = |block, count| Extent { block: BlockNo(block), count };
+        assert!(extents.push(of(7, 3)) && extents.push(of(20, 4)) && !extents.push(of(1, 1)));
+        assert_eq!((extents.blocks(), extents.pop(), extents.blocks()), (7, Some(of(20, 4)), 3));
+        extents.clear();
+        assert_eq!((extents.blocks(), extents.pop()), (0, None));
+        extents.len.store(9, Relaxed);
+        assert_eq!((extents.len(), extents.push(of(1, 1))), (2, false), "somebody scribbled");
+    }
+}
