@@ -143,4 +143,28 @@ mod tests {
         files[1].close();
         assert!(!mapped());
     }
+
+    #[test]
+    fn a_file_is_shared_once_and_not_after_strangers_have_it() {
+        let (file, _alone, mut words) = (file(), ONE_TEST.lock(), Words::default());
+        let (append, strange) = (Append::new(true), Append::new(true));
+        assert!(!append.is_this_process_alone(), "it was never shared");
+        append.share(&mut words);
+        let word = append.shared.load(SeqCst);
+        append.share(&mut words);
+        assert_eq!(append.shared.load(SeqCst), word);
+        assert!(append.is_on(file.as_fd()), "it is as it was");
+        assert_eq!(append.is_this_process_alone(), words::are_ours_alone(word));
+        append.ask_from_now_on();
+        assert!(!append.is_this_process_alone() && !append.is_on(file.as_fd()));
+        strange.ask_from_now_on();
+        strange.share(&mut words);
+        assert!(strange.shared.load(SeqCst).is_null());
+        strange.close();
+        append.close();
+        assert!(
+            append.shared.load(SeqCst).is_null() && append.is_on(file.as_fd()),
+            "its own word counts again"
+        );
+    }
 }

@@ -62,4 +62,21 @@ mod tests {
         assert_eq!(seek_to(1, i64::MAX), Err(Errno::INVAL));
         assert_eq!(seek_to(1, i64::MIN), Err(Errno::INVAL));
     }
+
+    #[test]
+    fn only_what_is_unusual_is_looked_at_closely() {
+        let most = i64::MAX - CALL_BYTES_MAX as i64;
+        assert_eq!(transfer(BUFFERS_END, CALL_BYTES_MAX, most), Some((most as u64, CALL_BYTES_MAX)));
+        assert_eq!(transfer(BUFFERS_END, 1, most + 1), None);
+        assert_eq!(
+            transfer(BUFFERS_END - 1, 1, most + 1),
+            Some((most as u64 + 1, 1)),
+            "it ends where it may"
+        );
+        assert_eq!(transfer(BUFFERS_END, CALL_BYTES_MAX + 1, 0), None);
+        let before = BUFFERS_END - CALL_BYTES_MAX - 1;
+        assert_eq!(transfer(before, CALL_BYTES_MAX + 1, 0), Some((0, CALL_BYTES_MAX)));
+        assert_eq!(transfer(usize::MAX, CALL_BYTES_MAX + 1, 0), None, "it ends nowhere");
+        assert_eq!((CALL_BYTES_MAX, BUFFERS_END), (0x7fff_f000, 0x8000_0000_0000));
+    }
 }

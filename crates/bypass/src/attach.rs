@@ -41,7 +41,7 @@ pub struct Attachment {
 unsafe impl Sync for Attachment {}
 
 impl Attachment {
-    fn new(fs: NvmFs, dev: u64) -> Attachment {
+    pub(crate) fn new(fs: NvmFs, dev: u64) -> Attachment {
         let fs = UnsafeCell::new(ManuallyDrop::new(fs));
         Attachment { fs, gone: AtomicBool::new(false), dev, mapped_by: AtomicU32::new(0) }
     }
@@ -250,3 +250,6 @@ fn look(told: &Told, fd: BorrowedFd<'_>) -> Result<Found, String> {
         Err(why) => Err(why.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

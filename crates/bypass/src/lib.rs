@@ -20,6 +20,8 @@ mod error;
 mod file;
 mod lock;
 mod tell;
+#[cfg(test)]
+mod tests;
 mod words;
 
 pub use attach::{Attachment, Attachments, Found};

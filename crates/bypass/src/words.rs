@@ -212,4 +212,44 @@ mod tests {
         assert!(!are_ours_alone(word), "its number may be another segment's in another namespace");
         give_back(word);
     }
+
+    #[test]
+    fn a_page_has_one_head_and_a_word_for_each_byte() {
+        let (_alone, mut words) = (ONE_TEST.lock(), Words::default());
+        let all: Vec<_> = (0..=PAGE_BYTES).map(|_| words.next().unwrap()).collect();
+        let (page, next) = (&all[..PAGE_BYTES], all[PAGE_BYTES]);
+        let mut addresses: Vec<usize> = page.iter().map(|word| word.addr()).collect();
+        addresses.sort_unstable();
+        let first = first_of(page[0]).addr();
+        assert_eq!(first % (2 * PAGE_BYTES), 0);
+        assert!(addresses.into_iter().eq(first + PAGE_BYTES..first + 2 * PAGE_BYTES));
+        assert_ne!(first_of(next).addr(), first);
+        assert_eq!((head_of(page[7]).users.load(SeqCst), head_of(next).users.load(SeqCst)), (4096, 1));
+        // SAFETY: words of this test's.
+        assert!(all.iter().all(|word| unsafe { &**word }.swap(1, SeqCst) == 0));
+        page[1..].iter().for_each(|word| give_back(*word));
+        assert_eq!(head_of(page[0]).users.load(SeqCst), 1);
+        give_back(page[0]);
+        give_back(next);
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_this_thread_is_found_out() {
+        use std::os::unix::fs::MetadataExt;
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        assert_eq!(system_calls_are_free(), status.contains("\nSeccomp:\t0\n"));
+        let namespace = std::fs::metadata("/proc/self/ns/ipc").unwrap().ino();
+        assert_eq!(ipc_namespace(), Some(namespace));
+        // SAFETY: this thread's own word.
+        let errno = || unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        unsafe { *errno() = 5 };
+        let given = keeping_errno(|| {
+            // SAFETY: as above.
+            unsafe { *errno() = 6 };
+            7
+        });
+        // SAFETY: as above.
+        assert_eq!((given, unsafe { *errno() }), (7, 5));
+    }
 }
