@@ -4,6 +4,7 @@
 //! until one fails. Two copies work side by side. What is left has survived: it gets a test, or a line with its reason in
 //! `xtask/mutants-equivalent.txt`.
 
+mod compiled;
 mod equivalent;
 mod list;
 mod suites;
@@ -22,15 +23,16 @@ use list::Mutant;
 use suites::Baselines;
 use tree::{Tree, Verdict};
 
-/// Of each, the tree and what cargo builds in it take some gigabytes.
+/// Unless it is said otherwise. Of each, the tree and what cargo builds in it take some gigabytes.
 const TREES: usize = 2;
 const CRATES: [&str; 4] = ["nvmfs", "f2fs", "arena", "bypass"];
 const USAGE: &str =
-    "usage: cargo xtask mutants [CRATE…] [--sample N] [--seed S] [--changed SINCE] [--json FILE]
+    "usage: cargo xtask mutants [CRATE…] [--sample N] [--seed S] [--changed SINCE] [--trees N] [--json FILE]
   CRATE            a folder of crates/ (nvmfs f2fs arena bypass)
   --sample N       as many of all mutants, spread evenly (100; 0: all)
   --seed S         which ones (1)
   --changed SINCE  only those in lines that changed since a commit
+  --trees N        so many side by side (2)
   --json FILE      what became of each
 Some three mutants a minute on two idle processors. Example, for what a branch touches:
   cargo xtask mutants --changed main --sample 0";
@@ -40,11 +42,13 @@ struct Options {
     sample: usize,
     seed: u64,
     changed: Option<String>,
+    trees: usize,
     json: Option<String>,
 }
 
 fn options(root: &Path, args: &[String]) -> Result<Options> {
-    let mut options = Options { crates: Vec::new(), sample: 100, seed: 1, changed: None, json: None };
+    let mut options =
+        Options { crates: Vec::new(), sample: 100, seed: 1, changed: None, trees: TREES, json: None };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().with_context(|| format!("{arg}: what follows it is missing"));
@@ -52,6 +56,7 @@ fn options(root: &Path, args: &[String]) -> Result<Options> {
             "--sample" => options.sample = value()?.parse().context("--sample: not a number")?,
             "--seed" => options.seed = value()?.parse().context("--seed: not a number")?,
             "--changed" => options.changed = Some(value()?.clone()),
+            "--trees" => options.trees = value()?.parse().context("--trees: not a number")?,
             "--json" => options.json = Some(value()?.clone()),
             name if root.join("crates").join(name).join("Cargo.toml").exists() => {
                 options.crates.push(name.to_owned());
@@ -65,7 +70,7 @@ fn options(root: &Path, args: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// `cargo xtask mutants [CRATE…] [--sample N] [--seed S] [--changed SINCE] [--json FILE]`
+/// `cargo xtask mutants [CRATE…] [--sample N] [--seed S] [--changed SINCE] [--trees N] [--json FILE]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     if args.iter().any(|arg| arg == "--help") {
         println!("{USAGE}");
@@ -84,7 +89,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         equivalent::FILE,
         mutants.len()
     );
-    let verdicts = judge(root, mutants)?;
+    let verdicts = judge(root, mutants, options.trees.max(1))?;
     if let Some(file) = &options.json {
         write_json(Path::new(file), &options, &verdicts)?;
     }
@@ -94,9 +99,9 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
 type Judged = Vec<(Mutant, Verdict)>;
 
 /// Each worker has a tree of its own and takes the next mutant when it has judged one.
-fn judge(root: &Path, mutants: Vec<Mutant>) -> Result<Judged> {
+fn judge(root: &Path, mutants: Vec<Mutant>, trees: usize) -> Result<Judged> {
     let (count, began) = (mutants.len(), Instant::now());
-    let trees: Vec<Tree> = (0..TREES.min(count)).map(|n| Tree::new(root, n)).collect::<Result<_>>()?;
+    let trees: Vec<Tree> = (0..trees.min(count)).map(|n| Tree::new(root, n)).collect::<Result<_>>()?;
     let (queue, judged) = (Mutex::new(VecDeque::from(mutants)), Mutex::new(Vec::new()));
     let baselines = Baselines::default();
     let work = |tree: &Tree| -> Result<()> {

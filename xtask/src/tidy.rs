@@ -8,7 +8,7 @@ mod house;
 mod modules;
 mod reasons;
 mod shape;
-mod source;
+pub mod source;
 mod text;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::compiled::Compiled;
 use crate::process;
 
 /// Compiled for models and rigs alone: their own planted faults watch them.
@@ -70,7 +71,8 @@ pub fn list(root: &Path, crates: &[String], since: Option<&str>) -> Result<Vec<M
     let rows: Vec<Value> = serde_json::from_slice(&said.stdout).context("what cargo mutants printed")?;
     let mutants: Vec<Mutant> =
         rows.iter().map(|row| mutant(root, row)).collect::<Option<_>>().context("a row lacks a field")?;
-    Ok(mutants.into_iter().filter(is_of_use).collect())
+    let mut compiled = Compiled::default();
+    Ok(mutants.into_iter().filter(|mutant| is_of_use(mutant) && compiled.has(root, mutant)).collect())
 }
 
 fn mutant(root: &Path, row: &Value) -> Option<Mutant> {
