@@ -268,8 +268,11 @@ mod tests {
     #[test]
     fn flags_of_open_are_read_one_by_one() {
         assert_eq!(OpenFlags::from_posix(libc::O_RDONLY | libc::O_CREAT), OpenFlags::READ);
+        assert_eq!(OpenFlags::from_posix(libc::O_RDWR), OpenFlags::READ_WRITE);
         assert_eq!(OpenFlags::from_posix(libc::O_WRONLY | libc::O_EXCL), OpenFlags::WRITE);
-        assert_eq!(OpenFlags::from_posix(libc::O_RDWR | libc::O_SYNC), OpenFlags::READ_WRITE);
+        let sync = OpenFlags { sync: true, ..OpenFlags::READ_WRITE };
+        assert_eq!(OpenFlags::from_posix(libc::O_RDWR | libc::O_SYNC), sync);
+        assert_eq!(OpenFlags::from_posix(libc::O_RDWR | libc::O_DSYNC), sync);
         let truncated = OpenFlags { truncate: true, ..OpenFlags::WRITE };
         assert_eq!(OpenFlags::from_posix(libc::O_WRONLY | libc::O_TRUNC), truncated);
         let appended = OpenFlags { append: true, ..OpenFlags::READ };
