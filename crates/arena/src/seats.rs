@@ -6,8 +6,7 @@
 //! Invariants  S1  The kernel drops the lock when the address space ends (exit, exec, kill of the last thread), and not before: closing
 //!                 descriptors does not, a fork gives nothing of it to the child, numbers of processes and namespaces play no part.
 //!             S2  A process that has just locked a seat raises its generation before it writes its identity there. So a process of an
-//!             older generation
-//!                 is gone, and one of the present generation is gone if the byte is not locked.
+//!                 older generation is gone, and one of the present generation is gone if the byte is not locked.
 //!             S3  The page is at the offset `seat * 4096`: `/proc/PID/maps` shows which process has which seat, to users who may read it.
 //! Doubt       A fork by another thread between opening and closing leaves the child a descriptor, and the seat taken until the child
 //!             ends or executes something else. A caller that cannot ask (no descriptor of the arena is left) takes the process for alive.

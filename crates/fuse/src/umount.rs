@@ -2,8 +2,7 @@
 //!
 //! A mount point is one of perhaps many places of a file system: bind mounts and other mount namespaces keep it, and its process goes on
 //! serving them. So unmounting names the processes that keep it, and the process behind it is waited for by its pidfd: when it has
-//! ended, everything that
-//! it held is free.
+//! ended, everything that it held is free.
 
 use std::collections::BTreeSet;
 use std::fs;

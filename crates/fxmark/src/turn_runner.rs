@@ -4,8 +4,7 @@
 //! machine, on its number of cores, or on luck. Set-up, loop and checks are those of a timed run.
 //!
 //! State       `turn` (the number of turns since the start of the run, modulo workers the worker at turn) and whether the run has
-//!             failed, under one mutex; each worker
-//!             sleeps on a condition of its own.
+//!             failed, under one mutex; each worker sleeps on a condition of its own.
 //! Invariants  I1  a worker does anything at all only in its turn; a worker that fails ends the run for all.
 
 use crate::bench::{self, Bench, Pass};

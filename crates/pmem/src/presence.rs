@@ -4,8 +4,7 @@
 //! takes over from a dead one opens the file anew and cannot have that lock; processes that map through its descriptor would hold none when
 //! the last of the old ones has gone, and another program could open the region under them. So each process that opens a region for writing
 //! also keeps a shared lock of its first byte, which belongs to the descriptor too (`F_OFD_SETLK`). The first opener must have had that
-//! byte
-//! for itself.
+//! byte for itself.
 //!
 //! Where the file system knows no such locks (they fail with other errors than "taken") the `flock` stands alone.
 
