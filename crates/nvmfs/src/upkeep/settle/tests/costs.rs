@@ -248,8 +248,8 @@ fn fated(fate: Fate, at: Option<Step>, does: impl FnOnce()) -> (libc::pid_t, Opt
         Fate::Frozen => {
             std::io::Read::read_exact(&mut &ready, &mut [0]).unwrap();
             let (group, file, freeze) = groups().pop().unwrap();
-            std::fs::write(group.0.join("cgroup.procs"), pid.to_string()).unwrap();
-            std::fs::write(group.0.join(file), freeze).unwrap();
+            std::fs::write(group.dir.join("cgroup.procs"), pid.to_string()).unwrap();
+            std::fs::write(group.dir.join(file), freeze).unwrap();
             Some(group)
         }
     };
