@@ -140,24 +140,43 @@ impl NvmFs {
             return Ok((if let At::Offset(offset) = at { offset } else { inode.vi.size() }, 0));
         }
         let mut guard = enter_for(&self.core, Kind::Write)?;
-        let write = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| match self.core.locks {
-            None => heddle::write(&self.core, guard, inode, at, buf),
-            Some(_) => paper::write(&self.core, guard, inode, at, buf),
-        };
-        let (offset, len) = match (patiently(&self.core, &mut guard, |guard| write(guard, at, buf)), at) {
-            (Err(Error::NoSpace), At::Offset(offset)) => {
-                let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| {
-                    let done = write(guard, At::Offset(at), buf);
-                    clean::after_call(&self.core, guard);
-                    done
-                };
-                (offset, pieces::write(&self.core, &mut guard, inode, offset, buf, page)?)
-            }
-            (done, _) => (done?, buf.len()),
+        // A result that goes on as it is would be loaded whole where it was stored in parts: that waits for the media.
+        let (offset, len) = if let Ok(offset) = self.write_once(&mut guard, inode, at, buf) {
+            (offset, buf.len())
+        } else {
+            self.write_patiently(&mut guard, inode, at, buf)?
         };
         clean::after_call(&self.core, &mut guard);
         guard.lane.counts.moved(Kind::Write, len as u64);
         Ok((offset, len))
+    }
+
+    fn write_once(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: At, buf: &[u8]) -> Result<u64> {
+        match self.core.locks {
+            None => heddle::write(&self.core, guard, inode, at, buf),
+            Some(_) => paper::write(&self.core, guard, inode, at, buf),
+        }
+    }
+
+    /// A write that has failed once: it may find space now, or a part of it may.
+    #[cold]
+    fn write_patiently(
+        &self,
+        guard: &mut LaneGuard<'_>,
+        inode: InodeRef<'_>,
+        at: At,
+        buf: &[u8],
+    ) -> Result<(u64, usize)> {
+        let done = patiently(&self.core, guard, |guard| self.write_once(guard, inode, at, buf));
+        let (Err(Error::NoSpace), At::Offset(offset)) = (&done, at) else {
+            return done.map(|offset| (offset, buf.len()));
+        };
+        let page = |guard: &mut LaneGuard<'_>, at, buf: &[u8]| {
+            let done = self.write_once(guard, inode, At::Offset(at), buf);
+            clean::after_call(&self.core, guard);
+            done
+        };
+        Ok((offset, pieces::write(&self.core, guard, inode, offset, buf, page)?))
     }
 }
 

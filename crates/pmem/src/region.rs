@@ -341,8 +341,8 @@ impl Region {
         }
     }
 
-    /// As [`Region::fence`], and this thread does nothing else before. Worth it behind a large copy past the cache, where stores to
-    /// cached lines follow: with some processors (Intel's of 2023) all of it takes longer otherwise.
+    /// As [`Region::fence`], and on Intel's processors this thread does nothing else before. Worth it behind a large copy past the
+    /// cache, where stores to cached lines follow: with those of 2023 all of it takes longer otherwise.
     #[inline]
     pub fn fence_and_wait(&self) {
         #[cfg(shuttle)]

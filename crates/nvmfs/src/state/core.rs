@@ -308,7 +308,7 @@ impl Core {
     /// Free space.
     pub fn free_map(&self) -> FreeMap<'_> {
         let root = self.root();
-        FreeMap::new(&self.arena, root.free_map, self.layout, &root.lanes_leased)
+        FreeMap::new(&self.arena, root.free_map, &self.layout, &root.lanes_leased)
     }
 
     /// The leases of lanes.

@@ -46,7 +46,7 @@ pub struct FreeMap<'a> {
     words: &'a [AtomicU64],
     scarce: &'a AtomicU64,
     lanes: &'a AtomicU64,
-    layout: Layout,
+    layout: &'a Layout,
 }
 
 /// Memory of the free map of a region.
@@ -71,8 +71,13 @@ fn reserve_start(layout: &Layout) -> u64 {
 
 impl<'a> FreeMap<'a> {
     /// The map at `at`, of which `lanes` lanes take.
-    pub fn new(arena: &'a Arena, at: Ptr<AtomicU64>, layout: Layout, lanes: &'a AtomicU64) -> FreeMap<'a> {
-        let words = words_of(&layout);
+    pub fn new(
+        arena: &'a Arena,
+        at: Ptr<AtomicU64>,
+        layout: &'a Layout,
+        lanes: &'a AtomicU64,
+    ) -> FreeMap<'a> {
+        let words = words_of(layout);
         let (words, behind) = arena.slice(at, words + 2 * LINE_WORDS).split_at(words);
         // On a line of its own, wherever the map begins.
         FreeMap { words, scarce: &behind[LINE_WORDS], lanes, layout }
@@ -85,12 +90,12 @@ impl<'a> FreeMap<'a> {
 
     /// Those of them that new data may take.
     pub fn count_for_data(&self) -> u64 {
-        self.count().saturating_sub(reserve_blocks(&self.layout))
+        self.count().saturating_sub(reserve_blocks(self.layout))
     }
 
     /// Is more than a sixteenth of the image free for data, or 256 MiB?
     pub fn has_plenty(&self) -> bool {
-        let enough = reserve_blocks(&self.layout) + (self.layout.blocks_total / 16).min(1 << 16);
+        let enough = reserve_blocks(self.layout) + (self.layout.blocks_total / 16).min(1 << 16);
         self.count_in(0, enough) >= enough
     }
 
@@ -110,14 +115,14 @@ impl<'a> FreeMap<'a> {
 
     /// Do `want` blocks leave what this purpose must leave (I2)?
     fn leaves_enough(&self, want: u64, purpose: Purpose) -> bool {
-        let reserve = reserve_blocks(&self.layout);
+        let reserve = reserve_blocks(self.layout);
         let needed = match purpose {
             // Taken elsewhere.
             Purpose::Data => reserve,
             Purpose::Replace | Purpose::Free => purpose.leaves(reserve) + want,
             Purpose::Regain => return true,
         };
-        self.count_in(reserve_start(&self.layout), needed) >= needed
+        self.count_in(reserve_start(self.layout), needed) >= needed
             || self.count_in(0, want + purpose.leaves(reserve)) >= want + purpose.leaves(reserve)
     }
 
@@ -197,7 +202,7 @@ impl<'a> FreeMap<'a> {
         if !self.leaves_enough(want, purpose) {
             return self.refuse();
         }
-        let limit = if purpose == Purpose::Data { reserve_start(&self.layout) } else { self.layout.last().0 };
+        let limit = if purpose == Purpose::Data { reserve_start(self.layout) } else { self.layout.last().0 };
         let words = limit.div_ceil(WORD_BLOCKS);
         let first = out.len();
         let mut missing = want;
@@ -244,7 +249,7 @@ impl<'a> FreeMap<'a> {
 
     /// May single blocks of it stay in a lane's hands? None of the reserve may (I2 of `alloc`).
     pub fn may_be_kept(&self, block: BlockNo) -> bool {
-        block.0 < reserve_start(&self.layout)
+        block.0 < reserve_start(self.layout)
     }
 }
 

@@ -24,7 +24,7 @@ impl Home {
     }
 
     fn map(&self) -> FreeMap<'_> {
-        FreeMap::new(&self.arena, self.at, self.layout, &self.lanes)
+        FreeMap::new(&self.arena, self.at, &self.layout, &self.lanes)
     }
 }
 
