@@ -217,6 +217,9 @@ const CHORES: &[Chore] = &[
     Chore { name: "help", usage: "", about: "this list", run: help },
 ];
 
+/// Chores whose `--help` says more than their row.
+const EXPLAIN_THEMSELVES: [&str; 3] = ["crash", "floors", "mutants"];
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match run(&args) {
@@ -237,6 +240,11 @@ fn run(args: &[String]) -> Result<bool> {
     let Some(chore) = CHORES.iter().find(|chore| chore.name == name) else {
         bail!("no chore is called {name}; the list: cargo xtask help");
     };
+    let asked = rest.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--help" || arg == "-h");
+    if asked && !EXPLAIN_THEMSELVES.contains(&chore.name) {
+        println!("usage: cargo xtask {} {}\n{}", chore.name, chore.usage, chore.about);
+        return Ok(true);
+    }
     (chore.run)(&workspace_root()?, rest)
 }
 
@@ -266,5 +274,20 @@ fn after_dashes(args: &[String]) -> Result<&[String]> {
         None => Ok(args),
         Some((dashes, rest)) if dashes == "--" => Ok(rest),
         Some((other, _)) => bail!("{other}: unknown argument; a filter goes after --"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+
+    #[test]
+    fn help_of_a_chore_is_no_error() {
+        for chore in ["tidy", "sqlite", "docs", "breaches"] {
+            let asked = [chore.to_string(), "--help".to_string()];
+            assert!(run(&asked).unwrap(), "{chore}");
+        }
+        let filter = ["tidy".to_string(), "--".to_string(), "--help".to_string()];
+        assert!(run(&filter).is_err(), "what follows -- is no option of the chore");
     }
 }
