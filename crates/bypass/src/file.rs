@@ -129,10 +129,7 @@ impl File {
         }
         // SAFETY: the caller's promise; `len` is at most what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
-        match self.engine(|fs, handle| fs.read(handle, from, buf))? {
-            Err(Errno::FAULT) => Err(Passed::Unserved),
-            done => Ok(done),
-        }
+        self.engine(|fs, handle| fs.read(handle, from, buf))
     }
 
     /// Writes at `offset`, or at the end where the descriptor says so; gives what was written and where it ends.
@@ -178,11 +175,13 @@ impl File {
     /// # Safety
     /// As [`File::read_at`].
     pub unsafe fn read(&self, fd: BorrowedFd<'_>, buf: *mut u8, len: usize) -> Served<usize> {
-        self.with_offset(fd, |offset| {
-            // SAFETY: the caller's promise.
-            let done = unsafe { self.read_at(buf, len, offset as i64) }?;
-            Ok(done.map(|n| (n, offset + n as u64)))
-        })
+        // SAFETY: the caller's promise.
+        self.read_with(fd, |offset| unsafe { self.read_at(buf, len, offset) })
+    }
+
+    /// As read(2), with a function that reads at an offset. The offset moves when it has succeeded.
+    pub fn read_with(&self, fd: BorrowedFd<'_>, read_at: impl FnOnce(i64) -> Served<usize>) -> Served<usize> {
+        self.with_offset(fd, |offset| Ok(read_at(offset as i64)?.map(|n| (n, offset + n as u64))))
     }
 
     /// As write(2), or to the end, as with `RWF_APPEND`.
@@ -430,10 +429,7 @@ impl File {
     }
 
     fn unless_mapped(&self) -> Result<(), Passed> {
-        match self.opened()? {
-            Ok(opened) => opened.unless_mapped(),
-            Err(_) => Ok(()),
-        }
+        self.opened()?.map_or(Ok(()), Opened::unless_mapped)
     }
 
     #[inline]
@@ -560,6 +556,8 @@ fn refused<T>(error: &Error) -> Served<T> {
         // No lane was free, or the handle is not what it was: the kernel's answer counts. Where there is no space, the mount knows
         // what is about to become free.
         Error::NoMemory | Error::Stale | Error::BadHandle | Error::NoSpace => Err(Passed::Engine),
+        // The kernel knows how much counts of a buffer that is not whole.
+        Error::BadBuffer => Err(Passed::Unserved),
         error => Ok(Err(errno_of(error))),
     }
 }

@@ -27,7 +27,7 @@ mod words;
 pub use attach::{Attachment, Attachments, Found};
 pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served, a_fork_begins, a_fork_ended, this_is_a_child};
-pub use heddle_nvmfs::after_fault;
+pub use heddle_nvmfs::{BadBuffer, after_fault, copy_of_callers};
 pub use heddle_vfs::{RangeOp, planted};
 pub use tell::Told;
 pub use words::Words;

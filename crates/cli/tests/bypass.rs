@@ -85,6 +85,11 @@ traps! {
     wrong_calls_fail_with_the_kernels_numbers = "errors", ["opened", "write"];
     a_buffer_that_is_not_there_is_an_error_and_not_the_end = "bad_buffers", ["write", "read"];
     a_buffer_that_goes_in_the_middle_of_a_read_is_not_the_end = "taken_away", ["write", "read"];
+    a_buffer_that_goes_in_the_middle_of_a_write_is_not_the_end = "buffers/taken_from_writes", ["write"];
+    a_buffer_whose_file_is_cut_in_the_middle_of_a_write_is_not_the_end = "buffers/cut_from_writes", ["write"];
+    a_vector_whose_buffer_goes_moves_no_offset = "buffers/taken_from_vectors", ["write", "read"];
+    half_a_mapping_is_written_as_the_kernel_writes_it = "buffers/cut_short", ["write"];
+    what_a_program_does_about_its_own_faults_stays = "buffers/handlers", ["write"];
     duplicates_share_the_offset = "dup", ["write"];
     a_forked_child_shares_the_offset = "fork", ["write"];
     programs_that_are_started_share_the_offset = "exec", ["write"];

@@ -39,7 +39,7 @@ mod xattr;
 
 pub use fs::NvmFs;
 pub use heddle_arena::lanes::look_first_at;
-pub use heddle_pmem::after_fault;
+pub use heddle_pmem::{BadBuffer, after_fault, copy_of_callers};
 pub use heddle_range_lock::Mode as LockMode;
 #[cfg(not(loom))]
 pub use shared::notes::runtime_directory;

@@ -90,8 +90,10 @@ mod model {
             }
         }
 
-        pub fn nt_write_part(&self, at: Pos, bytes: &[u8], _whole_bytes: usize) {
+        /// Buffers of models are there.
+        pub fn take_in(&self, at: Pos, bytes: &[u8], _whole_bytes: usize) -> Result<(), BadBuffer> {
             self.nt_write(at, bytes);
+            Ok(())
         }
 
         /// A model's memory forgets nothing.

@@ -2,17 +2,29 @@
 //!
 //! The kernel answers such a buffer with EFAULT. A library that stands in the kernel's place has to find out by itself, and looking first
 //! is neither sure (another thread may unmap it meanwhile) nor cheap (a store that changes nothing has to be a locked one). So copies to
-//! callers are made by instructions of a known address, and a handler of SIGSEGV and SIGBUS asks [`after_fault`].
+//! callers and from them are made by instructions of a known address, and a handler of SIGSEGV and SIGBUS asks [`after_fault`].
 
 use crate::{cpu, survive};
 
-/// The caller's buffer cannot be stored to.
+/// The caller's buffer is not there, or not whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadBuffer;
 
 #[inline]
 pub(crate) fn all(left_bytes: usize) -> Result<(), BadBuffer> {
     if left_bytes == 0 { Ok(()) } else { Err(BadBuffer) }
+}
+
+/// Copies between memory of ours and a caller's that may not be there.
+///
+/// # Errors
+/// [`BadBuffer`], in a process that handles faults with [`after_fault`]; else the fault is the process's.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len_bytes`, unless faults are handled; no overlap.
+pub unsafe fn copy_of_callers(to: *mut u8, from: *const u8, len_bytes: usize) -> Result<(), BadBuffer> {
+    // SAFETY: the caller's.
+    all(unsafe { cpu::copy(to, from, len_bytes) })
 }
 
 /// For a handler of SIGSEGV and SIGBUS: was this fault, at `instruction` and of `address`, the fault of a caller's buffer? Then the program
@@ -74,6 +86,36 @@ mod tests {
             }
             region.read(Pos(0), &mut buffer[..10]);
             assert_eq!(buffer[..10], [7; 10]);
+            // The first two pages are there. Short, long, at any place; past the cache too.
+            // SAFETY: as above.
+            unsafe {
+                mprotect(buffer.as_mut_ptr().add(2 * PAGE).cast(), PAGE, MprotectFlags::empty()).unwrap()
+            };
+            for durability in crate::Durability::ALL {
+                let region = Region::anonymous_as(1 << 20, durability).unwrap();
+                for (from, to, there) in [
+                    (0, 2 * PAGE, true),
+                    (0, 2 * PAGE + 1, false),
+                    (2 * PAGE - 3, 2 * PAGE, true),
+                    (2 * PAGE - 3, 2 * PAGE + 2, false),
+                    (2 * PAGE - 24, 2 * PAGE + 8, false),
+                    (2 * PAGE - 3000, 2 * PAGE + 96, false),
+                    (2 * PAGE, 3 * PAGE, false),
+                ] {
+                    for at in [0, 3, 8] {
+                        for whole in [0, 1 << 20] {
+                            let taken = region.take_in(Pos(at), &buffer[from..to], whole);
+                            assert_eq!(
+                                taken.is_ok(),
+                                there,
+                                "{durability}: {from}..{to} to {at}, of {whole}"
+                            );
+                        }
+                    }
+                }
+                region.nt_write(Pos(1), &[9; 100]);
+                assert_eq!(region.load_u64(Pos(88)), 0x0909_0909_0909_0909);
+            }
             // A fault of anything else is told apart.
             // SAFETY: the fault is what is tested: the handler ends the process.
             unsafe { (PAGE as *mut u8).write_volatile(1) };

@@ -44,7 +44,7 @@ mod taken;
 mod untouched;
 mod watched;
 
-pub use caller::{BadBuffer, after_fault};
+pub use caller::{BadBuffer, after_fault, copy_of_callers};
 pub use domain::Backend;
 pub use durability::Durability;
 pub use error::{Error, Result};

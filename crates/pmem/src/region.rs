@@ -10,6 +10,8 @@
 //!                 processes, stores are plain and a fence orders, no more.
 //! Orderings   O1  `store_u64` (Release) pairs with `load_u64` (Acquire).
 
+mod stores;
+
 use crate::caller::{self, BadBuffer};
 use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
@@ -28,6 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stores::split;
 
 /// Persistent memory. Shared freely among threads; a store is durable once its own thread has fenced.
 ///
@@ -243,20 +246,25 @@ impl Region {
     /// durable, nor seen in order by others, before [`Region::fence`].
     #[inline]
     pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
-        self.nt_write_part(at, bytes, bytes.len());
+        // Memory of the program's own is there.
+        let _all = self.take_in(at, bytes, bytes.len());
     }
 
-    /// As [`Region::nt_write`], for bytes that are one of the pieces of `whole_bytes` which are stored together: how they are stored
-    /// goes by that.
+    /// As [`Region::nt_write`], out of memory of a caller that may not be there. The bytes are one of the pieces of `whole_bytes` which
+    /// are stored together: how they are stored goes by that.
+    ///
+    /// # Errors
+    /// [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault); else the fault is the process's. What
+    /// the range holds is not known then.
     #[inline]
-    pub fn nt_write_part(&self, at: Pos, bytes: &[u8], whole_bytes: usize) {
+    pub fn take_in(&self, at: Pos, bytes: &[u8], whole_bytes: usize) -> Result<(), BadBuffer> {
         self.checked_store(at, bytes.len() as u64);
         #[cfg(shuttle)]
         let (at, bytes) = {
             let (first, second) = bytes.split_at(bytes.len() / 2);
             step();
             // SAFETY: checked above; the bytes are a live slice, which region memory never is.
-            unsafe { self.store_range(at.0, first.as_ptr(), first.len(), whole_bytes) }
+            unsafe { self.store_range(at.0, first.as_ptr(), first.len(), whole_bytes)? }
             step();
             (at.plus(first.len() as u64), second)
         };
@@ -278,12 +286,11 @@ impl Region {
     pub fn nt_zero(&self, at: Pos, len_bytes: u64) {
         self.checked_store(at, len_bytes);
         let (head, body, tail) = split(at.0, len_bytes as usize);
-        let zeros = [0u8; 8];
         // SAFETY: the parts lie within the checked range; head and tail are shorter than a word.
         unsafe {
-            self.edge(at.0, zeros.as_ptr(), head);
+            self.edge(at.0, [0; 8], head);
             self.zero_words(at.0 + head as u64, body);
-            self.edge(at.0 + (head + body) as u64, zeros.as_ptr(), tail);
+            self.edge(at.0 + (head + body) as u64, [0; 8], tail);
         }
     }
 
@@ -296,7 +303,9 @@ impl Region {
             "a copy from {from:?} to {to:?} of {len_bytes} bytes overlaps itself"
         );
         // SAFETY: checked above.
-        unsafe { self.store_range(to.0, self.address(from.0), len_bytes as usize, len_bytes as usize) }
+        // What this region cannot load is no caller's fault (`lost`).
+        let _all =
+            unsafe { self.store_range(to.0, self.address(from.0), len_bytes as usize, len_bytes as usize) };
     }
 
     /// Stores one word atomically (Release) and starts its write-back; `at` is a multiple of 8. Durable after
@@ -469,52 +478,6 @@ impl Region {
         self.base.wrapping_add(at as usize)
     }
 
-    /// # Safety
-    /// The target is inside the region, the source readable; they do not overlap.
-    #[inline]
-    unsafe fn store_range(&self, at: u64, from: *const u8, len_bytes: usize, whole_bytes: usize) {
-        let (head, body, tail) = split(at, len_bytes);
-        // SAFETY: the parts lie one after the other in the caller's ranges; the body is whole words.
-        unsafe {
-            self.edge(at, from, head);
-            self.words(at + head as u64, from.add(head), body, whole_bytes);
-            self.edge(at + (head + body) as u64, from.add(head + body), tail);
-        }
-    }
-
-    /// Less than a word: stored through the cache, since there are no non-temporal stores this small, and flushed.
-    ///
-    /// # Safety
-    /// As [`Region::store_range`].
-    #[inline]
-    unsafe fn edge(&self, at: u64, from: *const u8, len_bytes: usize) {
-        if len_bytes == 0 {
-            return;
-        }
-        // SAFETY: the caller's.
-        let store = || unsafe { cpu::store_pieces(self.address(at), from, len_bytes) };
-        self.store(StoreKind::Cached, at, len_bytes, store);
-        // SAFETY: the caller's.
-        unsafe { self.flush(at, len_bytes) }
-    }
-
-    /// # Safety
-    /// As [`Region::store_range`], and both `at` and `len_bytes` are multiples of 8.
-    #[inline]
-    unsafe fn words(&self, at: u64, from: *const u8, len_bytes: usize, whole_bytes: usize) {
-        // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
-        let store = || unsafe { self.cpu.words(self.address(at), from, len_bytes, whole_bytes) };
-        self.store(StoreKind::NonTemporal, at, len_bytes, store);
-    }
-
-    /// # Safety
-    /// As [`Region::words`].
-    unsafe fn zero_words(&self, at: u64, len_bytes: usize) {
-        // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
-        let store = || unsafe { self.cpu.zero_words(self.address(at), len_bytes) };
-        self.store(StoreKind::NonTemporal, at, len_bytes, store);
-    }
-
     /// Runs `store`, which stores exactly `[at, at + len_bytes)`, where a watcher can see it.
     #[inline]
     fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: impl Fn()) {
@@ -568,12 +531,4 @@ impl Watcher {
             Watcher::Probe(_) => {}
         }
     }
-}
-
-/// Lengths of the ragged head, the whole words and the ragged tail of a range.
-#[inline]
-fn split(at: u64, len_bytes: usize) -> (usize, usize, usize) {
-    let head = (at.wrapping_neg() as usize & 7).min(len_bytes);
-    let body = (len_bytes - head) & !7;
-    (head, body, len_bytes - head - body)
 }

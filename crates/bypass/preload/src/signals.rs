@@ -3,7 +3,7 @@
 //! State       the program's own action for every signal. What the kernel calls is `arrive`, which calls the program's handler, or
 //!             puts the signal aside if the thread is busy: it is blocked until the thread leaves, then sent to it again.
 //! Invariants  S1  a handler that a program set with sigaction(3) or signal(3) never runs inside the engine (P3).
-//!             S2  a fault of the engine's own touching of a buffer is an answer, not the program's (`fault`).
+//!             S2  a fault at a buffer, of a look or a copy of ours, is an answer and not the program's (`fault`).
 //!
 //! Faults of the program are never put aside. Actions set by a system call of the program's own are not seen here.
 
@@ -33,7 +33,7 @@ pub fn start() {
         // SAFETY: plain numbers and sets, for which zero is valid.
         let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: the pointers are null or a live local.
-        if unsafe { real::sigaction(signal, null(), &mut old) } == 0 && old.sa_sigaction == libc::SIG_DFL {
+        if unsafe { real::sigaction(signal, null(), &mut old) } == 0 && !is_handler(old.sa_sigaction) {
             install(signal, &old);
         }
     }
@@ -81,9 +81,7 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: the caller's promise: null or readable.
     let done = match unsafe { new.as_ref() } {
         None => 0,
-        Some(new) if is_handler(new.sa_sigaction) || signal == libc::SIGSEGV || signal == libc::SIGBUS => {
-            install(signal, new)
-        }
+        Some(new) if is_handler(new.sa_sigaction) || catches_buffers(signal) => install(signal, new),
         Some(new) => {
             HANDLER[at].store(new.sa_sigaction, SeqCst);
             // SAFETY: the caller's promise.
@@ -144,6 +142,11 @@ unsafe fn set(number: c_int, handler: usize, flags: c_int) -> usize {
     }
 }
 
+/// Signals of faults at a buffer.
+fn catches_buffers(signal: c_int) -> bool {
+    signal == libc::SIGSEGV || signal == libc::SIGBUS
+}
+
 fn is_handler(action: usize) -> bool {
     action != libc::SIG_DFL && action != libc::SIG_IGN
 }
@@ -178,20 +181,26 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
 unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let at = signal as usize;
     let (handler, flags) = (HANDLER[at].load(SeqCst), FLAGS[at].load(SeqCst));
-    if handler == libc::SIG_IGN {
+    // SAFETY: what the kernel gave.
+    let fault = is_fault(signal, unsafe { &*info });
+    if handler == libc::SIG_IGN && !fault {
         return;
     }
-    if handler == libc::SIG_DFL || flags & libc::SA_RESETHAND != 0 {
+    // The kernel ends a program that ignores its own faults.
+    let ends = !is_handler(handler);
+    if ends || flags & libc::SA_RESETHAND != 0 {
         HANDLER[at].store(libc::SIG_DFL, SeqCst);
+    }
+    // S2: `arrive` stays what the kernel calls for faults.
+    if ends || (flags & libc::SA_RESETHAND != 0 && !catches_buffers(signal)) {
         // SAFETY: plain numbers and sets, for which zero is valid: the default action.
         let default: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: a live local.
         unsafe { real::sigaction(signal, &default, null_mut()) };
     }
-    if handler == libc::SIG_DFL {
+    if ends {
         // A fault happens again, now with the default action; what was sent is sent again.
-        // SAFETY: what the kernel gave.
-        if !is_fault(signal, unsafe { &*info }) {
+        if !fault {
             // SAFETY: no pointer is involved.
             unsafe { libc::raise(signal) };
         }

@@ -67,7 +67,7 @@ pub fn write(
     let done = prepared.and_then(|prepared| {
         let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {
-            place::copy_in(core, span, &extents, data);
+            let _late = place::copy_in(core, span, &extents, data);
             // PERSIST: too late, which is the bug.
             core.region.fence();
         }
@@ -99,7 +99,11 @@ fn write_page(
     }
     let block = guard.own.magazine.pop()?;
     guard.lane.intent.taken.push(Extent { block, count: 1 });
-    core.region.nt_write(block.pos(), data);
+    if core.region.take_in(block.pos(), data, data.len()).is_err() {
+        // The general way meets the fault again, and reports it.
+        give_back(core, guard, &[Extent { block, count: 1 }], None);
+        return None;
+    }
     if let (true, Some(old)) = (planted(Bug::WriteInPlace), cell.map().block()) {
         core.region.nt_write(old.pos(), data);
     }
@@ -193,7 +197,7 @@ fn prepare(
         list = place::write_list(core, guard.own, inode.id(), extents)?;
         commit::prepare(core, guard, inode, WRITE_SLOTS_MAX.min(extents.len() as u32), purpose)?;
         if !planted(Bug::EntryBeforeData) {
-            place::copy_in(core, span, extents, data);
+            place::copy_in(core, span, extents, data)?;
         }
         let mut edges = [None; 2];
         for (edge, to) in span.edges().into_iter().zip(&mut edges) {

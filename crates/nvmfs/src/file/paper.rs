@@ -265,7 +265,7 @@ fn data_write(
     old: impl Fn(u64) -> Map,
 ) -> Result<()> {
     *list = place::write_list(core, guard.own, inode.id(), extents)?;
-    place::copy_in(core, span, extents, data);
+    place::copy_in(core, span, extents, data)?;
     for page in span.edges().into_iter().flatten() {
         place::fill_edge(core, span, extents, page, old(page.0 - span.first().0))?;
     }

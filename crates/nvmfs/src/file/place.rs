@@ -12,7 +12,7 @@ use crate::planted::{Bug, flushed_unless, planted};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::lane::Own;
-use heddle_pmem::BLOCK_BYTES;
+use heddle_pmem::{BLOCK_BYTES, BadBuffer};
 use heddle_vfs::{Error, Result, Time};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -97,18 +97,24 @@ pub fn allocate(
 }
 
 /// Copies the caller's bytes to their places. Not fenced.
-pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) {
+///
+/// # Errors
+/// [`Error::BadBuffer`]: they are not there.
+pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) -> Result<()> {
     let mut rest = data;
     let mut skip = span.start % BLOCK;
     for e in extents {
         let room = (e.count * BLOCK - skip).min(rest.len() as u64) as usize;
         let (now, later) = rest.split_at(room);
+        let mut taken = Ok(());
         flushed_unless(Bug::EdgeNotFlushed, || {
-            core.region.nt_write_part(e.block.pos().plus(skip), now, data.len())
+            taken = core.region.take_in(e.block.pos().plus(skip), now, data.len());
         });
+        taken.map_err(|BadBuffer| Error::BadBuffer)?;
         rest = later;
         skip = 0;
     }
+    Ok(())
 }
 
 /// Fills the rest of an edge page from its present content. Not fenced.

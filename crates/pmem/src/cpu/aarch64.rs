@@ -6,8 +6,9 @@
 //!
 //! Not measured, and run on no machine yet.
 
+use super::{heddle_load, heddle_store, heddle_store_past_cache};
 use crate::durability::Reach;
-use std::arch::asm;
+use std::arch::{asm, global_asm};
 
 /// What this processor offers.
 #[derive(Clone, Copy, Debug)]
@@ -28,28 +29,27 @@ impl Cpu {
         Cpu { reach, to_persistence: capabilities & DCPOP != 0, line_bytes: 4 << (cache_type >> 16 & 0xf) }
     }
 
-    /// Stores of whole words; how long the store is that they are a part of makes no difference here. Durable after [`Cpu::fence`].
+    /// Stores of whole words; how long the store is that they are a part of makes no difference here. How many bytes it could not load
+    /// ([`super::after_fault`]); else 0. Durable after [`Cpu::fence`].
     ///
     /// # Safety
-    /// `from` is readable and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
-    pub(crate) unsafe fn words(self, to: *mut u8, from: *const u8, len_bytes: usize, _whole_bytes: usize) {
-        let pairs_bytes = len_bytes & !15;
-        // SAFETY: `offset` stays below `len_bytes` by the size of each access; loads may be unaligned in normal memory.
+    /// `from` is readable, unless faults end here, and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
+    pub(crate) unsafe fn words(
+        self,
+        to: *mut u8,
+        from: *const u8,
+        len_bytes: usize,
+        _whole_bytes: usize,
+    ) -> usize {
+        // SAFETY: the caller's; loads may be unaligned in normal memory.
         unsafe {
-            for offset in (0..pairs_bytes).step_by(16) {
-                if self.reach != Reach::Controller {
-                    asm!("ldp {a}, {b}, [{from}]", "stp {a}, {b}, [{to}]", a = out(reg) _, b = out(reg) _,
-                         from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
-                    continue;
-                }
-                asm!("ldp {a}, {b}, [{from}]", "stnp {a}, {b}, [{to}]", a = out(reg) _, b = out(reg) _,
-                     from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
-            }
-            if pairs_bytes < len_bytes {
-                asm!("ldr {a}, [{from}]", "str {a}, [{to}]", a = out(reg) _, from = in(reg) from.add(pairs_bytes),
-                     to = in(reg) to.add(pairs_bytes), options(nostack, preserves_flags));
-            }
+            let left_bytes = if self.reach == Reach::Controller {
+                heddle_store_past_cache(to, from, len_bytes, 0)
+            } else {
+                heddle_store(to, from, len_bytes, 0)
+            };
             self.flush(to, len_bytes);
+            left_bytes
         }
     }
 
@@ -59,7 +59,10 @@ impl Cpu {
     /// `to` is writable for a line and aligned to one.
     pub(crate) unsafe fn line(self, to: *mut u8, words: &[u64; 8]) {
         // SAFETY: the caller's.
-        unsafe { self.words(to, words.as_ptr().cast(), size_of_val(words), size_of_val(words)) }
+        unsafe {
+            // Memory of ours is there.
+            let _all = self.words(to, words.as_ptr().cast(), size_of_val(words), size_of_val(words));
+        }
     }
 
     /// Stores of zero words. Durable after [`Cpu::fence`].
@@ -122,12 +125,12 @@ impl Cpu {
     #[inline]
     pub(crate) unsafe fn load(self, to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
         // SAFETY: the caller's.
-        unsafe { super::heddle_load(to, from, len_bytes) }
+        unsafe { heddle_load(to, from, len_bytes) }
     }
 }
 
 // x2 is what is still to be copied, at every instruction.
-std::arch::global_asm!(
+global_asm!(
     ".pushsection .text.heddle_load,\"ax\",@progbits",
     ".hidden heddle_load",
     ".globl heddle_load",
@@ -155,3 +158,39 @@ std::arch::global_asm!(
     ".size heddle_load, . - heddle_load",
     ".popsection",
 );
+
+/// Copies x2 bytes, whole words, from x1 to x0, by pairs; x2 is what is still to be copied, at every instruction.
+macro_rules! copies {
+    ($name:literal, $end:literal, $pair:literal) => {
+        global_asm!(
+            concat!(".pushsection .text.", $name, ",\"ax\",@progbits"),
+            concat!(".hidden ", $name),
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ",@function"),
+            concat!(".hidden ", $end),
+            concat!(".globl ", $end),
+            ".p2align 4",
+            concat!($name, ":"),
+            "2: cmp x2, #16",
+            "b.lo 3f",
+            "ldp x3, x4, [x1]",
+            concat!($pair, " x3, x4, [x0]"),
+            "add x1, x1, #16",
+            "add x0, x0, #16",
+            "sub x2, x2, #16",
+            "b 2b",
+            concat!("3: cbz x2, ", $end),
+            "ldr x3, [x1]",
+            "str x3, [x0]",
+            "sub x2, x2, #8",
+            concat!($end, ":"),
+            "mov x0, x2",
+            "ret",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+        );
+    };
+}
+
+copies!("heddle_store", "heddle_store_end", "stp");
+copies!("heddle_store_past_cache", "heddle_store_past_cache_end", "stnp");

@@ -4,7 +4,8 @@
 //! Invariants  I1  memory that other threads may write is touched by assembly, volatile or atomic accesses only.
 //!             I2  every function here is a compiler barrier for memory, so nothing moves across a flush or a fence.
 //!             I3  between `heddle_load` and `heddle_load_end` nothing is on the stack and what is left to copy is in a register: code
-//!                 that goes on at `heddle_load_end` after a fault returns how much that is.
+//!                 that goes on at `heddle_load_end` after a fault returns how much that is. So it is with
+//!                 `heddle_store` and `heddle_store_past_cache`.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -23,12 +24,32 @@ unsafe extern "C" {
     /// Copies; gives the bytes that are left.
     fn heddle_load(to: *mut u8, from: *const u8, len_bytes: usize) -> usize;
     static heddle_load_end: u8;
+    /// Copies whole words to a region, the first `wide_bytes` of them by the widest stores; gives the bytes that are left. `wide_bytes` is
+    /// a multiple of 32, and 0 where the processor has no such stores.
+    fn heddle_store(to: *mut u8, from: *const u8, len_bytes: usize, wide_bytes: usize) -> usize;
+    static heddle_store_end: u8;
+    /// The same past the cache. Where `wide_bytes` is not 0, `to` is a multiple of 32.
+    fn heddle_store_past_cache(to: *mut u8, from: *const u8, len_bytes: usize, wide_bytes: usize) -> usize;
+    static heddle_store_past_cache_end: u8;
+}
+
+/// Copies; gives the bytes that are left after a fault ([`after_fault`]), else 0.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len_bytes`, unless faults end here; no overlap.
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
+    // SAFETY: the caller's.
+    unsafe { heddle_load(to, from, len_bytes) }
 }
 
 /// Where to go on after a fault at `instruction`, if that is one of the copying's (I3).
 pub(crate) fn after_fault(instruction: usize) -> Option<usize> {
-    let (start, end) = (heddle_load as *const () as usize, (&raw const heddle_load_end).addr());
-    (start..end).contains(&instruction).then_some(end)
+    let copies = [
+        (heddle_load as *const () as usize, (&raw const heddle_load_end).addr()),
+        (heddle_store as *const () as usize, (&raw const heddle_store_end).addr()),
+        (heddle_store_past_cache as *const () as usize, (&raw const heddle_store_past_cache_end).addr()),
+    ];
+    copies.into_iter().find(|(start, end)| (*start..*end).contains(&instruction)).map(|(_, end)| end)
 }
 
 /// Holds the compiler (I2): no access to memory moves across it. No instruction, and of no other meaning to the processor: one that dies
@@ -60,20 +81,17 @@ pub(crate) fn lines(at: u64, len_bytes: usize, line_bytes: usize) -> impl Iterat
     (first..at + len_bytes as u64).step_by(line_bytes)
 }
 
-/// Plain stores of the pieces of `len_bytes` bytes: the ragged edges of a write.
+/// Plain stores of the pieces of fewer than eight bytes: the ragged edges of a write.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `len_bytes`; `to` is in a mapping that starts on a page.
-pub(crate) unsafe fn store_pieces(to: *mut u8, from: *const u8, len_bytes: usize) {
+/// `to` is writable for `len_bytes`, at most 8, in a mapping that starts on a page.
+pub(crate) unsafe fn store_pieces(to: *mut u8, bytes: [u8; 8], len_bytes: usize) {
     keep_order();
     for (offset, piece) in pieces(to as u64, len_bytes) {
-        // SAFETY: `offset + piece <= len_bytes`, and a piece is aligned at its target; the source may be unaligned,
-        // which is why it is read byte by byte.
+        let mut word = [0u8; 8];
+        word[..piece].copy_from_slice(&bytes[offset..offset + piece]);
+        // SAFETY: `offset + piece <= len_bytes`, and a piece is aligned at its target.
         unsafe {
-            let mut word = [0u8; 8];
-            for (byte, cell) in word.iter_mut().enumerate().take(piece) {
-                *cell = from.add(offset + byte).read_volatile();
-            }
             let target = to.add(offset);
             let value = u64::from_le_bytes(word);
             match piece {

@@ -9,7 +9,7 @@
 use crate::LINE_BYTES;
 use std::arch::{asm, global_asm, x86_64::__cpuid_count};
 
-use super::heddle_load;
+use super::{heddle_load, heddle_store, heddle_store_past_cache};
 use crate::durability::Reach;
 
 /// A store this long goes past the cache whatever the region promises. Measured on an AMD EPYC (family 25, model 17), ns a copy past the
@@ -47,55 +47,57 @@ impl Cpu {
         Cpu { reach, flush, avx: is_x86_feature_detected!("avx"), waits: intel }
     }
 
-    /// Stores of whole words; `whole_bytes` is the length of the store that they are a part of. Durable after [`Cpu::fence`].
+    /// Stores of whole words; `whole_bytes` is the length of the store that they are a part of. How many bytes it could not load
+    /// ([`super::after_fault`]); else 0. Durable after [`Cpu::fence`].
     ///
     /// # Safety
-    /// `from` is readable and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
+    /// `from` is readable, unless faults end here, and `to` writable for `len_bytes`; `to` and `len_bytes` are multiples of 8; no overlap.
     #[inline]
-    pub(crate) unsafe fn words(self, to: *mut u8, from: *const u8, len_bytes: usize, whole_bytes: usize) {
+    pub(crate) unsafe fn words(
+        self,
+        to: *mut u8,
+        from: *const u8,
+        len_bytes: usize,
+        whole_bytes: usize,
+    ) -> usize {
         // SAFETY: the caller's.
         unsafe {
             if self.reach == Reach::Controller {
-                self.nt_words(to, from, len_bytes);
-            } else if whole_bytes < PAST_CACHE_FROM_BYTES {
-                self.plain_words(to, from, len_bytes);
-            } else {
-                self.nt_words(to, from, len_bytes);
-                store_fence();
+                return self.nt_words(to, from, len_bytes);
             }
+            if whole_bytes < PAST_CACHE_FROM_BYTES {
+                let wide_bytes = if self.avx { len_bytes & !31 } else { 0 };
+                return heddle_store(to, from, len_bytes, wide_bytes);
+            }
+            let left_bytes = self.nt_words(to, from, len_bytes);
+            store_fence();
+            left_bytes
         }
     }
 
     /// # Safety
     /// As [`Cpu::words`].
     #[inline]
-    unsafe fn plain_words(self, to: *mut u8, from: *const u8, len_bytes: usize) {
-        let wide_bytes = if self.avx { len_bytes & !31 } else { 0 };
-        // SAFETY: the two parts lie one after the other in the caller's range; both are multiples of 8, the first of 32; AVX was
-        // detected where it is not empty.
-        unsafe {
-            if wide_bytes > 0 {
-                plain_wide(to, from, wide_bytes);
-            }
-            plain_narrow(to.add(wide_bytes), from.add(wide_bytes), len_bytes - wide_bytes);
-        }
-    }
-
-    /// # Safety
-    /// As [`Cpu::words`].
-    #[inline]
-    unsafe fn nt_words(self, to: *mut u8, from: *const u8, len_bytes: usize) {
+    unsafe fn nt_words(self, to: *mut u8, from: *const u8, len_bytes: usize) -> usize {
+        // Wide stores past the cache must be aligned.
         let body_at = if self.avx { to.align_offset(32).min(len_bytes) } else { len_bytes };
-        let body_bytes = (len_bytes - body_at) & !31;
-        let tail_at = body_at + body_bytes;
-        // SAFETY: the three parts lie one after the other in the caller's range; the body starts on 32 bytes and is a
-        // multiple of 32 long, the others are multiples of 8; AVX was detected where the body is not empty.
+        let body_bytes = len_bytes - body_at;
+        // SAFETY: the two parts lie one after the other in the caller's range; the second starts on 32 bytes, and AVX was detected where it
+        // is not empty.
         unsafe {
-            nt_narrow(to, from, body_at);
-            if body_bytes > 0 {
-                nt_wide(to.add(body_at), from.add(body_at), body_bytes);
+            let mut left_bytes = 0;
+            if body_at > 0 {
+                left_bytes = heddle_store_past_cache(to, from, body_at, 0);
             }
-            nt_narrow(to.add(tail_at), from.add(tail_at), len_bytes - tail_at);
+            if left_bytes == 0 && body_bytes > 0 {
+                return heddle_store_past_cache(
+                    to.add(body_at),
+                    from.add(body_at),
+                    body_bytes,
+                    body_bytes & !31,
+                );
+            }
+            left_bytes
         }
     }
 
@@ -216,90 +218,6 @@ unsafe fn plain_word(to: *mut u8, word: u64) {
     };
 }
 
-/// # Safety
-/// As [`Cpu::words`].
-#[inline]
-unsafe fn plain_narrow(to: *mut u8, from: *const u8, len_bytes: usize) {
-    for offset in (0..len_bytes).step_by(8) {
-        // SAFETY: `offset + 8 <= len_bytes`; a scalar load may be unaligned.
-        unsafe {
-            asm!("mov {word}, [{from}]", "mov [{to}], {word}", word = out(reg) _,
-                 from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
-        }
-    }
-}
-
-/// # Safety
-/// As [`Cpu::words`].
-#[inline]
-unsafe fn nt_narrow(to: *mut u8, from: *const u8, len_bytes: usize) {
-    for offset in (0..len_bytes).step_by(8) {
-        // SAFETY: `offset + 8 <= len_bytes`; a scalar load may be unaligned.
-        unsafe {
-            asm!("mov {word}, [{from}]", "movnti [{to}], {word}", word = out(reg) _,
-                 from = in(reg) from.add(offset), to = in(reg) to.add(offset), options(nostack, preserves_flags));
-        }
-    }
-}
-
-/// A copy by 32 bytes, with one kind of store.
-macro_rules! wide {
-    ($(#[$doc:meta])* $name:ident, $store:literal) => {
-        $(#[$doc])*
-        #[target_feature(enable = "avx")]
-        unsafe fn $name(to: *mut u8, from: *const u8, len_bytes: usize) {
-            let lines_end = len_bytes & !127;
-            // SAFETY: the first loop covers `[0, lines_end)` by 128 bytes, the second the rest by 32; both end at `len_bytes`.
-            // Loads may be unaligned; where stores must not be, the caller's target is not.
-            unsafe {
-                asm!(
-                    "xor {at}, {at}",
-                    "test {lines}, {lines}",
-                    "jz 3f",
-                    "2:",
-                    "vmovdqu ymm0, [{from} + {at}]",
-                    "vmovdqu ymm1, [{from} + {at} + 32]",
-                    "vmovdqu ymm2, [{from} + {at} + 64]",
-                    "vmovdqu ymm3, [{from} + {at} + 96]",
-                    concat!($store, " [{to} + {at}], ymm0"),
-                    concat!($store, " [{to} + {at} + 32], ymm1"),
-                    concat!($store, " [{to} + {at} + 64], ymm2"),
-                    concat!($store, " [{to} + {at} + 96], ymm3"),
-                    "add {at}, 128",
-                    "cmp {at}, {lines}",
-                    "jb 2b",
-                    "3:",
-                    "cmp {at}, {len}",
-                    "jae 4f",
-                    "vmovdqu ymm0, [{from} + {at}]",
-                    concat!($store, " [{to} + {at}], ymm0"),
-                    "add {at}, 32",
-                    "jmp 3b",
-                    "4:",
-                    "vzeroupper",
-                    at = out(reg) _, from = in(reg) from, to = in(reg) to, lines = in(reg) lines_end, len = in(reg) len_bytes,
-                    out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
-                    out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
-                    out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
-                    options(nostack),
-                );
-            }
-        }
-    };
-}
-
-wide! {
-    /// # Safety
-    /// As [`Cpu::words`]; `len_bytes` is a multiple of 32 and not 0, and AVX was detected.
-    plain_wide, "vmovdqu"
-}
-
-wide! {
-    /// # Safety
-    /// As [`Cpu::words`]; `to` and `len_bytes` are multiples of 32, `len_bytes` is not 0, and AVX was detected.
-    nt_wide, "vmovntdq"
-}
-
 // The direction flag is clear, as the ABI demands. A fault leaves in rcx what is still to be copied.
 global_asm!(
     ".pushsection .text.heddle_load,\"ax\",@progbits",
@@ -318,3 +236,59 @@ global_asm!(
     ".size heddle_load, . - heddle_load",
     ".popsection",
 );
+
+/// Copies `rdx` bytes, whole words, from `rsi` to `rdi`, the first `rcx` of them by 32 bytes; gives the bytes that are left (I3 of
+/// [`super`]). At every instruction that loads, `rax` is what has been copied.
+macro_rules! copies {
+    ($name:literal, $end:literal, $wide:literal, $word:literal) => {
+        global_asm!(
+            concat!(".pushsection .text.", $name, ",\"ax\",@progbits"),
+            concat!(".hidden ", $name),
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ",@function"),
+            concat!(".hidden ", $end),
+            concat!(".globl ", $end),
+            ".p2align 5",
+            concat!($name, ":"),
+            "xor eax, eax",
+            "mov r8, rcx",
+            "and r8, -128",
+            "jz 3f",
+            "2: vmovdqu ymm0, [rsi + rax]",
+            "vmovdqu ymm1, [rsi + rax + 32]",
+            "vmovdqu ymm2, [rsi + rax + 64]",
+            "vmovdqu ymm3, [rsi + rax + 96]",
+            concat!($wide, " [rdi + rax], ymm0"),
+            concat!($wide, " [rdi + rax + 32], ymm1"),
+            concat!($wide, " [rdi + rax + 64], ymm2"),
+            concat!($wide, " [rdi + rax + 96], ymm3"),
+            "add rax, 128",
+            "cmp rax, r8",
+            "jb 2b",
+            "3: cmp rax, rcx",
+            "jae 4f",
+            "vmovdqu ymm0, [rsi + rax]",
+            concat!($wide, " [rdi + rax], ymm0"),
+            "add rax, 32",
+            "jmp 3b",
+            "4: cmp rax, rdx",
+            concat!("jae ", $end),
+            "mov r9, [rsi + rax]",
+            concat!($word, " [rdi + rax], r9"),
+            "add rax, 8",
+            "jmp 4b",
+            concat!($end, ":"),
+            "test rcx, rcx",
+            "jz 5f",
+            "vzeroupper",
+            "5: sub rdx, rax",
+            "mov rax, rdx",
+            "ret",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+        );
+    };
+}
+
+copies!("heddle_store", "heddle_store_end", "vmovdqu", "mov");
+copies!("heddle_store_past_cache", "heddle_store_past_cache_end", "vmovntdq", "movnti");

@@ -118,21 +118,19 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: u
 
 /// A message that may carry descriptors.
 pub fn before_sending(message: *const msghdr) {
-    // SAFETY: it was looked at before it is read; the kernel reads it as well.
-    if fault::readable(message.cast(), size_of::<msghdr>()) && unsafe { (*message).msg_controllen } > 0 {
+    // SAFETY: it is made of numbers and pointers.
+    if unsafe { fault::load(message) }.is_some_and(|message| message.msg_controllen > 0) {
         fork::offsets_to_kernel(true);
     }
 }
 
 /// Messages that may carry descriptors; the kernel takes 1,024 of them at most.
 pub fn before_sending_all(messages: *const mmsghdr, n: u32) {
-    let n = n.min(1024) as usize;
-    if fault::readable(messages.cast(), n * size_of::<mmsghdr>()) {
-        // SAFETY: it was looked at.
-        let messages = unsafe { std::slice::from_raw_parts(messages, n) };
-        if messages.iter().any(|message| message.msg_hdr.msg_controllen > 0) {
-            fork::offsets_to_kernel(true);
-        }
+    // SAFETY: it is made of numbers and pointers.
+    let message = |at: usize| unsafe { fault::load(messages.wrapping_add(at)) };
+    let mut there = (0..n.min(1024) as usize).map_while(message);
+    if there.any(|message| message.msg_hdr.msg_controllen > 0) {
+        fork::offsets_to_kernel(true);
     }
 }
 

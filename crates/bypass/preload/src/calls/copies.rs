@@ -143,10 +143,6 @@ const COPY_BYTES_MAX: usize = 0x7fff_f000;
 
 /// Copies between two files of ours; `None`: that is the kernel's to do.
 fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<Result<usize, Errno>> {
-    let places = [from.1, to.1].into_iter().filter(|at| !at.is_null());
-    if places.into_iter().any(|at| !fault::writable(at.cast(), size_of::<i64>())) {
-        return Some(Err(Errno::FAULT));
-    }
     let (source, first) = start_of(from, File::may_read)?;
     let (target, to_first) = start_of(to, File::may_write)?;
     if source == target {
@@ -185,15 +181,14 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
         let now = first + done as i64;
         if at.is_null() {
             let _moved = using(fd).map(|used| used.file().seek(used.fd(), now, libc::SEEK_SET).is_ok());
-        } else {
-            // SAFETY: it was looked at, and is the caller's promise.
-            unsafe { at.write(now) };
+        } else if !fault::store(at, now) {
+            return Some(Err(Errno::FAULT));
         }
     }
     Some(Ok(done))
 }
 
-/// Which file, and where a copy begins in it; `None`: the kernel has the offset, or it is opened in a way that the kernel refuses.
+/// Which file, and where a copy begins in it; `None`: the kernel has the offset, or refuses the call.
 fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64; 3], i64)> {
     let used = using(fd)?;
     let (told, file) = (used.file().told(), used.file());
@@ -201,8 +196,8 @@ fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64
         return None;
     }
     let first = match at.is_null() {
-        // SAFETY: it was looked at, and is the caller's promise.
-        false => unsafe { at.read() },
+        // SAFETY: a number.
+        false => unsafe { fault::load(at) }?,
         true => file.seek(used.fd(), 0, libc::SEEK_CUR).ok()?.ok()? as i64,
     };
     Some(([told.dev, told.mount, told.ino], first))

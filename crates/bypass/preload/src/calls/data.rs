@@ -9,8 +9,9 @@ use crate::report::Count;
 use crate::table::{Used, passing, passing_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{Passed, Served, Told};
+use heddle_bypass::{BadBuffer, Passed, Served, Told, copy_of_callers};
 use libc::{c_int, c_void, iovec};
+use std::ptr::null_mut;
 
 /// Most elements of a vector, as the kernel's.
 const VECTOR_MAX: usize = 1024;
@@ -43,7 +44,7 @@ fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> i
 
 /// A buffer that is not there, or not whole: the kernel knows how much of it counts.
 #[cold]
-fn bad() -> Served<usize> {
+fn bad<T>(BadBuffer: BadBuffer) -> Result<T, Passed> {
     Err(Passed::Unserved)
 }
 
@@ -54,10 +55,10 @@ fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
 
 fn write_here(used: &Used, buf: *const c_void, len: usize, at_end: bool) -> Served<usize> {
     if !fault::readable(buf, len) {
-        return bad();
+        return bad(BadBuffer);
     }
     may_grow_to(|| i64::MAX)?;
-    // SAFETY: it was looked at, and is the caller's promise.
+    // SAFETY: the caller's promise; a buffer that is not there ends the copy from it (`fault`).
     unsafe { used.file().write(used.fd(), buf.cast(), len, at_end) }
 }
 
@@ -72,13 +73,13 @@ pub fn read_at(used: &Used, buf: *mut c_void, len: usize, at: i64) -> Served<usi
 #[inline]
 pub fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bool) -> Served<usize> {
     if !fault::readable(buf, len) {
-        return bad();
+        return bad(BadBuffer);
     }
     may_grow_to(|| match at_end || used.file().appends(used.fd()) {
         true => i64::MAX,
         false => i64::try_from(len).map_or(i64::MAX, |len| at.saturating_add(len)),
     })?;
-    // SAFETY: it was looked at, and is the caller's promise.
+    // SAFETY: the caller's promise; a buffer that is not there ends the copy from it (`fault`).
     unsafe { used.file().write_at(used.fd(), buf.cast(), len, at, at_end) }.map(|done| done.map(|(n, _)| n))
 }
 
@@ -206,48 +207,63 @@ fn room_for(whole: &mut Vec<u8>, sum: usize) -> Result<(), Passed> {
     whole.try_reserve_exact(sum.min(VECTOR_BYTES_MAX)).map_err(|_| Passed::Unserved)
 }
 
-/// The elements of a vector, and their length in all; what is wrong with one is the kernel's to say.
-fn elements<'v>(vector: *const iovec, n: c_int) -> Result<(&'v [iovec], usize), Passed> {
+/// Vectors of so many elements need no memory, as in the kernel.
+const FEW: usize = 8;
+
+/// Serves a call with a copy of its vector, whose own another thread may change meanwhile, and the length of all elements. What is wrong
+/// with it is the kernel's to say.
+fn with_elements(
+    vector: *const iovec,
+    n: c_int,
+    serve: impl FnOnce(&[iovec], usize) -> Served<usize>,
+) -> Served<usize> {
     let n = usize::try_from(n).ok().filter(|n| *n <= VECTOR_MAX).ok_or(Passed::Unserved)?;
-    if n == 0 {
-        return Ok((&[], 0));
-    }
-    if !fault::readable(vector.cast(), n * size_of::<iovec>()) {
-        return Err(Passed::Unserved);
-    }
-    // SAFETY: it was looked at.
-    let parts = unsafe { std::slice::from_raw_parts(vector, n) };
+    let none = iovec { iov_base: null_mut(), iov_len: 0 };
+    let (mut few, mut many) = ([none; FEW], Vec::new());
+    let parts = match few.get_mut(..n) {
+        Some(few) => few,
+        None => {
+            many.try_reserve_exact(n).map_err(|_| Passed::Unserved)?;
+            many.resize(n, none);
+            &mut many[..]
+        }
+    };
+    // SAFETY: room for it; a vector that is not there ends the copy (`fault`).
+    unsafe { copy_of_callers(parts.as_mut_ptr().cast(), vector.cast(), size_of_val(parts)) }.or_else(bad)?;
     let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
     let sum = sum.filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Passed::Unserved)?;
-    Ok((parts, sum))
+    serve(parts, sum)
 }
 
+/// A read that finds a buffer missing has moved no offset: the kernel reads the same once more.
 fn read_vector(
     vector: *const iovec,
     n: c_int,
     read: impl FnOnce(*mut c_void, usize) -> Served<usize>,
 ) -> Served<usize> {
-    let (parts, sum) = elements(vector, n)?;
-    if let [one] = parts {
-        return read(one.iov_base, one.iov_len);
-    }
-    if parts.iter().any(|part| !fault::writable(part.iov_base, part.iov_len)) {
-        return bad();
-    }
-    let mut whole = Vec::new();
-    room_for(&mut whole, sum)?;
-    whole.resize(sum.min(VECTOR_BYTES_MAX), 0_u8);
-    let done = read(whole.as_mut_ptr().cast(), whole.len())?;
-    if let Ok(n) = done {
-        let mut rest = &whole[..n];
-        for part in parts {
-            let (now, later) = rest.split_at(part.iov_len.min(rest.len()));
-            // SAFETY: it was looked at, and has room for this.
-            unsafe { std::ptr::copy(now.as_ptr(), part.iov_base.cast(), now.len()) };
-            rest = later;
+    with_elements(vector, n, |parts, sum| {
+        if let [one] = parts {
+            return read(one.iov_base, one.iov_len);
         }
-    }
-    Ok(done)
+        let mut whole = Vec::new();
+        room_for(&mut whole, sum)?;
+        whole.resize(sum.min(VECTOR_BYTES_MAX), 0_u8);
+        let done = read(whole.as_mut_ptr().cast(), whole.len())?;
+        if let Ok(n) = done {
+            let mut rest = &whole[..n];
+            for part in parts {
+                let (now, later) = rest.split_at(part.iov_len.min(rest.len()));
+                // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
+                unsafe { copy_of_callers(part.iov_base.cast(), now.as_ptr(), now.len()) }.or_else(bad)?;
+                rest = later;
+            }
+        }
+        Ok(done)
+    })
+}
+
+fn read_vector_here(used: &Used, vector: *const iovec, n: c_int) -> Served<usize> {
+    used.file().read_with(used.fd(), |at| read_vector(vector, n, |buf, len| read_at(used, buf, len, at)))
 }
 
 fn write_vector(
@@ -255,23 +271,25 @@ fn write_vector(
     n: c_int,
     write: impl FnOnce(*const c_void, usize) -> Served<usize>,
 ) -> Served<usize> {
-    let (parts, sum) = elements(vector, n)?;
-    if let [one] = parts {
-        return write(one.iov_base, one.iov_len);
-    }
-    if parts.iter().any(|part| !fault::readable(part.iov_base, part.iov_len)) {
-        return bad();
-    }
-    let mut whole: Vec<u8> = Vec::new();
-    room_for(&mut whole, sum)?;
-    for part in parts.iter().filter(|part| part.iov_len > 0) {
-        let room = VECTOR_BYTES_MAX - whole.len();
-        // SAFETY: it was looked at.
-        whole.extend_from_slice(unsafe {
-            std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len.min(room))
-        });
-    }
-    write(whole.as_ptr().cast(), whole.len())
+    with_elements(vector, n, |parts, sum| {
+        if let [one] = parts {
+            return write(one.iov_base, one.iov_len);
+        }
+        if parts.iter().any(|part| !fault::readable(part.iov_base, part.iov_len)) {
+            return bad(BadBuffer);
+        }
+        let mut whole: Vec<u8> = Vec::new();
+        room_for(&mut whole, sum)?;
+        for part in parts {
+            let (len, room) = (whole.len(), whole.spare_capacity_mut());
+            let now = part.iov_len.min(VECTOR_BYTES_MAX - len).min(room.len());
+            // SAFETY: room for it; a buffer that is not there ends the copy (`fault`).
+            unsafe { copy_of_callers(room.as_mut_ptr().cast(), part.iov_base.cast(), now) }.or_else(bad)?;
+            // SAFETY: they were just copied there.
+            unsafe { whole.set_len(len + now) };
+        }
+        write(whole.as_ptr().cast(), whole.len())
+    })
 }
 
 /// As readv(2).
@@ -284,7 +302,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, n: c_int)
     let call = || unsafe { real::readv(fd, vector, n) };
     point();
     let Some(used) = using(fd) else { return passing(fd, call) };
-    let done = read_vector(vector, n, |buf, len| read_here(&used, buf, len));
+    let done = read_vector_here(&used, vector, n);
     answer(used, Count::Read, done, call)
 }
 
@@ -364,7 +382,7 @@ macro_rules! vectors_with_flags {
                 return if at == -1 { passing(fd, call) } else { passing_at(fd, call) };
             };
             let done = match flags & !FREE_FLAGS {
-                0 if at == -1 => read_vector(vector, n, |buf, len| read_here(&used, buf, len)),
+                0 if at == -1 => read_vector_here(&used, vector, n),
                 0 => read_vector(vector, n, |buf, len| read_at(&used, buf, len, at)),
                 _ => Err(Passed::Unserved),
             };

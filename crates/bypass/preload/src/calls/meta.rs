@@ -200,14 +200,8 @@ same! {
 }
 
 fn stat_into(fd: c_int, into: *mut stat, call: impl FnOnce() -> c_int) -> c_int {
-    let look = |used: &Used| {
-        if crate::fault::writable(into.cast(), size_of::<stat>()) {
-            used.file().stat(used.fd())
-        } else {
-            Err(Passed::Unserved)
-        }
-    };
-    // SAFETY: it was looked at.
-    let give = |done: Result<stat, Errno>| zero_or_errno(done.map(|told| unsafe { into.write(told) }));
+    let look = |used: &Used| used.file().stat(used.fd());
+    let put = |told| if crate::fault::store(into, told) { Ok(()) } else { Err(Errno::FAULT) };
+    let give = |done: Result<stat, Errno>| zero_or_errno(done.and_then(put));
     served(fd, Count::Stat, look, give, call)
 }

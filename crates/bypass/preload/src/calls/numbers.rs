@@ -145,8 +145,8 @@ pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) 
 /// Where a lock is counted from.
 fn counts_from(arg: usize) -> Option<c_int> {
     let lock = std::ptr::with_exposed_provenance::<libc::flock>(arg);
-    // SAFETY: it was looked at before it is read; the kernel reads it as well.
-    crate::fault::readable(lock.cast(), size_of::<libc::flock>()).then(|| unsafe { (*lock).l_whence }.into())
+    // SAFETY: it is made of numbers.
+    unsafe { crate::fault::load(lock) }.map(|lock| lock.l_whence.into())
 }
 
 /// As lockf(3), which counts from the present offset.

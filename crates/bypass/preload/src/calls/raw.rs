@@ -64,9 +64,8 @@ fn copies_memory(n: i64, a: i64, b: i64) -> Option<u64> {
 /// Flags and stack.
 fn clone3(at: i64) -> Option<(u64, u64)> {
     const STACK: usize = 5;
-    let words = pointer::<u64>(at as usize);
-    // SAFETY: it was looked at before it is read; the kernel reads it as well.
-    fault::readable(words.cast(), 8 * (STACK + 1)).then(|| unsafe { (*words, *words.add(STACK)) })
+    // SAFETY: numbers.
+    unsafe { fault::load(pointer::<[u64; STACK + 1]>(at as usize)) }.map(|words| (words[0], words[STACK]))
 }
 
 fn before(n: i64, [a, b, c, e]: [i64; 4]) {
