@@ -3,7 +3,8 @@
 //! The model keeps what threads race for, the bytes of data, as loom's atomics, two words a block, so that half of a page's bytes may be
 //! older than the other half; stores of data order nothing, and a fence orders stores alone (`sfence`), which is less than what
 //! any real processor does. Records and pointers are read back by cleaning and recovery only, never by another thread's
-//! look-up: they are plain words there.
+//! look-up: they are plain words there, but for lines that a model names (`race`): each is one of loom's atomics, whose value stands for all
+//! eight words.
 
 #[cfg(not(loom))]
 pub use heddle_pmem::Region;
@@ -12,7 +13,7 @@ pub use model::Region;
 
 #[cfg(loom)]
 mod model {
-    use heddle_arena::sync::atomic::Ordering::{Relaxed, Release};
+    use heddle_arena::sync::atomic::Ordering::{Acquire, Relaxed, Release};
     use heddle_arena::sync::atomic::{AtomicU64, fence};
     use heddle_pmem::{BLOCK_BYTES, BadBuffer, Error, Pos};
     use std::collections::HashMap;
@@ -30,12 +31,21 @@ mod model {
         data: Mutex<HashMap<u64, Arc<AtomicU64>>>,
         /// Records and pointers.
         words: Mutex<HashMap<u64, u64>>,
+        /// Lines that threads race for: which of `texts` they hold.
+        lines: Mutex<HashMap<u64, Arc<AtomicU64>>>,
+        texts: Mutex<Vec<[u64; 8]>>,
     }
 
     impl Region {
         /// Zeros.
         pub fn anonymous(len_bytes: u64) -> Region {
-            Region { len_bytes, data: Mutex::default(), words: Mutex::default() }
+            Region {
+                len_bytes,
+                data: Mutex::default(),
+                words: Mutex::default(),
+                lines: Mutex::default(),
+                texts: Mutex::default(),
+            }
         }
 
         fn grain(&self, at: u64) -> Arc<AtomicU64> {
@@ -53,6 +63,23 @@ mod model {
         fn grains(at: Pos, len: u64) -> impl Iterator<Item = (u64, usize)> {
             let first = at.0.next_multiple_of(GRAIN);
             (first..at.0 + len).step_by(GRAIN as usize).map(move |g| (g, (g - at.0) as usize))
+        }
+
+        /// From now on others may read this line while it is stored; it holds what it holds.
+        pub fn race(&self, at: Pos) {
+            let words = self.line(at);
+            let text = self.text(words);
+            self.lines.lock().unwrap().insert(at.0, Arc::new(AtomicU64::new(text)));
+        }
+
+        fn text(&self, words: [u64; 8]) -> u64 {
+            let mut texts = self.texts.lock().unwrap();
+            texts.push(words);
+            texts.len() as u64 - 1
+        }
+
+        fn raced(&self, at: u64) -> Option<Arc<AtomicU64>> {
+            self.lines.lock().unwrap().get(&(at / 64 * 64)).cloned()
         }
 
         pub fn base_address(&self) -> usize {
@@ -112,6 +139,12 @@ mod model {
         pub fn nt_zero(&self, at: Pos, len_bytes: u64) {
             // A block that was never data is a log page, an inode chunk, a list: not raced for.
             self.words.lock().unwrap().retain(|pos, _| !(at.0..at.0 + len_bytes).contains(pos));
+            let range = at.0..at.0 + len_bytes;
+            let raced: Vec<_> =
+                self.lines.lock().unwrap().iter().map(|(at, line)| (*at, line.clone())).collect();
+            for (_, line) in raced.into_iter().filter(|(at, _)| range.contains(at)) {
+                line.store(self.text([0; 8]), Relaxed); // ORDERING: Relaxed: stores past the cache order nothing.
+            }
             for (grain, _) in Self::grains(at, len_bytes) {
                 let known = self.data.lock().unwrap().get(&(grain / GRAIN)).cloned();
                 if let Some(word) = known {
@@ -121,6 +154,10 @@ mod model {
         }
 
         pub fn nt_line(&self, at: Pos, words: &[u64; 8]) {
+            if let Some(line) = self.raced(at.0) {
+                // ORDERING: Relaxed: stores past the cache order nothing.
+                return line.store(self.text(*words), Relaxed);
+            }
             let mut all = self.words.lock().unwrap();
             words.iter().enumerate().for_each(|(i, word)| {
                 all.insert(at.0 + i as u64 * 8, *word);
@@ -132,6 +169,12 @@ mod model {
         }
 
         pub fn store_u64(&self, at: Pos, value: u64) {
+            if let Some(line) = self.raced(at.0) {
+                let mut words = self.line(Pos(at.0 / 64 * 64));
+                words[(at.0 % 64 / 8) as usize] = value;
+                // ORDERING: Release, as the region's own.
+                return line.store(self.text(words), Release);
+            }
             self.words.lock().unwrap().insert(at.0, value);
         }
 
@@ -142,10 +185,19 @@ mod model {
         pub fn unlock(&self) {}
 
         pub fn load_u64(&self, at: Pos) -> u64 {
+            if let Some(line) = self.raced(at.0) {
+                // ORDERING: Acquire, as the region's own.
+                let text = line.load(Acquire);
+                return self.texts.lock().unwrap()[text as usize][(at.0 % 64 / 8) as usize];
+            }
             self.words.lock().unwrap().get(&at.0).copied().unwrap_or(0)
         }
 
         pub fn line(&self, at: Pos) -> [u64; 8] {
+            if let Some(line) = self.raced(at.0) {
+                let text = line.load(Relaxed); // ORDERING: Relaxed, as the region's own.
+                return self.texts.lock().unwrap()[text as usize];
+            }
             std::array::from_fn(|i| self.load_u64(at.plus(i as u64 * 8)))
         }
 

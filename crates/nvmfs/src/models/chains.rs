@@ -1,7 +1,11 @@
 //! Who owns a log chain, and what others see of it.
 
 use super::rig::{Rig, model, spawn};
-use crate::log::chain;
+use crate::format::page::{PageHeader, next_pos};
+use crate::format::pointer::{self, Place};
+use crate::ids::{BlockNo, Extent};
+use crate::log::chain::{self, Chain, Tail};
+use crate::upkeep::garbage;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -89,5 +93,46 @@ fn two_first_writers_get_chains_of_their_own() {
         for chain in chain::existing(rig.core(), rig.file()) {
             assert_eq!(chain.oldest(), chain.head());
         }
+    });
+}
+
+/// A chain of two log pages, the eras 1 and 2; the first page's block is used anew, for a page of the same chain and era 3, while another
+/// lane asks for the era of the first page. What it is told was true at some instant: 3 would say that nothing older is reachable (`garbage`
+/// I2, I3).
+#[test]
+fn the_era_of_a_first_page_is_never_that_of_its_blocks_next_use() {
+    model(3, || {
+        let rig = Rig::new();
+        let (mut cleaner, looker) = (rig.seat(1), rig.clone());
+        let header =
+            |era: u64| PageHeader { owner: rig.file().id(), epoch: 1, lane: 1, serial: era, chain: 0, era };
+        let pages = cleaner.take(2);
+        let pages: Vec<BlockNo> = pages.iter().flat_map(|e| (0..e.count).map(|n| e.block.plus(n))).collect();
+        let [first, second] = pages[..] else { panic!("two blocks") };
+        cleaner.with(|core, guard, file| {
+            for (page, era) in [(first, 1), (second, 2)] {
+                core.region.nt_line(page.pos(), &header(era).encode(core.seed));
+            }
+            let next = pointer::encode(core.seed, file.id(), Place::Next(first), second);
+            core.region.store_u64(next_pos(first), next);
+            let chain = Chain::recovered(0, first, Tail { page: second, slot: 1, seed: 0 });
+            chain::adopt(core, guard.own, file, chain, (2, 2), None).unwrap();
+            core.region.race(first.pos());
+        });
+        let anew = header(3);
+        let thread = spawn(move || {
+            cleaner.with(|core, guard, file| {
+                let chain = chain::existing(core, file).next().unwrap();
+                chain::unlink_page_unfenced(core, file, chain, None, first).unwrap();
+                garbage::free_unlinked(core, guard, chain, vec![Extent { block: first, count: 1 }]);
+                // PERSIST: D15, as the block's next user does.
+                core.region.fence();
+                core.region.nt_line(first.pos(), &anew.encode(core.seed));
+            });
+        });
+        let chain = chain::existing(looker.core(), looker.file()).next().unwrap();
+        let era = garbage::first_era(looker.core(), looker.file(), chain);
+        assert!(matches!(era, None | Some(1 | 2)), "{era:?}");
+        thread.join().unwrap();
     });
 }

@@ -23,9 +23,9 @@ use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
 use crate::xattr;
+use heddle_arena::sync::atomic::fence;
 use heddle_pmem::BLOCK_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::fence;
 use zerocopy::IntoBytes;
 
 /// A log may have this many times the slots that can be alive in it, and a few pages, before living records are logged anew.

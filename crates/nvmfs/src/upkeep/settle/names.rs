@@ -19,11 +19,11 @@ use crate::state::opens;
 use crate::steps::{Step, step};
 use crate::upkeep::recovery::scan;
 use heddle_arena::Tag;
+use heddle_arena::sync::atomic::fence;
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{FileKind, Ino, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
-use std::sync::atomic::fence;
 use std::time::Duration;
 
 /// Tries at reading a log that others clean meanwhile.
