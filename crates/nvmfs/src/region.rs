@@ -3,8 +3,8 @@
 //! The model keeps what threads race for, the bytes of data, as loom's atomics, two words a block, so that half of a page's bytes may be
 //! older than the other half; stores of data order nothing, and a fence orders stores alone (`sfence`), which is less than what
 //! any real processor does. Records and pointers are read back by cleaning and recovery only, never by another thread's
-//! look-up: they are plain words there, but for lines that a model names (`race`): each is one of loom's atomics, whose value stands for all
-//! eight words.
+//! look-up: they are plain words there, but for lines that a model names (`race`). Such a line is one of loom's atomics, whose value
+//! stands for all eight words.
 
 #[cfg(not(loom))]
 pub use heddle_pmem::Region;

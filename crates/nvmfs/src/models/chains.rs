@@ -96,11 +96,11 @@ fn two_first_writers_get_chains_of_their_own() {
     });
 }
 
-/// A chain of two log pages, the eras 1 and 2; the first page's block is used anew, for a page of the same chain and era 3, while another
-/// lane asks for the era of the first page. What it is told was true at some instant: 3 would say that nothing older is reachable (`garbage`
-/// I2, I3).
+/// A chain of two log pages, the eras 1 and 2. The first page's block is used anew, for a page of the same chain and era 3, while another
+/// lane asks for the era of the first page. What it is told was true at some instant. An era of 3 would say that nothing older is
+/// reachable (`garbage` I2, I3).
 #[test]
-fn the_era_of_a_first_page_is_never_that_of_its_blocks_next_use() {
+fn a_first_pages_era_is_never_that_of_its_next_use() {
     model(3, || {
         let rig = Rig::new();
         let (mut cleaner, looker) = (rig.seat(1), rig.clone());

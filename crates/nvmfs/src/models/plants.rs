@@ -79,7 +79,7 @@ const PLANTS: &[&[Plant]] = &[
     plants! { "chains::a_chain_has_one_owner_who_sees_what_the_last_one_did":
         "log/chain.rs", "fn let_go(", ".compare_exchange(" => "relaxed";
     },
-    plants! { "chains::the_era_of_a_first_page_is_never_that_of_its_blocks_next_use":
+    plants! { "chains::a_first_pages_era_is_never_that_of_its_next_use":
         "upkeep/garbage.rs", "pub fn first_era(", "fence(Acquire)" => "skip";
     },
     plants! { "names::an_entry_is_read_whole_while_its_meaning_changes":
