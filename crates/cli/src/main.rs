@@ -13,6 +13,7 @@ mod last_words;
 mod look;
 mod mkfs;
 mod mount;
+mod pages;
 mod panics;
 mod run;
 mod shell;

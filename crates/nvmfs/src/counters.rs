@@ -64,12 +64,14 @@ pub struct Gauges {
     pub damaged: u64,
     /// What a write that returned survives ([`heddle_pmem::Durability::raw`]).
     pub durability: u64,
+    /// Bytes of the image in pages of 2 MiB or more ([`heddle_pmem::Region::huge_bytes`]); `u64::MAX`: not known.
+    pub huge_bytes: u64,
 }
 
 const GAUGES: usize = size_of::<Gauges>() / size_of::<u64>();
 const HEAD_WORDS: usize = 3;
 /// First word of a reading: "heddle" and the version of its layout.
-const MAGIC: u64 = 0x6865_6464_6c65_4301;
+const MAGIC: u64 = 0x6865_6464_6c65_4302;
 
 impl Counters {
     /// Takes a reading.
@@ -165,6 +167,7 @@ fn gauges(core: &Arc<Core>) -> Gauges {
         settled: root.settled.load(Relaxed), // ORDERING: Relaxed, as above.
         damaged: core.damage_found().is_some().into(),
         durability: core.region.durability().raw().into(),
+        huge_bytes: core.region.huge_bytes().unwrap_or(u64::MAX),
     }
 }
 

@@ -214,6 +214,11 @@ mod model {
         }
 
         /// A model has no pages.
+        pub fn huge_bytes(&self) -> Option<u64> {
+            None
+        }
+
+        /// As above.
         pub fn expect_stores(&self, _at: Pos, _len_bytes: u64) {}
 
         /// As above.

@@ -6,6 +6,7 @@
 use crate::dirty::Failure;
 use crate::domain::{self, Backend};
 use crate::durability::Durability;
+use crate::huge;
 use crate::mapping::{Mapping, Progress, reserve};
 use crate::region::{Region, Source};
 use crate::room::{folder_of, is_in_memory, room_bytes};
@@ -39,7 +40,8 @@ pub struct OpenOptions<'a> {
     /// Asked, before `open` gives a file blocks and faults pages in, which part of it needs them: no byte behind that may be stored to.
     /// Without it, all of the file.
     pub extent: Option<Extent<'a>>,
-    /// Told (bytes done, bytes in total) every 64 MiB while blocks are reserved, then again while pages are faulted in.
+    /// Told (bytes done, bytes in total) every 64 MiB: while a new file in memory gets large pages, then while blocks are reserved, then
+    /// while pages are faulted in.
     pub progress: Progress<'a>,
 }
 
@@ -153,7 +155,14 @@ pub(crate) fn size_and_reserve(
     match ftruncate(file, len_bytes) {
         Err(Errno::FBIG) => Err(no_space(file, path, len_bytes)),
         Err(errno) => Err(system("size", path)(errno)),
-        Ok(()) => reserve_all(file, path, len_bytes, true, progress),
+        Ok(()) => {
+            if is_in_memory(file) {
+                // Asked before: what does not fit must not be begun.
+                fits(file, path, len_bytes)?;
+                huge::ask_for(file.as_fd(), len_bytes, progress);
+            }
+            reserve_all(file, path, len_bytes, true, progress)
+        }
     }
 }
 
@@ -250,8 +259,14 @@ pub(crate) fn map_as_durably_as_possible(
     if let Ok(mapping) = Mapping::of_file(file, len_bytes, read_only, true) {
         return Ok((mapping, domain::of_persistent_memory(&fstat(file)?)));
     }
-    let mapping = Mapping::of_file(file, len_bytes, read_only, false)?;
-    Ok((mapping, domain::of_file(file)?))
+    let backend = domain::of_file(file)?;
+    let mapping = match backend {
+        // hugetlbfs with pages of 1 GiB knows a better place.
+        Backend::Memory => Mapping::of_memory(file, len_bytes, read_only)
+            .or_else(|_| Mapping::of_file(file, len_bytes, read_only, false))?,
+        _ => Mapping::of_file(file, len_bytes, read_only, false)?,
+    };
+    Ok((mapping, backend))
 }
 
 pub(crate) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Error {

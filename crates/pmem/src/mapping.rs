@@ -17,7 +17,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Called with bytes done and bytes in total.
 pub(crate) type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
 
-/// Reserving and pre-faulting go in steps of this, so that their progress can be told.
+/// What one entry of the last but one level of page tables maps, on x86-64 and on aarch64 with 4 KiB pages.
+pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// Reserving and pre-faulting go in steps of this, of whole large pages, so that their progress can be told.
 const STEP_BYTES: u64 = 64 << 20;
 /// More threads do not fault faster: they meet in the kernel.
 const PREFAULT_THREADS_MAX: u64 = 16;
@@ -46,6 +49,26 @@ impl Mapping {
         // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
         let base = unsafe { mmap(null_mut(), len_bytes as usize, access, flags, file, 0)? };
         Ok(Mapping { base: base.cast(), len_bytes })
+    }
+
+    /// As [`Mapping::of_file`], of a file in memory, at an address where a large page may begin (`huge` I1).
+    pub(crate) fn of_memory(file: BorrowedFd<'_>, len_bytes: u64, read_only: bool) -> Result<Mapping, Errno> {
+        let len = len_bytes as usize;
+        let reserved = len.checked_add(HUGE_PAGE_BYTES as usize).ok_or(Errno::NOMEM)?;
+        let nothing = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        let start = unsafe { mmap_anonymous(null_mut(), reserved, ProtFlags::empty(), nothing)? };
+        let skipped = start.addr().next_multiple_of(HUGE_PAGE_BYTES as usize) - start.addr();
+        let access = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: replaces a part of the reservation just made, which nobody knows of.
+        let mapped = unsafe { mmap(start.wrapping_byte_add(skipped), len, access, flags, file, 0) };
+        for (from, to) in [(0, skipped), (skipped + len, reserved)] {
+            // SAFETY: parts of the reservation that nothing has replaced. A failure leaves addresses unused.
+            let _ = unsafe { munmap(start.wrapping_byte_add(from), to - from) };
+        }
+        // What was to be replaced stays reserved when that fails: the kernel may have given it up, and another thread may have it.
+        Ok(Mapping { base: mapped?.cast(), len_bytes })
     }
 
     /// Zeroed memory of this process alone.
@@ -77,36 +100,17 @@ impl Mapping {
         progress: Progress<'_>,
     ) -> Result<(), Errno> {
         let advice = if read_only { Advice::LinuxPopulateRead } else { Advice::LinuxPopulateWrite };
-        let steps = used_bytes.div_ceil(STEP_BYTES);
-        let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-        let worker = || {
-            loop {
-                // ORDERING: Relaxed, each number is drawn once; joining the threads orders the rest.
-                let at = next.fetch_add(1, Relaxed) * STEP_BYTES;
-                let Some(bytes) = used_bytes.checked_sub(at).filter(|left| *left > 0) else {
-                    return Ok(());
-                };
-                let bytes = bytes.min(STEP_BYTES);
-                if let Err(errno) = self.populate(at, bytes, advice) {
-                    // ORDERING: Relaxed, a thread that misses it populates a step for nothing.
-                    next.store(steps, Relaxed);
-                    return Err(errno);
-                }
-                // ORDERING: Relaxed, a count for people.
-                let so_far = done.fetch_add(bytes, Relaxed) + bytes;
-                if let Some(tell) = progress {
-                    tell(so_far, used_bytes);
-                }
-            }
-        };
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        let threads = cores.min(steps).clamp(1, PREFAULT_THREADS_MAX);
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
-            let mine = worker();
-            // A thread that failed leaves its faults to the first touch.
-            others.into_iter().fold(mine, |all, thread| all.and(thread.join().unwrap_or(Ok(()))))
-        })
+        side_by_side(used_bytes, progress, |at, bytes| self.populate(at, bytes, advice))
+    }
+
+    /// Puts large pages under a range, as far as the kernel will; no byte changes.
+    pub(crate) fn collapse(&self, at: u64, bytes: u64) -> Result<(), Errno> {
+        let from = self.base.wrapping_add(at as usize);
+        // SAFETY: within the mapping; no byte changes.
+        match unsafe { libc::madvise(from.cast(), bytes as usize, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+        }
     }
 
     pub(crate) fn populate(&self, at: u64, bytes: u64, advice: Advice) -> Result<(), Errno> {
@@ -129,6 +133,44 @@ impl Drop for Mapping {
         let unmapped = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };
         debug_assert_eq!(unmapped, Ok(()));
     }
+}
+
+/// Takes the steps of a range with as many threads as there are processors, and tells how far they are; the first error ends it.
+pub(crate) fn side_by_side(
+    len_bytes: u64,
+    progress: Progress<'_>,
+    step: impl Fn(u64, u64) -> Result<(), Errno> + Sync,
+) -> Result<(), Errno> {
+    let steps = len_bytes.div_ceil(STEP_BYTES);
+    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let worker = || {
+        loop {
+            // ORDERING: Relaxed, each number is drawn once; joining the threads orders the rest.
+            let at = next.fetch_add(1, Relaxed) * STEP_BYTES;
+            let Some(bytes) = len_bytes.checked_sub(at).filter(|left| *left > 0) else {
+                return Ok(());
+            };
+            let bytes = bytes.min(STEP_BYTES);
+            if let Err(errno) = step(at, bytes) {
+                // ORDERING: Relaxed, a thread that misses it takes a step for nothing.
+                next.store(steps, Relaxed);
+                return Err(errno);
+            }
+            // ORDERING: Relaxed, a count for people.
+            let so_far = done.fetch_add(bytes, Relaxed) + bytes;
+            if let Some(tell) = progress {
+                tell(so_far, len_bytes);
+            }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let threads = cores.min(steps).clamp(1, PREFAULT_THREADS_MAX);
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+        let mine = worker();
+        // A thread that failed leaves its steps undone.
+        others.into_iter().fold(mine, |all, thread| all.and(thread.join().unwrap_or(Ok(()))))
+    })
 }
 
 /// Reserves the blocks of a file, holes included. Where the file system has no such call, a new file is written full of

@@ -77,7 +77,7 @@ impl Region {
         let len_bytes = whole_blocks(path, len_bytes)?;
         let file = fs::memfd_create("heddle-region", MemfdFlags::CLOEXEC).map_err(system("create", path))?;
         size_and_reserve(&file, path, len_bytes, None)?;
-        let mapping = Mapping::of_file(file.as_fd(), len_bytes, false, false).map_err(system("map", path))?;
+        let mapping = Mapping::of_memory(file.as_fd(), len_bytes, false).map_err(system("map", path))?;
         let failure = Failure::default();
         let source = Source {
             backend: Backend::Memory,

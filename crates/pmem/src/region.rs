@@ -17,6 +17,7 @@ use crate::cpu::{self, Cpu};
 use crate::dirty::{DirtyPages, Failure};
 use crate::domain::Backend;
 use crate::durability::{Durability, Reach};
+use crate::huge;
 use crate::mapping::Mapping;
 use crate::probe::ProbeLog;
 use crate::simulator::{Recorder, StoreKind};
@@ -28,8 +29,8 @@ use crate::{BLOCK_BYTES, Error, LINE_BYTES, Pos};
 use heddle_media::Claim;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use stores::split;
 
 /// Persistent memory. Shared freely among threads; a store is durable once its own thread has fenced.
@@ -49,6 +50,8 @@ pub struct Region {
     source: Source,
     /// Of a region that was attached.
     untouched: Option<Untouched>,
+    /// See [`Region::huge_bytes`]: looking takes the kernel a walk through all pages.
+    huge: OnceLock<Option<u64>>,
 }
 
 /// Where a region comes from.
@@ -138,6 +141,7 @@ impl Region {
             mapping,
             source,
             untouched: None,
+            huge: OnceLock::new(),
         }
     }
 
@@ -188,6 +192,14 @@ impl Region {
     #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// How many of its bytes this process has mapped by pages of 2 MiB or more, when it was first asked. `None`: the region is not in
+    /// memory, is mapped as it is touched, or the kernel does not tell.
+    pub fn huge_bytes(&self) -> Option<u64> {
+        let from = self.base_address() as u64;
+        let whole = self.backend() == Backend::Memory && self.untouched.is_none();
+        *self.huge.get_or_init(|| whole.then(|| huge::huge_bytes(from..from + self.len_bytes))?)
     }
 
     /// Where the region lies in this process, as a number: for tools that look at memory from outside.

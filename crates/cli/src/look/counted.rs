@@ -107,6 +107,7 @@ impl Counted {
             damaged: (self.has_failed)().into(),
             // No promise of a write: an fsync makes one.
             durability: 0,
+            huge_bytes: u64::MAX,
         };
         let client = heddle_nvmfs::counters::Client { pid, threads: 1, totals };
         Counters { totals, spans, clients: vec![client], gauges }

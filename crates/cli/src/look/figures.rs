@@ -1,5 +1,6 @@
 //! Readings as figures: rates and times of a stretch of time, as text and as JSON.
 
+use crate::pages;
 use heddle_console::size::Size;
 use heddle_console::table::table;
 use heddle_nvmfs::counters::{Counters, Kind, SPANS, Spans, Tally, Totals, span_end_ns};
@@ -104,6 +105,10 @@ impl<'a> Stretch<'a> {
         Durability::from_raw(raw).map(Durability::name)
     }
 
+    fn huge_bytes(&self) -> Option<u64> {
+        Some(self.now.gauges.huge_bytes).filter(|bytes| *bytes != u64::MAX)
+    }
+
     fn waits_text(&self) -> String {
         let (waits, g) = (self.totals.waits(), &self.now.gauges);
         let mean = self
@@ -117,13 +122,14 @@ impl<'a> Stretch<'a> {
         let survives = self.durability().map_or(String::new(), |it| format!("; durability {it}"));
         format!(
             "waits for locks {}{per}{mean}; free {} of {}; inodes {}; {} processes attached so far, \
-             {} dead lanes settled{survives}{damaged}",
+             {} dead lanes settled{survives}{damaged}{}",
             count_text(self.per_sec(waits)),
             Size(g.blocks_free * 4096),
             Size(g.blocks_total * 4096),
             g.inodes_total - g.inodes_free,
             g.attached,
             g.settled,
+            pages::shown(self.huge_bytes(), g.blocks_total * 4096),
         )
     }
 
@@ -157,6 +163,7 @@ impl<'a> Stretch<'a> {
             settled: self.now.gauges.settled,
             damaged: self.now.gauges.damaged != 0,
             durability: self.durability(),
+            huge_bytes: self.huge_bytes(),
         }
     }
 
@@ -195,6 +202,7 @@ pub struct Figures {
     settled: u64,
     damaged: bool,
     durability: Option<&'static str>,
+    huge_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]

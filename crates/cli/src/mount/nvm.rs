@@ -4,6 +4,7 @@ use super::options::Options;
 use super::serving::{End, OpenImage};
 use super::{AGAIN_EVERY, Args};
 use crate::last_words::LastWords;
+use crate::pages;
 use anyhow::Result;
 use heddle_console::failure::usage;
 use heddle_console::output::talk;
@@ -208,6 +209,9 @@ fn read(args: &Args, options: &Options, region: Region) -> Result<Volume> {
              an F2FS image (heddle mkfs --variant f2fs)",
             args.image.display()
         ));
+    }
+    if let Some(advice) = pages::advice(&region) {
+        talk(&format!("heddle: {}: {advice}", args.image.display()));
     }
     let volume = heddle_nvmfs::mount(region, &how)?;
     drop(shown);

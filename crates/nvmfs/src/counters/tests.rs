@@ -19,6 +19,7 @@ fn reading() -> Counters {
         settled: 8,
         damaged: 9,
         durability: 1,
+        huge_bytes: 10,
     };
     Counters { totals, spans, clients: vec![client(10), client(11)], gauges }
 }

@@ -75,7 +75,7 @@ pub const ORDERS: &[Order] = &[
         floors: &[
             &["durability", "error", "lost", "planted", "presence", "room", "steps"],
             &["cpu", "dirty", "domain", "mapping"],
-            &["probe", "simulator", "survive", "untouched"],
+            &["huge", "probe", "simulator", "survive", "untouched"],
             &["caller"],
             &["region"],
             &["bandwidth", "held", "watched"],
