@@ -45,10 +45,12 @@ impl Adapter {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
+        const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
         let how = match flags {
             0 => SetXattr::Any,
             libc::XATTR_CREATE => SetXattr::Create,
             libc::XATTR_REPLACE => SetXattr::Replace,
+            BOTH => SetXattr::Never,
             _ => return Err(Error::InvalidArgument("flags of setxattr")),
         };
         self.guarded(|| {

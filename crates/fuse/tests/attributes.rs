@@ -42,6 +42,9 @@ fn attributes_are_set_replaced_listed_and_removed() {
     setxattr(&path, "security.s", b"", XattrFlags::empty()).unwrap();
     assert_eq!(setxattr(&path, "user.long", b"y", XattrFlags::CREATE), Err(Errno::EXIST));
     assert_eq!(setxattr(&path, "user.new", b"y", XattrFlags::REPLACE), Err(Errno::NODATA));
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+    assert_eq!(setxattr(&path, "user.long", b"y", both), Err(Errno::EXIST), "as on tmpfs and ext4");
+    assert_eq!(setxattr(&path, "user.new", b"y", both), Err(Errno::NODATA));
     assert_eq!(value(&path, "user.long"), Ok(long));
     assert_eq!(value(&path, "security.s"), Ok(vec![]));
     assert_eq!(getxattr(&path, "user.long", &mut [0; 10][..]), Err(Errno::RANGE));

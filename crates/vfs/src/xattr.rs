@@ -106,6 +106,8 @@ pub enum SetXattr {
     Create,
     /// Fails with [`Error::NoAttribute`] if it does not (`XATTR_REPLACE`).
     Replace,
+    /// Both: fails with the one error or the other, as every file system of Linux does.
+    Never,
 }
 
 /// What the rules look at, of an inode.
@@ -255,8 +257,8 @@ impl Xattrs {
             _ => {}
         }
         match (how, self.0.contains_key(name.bytes())) {
-            (SetXattr::Create, true) => return Err(Error::Exists),
-            (SetXattr::Replace, false) => return Err(Error::NoAttribute),
+            (SetXattr::Create | SetXattr::Never, true) => return Err(Error::Exists),
+            (SetXattr::Replace | SetXattr::Never, false) => return Err(Error::NoAttribute),
             _ => {}
         }
         self.put(name, value.to_vec()).map(|()| None)

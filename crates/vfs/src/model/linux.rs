@@ -320,6 +320,7 @@ impl FileSystem for LinuxFs {
             SetXattr::Any => XattrFlags::empty(),
             SetXattr::Create => XattrFlags::CREATE,
             SetXattr::Replace => XattrFlags::REPLACE,
+            SetXattr::Never => XattrFlags::CREATE | XattrFlags::REPLACE,
         };
         as_user(cred, || rustix::fs::setxattr(link_to(&inode), name.bytes(), value, flags).map_err(raw))
     }

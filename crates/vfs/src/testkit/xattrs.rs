@@ -27,8 +27,12 @@ fn of_names(
     name: BoxedStrategy<String>,
     value: BoxedStrategy<Vec<u8>>,
 ) -> Vec<Choice> {
-    let how =
-        prop_oneof![4 => Just(SetXattr::Any), 1 => Just(SetXattr::Create), 1 => Just(SetXattr::Replace)];
+    let how = prop_oneof![
+        4 => Just(SetXattr::Any),
+        1 => Just(SetXattr::Create),
+        1 => Just(SetXattr::Replace),
+        1 => Just(SetXattr::Never)
+    ];
     let path = || path(calls);
     let set = (path(), name.clone(), value, how);
     vec![
