@@ -92,7 +92,7 @@ impl F2fs {
         media.nodes.change(&media.device, &media.geometry, nid, |_| ())?;
         nodes.retain(|(node, place)| *node != nid && Place::of(*place, 0) != Some(Place::Indirect));
         let mark = node_flag::FSYNC | if with_name { node_flag::DENTRY } else { 0 };
-        media.space()?.since.goes_ahead();
+        media.space()?.since.goes_ahead(nodes.len() + 1);
         let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         for (node, _) in nodes {
             media.nodes.write_one(node, |node| media.write_node(node, version, 0))?;

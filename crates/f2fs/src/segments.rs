@@ -12,6 +12,7 @@
 //! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
 
 pub(crate) mod gc;
+pub(crate) mod room;
 
 mod adopt;
 mod summaries;
@@ -51,8 +52,6 @@ pub(crate) enum Log {
     ColdNode = 5,
 }
 
-/// Blocks that are written to move one: itself, the node that leads to it, and its inode.
-const WRITTEN_A_BLOCK: usize = 3;
 /// Logs.
 pub(crate) const LOGS: usize = 6;
 /// Logs of data.
@@ -356,37 +355,6 @@ impl Segments {
         let empty =
             state.table.iter().enumerate().filter(|(n, segment)| segment.count == 0 && !is_open(*n)).count();
         (positions, summaries, empty as u32)
-    }
-
-    /// Up to `count` segments that cost least to clean, those with the fewest live blocks, as long as `room` free segments hold what is
-    /// written on account of them. Full ones bring nothing, open and empty ones neither.
-    pub(crate) fn victims(&self, count: usize, room: usize) -> Vec<Segno> {
-        let state = self.state();
-        let is_open = |segno: usize| state.logs.iter().any(|log| log.segment.0 as usize == segno);
-        // Whole sections, or none of their segments could be used by any log.
-        let per_section = self.geometry.segments_per_section;
-        let mut found: Vec<(u32, u32)> = Vec::new();
-        for first in (0..state.table.len() as u32).step_by(per_section as usize) {
-            let section = first..(first + per_section).min(state.table.len() as u32);
-            let is_out = |n: u32| is_open(n as usize) || state.left_out.contains_key(&Segno(n));
-            let live: u32 = section.clone().map(|n| u32::from(state.table[n as usize].count)).sum();
-            if (1..section.len() as u32 * SEGMENT_BLOCKS).contains(&live) && !section.clone().any(is_out) {
-                found.push((live, first));
-            }
-        }
-        found.sort_unstable();
-        // Each log may leave a part of a section empty behind it.
-        let mut room = room.saturating_sub(LOGS * per_section as usize) * SEGMENT_BLOCKS as usize;
-        let mut fits = |live: u32| {
-            let written = WRITTEN_A_BLOCK * live as usize;
-            let fits = written <= room;
-            room = room.saturating_sub(written);
-            fits
-        };
-        let sections = found.into_iter().take(count.div_ceil(per_section as usize));
-        let segments =
-            sections.take_while(|(live, _)| fits(*live)).flat_map(|(_, first)| first..first + per_section);
-        segments.filter(|n| state.table.get(*n as usize).is_some_and(|s| s.count > 0)).map(Segno).collect()
     }
 
     /// It cannot be cleaned.

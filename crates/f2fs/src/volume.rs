@@ -5,7 +5,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mounted;
 pub(crate) mod survey;
 
-use crate::change::call_gate::{Guards, SECTIONS_KEPT};
+use crate::change::call_gate::Guards;
 use crate::change::space::{Counts, Space};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::commit::Ledger;
@@ -24,6 +24,7 @@ use crate::nat::Nat;
 use crate::node::Nodes;
 use crate::node_log::{Base, Found, NodeLog};
 use crate::recovery::fsynced::{Chain, Fsynced};
+use crate::segments::room::SECTIONS_KEPT;
 use crate::segments::{LOGS, Segments};
 use crate::superblock::{self, Geometry};
 use crate::times::{Looks, now};
@@ -290,7 +291,7 @@ impl F2fs {
     }
 
     fn is_changed(&self) -> bool {
-        let ahead = self.media.space.as_ref().is_some_and(|space| space.since.is_ahead());
+        let ahead = self.media.space.as_ref().is_some_and(|space| space.since.nodes_ahead() > 0);
         let freed = self.media.nodes.log.as_ref().is_some_and(|log| log.is_behind());
         ahead || freed || self.media.nodes.changed() + self.media.pages.count() > 0
     }
@@ -422,8 +423,8 @@ fn space(
     }
     let (sections, segments) =
         (geometry.main_segments / geometry.segments_per_section, geometry.segments_per_section);
-    // Its logs have one each, some are kept, and one at least is for files.
-    let least = (LOGS + SECTIONS_KEPT + 1) as u32;
+    // Its logs have one each, some are kept, a call fills one, and one at least is for files.
+    let least = (LOGS + SECTIONS_KEPT + 2) as u32;
     if sections < least {
         return unsupported(&format!(
             "{sections} sections (of {segments} segments), where writing takes {least}: mkfs.f2fs -s makes them smaller"

@@ -3,6 +3,8 @@
 //! `HEDDLE_FULL_SECONDS`: how long random programs run; `HEDDLE_FULL_SEED`: the first one (`cargo xtask full`).
 
 mod common;
+#[path = "full/emptied.rs"]
+mod emptied;
 #[path = "full/margins.rs"]
 mod margins;
 #[path = "full/programs.rs"]

@@ -14,6 +14,7 @@ use crate::change::{Change, Need};
 use crate::checkpoint::commit::Ledger;
 use crate::ids::Nid;
 use crate::node_log::NodeLog;
+use crate::segments::room::{Prefer, SECTIONS_KEPT};
 use crate::volume::F2fs;
 use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result};
@@ -29,13 +30,12 @@ const PAGES_MAX: usize = 1 << 15;
 const NODES_MAX: usize = 1 << 15;
 /// Node numbers that came free at which one is made: what is remembered of each takes memory, and none is taken again before.
 const FREED_MAX: usize = 1 << 17;
-/// Sections that are kept free: each log may fill one, and the cleaner needs some to begin with.
-pub(crate) const SECTIONS_KEPT: usize = 10;
 /// Segments that are cleaned between two checkpoints.
 const SEGMENTS_A_ROUND: usize = 8;
-/// Rounds of cleaning before a writer is told that there is no space.
-const ROUNDS: usize = 64;
-/// Rounds in a row that may bring nothing: what is moved may fill the segments that it frees.
+/// Segments that are freed beyond what a call needs, so that the next calls need not clean.
+const SEGMENTS_BEYOND: usize = SEGMENTS_A_ROUND / 2;
+/// Rounds in a row that may bring nothing: what is moved may fill the segments that it frees, and leave dead nodes in others, which the
+/// next round then frees.
 const IDLE_ROUNDS: usize = 3;
 
 /// See the module.
@@ -214,24 +214,26 @@ impl F2fs {
                 return Ok(true);
             }
             media.commit(ledger, false)?;
-            let mut idle = 0;
-            for _ in 0..ROUNDS {
-                if segments.free() >= needed(media, dirty) + SEGMENTS_A_ROUND / 2 {
+            // Rounds in a row that brought no segment, and no block. What the call needs is worth any number of the former: some blocks a
+            // round become a segment, although the log that they fill may just have taken one.
+            let (mut slow, mut idle) = (0, 0);
+            loop {
+                let (free, room) = (segments.free(), segments.room_blocks());
+                let beyond = if slow < IDLE_ROUNDS { SEGMENTS_BEYOND } else { 0 };
+                if free >= needed(media, dirty) + beyond || idle == IDLE_ROUNDS {
                     break;
                 }
-                let victims = segments.victims(SEGMENTS_A_ROUND, segments.free());
+                let prefer = if idle == 0 { Prefer::Emptiest } else { Prefer::Cheapest };
+                let victims = segments.victims(SEGMENTS_A_ROUND, prefer);
                 if victims.is_empty() {
                     break;
                 }
-                let before = segments.free();
                 for victim in victims {
                     media.clean(victim)?;
                 }
                 media.commit(ledger, false)?;
-                idle = if segments.free() <= before { idle + 1 } else { 0 };
-                if idle == IDLE_ROUNDS {
-                    break;
-                }
+                slow = if segments.free() <= free { slow + 1 } else { 0 };
+                idle = if segments.room_blocks() <= room { idle + 1 } else { 0 };
             }
             Ok(segments.free() >= needed(media, dirty))
         })?;
@@ -241,10 +243,11 @@ impl F2fs {
 
 /// Segments that it takes to write what is in memory, and what makes so many blocks dirty, and to go on.
 fn needed(media: &Media, dirty: usize) -> usize {
-    // A page that gets its block changes a node. A fold writes those that the log has.
+    // A page that gets its block changes a node. A fold writes those that the log has, and a mount those that fsyncs have written.
     let logged = media.nodes.log.as_ref().map_or(0, NodeLog::nodes);
+    let fsynced = media.space.as_ref().map_or(0, |space| space.since.nodes_ahead());
     let kept = SECTIONS_KEPT * media.geometry.segments_per_section as usize;
-    let blocks = 2 * media.pages.count() + media.nodes.changed() + logged;
+    let blocks = 2 * media.pages.count() + media.nodes.changed() + logged + fsynced;
     blocks.saturating_add(dirty).div_ceil(crate::format::SEGMENT_BLOCKS as usize) + kept
 }
 

@@ -4,7 +4,7 @@
 //! say that another name went, or a node, and they name a directory that must be there. Where that matters an fsync is a checkpoint. In a
 //! node log they say of nodes that they went, too.
 //!
-//! State       one mutex; a checkpoint or an epoch, while nobody else is inside, empties it.
+//! State       one mutex, and a count; a checkpoint or an epoch, while nobody else is inside, empties both.
 //! Invariants  S1  before the first checkpoint of a mount no fsync goes without one: behind the place where the log of nodes goes on there
 //!                 may be nodes that were marked before the mount and are of the same checkpoint.
 //! Source      F2FS paper (FAST '15) section 2.4.2; Linux falls back to a checkpoint in the same cases, and in some fewer.
@@ -13,6 +13,7 @@ use crate::ids::{Nid, Nids};
 use crate::inode::Inode;
 use heddle_vfs::FileKind;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Names that are kept.
@@ -20,7 +21,11 @@ const LEFT_MAX: usize = 1 << 16;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Since(Mutex<State>);
+pub(crate) struct Since {
+    state: Mutex<State>,
+    /// Nodes that were written, and that only the next mount would take in. Writers ask without the mutex.
+    ahead: AtomicUsize,
+}
 
 #[derive(Default)]
 struct State {
@@ -36,8 +41,6 @@ struct State {
     left: HashSet<(Nid, u32)>,
     /// More went than are kept.
     left_many: bool,
-    /// Nodes were written that only the next mount would take in.
-    ahead: bool,
     /// Files of which pages are on the device, perhaps not durably.
     spilled: Nids,
 }
@@ -66,7 +69,7 @@ impl State {
 
 impl Since {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An inode is new.
@@ -99,14 +102,14 @@ impl Since {
         self.state().left.len() as u64
     }
 
-    /// An fsync writes nodes.
-    pub(crate) fn goes_ahead(&self) {
-        self.state().ahead = true;
+    /// An fsync writes so many nodes.
+    pub(crate) fn goes_ahead(&self, nodes: usize) {
+        self.ahead.fetch_add(nodes, Relaxed); // ORDERING: Relaxed, a count; it begins anew with nobody inside.
     }
 
-    /// Did one?
-    pub(crate) fn is_ahead(&self) -> bool {
-        self.state().ahead
+    /// How many were written. A mount after a crash writes each of them once more, at most.
+    pub(crate) fn nodes_ahead(&self) -> usize {
+        self.ahead.load(Relaxed) // ORDERING: Relaxed, as above.
     }
 
     /// Pages of a file were written.
@@ -122,12 +125,14 @@ impl Since {
     /// A checkpoint counts.
     pub(crate) fn checkpointed(&self) {
         *self.state() = State { begun: true, ..State::default() };
+        self.ahead.store(0, Relaxed); // ORDERING: Relaxed, as in `goes_ahead`.
     }
 
     /// An epoch counts.
     pub(crate) fn epoch_closed(&self) {
         let mut state = self.state();
         *state = State { begun: state.begun, ..State::default() };
+        self.ahead.store(0, Relaxed); // ORDERING: Relaxed, as in `goes_ahead`.
     }
 
     /// How this file becomes durable, with a node log or without.
@@ -242,13 +247,14 @@ mod tests {
     #[test]
     fn what_was_written_ahead_or_spilled_is_told_once() {
         let since = begun();
-        assert!(!since.is_ahead() && !since.take_spilled(FILE));
-        since.goes_ahead();
+        assert!(since.nodes_ahead() == 0 && !since.take_spilled(FILE));
+        since.goes_ahead(2);
+        since.goes_ahead(1);
         since.spilled(FILE);
-        assert!(since.is_ahead() && !since.take_spilled(DIR));
+        assert!(since.nodes_ahead() == 3 && !since.take_spilled(DIR));
         assert!(since.take_spilled(FILE) && !since.take_spilled(FILE));
         since.spilled(FILE);
         since.checkpointed();
-        assert!(!since.is_ahead() && !since.take_spilled(FILE));
+        assert!(since.nodes_ahead() == 0 && !since.take_spilled(FILE));
     }
 }

@@ -1,3 +1,4 @@
+use super::room::Prefer;
 use super::*;
 
 fn numbers(free: &Free) -> Vec<u32> {
@@ -129,4 +130,60 @@ fn a_block_belongs_to_the_segment_where_it_lies() {
     assert_eq!(segments.release_node(BlockAddr(5120 + 2 * 512 + 4)), Ok(()));
     assert_eq!(segments.release_node(BlockAddr(5120 + 2 * 512 + 5)), Ok(()));
     assert!(!segments.is_live(BlockAddr(5120 + 2 * 512 + 5)));
+}
+
+/// So many blocks are left of the open segments.
+fn with_left(per_section: u32, lefts: [u32; 6]) -> Segments {
+    let segments = table(per_section, 24, &[]);
+    segments.state().logs.iter_mut().zip(lefts).for_each(|(log, left)| log.next = SEGMENT_BLOCKS - left);
+    segments
+}
+
+#[test]
+fn logs_take_the_more_sections_the_less_their_segments_have_left() {
+    let sections =
+        |segments: &Segments, per_section, blocks| segments.state().sections_to_write(blocks, per_section);
+    let fresh = with_left(1, [512; 6]);
+    assert_eq!([0, 511, 512, 1024, 6 * 512, 7 * 512].map(|n| sections(&fresh, 1, n)), [0, 0, 1, 2, 6, 7]);
+    assert_eq!(fresh.room_blocks(), (18 + 6) * 512);
+    let short = with_left(1, [1, 1, 1, 1, 1, 1]);
+    assert_eq!([0, 1, 2, 6, 517, 518, 6 + 1536].map(|n| sections(&short, 1, n)), [0, 1, 2, 6, 6, 7, 9]);
+    let mixed = with_left(1, [300, 512, 10, 512, 20, 512]);
+    assert_eq!([9, 10, 30, 329, 330, 842].map(|n| sections(&mixed, 1, n)), [0, 1, 2, 2, 3, 4]);
+    let large = with_left(4, [1; 6]);
+    assert_eq!([6, 6 + 2047, 6 + 2048].map(|n| sections(&large, 4, n)), [6, 6, 7]);
+}
+
+/// Segments from the sixth on, by kind and live blocks; as many are free as `free` says.
+fn with_live(used: &[(Log, u16)], free: u32, left: u32) -> Segments {
+    let numbered: Vec<(u32, Log)> = (6..).zip(used).map(|(n, (log, _))| (n, *log)).collect();
+    let segments = table(1, 6 + used.len() as u32 + free, &numbered);
+    let mut state = segments.state();
+    (6..).zip(used).for_each(|(n, (_, live)): (usize, _)| state.table[n].count = *live);
+    state.logs.iter_mut().for_each(|log| log.next = SEGMENT_BLOCKS - left);
+    drop(state);
+    segments
+}
+
+#[test]
+fn segments_are_cleaned_whose_blocks_have_room_elsewhere() {
+    let victims = |segments: &Segments, prefer| {
+        segments.victims(8, prefer).iter().map(|segno| segno.0).collect::<Vec<_>>()
+    };
+    let used = [(Log::WarmData, 200), (Log::WarmNode, 500), (Log::WarmData, 512), (Log::ColdData, 0)];
+    let roomy = with_live(&used, 9, 1);
+    assert_eq!(victims(&roomy, Prefer::Emptiest), [6, 7]);
+    assert_eq!(victims(&roomy, Prefer::Cheapest), [7, 6]);
+    roomy.leave_out(Segno(6), "its summary is damaged".into());
+    assert_eq!(victims(&roomy, Prefer::Emptiest), [7]);
+    // 500 blocks take six segments at most, 600 one more.
+    let narrow = with_live(&used, 6, 1);
+    assert_eq!(victims(&narrow, Prefer::Emptiest), [7]);
+    assert_eq!(victims(&with_live(&used, 5, 1), Prefer::Cheapest), [0; 0]);
+    // Any one can be cleaned with what is always kept.
+    for left in 1..=512 {
+        let kept = with_live(&[(Log::WarmData, 511)], room::SECTIONS_KEPT as u32, left);
+        assert_eq!(victims(&kept, Prefer::Emptiest), [6], "{left}");
+    }
+    assert_eq!(victims(&with_live(&used, 1, 512), Prefer::Emptiest), [6], "open segments have room too");
 }
