@@ -9,6 +9,8 @@ mod forge;
 mod forged_names;
 #[path = "corners/left_by_linux.rs"]
 mod left_by_linux;
+#[path = "corners/numbers.rs"]
+mod numbers;
 #[path = "corners/unreadable.rs"]
 mod unreadable;
 
@@ -204,20 +206,25 @@ fn a_size_that_no_node_leads_to_is_refused() {
     }
 }
 
-#[test]
-fn blocks_that_compression_saved_and_gave_back_are_not_counted_twice() {
-    let Some(image) = Image::empty(64, &["-O", "extra_attr,compression"]) else { return };
-    let fs = mounted(&image);
+/// Of a cluster of four pages the first one is a mark, the second one is what was left of all. The others are nothing, or reserved still.
+fn compressed(variant: Variant, is_released: bool) -> Option<Image> {
+    let image = Image::empty(64, &["-O", "extra_attr,compression"])?;
+    let fs = common::open_as(&image.path, variant).unwrap();
     let file = create(&fs, ROOT, "file");
-    // Of a cluster of four pages the first one is a mark, the second one is what was left of all.
+    if !is_released {
+        fs.fallocate(&file, RangeOp::Allocate { keep_size: false }, 0, 4 * 4096).unwrap();
+    }
     fs.write(&file, 4096, &[5; 4096]).unwrap();
     let number = file.ino.0 as u32;
     fs.release(file);
+    fs.release(create(&fs, ROOT, "other"));
     fs.unmount().unwrap();
     drop(fs);
     Forge::of(&image.path).inode(number, |inode| {
         inode.flags.set(inode.flags.get() | inode_flag::COMPRESSED);
-        inode.inline |= heddle_f2fs::format::inline_flag::COMPRESS_RELEASED;
+        if is_released {
+            inode.inline |= heddle_f2fs::format::inline_flag::COMPRESS_RELEASED;
+        }
         inode.size_bytes.set(4 * 4096);
         // Behind 36 bytes of attributes, in which the cluster's size is.
         inode.addr[9].set(BlockAddr::COMPRESSED.0);
@@ -225,10 +232,39 @@ fn blocks_that_compression_saved_and_gave_back_are_not_counted_twice() {
         (attr[32], attr[33]) = (0, 2);
     });
     fsck_is_clean(&image.path);
-    let fs = mounted(&image);
-    fs.unlink(&Cred::root(), ROOT, name("file")).unwrap();
-    fs.unmount().unwrap();
-    fsck_is_clean(&image.path);
+    Some(image)
+}
+
+#[test]
+fn blocks_that_compression_saved_and_gave_back_are_not_counted_twice() {
+    let root = Cred::root();
+    for (variant, is_released) in Variant::ALL.into_iter().flat_map(|v| [(v, true), (v, false)]) {
+        for how in ["unlink", "replace", "kill"] {
+            let Some(image) = compressed(variant, is_released) else { return };
+            let fs = common::open_as(&image.path, variant).unwrap();
+            let ino = fs.lookup(&root, ROOT, name("file")).unwrap().ino;
+            let refused = fs.setattr(&root, ino, None, &size(0)).unwrap_err();
+            assert!(matches!(refused, Error::NotSupported(_)), "{refused}");
+            if how == "replace" {
+                fs.rename(&root, ROOT, name("other"), ROOT, name("file"), RenameMode::Replace).unwrap();
+            } else {
+                fs.unlink(&root, ROOT, name("file")).unwrap();
+            }
+            // Taken in, where the log has it alone.
+            if how == "kill" {
+                fs.sync().unwrap();
+                drop(fs);
+                fsck_is_clean(&image.path);
+                common::open_as(&image.path, variant).unwrap().unmount().unwrap();
+            } else {
+                fs.unmount().unwrap();
+                drop(fs);
+            }
+            fsck_is_clean(&image.path);
+            let fs = mounted(&image);
+            assert_eq!(fs.lookup(&root, ROOT, name("file")).is_ok(), how == "replace", "{how}");
+        }
+    }
 }
 
 #[test]

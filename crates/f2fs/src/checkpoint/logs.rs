@@ -41,20 +41,20 @@ impl Checkpoint {
     /// Reads it.
     pub(crate) fn logs(&self, device: &Device, geometry: &Geometry) -> Result<Logs, String> {
         let sit_bitmap = self.sit_bitmap(device, geometry)?;
-        let (data, sit_changes) = self.data_summaries(device)?;
-        let nodes = self.node_summaries(device, geometry)?;
         let head = &self.head;
         let segments = head.data_segment[..LOGS_OF_A_KIND].iter().chain(&head.node_segment[..LOGS_OF_A_KIND]);
         let offsets = head.data_offset[..LOGS_OF_A_KIND].iter().chain(&head.node_offset[..LOGS_OF_A_KIND]);
-        let mut open = Vec::new();
-        for ((segment, next), summary) in segments.zip(offsets).zip(data.into_iter().chain(nodes)) {
-            let (segment, next) = (Segno(segment.get()), u32::from(next.get()));
-            if segment.0 >= geometry.main_segments || next >= SEGMENT_BLOCKS {
-                return Err(format!("a log is said to be open at block {next} of segment {}", segment.0));
-            }
-            open.push(OpenLog { segment, next, summary });
+        let places =
+            segments.map(|segment| Segno(segment.get())).zip(offsets.map(|next| u32::from(next.get())));
+        let is_wrong =
+            |(segment, next): &(Segno, u32)| segment.0 >= geometry.main_segments || *next >= SEGMENT_BLOCKS;
+        if let Some((segment, next)) = places.clone().find(is_wrong) {
+            return Err(format!("a log is said to be open at block {next} of segment {}", segment.0));
         }
-        Ok(Logs { sit_bitmap, sit_changes, open })
+        let (data, sit_changes) = self.data_summaries(device)?;
+        let summaries = data.into_iter().chain(self.node_summaries(device, geometry)?);
+        let open = places.zip(summaries).map(|((segment, next), summary)| OpenLog { segment, next, summary });
+        Ok(Logs { sit_bitmap, sit_changes, open: open.collect() })
     }
 
     fn sit_bitmap(&self, device: &Device, geometry: &Geometry) -> Result<Vec<u8>, String> {
@@ -142,7 +142,7 @@ impl Checkpoint {
         }
         let mut logs = Vec::new();
         for log in 0..LOGS_OF_A_KIND {
-            let segment = self.head.node_segment[log].get().min(geometry.main_segments);
+            let segment = self.head.node_segment[log].get();
             let mut summary = Box::new(SummaryBlock::new_zeroed());
             summary.kind = SUMMARY_OF_NODES;
             // All of them: a log that filled gaps has live blocks anywhere. What is not live may say what it likes.

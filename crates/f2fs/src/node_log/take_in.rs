@@ -31,6 +31,10 @@ struct Changes {
     live: BTreeMap<BlockAddr, SummaryEntry>,
     /// How many more there are of each.
     blocks: i64,
+    /// The same of marks before compressed clusters, by inode. They count as blocks, but for an inode that has given back what
+    /// compression saved.
+    marks: BTreeMap<Nid, i64>,
+    given_back: BTreeSet<Nid>,
     nodes: i64,
     inodes: i64,
     /// Inodes without a name.
@@ -51,6 +55,8 @@ impl F2fs {
         for (nid, newest) in &found.nodes {
             media.compare(*nid, newest, &mut changes)?;
         }
+        let counted = changes.marks.iter().filter(|(ino, _)| !changes.given_back.contains(ino));
+        changes.blocks += counted.map(|(_, marks)| marks).sum::<i64>();
         media.settle(&changes)?;
         let change = media.alone()?;
         for nid in found.named() {
@@ -75,6 +81,11 @@ impl Media {
         } else {
             None
         };
+        if let Some(node) = old.as_ref().filter(|node| node.footer.nid == node.footer.ino)
+            && !Inode::of(Arc::clone(node), self.features)?.counts_cluster_marks()
+        {
+            changes.given_back.insert(nid);
+        }
         let place = match (newest.deleted, addr.is_block()) {
             (true, _) => BlockAddr::NULL,
             // The fold gives it another one, and releases this one.
@@ -105,6 +116,7 @@ impl Media {
             changes.nameless.push(nid);
         }
         let (old, new) = (self.pointers(old)?, self.pointers(new)?);
+        changes.add_marks(newest.ino, &old, &new);
         changes.add(self, nid, newest.version, &old, &new)
     }
 
@@ -144,11 +156,22 @@ impl Media {
 }
 
 impl Changes {
+    fn add_marks(&mut self, ino: Nid, old: &Pointers, new: &Pointers) {
+        let count = |pointers: &Pointers| {
+            pointers.0.iter().filter(|pointer| pointer.get() == BlockAddr::COMPRESSED.0).count() as i64
+        };
+        let more = count(new) - count(old);
+        if more != 0 {
+            *self.marks.entry(ino).or_default() += more;
+        }
+    }
+
     fn add(&mut self, media: &Media, nid: Nid, version: u8, old: &Pointers, new: &Pointers) -> Result<()> {
         let at = |pointers: &Pointers, slot: usize| BlockAddr(pointers.0.get(slot).map_or(0, |p| p.get()));
         for slot in 0..old.0.len().max(new.0.len()) {
             let (old, new) = (at(old, slot), at(new, slot));
-            self.blocks += i64::from(new != BlockAddr::NULL) - i64::from(old != BlockAddr::NULL);
+            let is_counted = |addr| addr != BlockAddr::NULL && addr != BlockAddr::COMPRESSED;
+            self.blocks += i64::from(is_counted(new)) - i64::from(is_counted(old));
             if old == new {
                 continue;
             }
