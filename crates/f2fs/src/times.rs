@@ -52,7 +52,7 @@ impl Looks {
         let tick = tick();
         // ORDERING: Relaxed, as in `note`. A new tick is counted from the last whole one, so an exact time of the tick before may be later.
         let seen = self.0[nid.0 as usize % WORDS].load(Relaxed).saturating_add(TICK_MAX_NS) >= tick.0;
-        let is_of_this_tick = mtime == ctime && (0..TICK_MAX_NS).contains(&(ctime.0 - tick.0));
+        let is_of_this_tick = mtime == ctime && (0..TICK_MAX_NS).contains(&ctime.0.saturating_sub(tick.0));
         match (seen, ctime < tick) {
             (false, false) if is_of_this_tick => None,
             (false, true) => Some(tick),
@@ -85,6 +85,17 @@ mod tests {
             let later = looks.of_write(nid, times, times).unwrap();
             assert!(later > times);
             times = later;
+        }
+    }
+
+    #[test]
+    fn a_write_sets_the_present_whatever_time_an_image_has() {
+        let looks = Looks::new();
+        for time in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX].map(Time) {
+            assert!(
+                looks.of_write(Nid(5), time, time).is_some_and(|now| now.secs() > 1_600_000_000),
+                "{time:?}"
+            );
         }
     }
 

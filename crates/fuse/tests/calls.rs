@@ -112,6 +112,8 @@ fn links_times_and_modes_are_kept() {
     // (In builds with overflow checks fuser 0.18 itself panics at i64::MIN, so that one is left out.)
     set((i64::MAX, 0), (i64::MAX - 1, 999_999_999));
     set((i64::MIN + 1, 999_999_999), (i64::MIN + 1, 0));
+    // A time beyond the engine's range is set as its end, as Linux does at the ends of a file system's.
+    assert_eq!(set((32_503_680_000, 7), (77, 0)), ((9_223_372_036, 854_775_807), (77, 0)));
     assert!(fs::metadata(&one).is_ok());
 }
 

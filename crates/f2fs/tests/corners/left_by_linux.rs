@@ -5,7 +5,9 @@ use crate::common::{Image, fsck_is_clean, read};
 use crate::forge::Forge;
 use heddle_f2fs::F2fs;
 use heddle_f2fs::format::{InodeBlock, SitBlock, SummaryBlock, checkpoint_flag, node_flag};
-use heddle_vfs::{Cred, Error, FileSystem, Handle, RangeOp};
+use heddle_vfs::{
+    Cred, Error, FileSystem, Handle, OpenFlags, RangeOp, SetAttr, SetTime, SetXattr, Time, XattrName,
+};
 use std::path::Path;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -43,6 +45,63 @@ fn file_of(fs: &F2fs, text: &str, pages: u64, fill: u8) -> Handle {
         fs.write(&file, page * PAGE, &vec![fill; (here * PAGE) as usize]).unwrap();
     }
     file
+}
+
+/// Linux keeps times of F2FS in 64-bit seconds. Beyond our range they are shown as its ends, and stay what they are on the media.
+#[test]
+fn times_beyond_our_range_are_shown_as_its_ends_and_kept() {
+    const YEAR_3000_SECS: u64 = 32_503_680_000;
+    const YEAR_1300_SECS: u64 = (-21_142_560_000_i64) as u64;
+    let Some((image, file, _)) = super::small() else { return };
+    let forge = Forge::of(&image.path);
+    forge.inode(file, |inode| {
+        (inode.atime, inode.atime_ns) = (YEAR_3000_SECS.into(), 7.into());
+        (inode.mtime, inode.mtime_ns) = (YEAR_1300_SECS.into(), 9.into());
+        (inode.ctime, inode.ctime_ns) = (YEAR_1300_SECS.into(), 9.into());
+    });
+    let (root, path) = (Cred::root(), Path::new("/file"));
+    let kept = || {
+        let nodes = forge.nodes_of(file);
+        let newest = nodes.iter().filter(|(_, node)| node.footer.nid.get() == file);
+        let newest = newest.max_by_key(|(_, node)| node.footer.checkpoint_version.get() as u32).unwrap();
+        let inode = InodeBlock::ref_from_bytes(newest.1.as_bytes()).unwrap();
+        (inode.atime.get(), inode.atime_ns.get(), inode.mtime.get(), inode.mtime_ns.get())
+    };
+    let fs = mounted(&image);
+    let attr = fs.lookup(&root, ROOT, name("file")).unwrap();
+    assert_eq!((attr.atime, attr.mtime.secs()), (Time(i64::MAX), Time(i64::MIN).secs()));
+    for set in [
+        SetAttr { perm: Some(0o600), ..SetAttr::default() },
+        SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() },
+    ] {
+        fs.setattr(&root, attr.ino, None, &set).unwrap();
+    }
+    fs.link(&root, attr.ino, ROOT, name("again")).unwrap();
+    fs.unlink(&root, ROOT, name("again")).unwrap();
+    let xattr = XattrName::new(b"user.note").unwrap();
+    fs.setxattr(&root, attr.ino, xattr, b"x", SetXattr::Any).unwrap();
+    fs.unmount().unwrap();
+    assert_eq!(kept(), (YEAR_3000_SECS, 7, YEAR_1300_SECS, 9));
+    // One time is set, the other one is not.
+    let early = SetAttr { mtime: Some(SetTime::At(Time(5))), ..SetAttr::default() };
+    fs.setattr(&root, attr.ino, None, &early).unwrap();
+    fs.unmount().unwrap();
+    assert_eq!(kept(), (YEAR_3000_SECS, 7, 0, 5));
+    drop(fs);
+    // Nor does a write mind them, or lose what it does not set.
+    forge.inode(file, |inode| {
+        (inode.mtime, inode.mtime_ns) = (YEAR_1300_SECS.into(), 9.into());
+        (inode.ctime, inode.ctime_ns) = (YEAR_1300_SECS.into(), 9.into());
+    });
+    let fs = mounted(&image);
+    let file = fs.open(&root, attr.ino, OpenFlags::READ_WRITE).unwrap();
+    fs.write(&file, 0, b"new").unwrap();
+    fs.fsync(&file, false).unwrap();
+    fs.release(file);
+    fs.unmount().unwrap();
+    let (atime, _, mtime, _) = kept();
+    assert!(atime == YEAR_3000_SECS && (1_600_000_000..i64::MAX as u64).contains(&mtime), "{mtime}");
+    assert_eq!(&read(&fs, path)[..4], b"new\x05");
 }
 
 /// The mount closed the log of nodes for what was fsynced, although nothing was, and was said to be damaged.
