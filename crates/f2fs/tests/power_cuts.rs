@@ -138,3 +138,66 @@ fn side_by_side(variant: Variant) {
     }
     assert!(rolled > cuts, "{rolled} files were found again behind a checkpoint");
 }
+
+/// Head and tail of a pack count together if they have one version: a damaged pack has kept a tail that a new head must not meet.
+#[test]
+fn a_new_head_counts_not_before_its_tail_beside_a_damaged_pack() {
+    let image = Image::made(64);
+    let make = |fs: &F2fs, text: &str| {
+        let name = Name::new(text.as_bytes()).unwrap();
+        let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name, 0o600, OpenFlags::WRITE).unwrap();
+        fs.release(file);
+        fs.sync().unwrap();
+    };
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    make(&fs, "one");
+    let older = fs.info().checkpoint_version;
+    make(&fs, "two");
+    let [first, second] = [fs.info().geometry.checkpoint.0, fs.info().geometry.checkpoint.0 + 512];
+    drop(fs);
+    let device = File::options().read(true).write(true).open(&image.path).unwrap();
+    let version = |pack: u32| {
+        let mut word = [0; 8];
+        device.read_exact_at(&mut word, u64::from(pack) * BLOCK as u64).unwrap();
+        u64::from_le_bytes(word)
+    };
+    let newer = if version(first) > version(second) { first } else { second };
+    device.write_all_at(&[0xff; 64], u64::from(newer) * BLOCK as u64 + 512).unwrap();
+    let left = Image::copy_of(&image);
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    assert_eq!(fs.info().checkpoint_version, older);
+    make(&fs, "three");
+    let traffic = fs.traffic();
+    drop(fs);
+    let device = File::options().write(true).open(&left.path).unwrap();
+    let mut heads = 0;
+    for one in traffic {
+        let Traffic::Write(addr, bytes) = one else { continue };
+        if addr.0 > newer && bytes[..8] == version(newer).to_le_bytes() {
+            break; // The tail.
+        }
+        device.write_all_at(&bytes, u64::from(addr.0) * BLOCK as u64).unwrap();
+        heads += usize::from(addr.0 == newer);
+    }
+    assert_eq!((heads, F2fs::open(&left.path).unwrap().info().checkpoint_version), (1, older));
+}
+
+/// One flush stands before the tail, for all that the checkpoint names, and one behind it.
+#[test]
+fn a_checkpoint_flushes_the_device_twice() {
+    let image = Image::made(64);
+    let fs = F2fs::open_for_writing(&image.path).unwrap();
+    let (_, file) =
+        fs.create(&Cred::root(), Ino::ROOT, Name::new(b"file").unwrap(), 0o600, OpenFlags::WRITE).unwrap();
+    fs.append(&file, &[5; 100_000]).unwrap();
+    fs.release(file);
+    let before = fs.traffic().len();
+    fs.sync().unwrap();
+    let flushes: Vec<usize> = fs.traffic()[before..]
+        .iter()
+        .enumerate()
+        .filter_map(|(n, one)| matches!(one, Traffic::Flush).then_some(n))
+        .collect();
+    let end = fs.traffic().len() - before;
+    assert_eq!(flushes, [end - 3, end - 1], "the last write is the tail");
+}

@@ -44,7 +44,6 @@ impl Media {
         let nat_bitmap = self.nodes.nat.write(&self.device)?;
         let sit_bitmap = space.segments.write(&self.device)?;
         let (positions, mut summaries, segments_free) = space.segments.positions();
-        self.device.flush()?;
         let orphans: Vec<Nid> = ledger.orphans.iter().copied().collect();
         let contents = Contents {
             counts: space.counts(),

@@ -2,7 +2,9 @@
 //!
 //! Invariants  C1  head and tail of a pack have right checksums and the same version, or the pack does not count.
 //!             C2  the version bitmaps have a bit for every block of SIT and NAT.
-//!             C3  its counts are none that the main area cannot have; journals and orphan blocks name nodes of the table.
+//!             C3  a new checkpoint has a version that no block has which the other pack may have kept: a new head never goes with an
+//!                 old tail.
+//!             C4  its counts are none that the main area cannot have; journals and orphan blocks name nodes of the table.
 //! Source      Linux `Documentation/filesystems/f2fs.rst`, "Checkpoint".
 
 pub(crate) mod commit;
@@ -38,6 +40,8 @@ pub(crate) struct Checkpoint {
     pub(crate) crc: u32,
     /// Its pack.
     start: BlockAddr,
+    /// How much larger the next one's version is (C3): of a pack that is not whole head or tail may be of the version behind this one.
+    step: u64,
     /// The block of its head, with the bitmaps.
     block: Box<Block>,
     /// Which copy of a block of the NAT counts.
@@ -75,6 +79,7 @@ impl Checkpoint {
             crc: 0,
             // So that it goes into the first pack.
             start: geometry.checkpoint.plus(SEGMENT_BLOCKS),
+            step: 1,
             block: Box::new([0; BLOCK_BYTES]),
             nat_bitmap: Vec::new(),
             nat_changes: Vec::new(),
@@ -92,6 +97,7 @@ impl Checkpoint {
         let damaged = |what: String| OpenError::Damaged { image: device.path().into(), what };
         let starts = [geometry.checkpoint, geometry.checkpoint.plus(SEGMENT_BLOCKS)];
         let packs = starts.map(|start| pack(device, start));
+        let step = if packs.iter().all(Result::is_ok) { 1 } else { 2 };
         let newest = match packs {
             [Ok(first), Ok(second)] => {
                 // Versions count round. f2fs-tools leave two packs of one version, of which they take the first.
@@ -105,7 +111,7 @@ impl Checkpoint {
                 )));
             }
         };
-        newest.read_on(device, geometry).map_err(damaged)
+        newest.read_on(device, geometry, step).map_err(damaged)
     }
 }
 
@@ -144,20 +150,20 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Pack {
-    fn read_on(self, device: &Device, geometry: &Geometry) -> Result<Checkpoint, String> {
+    fn read_on(self, device: &Device, geometry: &Geometry, step: u64) -> Result<Checkpoint, String> {
         let nat_bitmap = self.nat_bitmap(geometry)?;
         self.check_counts(geometry)?;
         let nat_changes = self.nat_changes(device, geometry)?;
         let orphans = self.orphans(device, geometry)?;
         let Pack { start, head, crc, block } = self;
-        Ok(Checkpoint { head, crc, start, block, nat_bitmap, nat_changes, orphans })
+        Ok(Checkpoint { head, crc, start, step, block, nat_bitmap, nat_changes, orphans })
     }
 
     fn has(&self, flag: u32) -> bool {
         self.head.flags.get() & flag != 0
     }
 
-    /// C3.
+    /// C4.
     fn check_counts(&self, geometry: &Geometry) -> Result<(), String> {
         let head = &self.head;
         let main = u64::from(geometry.main_segments) * u64::from(SEGMENT_BLOCKS);

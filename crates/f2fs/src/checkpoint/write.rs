@@ -1,7 +1,9 @@
 //! A checkpoint is written: into the pack that does not count, its tail last.
 //!
 //! Crash order everything that it names is durable before its tail is written: nodes, data, NAT, SIT, summaries, and the pack's own other
-//!             blocks. Until the tail is durable the other pack counts, which names nothing that was written over (G2 of `segments`).
+//!             blocks. One flush does for all of it: until the tail is durable, head and tail of this pack have different versions (C3),
+//!             and the other pack counts, which names nothing that was written over (G2 of `segments`, and the copies of NAT and SIT
+//!             that do not count). So it does not matter whether the head is durable before what it names.
 
 use super::{BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, Checkpoint};
 use crate::change::space::Counts;
@@ -58,7 +60,7 @@ pub(crate) fn write(
         return Err(Error::Io(format!("a checkpoint of {pack_blocks} blocks, where a segment holds it")));
     }
     let mut head = last.head.clone();
-    head.version.set(head.version.get().wrapping_add(1));
+    head.version.set(head.version.get().wrapping_add(last.step));
     fill(&mut head, &new);
     (head.pack_blocks, head.summaries_start) = (pack_blocks.into(), summaries_start.into());
     let (block, crc) = sealed(&head, geometry, &new)?;
@@ -74,6 +76,7 @@ pub(crate) fn write(
         head,
         crc,
         start,
+        step: 1,
         block,
         nat_bitmap: Vec::new(),
         nat_changes: Vec::new(),
