@@ -187,7 +187,17 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     heddle(&["fsck", "-y", &image]).failed(8, &["heddle fold", "-o discard-nvm"]);
     assert!(before == fs::read(&image).unwrap(), "a repair would part image and log");
     assert!(heddle(&["fsck", "-n", &image]).ok().out.contains("not its node log"));
-    heddle(&["mount", &image, &mnt]).failed(1, &["--nvm", "-o discard-nvm"]);
+    let said = heddle(&["mount", &image, &mnt]);
+    assert!(!said.err.contains("this node log"), "none was named: {}", said.err);
+    said.failed(1, &["needs its node log", "--nvm", "-o discard-nvm"]);
+    let (other, strange) = (place.text("other.img"), place.text("strange"));
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &other]).ok();
+    heddle(&["mount", "--variant", "f2fs-nl", "-o", "log=/dev/null", "--nvm", &strange, &other, &mnt]).ok();
+    heddle(&["umount", &mnt]).ok();
+    let said = heddle(&["fold", "--nvm", &strange, &image]);
+    assert!(!said.err.contains("mounted with this"), "{}", said.err);
+    said.failed(1, &["with this node log", "name that one", "heddle mount -o discard-nvm"]);
+    fold_under_a_limit(&nvm, &image);
     heddle(&["mount", "--variant", "f2fs-nl", "-o", "log=/dev/null", "--nvm", &nvm, &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "fsynced");
     for (name, _) in SYNCED {
@@ -213,6 +223,16 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     heddle(&["mount", "-o", "log=/dev/null,discard-nvm", &image, &mnt]).ok();
     assert_eq!(fs::read_to_string(&file).unwrap(), "folded");
     heddle(&["umount", &mnt]).ok();
+}
+
+/// It says so before it changes anything of either.
+fn fold_under_a_limit(nvm: &str, image: &str) {
+    let before = [image, nvm].map(|path| fs::read(path).unwrap());
+    let script = "ulimit -f 8; exec \"$0\" fold --nvm \"$1\" \"$2\"";
+    let mut sh = Command::new("sh");
+    let limited = sh.args(["-c", script, env!("CARGO_BIN_EXE_heddle"), nvm, image]).stdin(Stdio::null());
+    common::Said::of(limited.output().unwrap()).failed(1, &["ulimit -f", image]);
+    assert!(before == [image, nvm].map(|path| fs::read(path).unwrap()));
 }
 
 #[test]
@@ -256,9 +276,19 @@ fn a_write_protected_device_is_mounted_read_only_with_a_note() {
     let read = fs::read_to_string(place.path("mnt/file"));
     let written = fs::write(place.path("mnt/file"), "changed");
     let unmounted = heddle(&["umount", &place.mnt()]);
+    // Nor does a node log change that, which is not touched then.
+    let nvm = place.text("nvm");
+    let options = format!("log={log}");
+    let logged = ["mount", "--variant", "f2fs-nl", "--nvm", &nvm, "-o", &options, &device, &place.mnt()];
+    let logged = heddle(&logged.map(str::to_owned).each_ref().map(String::as_str));
+    let unmounted_again = heddle(&["umount", &place.mnt()]);
     Command::new("losetup").args(["-d", &device]).status().unwrap();
     let said = said.ok();
     assert!(said.err.contains("write-protected, and mounted read-only"), "{}", said.err);
+    let said = logged.ok();
+    assert!(said.err.contains("read-only, without its node log"), "{}", said.err);
+    unmounted_again.ok();
+    assert!(!Path::new(&nvm).exists());
     assert_eq!(read.unwrap(), "kept");
     assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EROFS));
     unmounted.ok();
@@ -269,6 +299,25 @@ fn commands_for_our_own_format_name_those_for_this_one() {
     let place = Place::new();
     let Some(image) = image(&place) else { return };
     heddle(&["dump", &image, "superblock"]).failed(1, &["F2FS", "dump.f2fs"]);
+}
+
+/// `image` has something to repair, which nobody may do.
+fn hindered_repairs_say_why(image: &str) {
+    let before = fs::read(image).unwrap();
+    let script = "ulimit -f 8; exec \"$0\" fsck -y \"$1\"";
+    let limited =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_heddle"), image]).output().unwrap();
+    let said = common::Said::of(limited);
+    assert!(said.code == 4 && said.out.contains("ulimit -f"), "{}", said.out);
+    if let Ok(device) = Command::new("losetup").args(["-r", "-f", "--show", image]).output() {
+        let device = String::from_utf8(device.stdout).unwrap().trim().to_owned();
+        let [text, json] = [&["fsck", "-y", &device][..], &["fsck", "-y", "--json", &device]].map(heddle);
+        Command::new("losetup").args(["-d", &device]).status().unwrap();
+        assert!(text.code == 4 && text.out.contains("write-protected"), "{}", text.out);
+        let report: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!(report["not_repaired"], "it is write-protected");
+    }
+    assert!(before == fs::read(image).unwrap());
 }
 
 /// With fsck.f2fs, and where it is not installed.
@@ -309,6 +358,8 @@ fn an_f2fs_image_is_checked_and_repaired_by_what_is_installed() {
         let mended = heddle(&["fsck", "-y", &image]).code;
         assert!([1, 4].contains(&mended), "{mended}");
         look(if mended == 1 { 0 } else { 4 }, "fsck.f2fs");
+        damage();
+        hindered_repairs_say_why(&image);
         fs::write(&image, &whole[..whole.len() / 4 * 3]).unwrap();
         look(4, "fsck.f2fs");
         heddle(&["fsck", "-y", &image]).failed(4, &[]);

@@ -166,14 +166,23 @@ fn umount_fails_if_the_image_was_cut_short_while_mounted() {
     if !own_namespace() {
         return;
     }
-    for looks in [true, false] {
-        let place = Place::with_image("heddle");
+    for (looks, variant, size, remedy) in [
+        (true, "heddle", "8M", "heddle fsck"),
+        (false, "heddle", "8M", "heddle fsck"),
+        (false, "f2fs", "64M", "image"),
+    ] {
+        let place = Place::with_image_of(variant, size);
         mount_from_there(&place.path(""), "image", &place, &[]);
         fs::write(place.path("mnt/file"), vec![1; 1 << 20]).unwrap();
         File::options().write(true).open(place.image()).unwrap().set_len(1 << 16).unwrap();
         assert!(!looks || fs::read(place.path("mnt/file")).is_err());
-        heddle(&["umount", &place.mnt()]).failed(1, &["unmounted, but", "cut short", "heddle fsck"]);
+        heddle(&["umount", &place.mnt()]).failed(1, &["unmounted, but", "cut short", remedy]);
     }
+    // Nothing was changed that could have met the end.
+    let place = Place::with_image_of("f2fs", "64M");
+    mount_from_there(&place.path(""), "image", &place, &[]);
+    File::options().write(true).open(place.image()).unwrap().set_len(1 << 16).unwrap();
+    heddle(&["umount", &place.mnt()]).failed(1, &["unmounted, but", "cut short"]);
 }
 
 #[test]

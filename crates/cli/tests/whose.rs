@@ -114,6 +114,20 @@ fn a_node_log_is_made_in_new_files_and_zeros_alone() {
     planted(&place.path("nvm"), 64 * MIB, &[]);
     mounts("rw");
     assert_eq!(&fs::read(&nvm).unwrap()[..8], b"HEDDLENL", "zeros are free");
+    // An empty file becomes a log, and is empty again when the mount fails.
+    let empty = || fs::write(&nvm, "").and_then(|()| fs::metadata(&nvm)).unwrap().len() == 0;
+    assert!(empty());
+    heddle(&["fold", "--nvm", &nvm, &image]).failed(1, &["holds no node log"]);
+    mount("nvm-size=64K").failed(1, &["at least"]);
+    assert_eq!(fs::metadata(&nvm).unwrap().len(), 0);
+    fs::set_permissions(&nvm, fs::Permissions::from_mode(0o666)).unwrap();
+    mount("rw").failed(1, &["written by everybody", "-o force-nvm"]);
+    fs::set_permissions(&nvm, fs::Permissions::from_mode(0o600)).unwrap();
+    mounts("nvm-size=8M");
+    assert_eq!(fs::metadata(&nvm).unwrap().len(), 8 * MIB);
+    fs::remove_file(&nvm).unwrap();
+    planted(&place.path("nvm"), 64 * MIB, &[]);
+    mounts("rw");
     // A log that was there already stays when a mount fails.
     let log = ["mount", "--variant", "f2fs-nl", "--nvm", &nvm, &place.text("image"), &place.mnt()]
         .map(str::to_owned);
@@ -150,6 +164,50 @@ fn crash_of_two_mounts_that_made_a_log_the_loser_removed_it() {
         assert!(is_there, "the log of a mount is gone");
         fs::remove_file(&nvm).unwrap();
     }
+}
+
+#[test]
+fn a_node_log_beyond_the_limit_of_the_process_names_that_limit() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let [image, nvm] = ["flash.img", "nvm"].map(|name| place.text(name));
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &image]).ok();
+    // In units of 512 bytes: the image may be as long, the log not.
+    let script =
+        "ulimit -f 131072; exec \"$0\" mount -o nvm-size=65M --variant f2fs-nl --nvm \"$1\" \"$2\" \"$3\"";
+    let mut sh = Command::new("sh");
+    let limited = sh.args(["-c", script, env!("CARGO_BIN_EXE_heddle"), &nvm, &image, &place.mnt()]);
+    let said = common::Said::of(limited.stdin(Stdio::null()).output().unwrap());
+    said.failed(1, &["ulimit -f", &nvm]);
+    assert!(!Path::new(&nvm).exists());
+}
+
+#[test]
+fn a_node_log_is_not_made_where_the_mount_would_hide_it() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image_of("f2fs", "64M");
+    let options = |nvm: &str| {
+        let args = [
+            "mount",
+            "--variant",
+            "f2fs-nl",
+            "-o",
+            "log=/dev/null",
+            "--nvm",
+            nvm,
+            &place.image(),
+            &place.mnt(),
+        ];
+        heddle(&args.map(str::to_owned).each_ref().map(String::as_str))
+    };
+    options(&place.text("mnt/nvm")).failed(2, &["under the mount point", "another place"]);
+    symlink("mnt", place.path("link")).unwrap();
+    options(&place.text("link/nvm")).failed(2, &["under the mount point"]);
+    assert!(fs::read_dir(place.mnt()).unwrap().next().is_none());
 }
 
 /// A size that nobody has room for: said before a page is touched, and nothing stays.

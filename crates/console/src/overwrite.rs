@@ -52,20 +52,24 @@ fn objection(taken: &Taken, content: &Content, path: &Path) -> Option<String> {
     if !taken.is_file() {
         return (*content != Content::Blank).then(|| format!("{shown} holds {content} already"));
     }
-    let (stat, own) = (taken.stat(), rustix::process::geteuid().as_raw());
-    match (content, stat.st_size) {
+    match (content, taken.stat().st_size) {
         (Content::Known(_), _) => Some(format!("{shown} holds {content} already")),
         (_, 1..) => {
-            let size = Size(stat.st_size as u64);
+            let size = Size(taken.stat().st_size as u64);
             Some(format!("{shown} is a file of {size} already, and holds {content}"))
         }
-        _ if stat.st_uid != own => Some(format!("{shown} belongs to user {}, not to you", stat.st_uid)),
-        _ if stat.st_mode & 0o002 != 0 => {
-            let mode = stat.st_mode & 0o7777;
-            Some(format!("{shown} can be written by everybody (mode {mode:03o})"))
-        }
-        _ => None,
+        _ => others_may_write(taken, path),
     }
+}
+
+/// Why a file without content is no place for what the caller writes.
+fn others_may_write(taken: &Taken, path: &Path) -> Option<String> {
+    let (stat, own, shown) = (taken.stat(), rustix::process::geteuid().as_raw(), path.display());
+    if stat.st_uid != own {
+        return Some(format!("{shown} belongs to user {}, not to you", stat.st_uid));
+    }
+    let mode = stat.st_mode & 0o7777;
+    (mode & 0o002 != 0).then(|| format!("{shown} can be written by everybody (mode {mode:03o})"))
 }
 
 impl Target {
@@ -83,6 +87,11 @@ impl Target {
 const NODE_LOG: &str = "a heddle node log";
 
 impl Target {
+    /// Is it a file that was there, without a byte in it?
+    pub fn is_empty_file(&self) -> bool {
+        self.taken.is_file() && !self.taken.is_new() && self.taken.stat().st_size == 0
+    }
+
     /// Is there one of ours, and nothing else?
     pub fn is_node_log(&self) -> bool {
         let alone = |found: &[Holding]| found.iter().all(|holding| holding.kind == NODE_LOG);
@@ -101,6 +110,12 @@ pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
         false => target.content == Content::Blank && (!target.taken.is_file() || target.taken.is_zero()?),
     };
     let shown = path.display();
+    if force == Force::No
+        && target.is_empty_file()
+        && let Some(why) = others_may_write(&target.taken, path)
+    {
+        bail!("{why}. Name another file or device for the node log, or take this one with -o force-nvm");
+    }
     match force {
         Force::No if !is_free && !target.is_node_log() => bail!(
             "{shown} holds {}, and no node log. Name another file or device, or give up what it holds with -o force-nvm",

@@ -181,12 +181,31 @@ impl Device {
         })
     }
 
+    /// A file that was cut short has lost what lay there, and would get holes where something is written behind its end.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn check_size(&self) -> Result<()> {
+        match self.file.metadata() {
+            Ok(meta) if meta.is_file() && meta.len() < self.blocks * BLOCK_BYTES as u64 => {
+                Err(Error::Io(format!(
+                    "{} was cut short while it was in use: it had {} blocks, and has {} bytes",
+                    self.path.display(),
+                    self.blocks,
+                    meta.len()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Everything that was written is durable when this returns.
     pub(crate) fn flush(&self) -> Result<()> {
         #[cfg(feature = "testkit")]
         self.may_fail(Some(Traffic::FailedFlush))?;
         let done = self.file.sync_data();
         done.map_err(|error| Error::Io(format!("{} cannot be flushed: {error}", self.path.display())))?;
+        self.check_size()?;
         #[cfg(feature = "testkit")]
         self.note(Traffic::Flush);
         Ok(())

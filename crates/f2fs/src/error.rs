@@ -57,8 +57,17 @@ pub enum OpenError {
         /// Its size.
         bytes: u64,
     },
-    /// The region given as its node log is none of it, or is missing.
-    #[error("{} cannot be mounted with this node log: {what}", image.display())]
+    /// It has a node log, which was not named.
+    #[error(
+        "{} needs its node log: it was mounted as f2fs-nl or f2fs-integrated, and not unmounted. Mount it so once more, with the same \
+         --nvm. To give up what only the log has: heddle mount -o discard-nvm", image.display()
+    )]
+    NeedsLog {
+        /// The image.
+        image: PathBuf,
+    },
+    /// The region given as its node log is none of it, or cannot be used.
+    #[error("cannot use {} with this node log: {what}", image.display())]
     NodeLog {
         /// The image.
         image: PathBuf,

@@ -126,8 +126,8 @@ impl F2fs {
         repaired.map_err(|error| OpenError::Damaged { image: path.into(), what: error.to_string() })?;
         if !found.is_empty() && !chain.0.is_empty() {
             return refused(
-                "it has what was fsynced, and so has the image itself, which was used without it since: add -o discard-nvm to give up \
-                 what only the log has".into(),
+                "it has what was fsynced, and so has the image itself, which was used without it since. To give up what only the log \
+                 has: heddle mount -o discard-nvm".into(),
             );
         }
         let damaged = |what: String| OpenError::Damaged { image: path.into(), what };
@@ -244,6 +244,8 @@ impl F2fs {
     /// # Errors
     /// [`heddle_vfs::Error::Io`].
     pub fn unmount(&self) -> heddle_vfs::Result<()> {
+        // First, for a call may have failed by that.
+        self.media.device.check_size()?;
         self.not_failed()?;
         let clean = self.ledger().checkpoint.has(checkpoint_flag::UNMOUNTED);
         if self.media.space.is_some() && (self.is_changed() || self.is_logged() || !clean) {
@@ -388,11 +390,7 @@ fn node_log(
             let opened = NodeLog::open(region, (superblock.uuid, base), marked, discard);
             opened.map(|(log, found)| (Some(log), found)).map_err(refused)
         }
-        None if access == Access::Write && marked => Err(refused(
-            "it was mounted as f2fs-nl or f2fs-integrated, and not unmounted: mount it so once more, with the same --nvm, \
-             or add -o discard-nvm to give up what only that has"
-                .into(),
-        )),
+        None if access == Access::Write && marked => Err(OpenError::NeedsLog { image: path.into() }),
         None => Ok((None, Found::default())),
     }
 }

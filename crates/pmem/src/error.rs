@@ -76,6 +76,17 @@ pub enum Error {
         /// What it could have.
         free_bytes: u64,
     },
+    /// This process may not write so far into a file.
+    #[error("{} cannot have {len_bytes} bytes: this process may write files of {max_bytes} at most. Raise that (ulimit -f)",
+            path.display())]
+    Limited {
+        /// The file.
+        path: PathBuf,
+        /// What it needs.
+        len_bytes: u64,
+        /// The limit of the process.
+        max_bytes: u64,
+    },
     /// A directory, pipe or socket.
     #[error("{} is neither a file nor a device; a region needs one of them", path.display())]
     NotMappable {

@@ -16,6 +16,7 @@ use rustix::fs::{
     self, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, ftruncate,
 };
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -193,6 +194,9 @@ fn fits(file: &OwnedFd, path: &Path, len_bytes: u64) -> Result<()> {
 }
 
 fn no_space(file: &OwnedFd, path: &Path, len_bytes: u64) -> Error {
+    if let Some(max_bytes) = getrlimit(Resource::Fsize).current.filter(|max| *max < len_bytes) {
+        return Error::Limited { path: path.into(), len_bytes, max_bytes };
+    }
     let own = fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
     Error::NoSpace { path: path.into(), len_bytes, free_bytes: room_bytes(file).saturating_add(own) }
 }

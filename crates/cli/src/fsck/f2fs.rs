@@ -27,6 +27,9 @@ struct Report {
     result: &'static str,
     exit_code: u8,
     issues: Vec<String>,
+    /// Why nothing was repaired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_repaired: Option<String>,
 }
 
 /// The checker that looked, what it looked at, and what was wrong.
@@ -35,6 +38,8 @@ struct Found {
     checked: &'static str,
     issues: Vec<String>,
     repaired: bool,
+    /// Why no repair was tried that was asked for.
+    hindered: Option<String>,
 }
 
 /// Checks it, and repairs it if told to and possible. The exit code.
@@ -85,7 +90,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
         _ => "uncorrected",
     };
     if args.json {
-        let Found { by, checked, issues, .. } = found;
+        let Found { by, checked, issues, hindered: not_repaired, .. } = found;
         let (image, variant) = (image.to_string(), "f2fs");
         let report = Report {
             output_version: 1,
@@ -96,6 +101,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
             result,
             exit_code: code,
             issues,
+            not_repaired,
         };
         return output::json(&Sink::Stdout, &report);
     }
@@ -105,6 +111,9 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     let way = match (found.by, code) {
         (_, CLEAN) => "clean".to_owned(),
         (_, CORRECTED) => format!("repaired; {} findings before", found.issues.len()),
+        (CHECKER, _) if found.hindered.is_some() => {
+            format!("NOT clean; nothing was changed: {}", found.hindered.as_deref().unwrap_or_default())
+        }
         (CHECKER, _) if args.repair => "NOT clean, and not all could be repaired".to_owned(),
         (CHECKER, _) => format!("NOT clean; nothing was changed. Repair it with: heddle fsck -y {image}"),
         _ => "NOT clean; nothing was changed. Install fsck.f2fs (package f2fs-tools) to repair it".to_owned(),
@@ -123,12 +132,23 @@ fn by_checker(image: &Path, repair: bool) -> Result<Option<Found>> {
         issues.push(format!("{CHECKER} ended with {ended}"));
     }
     let mut repaired = false;
-    if repair && !issues.is_empty() {
+    let hindered = if repair && !issues.is_empty() { hindrance(image) } else { None };
+    if repair && hindered.is_none() && !issues.is_empty() {
         let _said = asked(image, "-y")?;
         // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
         repaired = asked(image, "--dry-run")?.is_some_and(|(left, ended)| left.is_empty() && ended == 0);
     }
-    Ok(Some(Found { by: CHECKER, checked: "all that it knows of", issues, repaired }))
+    Ok(Some(Found { by: CHECKER, checked: "all that it knows of", issues, repaired, hindered }))
+}
+
+/// Why no program could repair the image.
+fn hindrance(image: &Path) -> Option<String> {
+    if heddle_f2fs::is_write_protected(image) {
+        return Some("it is write-protected".to_owned());
+    }
+    // The checker would be ended by its first write behind the limit.
+    let limit = crate::mount::f2fs::limit_of_files(image).err();
+    limit.map(|error| error.to_string())
 }
 
 /// Runs it; what it found, and how it ended.
@@ -164,6 +184,7 @@ fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
         checked: "superblocks, checkpoint, NAT, SIT, and all nodes and names that the root leads to; not which blocks belong to nobody",
         issues: Vec::new(),
         repaired: false,
+        hindered: None,
     };
     let fs = match opened {
         Ok(fs) => fs,

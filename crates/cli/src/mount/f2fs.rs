@@ -46,10 +46,14 @@ pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
     if let Some(nvm) = &options.nvm {
         wait_until_free(nvm, options);
     }
+    if let Some(nvm) = &options.nvm {
+        refuse_hidden(nvm, &args.dir)?;
+    }
     let own;
     let options = if !options.read_only && heddle_f2fs::is_write_protected(&args.image) {
-        talk(&format!("{name}: is write-protected, and mounted read-only"));
-        own = Options { read_only: true, ..options.clone() };
+        let without = if options.nvm.is_some() { ", without its node log" } else { "" };
+        talk(&format!("{name}: is write-protected, and mounted read-only{without}"));
+        own = Options { read_only: true, nvm: None, ..options.clone() };
         &own
     } else {
         options
@@ -159,6 +163,18 @@ impl OpenImage for F2fsImage {
             last_words.lost(error);
         }
         written
+    }
+}
+
+/// A node log in the directory that the mount covers could not be named any more.
+fn refuse_hidden(nvm: &Path, dir: &Path) -> Result<()> {
+    let folder = nvm.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (folder.canonicalize(), dir.canonicalize()) {
+        (Ok(folder), Ok(dir)) if folder.starts_with(&dir) => Err(usage(format!(
+            "the node log {} would lie under the mount point, where nothing reaches it while the image is mounted: name another place",
+            nvm.display()
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -12,11 +12,26 @@ use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;
 
 /// Opens the image with the node log in `nvm`. A log file that this call makes gets its name when the image is open with it: a mount that
-/// fails leaves none, and takes away none that another mount has made under this name meanwhile.
+/// fails leaves none, and takes away none that another mount has made under this name meanwhile. A file that was empty is empty again.
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     let force = if options.force_nvm { Force::Yes } else { Force::No };
     let mut target = node_log_target(nvm, force)?;
-    let (region, state) = region(nvm, &mut target, options.nvm_bytes, options.durability)?;
+    let opened = open_in(&mut target, image, variant, nvm, options);
+    if opened.is_err() && target.is_empty_file() {
+        let emptied = target.taken.file_unnamed().map(|(file, _)| file.set_len(0));
+        drop(emptied);
+    }
+    opened
+}
+
+fn open_in(
+    target: &mut Target,
+    image: &Path,
+    variant: Variant,
+    nvm: &Path,
+    options: &Options,
+) -> Result<F2fs> {
+    let (region, state) = region(nvm, target, options.nvm_bytes, options.durability)?;
     let fs = F2fs::open_with_log(image, variant, LogRegion { region, state, discard: options.discard_nvm })?;
     target.taken.keep().map_err(|error| explain(nvm, error))?;
     Ok(fs)
@@ -28,11 +43,11 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
         return Err(usage(format!("{}: no such file; name the node log of the last mount", nvm.display())));
     }
     let mut target = node_log_target(nvm, Force::No)?;
-    let (region, state) = region(nvm, &mut target, None, None)?;
-    match state {
-        LogState::Made => Ok(LogRegion { region, state, discard: false }),
-        LogState::Free => Err(anyhow!("{} holds no node log: name that of the last mount", nvm.display())),
+    if !target.is_node_log() {
+        return Err(anyhow!("{} holds no node log: name that of the last mount", nvm.display()));
     }
+    let (region, state) = region(nvm, &mut target, None, None)?;
+    Ok(LogRegion { region, state, discard: false })
 }
 
 /// Maps it. Only what is made here gets a size.
@@ -47,8 +62,8 @@ fn region(
     let bar = Bar::of_bytes("node log");
     let progress = |done, total| bar.at(done, total);
     let how = OpenOptions { progress: Some(&progress), durability, ..OpenOptions::default() };
-    let (is_new, is_log) = (target.taken.is_new(), target.is_node_log());
-    if let (false, Some(bytes)) = (is_new, bytes) {
+    let (is_made, is_log) = (target.taken.is_new() || target.is_empty_file(), target.is_node_log());
+    if let (false, Some(bytes)) = (is_made, bytes) {
         let have = Size(target.taken.len_bytes()?);
         talk(&format!(
             "heddle: {} is there already, with {have}: nvm-size={} is not used",
@@ -59,7 +74,7 @@ fn region(
     if !is_log {
         target.clear()?;
     }
-    let region = match is_new {
+    let region = match is_made {
         true => target.taken.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
         false => target.taken.open(&how),
     };

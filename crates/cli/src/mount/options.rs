@@ -242,6 +242,16 @@ impl Options {
             // Nothing is told to a device of memory anyway.
             ("discard", !f2fs && self.discard == Some(true), "for F2FS images"),
             ("nvm-size", !f2fs && self.nvm_bytes.is_some(), "for F2FS images"),
+            (
+                "nvm-size",
+                self.nvm.is_none() && self.nvm_bytes.is_some(),
+                "for mounts with a node log (--nvm FILE)",
+            ),
+            (
+                "force-nvm",
+                f2fs && self.nvm.is_none() && self.force_nvm,
+                "for mounts with a node log (--nvm FILE)",
+            ),
             ("discard-nvm", !f2fs && self.discard_nvm, "for F2FS images"),
             ("force-nvm", !f2fs && self.force_nvm, "for F2FS images"),
             (
@@ -352,8 +362,14 @@ mod tests {
         };
         for system in System::all() {
             let f2fs = matches!(system, System::F2fs(_));
-            for option in ["discard", "nvm-size=1M", "discard-nvm", "force-nvm"] {
+            for option in ["discard", "discard-nvm"] {
                 assert_eq!(refused(option, system).is_some(), !f2fs, "{option} of {}", system.name());
+            }
+            for option in ["nvm-size=1M", "force-nvm"] {
+                let way = if f2fs { "--nvm FILE" } else { "F2FS images" };
+                assert!(refused(option, system).unwrap().contains(way), "{option} of {}", system.name());
+                let with_log = refused(&format!("{option},nvm=log"), system);
+                assert_eq!(with_log.is_some(), !f2fs, "{option} of {}", system.name());
             }
             let range_lock = matches!(system.name(), "nova-interval" | "nova-array" | "nova-tree");
             assert_eq!(refused("lock-mode=paper", system).is_some(), !range_lock && system.name() != "nova");

@@ -31,6 +31,7 @@ impl Media {
     /// Writes a checkpoint. Nobody else is inside.
     pub(crate) fn commit(&self, ledger: &mut Ledger, unmounts: bool) -> Result<()> {
         let space = self.space()?;
+        self.device.check_size()?;
         for nid in self.pages.inodes() {
             self.write_pages(nid)?;
         }

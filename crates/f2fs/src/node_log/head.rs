@@ -75,7 +75,7 @@ impl Heads {
             )),
             Some(now) => Ok(Heads { now, first }),
             None => Err("both heads of its node log are damaged: what only that has is lost. To go on without it, make another one: \
-                         mount with -o force-nvm,discard-nvm"
+                         heddle mount -o force-nvm,discard-nvm"
                 .into()),
         }
     }

@@ -109,8 +109,10 @@ impl NodeLog {
                 region.len_bytes()
             ));
         }
-        const ANOTHER: &str = "it was last mounted with another one, and not unmounted: name that one, or add -o discard-nvm to give up \
-                               what only that one has";
+        const ANOTHER: &str = "the image was last mounted with another one, and not unmounted: name that one. To give up what only that \
+                               one has: heddle mount -o discard-nvm";
+        const OF_ANOTHER: &str = "it has what was fsynced on another image, which is not in that image yet: mount that one with it first. \
+                                  To give that up: heddle mount -o force-nvm";
         let heads = match state {
             LogState::Made => Some(Heads::read(&region)?),
             LogState::Free => None,
@@ -130,23 +132,24 @@ impl NodeLog {
         if standing == Standing::Clean && !is_right {
             return Err(ANOTHER.into());
         }
-        if standing == Standing::Clean || discard {
+        // What another image has in it is not this one's to give up.
+        if standing == Standing::Clean || discard && owner == uuid {
             heads.begin_anew(&region, uuid, image);
             return Ok((NodeLog::new(region, heads, marked), Found::default()));
         }
         let log = NodeLog::new(region, heads, marked);
-        let found = log.scan()?;
+        let found = match log.scan() {
+            Err(_) if owner != uuid => return Err(OF_ANOTHER.into()),
+            found => found?,
+        };
         match standing {
             _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
             Standing::Records if owner == uuid => return Ok((log, found)),
-            _ if owner != uuid => {
-                return Err("the log has what was fsynced on another image, which is not in that image yet: mount that one with it first"
-                    .into());
-            }
+            _ if owner != uuid => return Err(OF_ANOTHER.into()),
             _ => {
                 return Err(format!(
-                    "the log has what was fsynced after checkpoint {}, and the image, with checkpoint {}, was changed without it since: \
-                     add -o discard-nvm to give up what only the log has",
+                    "it has what was fsynced after checkpoint {}, and the image, with checkpoint {}, was changed without it since. To \
+                     give up what only the log has: heddle mount -o discard-nvm",
                     base.version, image.version
                 ));
             }

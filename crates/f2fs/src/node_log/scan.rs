@@ -76,8 +76,8 @@ impl NodeLog {
             // L3: of one that was cut off while it was written records may lie behind a gap, and of no other.
             if behind.len() > 1 || behind.iter().any(is_whole) {
                 return Err(format!(
-                    "the record at byte {at} is damaged, and with it what was fsynced then is lost, perhaps more: \
-                     add -o discard-nvm to go back to the image's checkpoint"
+                    "the record at byte {at} is damaged, and with it what was fsynced then is lost, perhaps more. To go back to the \
+                     image's checkpoint: heddle mount -o discard-nvm"
                 ));
             }
         }

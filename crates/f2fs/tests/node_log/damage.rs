@@ -75,6 +75,30 @@ fn a_log_that_does_not_belong_is_refused() {
     fs.unmount().unwrap();
 }
 
+#[test]
+fn discarding_gives_up_nothing_that_another_image_has_in_the_log() {
+    let (owner, stranger) = (Image::made(64), Image::made(64));
+    let (fs, nvm) = open(&owner.path, Variant::NodeLog, &fresh());
+    let fs = fs.unwrap();
+    for bytes in [&b"one"[..], b"two", b"three"] {
+        append_durably(&fs, "file", bytes);
+    }
+    drop(fs);
+    let log = nvm.crash_point().durable_image();
+    // Damage before records that count: how many there were cannot be told.
+    let mut damaged = log.clone();
+    damaged[LOG_CHUNKS_BYTES as usize..][..64].fill(0x5a);
+    for nvm in [&log, &damaged] {
+        let (region, simulator) = Region::simulated_from(nvm);
+        let discarding = F2fs::open_with_log(&stranger.path, Variant::NodeLog, log_in(region, nvm, true));
+        let error = discarding.map(drop).unwrap_err().to_string();
+        assert!(error.contains("another image") && error.contains("-o force-nvm"), "{error}");
+        assert!(simulator.crash_point().durable_image() == *nvm, "it was changed");
+    }
+    let fs = open(&owner.path, Variant::NodeLog, &log).0.unwrap();
+    assert_eq!(common::read(&fs, Path::new("/file")), b"onetwothree");
+}
+
 /// A kill between the two copies of the superblock leaves the mark on the first one. The next mount with the log puts it on both, so that
 /// damage of the first one later does not hide the log.
 #[test]
