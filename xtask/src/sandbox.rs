@@ -9,6 +9,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
+/// A PID namespace too: daemons that an interrupted run leaves behind end with it.
+const APART: [&str; 8] =
+    ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"];
 /// Set for the second start.
 const INSIDE: &str = "HEDDLE_XTASK_INSIDE";
 
@@ -31,17 +34,7 @@ pub fn enter(root: &Path, args: &[&str], limit: Duration) -> Result<Option<bool>
     // Handed on as a descriptor: a build of all tests may have replaced the file meanwhile.
     let program = File::open("/proc/self/exe").context("cannot open this program")?;
     let mut command = Command::new("unshare");
-    // A PID namespace: daemons that an interrupted run leaves behind end with it.
-    command.args([
-        "--mount",
-        "--propagation",
-        "private",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-        "--",
-    ]);
+    command.args(APART);
     // Process 1 of the new namespace buries what others have left: a shell that waits does.
     command
         .args(["sh", "-c", "exec 3<&0 </dev/null; /proc/self/fd/3 \"$@\" & wait \"$!\"", "sh"])
@@ -51,6 +44,16 @@ pub fn enter(root: &Path, args: &[&str], limit: Duration) -> Result<Option<bool>
         .current_dir(root);
     let ended = process::status(&mut command, limit)?;
     Ok(Some(ended.success()))
+}
+
+/// A command that runs a program in such namespaces, or as it is where there are none.
+pub fn around(program: &Path) -> Command {
+    if lacking().is_some() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("unshare");
+    command.args(APART).args(["sh", "-c", "\"$@\" & wait \"$!\"", "sh"]).arg(program);
+    command
 }
 
 /// Why there can be no such namespaces here.

@@ -31,12 +31,13 @@ const LIMIT: Duration = Duration::from_secs(8 * 60);
 
 /// A test binary.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Suite {
+pub struct Suite {
     /// Crate and file: `nvmfs/fsck`, `nvmfs/lib`.
-    name: String,
+    pub name: String,
     /// Where cargo would run it.
-    folder: PathBuf,
-    program: PathBuf,
+    pub folder: PathBuf,
+    /// The binary.
+    pub program: PathBuf,
 }
 
 /// Builds and runs all; what each printed follows when it has ended.
@@ -133,9 +134,19 @@ fn built(root: &Path) -> Result<Vec<Suite>> {
         process::cargo(root, BUILD).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     ensure!(output.status.success(), "the tests do not build");
     let messages = String::from_utf8_lossy(&output.stdout);
-    let mut suites: Vec<Suite> = messages.lines().filter_map(suite).collect();
+    let mut suites = named(&messages);
     suites.sort_by_key(|suite| LONGEST.iter().position(|name| *name == suite.name).unwrap_or(LONGEST.len()));
     Ok(suites)
+}
+
+/// The test binaries that cargo's messages name.
+pub fn named(messages: &str) -> Vec<Suite> {
+    messages.lines().filter_map(suite).collect()
+}
+
+/// Why tests were skipped, out of what they printed.
+pub fn skipped(printed: &str) -> Vec<String> {
+    skips::split("", printed).1
 }
 
 /// What a line of cargo's says about a test binary.

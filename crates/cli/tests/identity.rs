@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -126,10 +127,12 @@ fn umount_fails_with_what_did_not_reach_the_media() {
     }
     for variant in ["heddle", "nova", "f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated"] {
         let place = Place::new();
-        let nvm = place.text("nvm");
+        let (nvm, socket) = (place.text("nvm"), place.text("metrics.sock"));
+        let metrics = format!("metrics={socket}");
         let how = match variant {
             "f2fs-nl" | "f2fs-integrated" => vec!["--variant", variant, "--nvm", &nvm, "-o", "nvm-size=4M"],
             "f2fs-rl" => vec!["--variant", variant],
+            "f2fs" => vec!["-o", &metrics],
             _ => vec![],
         };
         let small = place.text("small");
@@ -153,6 +156,11 @@ fn umount_fails_with_what_did_not_reach_the_media() {
         if variant == "f2fs" {
             let told = heddle(&["stat", "--json", &place.mnt()]).ok().out;
             assert!(told.contains("\"damaged\": true"), "{told}");
+            let mut page = String::new();
+            let mut asker = UnixStream::connect(&socket).unwrap();
+            asker.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+            asker.read_to_string(&mut page).unwrap();
+            assert!(page.contains("\nheddle_damaged 1\n"), "{page}");
         }
         let said = heddle(&["umount", &place.mnt()]);
         drop(device);

@@ -72,6 +72,7 @@ fn an_f2fs_mount_can_be_looked_at_and_answers_prometheus() {
         let mut said = String::new();
         asker.read_to_string(&mut said).unwrap();
         assert!(said.contains("heddle_calls_total{call=\"write\"} 130\n"), "{said}");
+        assert!(said.contains("\nheddle_damaged 0\n"), "{said}");
         heddle(&["run", "--image", &place.image(), "--", "true"]).failed(1, &["F2FS", "no process attaches"]);
     }
 }
@@ -115,7 +116,7 @@ fn prometheus_is_served_at_a_socket_and_a_local_port() {
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {name} in {page}")).parse::<f64>().unwrap()
     };
-    assert_eq!(value("heddle_calls_total{call=\"write\"}"), 130.0);
+    assert_eq!((value("heddle_calls_total{call=\"write\"}"), value("heddle_damaged")), (130.0, 0.0));
     assert_eq!(value("heddle_bytes_total{call=\"write\"}"), 130.0 * 4096.0);
     assert_eq!(
         value("heddle_call_seconds_count{call=\"write\"}"),

@@ -1,5 +1,7 @@
 //! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
 
+mod broken;
+
 use crate::change::space::Counts;
 use crate::change::{Change, Need, pages_of};
 use crate::data::direct_io::WritePath;
@@ -8,6 +10,7 @@ use crate::ids::Nid;
 use crate::inode::allocation::set_time;
 use crate::inode::attrs::regular;
 use crate::inode::{Alteration, Inode, ino_of, nid_of};
+use crate::planted::{Breach, breaks};
 use crate::times::now;
 use crate::volume::F2fs;
 use crate::volume::mounted::Media;
@@ -30,9 +33,13 @@ impl F2fs {
     }
 
     pub(crate) fn check(&self, inode: &Inode, cred: &Cred, want: Permission) -> Result<()> {
+        if breaks(Breach::ModesUnasked) {
+            return Ok(());
+        }
         let attr = inode.attr();
         // A list is looked for only where it could decide.
         let list = !cred.is_root() && cred.uid != attr.uid && attr.perm & 0o070 != 0;
+        let list = list && !breaks(Breach::ListsUnasked);
         let acl = if list { self.media.xattrs(inode)?.acl(XattrName::ACL_ACCESS) } else { None };
         cred.check_acl(attr.kind, attr.perm, (attr.uid, attr.gid), acl.as_ref(), want)
     }
@@ -124,10 +131,14 @@ impl F2fs {
             }
             Ok((offset, self.media.need_to_write(inode, offset, end)? + pages))
         };
-        self.alter_content(handle, pages, look, |change, inode, offset| {
+        let written = self.alter_content(handle, pages, look, |change, inode, offset| {
             let way = WritePath::of(handle.flags.direct, *offset, buf.len());
             change.write(inode.nid, *offset, buf, way).map(|()| *offset)
-        })
+        });
+        if breaks(Breach::FailedWriteGrows) && written == Err(Error::NoSpace) {
+            self.grow_all_the_same(handle, buf.len(), offset)?;
+        }
+        written
     }
 
     fn subject_of<R>(&self, inode: &Inode, cred: &Cred, ask: impl FnOnce(Subject<'_>) -> R) -> R {
@@ -288,11 +299,17 @@ impl FileSystem for F2fs {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if breaks(Breach::ReadsInTwo) {
+            return self.read_in_two(handle, offset, buf);
+        }
         self.read_part(handle, offset, buf)
     }
 
     /// Nothing is set aside: a page that came back would need a block of a free segment anyway.
     fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
+        if breaks(Breach::StoresUnasked) {
+            return Ok(());
+        }
         self.ask(handle.ino, |inode| {
             is_of(handle, inode)?;
             regular(inode)?;
@@ -335,6 +352,10 @@ impl FileSystem for F2fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
+        let how = if breaks(Breach::HowForgotten) { SetXattr::Any } else { how };
+        if breaks(Breach::AttributesBlink) {
+            let _ = self.removexattr(cred, ino, name);
+        }
         let look = |inode: &Inode| {
             inode.allows(Alteration::Attributes)?;
             let mut xattrs = self.media.xattrs(inode)?;
@@ -446,6 +467,9 @@ impl FileSystem for F2fs {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
+        if breaks(Breach::RenameInTwo) && mode == RenameMode::Replace {
+            self.replace_at_first((parent, name), (new_parent, new_name))?;
+        }
         self.rename_named(cred, (parent, name), (new_parent, new_name), mode)?;
         self.prompt_name()
     }
@@ -457,7 +481,8 @@ impl FileSystem for F2fs {
                 if handle.flags.write { Ok(0) } else { Err(Error::BadHandle) }
             });
         }
-        self.write_part(handle, offset, buf)?;
+        let rest = if breaks(Breach::WritesInTwo) { self.write_half(handle, offset, buf)? } else { 0 };
+        self.write_part(handle, offset + rest as u64, &buf[rest..])?;
         self.prompt_with(handle).map(|()| buf.len())
     }
 
@@ -468,7 +493,9 @@ impl FileSystem for F2fs {
                 if handle.flags.write { Ok(inode.size_bytes) } else { Err(Error::BadHandle) }
             });
         }
-        let offset = self.write_at(handle, buf, Alteration::Growth, |inode| inode.size_bytes)?;
+        let before = breaks(Breach::AppendsAtOldEnd).then(|| self.old_end(handle)).transpose()?;
+        let end = |inode: &Inode| before.unwrap_or(inode.size_bytes);
+        let offset = self.write_at(handle, buf, Alteration::Growth, end)?;
         self.prompt_with(handle).map(|()| offset)
     }
 
@@ -476,7 +503,11 @@ impl FileSystem for F2fs {
         if len_bytes == 0 {
             return Err(Error::InvalidArgument("an empty range"));
         }
-        self.change_range(handle, op, offset, end_of(offset, len_bytes)?)?;
+        let end = end_of(offset, len_bytes)?;
+        if breaks(Breach::ShiftInTwo) && op == RangeOp::Collapse {
+            self.punch_at_first(handle, offset, end)?;
+        }
+        self.change_range(handle, op, offset, end)?;
         self.prompt_with(handle)
     }
 }

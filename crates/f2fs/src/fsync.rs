@@ -17,6 +17,7 @@ use crate::ids::Nid;
 use crate::inode::nid_of;
 use crate::node::block_map::Place;
 use crate::node_log::NodeLog;
+use crate::planted::{Breach, breaks};
 use crate::volume::F2fs;
 use heddle_vfs::{Error, Handle, Result};
 use std::sync::PoisonError;
@@ -53,6 +54,9 @@ impl F2fs {
         }
         let way = space.since.way_of(&inode, log.is_some());
         let Durable::ByNodes { with_name } = way else { return Ok(false) };
+        if breaks(Breach::FsyncForgets) {
+            return Ok(true);
+        }
         let written = match log {
             Some(log) => self.log_file(log, nid, with_name),
             None => self.write_file(nid, version, with_name).map(|()| true),

@@ -44,6 +44,7 @@ mod inode;
 mod nat;
 mod node;
 mod node_log;
+mod planted;
 mod recovery;
 mod segments;
 mod superblock;

@@ -5,6 +5,7 @@
 //! changes the node anyway takes the exact time always.
 
 use crate::ids::Nid;
+use crate::planted::{Breach, breaks};
 use heddle_vfs::Time;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -52,6 +53,12 @@ impl Looks {
         let tick = tick();
         // ORDERING: Relaxed, as in `note`. A new tick is counted from the last whole one, so an exact time of the tick before may be later.
         let seen = self.0[nid.0 as usize % WORDS].load(Relaxed).saturating_add(TICK_MAX_NS) >= tick.0;
+        let seen = seen && !breaks(Breach::StatForgotten);
+        if breaks(Breach::TimesGoBack) {
+            static WRITES: AtomicI64 = AtomicI64::new(0);
+            // ORDERING: Relaxed, a count.
+            return Some(Time(tick.0 - WRITES.fetch_add(1, Relaxed) % 64 * 1_000_000));
+        }
         let is_of_this_tick = mtime == ctime && (0..TICK_MAX_NS).contains(&ctime.0.saturating_sub(tick.0));
         match (seen, ctime < tick) {
             (false, false) if is_of_this_tick => None,

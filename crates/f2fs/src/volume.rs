@@ -23,6 +23,7 @@ use crate::inode::{Inode, ROOT};
 use crate::nat::Nat;
 use crate::node::Nodes;
 use crate::node_log::{Base, Found, NodeLog};
+use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Fsynced};
 use crate::segments::room::SECTIONS_KEPT;
 use crate::segments::{LOGS, Segments};
@@ -151,6 +152,11 @@ impl F2fs {
             fs.ledger().orphans.remove(&nid);
         }
         if !found.is_empty() {
+            if breaks(Breach::LogEndsFirst)
+                && let Some(log) = &fs.media.nodes.log
+            {
+                log.end_records();
+            }
             fs.fold(false).map_err(|error| damaged(format!("what its node log has: {error}")))?;
         }
         fs.roll_forward(&chain).map_err(|error| match error {
@@ -227,6 +233,9 @@ impl F2fs {
 
     /// What is durable when a call returns (mount(8)'s `sync` and `dirsync`): with `content` everything, with `names` what it did to names.
     pub fn set_prompt(&self, content: bool, names: bool) {
+        if breaks(Breach::PromptForgotten) {
+            return;
+        }
         // ORDERING: Relaxed, set before the first call.
         self.prompt_content.store(content, Relaxed);
         self.prompt_names.store(names || content, Relaxed); // ORDERING: Relaxed, as above.

@@ -14,7 +14,7 @@ mod numbers;
 #[path = "corners/unreadable.rs"]
 mod unreadable;
 
-use common::{Image, fsck_is_clean, read};
+use common::{Image, fsck_is_clean, open_as, read};
 use forge::Forge;
 use heddle_f2fs::format::{CheckpointHead, NatJournal, advise_flag, inode_flag};
 use heddle_f2fs::{BlockAddr, F2fs, Variant};
@@ -541,4 +541,29 @@ fn a_device_that_takes_no_writes_says_so() {
     std::process::Command::new("losetup").args(["-d", &device]).status().unwrap();
     assert!(refused.unwrap().contains("write-protected"));
     assert!(read_only && protected && !heddle_f2fs::is_write_protected(&image.path));
+}
+
+/// The count of links has 32 bits, and an image may say that they are used up.
+#[test]
+fn links_are_refused_beyond_what_32_bits_count() {
+    for variant in Variant::ALL {
+        let image = Image::made(64);
+        let fs = mounted(&image);
+        let file = create(&fs, ROOT, "file");
+        let ino = file.ino;
+        fs.release(file);
+        fs.unmount().unwrap();
+        drop(fs);
+        Forge::of(&image.path).inode(ino.0 as u32, |block| {
+            block.links.set(u32::MAX - 1);
+            believed::seal(&image, block);
+        });
+        let fs = open_as(&image.path, variant).unwrap();
+        let link = |text: &str| fs.link(&Cred::root(), ino, ROOT, name(text)).map(|attr| attr.nlink);
+        assert_eq!(link("the last"), Ok(u32::MAX), "{variant:?}");
+        assert_eq!(link("one more"), Err(Error::TooManyLinks), "{variant:?}");
+        assert_eq!(fs.lookup(&Cred::root(), ROOT, name("one more")), Err(Error::NotFound), "{variant:?}");
+        fs.unlink(&Cred::root(), ROOT, name("the last")).unwrap();
+        assert_eq!(link("another"), Ok(u32::MAX), "{variant:?}");
+    }
 }

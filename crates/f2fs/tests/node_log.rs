@@ -17,27 +17,29 @@ use heddle_pmem::{CrashPoint, Region};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, Error, FileSystem, Ino, OpenFlags, RangeOp, SetAttr};
 use machine::{Watch, append_durably, fresh, log_in, made, name, open};
-use rig::{Appended, Random, blocks_of, cut, may_be, play, put_down};
+use rig::{
+    Appended, Random, blocks_of, can_be_used_emptied_and_mounted, cut, instant, may_be, play, put_down,
+    shifted,
+};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 const BOTH: [Variant; 2] = [Variant::NodeLog, Variant::Integrated];
+
+/// Files that were found in the log.
 fn check(left: &Image, nvm: &[u8], variant: Variant, may_be: &[Tree], what: &str) -> u64 {
     // L1: the device alone.
     fsck_is_clean(&left.path);
-    let (fs, _nvm) = open(&left.path, variant, nvm);
+    let (fs, nvm) = open(&left.path, variant, nvm);
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     let tree = Tree::of(&fs).unwrap();
     let differs: Vec<String> = may_be.iter().filter_map(|wanted| tree.difference(wanted)).collect();
     assert!(differs.len() < may_be.len(), "{what}: {}", differs[0]);
-    // It can be used, and unmounted.
-    let (_, file) = fs.create(&Cred::root(), Ino::ROOT, name("after"), 0o600, OpenFlags::WRITE).unwrap();
-    fs.append(&file, &[5; 10_000]).unwrap();
-    fs.fsync(&file, false).unwrap();
-    fs.release(file);
-    fs.unmount().unwrap();
-    fsck_is_clean(&left.path);
-    fs.info().fsynced_inodes
+    let found = fs.info().fsynced_inodes;
+    can_be_used_emptied_and_mounted(fs, &left.path, || {
+        open(&left.path, variant, &nvm.crash_point().durable_image()).0.unwrap()
+    });
+    found
 }
 
 /// Files that were found in the log, and cuts that were tried while a log was taken in.
@@ -83,7 +85,7 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> (u64, u64) {
             let tail = taken_in.iter().rposition(is_change).expect("a fold writes a checkpoint");
             let done = tail + 1 + taken_in[tail..].iter().position(|t| matches!(t, Traffic::Flush)).unwrap();
             for (at, nvm) in [
-                (random.below(tail as u64) as usize, &nvm),
+                (instant(&taken_in[..tail], &mut random), &nvm),
                 (tail, &first[0]),
                 (tail, &second[0]),
                 (tail + 1, &second[1]),
@@ -112,6 +114,31 @@ fn a_power_cut_leaves_one_instant_with_all_that_was_synced() {
         }
     }
     assert!(found > 0 && nested > 0, "{found} files found in logs, {nested} logs taken in");
+}
+
+#[test]
+fn a_shift_cut_by_power_is_done_or_not() {
+    for variant in BOTH {
+        let Some(image) = Image::empty(64, &[]) else { return };
+        let (base, mut random, mut tried) = (blocks_of(&image.path), Random(1), 0);
+        let (fs, nvm) = open(&image.path, variant, &fresh());
+        let fs = fs.unwrap();
+        let watch = Watch::of(&fs, &nvm, 1);
+        let (begin, states) = shifted(&fs);
+        let traffic = fs.traffic();
+        nvm.stop_watching();
+        drop(fs);
+        for _ in 0..40 {
+            let (at, nvm) = watch.cut(&traffic, &mut random).unwrap();
+            if at < begin {
+                continue;
+            }
+            let left = put_down(&cut(&base, &traffic[..at], &mut random));
+            check(&left, &nvm, variant, &states, &format!("{variant:?}, cut {at} of {}", traffic.len()));
+            tried += 1;
+        }
+        assert!(tried > 4, "{variant:?}: {tried} cuts");
+    }
 }
 
 /// Threads append to files of their own and fsync, some new ones among them; whatever returned before a cut is there after it.

@@ -13,10 +13,33 @@ use common::{Image, fsck_is_clean};
 use heddle_f2fs::{F2fs, Traffic, Variant};
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
-use power_cuts::rig::{Appended, BLOCK, Random, blocks_of, cut, may_be, play, put_down};
+use power_cuts::rig::{
+    Appended, BLOCK, Random, blocks_of, can_be_used_emptied_and_mounted, cut, instant, may_be, play,
+    put_down, shifted,
+};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+/// One of the states that may be there, and nothing else.
+fn is_one_of(may_be: &[Tree], fs: &F2fs, what: &str) {
+    let tree = Tree::of(fs).unwrap();
+    let differs: Vec<String> = may_be.iter().filter_map(|wanted| tree.difference(wanted)).collect();
+    assert!(differs.len() < may_be.len(), "{what}: {}", differs[0]);
+}
+
+/// Mounts what a cut left: how many files were found behind its checkpoint, and what the mount gave to the device.
+fn survived(blocks: &BTreeMap<u32, Vec<u8>>, may_be: &[Tree], what: &str) -> (u64, Vec<Traffic>) {
+    let left = put_down(blocks);
+    fsck_is_clean(&left.path);
+    let open = || F2fs::open_for_writing(&left.path).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let fs = open();
+    is_one_of(may_be, &fs, what);
+    let found = (fs.info().fsynced_inodes, fs.traffic());
+    can_be_used_emptied_and_mounted(fs, &left.path, open);
+    found
+}
 
 /// The number of files that were found again behind a checkpoint.
 fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> u64 {
@@ -33,23 +56,18 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> u64 {
     assert!(traffic.iter().filter(|t| matches!(t, Traffic::Flush)).count() > 4, "nothing was flushed");
     drop(fs);
     for _ in 0..cuts {
-        let at = random.below(traffic.len() as u64 + 1) as usize;
-        let left = put_down(&cut(&base, &traffic[..at], &mut random));
-        fsck_is_clean(&left.path);
-        let fs = F2fs::open_for_writing(&left.path).unwrap_or_else(|e| panic!("seed {seed}, cut {at}: {e}"));
-        let tree = Tree::of(&fs).unwrap();
-        rolled += fs.info().fsynced_inodes;
+        let at = instant(&traffic, &mut random);
+        let blocks = cut(&base, &traffic[..at], &mut random);
+        let what = format!("seed {seed}, cut {at} of {}", traffic.len());
         let may_be = may_be(&start, &moments, at);
-        let differs: Vec<String> = may_be.iter().filter_map(|wanted| tree.difference(wanted)).collect();
-        assert!(differs.len() < may_be.len(), "seed {seed}, cut {at} of {}: {}", traffic.len(), differs[0]);
-        // It can be used, and unmounted.
-        let (_, file) = fs
-            .create(&Cred::root(), Ino::ROOT, Name::new(b"after").unwrap(), 0o600, OpenFlags::WRITE)
-            .unwrap();
-        fs.append(&file, &[5; 10_000]).unwrap();
-        fs.release(file);
-        fs.unmount().unwrap();
-        fsck_is_clean(&left.path);
+        let (found, taken_in) = survived(&blocks, &may_be, &what);
+        rolled += found;
+        // Cut once more while what was fsynced is taken in.
+        if !taken_in.is_empty() {
+            let at = instant(&taken_in, &mut random);
+            let what = format!("{what}, then cut {at} of {}", taken_in.len());
+            survived(&cut(&blocks, &taken_in[..at], &mut random), &may_be, &what);
+        }
     }
     rolled
 }
@@ -63,6 +81,25 @@ fn a_power_cut_leaves_one_instant_with_all_that_was_synced() {
         .map(|seed| cuts_are_survived(&[], seed, cuts) + cuts_are_survived(&phone, 100 + seed, cuts))
         .sum();
     assert!(rolled > 0, "no file was found again behind a checkpoint");
+}
+
+/// Before and behind each of the device's writes and flushes.
+#[test]
+fn a_shift_cut_by_power_is_done_or_not() {
+    for variant in [Variant::F2fs, Variant::RangeLock] {
+        let Some(image) = Image::empty(64, &[]) else { return };
+        let (base, mut random) = (blocks_of(&image.path), Random(1));
+        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        let (begin, states) = shifted(&fs);
+        let traffic = fs.traffic();
+        drop(fs);
+        for at in begin..=traffic.len() {
+            let left = put_down(&cut(&base, &traffic[..at], &mut random));
+            fsck_is_clean(&left.path);
+            let fs = F2fs::open_for_writing(&left.path).unwrap();
+            is_one_of(&states, &fs, &format!("{variant:?}, cut {at} of {}", traffic.len()));
+        }
+    }
 }
 
 /// Two fsyncs, of which a cut keeps only the second one's node: neither counts, and the second does not come to count when a later one of

@@ -4,9 +4,9 @@ mod common;
 
 use common::{Image, fsck_is_clean, open_as};
 use heddle_f2fs::{F2fs, Variant};
-use heddle_vfs::testkit::{FsFile, Tree, appenders};
+use heddle_vfs::testkit::{FsFile, Tree, appenders, crowd};
 use heddle_vfs::{Cred, Error, FileKind, FileSystem, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 4;
@@ -112,6 +112,61 @@ fn appends_never_overlap_nor_get_lost() {
     }
 }
 
+/// As each system, on an image of its own.
+fn each_system(work: impl Fn(&F2fs)) {
+    for variant in Variant::ALL {
+        println!("{}", variant.name());
+        let image = Image::made(64);
+        let fs = open_as(&image.path, variant).unwrap();
+        work(&fs);
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn a_write_that_returned_is_seen_by_every_later_read() {
+    each_system(|fs| crowd::writes_are_seen(fs));
+}
+
+#[test]
+fn concurrent_extending_writes_all_stay() {
+    for variant in Variant::ALL {
+        println!("{}", variant.name());
+        let image = Image::made(128);
+        let fs = open_as(&image.path, variant).unwrap();
+        crowd::write_records(&fs);
+        crowd::records_are_there(&fs, "before the remount");
+        fs.sync().unwrap();
+        drop(fs);
+        crowd::records_are_there(&open_as(&image.path, variant).unwrap(), "after the remount");
+    }
+}
+
+#[test]
+fn of_many_that_create_or_remove_one_name_one_succeeds() {
+    each_system(|fs| crowd::one_wins_each_name(fs));
+}
+
+#[test]
+fn an_attribute_that_is_replaced_is_read_whole() {
+    each_system(|fs| crowd::attributes_are_read_whole(fs, 3000));
+}
+
+#[test]
+fn readers_see_a_shift_whole_or_not_at_all() {
+    each_system(|fs| crowd::shifts_are_read_whole(fs));
+}
+
+#[test]
+fn a_tmpfile_ends_with_its_handle_or_is_linked_once() {
+    each_system(|fs| crowd::nameless_files_end_or_are_named_once(fs));
+}
+
+#[test]
+fn naming_a_file_against_its_last_close_leaves_it_whole() {
+    each_system(|fs| crowd::naming_against_the_last_close_leaves_files_whole(fs));
+}
+
 #[test]
 fn times_never_go_back_whatever_writes_and_changes_at_once() {
     for variant in Variant::ALL {
@@ -149,74 +204,6 @@ fn times_never_go_back_whatever_writes_and_changes_at_once() {
             }
             done.store(true, Relaxed);
         });
-        fs.release(file);
-        fs.unmount().unwrap();
-    }
-}
-
-/// Runs this in all threads at once; each is told its number.
-fn together(work: impl Fn(u64) + Sync) {
-    std::thread::scope(|scope| {
-        for me in 0..WRITERS {
-            let work = &work;
-            scope.spawn(move || work(me));
-        }
-    });
-}
-
-/// One winner a name, whoever tries.
-#[test]
-fn of_many_that_create_or_remove_one_name_one_succeeds() {
-    for variant in Variant::ALL {
-        let image = Image::made(64);
-        let fs = open_as(&image.path, variant).unwrap();
-        let root = Cred::root();
-        for round in 0..100 {
-            let (made, gone) = (AtomicU64::new(0), AtomicU64::new(0));
-            let text = format!("n{}", round % 3);
-            together(|_| match fs.create(&root, Ino::ROOT, name(&text), 0o600, OpenFlags::WRITE) {
-                Ok((_, file)) => {
-                    made.fetch_add(1, SeqCst);
-                    fs.release(file);
-                }
-                Err(error) => assert_eq!(error, Error::Exists, "{variant:?}"),
-            });
-            together(|_| match fs.unlink(&root, Ino::ROOT, name(&text)) {
-                Ok(()) => {
-                    gone.fetch_add(1, SeqCst);
-                }
-                Err(error) => assert_eq!(error, Error::NotFound, "{variant:?}"),
-            });
-            assert_eq!((made.load(SeqCst), gone.load(SeqCst)), (1, 1), "{variant:?}");
-        }
-    }
-}
-
-/// Records of 1,000 bytes, dealt out to the threads in turn: every write shares pages with its neighbours'.
-#[test]
-fn concurrent_extending_writes_all_stay() {
-    const RECORD: u64 = 1000;
-    const RECORDS: u64 = 8_000;
-    let byte = |record: u64| (record % 251) as u8 + 1;
-    for variant in Variant::ALL {
-        let image = Image::made(64);
-        let fs = open_as(&image.path, variant).unwrap();
-        let (attr, file) =
-            fs.create(&Cred::root(), Ino::ROOT, name("f"), 0o600, OpenFlags::READ_WRITE).unwrap();
-        together(|me| {
-            for record in (me..RECORDS).step_by(WRITERS as usize) {
-                fs.write(&file, record * RECORD, &[byte(record); RECORD as usize]).unwrap();
-                let size = fs.getattr(attr.ino).unwrap().size_bytes;
-                assert!(size >= (record + 1) * RECORD, "{variant:?}: the size follows a write that returned");
-            }
-        });
-        let mut bytes = vec![0; (RECORDS * RECORD) as usize + 9];
-        assert_eq!(fs.read(&file, 0, &mut bytes), Ok((RECORDS * RECORD) as usize), "{variant:?}");
-        let is_wrong = |record: &u64| {
-            let at = (record * RECORD) as usize;
-            bytes[at..at + RECORD as usize].iter().any(|found| *found != byte(*record))
-        };
-        assert_eq!((0..RECORDS).find(is_wrong), None, "{variant:?}: this record is not what was written");
         fs.release(file);
         fs.unmount().unwrap();
     }

@@ -75,7 +75,7 @@ fn it_does_what_the_model_does() {
             }
             open(path)
         };
-        let cases = std::env::var("HEDDLE_MODEL_CASES").map_or(5, |text| text.parse().unwrap());
+        let cases = std::env::var("HEDDLE_MODEL_CASES").map_or(20, |text| text.parse().unwrap());
         let how = Differential { calls: Calls::ALL.without(Calls::LARGE_XATTR), cases, steps_max: 80 };
         agrees_with_model(how, make, Some(&remount));
     }

@@ -4,6 +4,7 @@ use fuser::Request;
 use heddle_vfs::{Attr, Cred, Error, Result, SetAttr};
 
 use crate::adapter::Adapter;
+use crate::planted::{Breach, breaks};
 
 impl Adapter {
     /// As [`as_caller`]; where all files show one owner, the kernel's check by what is shown stands alone.
@@ -24,7 +25,7 @@ impl Adapter {
         groups_matter: bool,
         work: impl Fn(&Cred) -> Result<T>,
     ) -> Result<T> {
-        let umask = (umask & 0o777) as u16;
+        let umask = if breaks(Breach::UmaskForgotten) { 0 } else { (umask & 0o777) as u16 };
         let as_umask = |cred: &Cred| work(&Cred { umask, ..cred.clone() });
         self.nameless.with_space(|| match self.owner.is_set() {
             true => as_umask(&Cred::root()),
@@ -63,6 +64,9 @@ fn as_caller<T>(request: &Request, groups_matter: bool, work: impl Fn(&Cred) -> 
 
 /// Empty if the process is gone or in a PID namespace we do not see.
 pub(crate) fn groups_of(pid: u32) -> Vec<u32> {
+    if breaks(Breach::GroupsForgotten) {
+        return Vec::new();
+    }
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     parse_groups(&status)
 }

@@ -51,6 +51,7 @@ mod modes;
 mod mounts;
 mod nameless;
 mod pages;
+mod planted;
 mod privileges;
 mod remount;
 mod requests;

@@ -15,6 +15,7 @@ use heddle_vfs::{Cred, Error, FileKind, Ino, Result, SetAttr, XattrName};
 use crate::adapter::Adapter;
 use crate::caller::groups_of;
 use crate::handles::Open;
+use crate::planted::{Breach, breaks};
 
 const SET_USER: u16 = 0o4000;
 const SET_GROUP: u16 = 0o2000;
@@ -32,6 +33,9 @@ impl Adapter {
 
     /// Takes the bits away that go when this caller changes the content.
     pub(crate) fn drop_set_ids(&self, request: &Request, ino: Ino) -> Result<()> {
+        if breaks(Breach::SetIdsStay) {
+            return Ok(());
+        }
         match self.set_ids_that_go(request, ino)? {
             0 => Ok(()),
             bits => {
@@ -67,6 +71,9 @@ impl Adapter {
 
     /// Before the content is changed through this descriptor by anybody.
     pub(crate) fn drop_capability(&self, open: &Open) -> Result<()> {
+        if breaks(Breach::CapabilityStays) {
+            return Ok(());
+        }
         let given = self.capabilities_given.load(SeqCst);
         if open.marks.without_capability.load(SeqCst) == given + 1 {
             return Ok(());

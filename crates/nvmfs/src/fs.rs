@@ -1,13 +1,15 @@
 //! The engine as a [`FileSystem`]: checks who may, finds the inode, takes a lane, and hands the work to the mechanisms.
 
 mod attrs;
+mod broken;
+mod reads;
 mod xattrs;
 
 use crate::file::deferred::patiently;
 use crate::file::heddle::At;
 use crate::file::place::Span;
 use crate::file::resize::NewState;
-use crate::file::{heddle, paper, pieces, range, read, resize};
+use crate::file::{heddle, paper, pieces, range, resize};
 use crate::format::layout::TARGET_BYTES;
 use crate::ids::PageNo;
 use crate::lane_counters::Kind;
@@ -16,6 +18,7 @@ use crate::names::ops::Remove;
 use crate::names::rename::End;
 use crate::names::table::Meaning;
 use crate::names::{life, ops, rename, table};
+use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, KernelPages};
 use crate::state::lease::{LaneGuard, counted, enter, enter_for};
@@ -191,7 +194,7 @@ impl FileSystem for NvmFs {
         Ok(StatFs {
             block_size_bytes: heddle_pmem::BLOCK_BYTES as u32,
             blocks_total: layout.blocks_total,
-            blocks_free: map.count() + held,
+            blocks_free: if breaks(Breach::TakenUntold) { layout.blocks_total } else { map.count() + held },
             blocks_available: map.count_for_data() + held,
             inodes_total: inodes,
             inodes_free: inodes - crate::alloc::itable::in_use(&self.core),
@@ -467,17 +470,18 @@ impl FileSystem for NvmFs {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let inode = self.readable(handle)?;
-        if buf.is_empty() {
-            let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
-            return if directory { Err(Error::IsDirectory) } else { Ok(0) };
+        if breaks(Breach::ReadsInTwo) {
+            return self.read_in_two(handle, offset, buf);
         }
-        let mut guard = enter_for(&self.core, Kind::Read)?;
-        self.get(&mut guard, inode, offset, buf)
+        if breaks(Breach::ReadsAnew) {
+            return self.read_anew(handle, offset, buf);
+        }
+        self.read_part(handle, offset, buf)
     }
 
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.put(handle, At::Offset(offset), buf).map(|(_, len)| len)
+        let rest = if breaks(Breach::WritesInTwo) { self.write_half(handle, offset, buf)? } else { 0 };
+        self.put(handle, At::Offset(offset + rest as u64), &buf[rest..]).map(|(_, len)| rest + len)
     }
 
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
@@ -497,6 +501,9 @@ impl FileSystem for NvmFs {
     }
 
     fn expect_stores(&self, handle: &Handle, offset: u64, len_bytes: u64) -> Result<()> {
+        if breaks(Breach::StoresUnasked) {
+            return Ok(());
+        }
         let inode = self.changeable(handle)?;
         let span = Span { start: offset, end: inode.vi.size().min(offset.saturating_add(len_bytes)) };
         if span.start >= span.end
@@ -575,25 +582,5 @@ impl NvmFs {
     fn changing_directory(&self, cred: &Cred, ino: Ino) -> Result<InodeRef<'_>> {
         self.core.writable()?;
         ops::directory(&self.core, cred, ino, Permission::EXECUTE)
-    }
-
-    fn get(
-        &self,
-        guard: &mut LaneGuard<'_>,
-        inode: InodeRef<'_>,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
-        match inode.vi.kind_perm() {
-            Some((FileKind::Directory, _)) => return Err(Error::IsDirectory),
-            None => return Err(Error::Stale),
-            _ => {}
-        }
-        let bytes = match self.core.locks {
-            None => read::read(&self.core, guard, inode, offset, buf)?,
-            Some(_) => paper::read(&self.core, guard, inode, offset, buf)?,
-        };
-        guard.lane.counts.moved(Kind::Read, bytes as u64);
-        Ok(bytes)
     }
 }

@@ -133,15 +133,12 @@ bugs! {
 #[cfg(feature = "planted")]
 pub use crate::steps::{Step, hook::set as on_step};
 
-/// Promises of SEMANTICS.md that are broken on purpose: the test that a row names must see it, or it does not test that row. The
-/// variable `HEDDLE_BREACH` names one, or a [`Bug`], for a whole process (`cargo xtask breaches`).
-#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "only a build with the feature asks for all"))]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Breach {
+// A promise, or a [`Bug`] by its name, is what `HEDDLE_BREACH` names.
+heddle_vfs::breaches! {
     /// `heddle`: one overwrite of a page in 64 returns and shows the old page.
     WriteNotShown,
-    /// `heddle`: what was copied counts, whatever happened meanwhile.
-    ReadsOnce,
+    /// A read is two.
+    ReadsInTwo,
     /// `heddle`: a write that found no space has moved the end of the file.
     FailedWriteGrows,
     /// `heddle`: an append goes where the end was before others' appends.
@@ -168,78 +165,40 @@ pub enum Breach {
     AttributesBlink,
     /// No end to the links of an inode.
     LinksUnbounded,
+    /// All of an image is told to be free.
+    TakenUntold,
     /// One in 64 extents that come back is lost.
     BlocksLost,
     /// What is missing at the end of an image is not missed.
     ShortImageTaken,
     /// Checksums of records are not compared.
     RecordsBelieved,
-}
-
-#[cfg(feature = "planted")]
-impl Breach {
-    const ALL: [Breach; 18] = [
-        Breach::WriteNotShown,
-        Breach::ReadsOnce,
-        Breach::FailedWriteGrows,
-        Breach::AppendsAtOldEnd,
-        Breach::SizeStays,
-        Breach::EdgesOld,
-        Breach::NoPieces,
-        Breach::NamesTwice,
-        Breach::LoopsAllowed,
-        Breach::EndsWhileOpen,
-        Breach::ModesUnasked,
-        Breach::TimesGoBack,
-        Breach::StatForgotten,
-        Breach::AttributesBlink,
-        Breach::LinksUnbounded,
-        Breach::BlocksLost,
-        Breach::ShortImageTaken,
-        Breach::RecordsBelieved,
-    ];
-}
-
-#[cfg(feature = "planted")]
-static BROKEN: std::sync::LazyLock<Option<Breach>> = std::sync::LazyLock::new(|| {
-    let name = std::env::var("HEDDLE_BREACH").ok()?;
-    let found = Breach::ALL.into_iter().find(|breach| format!("{breach:?}") == name);
-    assert!(
-        found.is_some() || Bug::ALL.iter().any(|bug| bug.name() == name),
-        "HEDDLE_BREACH={name}: there is none"
-    );
-    found
-});
-
-/// Is this promise broken?
-#[inline(always)]
-pub(crate) fn breaks(breach: Breach) -> bool {
-    #[cfg(feature = "planted")]
-    return *BROKEN == Some(breach);
-    #[cfg(not(feature = "planted"))]
-    {
-        let _ = breach;
-        false
-    }
-}
-
-/// Is this promise broken, one time in 64?
-#[inline(always)]
-pub(crate) fn breaks_at_times(breach: Breach) -> bool {
-    #[cfg(feature = "planted")]
-    {
-        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-        static TIMES: AtomicU64 = AtomicU64::new(0);
-        // ORDERING: Relaxed, a count.
-        breaks(breach) && TIMES.fetch_add(1, Relaxed) % 64 == 63
-    }
-    #[cfg(not(feature = "planted"))]
-    breaks(breach)
+    /// A reader tries again until nothing is written meanwhile.
+    ReadsAnew,
+    /// One call in 64 returns before it is in the log: it never gets there.
+    RecordLeftOut,
+    /// A write is two.
+    WritesInTwo,
+    /// Recovery takes the root's inode away while it zeroes what was cut, and puts it back.
+    RecoveryInPieces,
+    /// There is room for 16 KiB of attributes.
+    LittleRoomForAttributes,
+    /// A file without a name stays when its last handle goes.
+    NamelessStays,
+    /// `RENAME_NOREPLACE` replaces.
+    NoReplaceReplaces,
+    /// Nobody is told that there is no space for a store to a hole.
+    StoresUnasked,
+    /// A range that is zeroed is one that is punched.
+    ZeroPunches,
+    /// A removal wants a block that new data may take.
+    RemovalNeedsSpace,
 }
 
 #[cfg(feature = "planted")]
 static CHOSEN: std::sync::LazyLock<std::sync::atomic::AtomicU32> = std::sync::LazyLock::new(|| {
     let name = std::env::var("HEDDLE_BREACH").unwrap_or_default();
+    let name = name.strip_prefix("heddle-nvmfs:").unwrap_or_default();
     let found = Bug::ALL.iter().find(|bug| bug.name() == name);
     std::sync::atomic::AtomicU32::new(found.map_or(0, |bug| *bug as u32 + 1))
 });

@@ -5,30 +5,17 @@ mod common;
 use common::{Disk, Short, each_variant, fresh, name, options, remove_everything, root};
 use heddle_nvmfs::mount;
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr, SetXattr, XattrName};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use heddle_vfs::testkit::crowd::{
+    attributes_are_read_whole, beside, nameless_files_end_or_are_named_once,
+    naming_against_the_last_close_leaves_files_whole, shifts_are_read_whole, unnamed,
+};
+use heddle_vfs::{Error, FileSystem, Ino, RangeOp, SetXattr, XattrName};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 
 fn attribute(text: &str) -> XattrName<'_> {
     XattrName::new(text.as_bytes()).unwrap()
-}
-
-/// Runs `disturb` in a thread of its own until `work` has returned.
-fn beside(disturb: impl Fn(u64) + Sync, work: impl FnOnce()) {
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, SeqCst);
-        }
-    }
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| (0..).take_while(|_| !stop.load(SeqCst)).for_each(&disturb));
-        let _stops_also_after_a_panic = Stop(&stop);
-        work();
-    });
 }
 
 fn lasting(time: Duration) -> impl Iterator<Item = u64> {
@@ -38,60 +25,12 @@ fn lasting(time: Duration) -> impl Iterator<Item = u64> {
 
 #[test]
 fn an_attribute_that_is_replaced_is_read_whole() {
-    each_variant(|variant| {
-        let volume = fresh(variant, 16 << 20);
-        let fs = volume.fs();
-        let file = fs.new_file(Ino::ROOT, "f");
-        let set = |round: u64| {
-            let len = 1 + (round as usize * 3001) % 30_000;
-            fs.setxattr(&root(), file.ino, attribute("user.a"), &vec![round as u8; len], SetXattr::Any)
-                .unwrap();
-        };
-        set(0);
-        let mut seen = 0;
-        beside(set, || {
-            for _ in lasting(Duration::from_millis(400)) {
-                let value = fs.getxattr(&root(), file.ino, attribute("user.a")).unwrap();
-                assert!(value.iter().all(|byte| *byte == value[0]), "parts of two values");
-                seen += 1;
-            }
-        });
-        assert!(seen > 100, "{seen}");
-        fs.release(file);
-    });
+    each_variant(|variant| attributes_are_read_whole(&fresh(variant, 16 << 20).fs(), 30_000));
 }
 
-/// Pages carry their number; a page is inserted in front and cut out again. A read of the whole finds it done or not.
 #[test]
 fn readers_see_a_shift_whole_or_not_at_all() {
-    each_variant(|variant| {
-        let volume = fresh(variant, 16 << 20);
-        let fs = volume.fs();
-        let file = fs.new_file(Ino::ROOT, "f");
-        for page in 0..20 {
-            fs.write(&file, page * PAGE as u64, &[page as u8 + 1; PAGE]).unwrap();
-        }
-        let (first, at) = (PAGE as u64, 7 * PAGE as u64);
-        let shift = |round: u64| {
-            let op = if round.is_multiple_of(2) { RangeOp::Insert } else { RangeOp::Collapse };
-            fs.fallocate(&file, op, if round % 4 < 2 { first } else { at }, PAGE as u64).unwrap();
-        };
-        let mut seen = [0; 2];
-        beside(shift, || {
-            // Longer where the one who shifts hardly gets in between.
-            let (start, least, most) = (Instant::now(), Duration::from_millis(400), Duration::from_secs(20));
-            while start.elapsed() < least || (seen.contains(&0) && start.elapsed() < most) {
-                let bytes = fs.read_vec(&file, 0, 40 * PAGE);
-                let pages: Vec<u8> = bytes.chunks(PAGE).map(|page| page[0]).collect();
-                assert!(bytes.chunks(PAGE).all(|page| page.iter().all(|byte| *byte == page[0])), "{pages:?}");
-                let numbers: Vec<u8> = pages.iter().copied().filter(|page| *page != 0).collect();
-                assert_eq!(numbers, (1..=20).collect::<Vec<u8>>(), "{pages:?}");
-                seen[pages.len() - 20] += 1;
-            }
-        });
-        assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
-        fs.release(file);
-    });
+    each_variant(|variant| shifts_are_read_whole(&fresh(variant, 16 << 20).fs()));
 }
 
 #[test]
@@ -183,38 +122,13 @@ fn a_full_image_refuses_attributes_and_loses_none() {
     });
 }
 
-fn unnamed(fs: &impl FileSystem, linkable: bool) -> Handle {
-    fs.tmpfile(&root(), Ino::ROOT, 0o600, OpenFlags::READ_WRITE, linkable).unwrap().1
-}
-
 #[test]
 fn a_tmpfile_ends_with_its_handle_or_is_linked_once() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 16 << 20);
         let volume = disk.mount();
         let fs = volume.fs();
-        let free = || fs.statfs().unwrap().blocks_free;
-        let warm = unnamed(&fs, true);
-        fs.write(&warm, 0, &[1; PAGE]).unwrap();
-        fs.release(warm);
-        let before = free();
-        for _ in 0..50 {
-            let gone = unnamed(&fs, true);
-            fs.write(&gone, 0, &[1; 9 * PAGE]).unwrap();
-            assert_eq!(fs.getattr(gone.ino).unwrap().nlink, 0);
-            fs.release(gone);
-        }
-        assert!(free() + 8 > before, "{before} then {}", free());
-        let exclusive = unnamed(&fs, false);
-        assert_eq!(fs.link(&root(), exclusive.ino, Ino::ROOT, name("never")), Err(Error::NotFound));
-        fs.release(exclusive);
-        let named = unnamed(&fs, true);
-        fs.write(&named, 0, b"content").unwrap();
-        assert_eq!(fs.link(&root(), named.ino, Ino::ROOT, name("named")).unwrap().nlink, 1);
-        fs.remove(Ino::ROOT, "named").unwrap();
-        let again = fs.link(&root(), named.ino, Ino::ROOT, name("again"));
-        assert_eq!(again, Err(Error::NotFound), "it had its name");
-        fs.release(named);
+        nameless_files_end_or_are_named_once(&fs);
         let named = unnamed(&fs, true);
         fs.write(&named, 0, b"content").unwrap();
         fs.link(&root(), named.ino, Ino::ROOT, name("named")).unwrap();
@@ -230,69 +144,47 @@ fn a_tmpfile_ends_with_its_handle_or_is_linked_once() {
     });
 }
 
-/// Of naming a file and closing it last one comes first; either way it is whole or gone.
 #[test]
 fn naming_a_file_against_its_last_close_leaves_it_whole() {
-    each_variant(|variant| {
-        let volume = fresh(variant, 16 << 20);
-        let fs = volume.fs();
-        for round in 0..500 {
-            let file = unnamed(&fs, true);
-            let (ino, text) = (file.ino, format!("n{round}"));
-            fs.write(&file, 0, b"content").unwrap();
-            let linked = std::thread::scope(|scope| {
-                let close = scope.spawn(|| fs.release(file));
-                let linked = fs.link(&root(), ino, Ino::ROOT, name(&text));
-                close.join().unwrap();
-                linked
-            });
-            match linked {
-                Ok(_) => assert_eq!(fs.read_vec(&fs.open_file(Ino::ROOT, &text), 0, 99), b"content"),
-                Err(Error::NotFound | Error::Stale) => {
-                    assert_eq!(fs.find(Ino::ROOT, &text).map(|attr| attr.ino), Err(Error::NotFound));
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-    });
+    each_variant(|variant| naming_against_the_last_close_leaves_files_whole(&fresh(variant, 16 << 20).fs()));
 }
 
+/// Fifteen of 64 KiB, and one of the rest; no byte more.
 #[test]
-fn an_access_list_follows_the_mode_and_survives_a_remount() {
-    use heddle_vfs::acl::{Acl, Entry, Tag};
-    use heddle_vfs::{Cred, Permission};
+fn an_inode_holds_a_mebibyte_of_attributes() {
+    const EACH_BYTES: usize = 64 << 10;
     each_variant(|variant| {
         let disk = Disk::new(variant, 16 << 20);
         let volume = disk.mount();
         let fs = volume.fs();
-        let entry = |tag, perm, id| Entry { tag, perm, id };
-        let list = Acl::new(vec![
-            entry(Tag::Owner, 6, 0),
-            entry(Tag::User, 6, 1000),
-            entry(Tag::OwningGroup, 0, 0),
-            entry(Tag::Mask, 6, 0),
-            entry(Tag::Others, 0, 0),
-        ]);
-        let list = list.unwrap().to_xattr();
+        let set =
+            |ino, text: &str, value: &[u8]| fs.setxattr(&root(), ino, attribute(text), value, SetXattr::Any);
+        let names: Vec<String> = (10..26).map(|n| format!("user.{n}")).collect();
+        let value = |n: usize| {
+            let rest = (1 << 20) - 15 * EACH_BYTES - names.iter().map(String::len).sum::<usize>();
+            vec![n as u8 + 1; if n < 15 { EACH_BYTES } else { rest }]
+        };
         let file = fs.new_file(Ino::ROOT, "f");
-        let user = Cred { uid: 1000, gid: 1000, groups: vec![], umask: 0 };
-        let stranger = Cred { uid: 1001, ..user.clone() };
-        fs.setxattr(&root(), file.ino, XattrName::ACL_ACCESS, &list, SetXattr::Any).unwrap();
-        assert_eq!(fs.getattr(file.ino).unwrap().perm, 0o660);
-        assert_eq!(fs.access(&user, file.ino, Permission::WRITE), Ok(()));
-        assert_eq!(fs.access(&stranger, file.ino, Permission::READ), Err(Error::AccessDenied));
-        let set = SetAttr { perm: Some(0o640), ..SetAttr::default() };
-        fs.setattr(&root(), file.ino, None, &set).unwrap();
+        let dir = fs.new_dir(Ino::ROOT, "d");
+        for ino in [file.ino, dir] {
+            assert_eq!(set(ino, "user.10", &[1; EACH_BYTES + 1]), Err(Error::TooBig));
+            for (n, text) in names.iter().enumerate() {
+                set(ino, text, &value(n)).unwrap();
+            }
+            let more = [&value(15)[..], &[16]].concat();
+            assert_eq!(set(ino, &names[15], &more), Err(Error::NoSpace), "a byte more");
+            assert_eq!(set(ino, "user.x", b""), Err(Error::NoSpace), "a name more");
+        }
         fs.release(file);
         drop(fs);
         volume.abandon();
         let volume = disk.mount();
         let fs = volume.fs();
-        let ino = fs.find(Ino::ROOT, "f").unwrap().ino;
-        assert_eq!(fs.access(&user, ino, Permission::READ), Ok(()));
-        assert_eq!(fs.access(&user, ino, Permission::WRITE), Err(Error::AccessDenied));
-        assert!(matches!(fs.open(&user, ino, OpenFlags::READ_WRITE), Err(Error::AccessDenied)));
-        fs.removexattr(&root(), ino, XattrName::ACL_ACCESS).unwrap();
-        assert_eq!(fs.access(&user, ino, Permission::READ), Err(Error::AccessDenied));
+        for text in ["f", "d"] {
+            let ino = fs.find(Ino::ROOT, text).unwrap().ino;
+            for (n, text) in names.iter().enumerate() {
+                assert!(fs.getxattr(&root(), ino, attribute(text)).unwrap() == value(n), "{text}");
+            }
+        }
     });
 }

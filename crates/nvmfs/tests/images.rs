@@ -101,15 +101,22 @@ enum Fate {
     Right,
 }
 
+/// A refusal names the structure that is damaged.
+fn refusal(error: &dyn std::fmt::Display) -> Result<Fate, String> {
+    let (said, structures) = (error.to_string(), ["superblock", "inode ", "directory "]);
+    let names_one = structures.iter().any(|structure| said.contains(structure));
+    if names_one { Ok(Fate::Refused) } else { Err(format!("it names no structure: {said}")) }
+}
+
 /// Mounts and reads it, and writes to it.
 fn fate(image: &[u8], wanted: &Tree) -> Result<Fate, String> {
     let look = || match mounted(image) {
         Err(VolumeError::Region(error)) => Err(format!("an error of the region: {error}")),
-        Err(_) => Ok(Fate::Refused),
+        Err(error) => refusal(&error),
         Ok(volume) => {
             let fs = volume.fs();
             match Tree::of(&fs) {
-                Err(Error::Corrupt(_)) => return Ok(Fate::Refused),
+                Err(error @ Error::Corrupt(_)) => return refusal(&error),
                 Err(error) => return Err(format!("reading it gives {error}")),
                 Ok(tree) => match tree.difference(wanted) {
                     None => {}

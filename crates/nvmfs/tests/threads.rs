@@ -4,31 +4,18 @@ mod common;
 
 use common::{Disk, Short, each_variant, fresh, root};
 use heddle_nvmfs::{NvmFs, Variant};
-use heddle_vfs::testkit::appenders;
-use heddle_vfs::testkit::{FsFile, Tree};
+use heddle_vfs::testkit::crowd::{
+    THREADS, one_wins_each_name, records_are_there, together, write_records, writes_are_seen,
+};
+use heddle_vfs::testkit::{FsFile, Tree, appenders};
 use heddle_vfs::{Cookie, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, SetAttr, Time};
 use std::collections::BTreeSet;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
-const THREADS: u64 = 4;
-
-/// Runs `THREADS` times `work(number)` at once.
-fn together(work: impl Fn(u64) + Sync) {
-    let start = Barrier::new(THREADS as usize);
-    std::thread::scope(|scope| {
-        for number in 0..THREADS {
-            let (start, work) = (&start, &work);
-            scope.spawn(move || {
-                start.wait();
-                work(number);
-            });
-        }
-    });
-}
 
 /// Runs `disturb` in threads of their own until `work` has returned.
 fn disturbed_by(disturb: &[&(dyn Fn(u64) + Sync)], work: impl FnOnce()) {
@@ -96,33 +83,10 @@ fn concurrent_extending_writes_all_stay() {
     each_variant(|variant| {
         let disk = Disk::new(variant, 64 * MIB);
         let volume = disk.mount();
-        let fs = volume.fs();
-        fs.release(fs.new_file(Ino::ROOT, "f"));
-        // Records of 1,000 bytes, dealt out to the threads in turn: every write shares pages with its neighbours'.
-        const RECORD: u64 = 1000;
-        const RECORDS: u64 = 20_000;
-        together(|number| {
-            let handle = fs.open_file(Ino::ROOT, "f");
-            for record in (number..RECORDS).step_by(THREADS as usize) {
-                fs.write(&handle, record * RECORD, &[(record % 251) as u8 + 1; RECORD as usize]).unwrap();
-                assert!(fs.size(&handle) >= (record + 1) * RECORD, "the size follows a write that returned");
-            }
-            fs.release(handle);
-        });
-        let check = |fs: &NvmFs, when: &str| {
-            let handle = fs.open_file(Ino::ROOT, "f");
-            let bytes = fs.read_vec(&handle, 0, (RECORDS * RECORD) as usize + 9);
-            assert_eq!(bytes.len() as u64, RECORDS * RECORD, "{variant:?} {when}");
-            let wrong = (0..RECORDS).find(|r| {
-                bytes[(r * RECORD) as usize..][..RECORD as usize].iter().any(|b| *b != (r % 251) as u8 + 1)
-            });
-            assert_eq!(wrong, None, "{variant:?} {when}: this record is not what was written");
-            fs.release(handle);
-        };
-        check(&fs, "before the remount");
-        drop(fs);
+        write_records(&volume.fs());
+        records_are_there(&volume.fs(), "before the remount");
         volume.abandon();
-        check(&disk.mount().fs(), "after the remount");
+        records_are_there(&disk.mount().fs(), "after the remount");
     });
 }
 
@@ -227,29 +191,9 @@ fn punching_against_writers_shows_each_page_written_or_empty() {
     });
 }
 
-/// One page a thread; each reads all others' pages and holds them to what had been announced before.
 #[test]
 fn a_write_that_returned_is_seen_by_every_later_read() {
-    each_variant(|variant| {
-        let volume = fresh(variant, 64 * MIB);
-        let fs = volume.fs();
-        fs.release(fs.new_file(Ino::ROOT, "f"));
-        let announced: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
-        together(|me| {
-            let handle = fs.open_file(Ino::ROOT, "f");
-            for number in 1..=3000u64 {
-                fs.write(&handle, me * PAGE, &number.to_le_bytes().repeat(512)).unwrap();
-                announced[me as usize].store(number, SeqCst);
-                let other = (me + number) % THREADS;
-                let floor = announced[other as usize].load(SeqCst);
-                let bytes = fs.read_vec(&handle, other * PAGE, PAGE as usize);
-                let seen = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
-                assert!(seen >= floor, "{variant:?}: read {seen} after the write of {floor} had returned");
-                assert!(bytes.chunks_exact(8).all(|w| w == &bytes[..8]), "{variant:?}: half a write");
-            }
-            fs.release(handle);
-        });
-    });
+    each_variant(|variant| writes_are_seen(&fresh(variant, 64 * MIB).fs()));
 }
 
 #[test]
@@ -268,13 +212,13 @@ fn long_reads_end_whatever_is_overwritten_meanwhile() {
                 let start = Instant::now();
                 let bytes = fs.read_vec(&handle, 0, 2 * MIB as usize);
                 longest = longest.max(start.elapsed());
+                assert!(longest < Duration::from_secs(10), "{variant:?}: a read took {longest:?}");
                 let whole = bytes
                     .chunks_exact(PAGE as usize)
                     .all(|page| page.iter().all(|b| *b == page[0] && *b != 0));
                 assert!(whole, "{variant:?}: half a page");
             }
             println!("  longest read of 2 MiB against two writers: {longest:?}");
-            assert!(longest < Duration::from_secs(10), "{variant:?}: a read took {longest:?}");
         });
     });
 }
@@ -337,28 +281,7 @@ fn storms_of_names_in_one_directory_leave_exactly_what_was_not_removed() {
 /// One winner a name, whoever tries.
 #[test]
 fn of_many_that_create_or_remove_one_name_one_succeeds() {
-    each_variant(|variant| {
-        let volume = fresh(variant, 64 * MIB);
-        let fs = volume.fs();
-        for round in 0..100 {
-            let (made, gone) = (AtomicU64::new(0), AtomicU64::new(0));
-            let text = format!("n{}", round % 3);
-            together(|_| match fs.try_file(Ino::ROOT, &text) {
-                Ok(handle) => {
-                    made.fetch_add(1, SeqCst);
-                    fs.release(handle);
-                }
-                Err(error) => assert_eq!(error, Error::Exists, "{variant:?}"),
-            });
-            together(|_| match fs.remove(Ino::ROOT, &text) {
-                Ok(()) => {
-                    gone.fetch_add(1, SeqCst);
-                }
-                Err(error) => assert_eq!(error, Error::NotFound, "{variant:?}"),
-            });
-            assert_eq!((made.load(SeqCst), gone.load(SeqCst)), (1, 1), "{variant:?}");
-        }
-    });
+    each_variant(|variant| one_wins_each_name(&fresh(variant, 64 * MIB).fs()));
 }
 
 /// Directories are made, moved into each other, and removed by all: in the end the tree is a tree, and can be removed.

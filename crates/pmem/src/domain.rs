@@ -7,6 +7,8 @@
 
 use crate::durability::Durability;
 use crate::{Error, Result};
+#[cfg(feature = "planted")]
+use rustix::fs::statfs;
 use rustix::fs::{FileType, Stat, fstat, fstatfs, major, minor};
 use rustix::io::Errno;
 use std::fs;
@@ -36,6 +38,13 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 /// Of a file or device that cannot be mapped as persistent memory is (`MAP_SYNC`).
 pub(crate) fn of_file(file: BorrowedFd<'_>) -> std::result::Result<Backend, Errno> {
     let stat = fstat(file)?;
+    #[cfg(feature = "planted")]
+    if crate::planted::breaks(crate::planted::NODES_BELIEVED)
+        && let Some(name) = node_of(file)
+        && statfs(&*name).is_ok_and(|found| matches!(found.f_type, TMPFS | RAMFS | HUGETLBFS))
+    {
+        return Ok(Backend::Memory);
+    }
     Ok(match FileType::from_raw_mode(stat.st_mode) {
         // Device-DAX: the only character device that can be mapped as a region.
         FileType::CharacterDevice => of_persistent_memory(&stat),
@@ -44,6 +53,13 @@ pub(crate) fn of_file(file: BorrowedFd<'_>) -> std::result::Result<Backend, Errn
         }
         _ => Backend::File,
     })
+}
+
+/// The path of a node.
+#[cfg(feature = "planted")]
+fn node_of(file: BorrowedFd<'_>) -> Option<PathBuf> {
+    use std::os::fd::AsRawFd;
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 /// Of persistent memory: are caches inside the power-fail domain?

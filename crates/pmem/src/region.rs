@@ -70,6 +70,10 @@ pub(crate) struct Source {
 impl Source {
     /// What the processor must do for a fence.
     fn reach(&self) -> Reach {
+        #[cfg(feature = "planted")]
+        if let Some(reach) = crate::planted::reach() {
+            return reach;
+        }
         match (self.backend, self.durability) {
             // A file's pages are written back by the kernel, whatever the cache holds.
             (Backend::File, _) | (_, Durability::Process) => Reach::Memory,

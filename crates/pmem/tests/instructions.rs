@@ -3,7 +3,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use heddle_pmem::{Durability, Pos, Region};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What costs a write its speed where memory is not persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,9 +23,7 @@ fn small_stores_that_survive_processes_take_plain_instructions() {
 fn stores_that_survive_power_cuts_pass_the_cache_or_are_flushed() {
     use Costly::{Flush, LockedInstruction, StoreFence, StorePastCache};
     let mut all = BTreeSet::from([StorePastCache, Flush, StoreFence]);
-    // An Intel alone gains by waiting behind a copy (docs/results.md).
-    let intel = std::arch::x86_64::__cpuid_count(0, 0).ebx == u32::from_le_bytes(*b"Genu");
-    all.extend(intel.then_some(LockedInstruction));
+    all.extend(waits().then_some(LockedInstruction));
     assert_eq!(instructions_of(Durability::Power, small_stores), all);
 }
 
@@ -33,6 +31,41 @@ fn stores_that_survive_power_cuts_pass_the_cache_or_are_flushed() {
 fn long_copies_pass_the_cache_and_fence_themselves() {
     let found = instructions_of(Durability::Process, |region| region.nt_write(Pos(0), &[7; 64 << 10]));
     assert_eq!(found, BTreeSet::from([Costly::StorePastCache, Costly::StoreFence]));
+}
+
+/// Kinds are not enough: a call that flushes one line of two has them all.
+#[test]
+fn each_line_of_a_store_passes_the_cache_or_is_flushed_once() {
+    use Costly::{Flush, LockedInstruction, StoreFence, StorePastCache};
+    let counts = |work: fn(&Region)| counts_of(Durability::Power, work);
+    for (lines, flushed) in [
+        (1, counts(|region| region.store_u64(Pos(8320), 3))),
+        (1, counts(|region| region.store_line(Pos(8256), &[2; 8]))),
+        (64, counts(|region| region.flush_unfenced(Pos(0), 4096))),
+        (65, counts(|region| region.flush_unfenced(Pos(60), 4096))),
+        (2, counts(|region| region.flush_unfenced(Pos(4095), 2))),
+    ] {
+        assert_eq!(flushed, BTreeMap::from([(Flush, lines)]));
+    }
+    // Eight words past the cache; bytes at the edges of words through it.
+    assert_eq!(counts(|region| region.nt_line(Pos(8192), &[1; 8])), BTreeMap::from([(StorePastCache, 8)]));
+    assert_eq!(counts(|region| region.nt_zero(Pos(8), 4080)), BTreeMap::from([(StorePastCache, 510)]));
+    let edges = counts(|region| region.nt_zero(Pos(3), 4090));
+    assert_eq!(edges, BTreeMap::from([(StorePastCache, 510), (Flush, 2)]));
+    let stored = counts(|region| region.nt_write(Pos(3), &[7; 4090]));
+    // By 8 or 32 bytes each, as the processor can.
+    assert!(stored[&StorePastCache] >= 4080 / 32 && stored[&Flush] == 2, "{stored:?}");
+    // PERSIST: nothing is to be kept; the instruction is looked at.
+    assert_eq!(counts(|region| region.fence()), BTreeMap::from([(StoreFence, 1)]));
+    let mut fenced = BTreeMap::from([(StoreFence, 1)]);
+    fenced.extend(waits().then_some((LockedInstruction, 1)));
+    // PERSIST: as above.
+    assert_eq!(counts(|region| region.fence_and_wait()), fenced);
+}
+
+/// An Intel alone gains by waiting behind a copy (docs/results.md).
+fn waits() -> bool {
+    std::arch::x86_64::__cpuid_count(0, 0).ebx == u32::from_le_bytes(*b"Genu")
 }
 
 fn small_stores(region: &Region) {
@@ -51,6 +84,11 @@ fn small_stores(region: &Region) {
 
 /// The costly ones among the instructions that `work` takes in a child.
 fn instructions_of(durability: Durability, work: impl Fn(&Region)) -> BTreeSet<Costly> {
+    counts_of(durability, work).into_keys().collect()
+}
+
+/// The same, with how many there are of each.
+fn counts_of(durability: Durability, work: impl Fn(&Region)) -> BTreeMap<Costly, usize> {
     let region = Region::anonymous_as(1 << 20, durability).unwrap();
     // First calls bind symbols and detect the processor: not what is asked.
     work(&region);
@@ -68,9 +106,11 @@ fn instructions_of(durability: Durability, work: impl Fn(&Region)) -> BTreeSet<C
     }
     assert!(child > 0);
     assert_eq!(wait(child), Some(libc::SIGSTOP));
-    let mut found = BTreeSet::new();
+    let mut found = BTreeMap::new();
     loop {
-        found.extend(costly(&at_instruction(child)));
+        if let Some(kind) = costly(&at_instruction(child)) {
+            *found.entry(kind).or_default() += 1;
+        }
         // SAFETY: the child is stopped.
         assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, child, 0, 0) }, 0);
         match wait(child) {

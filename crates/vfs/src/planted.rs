@@ -1,4 +1,5 @@
-//! Bugs planted on purpose that the random programs of the bypass must find, or their silence proves nothing.
+//! Bugs planted on purpose that the random programs of the bypass must find, or their silence proves nothing; and how a crate breaks a
+//! promise of SEMANTICS.md on purpose ([`crate::breaches`]).
 //!
 //! With the feature `planted` the variable `HEDDLE_PLANTED` names one, for the mount's process and for each that skips the kernel. Without
 //! the feature every question here is `false` at compile time. The crash rig has bugs of its own, of what power cuts leave.
@@ -65,4 +66,58 @@ pub fn planted(bug: Bug) -> bool {
         let _ = bug;
         false
     }
+}
+
+/// Makes `Breach`, the promises of SEMANTICS.md that the calling crate breaks on purpose, and `breaks`, which asks for one: the test that a
+/// row names must see it, or it does not test that row (`cargo xtask breaches`). With the crate's feature `planted` the variable
+/// `HEDDLE_BREACH` names one as `CRATE:NAME`, for a whole process. Without the feature the answer is `false` at compile time.
+#[macro_export]
+macro_rules! breaches {
+    ($($(#[doc = $story:literal])+ $name:ident,)*) => {
+        /// Promises of SEMANTICS.md that are broken on purpose.
+        #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "only a build with the feature asks for all"))]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Breach { $($(#[doc = $story])+ $name,)* }
+
+        #[cfg(feature = "planted")]
+        static BROKEN: std::sync::LazyLock<Option<Breach>> = std::sync::LazyLock::new(|| {
+            let wanted = std::env::var("HEDDLE_BREACH").ok()?;
+            let name = wanted.strip_prefix(concat!(env!("CARGO_PKG_NAME"), ":"))?;
+            [$(Breach::$name),*].into_iter().find(|breach| format!("{breach:?}") == name)
+        });
+
+        /// Is this promise broken?
+        #[inline(always)]
+        pub(crate) fn breaks(breach: Breach) -> bool {
+            #[cfg(feature = "planted")]
+            return *BROKEN == Some(breach);
+            #[cfg(not(feature = "planted"))]
+            {
+                let _ = breach;
+                false
+            }
+        }
+
+        /// Is this promise broken, one time in 64?
+        #[allow(dead_code, reason = "not every crate asks so")]
+        #[inline(always)]
+        pub(crate) fn breaks_at_times(breach: Breach) -> bool {
+            #[cfg(feature = "planted")]
+            {
+                use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+                static TIMES: AtomicU64 = AtomicU64::new(0);
+                // ORDERING: Relaxed, a count.
+                breaks(breach) && TIMES.fetch_add(1, Relaxed) % 64 == 63
+            }
+            #[cfg(not(feature = "planted"))]
+            breaks(breach)
+        }
+    };
+}
+
+crate::breaches! {
+    /// An attribute is made where it was to be replaced only, and the other way round.
+    HowForgotten,
+    /// A copy into a file stops a byte short.
+    CopiesShort,
 }

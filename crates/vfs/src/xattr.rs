@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use crate::acl::Acl;
+use crate::planted::{Breach, breaks};
 use crate::{Cred, Error, FileKind, Permission, Result};
 
 /// Longest name in bytes, as Linux' `XATTR_NAME_MAX`.
@@ -256,6 +257,7 @@ impl Xattrs {
             Namespace::AclDefault => return self.set_default(subject, list).map(|()| None),
             _ => {}
         }
+        let how = if breaks(Breach::HowForgotten) { SetXattr::Any } else { how };
         match (how, self.0.contains_key(name.bytes())) {
             (SetXattr::Create | SetXattr::Never, true) => return Err(Error::Exists),
             (SetXattr::Replace | SetXattr::Never, false) => return Err(Error::NoAttribute),

@@ -14,6 +14,7 @@ use crate::format::{
 };
 use crate::ids::Nid;
 use crate::node_log::Base;
+use crate::planted::{Breach, breaks};
 use crate::segments::{DATA_LOGS, LOGS, LOGS_IN_ORDER, Position, kind_of_summary};
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
@@ -68,7 +69,9 @@ pub(crate) fn write(
     for (n, block) in middle.iter().enumerate() {
         device.write(start.plus(1 + n as u32), &block[..])?;
     }
-    device.flush()?;
+    if !breaks(Breach::FlushForgotten) {
+        device.flush()?;
+    }
     (new.announce)(Base { version: head.version.get(), crc })?;
     device.write(start.plus(pack_blocks - 1), &block[..])?;
     device.flush()?;

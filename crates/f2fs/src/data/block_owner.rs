@@ -9,6 +9,7 @@ use crate::format::{NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid};
 use crate::inode::Inode;
 use crate::node::pointers_of;
+use crate::planted::{Breach, breaks_at_times};
 use crate::volume::mounted::Media;
 use heddle_vfs::Result;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ impl Media {
     /// pointer's.
     pub(crate) fn release_data(&self, addr: BlockAddr, holder: Nid, index: usize) -> Result<()> {
         let segments = &self.space()?.segments;
-        if !self.geometry.in_main(addr) || !segments.is_live(addr) {
+        if !self.geometry.in_main(addr) || !segments.is_live(addr) || breaks_at_times(Breach::BlocksLost) {
             return Ok(());
         }
         let (is_node, entry) = segments.summary_entry(&self.device, addr)?;

@@ -16,6 +16,7 @@ use crate::inode::Inode;
 use crate::node::block_map::{Route, route};
 use crate::node::{inode_of_mut, pointers_of, pointers_of_mut};
 use crate::node_log::Deleted;
+use crate::planted::{Breach, breaks};
 use crate::segments::Log;
 use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, Result};
@@ -107,6 +108,7 @@ impl Media {
             let all = if route.root.is_none() { inode.pointers() } else { NODE_POINTERS };
             let here = ((all - route.slot) as u64).min(pages.end - at);
             lacking.pages += match self.pointers_at(inode, &route)? {
+                Some(_) if breaks(Breach::AllocatedCostsAgain) => here,
                 Some(pointers) => pointers[..here as usize].iter().filter(|p| p.get() == 0).count() as u64,
                 None => {
                     self.add_lacking_nodes(inode, &route, lacking)?;

@@ -3,6 +3,7 @@
 use crate::format::{BLOCK_BYTES, Block, inline_flag};
 use crate::ids::PageNo;
 use crate::inode::Inode;
+use crate::planted::{Breach, breaks};
 use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result, SeekTarget};
 
@@ -82,7 +83,8 @@ impl Media {
                 // It has its pointer, and no block yet.
                 Some(next) if next == page => (true, 1),
                 _ => {
-                    let (is_data, pages) = self.stretch(inode, page)?;
+                    let is_reserved = breaks(Breach::ReservedIsData) && self.hole(inode, page)? == 0;
+                    let (is_data, pages) = if is_reserved { (true, 1) } else { self.stretch(inode, page)? };
                     (is_data, pages.min(changed.map_or(u64::MAX, |next| next.0 - page.0)))
                 }
             };

@@ -11,6 +11,7 @@ use crate::data::direct_io::WritePath;
 use crate::format::{BLOCK_BYTES, Block, INODE_POINTERS, NODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
+use crate::planted::{Breach, breaks, breaks_at_times};
 use crate::volume::mounted::Media;
 use heddle_vfs::{Error, OFFSET_MAX_BYTES, RangeOp, Result};
 use std::ops::Range;
@@ -220,8 +221,10 @@ impl Change<'_> {
         }
         let inode = self.content_of_pages(nid)?;
         self.reserve_pages(nid, pages_of(offset, end))?;
-        self.change_pages(nid, offset, buf, way)?;
-        if end > inode.size_bytes {
+        if !breaks_at_times(Breach::WriteNotShown) {
+            self.change_pages(nid, offset, buf, way)?;
+        }
+        if end > inode.size_bytes && !breaks_at_times(Breach::SizeStays) {
             self.change_inode(nid, |block| block.size_bytes.set(end))?;
         }
         Ok(())
@@ -277,6 +280,8 @@ impl Change<'_> {
         // Pages behind the end may be there, allocated ones. A file that grows keeps them.
         if size_bytes <= inode.size_bytes {
             self.cut_pages(nid, PageNo(size_bytes.div_ceil(PAGE)))?;
+        }
+        if size_bytes <= inode.size_bytes && !breaks(Breach::CutOffComesBack) {
             self.clear_bytes(nid, size_bytes, size_bytes.next_multiple_of(PAGE))?;
         }
         self.change_inode(nid, |block| block.size_bytes.set(size_bytes))
@@ -378,6 +383,10 @@ impl Change<'_> {
                 self.reserve_pages(nid, pages_of(offset, end))?;
             }
             RangeOp::Punch => {
+                self.content_of_pages(nid)?;
+                self.clear(nid, (offset, end), |from, to| self.punch_pages(nid, from, to))?;
+            }
+            RangeOp::Zero { .. } if breaks(Breach::ZeroPunches) => {
                 self.content_of_pages(nid)?;
                 self.clear(nid, (offset, end), |from, to| self.punch_pages(nid, from, to))?;
             }

@@ -7,6 +7,7 @@ use crate::format::advise_flag;
 use crate::ids::Nid;
 use crate::inode::allocation::{Birth, named, set_time};
 use crate::inode::{Alteration, Inode, nid_of};
+use crate::planted::{Breach, breaks};
 use crate::times::now;
 use crate::volume::F2fs;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, NewNode, Permission, RenameMode, Result, Time};
@@ -120,7 +121,7 @@ impl F2fs {
         self.check(dir, cred, Permission::WRITE_EXECUTE)?;
         let owns = |inode: &Inode| cred.is_root() || inode.block().uid.get() == cred.uid;
         let sticky = dir.block().mode.get() & 0o1000 != 0;
-        if sticky && !owns(dir) && !owns(child) {
+        if sticky && !owns(dir) && !owns(child) && !breaks(Breach::ModesUnasked) {
             return Err(Error::NotPermitted);
         }
         dir.allows(Alteration::Attributes)?;
@@ -146,7 +147,7 @@ impl F2fs {
         let look = || {
             let locked = self.guards.alone(&[parent]);
             let (above, found) = self.search(cred, parent, name)?;
-            if found.is_some() {
+            if found.is_some() && !breaks(Breach::NamesTwice) {
                 return Err(Error::Exists);
             }
             self.may_add(cred, &above)?;
@@ -235,7 +236,8 @@ impl F2fs {
     pub(crate) fn lose_link(&self, change: &Change<'_>, child: (Nid, FileKind), now: Time) -> Result<()> {
         self.media.space()?.since.beyond(child.0);
         let links = self.media.change_inode(child.0, |block| {
-            let left = if is_dir(child) { 0 } else { block.links.get().saturating_sub(1) };
+            let gone = if breaks(Breach::LinksKept) && block.links.get() > 1 { 0 } else { 1 };
+            let left = if is_dir(child) { 0 } else { block.links.get().saturating_sub(gone) };
             block.links.set(left);
             set_time(&mut block.ctime, &mut block.ctime_ns, now);
             left
@@ -261,7 +263,7 @@ impl F2fs {
             if inode.block().links.get() == 0 && !self.may_get_name(nid) {
                 return Err(Error::NotFound);
             }
-            if inode.block().links.get() == u32::MAX {
+            if inode.block().links.get() == u32::MAX && !breaks(Breach::LinksUnbounded) {
                 return Err(Error::TooManyLinks);
             }
             Ok(((locked, inode.kind), self.media.need_to_add(&above, name)?))
@@ -300,7 +302,8 @@ impl F2fs {
             }
             self.has_room_for_orphan()?;
             let loss = self.loss_of(&above, name, &child)?;
-            Ok(((locked, found, loss), Need::NONE))
+            let need = if breaks(Breach::RemovalNeedsSpace) { Need::NODE } else { Need::NONE };
+            Ok(((locked, found, loss), need))
         };
         let now = now();
         self.change(Need::NONE, look, |change, (_, found, loss)| {
@@ -373,7 +376,9 @@ impl F2fs {
         loops: Result<()>,
     ) -> Result<Option<Loss>> {
         match (m.mode, m.target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+            (RenameMode::NoReplace, Some(_)) if !breaks(Breach::NoReplaceReplaces) => {
+                return Err(Error::Exists);
+            }
             (RenameMode::Exchange, None) => return Err(Error::NotFound),
             _ => {}
         }
@@ -439,6 +444,9 @@ impl F2fs {
     /// and no inode.
     fn check_loops(&self, m: &Move<'_>) -> Result<()> {
         let below = Error::InvalidArgument("a directory cannot be moved below itself");
+        if breaks(Breach::LoopsAllowed) {
+            return Ok(());
+        }
         if self.is_at_or_above(m.old, m.to)? {
             return Err(below);
         }

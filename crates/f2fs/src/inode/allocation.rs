@@ -8,6 +8,7 @@ use crate::format::{
 use crate::ids::{Nid, PageNo};
 use crate::inode::{Inode, ROOT};
 use crate::node::inode_of_mut;
+use crate::planted::{Breach, breaks};
 use crate::times::now;
 use crate::volume::mounted::Media;
 use crate::xattr::need_of_new;
@@ -142,6 +143,9 @@ impl Change<'_> {
 
     /// An inode without name and opener is no more, with all that it had.
     pub(crate) fn end(&self, nid: Nid) -> Result<()> {
+        if breaks(Breach::RemovedStays) {
+            return Ok(());
+        }
         self.cut_pages(nid, PageNo(0))?;
         let xattrs = Nid(self.inode(nid)?.block().xattr_nid.get());
         if xattrs != Nid::NONE {

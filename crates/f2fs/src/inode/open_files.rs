@@ -2,6 +2,7 @@
 
 use crate::change::{Change, Need};
 use crate::ids::{ByNid, Nid};
+use crate::planted::{Breach, breaks};
 use crate::volume::F2fs;
 use heddle_vfs::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,7 +60,7 @@ impl F2fs {
 
     /// An inode has lost its last name: it is no more, unless it is open. The inode is locked.
     pub(crate) fn end_unless_open(&self, change: &Change<'_>, nid: Nid) -> Result<()> {
-        if self.opened.table().contains_key(&nid) {
+        if self.opened.table().contains_key(&nid) && !breaks(Breach::EndsWhileOpen) {
             self.ledger().orphans.insert(nid);
             return Ok(());
         }
@@ -71,6 +72,7 @@ impl F2fs {
         let inside = self.inside();
         let locked = self.guards.alone(&[nid]);
         let is_orphan = self.opened.take(nid) && self.ledger().orphans.contains(&nid);
+        let is_orphan = is_orphan && !breaks(Breach::NamelessStays);
         // What cannot be read to its end stays on the list, for fsck.f2fs.
         let can_end = || self.media.inode(nid).and_then(|inode| self.media.check_end(&inode)).is_ok();
         if is_orphan && can_end() && self.watched(|| self.media.set_aside(Need::NONE)?.end(nid)).is_ok() {

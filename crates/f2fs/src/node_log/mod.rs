@@ -34,6 +34,7 @@ pub(crate) use scan::Found;
 
 use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
 use crate::ids::{ByNid, Nid};
+use crate::planted::{Breach, breaks};
 use crate::times::now;
 use crate::volume::LogState;
 use head::{Heads, Standing};
@@ -118,7 +119,10 @@ impl NodeLog {
             LogState::Free => None,
         };
         // If the image knows of a log it is to be this one.
-        let is_right = !marked || discard || heads.as_ref().is_some_and(|heads| heads.is_of(uuid, image));
+        let is_right = !marked
+            || discard
+            || breaks(Breach::AnyLogTaken)
+            || heads.as_ref().is_some_and(|heads| heads.is_of(uuid, image));
         let Some(mut heads) = heads else {
             if !is_right {
                 return Err(ANOTHER.into());
@@ -144,6 +148,7 @@ impl NodeLog {
         };
         match standing {
             _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
+            _ if breaks(Breach::AnyLogTaken) => return Ok((log, found)),
             Standing::Records if owner == uuid => return Ok((log, found)),
             _ if owner != uuid => return Err(OF_ANOTHER.into()),
             _ => {
@@ -261,6 +266,13 @@ impl NodeLog {
     pub(crate) fn will_fold(&self, next: Base) -> Result<()> {
         self.lock_heads().make_folding(&self.region, next);
         self.check_media()
+    }
+
+    /// No record counts any more, whatever the image has: a bug for the rig to see.
+    pub(crate) fn end_records(&self) {
+        let mut heads = self.lock_heads();
+        let (uuid, base) = (heads.uuid(), heads.base());
+        heads.begin_anew(&self.region, uuid, base);
     }
 
     /// It counts. Nobody is inside.

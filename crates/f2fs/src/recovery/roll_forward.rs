@@ -15,6 +15,7 @@ use crate::ids::{BlockAddr, Nid, PageNo, Segno};
 use crate::inode::Inode;
 use crate::node::block_map::{Place, first_page_under};
 use crate::node::{inode_of, inode_of_mut, pointers_of};
+use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Link};
 use crate::times::now;
 use crate::volume::F2fs;
@@ -185,7 +186,9 @@ impl Change<'_> {
             (inode.mode, inode.advise, inode.flags) = (block.mode, block.advise, block.flags);
             (inode.uid, inode.gid, inode.size_bytes) = (block.uid, block.gid, block.size_bytes);
             (inode.atime, inode.atime_ns) = (block.atime, block.atime_ns);
-            (inode.mtime, inode.mtime_ns) = (block.mtime, block.mtime_ns);
+            if !breaks(Breach::LatestTimeWins) || block.mtime.get() > inode.mtime.get() {
+                (inode.mtime, inode.mtime_ns) = (block.mtime, block.mtime_ns);
+            }
             (inode.ctime, inode.ctime_ns) = (block.ctime, block.ctime_ns);
             (inode.parent, inode.name_bytes, inode.name) = (block.parent, block.name_bytes, block.name);
             inode.addr[from..].copy_from_slice(&block.addr[from..]);

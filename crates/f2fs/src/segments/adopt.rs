@@ -9,6 +9,7 @@ use super::{DATA_LOGS, LOGS_IN_ORDER, Log, Segments};
 use crate::device::Device;
 use crate::format::{SEGMENT_BLOCKS, SUMMARY_OF_DATA, SummaryBlock, SummaryEntry, bit_msb, set_bit_msb};
 use crate::ids::{BlockAddr, Segno};
+use crate::planted::{Breach, breaks};
 use heddle_vfs::{Error, Result};
 use std::collections::BTreeSet;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -26,6 +27,9 @@ impl Segments {
             state.changed.insert(*segno);
         }
         for log in LOGS_IN_ORDER {
+            if log == Log::WarmNode && breaks(Breach::ChainWrittenOver) {
+                continue;
+            }
             if log == Log::WarmNode || kept.contains(&state.logs[log as usize].segment) {
                 self.close(device, &mut state, log)?;
             }

@@ -4,6 +4,7 @@ use super::Segments;
 use crate::device::Device;
 use crate::format::{SummaryBlock, SummaryEntry, bit_msb};
 use crate::ids::{BlockAddr, Segno};
+use crate::planted::{Breach, breaks};
 use heddle_vfs::{Error, Result};
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -24,7 +25,8 @@ impl Segments {
 
     /// The block where a node was is dead, if there is one. A damaged table of nodes may have named one that nobody has: it stays as it is.
     pub(crate) fn release_node(&self, addr: BlockAddr) -> Result<()> {
-        if addr.is_block() && self.is_live(addr) { self.release(addr) } else { Ok(()) }
+        let is_live = || self.is_live(addr) || breaks(Breach::DamageEndsAll);
+        if addr.is_block() && is_live() { self.release(addr) } else { Ok(()) }
     }
 
     /// Live blocks of segments of nodes.

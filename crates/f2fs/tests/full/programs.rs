@@ -31,10 +31,10 @@ impl Program {
         } else {
             engine.unmount().unwrap()
         }
-        let variant = if n.is_multiple_of(2) { n } else { n + 1 };
         drop(engine);
         fsck_is_clean(&image.path);
-        let engine = open_as(&image.path, Variant::ALL[variant / 2 % 4]).unwrap();
+        // Behind an unmount as another system: a program is three of the four, and two programs are all.
+        let engine = open_as(&image.path, system(self.seed, n.div_ceil(2))).unwrap();
         self.full.put(engine, &format!("after remount {n}"));
     }
 
@@ -53,6 +53,11 @@ impl Program {
             self.step(&Step { who: Who::Root, act });
         }
     }
+}
+
+/// The system of a program after so many unmounts.
+fn system(seed: u64, unmounts: usize) -> Variant {
+    Variant::ALL[((seed + seed / 4) as usize + unmounts) % 4]
 }
 
 /// Takes all blocks but some `left`: reserved ones behind the end of a file, or, `written`, with bytes.
@@ -97,7 +102,7 @@ fn program(seed: u64, source: &Source, count: usize) -> u64 {
             None => return 0,
         }
     };
-    let engine = open_as(&image.path, Variant::ALL[seed as usize / 2 % 4]).unwrap();
+    let engine = open_as(&image.path, system(seed, 0)).unwrap();
     let full = Full::new(engine);
     let stat = full.engine().statfs().unwrap();
     let begin = [stat.inodes_free, stat.blocks_free];

@@ -1,11 +1,12 @@
 //! Calls that are played on an image whose device notes what it is given, the images that a cut leaves, and what may be on them.
 
-use crate::common::{Image, read};
+use crate::common::{Image, fsck_is_clean, read};
 use heddle_f2fs::{F2fs, Traffic};
+use heddle_vfs::path::resolve_parent;
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
-    Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RangeOp, RenameMode, SetAttr,
-    SetXattr, XattrName,
+    Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RangeOp, RenameMode, SetAttr, SetTime,
+    SetXattr, Time, XattrName,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -122,7 +123,9 @@ pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
                     let (at, len) = (random.below(1 << room), 1 + random.below(20_000));
                     let most = [5, 5, 5, 5, 5, 5, 5, 700][random.below(8) as usize];
                     let whole = vec![random.below(255) as u8 + 1; BLOCK * (1 + random.below(most) as usize)];
-                    let _ = match random.below(6) {
+                    let older = Some(SetTime::At(Time::from_parts(random.below(80_000) as i64, 0)));
+                    let (page, pages) = (at / BLOCK as u64 * BLOCK as u64, BLOCK as u64 * (1 + len % 3));
+                    let _ = match random.below(9) {
                         0 => fs
                             .setattr(
                                 &root,
@@ -132,7 +135,14 @@ pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
                             )
                             .map(drop),
                         1 => fs.fallocate(&file, RangeOp::Punch, at, len),
-                        2 | 3 => fs.write(&file, at / BLOCK as u64 * BLOCK as u64, &whole).map(drop),
+                        2 | 3 => fs.write(&file, page, &whole).map(drop),
+                        // What lies behind moves.
+                        6 => fs.fallocate(&file, RangeOp::Collapse, page, pages),
+                        7 => fs.fallocate(&file, RangeOp::Insert, page, pages),
+                        8 => {
+                            let set = SetAttr { mtime: older, ..SetAttr::default() };
+                            fs.setattr(&root, file.ino, Some(&file), &set).map(drop)
+                        }
                         4 => fs.append(&file, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
                         _ => fs.write(&file, at, &vec![random.below(255) as u8 + 1; len as usize]).map(drop),
                     };
@@ -191,6 +201,16 @@ fn put(image: &mut BTreeMap<u32, Vec<u8>>, addr: u32, block: &[u8], len: usize) 
     image.entry(addr).or_insert_with(|| vec![0; BLOCK])[..len].copy_from_slice(&block[..len]);
 }
 
+/// How much had happened at a cut: anything, or all but a flush, when most is pending, or a flush too, when nothing is.
+pub fn instant(traffic: &[Traffic], random: &mut Random) -> usize {
+    let is_flush = |at: &usize| matches!(traffic[*at], Traffic::Flush);
+    let flushes: Vec<usize> = (0..traffic.len()).filter(is_flush).collect();
+    if flushes.is_empty() || random.below(2) == 0 {
+        return random.below(traffic.len() as u64 + 1) as usize;
+    }
+    flushes[random.below(flushes.len() as u64) as usize] + random.below(2) as usize
+}
+
 /// The image that a cut leaves after so much traffic.
 pub fn cut(
     base: &BTreeMap<u32, Vec<u8>>,
@@ -236,6 +256,44 @@ pub fn put_down(blocks: &BTreeMap<u32, Vec<u8>>) -> Image {
         file.write_all_at(block, u64::from(*n) * BLOCK as u64).unwrap();
     }
     left
+}
+
+/// Makes a file of twenty pages, durably, and cuts three of them out, durably: how much had happened in between, and both states.
+pub fn shifted(fs: &F2fs) -> (usize, [Tree; 2]) {
+    let (root, name) = (Cred::root(), Name::new(b"shifted").unwrap());
+    let (_, file) = fs.create(&root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).unwrap();
+    let pages: Vec<u8> = (0..20 * BLOCK).map(|byte| (byte / BLOCK) as u8 + 1).collect();
+    fs.write(&file, 0, &pages).unwrap();
+    fs.sync().unwrap();
+    let (begin, before) = (fs.traffic().len(), Tree::of(fs).unwrap());
+    fs.fallocate(&file, RangeOp::Collapse, 4 * BLOCK as u64, 3 * BLOCK as u64).unwrap();
+    fs.sync().unwrap();
+    fs.release(file);
+    (begin, [before, Tree::of(fs).unwrap()])
+}
+
+/// What a cut left can be used, emptied, and mounted again.
+pub fn can_be_used_emptied_and_mounted(fs: F2fs, path: &Path, mount_again: impl FnOnce() -> F2fs) {
+    let (root, after) = (Cred::root(), Name::new(b"after").unwrap());
+    let (_, file) = fs.create(&root, Ino::ROOT, after, 0o600, OpenFlags::WRITE).unwrap();
+    fs.append(&file, &[5; 10_000]).unwrap();
+    fs.fsync(&file, false).unwrap();
+    fs.release(file);
+    assert!(read(&fs, Path::new("/after")) == [5; 10_000]);
+    // What is in a directory has a longer path than it, and comes behind.
+    for (path, node) in Tree::of(&fs).unwrap().nodes.iter().rev().filter(|(path, _)| path.len() > 1) {
+        let (dir, name) = resolve_parent(&fs, &root, std::str::from_utf8(path).unwrap()).unwrap();
+        match node.kind {
+            FileKind::Directory => fs.rmdir(&root, dir, name).unwrap(),
+            _ => fs.unlink(&root, dir, name).unwrap(),
+        }
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    fsck_is_clean(path);
+    let fs = mount_again();
+    assert_eq!(Tree::of(&fs).unwrap().nodes.len(), 1, "all was removed");
+    fs.unmount().unwrap();
 }
 
 /// What may be there after a cut: what a checkpoint had at an instant not before the last sync, and of files that were fsynced since what

@@ -11,6 +11,7 @@ use crate::file::zero::{Becomes, Clear, zero};
 use crate::format::record::Record;
 use crate::ids::{BlockNo, PageNo};
 use crate::log::commit;
+use crate::planted::{Breach, breaks};
 use crate::state::cell::Map;
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -51,6 +52,9 @@ pub fn fallocate(
             set_state(core, guard, inode, &NewState { size, mtime, ..NewState::default() })
         }
         RangeOp::Punch => clear(core, guard, inode, Clear { span, to: Becomes::Hole }, None),
+        RangeOp::Zero { .. } if breaks(Breach::ZeroPunches) => {
+            clear(core, guard, inode, Clear { span, to: Becomes::Hole }, None)
+        }
         RangeOp::Zero { keep_size } => {
             allocate(core, guard, inode, span, clean)?;
             zero(core, guard, inode, span, grown.filter(|_| !keep_size), clean)

@@ -14,7 +14,6 @@ use crate::file::cells::{lock_cell, wait_unlocked, wake};
 use crate::file::deferred;
 use crate::file::place::Span;
 use crate::ids::PageNo;
-use crate::planted::{Breach, breaks};
 use crate::state::cell::{Cell, Map};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
@@ -82,7 +81,7 @@ fn read_page(
     // ORDERING: Acquire, O1.
     fence(Acquire);
     let same = cell.lv() == before && inode.vi.size() == size;
-    (same || breaks(Breach::ReadsOnce)).then(|| copied.map(|()| into.len()))
+    same.then(|| copied.map(|()| into.len()))
 }
 
 /// Copies part of a page.
@@ -122,7 +121,7 @@ fn read_once(
     fence(Acquire);
     let mut same = inode.vi.size() == size;
     for_pages(core, inode, span, |n, cell| same &= unchanged(core, cell, &collected[n as usize]));
-    (same || breaks(Breach::ReadsOnce)).then_some(copied)
+    same.then_some(copied)
 }
 
 /// Calls `f(n, cell)` for the `n`th page of a span, for each in order.
@@ -228,7 +227,7 @@ pub fn read_pinned(
     offset: u64,
     into: &mut [u8],
 ) -> Result<usize> {
-    let era = deferred::pin(guard, inode);
+    let phase = deferred::pin(guard, inode);
     let mut collected = std::mem::take(&mut guard.scratch.collected);
     let len = loop {
         let size = inode.vi.size();
@@ -266,7 +265,7 @@ pub fn read_pinned(
         }
     };
     guard.scratch.collected = collected;
-    deferred::unpin(core, guard, inode, era);
+    deferred::unpin(core, guard, inode, phase);
     len
 }
 

@@ -1,6 +1,7 @@
 //! Extended attributes by name: the rules are those of `heddle_vfs::xattr`, the set is changed whole.
 
 use crate::file::resize::{NewState, set_all};
+use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
@@ -39,6 +40,9 @@ pub fn set(
 ) -> Result<()> {
     let mut xattrs = of_latched(core, inode)?;
     let perm = judged(core, inode, cred, |subject| xattrs.set(subject, cred, name, value, how))?;
+    if breaks(Breach::LittleRoomForAttributes) && value.len() > 16 << 10 {
+        return Err(Error::NoSpace);
+    }
     set_all(core, guard, inode, &NewState { perm, ..NewState::default() }, Some(&xattrs))?;
     if name.bytes() == CAPABILITY {
         inode.vi.set_capable(true);

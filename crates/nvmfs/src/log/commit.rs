@@ -15,7 +15,7 @@
 use crate::alloc::Purpose;
 use crate::format::record::Record;
 use crate::log::chain::{self, Appended, Chain};
-use crate::planted::{Bug, fence_unless, planted};
+use crate::planted::{Breach, Bug, breaks_at_times, fence_unless, planted};
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, PaperLocks};
 use crate::state::lease::LaneGuard;
@@ -89,6 +89,9 @@ pub fn commit_for(
     records: &[Record],
     purpose: Purpose,
 ) -> Result<()> {
+    if breaks_at_times(Breach::RecordLeftOut) {
+        return Ok(());
+    }
     match core.variant.log() {
         LogKind::SelfCertifying => {
             let mut chain = chain_of(core, guard, inode)?;

@@ -224,7 +224,7 @@ pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, ge
     // O2 of `opens`.
     fence_behind_locked();
     // Also if it was another inode's slot for a moment: the count may have kept that one from being ended.
-    if inode.vi.nlink.load(SeqCst) == 0 {
+    if inode.vi.nlink.load(SeqCst) == 0 && !(breaks(Breach::NamelessStays) && inode.vi.linkable()) {
         end_once(core, guard, inode);
     }
 }

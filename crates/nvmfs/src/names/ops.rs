@@ -426,6 +426,9 @@ fn remove_locked<'c>(
     if what == Remove::Directory && locks.victim.as_ref().is_none_or(|victim| !victim.is_empty()) {
         return Err(Error::NotEmpty);
     }
+    if breaks(Breach::RemovalNeedsSpace) && core.free_map().count_for_data() == 0 {
+        return Err(Error::NoSpace);
+    }
     let now = dir.vi.write_time();
     let bucket = locks.at(place)?;
     let gone = Named { version: bucket.version().next(), ..*named };

@@ -138,7 +138,7 @@ fn rename_locked<'c>(
     mut locks: Locks<'c>,
 ) -> Result<Option<Done<'c>>> {
     match (mode, &target) {
-        (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+        (RenameMode::NoReplace, Some(_)) if !breaks(Breach::NoReplaceReplaces) => return Err(Error::Exists),
         (RenameMode::Exchange, None) => return Err(Error::NotFound),
         _ => {}
     }

@@ -4,10 +4,12 @@
 //! - [`torn`]: overlapping writes and reads of one file; no read may show parts of two writes, or an older write.
 //! - [`Full`]: the same where the image is full: what is refused has changed nothing, a cut call has happened or has not.
 //! - [`appenders`]: many threads append records; none is lost, mixed with another or reported at a wrong offset.
+//! - [`crowd`]: threads in one file or directory, one promise a function.
 //! - [`posix`]: what POSIX and Linux say, one rule a function.
 //! - [`Tree`]: all that a file system holds, to compare two of them, for instance before and after a crash.
 
 pub mod appenders;
+pub mod crowd;
 mod differential;
 mod full;
 mod generate;

@@ -3,8 +3,12 @@
 //! What once did not count must never count (protocol review D4b), and slots are handed out blank. But nothing is written before it is
 //! certain that the image will be mounted: a mount that is refused leaves every byte as it was.
 
+use crate::format::inode::INODE_BYTES;
+use crate::format::layout::inode_pos;
+use crate::planted::{Breach, breaks};
 use crate::state::core::Core;
 use heddle_pmem::{LINE_BYTES, Pos};
+use heddle_vfs::Ino;
 use std::sync::{Mutex, PoisonError};
 
 /// Places and their lengths in bytes.
@@ -30,6 +34,15 @@ impl DeferredZeros {
         let zero = self.zero.into_inner().unwrap_or_else(PoisonError::into_inner);
         for (at, bytes) in &zero {
             core.region.nt_zero(*at, *bytes);
+        }
+        if breaks(Breach::RecoveryInPieces) && !zero.is_empty() {
+            let (root, bytes) = (inode_pos(core.chunk_block(Ino::ROOT), Ino::ROOT.0), INODE_BYTES);
+            let mut kept = vec![0; bytes as usize];
+            core.region.read(root, &mut kept);
+            core.region.nt_zero(root, bytes);
+            // PERSIST: the bug: without its root the image is none.
+            core.region.fence();
+            core.region.nt_write(root, &kept);
         }
         if !zero.is_empty() {
             // PERSIST: gone before anything new is appended behind it, or a slot handed out.

@@ -1,11 +1,13 @@
-//! What POSIX and Linux say of names, modes, times and counts: one rule a function, for any file system.
+//! What POSIX and Linux say of names, modes, access lists, times and counts: one rule a function, for any file system.
 //!
 //! [`posix_rules!`](crate::posix_rules) makes a test of each.
 
 mod attributes;
+mod lists;
 mod names;
 
 pub use attributes::*;
+pub use lists::*;
 pub use names::*;
 
 use super::{name, root};
@@ -34,6 +36,8 @@ macro_rules! posix_rules {
             pipes_sockets_and_devices_are_made_named_and_linked,
             names_are_any_255_bytes_but_nul_and_slash,
             a_path_goes_through_40_links_but_not_41_nor_loops,
+            an_access_list_decides_and_follows_chmod,
+            a_default_list_stands_in_the_umasks_place,
         }
     };
     ($on:path: $($rule:ident,)*) => {
