@@ -1,4 +1,4 @@
-//! `heddle dump`: any structure of an image.
+//! `heddle dump`: any structure of an NVM image.
 
 use anyhow::Result;
 use heddle_console::failure::usage;
@@ -10,7 +10,7 @@ use heddle_pmem::{OpenOptions, Region};
 use heddle_vfs::Ino;
 use std::path::PathBuf;
 
-/// Print a structure of an image that is not mounted, whole or damaged
+/// Print a structure of an NVM image that is not mounted, whole or damaged
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

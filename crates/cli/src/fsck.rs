@@ -22,7 +22,7 @@ pub struct Args {
     /// Show each issue, and repair those that can be repaired
     #[arg(short = 'y')]
     repair: bool,
-    /// With -y: keep the old bytes of the repair in this file [default: IMAGE.undo-DATE]. Without: put the old bytes back
+    /// NVM images, with -y: keep the old bytes of the repair in this file [default: IMAGE.undo-DATE]. Without: put the old bytes back
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
     /// As JSON
@@ -90,7 +90,13 @@ pub fn run(args: &Args) -> Result<()> {
         Some(_) if args.look => {
             return Err(Exit::because(USAGE, usage("--undo puts bytes back: leave -n out")));
         }
-        Some(file) if !args.repair && !heddle_f2fs::is_f2fs(&args.image) => put_back(args, file),
+        Some(_) if heddle_f2fs::is_f2fs(&args.image) => {
+            return Err(Exit::because(
+                USAGE,
+                usage("--undo is for NVM images: fsck.f2fs keeps no undo file"),
+            ));
+        }
+        Some(file) if !args.repair => put_back(args, file),
         _ if heddle_f2fs::is_f2fs(&args.image) => f2fs::check(args),
         _ => check(args),
     };

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The system. The image can be mounted as this one, and as others with the same kind of log. f2fs*: an F2FS image, for disks and
-    /// flash, which Linux can mount too
+    /// The system. An image of heddle or nova is mounted as that alone, one of nova-interval, nova-array or nova-tree as any of the three.
+    /// f2fs*: an F2FS image, for disks and flash, which can be mounted as each of them, and by Linux
     #[arg(long, default_value = "heddle", value_parser = heddle_console::variant::system())]
     variant: System,
     /// Size of the image [default: 1G; a device: all of it]

@@ -92,7 +92,7 @@ Options for -o:
                          programs with the bypass, when no file is open for writing; rw where the image was mounted for writing
   noexec, suid, dev      no programs; set-id programs and device files have their effect (root's to allow)
   log=FILE               log of a mount in the background
-                         [default: /var/log/heddle.log, for others than root ~/.local/state/heddle.log]
+                         [default: /var/log/heddle.log; for others than root heddle.log in $XDG_STATE_HOME, or in ~/.local/state]
   noatime, defaults, nofail, x-...
                          taken without effect: reading never changes the access time, the others are for mount(8)
                          (with any x- option umount(8) waits until the image is clean, where umount.fuse.heddle is

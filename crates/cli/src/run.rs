@@ -36,7 +36,7 @@ Examples:
   heddle run --image /dev/shm/my.img -- python3 program.py
   heddle run --prefault -- ./checkpoint                   its first writes cost what later ones do
   HEDDLE_REPORT=report.json heddle run -- ./program       what was served, what was not and why: a line of JSON a process
-  LD_PRELOAD=/usr/lib/heddle/libheddle_preload.so ./program                                       the same without this command
+  LD_PRELOAD=/usr/local/lib/heddle/libheddle_preload.so ./program      the same without this command, for a library that lies there
 
 The kernel does not see these reads and writes. Nor do inotify, fanotify, leases, audit, strace and I/O limits of control groups.
 The program has all of the image in its memory, whatever the modes of the files are. Read docs/bypass.md before you turn it on.

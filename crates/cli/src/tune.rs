@@ -8,7 +8,7 @@ use heddle_nvmfs::{extent, new_uuid, set_uuid};
 use heddle_pmem::OpenOptions;
 use std::path::PathBuf;
 
-/// Change the identity of an image that is not mounted, so that a copy can be mounted beside the original
+/// Change the identity of an NVM image that is not mounted, so that a copy can be mounted beside the original
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").required(true)))]
 pub struct Args {

@@ -86,6 +86,11 @@ fn what_cannot_be_checked_is_8_and_a_wrong_command_16() {
     heddle(&["fsck", "--nope", &place.image()]).failed(16, &["--nope"]);
     heddle(&["fsck"]).failed(16, &["IMAGE"]);
     heddle(&["fsck", "-n", "--undo", "x", &place.image()]).failed(16, &["--undo"]);
+    let flash = Place::with_image_of("f2fs", "64M");
+    let image = flash.image();
+    for how in [&["fsck", "--undo", "x"][..], &["fsck", "-y", "--undo", "x"]] {
+        heddle(&[how, &[image.as_str()]].concat()).failed(16, &["--undo", "NVM images"]);
+    }
     heddle(&["fsck", "--help"]).ok();
 }
 

@@ -51,7 +51,8 @@ pub struct Args {
     /// Runs of each cell, interleaved; the median counts
     #[arg(long, default_value_t = 3)]
     repeat: u32,
-    /// Take a run of several workers again, at most so often, if cache lines were slow between their CPUs (`line_crossing_ns`)
+    /// Take a run of several workers again, at most so often, if a cache line took long from one of their CPUs to another (the JSON and
+    /// the CSV have that time in ns as `line_crossing_ns`)
     #[arg(long, value_name = "N", default_value_t = 4)]
     retakes: u32,
     /// All results as JSON, to a file or to stdout (-)
@@ -63,7 +64,7 @@ pub struct Args {
     /// A page with bars, to a file or to stdout (-)
     #[arg(long, value_name = "FILE|-")]
     html: Option<Sink>,
-    /// The loops of the original program, its traps included
+    /// The loops of the original program, with all that distorts its figures; --list says what
     #[arg(long)]
     faithful: bool,
     /// Explain each workload, and what --faithful changes

@@ -2,7 +2,7 @@
 
 use crate::file::{deferred, read};
 use crate::fs::NvmFs;
-use crate::state::inode::Era;
+use crate::state::inode::Phase;
 use crate::state::lease;
 use crate::upkeep::settle;
 use heddle_vfs::{Handle, Result};
@@ -22,7 +22,7 @@ pub fn read_pinned(fs: &NvmFs, handle: &Handle, into: &mut [u8]) -> Result<usize
 }
 
 /// A pin of the calling thread's.
-pub struct Pin(Era);
+pub struct Pin(Phase);
 
 /// Pins a file's blocks.
 ///

@@ -1,6 +1,6 @@
 //! The NVM engine: NOVA, its range-locked variants from the papers, and `heddle`, as switches of one engine.
 //!
-//! Modules stand on floors, from the media up: `format` (layouts alone), `state` (the words in the arena, lanes, locks), `alloc` (free
+//! Modules stand in layers, from the media up: `format` (layouts alone), `state` (the words in the arena, lanes, locks), `alloc` (free
 //! blocks and inode slots), `log` (chains of records, how they become valid), `xattr`, `file` (reading and writing), `names` (directories),
 //! `upkeep` (cleaning, recovery, the lanes of the dead), `fs` (the engine as a `FileSystem`), `volume` and `shared` (images, processes).
 //! `cargo xtask tidy` holds the order.

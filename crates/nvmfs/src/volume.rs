@@ -89,7 +89,7 @@ pub enum VolumeError {
         have: u64,
     },
     /// Another kind of log.
-    #[error("cannot mount {} as {asked}: it was made as {made}, whose log is of another kind. Leave --variant out, or make a new image with: heddle mkfs --variant {asked}", path.display())]
+    #[error("cannot mount {} as {asked}: it was made as {made}, which writes its log in another format than {asked}. Leave --variant out, or make a new image with: heddle mkfs --variant {asked}", path.display())]
     WrongVariant {
         /// Image.
         path: PathBuf,

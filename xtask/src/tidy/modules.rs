@@ -1,4 +1,4 @@
-//! The modules of a crate: they stand on floors, and no arrow between them climbs or leads round in a circle.
+//! The modules of a crate: they stand in layers, and no arrow between them climbs or leads round in a circle.
 //!
 //! A module is a file. An arrow leads from a file to each module that a path in its code names, whether the path is imported
 //! or written where it is used. Tests are left out. Arrows are judged between units: the modules that a crate's order lists
@@ -27,8 +27,8 @@ const TABLE: &str = "xtask/src/tidy/modules/table.rs";
 pub struct Rules<'t> {
     /// The crate's folder.
     pub name: &'t str,
-    /// From the ground up, the units of each floor; `None`: units are the top-level modules, and only circles are looked for.
-    pub floors: Option<&'t [&'t [&'t str]]>,
+    /// From the ground up, the units of each layer; `None`: units are the top-level modules, and only circles are looked for.
+    pub layers: Option<&'t [&'t [&'t str]]>,
     /// Arrows that may climb.
     pub exceptions: Vec<&'t Exception>,
     /// Circles that may be.
@@ -41,7 +41,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
         let name = folder.strip_prefix(root)?.to_string_lossy().into_owned();
         let graph = Graph::of(&files(root, &folder.join("src"))?, &format!("{name}/src"));
         let rules = Rules {
-            floors: ORDERS.iter().find(|order| order.folder == name).map(|order| order.floors),
+            layers: ORDERS.iter().find(|order| order.folder == name).map(|order| order.layers),
             exceptions: EXCEPTIONS.iter().filter(|exception| exception.folder == name).collect(),
             circles: CIRCLES.iter().filter(|circle| circle.folder == name).collect(),
             name: &name,
@@ -56,8 +56,8 @@ pub fn check_graph(graph: &Graph, rules: &Rules<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut used = BTreeSet::new();
     let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    if let Some(floors) = rules.floors {
-        findings.extend(check_floors(graph, rules.name, floors));
+    if let Some(layers) = rules.layers {
+        findings.extend(check_layers(graph, rules.name, layers));
     }
     for arrow in &graph.arrows {
         let (Some(from), Some(to)) = (rules.unit(&arrow.from), rules.unit(&arrow.to)) else { continue };
@@ -90,17 +90,17 @@ impl<'t> Rules<'t> {
     where
         't: 'm,
     {
-        let Some(floors) = self.floors else { return Some(top(module)) };
-        let units = floors.iter().copied().flatten().filter(|unit| is_in(module, unit));
+        let Some(layers) = self.layers else { return Some(top(module)) };
+        let units = layers.iter().copied().flatten().filter(|unit| is_in(module, unit));
         units.max_by_key(|unit| unit.len()).copied()
     }
 
-    fn floor(&self, unit: &str) -> Option<usize> {
-        self.floors?.iter().position(|floor| floor.contains(&unit))
+    fn layer(&self, unit: &str) -> Option<usize> {
+        self.layers?.iter().position(|layer| layer.contains(&unit))
     }
 
     fn climbs(&self, from: &str, to: &str) -> bool {
-        self.floor(from) < self.floor(to)
+        self.layer(from) < self.layer(to)
     }
 }
 
@@ -121,13 +121,13 @@ fn climbing(arrow: &Arrow, from: &str, to: &str) -> Finding {
     Finding::error(&arrow.file, arrow.line, "module-order", mend)
 }
 
-/// Every module has a floor, and every unit of the order is there.
-fn check_floors(graph: &Graph, name: &str, floors: &[&[&str]]) -> Vec<Finding> {
+/// Every module has a layer, and every unit of the order is there.
+fn check_layers(graph: &Graph, name: &str, layers: &[&[&str]]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let units = || floors.iter().copied().flatten();
+    let units = || layers.iter().copied().flatten();
     for (module, file) in &graph.modules {
         if !units().any(|unit| is_in(module, unit)) {
-            let mend = format!("{module} has no floor: give it one in the order of {name} ({TABLE})");
+            let mend = format!("{module} has no layer: give it one in the order of {name} ({TABLE})");
             findings.push(Finding::error(file, 1, "module-order", mend));
         }
     }

@@ -44,9 +44,6 @@ struct Found {
 
 /// Checks it, and repairs it if told to and possible. The exit code.
 pub fn check(args: &Args) -> Result<u8> {
-    if args.undo.is_some() {
-        bail!("--undo is for images of the NVM engine: what fsck.f2fs overwrites it does not keep");
-    }
     let opened = F2fs::open(&args.image);
     if let Err(error @ (OpenError::InUse { .. } | OpenError::System { .. })) = opened {
         return Err(error.into());

@@ -1,11 +1,11 @@
 //! Blocks that no cell names any more, and that a pinned reader may still copy from.
 //!
-//! State       a list at the inode (`VInode::deferred`): each entry an extent, and the era in which its cell lost it.
-//! Invariants  I1  an extent is freed after its era has let it go (`inode::pins` I2), looked up after it was taken off the list.
+//! State       a list at the inode (`VInode::deferred`): each entry an extent, and the phase in which its cell lost it.
+//! Invariants  I1  an extent is freed after its phase has let it go (`inode::pins` I2), looked up after it was taken off the list.
 //!             I2  who takes entries off the list has a pin meanwhile, and no maps: what is on its way back is not mistaken for a full disk
 //!                 (`come_back`), and if it dies its pin is settled as a reader's is.
-//!             I3  somebody comes for what is on the list: who gives the last pin of an era back, and who defers when there is none.
-//!                 Who defers also turns the era if it can: then the present pins are an old era's, and their end frees the block.
+//!             I3  somebody comes for what is on the list: who gives the last pin of a phase back, and who defers when there is none.
+//!                 Who defers also turns the phase if it can: then the present pins are an old phase's, and their end frees the block.
 //!             I4  what waits is bounded for the file system as a whole: a writer that finds more waits itself (`hold_back`), and a reader
 //!                 that stands still meanwhile is a holder under the mount's patience. Whoever finds no space waits so, too.
 //! Orderings   O1  nodes are linked with Release and taken with SeqCst, before the pins are looked at.
@@ -14,7 +14,7 @@ use crate::alloc::take_back::{Found, take_back};
 use crate::alloc::{free_later, itable};
 use crate::ids::{BlockNo, Extent, LANES};
 use crate::state::core::Core;
-use crate::state::inode::{Era, InodeRef};
+use crate::state::inode::{InodeRef, Phase};
 use crate::state::lane::Pinning;
 use crate::state::lease::LaneGuard;
 use crate::state::wait::{self, LOOK};
@@ -41,7 +41,7 @@ struct Deferred {
     next: AtomicU64,
     block: u64,
     count: u64,
-    era: u64,
+    phase: u64,
 }
 
 // SAFETY: numbers and an atomic.
@@ -67,10 +67,11 @@ pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>
     }
 }
 
-/// Keeps blocks that cells lost in `era` until no reader has them.
-fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &[Extent], era: Era) {
+/// Keeps blocks that cells lost in `phase` until no reader has them.
+fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &[Extent], phase: Phase) {
     for e in extents {
-        let entry = Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count, era: era.0.into() };
+        let entry =
+            Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count, phase: phase.0.into() };
         // SAFETY: `own` is this thread's.
         let node = unsafe { guard.own.heap.alloc(&core.arena, entry) };
         // Without memory the block stays allocated until the next mount: never free too early.
@@ -81,8 +82,8 @@ fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &
     }
     inode.vi.pins.turn();
     if inode.vi.pins.now().none() {
-        let era = pin(guard, inode);
-        unpin(core, guard, inode, era);
+        let phase = pin(guard, inode);
+        unpin(core, guard, inode, phase);
     }
 }
 
@@ -99,28 +100,28 @@ fn hold_back(core: &Core, guard: &mut LaneGuard<'_>) {
 }
 
 /// Takes a pin.
-pub fn pin(guard: &LaneGuard<'_>, inode: InodeRef<'_>) -> Era {
+pub fn pin(guard: &LaneGuard<'_>, inode: InodeRef<'_>) -> Phase {
     guard.lane.intent.pinning(inode.ino.0);
-    let era = inode.vi.pins.pin();
-    guard.lane.intent.pinned(inode.ino.0, era);
-    era
+    let phase = inode.vi.pins.pin();
+    guard.lane.intent.pinned(inode.ino.0, phase);
+    phase
 }
 
 /// Gives a pin back, and the blocks that waited for it.
-pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut era: Era) {
+pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut phase: Phase) {
     loop {
-        if inode.vi.pins.now().without(era).over(era) {
-            drain(core, guard, inode, era);
+        if inode.vi.pins.now().without(phase).over(phase) {
+            drain(core, guard, inode, phase);
         }
         guard.lane.intent.pinning(inode.ino.0);
-        inode.vi.pins.unpin(era);
+        inode.vi.pins.unpin(phase);
         guard.lane.intent.unpinned();
         // Another's pin was in the way, and has gone since; or more came.
         // ORDERING: SeqCst, O1.
         if !inode.vi.pins.now().none() || inode.vi.deferred.load(SeqCst) == 0 {
             return;
         }
-        era = pin(guard, inode);
+        phase = pin(guard, inode);
     }
 }
 
@@ -128,8 +129,8 @@ pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut er
 pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     // ORDERING: SeqCst, O1.
     if inode.vi.pins.now().none() && inode.vi.deferred.load(SeqCst) != 0 {
-        let era = pin(guard, inode);
-        unpin(core, guard, inode, era);
+        let phase = pin(guard, inode);
+        unpin(core, guard, inode, phase);
     }
 }
 
@@ -280,10 +281,10 @@ fn push(core: &Core, inode: InodeRef<'_>, nodes: Chained) {
     }
 }
 
-/// Frees what has been let go, as far as the caller's pin, of `era`, is not the reason; the rest goes back to the list.
-fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, era: Era) {
+/// Frees what has been let go, as far as the caller's pin, of `phase`, is not the reason; the rest goes back to the list.
+fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, phase: Phase) {
     let mut at = inode.vi.deferred.swap(0, SeqCst);
-    let pinned = inode.vi.pins.now().without(era);
+    let pinned = inode.vi.pins.now().without(phase);
     let mut kept: Option<Chained> = None;
     let mut left = core.layout.blocks_total;
     while at != 0 {
@@ -293,7 +294,7 @@ fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, era: Era) 
         let entry = core.arena.get(node);
         // ORDERING: Acquire, pairs with the CAS in `push`.
         at = entry.next.load(Acquire);
-        if pinned.lets_go(Era(entry.era as u32)) {
+        if pinned.lets_go(Phase(entry.phase as u32)) {
             free(core, guard, node);
         } else {
             // ORDERING: Relaxed, published by the CAS in `push`.

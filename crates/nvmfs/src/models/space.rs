@@ -23,7 +23,7 @@ fn a_pinned_reader_copies_in_peace() {
     });
 }
 
-/// As above, with other readers whose pins begin and end meanwhile, so that eras turn.
+/// As above, with other readers whose pins begin and end meanwhile, so that phases turn.
 #[test]
 fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
     model(2, || {
@@ -73,8 +73,8 @@ fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
 }
 
 fn pin_and_unpin(seat: &mut Seat) {
-    let era = seat.with(|_, _, file| file.vi.pins.pin());
-    seat.with(|core, guard, file| unpin(core, guard, file, era));
+    let phase = seat.with(|_, _, file| file.vi.pins.pin());
+    seat.with(|core, guard, file| unpin(core, guard, file, phase));
 }
 
 /// Whoever is last, the reader with its pin or the writer who deferred, frees the block; with a second reader in between too.

@@ -52,10 +52,10 @@ pub enum AttachError {
         /// What the system said.
         source: io::Error,
     },
-    /// Nobody listens.
+    /// No process has the socket open.
     #[error(
-        "cannot attach through {at}: no daemon listens there ({source}). A program in another network namespace than the mount's \
-             process cannot reach its door, and uses the mount; else mount the image with: heddle mount IMAGE DIR"
+        "cannot attach through {at}: no daemon listens there ({source}). From another network namespace than the daemon's the socket \
+             cannot be reached: use the mount. Otherwise the daemon has died: heddle mount IMAGE DIR takes its place"
     )]
     NoDaemon {
         /// Where.
@@ -73,10 +73,10 @@ pub enum AttachError {
         /// Where.
         at: String,
     },
-    /// Somebody else listens there.
+    /// The daemon is of a user whom this process does not trust.
     #[error(
-        "cannot attach through {at}: who listens there is user {uid}. Memory is taken only from a daemon of root or of one's own user, or \
-             of a user that you trust with your programs and name: HEDDLE_TRUST={uid}. Use the mount, or let one of these mount the image"
+        "cannot attach through {at}: its daemon is of user {uid}, who could spoil the memory of a process that attaches. Use the mount. \
+             To trust that user with your programs, set HEDDLE_TRUST={uid}. Daemons of root and of your own user are always trusted"
     )]
     Stranger {
         /// Where.
@@ -92,9 +92,9 @@ pub enum AttachError {
         /// In its words.
         why: String,
     },
-    /// What listens there does not speak as it should.
+    /// The process at the socket gave no proper answer.
     #[error(
-        "cannot attach through {at}: what listens there gave no proper answer ({what}). Is it a heddle daemon of this build?"
+        "cannot attach through {at}: the process at this socket gave no proper answer ({what}). Is it a heddle daemon of this build?"
     )]
     Rubbish {
         /// Where.
@@ -112,9 +112,9 @@ pub enum AttachError {
     },
 }
 
-/// Joins the file system of a mount, or behind a socket (see [`super::place`], also for who may answer there). What comes back works as in
-/// the process that mounted it; when the
-/// last clone of it is dropped, its memory is unmapped as soon as the threads that used it have ended or use another one.
+/// Joins the file system of a mount, or behind a socket (see [`super::place`], also for the users whose daemons may answer there). What
+/// comes back works as in the process that mounted it; when the last clone of it is dropped, its memory is unmapped as soon as the threads
+/// that used it have ended or use another one.
 ///
 /// # Errors
 /// One variant of [`AttachError`] a cause.
@@ -249,7 +249,7 @@ fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Answer, [Owned
         set_socket_timeout(&socket, which, Some(ANSWER_MAX)).map_err(no_daemon)?;
     }
     connect(&socket, &address).map_err(no_daemon)?;
-    // Who listens there, whatever the name and its directory say.
+    // The user of the daemon, whatever the name and its directory say.
     let uid = wire::peer(&socket).map_err(no_daemon)?.uid;
     if want == Want::Attach && !trusts(uid) {
         return Err(AttachError::Stranger { at: at(), uid });

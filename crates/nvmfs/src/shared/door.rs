@@ -196,7 +196,10 @@ impl Door {
         };
         // I2.
         if self.bell.as_ref().is_some_and(|bell| !bell.heard(&hello.knock, talk.pid)) {
-            return refuse(&talk.socket, "this process has not asked this mount where its door is");
+            return refuse(
+                &talk.socket,
+                "this process has not asked this mount for its socket (by an ioctl on a file of the mount)",
+            );
         }
         match hello.want() {
             Some(Want::Attach) => self.hand_over(talk, &hello),

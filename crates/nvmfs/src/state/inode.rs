@@ -22,7 +22,7 @@ mod mode;
 mod pins;
 
 pub use mode::{List, Mode};
-pub use pins::Era;
+pub use pins::Phase;
 
 use crate::ids::{InodeId, Version};
 use crate::planted::{Breach, breaks};

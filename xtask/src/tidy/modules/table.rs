@@ -1,12 +1,12 @@
 //! The order of modules within crates, and what it does not hold yet.
 
-/// The floors of a crate's modules.
+/// The layers of a crate's modules.
 pub struct Order {
     /// The crate's folder.
     pub folder: &'static str,
-    /// From the ground up. A name stands for the module and all inside it that no longer name stands for. On one floor modules may
+    /// From the ground up. A name stands for the module and all inside it that no longer name stands for. In one layer modules may
     /// name each other, not in a circle.
-    pub floors: &'static [&'static [&'static str]],
+    pub layers: &'static [&'static [&'static str]],
 }
 
 /// An arrow that climbs.
@@ -35,7 +35,7 @@ const TO_GO: &str = "to go";
 pub const ORDERS: &[Order] = &[
     Order {
         folder: "crates/nvmfs",
-        floors: &[
+        layers: &[
             &["ids", "variant", "clock", "process", "damage", "lane_counters", "region"],
             &["steps"],
             &["planted"],
@@ -72,7 +72,7 @@ pub const ORDERS: &[Order] = &[
     },
     Order {
         folder: "crates/pmem",
-        floors: &[
+        layers: &[
             &["durability", "error", "lost", "planted", "presence", "room", "steps"],
             &["cpu", "dirty", "domain", "mapping"],
             &["huge", "probe", "simulator", "survive", "untouched"],

@@ -4,7 +4,7 @@ use super::graph::Graph;
 use super::table::{Circle, Exception};
 use super::{Rules, check_graph};
 
-const FLOORS: &[&[&str]] = &[&["ground"], &["middle", "middle::low"], &["top"]];
+const LAYERS: &[&[&str]] = &[&["ground"], &["middle", "middle::low"], &["top"]];
 
 fn graph(files: &[(&str, &str)]) -> Graph {
     let file = |(path, text): &(&str, &str)| (format!("crates/x/src/{path}"), (*text).to_owned());
@@ -14,7 +14,7 @@ fn graph(files: &[(&str, &str)]) -> Graph {
 }
 
 fn in_order<'t>() -> Rules<'t> {
-    Rules { name: "crates/x", floors: Some(FLOORS), exceptions: Vec::new(), circles: Vec::new() }
+    Rules { name: "crates/x", layers: Some(LAYERS), exceptions: Vec::new(), circles: Vec::new() }
 }
 
 /// Rules and lines of what is found in three modules with this text in them.
@@ -89,7 +89,7 @@ fn a_circle_is_found_on_a_floor_and_without_an_order() {
         check_graph(&graph(files), rules).iter().map(|finding| finding.rule).collect()
     };
     assert_eq!(circle(&in_order(), &files), ["module-circle"]);
-    let without = Rules { floors: None, ..in_order() };
+    let without = Rules { layers: None, ..in_order() };
     assert_eq!(circle(&without, &files), [""; 0], "a file and its folder are one module there");
     let three = [
         ("a.rs", "use crate::b;\n"),

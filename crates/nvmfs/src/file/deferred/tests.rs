@@ -8,7 +8,7 @@ use crate::Volume;
 use crate::format_region;
 use crate::mount;
 use crate::region::Region;
-use crate::state::inode::Era;
+use crate::state::inode::Phase;
 use crate::state::lease;
 use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags};
 
@@ -38,14 +38,14 @@ impl Bench {
         self.fs.write(&self.file, 0, &vec![value; PAGES * PAGE]).unwrap();
     }
 
-    fn pin(&self) -> Era {
+    fn pin(&self) -> Phase {
         self.fs.core.inode(self.file.ino).unwrap().vi.pins.pin()
     }
 
-    fn unpin(&self, era: Era) {
+    fn unpin(&self, phase: Phase) {
         let core = &self.fs.core;
         let mut guard = lease::enter(core).unwrap();
-        unpin(core, &mut guard, core.inode(self.file.ino).unwrap(), era);
+        unpin(core, &mut guard, core.inode(self.file.ino).unwrap(), phase);
     }
 
     fn free(&self) -> u64 {

@@ -1,10 +1,10 @@
-//! Pins: readers that copy from an inode's blocks without looking again, counted by the era they came in.
+//! Pins: readers that copy from an inode's blocks without looking again, counted by the phase they came in.
 //!
-//! State       one word. Bits 0 to 14: pins of era 0. Bits 15 to 29: pins of era 1. Bit 31: the era that new pins belong to; the
-//!             other one is the old era. A count has room for every lane.
-//! Invariants  I1  the era turns only while the old one has no pins: one word, so one instant.
-//!             I2  what a cell lost while an era was the present one is in nobody's hands once that era is old and has no pins. Pins
-//!                 that are older still were gone when it became old (I1); pins of later eras took their maps later.
+//! State       one word. Bits 0 to 14: pins of phase 0. Bits 15 to 29: pins of phase 1. Bit 31: the phase that new pins belong to; the
+//!             other one is the old phase. A count has room for every lane.
+//! Invariants  I1  the phase turns only while the old one has no pins: one word, so one instant.
+//!             I2  what a cell lost while a phase was the present one is in nobody's hands once that phase is old and has no pins. Pins
+//!                 that are older still were gone when it became old (I1); pins of later phases took their maps later.
 //!             So readers that overlap without end keep no block for longer than two of them take.
 //! Orderings   O1  SeqCst: a pin is counted before its reader looks at cells; who took a block out of a cell looks at the word
 //!                 after that. One of the two sees the other.
@@ -18,13 +18,13 @@ const PRESENT: u32 = 1 << 31;
 
 const _: () = assert!(crate::ids::LANES as u32 <= COUNT);
 
-/// One of the two eras, 0 or 1.
+/// One of the two phases, 0 or 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Era(pub u32);
+pub struct Phase(pub u32);
 
-impl Era {
-    fn other(self) -> Era {
-        Era(1 - self.0)
+impl Phase {
+    fn other(self) -> Phase {
+        Phase(1 - self.0)
     }
 
     fn one(self) -> u32 {
@@ -37,13 +37,13 @@ impl Era {
 pub struct Pinned(u32);
 
 impl Pinned {
-    /// The era that new pins belong to.
-    pub fn present(self) -> Era {
-        Era(u32::from(self.0 & PRESENT != 0))
+    /// The phase that new pins belong to.
+    pub fn present(self) -> Phase {
+        Phase(u32::from(self.0 & PRESENT != 0))
     }
 
-    fn count(self, era: Era) -> u32 {
-        self.0 >> (era.0 * COUNT_BITS) & COUNT
+    fn count(self, phase: Phase) -> u32 {
+        self.0 >> (phase.0 * COUNT_BITS) & COUNT
     }
 
     /// Nobody has a pin.
@@ -51,24 +51,24 @@ impl Pinned {
         self.0 & !PRESENT == 0
     }
 
-    /// Nobody has a pin of this era.
-    pub fn over(self, era: Era) -> bool {
-        self.count(era) == 0
+    /// Nobody has a pin of this phase.
+    pub fn over(self, phase: Phase) -> bool {
+        self.count(phase) == 0
     }
 
     fn old_is_over(self) -> bool {
         self.over(self.present().other())
     }
 
-    /// Is what was lost in `era` in nobody's hands (I2)?
-    pub fn lets_go(self, era: Era) -> bool {
-        self.none() || (era != self.present() && self.old_is_over())
+    /// Is what was lost in `phase` in nobody's hands (I2)?
+    pub fn lets_go(self, phase: Phase) -> bool {
+        self.none() || (phase != self.present() && self.old_is_over())
     }
 
-    /// As it were without one pin of `era`: the caller's, who has no maps.
-    pub fn without(self, era: Era) -> Pinned {
-        debug_assert!(!self.over(era), "a pin that nobody has");
-        Pinned(self.0 - era.one())
+    /// As it were without one pin of `phase`: the caller's, who has no maps.
+    pub fn without(self, phase: Phase) -> Pinned {
+        debug_assert!(!self.over(phase), "a pin that nobody has");
+        Pinned(self.0 - phase.one())
     }
 }
 
@@ -87,25 +87,25 @@ impl Pins {
         Pinned(self.0.load(SeqCst))
     }
 
-    /// Takes a pin; the era it belongs to.
-    pub fn pin(&self) -> Era {
+    /// Takes a pin; the phase it belongs to.
+    pub fn pin(&self) -> Phase {
         let mut seen = self.now();
         loop {
-            let era = seen.present();
-            match self.0.compare_exchange(seen.0, seen.0 + era.one(), SeqCst, SeqCst) {
-                Ok(_) => return era,
+            let phase = seen.present();
+            match self.0.compare_exchange(seen.0, seen.0 + phase.one(), SeqCst, SeqCst) {
+                Ok(_) => return phase,
                 Err(now) => seen = Pinned(now),
             }
         }
     }
 
     /// Gives a pin back.
-    pub fn unpin(&self, era: Era) {
-        let before = Pinned(self.0.fetch_sub(era.one(), SeqCst));
-        debug_assert!(!before.over(era), "a pin was given back twice");
+    pub fn unpin(&self, phase: Phase) {
+        let before = Pinned(self.0.fetch_sub(phase.one(), SeqCst));
+        debug_assert!(!before.over(phase), "a pin was given back twice");
     }
 
-    /// Begins the next era, if the old one has no pins (I1) and the present one some.
+    /// Begins the next phase, if the old one has no pins (I1) and the present one some.
     pub fn turn(&self) {
         let mut seen = self.now();
         while seen.old_is_over() && !seen.none() {

@@ -2,7 +2,7 @@
 
 use super::Extents;
 use crate::ids::{BlockNo, InodeId, PageNo};
-use crate::state::inode::Era;
+use crate::state::inode::Phase;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_vfs::Ino;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -74,8 +74,8 @@ pub enum Pinning {
     None,
     /// It may or may not be counted.
     Doubtful(u64),
-    /// It is counted, in this era.
-    Done(u64, Era),
+    /// It is counted, in this phase.
+    Done(u64, Phase),
 }
 
 impl Pinning {
@@ -283,8 +283,8 @@ impl Intent {
     }
 
     /// A pin has been counted.
-    pub fn pinned(&self, ino: u64, era: Era) {
-        self.pin.store(ino << 2 | u64::from(era.0) << 1 | 1, Release); // ORDERING: Release, after the count.
+    pub fn pinned(&self, ino: u64, phase: Phase) {
+        self.pin.store(ino << 2 | u64::from(phase.0) << 1 | 1, Release); // ORDERING: Release, after the count.
     }
 
     /// No pin any more.
@@ -298,7 +298,7 @@ impl Intent {
         match self.pin.load(SeqCst) {
             0 => Pinning::None,
             word if word & 1 == 0 => Pinning::Doubtful(word >> 2),
-            word => Pinning::Done(word >> 2, Era((word >> 1 & 1) as u32)),
+            word => Pinning::Done(word >> 2, Phase((word >> 1 & 1) as u32)),
         }
     }
 }

@@ -169,13 +169,13 @@ fn settle_lane(core: &Core, number: u16) {
     lane.intent.forget_dirs();
     release_latches(core, lane, number);
     step(Step::Settling);
-    if let Pinning::Done(ino, era) = lane.intent.pin()
+    if let Pinning::Done(ino, phase) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
         // Said before: a settler that dies behind the unpin is followed by one that leaves the pins alone. Taken back twice, it would be
         // a living reader's.
         lane.intent.pinning(ino);
-        inode.vi.pins.unpin(era);
+        inode.vi.pins.unpin(phase);
         step(Step::Settling);
         lane.intent.unpinned();
         // What waited for that pin alone.

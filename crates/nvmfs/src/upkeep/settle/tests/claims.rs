@@ -89,7 +89,7 @@ fn a_pin_is_given_back_at_most_once_however_many_settlers_die() {
         let fs = bench.volume.fs();
         let inode = fs.core.inode(bench.file.ino).unwrap();
         // A living reader's.
-        let era = inode.vi.pins.pin();
+        let phase = inode.vi.pins.pin();
         assert!(dies(2, || {
             let mut guard = lease::enter(&fs.core).unwrap();
             let mut bytes = vec![0; 5 * PAGE as usize];
@@ -99,8 +99,8 @@ fn a_pin_is_given_back_at_most_once_however_many_settlers_die() {
             sweep(&fs.core);
         });
         sweep(&fs.core);
-        assert!(!inode.vi.pins.now().over(era), "settler {settlers}: the living reader's pin is gone");
-        inode.vi.pins.unpin(era);
+        assert!(!inode.vi.pins.now().over(phase), "settler {settlers}: the living reader's pin is gone");
+        inode.vi.pins.unpin(phase);
         fs.release(bench.file);
         lease::leave(&fs.core);
     }
