@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
+use crate::{durability, process};
 
 const MINUTES: u64 = 30;
 
-const USAGE: &str = "usage: cargo xtask bypass-diff [--minutes N] [--seed S] | --planted";
+const USAGE: &str =
+    "usage: cargo xtask bypass-diff [--minutes N] [--seed S] [--durability process|power] | --planted";
 
-/// `cargo xtask bypass-diff [--minutes N] [--seed S]`, or with `--planted`
+/// `cargo xtask bypass-diff [--minutes N] [--seed S] [--durability process|power]`, or with `--planted`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     if args.first().is_some_and(|arg| arg == "--planted") {
         return planted(root);
     }
+    let (args, named) = durability::taken_from(args)?;
     let (mut minutes, mut seed) = (MINUTES, 1_u64);
     for pair in args.chunks(2) {
         let [option, value] = pair else { bail!("{}: its number is missing; {USAGE}", pair[0]) };
@@ -31,7 +33,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let mut command = process::cargo(root, &["test", "-p", "heddle-cli", "--test", "bypass_diff"]);
     command.args(["--", "--nocapture"]);
     command.env("HEDDLE_DIFF_SECONDS", (60 * minutes).to_string());
-    command.env("HEDDLE_DIFF_SEED", seed.to_string());
+    command.env("HEDDLE_DIFF_SEED", seed.to_string()).envs(named);
     process::run(&mut command, Duration::from_secs(60 * (minutes + 30)))?;
     Ok(true)
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
+use crate::{durability, process};
 
-const USAGE: &str = "usage: cargo xtask kill-loop [--rounds N] [--who client|daemon|stop]";
+const USAGE: &str =
+    "usage: cargo xtask kill-loop [--rounds N] [--who client|daemon|stop] [--durability process|power]";
 const ROUNDS: u64 = 500;
 const KILLS: u64 = 2_000;
 
@@ -29,8 +30,9 @@ const RIGS: &[(&str, &str, &[&str])] = &[
     ("stop", "HEDDLE_PROCESS_STOPS", &["a_stopped_writer_in_the_way_is_killed_after_the_patience"]),
 ];
 
-/// `cargo xtask kill-loop [--rounds N] [--who client|daemon|stop]`
+/// `cargo xtask kill-loop [--rounds N] [--who client|daemon|stop] [--durability process|power]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
+    let (args, named) = durability::taken_from(args)?;
     let (mut rounds, mut who) = (ROUNDS, None);
     for pair in args.chunks(2) {
         let [option, value] = pair else { bail!(USAGE) };
@@ -43,14 +45,17 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         }
     }
     for rig in RIGS.iter().filter(|rig| who.is_none_or(|who| who == rig.0)) {
-        process::run(&mut command(root, rig.1, rig.2, rounds), Duration::from_secs(3600 + rounds * 20))?;
+        let mut command = command(root, rig.1, rig.2, rounds);
+        process::run(command.envs(named.clone()), Duration::from_secs(3600 + rounds * 20))?;
     }
     Ok(true)
 }
 
-/// `cargo xtask survive [--kills N] [--seed N]`: `crates/nvmfs/tests/processes/survivors.rs`, the release build.
+/// `cargo xtask survive [--kills N] [--seed N] [--durability process|power]`:
+/// `crates/nvmfs/tests/processes/survivors.rs`, the release build.
 pub fn survive(root: &Path, args: &[String]) -> Result<bool> {
-    const USAGE: &str = "usage: cargo xtask survive [--kills N] [--seed N]";
+    const USAGE: &str = "usage: cargo xtask survive [--kills N] [--seed N] [--durability process|power]";
+    let (args, named) = durability::taken_from(args)?;
     let (mut kills, mut seed) = (KILLS, None);
     for pair in args.chunks(2) {
         let [option, value] = pair else { bail!(USAGE) };
@@ -62,7 +67,7 @@ pub fn survive(root: &Path, args: &[String]) -> Result<bool> {
         }
     }
     let mut command = command(root, "HEDDLE_SURVIVE_KILLS", &["a_call_that_is_killed_between"], kills);
-    command.envs(seed.map(|seed| ("HEDDLE_SURVIVE_SEED", seed.to_string())));
+    command.envs(seed.map(|seed| ("HEDDLE_SURVIVE_SEED", seed.to_string()))).envs(named);
     process::run(&mut command, Duration::from_secs(3600 + kills * 10))?;
     Ok(true)
 }

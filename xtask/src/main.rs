@@ -11,6 +11,7 @@ mod coherence;
 mod crash;
 mod cross;
 mod docs;
+mod durability;
 mod f2fs_damage;
 mod floors;
 mod fsck_lies;
@@ -77,7 +78,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "soak",
-        usage: "[--minutes N] [--threads N] [--variant V|all]",
+        usage: "[--minutes N] [--threads N] [--variant V|all] [--durability process|power]",
         about: "mixed work on a nearly full image, remounted and checked every minute (20 minutes, 8 threads)",
         run: soak::chore,
     },
@@ -89,7 +90,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "torn",
-        usage: "[--processes] [--reads N]",
+        usage: "[--processes] [--reads N] [--durability process|power]",
         about: "no overlapping read is ever torn: 1e6 reads a shape and variant; --processes: mount and bypass too",
         run: torn::chore,
     },
@@ -107,7 +108,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "bypass-diff",
-        usage: "[--minutes N] [--seed S] | --planted",
+        usage: "[--minutes N] [--seed S] [--durability process|power] | --planted",
         about: "random programs find the same with the bypass as on tmpfs (30 minutes, root); --planted: do they see?",
         run: bypass_diff::chore,
     },
@@ -137,13 +138,13 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "survive",
-        usage: "[--kills N] [--seed N]",
+        usage: "[--kills N] [--seed N] [--durability process|power]",
         about: "a process is killed between any two instructions of a call, and who settles it too",
         run: kill_loop::survive,
     },
     Chore {
         name: "kill-loop",
-        usage: "[--rounds N] [--who client|daemon|stop]",
+        usage: "[--rounds N] [--who client|daemon|stop] [--durability process|power]",
         about: "attached processes, or the daemon, killed at random, or stopped: 500 times each",
         run: kill_loop::chore,
     },

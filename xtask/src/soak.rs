@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
+use crate::{durability, process};
 
 /// The rig as the test command names it.
 pub const SUITE: &str = "nvmfs/soak";
@@ -24,11 +24,13 @@ struct Plan {
     variant: String,
 }
 
-/// `cargo xtask soak [--minutes N] [--threads N] [--variant V|all]`
+/// `cargo xtask soak [--minutes N] [--threads N] [--variant V|all] [--durability process|power]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    let plan = plan(args)?;
+    let (args, named) = durability::taken_from(args)?;
+    let plan = plan(&args)?;
     let mut command = command(root);
     command
+        .envs(named)
         .env("HEDDLE_SOAK_SECONDS", (plan.minutes * 60).to_string())
         .env("HEDDLE_SOAK_ROUND_SECONDS", "60")
         .env("HEDDLE_SOAK_THREADS", plan.threads.to_string());
@@ -53,7 +55,10 @@ fn plan(args: &[String]) -> Result<Plan> {
             "--minutes" => plan.minutes = number()?,
             "--threads" => plan.threads = number()?,
             "--variant" => plan.variant = value.clone(),
-            _ => bail!("usage: cargo xtask soak [--minutes N] [--threads N] [--variant V|all]"),
+            _ => bail!(
+                "usage: cargo xtask soak [--minutes N] [--threads N] [--variant V|all] {}",
+                durability::OPTION
+            ),
         }
     }
     Ok(plan)

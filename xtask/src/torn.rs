@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
+use crate::{durability, process};
 
 const READS: u64 = 1_000_000;
 /// In the test command, of each shape, and of the largest.
 const READS_IN_TEST: [u64; 2] = [10_000, 10_000];
 
-/// `cargo xtask torn [--processes] [--reads N]`
+/// `cargo xtask torn [--processes] [--reads N] [--durability process|power]`
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    let (processes, rest) = match args {
+    let (args, named) = durability::taken_from(args)?;
+    let (processes, rest) = match args.as_slice() {
         [first, rest @ ..] if first == "--processes" => (true, rest),
         all => (false, all),
     };
@@ -26,11 +27,11 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         [option, count] if option == "--reads" => {
             count.parse().with_context(|| format!("--reads {count}: not a number"))?
         }
-        _ => bail!("usage: cargo xtask torn [--processes] [--reads N]"),
+        _ => bail!("usage: cargo xtask torn [--processes] [--reads N] {}", durability::OPTION),
     };
     let commands = if processes { of_processes(root, reads) } else { vec![command(root, reads)] };
     for mut command in commands {
-        process::run(&mut command, Duration::from_secs(6 * 3600))?;
+        process::run(command.envs(named.clone()), Duration::from_secs(6 * 3600))?;
     }
     Ok(true)
 }

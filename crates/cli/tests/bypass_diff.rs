@@ -1,12 +1,12 @@
 //! Random programs of calls, on tmpfs without and on a mount with the bypass: every result, errno, offset and byte is the same, and
 //! nothing of them stays when their files are gone.
 //!
-//! The programs are one program with a seed (`c/random_calls.c`). `HEDDLE_DIFF_SECONDS`: so long; `HEDDLE_DIFF_SEED`: from this one
-//! on. `cargo xtask bypass-diff`.
+//! The programs are one program with a seed (`c/random_calls.c`). `HEDDLE_DIFF_SECONDS`: so long, half of it under each durability or all
+//! under `HEDDLE_DURABILITY`; `HEDDLE_DIFF_SEED`: from this one on. `cargo xtask bypass-diff`.
 
 mod common;
 
-use common::{Mounted, Place, build_preload, command, heddle, own_namespace};
+use common::{Mounted, Place, build_preload, command, durabilities, heddle, own_namespace};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -90,13 +90,26 @@ fn a_random_program_finds_the_same_with_the_bypass_as_without() {
         return;
     }
     build_preload();
+    let mut durabilities = durabilities();
+    // A planted fault is one of either.
+    durabilities.truncate(if is_planted() { 1 } else { 2 });
+    let seconds = number("HEDDLE_DIFF_SECONDS").unwrap_or(SECONDS);
+    let lasts = Duration::from_secs(seconds) / durabilities.len() as u32;
+    let findings = durabilities.iter().flat_map(|durability| differing(durability, lasts));
+    let findings: Vec<String> = findings.collect();
+    assert!(findings.is_empty(), "programs differ: {findings:?}");
+}
+
+/// Programs that differ, on a mount of this durability.
+fn differing(durability: &str, lasts: Duration) -> Vec<String> {
     let place = Place::with_image_of("heddle", "128M");
     if !compiled(&place) {
-        return;
+        return Vec::new();
     }
-    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null", "-o", &format!("durability={durability}")]);
+    let said = heddle(&["stat", mounted.path("").to_str().unwrap()]).out;
+    assert!(said.contains(&format!("durability {durability}")), "{said}");
     let first = number("HEDDLE_DIFF_SEED").unwrap_or(1);
-    let lasts = Duration::from_secs(number("HEDDLE_DIFF_SECONDS").unwrap_or(SECONDS));
     let (began, mut findings, mut seed) = (Instant::now(), Vec::new(), first);
     while began.elapsed() < lasts && (findings.is_empty() || !is_planted()) {
         let (there, here) = (place.path(&format!("tmpfs-{seed}")), mounted.path(&format!("mount-{seed}")));
@@ -105,13 +118,13 @@ fn a_random_program_finds_the_same_with_the_bypass_as_without() {
             .or_else(|| (files(&there) != files(&here)).then(|| "the files' bytes".to_owned()));
         if let Some(differs) = differs {
             println!("seed {seed}, after {:.1?}:\n{differs}", began.elapsed());
-            findings.push(seed);
+            findings.push(format!("HEDDLE_DIFF_SEED={seed} HEDDLE_DURABILITY={durability}"));
         }
         fs::remove_dir_all(&there).unwrap();
         fs::remove_dir_all(&here).unwrap();
         seed += 1;
     }
-    println!("{} programs of {CALLS} calls from seed {first} on", seed - first);
+    println!("{} programs of {CALLS} calls from seed {first} on, durability {durability}", seed - first);
     let served = fs::read_to_string(place.path("report")).unwrap();
     assert!(served.contains("\"write\":") && !served.contains("\"refused\":[\""), "nothing was served");
     // A moment later the dead are settled.
@@ -119,7 +132,7 @@ fn a_random_program_finds_the_same_with_the_bypass_as_without() {
     drop(mounted);
     let checked = heddle(&["fsck", &place.image()]);
     assert_eq!(checked.code, 0, "files that nobody has are held: {}", checked.out);
-    assert!(findings.is_empty(), "programs differ: HEDDLE_DIFF_SEED={findings:?}");
+    findings
 }
 
 /// The harness finds each of them within this time. It begins with the same programs each time.

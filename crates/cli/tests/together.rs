@@ -2,12 +2,13 @@
 //! and times never go back.
 //!
 //! The test starts itself again as its processes (the ignored test below), which use plain calls: half of them run under `heddle run`.
-//! `HEDDLE_TORN_READS`: so many reads a shape and mixture (the largest shape gets a tenth). `cargo xtask torn --processes`.
+//! `HEDDLE_TORN_READS`: so many reads a shape and mixture (the largest shape gets a tenth). `HEDDLE_DURABILITY`: that of the mount.
+//! `cargo xtask torn --processes`.
 
 mod common;
 
 use common::roles::{Role, role};
-use common::{Mounted, Place, own_namespace};
+use common::{Mounted, Place, durabilities, own_namespace};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -109,7 +110,8 @@ fn on_a_mount(test: impl FnOnce(&Mounted<'_>)) {
     }
     common::build_preload();
     let place = Place::with_image_of("heddle", "64M");
-    test(&Mounted::new(&place, &["-o", "log=/dev/null"]));
+    let durability = format!("durability={}", durabilities()[0]);
+    test(&Mounted::new(&place, &["-o", "log=/dev/null", "-o", &durability]));
 }
 
 fn reads() -> u64 {

@@ -2,7 +2,7 @@
 //!
 //! A child mounts an image in `/dev/shm` and works on it in four threads. Before and after each call it writes a line to a
 //! journal, so that the journal's order tells which calls were over before others began. The parent kills it, mounts the image,
-//! and holds it to the journal. `HEDDLE_KILL_ROUNDS` rounds, dealt out to the variants.
+//! and holds it to the journal. `HEDDLE_KILL_ROUNDS` rounds, dealt out to the variants and to both durabilities.
 
 mod common;
 mod kill {
@@ -12,9 +12,9 @@ mod kill {
     pub mod verify;
 }
 
-use common::{env, options};
+use common::{by_durability, env, options, promising};
 use heddle_nvmfs::{Variant, format_region, mount};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::{Durability, Region};
 use kill::history::History;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -44,10 +44,11 @@ fn the_child_that_is_killed() {
     kill::child::work_until_killed(Path::new(&place));
 }
 
-fn start_child(place: &Path) -> Killed {
+fn start_child(place: &Path, durability: Durability) -> Killed {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", CHILD, "--ignored", "--nocapture", "--test-threads=1"])
         .env(PLACE, place)
+        .env("HEDDLE_DURABILITY", durability.name())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -55,10 +56,10 @@ fn start_child(place: &Path) -> Killed {
 }
 
 /// Runs a child until a random moment after its first call; its journal afterwards.
-fn one_kill(place: &Path, random: &mut impl FnMut() -> u64) -> History {
+fn one_kill(place: &Path, durability: Durability, random: &mut impl FnMut() -> u64) -> History {
     let journal = place.join("journal");
     let len_before = std::fs::metadata(&journal).map_or(0, |m| m.len());
-    let mut child = start_child(place);
+    let mut child = start_child(place, durability);
     let start = Instant::now();
     while std::fs::metadata(&journal).map_or(0, |m| m.len()) == len_before {
         assert!(child.0.try_wait().unwrap().is_none(), "the child ended before it was killed");
@@ -71,7 +72,7 @@ fn one_kill(place: &Path, random: &mut impl FnMut() -> u64) -> History {
     History::read(&journal)
 }
 
-fn kill_rounds(rounds: u64) {
+fn kill_rounds(durability: Durability, rounds: u64) {
     let mut seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
     println!("seed {seed}");
     let mut random = move || {
@@ -84,29 +85,33 @@ fn kill_rounds(rounds: u64) {
         let variant = Variant::ALL[(done / ROUNDS_AN_IMAGE) as usize % Variant::ALL.len()];
         let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let image = place.path().join("image");
-        let region = Region::create(&image, IMAGE_BYTES, &OpenOptions::default()).unwrap();
+        let region = Region::create(&image, IMAGE_BYTES, &promising(durability)).unwrap();
         format_region(&region, variant).unwrap();
         drop(region);
         let mut history = History::default();
         for round in 0..ROUNDS_AN_IMAGE.min(rounds - done) {
-            let journal = one_kill(place.path(), &mut random);
+            let journal = one_kill(place.path(), durability, &mut random);
             history.continued_by(journal);
-            let region = Region::open(&image, &OpenOptions::default()).unwrap();
-            let volume = mount(region, &options())
-                .unwrap_or_else(|e| panic!("{variant:?}, round {round} of an image: after a kill: {e}"));
+            let region = Region::open(&image, &promising(durability)).unwrap();
+            let volume = mount(region, &options()).unwrap_or_else(|e| {
+                panic!("{variant:?}, {durability}, round {round} of an image: after a kill: {e}")
+            });
             if let Err(finding) = kill::verify::verify(&volume.fs(), &history) {
-                panic!("{variant:?}, round {round} of an image, {} calls: {finding}", history.len());
+                panic!(
+                    "{variant:?}, {durability}, round {round} of an image, {} calls: {finding}",
+                    history.len()
+                );
             }
             if round % 2 == 0 { volume.unmount() } else { volume.abandon() }
         }
         acknowledged += history.len();
         done += ROUNDS_AN_IMAGE;
     }
-    println!("{done} kills, {acknowledged} calls");
+    println!("{durability}: {done} kills, {acknowledged} calls");
     assert!(acknowledged > done * 20, "the children hardly worked: {acknowledged} calls in {done} rounds");
 }
 
 #[test]
 fn acknowledged_calls_survive_a_kill_and_none_is_half_done() {
-    kill_rounds(env("HEDDLE_KILL_ROUNDS", 200));
+    by_durability(env("HEDDLE_KILL_ROUNDS", 200), kill_rounds);
 }

@@ -3,10 +3,11 @@
 //!
 //! Each thread has a directory of its own, of which it knows every byte; in the shared files it owns a range, at odd places, so that
 //! its writes share pages with its neighbours'. At each round's end all threads stop, all of it is compared, the image is unmounted or
-//! left as by a power cut, by turns, checked by fsck, mounted, and compared again.
+//! left as by a power cut, by turns, checked by fsck, mounted, and compared again. The durability changes every other round.
 //!
 //! `HEDDLE_SOAK_SECONDS` a variant (1), `HEDDLE_SOAK_ROUND_SECONDS` (2), `HEDDLE_SOAK_THREADS` (8), `HEDDLE_SOAK_VARIANT` (all of them),
-//! `HEDDLE_SOAK_SEED`, `HEDDLE_SOAK_DIR` for images that stay (a directory in memory, else elsewhere). The long form: `cargo xtask soak`.
+//! `HEDDLE_SOAK_SEED`, `HEDDLE_DURABILITY` (both), `HEDDLE_SOAK_DIR` for images that stay (a directory in memory, else elsewhere). The
+//! long form: `cargo xtask soak`.
 
 mod common;
 mod soak {
@@ -14,9 +15,9 @@ mod soak {
     pub mod worker;
 }
 
-use common::{Short, env, options};
+use common::{Short, env, named_durability, options, promising};
 use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, mount};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::{Durability, OpenOptions, Region};
 use heddle_vfs::{FileSystem, Ino};
 use soak::shared::Shared;
 use soak::worker::Worker;
@@ -35,8 +36,9 @@ fn variants() -> Vec<Variant> {
     vec![found.unwrap_or_else(|| panic!("HEDDLE_SOAK_VARIANT={name}: no such variant"))]
 }
 
-fn open(image: &Path) -> Volume {
-    mount(Region::open(image, &OpenOptions::default()).unwrap(), &options()).unwrap()
+fn open(image: &Path, round: usize) -> Volume {
+    let durability = named_durability().unwrap_or(Durability::ALL[round / 2 % 2]);
+    mount(Region::open(image, &promising(durability)).unwrap(), &options()).unwrap()
 }
 
 /// fsck finds nothing to mend on an unmounted image.
@@ -82,7 +84,7 @@ fn soak(variant: Variant, place: &Path) {
     let region = Region::create(&image, IMAGE_BYTES, &OpenOptions::default()).unwrap();
     format_region(&region, variant).unwrap();
     drop(region);
-    let mut volume = open(&image);
+    let mut volume = open(&image, 0);
     let mut crew = Crew::new(&volume.fs(), env("HEDDLE_SOAK_THREADS", 8), seed);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut rounds = 0;
@@ -98,9 +100,9 @@ fn soak(variant: Variant, place: &Path) {
             volume.unmount()
         }
         check(&image, &what);
-        volume = open(&image);
-        crew.compare(&volume.fs(), &format!("{what}, after the remount"));
         rounds += 1;
+        volume = open(&image, rounds);
+        crew.compare(&volume.fs(), &format!("{what}, after the remount"));
     }
     let calls: u64 = crew.workers.iter().map(|w| w.calls).sum();
     let refused: u64 = crew.workers.iter().map(|w| w.refused).sum();

@@ -1,20 +1,25 @@
 //! Overlapping writes and reads are atomic to each other: two writers, two readers, three shapes, every variant.
 //!
-//! `HEDDLE_TORN_READS` reads a shape, `HEDDLE_TORN_READS_LARGEST` of the largest.
+//! `HEDDLE_TORN_READS` reads a shape, `HEDDLE_TORN_READS_LARGEST` of the largest, half of them under each durability or all under
+//! `HEDDLE_DURABILITY`.
 
 mod common;
 
-use common::{env, fresh};
+use common::{Disk, by_durability, env, fresh};
 use heddle_nvmfs::{NvmFs, Variant};
+use heddle_pmem::Durability;
 use heddle_vfs::testkit::torn::{SHAPES, Shape, TornConfig, TornReport, check};
 use heddle_vfs::testkit::{FsFile, PositionalIo};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-fn config(shape: Shape) -> TornConfig {
-    let reads = if shape == SHAPES[2] { "HEDDLE_TORN_READS_LARGEST" } else { "HEDDLE_TORN_READS" };
-    TornConfig { reads: env(reads, 1000), limit: Duration::from_secs(3600), ..TornConfig::new(shape) }
+fn reads_of(shape: Shape) -> u64 {
+    env(if shape == SHAPES[2] { "HEDDLE_TORN_READS_LARGEST" } else { "HEDDLE_TORN_READS" }, 1000)
+}
+
+fn config(shape: Shape, reads: u64) -> TornConfig {
+    TornConfig { reads, limit: Duration::from_secs(3600), ..TornConfig::new(shape) }
 }
 
 fn open<'a>(fs: &'a NvmFs) -> io::Result<FsFile<'a>> {
@@ -23,18 +28,21 @@ fn open<'a>(fs: &'a NvmFs) -> io::Result<FsFile<'a>> {
 
 fn reads_and_writes_are_whole(variant: Variant) {
     for shape in SHAPES {
-        let volume = fresh(variant, 64 << 20);
-        let fs = volume.fs();
-        let wanted = config(shape);
-        let report = check(&wanted, &|| Ok(Box::new(open(&fs)?))).unwrap();
-        println!("{} {shape:?}: {report:?}", variant.name());
-        assert!(report.is_clean(), "{} {shape:?}: {report:?}", variant.name());
-        assert!(
-            report.reads >= wanted.reads && report.writes > 0,
-            "{shape:?}: too little was tried: {report:?}"
-        );
-        volume.unmount();
+        by_durability(reads_of(shape), |durability, reads| {
+            these_are_whole(variant, durability, &config(shape, reads));
+        });
     }
+}
+
+fn these_are_whole(variant: Variant, durability: Durability, wanted: &TornConfig) {
+    let volume = Disk::promising(variant, 64 << 20, durability).mount();
+    let fs = volume.fs();
+    let report = check(wanted, &|| Ok(Box::new(open(&fs)?))).unwrap();
+    let what = format!("{} {durability} {:?}: {report:?}", variant.name(), wanted.shape);
+    println!("{what}");
+    assert!(report.is_clean(), "{what}");
+    assert!(report.reads >= wanted.reads && report.writes > 0, "too little was tried: {what}");
+    volume.unmount();
 }
 
 #[test]
@@ -119,7 +127,7 @@ fn compare(name: &str, folder: &Path) {
                 std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
             Ok(Box::new(file) as Box<dyn PositionalIo>)
         };
-        let report: TornReport = check(&config(shape), &open).unwrap();
+        let report: TornReport = check(&config(shape, reads_of(shape)), &open).unwrap();
         println!("{name} {shape:?}: {report:?}");
         assert!(report.reads > 0);
     }

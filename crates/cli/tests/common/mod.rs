@@ -162,6 +162,12 @@ impl<'a> Mounted<'a> {
     }
 }
 
+/// What mounts of rigs are to survive: what `HEDDLE_DURABILITY` names, or first the one and then the other.
+pub fn durabilities() -> Vec<String> {
+    let named = std::env::var("HEDDLE_DURABILITY").ok();
+    named.map_or_else(|| ["process", "power"].map(String::from).into(), |named| vec![named])
+}
+
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         let said = heddle(&["umount", &self.0.mnt()]);

@@ -4,7 +4,7 @@
 #[cfg(not(shuttle))]
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::{MountOptions, Variant, Volume, VolumeError, format_region, mount};
-use heddle_pmem::Region;
+use heddle_pmem::{Durability, OpenOptions, Region};
 pub use heddle_vfs::short::{Short, name, root};
 #[cfg(not(shuttle))]
 use heddle_vfs::testkit::Tree;
@@ -26,12 +26,35 @@ pub fn env(name: &str, default: u64) -> u64 {
         .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
+/// The durability that `HEDDLE_DURABILITY` names.
+pub fn named_durability() -> Option<Durability> {
+    let name = std::env::var("HEDDLE_DURABILITY").ok()?;
+    Some(name.parse().unwrap_or_else(|why| panic!("HEDDLE_DURABILITY={name}: {why}")))
+}
+
+/// Deals the rounds of a rig out to both durabilities, or all of them to the one that is named.
+pub fn by_durability(rounds: u64, mut rig: impl FnMut(Durability, u64)) {
+    match named_durability() {
+        Some(named) => rig(named, rounds),
+        None => Durability::ALL.into_iter().for_each(|durability| rig(durability, rounds.div_ceil(2))),
+    }
+}
+
+/// How to open an image whose writes survive that.
+pub fn promising(durability: Durability) -> OpenOptions<'static> {
+    OpenOptions { durability: Some(durability), ..OpenOptions::default() }
+}
+
 /// Memory with a file system on it, which outlives its mounts.
 pub struct Disk(Region);
 
 impl Disk {
     pub fn new(variant: Variant, len_bytes: u64) -> Disk {
-        let region = Region::anonymous(len_bytes).unwrap();
+        Disk::promising(variant, len_bytes, Durability::Process)
+    }
+
+    pub fn promising(variant: Variant, len_bytes: u64, durability: Durability) -> Disk {
+        let region = Region::anonymous_as(len_bytes, durability).unwrap();
         format_region(&region, variant).unwrap();
         Disk(region)
     }

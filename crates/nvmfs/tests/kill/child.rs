@@ -2,9 +2,9 @@
 
 use super::history::{Event, History};
 use super::operation::{Operation, PAGE, THREADS, operation, record};
-use crate::common::{Short, options, root};
+use crate::common::{Short, named_durability, options, promising, root};
 use heddle_nvmfs::{NvmFs, mount};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::Region;
 use heddle_vfs::{FileSystem, Handle, Ino};
 use std::fs::File;
 use std::io::Write;
@@ -16,7 +16,7 @@ pub fn work_until_killed(place: &Path) {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let journal = place.join("journal");
     let first = History::read(&journal).next_number();
-    let region = Region::open(place.join("image"), &OpenOptions::default()).unwrap();
+    let region = Region::open(place.join("image"), &promising(named_durability().unwrap())).unwrap();
     let volume = mount(region, &options()).unwrap();
     let fs = volume.fs();
     let files = Files::of(&fs);

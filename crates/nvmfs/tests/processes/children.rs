@@ -1,10 +1,10 @@
 //! A mounted image with a door, and the processes that come through it.
 
-use crate::common::options;
+use crate::common::{named_durability, options, promising};
 use heddle_nvmfs::adopt::{AdoptError, adopt};
 use heddle_nvmfs::server::{Server, ServerOptions};
 use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, mount};
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::{Durability, Region};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Tells a child what to do, and where.
 pub const ROLE: &str = "HEDDLE_PROCESSES_ROLE";
 pub const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
+
+/// File beside an image that says what its writes survive.
+const PROMISE: &str = "durability";
 
 /// Where the parent said that the door is.
 pub fn socket() -> PathBuf {
@@ -69,9 +72,19 @@ impl House {
         house
     }
 
+    /// As [`House::with`], of this durability, whoever mounts it.
+    pub fn promising(durability: Durability, len_bytes: u64, how: ServerOptions) -> House {
+        let mut house = House::unmounted(len_bytes);
+        std::fs::write(house.place().join(PROMISE), durability.name()).unwrap();
+        house.mounted = Some(Mounted::of(house.place(), how));
+        house
+    }
+
     pub fn unmounted(len_bytes: u64) -> House {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let region = Region::create(dir.path().join("image"), len_bytes, &OpenOptions::default()).unwrap();
+        let durability = named_durability().unwrap_or(Durability::Process);
+        std::fs::write(dir.path().join(PROMISE), durability.name()).unwrap();
+        let region = Region::create(dir.path().join("image"), len_bytes, &promising(durability)).unwrap();
         format_region(&region, Variant::Heddle).unwrap();
         let socket = dir.path().join("door");
         House { mounted: None, dir, socket }
@@ -123,8 +136,9 @@ impl House {
 /// process: they are waited for.
 pub fn image(place: &Path) -> Region {
     let began = Instant::now();
+    let durability = std::fs::read_to_string(place.join(PROMISE)).unwrap().parse().unwrap();
     loop {
-        match Region::open(place.join("image"), &OpenOptions::default()) {
+        match Region::open(place.join("image"), &promising(durability)) {
             Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < Duration::from_secs(10) => {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -3,17 +3,18 @@
 //! What is measured, and must hold: no call of a survivor takes a second (what `PAUSE_MAX` says); nothing that was acknowledged is
 //! lost, and nothing is there by half, while mounted and after two more mounts, the first of them as after a power cut; fsck has nothing
 //! to say.
-//! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. `cargo xtask kill-loop` sets them.
+//! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. Half of the kills of writers are made under
+//! each durability; `HEDDLE_DURABILITY` names that of all rounds. `cargo xtask kill-loop` sets them.
 
 use super::children::{House, image, start_at, start_with};
 use super::killing::{Crew, random_numbers};
-use crate::common::{Short, env, sound};
+use crate::common::{Short, by_durability, env, sound};
 use crate::kill;
 use crate::kill::history::History;
 use heddle_nvmfs::adopt::AdoptError;
 use heddle_nvmfs::client;
 use heddle_nvmfs::server::ServerOptions;
-use heddle_pmem::{OpenOptions, Region};
+use heddle_pmem::{Durability, OpenOptions, Region};
 use heddle_vfs::{FileSystem, Ino};
 use std::time::{Duration, Instant};
 
@@ -22,12 +23,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_writer_that_is_killed_holds_nobody_up_and_loses_nothing_acknowledged() {
-    kill_writers("works-on-data", env("HEDDLE_PROCESS_KILLS", 60));
+    by_durability(env("HEDDLE_PROCESS_KILLS", 60), |it, kills| kill_writers(it, "works-on-data", kills));
 }
 
 #[test]
 fn a_process_killed_among_names_blocks_nobody_and_loses_nothing() {
-    kill_writers("works", env("HEDDLE_PROCESS_KILLS", 60));
+    by_durability(env("HEDDLE_PROCESS_KILLS", 60), |it, kills| kill_writers(it, "works", kills));
 }
 
 /// The writers leave some files and appends behind: an image that lasts for so many rounds.
@@ -35,9 +36,9 @@ fn room(rounds: u64) -> u64 {
     (64 + rounds / 2) << 20
 }
 
-fn kill_writers(role: &'static str, kills: u64) {
+fn kill_writers(durability: Durability, role: &'static str, kills: u64) {
     let mut random = random_numbers();
-    let mut house = House::new(room(kills));
+    let mut house = House::promising(durability, room(kills), ServerOptions::default());
     let free_before = house.fs().statfs().unwrap().blocks_free;
     let mut crew = Crew::start(&house, role);
     let began = Instant::now();
@@ -47,7 +48,11 @@ fn kill_writers(role: &'static str, kills: u64) {
     }
     let longest = crew.longest_call();
     let history = crew.end(role == "works");
-    println!("{kills} kills, {} calls, longest call {longest:?}, in {:?}", history.len(), began.elapsed());
+    println!(
+        "{durability}: {kills} kills, {} calls, longest call {longest:?}, in {:?}",
+        history.len(),
+        began.elapsed()
+    );
     assert!(longest < PAUSE_MAX, "a call took {longest:?}");
     all_comes_back(&mut house, &history, role == "works", free_before, kills);
 }
