@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::process;
 use crate::test::RELEASE_BUILD;
-use judge::{Judgement, Sample, Verdict};
+use judge::{Judgement, Measured, Sample, Verdict};
 use options::{Options, usage};
 use table::{CAMPAIGNS, Campaign, FLOORS};
 
@@ -127,6 +127,10 @@ fn table_json(judgements: &[Judgement], options: &Options) -> Value {
                 "floor": judgement.floor.bound.to_string(),
                 "measured": judgement.measured,
                 "spread": judgement.spread.map(|(low, high)| [low, high]),
+                "limit": judgement.limit.map(|limit| match limit {
+                    Measured::Copies(rate) => json!({"copies_per_sec": rate}),
+                    Measured::CrossingNs(ns) => json!({"line_crossing_ns": ns}),
+                }),
                 "reached": judgement.verdict == Verdict::Reached,
                 "verdict": judgement.verdict.to_string(),
             })

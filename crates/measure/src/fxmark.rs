@@ -33,7 +33,7 @@ pub struct Args {
     workloads: Vec<String>,
     /// The systems to measure: nova, nova-interval, nova-array, nova-tree, heddle (engines, on a fresh image in memory), f2fs, f2fs-rl,
     /// f2fs-nl, f2fs-integrated (on a fresh F2FS image in memory, with the node log in memory too); NAME+mount (any of them through
-    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); copy (a page past the cache and a fence, no file system: DWOL);
+    /// FUSE); heddle+bypass (unmodified calls, the bypass preloaded); copy (a page, under power with a fence: DWOL);
     /// tmpfs, ext4, ext4-nj (no journal), xfs, btrfs, f2fs-kernel (RAM disks, root); LABEL=PATH (any directory)
     #[arg(long = "target", value_delimiter = ',', value_name = "T,…", default_value = "heddle")]
     targets: Vec<String>,
@@ -251,7 +251,7 @@ fn targets(args: &Args) -> Result<Vec<Target>> {
         engines::target(name, variant, setup, workers_as)
     };
     let mut plain: Vec<Target> = Variant::ALL.map(|v| engine(v.name().to_owned(), v, args.segment[0])).into();
-    plain.push(copy::target(args.secs));
+    plain.push(copy::target(args.secs, args.durability));
     plain.extend(heddle_f2fs::Variant::ALL.map(|v| engines::f2fs_target(v, args.durability)));
     let mut targets = Vec::new();
     for name in &args.targets {

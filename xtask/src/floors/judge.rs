@@ -8,7 +8,7 @@ use std::fmt;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::table::{Durability, Floor};
+use super::table::{COPIED, COPY, Durability, Floor, Limit};
 
 /// One cell in one repeat.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct Sample {
     pub repeat: u64,
     /// Operations a second, or why there are none.
     pub ops_per_sec: Result<f64, String>,
+    /// What a cache line took between the processors meanwhile.
+    pub crossing_ns: Option<f64>,
 }
 
 pub struct Judgement {
@@ -29,6 +31,15 @@ pub struct Judgement {
     pub measured: Option<f64>,
     pub spread: Option<(f64, f64)>,
     pub verdict: Verdict,
+    pub limit: Option<Measured>,
+}
+
+/// A limit of the machine, by medians.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Measured {
+    /// Copies a second, or copies and fences.
+    Copies(f64),
+    CrossingNs(f64),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,27 +93,47 @@ fn read_run(run: &Value, durability: Durability, form: &'static str) -> Result<S
         cores: run["cores"].as_u64().context("no cores")?.try_into()?,
         repeat: run["repeat"].as_u64().context("no repeat")?,
         ops_per_sec,
+        crossing_ns: run["line_crossing_ns"].as_f64(),
     })
 }
 
 pub fn judge(floor: &'static Floor, samples: &[Sample], repeats_min: usize) -> Judgement {
+    let limit = limit(floor, samples, repeats_min);
     match compare(floor, samples, repeats_min) {
         Ok((measured, spread)) => {
             let verdict = if floor.bound.holds(measured) { Verdict::Reached } else { Verdict::Missed };
-            Judgement { floor, measured: Some(measured), spread: Some(spread), verdict }
+            Judgement { floor, measured: Some(measured), spread: Some(spread), verdict, limit }
         }
-        Err(cause) => Judgement { floor, measured: None, spread: None, verdict: Verdict::NotMeasured(cause) },
+        Err(cause) => {
+            Judgement { floor, measured: None, spread: None, verdict: Verdict::NotMeasured(cause), limit }
+        }
     }
 }
 
+fn limit(floor: &Floor, samples: &[Sample], repeats_min: usize) -> Option<Measured> {
+    match floor.limit()? {
+        Limit::Copy => {
+            let copies = of(samples, COPIED, floor.durability, "");
+            cell(&copies, COPIED, COPY, floor.of.1, repeats_min).ok().map(|it| Measured::Copies(median(&it)))
+        }
+        Limit::Line => {
+            let beside = of(samples, floor.workload, floor.durability, floor.form.name);
+            let seen = beside.iter().filter(|sample| (sample.target.as_str(), sample.cores) == floor.of);
+            let seen: Vec<f64> = seen.filter_map(|sample| sample.crossing_ns).collect();
+            (!seen.is_empty()).then(|| Measured::CrossingNs(median_of(seen)))
+        }
+    }
+}
+
+fn of<'s>(samples: &'s [Sample], workload: &str, durability: Durability, form: &str) -> Vec<&'s Sample> {
+    let is_of = |sample: &&Sample| {
+        (sample.workload.as_str(), sample.durability, sample.form) == (workload, durability, form)
+    };
+    samples.iter().filter(is_of).collect()
+}
+
 fn compare(floor: &Floor, samples: &[Sample], repeats_min: usize) -> Result<(f64, (f64, f64)), String> {
-    let samples: Vec<&Sample> = samples
-        .iter()
-        .filter(|sample| {
-            (sample.workload.as_str(), sample.durability, sample.form)
-                == (floor.workload, floor.durability, floor.form.name)
-        })
-        .collect();
+    let samples = of(samples, floor.workload, floor.durability, floor.form.name);
     let cell = |target, cores| cell(&samples, floor.workload, target, cores, repeats_min);
     let of = cell(floor.of.0, floor.of.1)?;
     let mut best = cell(floor.to.0[0], floor.to.1)?;

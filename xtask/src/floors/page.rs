@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::judge::{Judgement, Sample, median_of};
+use super::judge::{Judgement, Measured, Sample, median_of};
 use super::options::Options;
 use super::table::{CAMPAIGNS, Campaign};
 
@@ -11,22 +11,30 @@ pub fn page(judgements: &[Judgement], samples: &[Sample], options: &Options) -> 
         "Medians of {} interleaved repeats of {} s; the spread is the smallest and the largest ratio within one repeat. Rows of \
          engines (`heddle`, `nova`…, `f2fs`…) are function calls of threads; rows of `heddle+bypass`, `heddle+mount`, tmpfs, ext4, \
          xfs and btrfs are system calls, or what stands in for them. `copy` is no file \
-         system: a page past the cache and a fence, the machine's limit of a durable write.\n",
+         system: a page is copied, under `power` past the cache and with a fence. Machine's limit: as many workers that only copy, or a \
+         cache line's way between two processors where operations share one.\n",
         options.repeats, options.secs
     );
     if !options.is_whole() {
         text += "Too short: no measurement for docs/results.md.\n";
     }
-    text += "\n| workload | of | to the best of | floor | measured | spread | verdict |\n|---|---|---|---|---|---|---|\n";
+    text += "\n| workload | of | to the best of | floor | measured | spread | machine's limit | verdict |\n\
+             |---|---|---|---|---|---|---|---|\n";
     for judgement in judgements {
         let floor = judgement.floor;
         let power = if floor.durability.name() == "power" { " (power)" } else { "" };
         let comma = if floor.form.name.is_empty() { "" } else { ", " };
         let measured = judgement.measured.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         let spread = judgement.spread.map_or("-".into(), |(low, high)| format!("{low:.2} to {high:.2}"));
+        let limit = match judgement.limit {
+            Some(Measured::Copies(rate)) if power.is_empty() => format!("copy: {}", shown(rate)),
+            Some(Measured::Copies(rate)) => format!("copy and fence: {}", shown(rate)),
+            Some(Measured::CrossingNs(ns)) => format!("line: {ns:.0} ns"),
+            None => "-".into(),
+        };
         let _ = writeln!(
             text,
-            "| {}{comma}{}{power} | {}@{} | {}@{} | {} | {measured} | {spread} | {} |",
+            "| {}{comma}{}{power} | {}@{} | {}@{} | {} | {measured} | {spread} | {limit} | {} |",
             floor.workload,
             floor.form.name,
             floor.of.0,

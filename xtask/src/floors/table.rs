@@ -80,7 +80,32 @@ impl fmt::Display for Bound {
     }
 }
 
+/// What the machine itself cannot do faster than, as far as it is measured beside a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// A copy of each page, with a fence behind it where that survives a power cut: target [`COPY`] with as many workers.
+    Copy,
+    /// A cache line passes between two processors for each operation.
+    Line,
+}
+
+/// The target that is no file system.
+pub const COPY: &str = "copy";
+
 impl Floor {
+    /// The limit of what stands above the line.
+    pub fn limit(&self) -> Option<Limit> {
+        let in_memory = !self.of.0.starts_with("f2fs");
+        let pages = self.form == PLAIN || self.form == CALLS[1] || self.form == CALLS[2];
+        match self.workload {
+            _ if self.form == NEIGHBOURS || self.of.0 == "nova" && self.of.1 > 1 => Some(Limit::Line),
+            "DRBL" | "DRBM" | "DRBH" | "DWOL" | "DWOM" | "DWAL" | "DWSL" if pages && in_memory => {
+                Some(Limit::Copy)
+            }
+            _ => None,
+        }
+    }
+
     /// The row's name: `DWOM heddle@2 / best of tmpfs ext4@2`, with `(power)` if that is what writes survive.
     pub fn row(&self) -> String {
         let best = if self.to.0.len() > 1 { "best of " } else { "" };
@@ -197,10 +222,16 @@ pub const CAMPAIGNS: &[Campaign] = &[
         durability: Power,
         form: PLAIN,
         workloads: &["DWOL"],
-        targets: &["heddle", "copy"],
+        targets: &["heddle", COPY],
         cores: &[1],
     },
+    // Limits of the machine.
+    Campaign { durability: Process, form: PLAIN, workloads: &[COPIED], targets: &[COPY], cores: &[1, 2] },
+    Campaign { durability: Power, form: PLAIN, workloads: &[COPIED], targets: &[COPY], cores: &[2] },
 ];
+
+/// The workload that [`COPY`] is measured with.
+pub const COPIED: &str = "DWOL";
 
 /// A program under the bypass beside tmpfs: one process, calls of one length.
 const fn by_calls(form: Form) -> Campaign {
@@ -272,8 +303,8 @@ pub const FLOORS: &[Floor] = &[
     called("DRBL", CALLS[4], 1.0),
     Floor {
         of: ("heddle", 1),
-        to: (&["copy"], 1),
-        ..under_power("DWOL", "heddle", &["copy"], Bound::AtLeast(0.6))
+        to: (&[COPY], 1),
+        ..under_power("DWOL", "heddle", &[COPY], Bound::AtLeast(0.6))
     },
 ];
 

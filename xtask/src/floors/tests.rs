@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::judge::{Sample, Verdict, judge, read_report};
+use super::judge::{Measured, Sample, Verdict, judge, read_report};
 use super::options::Options;
 use super::page::page;
-use super::table::{Bound, CAMPAIGNS, Durability, FLOORS, Floor, Form};
+use super::table::{Bound, CAMPAIGNS, COPIED, COPY, Campaign, Durability, FLOORS, Floor, Form, Limit};
 use super::{table_json, table_text};
 
 static FLOOR: Floor = Floor {
@@ -27,6 +27,7 @@ fn cell(target: &str, cores: u32, figures: &[f64]) -> Vec<Sample> {
         cores,
         repeat: repeat as u64,
         ops_per_sec: Ok(*ops),
+        crossing_ns: (cores > 1).then_some(50.0 + repeat as f64),
     };
     figures.iter().enumerate().map(sample).collect()
 }
@@ -100,6 +101,15 @@ fn every_floor_is_measured_and_within_one_campaign() {
         };
         let of = measures(floor.of.0, floor.of.1);
         assert!(of.is_some(), "{}", floor.row());
+        let copied = |campaign: &Campaign| {
+            campaign.durability == floor.durability
+                && campaign.form.name.is_empty()
+                && campaign.workloads.contains(&COPIED)
+                && campaign.targets.contains(&COPY)
+                && campaign.cores.contains(&floor.of.1)
+        };
+        let once = CAMPAIGNS.iter().filter(|campaign| copied(campaign)).count() == 1;
+        assert!(floor.limit() != Some(Limit::Copy) || once, "no limit beside {}", floor.row());
         assert!(floor.to.0.iter().all(|target| measures(target, floor.to.1) == of), "{}", floor.row());
     }
 }
@@ -108,12 +118,13 @@ fn every_floor_is_measured_and_within_one_campaign() {
 fn a_report_is_read_with_its_failed_cells() {
     let run = |error| {
         json!({"workload": "DWOM", "target": "heddle", "cores": 2, "repeat": 0, "secs": 2.0, "ops": 4,
-               "ops_per_sec": 2.0, "p50_ns": 1, "p99_ns": 2, "error": error})
+               "ops_per_sec": 2.0, "p50_ns": 1, "p99_ns": 2, "line_crossing_ns": 61.5, "error": error})
     };
     let (options, runs) = (json!({"durability": "process"}), [run(json!(null)), run(json!("no space"))]);
     let report = json!({"output_version": 1, "machine": {}, "options": options, "runs": runs});
     let samples = read_report(&report.to_string(), Durability::Process, "form").unwrap();
     assert_eq!((samples[0].form, &samples[0].ops_per_sec), ("form", &Ok(2.0)));
+    assert_eq!(samples[0].crossing_ns, Some(61.5));
     assert_eq!(samples[1].ops_per_sec, Err("no space".into()));
     assert!(read_report(&report.to_string(), Durability::Power, "form").is_err(), "of another durability");
     let wrong = [
@@ -149,6 +160,28 @@ fn the_results_page_names_workload_duration_and_kind_of_calls() {
     assert!(text.contains("durability `process`") && text.contains("function calls"), "{text}");
     assert!(text.contains("| DWOM | 25 op/s | 10 op/s | 9 op/s | - | - |"), "{text}");
     assert!(text.contains("no measurement for docs"), "fewer than five repeats of two seconds: {text}");
+}
+
+#[test]
+fn the_machines_limit_stands_beside_a_row_that_has_one() {
+    let mut copies = cell(COPY, 2, &[40.0, 50.0, 60.0]);
+    copies.iter_mut().for_each(|sample| sample.workload = COPIED.into());
+    let samples = [cells([30.0; 3]), copies].concat();
+    assert_eq!(judge(&FLOOR, &samples, 3).limit, Some(Measured::Copies(50.0)));
+    assert_eq!(judge(&FLOOR, &cells([30.0; 3]), 3).limit, None, "it was not measured");
+    static LOCKED: Floor = Floor { of: ("nova", 2), to: (&["tmpfs"], 2), ..FLOOR };
+    let locked = judge(&LOCKED, &[cell("nova", 2, &[9.0; 3]), samples.clone()].concat(), 3);
+    assert_eq!(locked.limit, Some(Measured::CrossingNs(51.0)));
+    static NAMES: Floor = Floor { workload: "MWCL", ..FLOOR };
+    let judgements = [judge(&FLOOR, &samples, 3), locked, judge(&NAMES, &samples, 3)];
+    let text = page(&judgements, &samples, &Options::default());
+    for shown in ["| copy: 50 op/s | reached |", "| line: 51 ns | MISSED |", "| - | - | - | NOT MEASURED"] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
+    let json = table_json(&judgements, &Options::default());
+    assert_eq!(json["floors"][0]["limit"], json!({"copies_per_sec": 50.0}));
+    assert_eq!(json["floors"][1]["limit"], json!({"line_crossing_ns": 51.0}));
+    assert_eq!(json["floors"][2]["limit"], json!(null));
 }
 
 #[test]

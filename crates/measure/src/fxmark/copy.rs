@@ -1,5 +1,5 @@
-//! Target `copy`: no file system, but what a durable write of a page cannot do without on this machine, for comparison: its copy past the
-//! cache and one fence. DWOL alone, whose workers share nothing.
+//! Target `copy`: no file system, but what a write of a page cannot do without on this machine, for comparison: its copy, and where it
+//! survives a power cut one fence. DWOL alone, whose workers share nothing.
 
 use anyhow::{Result, ensure};
 use heddle_fxmark::{Run, Target, WorkersAs, Workload};
@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The target; each run takes so many seconds.
-pub fn target(secs: f64) -> Target {
-    let run = move |workload, workers| run(workload, workers, secs).map_err(|error| format!("{error:#}"));
+pub fn target(secs: f64, durability: Durability) -> Target {
+    let run = move |workload, workers| {
+        run(workload, workers, secs, durability).map_err(|error| format!("{error:#}"))
+    };
     Target::Elsewhere { name: "copy".into(), run: Arc::new(run) }
 }
 
-fn run(workload: Workload, workers: usize, secs: f64) -> Result<Run> {
+fn run(workload: Workload, workers: usize, secs: f64, durability: Durability) -> Result<Run> {
     ensure!(workload == Workload::DWOL, "target copy is no file system: it is measured with DWOL alone");
-    let region = Region::anonymous_as(COPIES_REGION_BYTES * workers as u64, Durability::Power)?;
+    let region = Region::anonymous_as(COPIES_REGION_BYTES * workers as u64, durability)?;
     let done = copies(&region, workers, Duration::from_secs_f64(secs))?;
     let ops = done.iter().map(|one| one.done).sum();
     let secs = done.iter().map(|one| one.time.as_secs_f64()).sum::<f64>() / workers as f64;

@@ -1,4 +1,4 @@
-//! How many pages a second can be made durable one by one: a copy past the cache and a fence each, nothing else.
+//! How many pages a second a region takes one by one: a copy and a fence each, nothing else.
 //!
 //! Invariants  I1  a page's words say which copy it is; what is left at the end is compared, so nothing is counted that was not stored.
 
