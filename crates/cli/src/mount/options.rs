@@ -368,7 +368,7 @@ mod tests {
             for option in ["nvm-size=1M", "force-nvm"] {
                 let way = if f2fs { "--nvm FILE" } else { "F2FS images" };
                 assert!(refused(option, system).unwrap().contains(way), "{option} of {}", system.name());
-                let with_log = refused(&format!("{option},nvm=log"), system);
+                let with_log = refused(&format!("nvm=log,{option}"), system);
                 assert_eq!(with_log.is_some(), !f2fs, "{option} of {}", system.name());
             }
             let range_lock = matches!(system.name(), "nova-interval" | "nova-array" | "nova-tree");
