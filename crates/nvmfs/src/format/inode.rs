@@ -84,6 +84,11 @@ impl InodeBase {
         line
     }
 
+    /// The inode whose slot this line says it is; whether that is so, [`InodeBase::decode`] tells.
+    pub fn number_said(line: &Line) -> Ino {
+        Ino(f::INO.get(line))
+    }
+
     /// Reads line 0 of the slot of inode `ino`.
     pub fn decode(volume_seed: u32, ino: Ino, line: &Line) -> FoundInode {
         match shape(line) {

@@ -25,6 +25,8 @@ pub struct Slots {
     pub broken: BTreeSet<Ino>,
     /// Chunks that have something in their slots, and none that is whole.
     pub unproven: BTreeSet<u64>,
+    /// Blocks with slots of a chunk, by its number, ascending; looked for once.
+    shown: Option<BTreeMap<u64, Vec<BlockNo>>>,
 }
 
 impl Slots {
@@ -191,12 +193,29 @@ fn search(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     if !pass.may_mend() {
         return None;
     }
+    if pass.slots.shown.is_none() {
+        pass.slots.shown = Some(chunks_shown(pass));
+    }
+    let taken = |block: &BlockNo| pass.slots.chunks.values().any(|other| other == block);
+    pass.slots.shown.as_ref()?.get(&n)?.iter().copied().find(|block| !taken(block))
+}
+
+/// All blocks of the image that hold an inode in its slot. One look at each: a page of the inode directory has pointers to 512 chunks.
+fn chunks_shown(pass: &Pass<'_>) -> BTreeMap<u64, Vec<BlockNo>> {
+    let mut shown: BTreeMap<u64, Vec<BlockNo>> = BTreeMap::new();
     let layout = pass.image.layout;
-    let taken: BTreeSet<BlockNo> = pass.slots.chunks.values().copied().collect();
-    (layout.data.0..layout.last().0)
-        .map(BlockNo)
-        .filter(|block| !taken.contains(block))
-        .find(|block| looks_like(pass, n, *block, false))
+    for block in (layout.data.0..layout.last().0).map(BlockNo) {
+        let chunk = (0..CHUNK_INODES).find_map(|index| {
+            let line = pass.media.line(inode_pos(block, index));
+            let ino = InodeBase::number_said(&line);
+            let whole = matches!(InodeBase::decode(pass.image.seed, ino, &line), FoundInode::Whole(_));
+            Some(chunk_of(ino)).filter(|(_, at)| whole && *at == index).map(|(chunk, _)| chunk)
+        });
+        if let Some(chunk) = chunk {
+            shown.entry(chunk).or_default().push(block);
+        }
+    }
+    shown
 }
 
 fn slot(pass: &mut Pass<'_>, ino: Ino, at: Pos) {

@@ -2,7 +2,9 @@
 
 use super::craft::Craft;
 use super::sample::{Sample, image_bytes, region_of};
+use crate::common::Disk;
 use heddle_nvmfs::Variant;
+use heddle_nvmfs::format::layout::Layout;
 use heddle_nvmfs::format::page::{PageHeader, next_pos};
 use heddle_nvmfs::format::pointer::{self, Place};
 use heddle_nvmfs::fsck::dump::{What, dump};
@@ -31,6 +33,22 @@ fn read_all(image: &[u8]) {
         let _ = dump("garbage", &region, &what);
     }
     assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+}
+
+/// The image is looked through once for all lost chunks: a look for each of these would take minutes.
+#[test]
+fn an_inode_directory_of_noise_takes_fsck_seconds() {
+    let disk = Disk::new(Variant::Heddle, 64 << 20);
+    let layout = Layout::new((64 << 20) / 4096);
+    let mut seed = 7_u64;
+    for n in 0..layout.chunks_max {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        disk.region().store_u64(layout.chunk_pointer(n), seed | 1);
+    }
+    let began = Instant::now();
+    let verdict = examine("noise", disk.region()).unwrap();
+    assert!(verdict.issues.len() as u64 >= layout.chunks_max, "{}", verdict.issues.len());
+    assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
 }
 
 proptest! {
