@@ -19,7 +19,16 @@ struct Loop(String);
 impl Loop {
     /// `None`, said loudly: there are none here.
     fn over(path: &Path) -> Option<Loop> {
-        let said = Command::new("losetup").args(["-f", "--show"]).arg(path).output();
+        Loop::with(&["-f", "--show"], path)
+    }
+
+    /// One that takes no writes.
+    fn protected_over(path: &Path) -> Option<Loop> {
+        Loop::with(&["-r", "-f", "--show"], path)
+    }
+
+    fn with(options: &[&str], path: &Path) -> Option<Loop> {
+        let said = Command::new("losetup").args(options).arg(path).output();
         let said = said.ok().filter(|said| said.status.success());
         if said.is_none() {
             eprintln!("SKIPPED, NOT TESTED: loop devices need root, and losetup");
@@ -36,6 +45,22 @@ impl Drop for Loop {
 
 fn tool(words: &[&str]) -> bool {
     Command::new(words[0]).args(&words[1..]).output().is_ok_and(|said| said.status.success())
+}
+
+#[test]
+fn an_nvm_image_on_a_write_protected_device_is_called_that() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image("heddle");
+    let Some(device) = Loop::protected_over(Path::new(&place.image())) else { return };
+    let words = ["write-protected", "-o ro", "fsck -n"];
+    heddle(&["mount", "-o", "log=/dev/null", &device.0, &place.mnt()]).failed(1, &words);
+    heddle(&["fsck", "-y", &device.0]).failed(8, &words);
+    heddle(&["mkfs", "--force", &device.0]).failed(1, &["write-protected"]);
+    heddle(&["mount", "-o", "ro,log=/dev/null", &device.0, &place.mnt()]).ok();
+    heddle(&["umount", &place.mnt()]).ok();
+    heddle(&["fsck", "-n", &device.0]).ok();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -52,19 +52,6 @@ pub struct Faults {
     pub failing: u64,
     /// Nothing fails, and nothing is counted, for now.
     pub paused: bool,
-}
-
-/// Is it a block device that takes no writes, or a file of a file system that is mounted read-only? The kernel opens such a device for
-/// writing, and refuses each write.
-pub fn is_write_protected(path: &Path) -> bool {
-    let Ok(meta) = path.metadata() else { return false };
-    if meta.file_type().is_block_device() {
-        let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-        return std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"))
-            .is_ok_and(|ro| ro.trim() == "1");
-    }
-    let opened = File::options().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
-    meta.is_file() && opened.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::ROFS))
 }
 
 /// An open image.
@@ -106,7 +93,7 @@ impl Device {
         let writes = access == Access::Write;
         // The kernel knows whether a device is mounted, or in use: a writer wants it alone.
         let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-        if writes && is_write_protected(path) {
+        if writes && heddle_media::is_write_protected(path) {
             return Err(OpenError::WriteProtected { image: path.into() });
         }
         let alone = if writes && is_device { OFlags::EXCL } else { OFlags::empty() };

@@ -53,10 +53,11 @@ mod variant;
 mod volume;
 mod xattr;
 
-pub use device::is_write_protected;
 #[cfg(feature = "testkit")]
 pub use device::{Faults, Traffic};
 pub use error::OpenError;
+pub use heddle_media::is_write_protected;
+#[cfg(feature = "testkit")]
 pub use ids::{BlockAddr, Nid};
 pub use superblock::Geometry;
 pub use variant::Variant;

@@ -13,10 +13,12 @@ mod bytes;
 mod claim;
 mod holder;
 mod kinds;
+mod protected;
 mod table;
 
 pub use claim::{Claim, Use, claim, user_of};
 pub use holder::{holder, lock_holder};
+pub use protected::is_write_protected;
 
 use bytes::Bytes;
 use std::fmt;

@@ -87,6 +87,12 @@ pub enum Error {
         /// The limit of the process.
         max_bytes: u64,
     },
+    /// A device that takes no writes, or a file of a file system that is mounted read-only.
+    #[error("{} is write-protected: it can be read alone (mount -o ro, fsck -n)", path.display())]
+    WriteProtected {
+        /// The file or device.
+        path: PathBuf,
+    },
     /// A directory, pipe or socket.
     #[error("{} is neither a file nor a device; a region needs one of them", path.display())]
     NotMappable {

@@ -98,7 +98,11 @@ pub(crate) fn in_use(stat: &Stat, path: &Path) -> Error {
 pub(crate) fn open_file(path: &Path, how: OFlags) -> rustix::io::Result<OwnedFd> {
     let stat = fs::stat(path);
     let is_device = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
-    let alone = if is_device && how.contains(OFlags::RDWR) { OFlags::EXCL } else { OFlags::empty() };
+    let writes = how.contains(OFlags::RDWR);
+    if writes && is_device && heddle_media::is_write_protected(path) {
+        return Err(Errno::ROFS);
+    }
+    let alone = if is_device && writes { OFlags::EXCL } else { OFlags::empty() };
     fs::openat(CWD, path, how | alone, Mode::empty())
 }
 
@@ -111,6 +115,7 @@ pub(crate) fn not_opened(path: &Path) -> impl Fn(Errno) -> Error {
             }
             _ => in_use(&stat, path),
         },
+        (Errno::ROFS, _) => Error::WriteProtected { path: path.into() },
         _ => system("open", path)(errno),
     }
 }
