@@ -12,7 +12,7 @@ mod power_cuts {
 use common::{Image, fsck_is_clean};
 use heddle_f2fs::{F2fs, Traffic, Variant};
 use heddle_vfs::testkit::Tree;
-use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags};
+use heddle_vfs::{Cred, FileSystem, Ino, Name, OpenFlags, SetAttr, SetTime, Time};
 use power_cuts::rig::{
     Appended, BLOCK, Random, blocks_of, can_be_used_emptied_and_mounted, cut, instant, may_be, play,
     put_down, shifted,
@@ -99,6 +99,30 @@ fn a_shift_cut_by_power_is_done_or_not() {
             let fs = F2fs::open_for_writing(&left.path).unwrap();
             is_one_of(&states, &fs, &format!("{variant:?}, cut {at} of {}", traffic.len()));
         }
+    }
+}
+
+/// The mount takes an inode in that was fsynced behind the checkpoint, with an older time than that has.
+#[test]
+fn an_older_time_that_was_fsynced_stays() {
+    let root = Cred::root();
+    let older = Time::from_parts(80_000, 7);
+    for variant in [Variant::F2fs, Variant::RangeLock] {
+        let image = Image::made(64);
+        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        let name = Name::new(b"file").unwrap();
+        let (_, file) = fs.create(&root, Ino::ROOT, name, 0o600, OpenFlags::READ_WRITE).unwrap();
+        fs.append(&file, &[1; 5000]).unwrap();
+        fs.sync().unwrap();
+        let set = SetAttr { mtime: Some(SetTime::At(older)), ..SetAttr::default() };
+        fs.setattr(&root, file.ino, Some(&file), &set).unwrap();
+        fs.fsync(&file, false).unwrap();
+        fs.release(file);
+        drop(fs);
+        let fs = F2fs::open_as(&image.path, variant).unwrap();
+        assert_eq!(fs.info().fsynced_inodes, 1, "{variant:?}");
+        assert_eq!(fs.lookup(&root, Ino::ROOT, name).unwrap().mtime, older, "{variant:?}");
+        fs.unmount().unwrap();
     }
 }
 
