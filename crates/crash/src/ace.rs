@@ -132,7 +132,7 @@ pub fn sequences(length: usize, sample: Option<(usize, u64)>) -> Vec<Workload> {
             let texts: Vec<String> = steps.iter().map(ToString::to_string).collect();
             let last = steps.split_off(length - 1);
             let setup = tree.iter().cloned().chain(steps).collect();
-            Workload { name: texts.join("; "), setup, watched: last, image_bytes: 0 }
+            Workload { name: texts.join("; "), setup, watched: last, ..Workload::default() }
         })
         .collect()
 }

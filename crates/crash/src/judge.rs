@@ -12,10 +12,11 @@ mod using;
 pub(crate) use using::{remove_everything, use_it};
 
 use crate::cut::{Choice, Cut, Looked};
-use heddle_nvmfs::{MountOptions, fsck, mount};
+use crate::op::Logs;
+use heddle_nvmfs::{MountOptions, Volume, VolumeError, fsck, mount};
 use heddle_pmem::{BLOCK_BYTES, CrashPoint, Model, Pos, Probe, Region};
 use heddle_vfs::tree::Tree;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,6 +30,18 @@ const NESTED_IMAGES: usize = 5;
 /// Options of the rig's mounts.
 pub fn options() -> MountOptions<'static> {
     MountOptions { arena_bytes: ARENA_BYTES, ..MountOptions::default() }
+}
+
+/// Mounts for the rig.
+///
+/// # Errors
+/// Those of a mount.
+pub fn mounted(region: Region, logs: Logs) -> Result<Volume, VolumeError> {
+    let volume = mount(region, &options())?;
+    if logs == Logs::Short {
+        volume.keep_logs_short();
+    }
+    Ok(volume)
 }
 
 /// Images are copied and thrown away by the thousand: their memory is kept instead of being given back and faulted in anew.
@@ -56,6 +69,9 @@ pub struct Judge {
     /// The same for images of recoveries that were cut, in memory of their own: see [`Judge::cut_recovery`].
     again: Probe,
     judged_again: HashSet<(u64, u64)>,
+    logs: Logs,
+    /// Paths that were allowed once.
+    names: BTreeSet<Vec<u8>>,
     /// Recoveries that were cut themselves.
     pub nested: u64,
 }
@@ -104,7 +120,7 @@ fn hash_block(block: u64, bytes: &[u8]) -> u64 {
 
 impl Judge {
     /// For images of so many bytes.
-    pub fn new(len_bytes: u64, model: Model) -> Judge {
+    pub fn new(len_bytes: u64, model: Model, logs: Logs) -> Judge {
         let (_, probe) = Region::probed(len_bytes);
         let (_, again) = Region::probed(len_bytes);
         Judge {
@@ -117,6 +133,8 @@ impl Judge {
             sum: 0,
             used: HashMap::new(),
             judged: HashSet::new(),
+            logs,
+            names: BTreeSet::new(),
             nested: 0,
         }
     }
@@ -171,7 +189,7 @@ impl Judge {
         later: &mut Vec<u64>,
     ) -> Result<(), String> {
         let volume =
-            mount(self.probe.region(), &options()).map_err(|e| format!("it cannot be mounted: {e}"))?;
+            mounted(self.probe.region(), self.logs).map_err(|e| format!("it cannot be mounted: {e}"))?;
         let fs = volume.fs();
         let tree = Tree::of(&fs).map_err(|e| format!("it cannot be read: {e}"))?;
         let state = state_of(&tree, allowed.trees)?;
@@ -183,7 +201,9 @@ impl Judge {
             return Ok(());
         }
         let wanted = &allowed.trees[state];
-        use_it(&fs, wanted).map_err(|e| format!("it cannot be used: {e}"))?;
+        self.names.extend(allowed.trees.iter().flat_map(|tree| tree.nodes.keys().cloned()));
+        let others = allowed.trees.iter().flat_map(|tree| tree.nodes.keys());
+        use_it(&fs, wanted, others.chain(&self.names)).map_err(|e| format!("it cannot be used: {e}"))?;
         volume.unmount();
         // A second opinion, which must not count as a look at the image.
         let verdict =
@@ -191,7 +211,7 @@ impl Judge {
         if verdict.found() > 0 {
             return Err(format!("after use and an unmount fsck finds: {:?}", verdict.issues[0].0));
         }
-        let volume = mount(self.probe.region(), &options())
+        let volume = mounted(self.probe.region(), self.logs)
             .map_err(|e| format!("it cannot be mounted a second time: {e}"))?;
         let fs = volume.fs();
         let tree = Tree::of(&fs).map_err(|e| format!("it cannot be read after the second mount: {e}"))?;
@@ -232,7 +252,7 @@ impl Judge {
             let cuts = point.differences(&start, NESTED_IMAGES, fence).map(|words| (fence, words));
             found.lock().unwrap_or_else(PoisonError::into_inner).extend(cuts);
         }));
-        let volume = mount(region, &options()).map_err(|e| format!("it cannot be mounted: {e}"))?;
+        let volume = mounted(region, self.logs).map_err(|e| format!("it cannot be mounted: {e}"))?;
         simulator.stop_watching();
         volume.abandon();
         let cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
@@ -251,7 +271,7 @@ impl Judge {
             let fails = |e: String| format!("a second power cut, at fence {fence} of its recovery: {e}");
             self.again.load(&image, words, same);
             same = true;
-            let volume = mount(self.again.region(), &options())
+            let volume = mounted(self.again.region(), self.logs)
                 .map_err(|e| fails(format!("it cannot be mounted: {e}")))?;
             let tree = Tree::of(&volume.fs()).map_err(|e| fails(format!("it cannot be read: {e}")))?;
             state_of(&tree, std::slice::from_ref(wanted)).map_err(fails)?;

@@ -4,7 +4,7 @@
 //! Calls that fail as the model says are part of it. Every operation behind a short set-up is watched.
 
 use crate::cut::Random;
-use crate::op::{File, MODES, Op, Step, Workload};
+use crate::op::{File, KINDS, ListKind, Logs, MODES, Op, Step, Workload, read_list};
 use heddle_vfs::RangeOp;
 
 /// Operations of a list that are watched.
@@ -32,7 +32,8 @@ pub fn list(seed: u64) -> Workload {
     };
     setup.extend((0..before).map(|_| step(&mut random)));
     let watched = (0..WATCHED).map(|_| step(&mut random)).collect();
-    Workload { name: format!("mixed, seed {seed}"), setup, watched, image_bytes: 0 }
+    let logs = if random.below(2) == 0 { Logs::Short } else { Logs::Usual };
+    Workload { name: format!("mixed, seed {seed}"), setup, watched, image_bytes: 0, logs }
 }
 
 fn pick<'a>(random: &mut Random, of: &[&'a str]) -> &'a str {
@@ -75,7 +76,7 @@ fn operation(random: &mut Random, narrow: bool) -> Op {
     let path = path(random, narrow);
     let other = self::path(random, narrow);
     let file = file(random, narrow);
-    match random.below(40) {
+    match random.below(45) {
         0..=3 => Op::Create { path },
         4 => Op::Mkdir { path },
         5 => Op::Rmdir { path },
@@ -99,8 +100,24 @@ fn operation(random: &mut Random, narrow: bool) -> Op {
         35 => Op::RemoveXattr { path, name: format!("user.{}", random.below(3)) },
         36 | 37 => Op::Open { path, name: pick(random, &["one", "two"]).into() },
         38 => Op::Fsync { file },
-        _ if random.below(4) == 0 => Op::Remount,
-        _ => Op::Sync,
+        39 => Op::Sync,
+        40 => Op::Mknod { path, kind: KINDS[random.below(KINDS.len() as u64) as usize].0 },
+        41 => Op::Tmpfile {
+            dir: pick(random, &["/d", "/e"]).into(),
+            name: pick(random, &["one", "two"]).into(),
+        },
+        42 => Op::Name { descriptor: pick(random, &["one", "two"]).into(), path },
+        43 => list_of(random, path),
+        _ => Op::Remount,
+    }
+}
+
+fn list_of(random: &mut Random, path: String) -> Op {
+    let kind = if random.below(2) == 0 { ListKind::Access } else { ListKind::Default };
+    let text = format!("owner:7,user:{}:5,owning:{},mask:7,others:0", random.below(9), random.below(8));
+    match read_list(&text) {
+        Some(list) => Op::List { path, kind, list },
+        None => Op::Sync,
     }
 }
 
@@ -126,6 +143,10 @@ mod tests {
         has(|op| matches!(op, Op::Exchange { .. }));
         has(|op| matches!(op, Op::Fallocate { mode: RangeOp::Collapse, .. }));
         has(|op| matches!(op, Op::RemoveXattr { .. }));
+        has(|op| matches!(op, Op::Tmpfile { .. }));
+        has(|op| matches!(op, Op::Name { .. }));
+        has(|op| matches!(op, Op::List { .. }));
+        has(|op| matches!(op, Op::Mknod { .. }));
         assert!(steps.iter().any(|s| s.thread == 2));
     }
 

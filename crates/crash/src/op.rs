@@ -1,6 +1,7 @@
 //! Operations of a workload: what a program does to a file system.
 
-use heddle_vfs::RangeOp;
+use heddle_vfs::acl::{Acl, Entry, Tag};
+use heddle_vfs::{FileKind, RangeOp};
 use std::fmt;
 
 /// A file by its path, or by the name of a descriptor that an `open` gave.
@@ -18,6 +19,9 @@ pub enum File {
 pub enum Op {
     Create { path: String },
     Mkdir { path: String },
+    Mknod { path: String, kind: FileKind },
+    Tmpfile { dir: String, name: String },
+    Name { descriptor: String, path: String },
     Symlink { target: String, path: String },
     Link { from: String, to: String },
     Unlink { path: String },
@@ -30,6 +34,7 @@ pub enum Op {
     Fallocate { file: File, mode: RangeOp, offset: u64, len: u64 },
     SetXattr { path: String, name: String, value: String },
     RemoveXattr { path: String, name: String },
+    List { path: String, kind: ListKind, list: Acl },
     Mode { path: String, perm: u16 },
     Owner { path: String, uid: u32, gid: u32 },
     Times { path: String, secs: u32 },
@@ -51,6 +56,25 @@ pub struct Step {
     pub line: usize,
 }
 
+/// How long logs may grow before what lives in them is logged anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Logs {
+    /// As in any mount: several times what lives in them.
+    #[default]
+    Usual,
+    /// To what lives in them.
+    Short,
+}
+
+/// Which access list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListKind {
+    /// Of the file itself.
+    Access,
+    /// What is made in the directory gets.
+    Default,
+}
+
 /// What is run: first without power cuts, then with.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Workload {
@@ -62,6 +86,52 @@ pub struct Workload {
     pub watched: Vec<Step>,
     /// Bytes of the image it wants; 0: the smallest.
     pub image_bytes: u64,
+    /// How long logs may grow.
+    pub logs: Logs,
+}
+
+/// What `mknod` makes, by its word.
+pub const KINDS: [(FileKind, &str); 4] = [
+    (FileKind::Fifo, "fifo"),
+    (FileKind::Socket, "socket"),
+    (FileKind::CharDevice, "char"),
+    (FileKind::BlockDevice, "block"),
+];
+
+/// The words of an access list, by what an entry is for.
+const TAGS: [(Tag, &str); 6] = [
+    (Tag::Owner, "owner"),
+    (Tag::User, "user"),
+    (Tag::OwningGroup, "owning"),
+    (Tag::Group, "group"),
+    (Tag::Mask, "mask"),
+    (Tag::Others, "others"),
+];
+
+/// Reads a list: `owner:6,user:7:4,owning:4,mask:4,others:0`.
+pub fn read_list(text: &str) -> Option<Acl> {
+    let entry = |word: &str| {
+        let parts: Vec<&str> = word.split(':').collect();
+        let (tag, id, perm) = match parts[..] {
+            [tag, perm] => (tag, u32::MAX, perm),
+            [tag, id, perm] => (tag, id.parse().ok()?, perm),
+            _ => return None,
+        };
+        let (tag, _) = TAGS.iter().find(|(_, name)| *name == tag)?;
+        Some(Entry { tag: *tag, perm: perm.parse().ok()?, id })
+    };
+    Acl::new(text.split(',').map(entry).collect::<Option<Vec<Entry>>>()?).ok()
+}
+
+/// The text that [`read_list`] reads.
+fn list_text(list: &Acl) -> String {
+    let entry = |entry: &Entry| {
+        let name = TAGS.iter().find(|(tag, _)| *tag == entry.tag).map_or("", |(_, name)| name);
+        let names_someone = matches!(entry.tag, Tag::User | Tag::Group);
+        let id = if names_someone { format!(":{}", entry.id) } else { String::new() };
+        format!("{name}{id}:{}", entry.perm)
+    };
+    list.entries().iter().map(entry).collect::<Vec<_>>().join(",")
 }
 
 /// The words of a range mode, the first of each is what we print.
@@ -105,6 +175,12 @@ impl fmt::Display for Op {
         match self {
             Op::Create { path } => write!(f, "create {}", word(path)),
             Op::Mkdir { path } => write!(f, "mkdir {}", word(path)),
+            Op::Mknod { path, kind } => {
+                let name = KINDS.iter().find(|(known, _)| known == kind).map_or("fifo", |(_, name)| name);
+                write!(f, "mknod {} {name}", word(path))
+            }
+            Op::Tmpfile { dir, name } => write!(f, "tmpfile {} {name}", word(dir)),
+            Op::Name { descriptor, path } => write!(f, "name {descriptor} {}", word(path)),
             Op::Symlink { target, path } => write!(f, "symlink {} {}", word(target), word(path)),
             Op::Link { from, to } => write!(f, "link {} {}", word(from), word(to)),
             Op::Unlink { path } => write!(f, "unlink {}", word(path)),
@@ -122,6 +198,10 @@ impl fmt::Display for Op {
                 write!(f, "setxattr {} {} {}", word(path), word(name), word(value))
             }
             Op::RemoveXattr { path, name } => write!(f, "removexattr {} {}", word(path), word(name)),
+            Op::List { path, kind, list } => {
+                let kind = if *kind == ListKind::Access { "access" } else { "default" };
+                write!(f, "list {} {kind} {}", word(path), list_text(list))
+            }
             Op::Mode { path, perm } => write!(f, "mode {} {perm:04o}", word(path)),
             Op::Owner { path, uid, gid } => write!(f, "owner {} {uid} {gid}", word(path)),
             Op::Times { path, secs } => write!(f, "times {} {secs}", word(path)),
@@ -147,6 +227,9 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.image_bytes != 0 {
             writeln!(f, "image {}", self.image_bytes)?;
+        }
+        if self.logs == Logs::Short {
+            writeln!(f, "logs short")?;
         }
         for step in &self.setup {
             writeln!(f, "{step}")?;

@@ -1,6 +1,6 @@
 //! Carries operations out, on the engine and on the model alike.
 
-use crate::op::{File, Op};
+use crate::op::{File, ListKind, Op};
 use heddle_vfs::{
     Cred, Error, FileKind, FileSystem, Handle, NewNode, OpenFlags, RenameMode, Result, SetAttr, SetTime,
     SetXattr, Time, XattrName, path,
@@ -47,6 +47,19 @@ impl<'a> Player<'a> {
                 fs.release(fs.create(cred, dir, name, 0o644, OpenFlags::READ_WRITE)?.1);
             }
             Op::Mkdir { path } => make(fs, path, FileKind::Directory, 0o755, b"")?,
+            Op::Mknod { path, kind } => make(fs, path, *kind, 0o644, b"")?,
+            Op::Tmpfile { dir, name } => {
+                let dir = path::resolve(fs, cred, dir)?.ino;
+                let handle = fs.tmpfile(cred, dir, 0o644, OpenFlags::READ_WRITE, true)?.1;
+                if let Some(old) = self.open.insert(name.clone(), handle) {
+                    fs.release(old);
+                }
+            }
+            Op::Name { descriptor, path } => {
+                let ino = self.open.get(descriptor).ok_or(Error::BadHandle)?.ino;
+                let (dir, name) = path::resolve_parent(fs, cred, path)?;
+                fs.link(cred, ino, dir, name)?;
+            }
             Op::Symlink { target, path } => make(fs, path, FileKind::Symlink, 0o777, target.as_bytes())?,
             Op::Link { from, to } => {
                 let ino = path::resolve_nofollow(fs, cred, from)?.ino;
@@ -78,6 +91,14 @@ impl<'a> Player<'a> {
             Op::RemoveXattr { path, name } => {
                 let ino = path::resolve_nofollow(fs, cred, path)?.ino;
                 fs.removexattr(cred, ino, XattrName::new(name.as_bytes())?)?;
+            }
+            Op::List { path, kind, list } => {
+                let ino = path::resolve_nofollow(fs, cred, path)?.ino;
+                let name = match kind {
+                    ListKind::Access => XattrName::ACL_ACCESS,
+                    ListKind::Default => XattrName::ACL_DEFAULT,
+                };
+                fs.setxattr(cred, ino, name, &list.to_xattr(), SetXattr::Any)?;
             }
             Op::Sync => fs.sync()?,
             Op::Open { path, name } => {
@@ -130,7 +151,8 @@ fn on_handle(fs: &dyn FileSystem, handle: &Handle, number: usize, op: &Op) -> Re
 fn make(fs: &dyn FileSystem, path: &str, kind: FileKind, perm: u16, target: &[u8]) -> Result<()> {
     let cred = Cred::root();
     let (dir, name) = path::resolve_parent(fs, &cred, path)?;
-    fs.make(&cred, dir, name, NewNode { kind, perm, rdev: 0, target }).map(drop)
+    let rdev = if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) { 0x103 } else { 0 };
+    fs.make(&cred, dir, name, NewNode { kind, perm, rdev, target }).map(drop)
 }
 
 fn rename(fs: &dyn FileSystem, from: &str, to: &str, mode: RenameMode) -> Result<()> {

@@ -6,10 +6,10 @@
 //! what the model held before or after the step; after it, once it has returned.
 
 use crate::cut::{Bounds, Choice, Cut, Looked, Random, choice_text, explore, read_choice};
-use crate::judge::{Allowed, Judge, options};
+use crate::judge::{Allowed, Judge, mounted};
 use crate::op::{Op, Step, Workload};
 use crate::play::Player;
-use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, look_first_at, mount};
+use heddle_nvmfs::{NvmFs, Variant, Volume, format_region, look_first_at};
 use heddle_pmem::{CrashPoint, Model, Pos, Region, Simulator};
 use heddle_vfs::model::ModelFs;
 use heddle_vfs::tree::Tree;
@@ -177,7 +177,7 @@ pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) ->
     let text = |e: &dyn std::fmt::Display| CannotRun(e.to_string());
     format_region(&region, config.variant).map_err(|e| text(&e))?;
     let again = region.map_again().map_err(|e| text(&e))?;
-    let volume = mount(region, &options()).map_err(|e| text(&e))?;
+    let volume = mounted(region, workload.logs).map_err(|e| text(&e))?;
     let mut run = Run {
         workload,
         config,
@@ -185,7 +185,7 @@ pub fn run(workload: &Workload, config: &Config, observer: &mut dyn Observer) ->
         simulator,
         region: again,
         volume: Some(volume),
-        judge: Judge::new(len_bytes, config.model),
+        judge: Judge::new(len_bytes, config.model, workload.logs),
         report: Report::default(),
         cuts: 0,
         number: 0,
@@ -306,7 +306,7 @@ impl Run<'_> {
             .region
             .map_again()
             .map_err(|e| e.to_string())
-            .and_then(|region| mount(region, &options()).map_err(|e| e.to_string()));
+            .and_then(|region| mounted(region, self.workload.logs).map_err(|e| e.to_string()));
         self.returned();
         self.simulator.stop_watching();
         match mounted {

@@ -6,7 +6,7 @@
 
 use crate::cut::{Bounds, Cut, choice_text, explore};
 use crate::judge::{Allowed, Judge, options};
-use crate::op::{File, Op};
+use crate::op::{File, Logs, Op};
 use crate::play::Player;
 use crate::rig::{Failure, IMAGE_BYTES, model_like};
 #[cfg(feature = "planted")]
@@ -241,7 +241,7 @@ pub fn many_lanes(variant: Variant, model: Model) -> Result<Option<Failure>, Str
 }
 
 fn judge(variant: Variant, model: Model, cut: &Cut, trees: &[Arc<Tree>]) -> Option<Failure> {
-    let mut judge = Judge::new(IMAGE_BYTES, model);
+    let mut judge = Judge::new(IMAGE_BYTES, model, Logs::Usual);
     let mut found = None;
     let bounds = Bounds { ordered: 1 << 10, random: 16, seed: 1 };
     explore(cut, bounds, &mut |choice, words| {

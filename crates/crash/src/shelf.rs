@@ -35,6 +35,18 @@ shelf![
     "removals-kept",
     "inode-chunks",
     "chunks-given-back",
+    "logged-anew",
+    "directory-moved",
+    "removals-moved",
+    "removals-in-place",
+    "crowded-page",
+    "two-chains",
+    "many-chains",
+    "page-ends",
+    "exchanges-cleaned",
+    "unnamed",
+    "unwritten",
+    "kinds",
 ];
 
 /// All of them.

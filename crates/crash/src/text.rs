@@ -1,6 +1,6 @@
 //! The workload language: one operation a line (docs/crash.md).
 
-use crate::op::{File, MODES, Op, Step, Workload};
+use crate::op::{File, KINDS, ListKind, Logs, MODES, Op, Step, Workload, read_list};
 use heddle_vfs::RangeOp;
 
 /// Operations after `repeat` is undone, at most: more is a slip of the pen.
@@ -34,9 +34,12 @@ impl std::fmt::Display for ParseError {
 impl std::error::Error for ParseError {}
 
 /// What each operation is called, and what follows it.
-const GRAMMAR: [(&str, &str); 25] = [
+const GRAMMAR: [(&str, &str); 30] = [
     ("create", "create PATH"),
     ("mkdir", "mkdir PATH"),
+    ("mknod", "mknod PATH fifo|socket|char|block"),
+    ("tmpfile", "tmpfile DIRECTORY DESCRIPTOR"),
+    ("name", "name DESCRIPTOR PATH"),
     ("symlink", "symlink TARGET PATH"),
     ("link", "link PATH NEWPATH"),
     ("unlink", "unlink PATH"),
@@ -49,6 +52,7 @@ const GRAMMAR: [(&str, &str); 25] = [
     ("fallocate", "fallocate FILE MODE OFFSET LENGTH"),
     ("setxattr", "setxattr PATH NAME VALUE"),
     ("removexattr", "removexattr PATH NAME"),
+    ("list", "list PATH access|default owner:6,user:7:4,owning:4,group:8:0,mask:4,others:0"),
     ("mode", "mode PATH OCTAL"),
     ("owner", "owner PATH UID GID"),
     ("times", "times PATH SECONDS"),
@@ -59,6 +63,7 @@ const GRAMMAR: [(&str, &str); 25] = [
     ("remount", "remount"),
     ("watch", "watch"),
     ("image", "image SIZE"),
+    ("logs", "logs short"),
     ("repeat", "repeat COUNT OPERATION…"),
 ];
 
@@ -86,6 +91,7 @@ pub fn parse(name: &str, text: &str) -> Result<Workload, ParseError> {
                 }
                 workload.image_bytes = bytes;
             }
+            ["logs", "short"] => workload.logs = Logs::Short,
             words => steps(words, number + 1, &mut workload.watched).map_err(at)?,
         }
         if workload.watched.len() > STEPS_MAX {
@@ -198,6 +204,16 @@ fn op(words: &[&str]) -> Result<Op, String> {
     Ok(match words {
         ["create", p] => Op::Create { path: path(p)? },
         ["mkdir", p] => Op::Mkdir { path: path(p)? },
+        ["mknod", p, kind] => Op::Mknod {
+            path: path(p)?,
+            kind: KINDS
+                .iter()
+                .find(|(_, name)| name == kind)
+                .map(|(kind, _)| *kind)
+                .ok_or_else(|| format!("{kind}: mknod makes a fifo, socket, char or block"))?,
+        },
+        ["tmpfile", p, name] => Op::Tmpfile { dir: path(p)?, name: descriptor(name)? },
+        ["name", name, p] => Op::Name { descriptor: descriptor(name)?, path: path(p)? },
         ["symlink", target, p] => Op::Symlink { target: text(target), path: path(p)? },
         ["link", from, to] => Op::Link { from: path(from)?, to: path(to)? },
         ["unlink", p] => Op::Unlink { path: path(p)? },
@@ -217,6 +233,12 @@ fn op(words: &[&str]) -> Result<Op, String> {
         },
         ["setxattr", p, name, value] => Op::SetXattr { path: path(p)?, name: text(name), value: text(value) },
         ["removexattr", p, name] => Op::RemoveXattr { path: path(p)?, name: text(name) },
+        ["list", p, kind @ ("access" | "default"), list] => Op::List {
+            path: path(p)?,
+            kind: if *kind == "access" { ListKind::Access } else { ListKind::Default },
+            list: read_list(list)
+                .ok_or_else(|| format!("{list}: a list is owner:6,user:7:4,owning:4,mask:4,others:0"))?,
+        },
         ["mode", p, perm] => Op::Mode {
             path: path(p)?,
             perm: u16::from_str_radix(perm, 8)
@@ -331,6 +353,11 @@ exchange /a /b
 mode /a 0644
 owner /a 7 8
 times /a 5
+mknod /p fifo
+list /a access owner:6,user:7:4,owning:4,group:8:0,mask:4,others:0
+list /d default owner:6,owning:4,others:0
+tmpfile /d t
+name t /d/t
 open /a one
 write one 4096 1
 fsync one
@@ -346,7 +373,7 @@ sync
     #[test]
     fn every_operation_is_read_and_its_text_reads_as_the_same() {
         let first = parse("w", ALL).unwrap();
-        assert_eq!(first.watched.len(), 30);
+        assert_eq!(first.watched.len(), 35);
         assert!(first.watched.iter().any(|s| s.op == Op::Create { path: "/n2".into() }));
         assert!(first.watched.iter().any(|s| s.op == Op::Create { path: format!("/{}", "n".repeat(255)) }));
         assert!(first.watched.iter().any(|s| s.op == Op::Create { path: "/with blank".into() }));
@@ -357,9 +384,10 @@ sync
 
     #[test]
     fn what_stands_before_watch_is_set_up() {
-        let workload = parse("w", "image 8M\ncreate /a\nwatch\nunlink /a\n").unwrap();
+        let workload = parse("w", "image 8M\nlogs short\ncreate /a\nwatch\nunlink /a\n").unwrap();
         assert_eq!((workload.setup.len(), workload.watched.len(), workload.image_bytes), (1, 1, 8 << 20));
-        assert_eq!(parse("w", &workload.to_string()).unwrap().setup.len(), 1);
+        let again = parse("w", &workload.to_string()).unwrap();
+        assert_eq!((again.setup.len(), again.image_bytes, again.logs), (1, 8 << 20, Logs::Short));
     }
 
     #[test]
@@ -387,6 +415,9 @@ sync
             ("create /\\q", 1, "two hex digits"),
             ("repeat 3", 1, "repeat COUNT"),
             ("# nothing\n", 1, "no operation is watched"),
+            ("logs long", 1, "logs short"),
+            ("mknod /a pipe", 1, "a fifo"),
+            ("list /a access owner:6", 1, "a list is"),
             ("watch\nwatch\nsync", 2, "a second `watch`"),
             ("open /a 1x", 1, "a descriptor is a letter"),
             ("", 1, "no operation is watched"),

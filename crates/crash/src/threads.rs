@@ -13,12 +13,12 @@ mod history;
 mod turns;
 
 use crate::cut::{Bounds, Cut, Random, choice_text, explore};
-use crate::judge::{Allowed, Judge, options, without_panic};
-use crate::op::{File, Op, Step};
+use crate::judge::{Allowed, Judge, mounted, without_panic};
+use crate::op::{File, Logs, Op, Step};
 use crate::play::Player;
 use crate::rig::{Failure, IMAGE_BYTES, Report, first_lane, model_like};
 use crate::text;
-use heddle_nvmfs::{NvmFs, Variant, format_region, look_first_at, mount};
+use heddle_nvmfs::{NvmFs, Variant, format_region, look_first_at};
 use heddle_pmem::{CrashPoint, Model, Region};
 use heddle_vfs::RangeOp;
 use history::{Call, Clock, History};
@@ -106,7 +106,8 @@ pub fn run(config: &Config) -> Result<Report, String> {
     let (region, simulator) = Region::simulated(IMAGE_BYTES);
     simulator.set_model(config.model);
     format_region(&region, config.variant).map_err(|e| e.to_string())?;
-    let volume = mount(region, &options()).map_err(|e| e.to_string())?;
+    let logs = if config.seed % 2 == 1 { Logs::Short } else { Logs::Usual };
+    let volume = mounted(region, logs).map_err(|e| e.to_string())?;
     let fs = volume.fs();
     let mut first = Player::new(&fs);
     for (i, step) in setup.iter().enumerate() {
@@ -197,7 +198,7 @@ fn replay(fs: &NvmFs, setup: &[Step], calls: &[&Call]) -> Option<heddle_vfs::tre
 }
 
 fn judge_all(config: &Config, cuts: Vec<Taken>, history: &History, calls: &[Vec<Call>], report: &mut Report) {
-    let mut judge = Judge::new(IMAGE_BYTES, config.model);
+    let mut judge = Judge::new(IMAGE_BYTES, config.model, Logs::Usual);
     for (cut, progress) in &cuts {
         let trees = history.allowed(progress);
         report.cuts += 1;

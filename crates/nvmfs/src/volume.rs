@@ -30,7 +30,7 @@ use heddle_vfs::{Error, FileKind, Ino, Time};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -482,6 +482,12 @@ impl Volume {
     /// Which system it is mounted as.
     pub fn variant(&self) -> Variant {
         self.fs.core.variant
+    }
+
+    /// Logs what lives anew as early as on a full image, in all processes: for rigs, whose workloads are short.
+    pub fn keep_logs_short(&self) {
+        // ORDERING: Relaxed, an estimate is compared with it.
+        self.fs.core.root().short_logs.store(1, Relaxed);
     }
 
     /// Bytes of memory that its volatile state takes: indexes, tables of names, free map.

@@ -1,7 +1,11 @@
 //! What is done with an image that was recovered, to see that it can be used: make, change, remove, and remove all.
+//!
+//! In every directory a name is made, moved and removed; names that were there once, and are not any more, are made again; every file is
+//! rewritten, and written beyond its end. None of it changes what the tree shows.
 
 use heddle_nvmfs::NvmFs;
-use heddle_vfs::tree::Tree;
+use heddle_pmem::BLOCK_BYTES;
+use heddle_vfs::tree::{Node, Tree};
 use heddle_vfs::{
     Cred, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, RenameMode, SetAttr, path,
 };
@@ -17,15 +21,23 @@ fn read_all(fs: &NvmFs, handle: &Handle, len: usize) -> heddle_vfs::Result<Vec<u
     Ok(bytes)
 }
 
-/// New names and data, taken away again; every old file is rewritten in place.
-pub fn use_it(fs: &NvmFs, tree: &Tree) -> Result<(), String> {
+/// Directories, files and dead names of one image that are used, at most.
+const EACH_MAX: usize = 8;
+
+/// New names and data, taken away again; every old file is rewritten in place. `dead`: paths that were there once.
+pub fn use_it<'t>(fs: &NvmFs, tree: &Tree, dead: impl Iterator<Item = &'t Vec<u8>>) -> Result<(), String> {
     let say = |e: heddle_vfs::Error| e.to_string();
     let cred = Cred::root();
     match made_and_removed(fs, &cred) {
         // A full image cannot take new data; what is there must still be removable (pass 3).
         Err(heddle_vfs::Error::NoSpace | heddle_vfs::Error::NoInodes) => tidy_up(fs, &cred).map_err(say),
         Err(other) => Err(say(other)),
-        Ok(true) => rewrite_all(fs, &cred, tree),
+        Ok(true) => {
+            use_directories(fs, &cred, tree)?;
+            make_again(fs, &cred, tree, dead)?;
+            rewrite_all(fs, &cred, tree)?;
+            write_beyond(fs, &cred, tree)
+        }
         Ok(false) => Err("a file that was written after recovery reads as something else".into()),
     }
 }
@@ -79,6 +91,104 @@ fn rewrite_all(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
         match rewritten {
             Ok(_) | Err(heddle_vfs::Error::NoSpace) => {}
             Err(error) => return Err(format!("{path} cannot be written: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Of what has a time that was set a change would show.
+fn timeless(node: &Node) -> bool {
+    node.mtime.is_none()
+}
+
+fn is_dir(node: &Node) -> bool {
+    node.kind == FileKind::Directory
+}
+
+/// What a full image may refuse is no finding.
+fn unless_full<T>(done: heddle_vfs::Result<T>, what: &str) -> Result<(), String> {
+    match done {
+        Ok(_) | Err(heddle_vfs::Error::NoSpace | heddle_vfs::Error::NoInodes) => Ok(()),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
+}
+
+/// A name in every directory: made, moved, removed.
+fn use_directories(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
+    let dirs = tree.nodes.iter().filter(|(_, node)| is_dir(node) && timeless(node));
+    for (path, _) in dirs.take(EACH_MAX) {
+        let path = String::from_utf8_lossy(path);
+        let used = (|| {
+            let dir = path::resolve(fs, cred, &*path)?.ino;
+            let (_, handle) = fs.create(cred, dir, name("used here")?, 0o600, OpenFlags::READ_WRITE)?;
+            fs.release(handle);
+            let moved =
+                fs.rename(cred, dir, name("used here")?, dir, name("used there")?, RenameMode::Replace);
+            fs.unlink(cred, dir, name(if moved.is_ok() { "used there" } else { "used here" })?)?;
+            moved
+        })();
+        unless_full(used, &format!("a name in {path}"))?;
+    }
+    Ok(())
+}
+
+/// Names that are gone, made again: an empty file, whatever the name meant before.
+fn make_again<'t>(
+    fs: &NvmFs,
+    cred: &Cred,
+    tree: &Tree,
+    dead: impl Iterator<Item = &'t Vec<u8>>,
+) -> Result<(), String> {
+    let parent = |path: &[u8]| {
+        let slash = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        tree.nodes.get(&path[..slash.max(1)]).is_some_and(|node| is_dir(node) && timeless(node))
+    };
+    for path in dead.filter(|path| !tree.nodes.contains_key(*path) && parent(path)).take(EACH_MAX) {
+        let path = String::from_utf8_lossy(path);
+        let made = (|| {
+            let (dir, last) = path::resolve_parent(fs, cred, &*path)?;
+            let (_, handle) = fs.create(cred, dir, last, 0o600, OpenFlags::READ_WRITE)?;
+            let read = (|| {
+                let empty = read_all(fs, &handle, 9000)?.is_empty();
+                fs.write(&handle, 5000, &[7; 100])?;
+                let wanted = [vec![0; 5000], vec![7; 100]].concat();
+                Ok(empty && read_all(fs, &handle, 9000)? == wanted)
+            })();
+            fs.release(handle);
+            fs.unlink(cred, dir, last)?;
+            read
+        })();
+        if made == Ok(false) {
+            return Err(format!("{path}, made again, reads as something else"));
+        }
+        unless_full(made, &format!("{path} made again"))?;
+    }
+    Ok(())
+}
+
+/// Writes behind the mapped pages of every file, and cuts that off again: what lies between reads as zeros.
+fn write_beyond(fs: &NvmFs, cred: &Cred, tree: &Tree) -> Result<(), String> {
+    let plain = |node: &Node| node.kind == FileKind::Regular && timeless(node) && node.perm & 0o6000 == 0;
+    for (path, node) in tree.nodes.iter().filter(|(_, node)| plain(node)).take(EACH_MAX) {
+        let path = String::from_utf8_lossy(path);
+        let size = node.size_bytes;
+        let at = size.next_multiple_of(BLOCK_BYTES as u64) + 2 * BLOCK_BYTES as u64;
+        let written = (|| {
+            let handle = fs.open(cred, path::resolve(fs, cred, &*path)?.ino, OpenFlags::READ_WRITE)?;
+            let between = fs.write(&handle, at, &[9]).and_then(|_| {
+                let mut bytes = vec![0xee; (at - size) as usize];
+                let n = fs.read(&handle, size, &mut bytes)?;
+                Ok(n == bytes.len() && bytes.iter().all(|byte| *byte == 0))
+            });
+            let cut = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
+            let cut = fs.setattr(cred, handle.ino, Some(&handle), &cut);
+            fs.release(handle);
+            cut.and(between)
+        })();
+        match written {
+            Ok(false) => return Err(format!("{path}: what lies behind its end does not read as zeros")),
+            Err(heddle_vfs::Error::FileTooBig) => {}
+            written => unless_full(written, &format!("{path} written behind its end"))?,
         }
     }
     Ok(())

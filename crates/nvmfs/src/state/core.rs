@@ -114,6 +114,8 @@ pub struct Root {
     seed: u32,
     /// How long a stopped process may hold up others before it is killed, in ms; 0: for ever.
     pub patience_ms: AtomicU32,
+    /// 1: logs are kept as short as on a full image, also where there is space.
+    pub short_logs: AtomicU32,
     blocks_total: u64,
     /// What stores to the region survive ([`heddle_pmem::Durability::raw`]).
     durability: u32,
@@ -444,6 +446,7 @@ impl Root {
             ended: AtomicU32::new(0),
             seed: identity.seed(),
             patience_ms: AtomicU32::new(PATIENCE_MS),
+            short_logs: AtomicU32::new(0),
             blocks_total: layout.blocks_total,
             durability: parts.region.durability().raw(),
             identity,

@@ -73,7 +73,9 @@ fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let alive = inode.vi.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
     let chains = chain::existing(core, inode).count() as u64;
     let needed = alive.div_ceil(u64::from(SLOTS));
-    if core.free_map().scarce() { pages > chains + needed } else { pages > 4 + 2 * chains + SLACK * needed }
+    // ORDERING: Relaxed, set before calls begin.
+    let short = core.free_map().scarce() || core.root().short_logs.load(Relaxed) != 0;
+    if short { pages > chains + needed } else { pages > 4 + 2 * chains + SLACK * needed }
 }
 
 /// May a record that is older than a tombstone in the first page of `chain` be reachable in another chain (I2)?
