@@ -16,8 +16,7 @@ pub const RIG: &str = "crates/crash/src/bin/crash-rig.rs";
 
 /// `cargo xtask crash …`: the rig reads the words itself.
 pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
-    let planted = args.iter().any(|arg| arg == "--planted" || arg == "--faults");
-    process::run(&mut command(root, planted, args), Duration::from_secs(12 * 3600))?;
+    process::run(&mut command(root, args), Duration::from_secs(12 * 3600))?;
     Ok(true)
 }
 
@@ -31,15 +30,13 @@ pub fn short(root: &Path) -> Result<Command> {
 
 /// The planted bugs, and a part of the faults.
 pub fn short_planted(root: &Path) -> Result<Command> {
-    Ok(command(root, true, &["--planted", "--faults", "--fast"]))
+    Ok(command(root, &["--planted", "--faults", "--fast"]))
 }
 
-fn command(root: &Path, planted: bool, args: &[impl AsRef<std::ffi::OsStr>]) -> Command {
+/// With the feature: so the rig counts what it meets.
+fn command(root: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> Command {
     let mut command =
         process::cargo(root, &["run", "--quiet", "--release", "-p", "heddle-crash", "--bin", "crash-rig"]);
-    if planted {
-        command.args(["--features", "planted"]);
-    }
-    command.arg("--").args(args);
+    command.args(["--features", "planted", "--"]).args(args);
     command
 }

@@ -13,6 +13,7 @@ pub(crate) use using::{remove_everything, use_it};
 
 use crate::cut::{Choice, Cut, Looked};
 use crate::op::Logs;
+use crate::ran::{Part, Ran};
 use heddle_nvmfs::{MountOptions, Volume, VolumeError, fsck, mount};
 use heddle_pmem::{BLOCK_BYTES, CrashPoint, Model, Pos, Probe, Region};
 use heddle_vfs::tree::Tree;
@@ -74,6 +75,8 @@ pub struct Judge {
     names: BTreeSet<Vec<u8>>,
     /// Recoveries that were cut themselves.
     pub nested: u64,
+    /// What recovery met.
+    pub ran: Ran,
 }
 
 /// What an image may hold.
@@ -136,6 +139,7 @@ impl Judge {
             logs,
             names: BTreeSet::new(),
             nested: 0,
+            ran: Ran::default(),
         }
     }
 
@@ -171,7 +175,9 @@ impl Judge {
             };
         }
         let mut later = Vec::new();
+        self.ran.add_thread(Part::Nothing);
         let failure = without_panic(|| self.passes(cut, words, hash, allowed, &mut later)).err();
+        self.ran.add_thread(Part::Recovery);
         let block_of = |pos: Pos| pos.0 / BLOCK_BYTES as u64;
         let looked = |pos: Pos| self.probe.was_read(pos) || later.binary_search(&block_of(pos)).is_ok();
         let units =
@@ -255,6 +261,7 @@ impl Judge {
         let volume = mounted(region, self.logs).map_err(|e| format!("it cannot be mounted: {e}"))?;
         simulator.stop_watching();
         volume.abandon();
+        self.ran.add_sites(&simulator);
         let cuts = std::mem::take(&mut *cuts.lock().unwrap_or_else(PoisonError::into_inner));
         let superblocks = [0, (image.len() / BLOCK_BYTES) as u64 - 1];
         let mut same = false;

@@ -5,6 +5,8 @@
 //! - [`cut`]: which images of a cut are looked at; [`judge`]: whether one is what was promised.
 //! - [`ace`]: all short sequences of operations; [`shelf`]: workloads at the edges, by name.
 //! - [`mix`]: all of it at random; [`mixed`]: long lists of mixed operations; [`shrink`]: of a list that fails, what it takes to fail.
+//! - [`remake`]: a file system that is made where another one was.
+//! - [`ran`]: what ran, counted; `fences`: each fence and each write-back left out, one at a time.
 //! - `faults`: requests that find nothing, lines that cannot be loaded.
 //! - [`scenes`]: what needs several threads in certain places at once.
 //! - [`threads`]: power cuts while several threads are inside.
@@ -16,6 +18,8 @@ pub mod cut;
 pub mod emit;
 #[cfg(feature = "planted")]
 pub mod faults;
+#[cfg(feature = "planted")]
+pub mod fences;
 pub mod judge;
 pub mod mix;
 pub mod mixed;
@@ -23,6 +27,8 @@ pub mod op;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod play;
+pub mod ran;
+pub mod remake;
 pub mod rig;
 pub mod scenes;
 pub mod shelf;

@@ -150,7 +150,9 @@ fn search(bug: Bug, seed: u64) -> Option<Caught> {
 pub fn table(seed: u64, fast: bool) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let (mut tried, mut missed) = (0, Vec::new());
-    let kept = [Model::Ordered, Model::Process].map(commit_marks_keep_what_returned) == [true; 2];
+    let models = [Model::Ordered, Model::Process];
+    let kept =
+        models.map(commit_marks_keep_what_returned) == [true; 2] && models.map(scenes_hold) == [true; 2];
     println!(
         "| bug | caught by | at | images until then | where processes die | seconds |\n|---|---|---|---|---|---|"
     );
@@ -206,6 +208,22 @@ fn commit_marks_keep_what_returned(model: Model) -> bool {
         let played = scenes::writer_stalled_anywhere(variant, model);
         if !matches!(played, Ok(None)) {
             println!("FAILED, nothing planted: {}, a stalled writer: {played:?}", variant.name());
+            all = false;
+        }
+    }
+    all
+}
+
+/// The scenes of `heddle`.
+fn scenes_hold(model: Model) -> bool {
+    let mut all = true;
+    for (name, scene) in scenes::SCENES {
+        let wrong = match scene(model) {
+            Ok((failure, _)) => failure.map(|failure| failure.to_string()),
+            Err(text) => Some(text),
+        };
+        if let Some(text) = wrong {
+            println!("FAILED, nothing planted: {name}, {}: {text}", model.name());
             all = false;
         }
     }

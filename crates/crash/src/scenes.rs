@@ -2,12 +2,23 @@
 //!
 //! - `stalled_writer`, the SRL paper's argument for commit marks (pNOVA, Fig. 3): one writer stalls with its place in the log,
 //!   another one, of another range, returns. What returned must survive.
+//! - `heads`: a writer that stalls behind the link to a block of heads of chains.
+//! - `recopied`: a writer of a part of a page, while another changes the rest.
 //! - [`many_lanes`]: more writers inside at once than an inode's slot has room for heads of chains.
+
+#[cfg(feature = "planted")]
+pub mod heads;
+#[cfg(feature = "planted")]
+pub mod recopied;
 
 use crate::cut::{Bounds, Cut, choice_text, explore};
 use crate::judge::{Allowed, Judge, options};
 use crate::op::{File, Logs, Op};
 use crate::play::Player;
+#[cfg(feature = "planted")]
+use crate::ran::Ran;
+#[cfg(feature = "planted")]
+use crate::remake;
 use crate::rig::{Failure, IMAGE_BYTES, model_like};
 #[cfg(feature = "planted")]
 use heddle_nvmfs::NvmFs;
@@ -19,6 +30,18 @@ use heddle_vfs::tree::Tree;
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+/// A scene: what is wrong, if anything, and what was met.
+#[cfg(feature = "planted")]
+pub type Scene = fn(Model) -> Result<(Option<Failure>, Ran), String>;
+
+/// Of `heddle`; with nothing planted nothing is wrong.
+#[cfg(feature = "planted")]
+pub const SCENES: [(&str, Scene); 3] = [
+    ("mkfs over another file system", |model| remake::remade(Variant::Heddle, model)),
+    ("a block of heads", |model| heads::head_block_linked(Variant::Heddle, model)),
+    ("an edge copied anew", |model| recopied::edge_copied_anew(Variant::Heddle, model)),
+];
 
 fn open() -> Op {
     Op::Open { path: "/f".into(), name: "f".into() }

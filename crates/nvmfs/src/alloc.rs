@@ -107,6 +107,7 @@ fn take_last(
         return false;
     }
     // PERSIST: D15: the publications that freed these blocks, and this lane's stores into them, come before their next use.
+    // No check sees it: simulated memory orders two stores to one word, and what superseded the blocks is durable already.
     region.fence();
     return_all(map, own);
     map.take(&mut own.cursor, count, purpose, out)
@@ -135,7 +136,8 @@ pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Exte
     if waits && own.limbo.push(extent) {
         return;
     }
-    // PERSIST: D15, orders the publication that freed these blocks before their next use.
+    // PERSIST: D15, orders the publication that freed these blocks before their next use. No check sees it: what superseded them is durable
+    // already, and readers of reused blocks are loom's (`models/pages.rs`).
     region.fence();
     settle_limbo(map, own);
     map.give(extent);

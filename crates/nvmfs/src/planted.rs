@@ -8,6 +8,13 @@
 
 use crate::region::Region;
 
+mod met;
+
+pub use met::Met;
+pub(crate) use met::met;
+#[cfg(feature = "planted")]
+pub use met::{Counts, take as take_counts};
+
 macro_rules! bugs {
     ($($(#[doc = $story:literal])+ $name:ident = $text:literal,)*) => {
         /// What can be planted.
@@ -225,6 +232,7 @@ pub(crate) fn planted(bug: Bug) -> bool {
 
 /// Fences, unless leaving that out is the bug.
 #[inline(always)]
+#[cfg_attr(feature = "planted", track_caller)]
 pub(crate) fn fence_unless(bug: Bug, region: &Region) {
     if !planted(bug) {
         // PERSIST: the caller says what; it asked for the fence.
@@ -234,6 +242,7 @@ pub(crate) fn fence_unless(bug: Bug, region: &Region) {
 
 /// Fences behind a copy of data and waits for it, unless leaving that out is the bug.
 #[inline(always)]
+#[cfg_attr(feature = "planted", track_caller)]
 pub(crate) fn wait_unless(bug: Bug, region: &Region) {
     if !planted(bug) {
         // PERSIST: the caller says what; it asked for the fence.

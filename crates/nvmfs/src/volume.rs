@@ -295,7 +295,7 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) ->
         fence_unless(Bug::SuperblocksTogether, region);
     }
     if planted(Bug::SuperblocksTogether) {
-        // PERSIST: too late, which is the bug.
+        // PERSIST: too late: part of a planted bug.
         region.fence();
     }
     region.failed().map_or(Ok(()), |error| Err(error.into()))

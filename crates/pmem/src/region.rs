@@ -11,6 +11,7 @@
 //! Orderings   O1  `store_u64` (Release) pairs with `load_u64` (Acquire).
 
 mod stores;
+mod watcher;
 
 use crate::caller::{self, BadBuffer};
 use crate::cpu::{self, Cpu};
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use stores::split;
+use watcher::Watcher;
 
 /// Persistent memory. Shared freely among threads; a store is durable once its own thread has fenced.
 ///
@@ -93,14 +95,6 @@ impl Source {
             claim: None,
         }
     }
-}
-
-/// The observer of a store besides the memory.
-#[derive(Debug)]
-enum Watcher {
-    Dirty(DirtyPages),
-    Recorder(Arc<Recorder>),
-    Probe(Arc<ProbeLog>),
 }
 
 // SAFETY: the memory is reached by assembly, volatile and atomic accesses only; what races mean is the caller's
@@ -261,6 +255,7 @@ impl Region {
     /// Stores bytes, at any alignment and length; past the cache where the region's promise asks for that, or they are many. Not
     /// durable, nor seen in order by others, before [`Region::fence`].
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn nt_write(&self, at: Pos, bytes: &[u8]) {
         // Memory of the program's own is there.
         let _all = self.take_in(at, bytes, bytes.len());
@@ -273,6 +268,7 @@ impl Region {
     /// [`BadBuffer`], in a process that handles faults with [`after_fault`](crate::after_fault); else the fault is the process's. What
     /// the range holds is not known then.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn take_in(&self, at: Pos, bytes: &[u8], whole_bytes: usize) -> Result<(), BadBuffer> {
         self.checked_store(at, bytes.len() as u64);
         #[cfg(shuttle)]
@@ -290,6 +286,7 @@ impl Region {
 
     /// Stores one line, word by word; `at` is a multiple of 64. As [`Region::nt_write`].
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn nt_line(&self, at: Pos, words: &[u64; 8]) {
         self.checked_store(at, LINE_BYTES as u64);
         assert!(at.is_aligned(LINE_BYTES as u64), "a line at {at:?} would straddle two");
@@ -299,6 +296,7 @@ impl Region {
     }
 
     /// Stores zeros. As [`Region::nt_write`].
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn nt_zero(&self, at: Pos, len_bytes: u64) {
         self.checked_store(at, len_bytes);
         let (head, body, tail) = split(at.0, len_bytes as usize);
@@ -311,6 +309,7 @@ impl Region {
     }
 
     /// Copies within the region; the ranges do not overlap. As [`Region::nt_write`].
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn nt_copy(&self, to: Pos, from: Pos, len_bytes: u64) {
         self.checked_store(to, len_bytes);
         self.checked_load(from, len_bytes);
@@ -327,6 +326,7 @@ impl Region {
     /// Stores one word atomically (Release) and starts its write-back; `at` is a multiple of 8. Durable after
     /// [`Region::fence`].
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn store_u64(&self, at: Pos, value: u64) {
         self.checked_store(at, 8);
         assert!(at.is_aligned(8), "a word at {at:?} could tear");
@@ -341,6 +341,7 @@ impl Region {
     /// Stores one line through the cache and starts its write-back; `at` is a multiple of 64. For a line that is soon stored to
     /// again: one stored past the cache would have to be fetched first. Durable after [`Region::fence`].
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn store_line(&self, at: Pos, words: &[u64; 8]) {
         self.checked_store(at, LINE_BYTES as u64);
         assert!(at.is_aligned(LINE_BYTES as u64), "a line at {at:?} would straddle two");
@@ -357,6 +358,7 @@ impl Region {
     /// Returns when everything this thread stored before is durable; see [`Region::failed`] for [`Backend::File`].
     /// Orders stores with stores only: a load after it may still be served before them.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn fence(&self) {
         #[cfg(shuttle)]
         step();
@@ -369,6 +371,7 @@ impl Region {
     /// As [`Region::fence`], and on Intel's processors this thread does nothing else before. Worth it behind a large copy past the
     /// cache, where stores to cached lines follow: with those of 2023 all of it takes longer otherwise.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn fence_and_wait(&self) {
         #[cfg(shuttle)]
         step();
@@ -380,6 +383,7 @@ impl Region {
 
     /// Starts the write-back of what anybody has stored to `[at, at + len_bytes)`: for stores whose own thread died before its
     /// fence. Durable after [`Region::fence`].
+    #[cfg_attr(feature = "planted", track_caller)]
     pub fn flush_unfenced(&self, at: Pos, len_bytes: u64) {
         self.checked_store(at, len_bytes);
         if len_bytes == 0 {
@@ -496,6 +500,7 @@ impl Region {
 
     /// Runs `store`, which stores exactly `[at, at + len_bytes)`, where a watcher can see it.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: impl Fn()) {
         #[cfg(shuttle)]
         before_store();
@@ -508,6 +513,7 @@ impl Region {
     /// # Safety
     /// The range is inside the region.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     unsafe fn flush(&self, at: u64, len_bytes: usize) {
         #[cfg(feature = "planted")]
         if crate::planted::left_out() {
@@ -517,34 +523,6 @@ impl Region {
             Some(Watcher::Recorder(recorder)) => recorder.flush(cpu::lines(at, len_bytes, LINE_BYTES)),
             // SAFETY: the caller's; lines do not cross the page on which a mapping ends.
             _ => unsafe { self.cpu.flush(self.address(at), len_bytes) },
-        }
-    }
-}
-
-impl Watcher {
-    #[cold]
-    fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
-        match self {
-            Watcher::Dirty(pages) => {
-                pages.note(at, len_bytes as u64);
-                store();
-            }
-            Watcher::Recorder(recorder) => recorder.store(kind, at, len_bytes, store),
-            Watcher::Probe(log) => {
-                if len_bytes > 0 {
-                    log.note_store(at, len_bytes as u64);
-                }
-                store();
-            }
-        }
-    }
-
-    #[cold]
-    fn fence(&self, base: *mut u8) {
-        match self {
-            Watcher::Dirty(pages) => pages.write_back(base),
-            Watcher::Recorder(recorder) => recorder.fence(),
-            Watcher::Probe(_) => {}
         }
     }
 }

@@ -15,8 +15,12 @@ pub use crash_point::{CrashPoint, Pending};
 pub(crate) use log::StoreKind;
 
 use crate::mapping::Mapping;
+#[cfg(feature = "planted")]
+use crate::planted::{Kind, Site};
 use crate::{LINE_BYTES, Pos};
 use log::Log;
+#[cfg(feature = "planted")]
+use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -116,6 +120,12 @@ impl Simulator {
         *lock(&self.recorder.turn) = None;
     }
 
+    /// The calls that have stored or fenced, and how often each did.
+    #[cfg(feature = "planted")]
+    pub fn sites(&self) -> HashMap<Site, u64> {
+        lock(&self.recorder.sites).clone()
+    }
+
     /// Removes the hook.
     pub fn stop_watching(&self) {
         *self.recorder.hook() = None;
@@ -133,6 +143,8 @@ pub(crate) struct Recorder {
     hook: Mutex<Option<Hook>>,
     in_hook: Mutex<Option<ThreadId>>,
     turn: Mutex<Option<Turn>>,
+    #[cfg(feature = "planted")]
+    sites: Mutex<HashMap<Site, u64>>,
 }
 
 impl Recorder {
@@ -142,28 +154,54 @@ impl Recorder {
             hook: Mutex::default(),
             in_hook: Mutex::default(),
             turn: Mutex::default(),
+            #[cfg(feature = "planted")]
+            sites: Mutex::default(),
         }
     }
 
     /// Runs `store`, which stores exactly `[at, at + len_bytes)`, and records what it left in memory.
+    #[cfg_attr(feature = "planted", track_caller)]
     pub(crate) fn store(&self, kind: StoreKind, at: u64, len_bytes: usize, store: &dyn Fn()) {
         self.take_turn();
+        #[cfg(feature = "planted")]
+        let stays = self.met(Site::here(Kind::Store)) || crate::planted::left_out();
+        #[cfg(feature = "planted")]
+        let kind = if stays { StoreKind::Cached } else { kind };
         self.log().record(kind, at, len_bytes, store);
     }
 
+    #[cfg_attr(feature = "planted", track_caller)]
     pub(crate) fn flush(&self, lines: impl Iterator<Item = u64>) {
         self.take_turn();
+        #[cfg(feature = "planted")]
+        if Site::here(Kind::Store).is_left_out() {
+            return;
+        }
         self.log().flush(thread::current().id(), lines);
     }
 
+    #[cfg_attr(feature = "planted", track_caller)]
     pub(crate) fn fence(&self) {
         self.take_turn();
+        #[cfg(feature = "planted")]
+        let left_out = self.met(Site::here(Kind::Fence));
         let mut log = self.log();
         if let Some(hook) = self.hook().as_mut() {
             let _inside = InHook::enter(self);
             hook(&log.crash_point());
         }
+        #[cfg(feature = "planted")]
+        if left_out {
+            return;
+        }
         log.fence(thread::current().id());
+    }
+
+    /// Counts a call; is it left out?
+    #[cfg(feature = "planted")]
+    fn met(&self, site: Site) -> bool {
+        *lock(&self.sites).entry(site).or_default() += 1;
+        site.is_left_out()
     }
 
     fn take_turn(&self) {

@@ -23,6 +23,8 @@ What is run (without any of these: --length 0, then 1, then 2):
   --threads        power cuts while several threads are inside, for --seconds [60]
   --faults         every request for memory and blocks refused once, every line of the media lost once
   --planted        plants each bug of the list and shows which image gives it away; --fast: those of short workloads
+  --fences         leaves each fence and each write-back of the engine out, one at a time, and shows what notices;
+                   --only PART: those of calls whose file:line has this in it; --sample N: sequences of two a call [200]
   --print NAME     prints a workload for `heddle crash`: one of the shelf, or mixed:SEED
 How:
   --variant V      nova, nova-interval, nova-array, nova-tree, heddle [all]
@@ -40,7 +42,7 @@ struct Args {
     workload: Option<String>,
     variants: Vec<Variant>,
     model: Option<Model>,
-    sample: usize,
+    sample: Option<usize>,
     images: Option<usize>,
     random: Option<usize>,
     seed: u64,
@@ -51,6 +53,8 @@ struct Args {
     fast: bool,
     mixed: bool,
     faults: bool,
+    fences: bool,
+    only: Option<String>,
     states: u64,
     print: Option<String>,
 }
@@ -71,8 +75,9 @@ fn main() -> ExitCode {
     if let Some(name) = &args.print {
         return print(name);
     }
-    if args.planted || args.faults {
-        let parts = [(args.planted, planted as fn(&Args) -> ExitCode), (args.faults, faults)];
+    if args.planted || args.faults || args.fences {
+        let parts =
+            [(args.planted, planted as fn(&Args) -> ExitCode), (args.faults, faults), (args.fences, fences)];
         let done: Vec<ExitCode> =
             parts.iter().filter(|(wanted, _)| *wanted).map(|(_, part)| part(&args)).collect();
         return done.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS);
@@ -99,10 +104,28 @@ fn main() -> ExitCode {
         all.failures.len(),
         start.elapsed().as_secs_f64()
     );
+    #[cfg(feature = "planted")]
+    let all_met = met_all(&args, &all);
+    #[cfg(not(feature = "planted"))]
+    let all_met = true;
     for failure in all.failures.iter().take(20) {
         println!("FAILED {failure}");
     }
-    if all.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    if all.failures.is_empty() && all_met { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+/// Prints what was met. After the whole shelf nothing may stand at 0.
+#[cfg(feature = "planted")]
+fn met_all(args: &Args, all: &Report) -> bool {
+    let (table, missing) = all.ran.table();
+    print!("met while the power could be cut:\n{table}");
+    let whole = args.lengths.contains(&0) && args.workload.is_none() && args.seconds.is_none();
+    let all_variants = args.variants.len() == Variant::ALL.len();
+    if !whole || !all_variants || args.threads || args.mixed || missing.is_empty() {
+        return true;
+    }
+    println!("FAILED never met: {}", missing.join("; "));
+    false
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
@@ -111,7 +134,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
         workload: None,
         variants: Variant::ALL.to_vec(),
         model: None,
-        sample: 2000,
+        sample: None,
         images: None,
         random: None,
         seed: 1,
@@ -122,6 +145,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
         fast: false,
         mixed: false,
         faults: false,
+        fences: false,
+        only: None,
         states: 1_000_000,
         print: None,
     };
@@ -131,6 +156,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--planted" => args.planted = true,
             "--mixed" => args.mixed = true,
             "--faults" => args.faults = true,
+            "--fences" => args.fences = true,
             "--threads" => args.threads = true,
             "--fast" => args.fast = true,
             _ => {
@@ -159,13 +185,14 @@ fn set(args: &mut Args, option: &str, value: &str) -> Result<(), String> {
             }
             (args.workload, args.lengths) = (Some(value.to_string()), vec![0]);
         }
+        "--only" => args.only = Some(value.to_string()),
         "--states" => args.states = number()?,
         "--print" => args.print = Some(value.to_string()),
         "--variant" => {
             args.variants = vec![Variant::from_name(value).ok_or_else(|| format!("{value}: no variant"))?];
         }
         "--model" => args.model = Some(value.parse()?),
-        "--sample" => args.sample = number()? as usize,
+        "--sample" => args.sample = Some(number()? as usize),
         "--images" => args.images = Some(number()? as usize),
         "--random" => args.random = Some(number()? as usize),
         "--seed" => args.seed = number()?,
@@ -205,7 +232,7 @@ fn tasks(args: &Args, length: usize) -> Vec<Task> {
             let named = |w: &Workload| args.workload.as_ref().is_none_or(|name| *name == w.name);
             shelf::workloads().into_iter().filter(named).collect()
         }
-        3 => ace::sequences(3, Some((args.sample, args.seed))),
+        3 => ace::sequences(3, Some((args.sample.unwrap_or(2000), args.seed))),
         _ => ace::sequences(length, None),
     };
     let (images, random) = if length < 2 { (64, 16) } else { (16, 4) };
@@ -243,7 +270,7 @@ fn go(args: &Args, tasks: &[Task], length: usize, start: Instant) -> Report {
         }
     });
     let what = if length == 0 { "shelf".to_string() } else { format!("length {length}") };
-    let Report { cuts, states, images, nested, failures } = &outcome.report;
+    let Report { cuts, states, images, nested, failures, .. } = &outcome.report;
     println!(
         "{what}: {}/{} runs, {cuts} cuts, {states} states, {images} images, {nested} recoveries cut, {} failures, {:.0} s",
         outcome.runs,
@@ -339,6 +366,25 @@ fn faults(args: &Args) -> ExitCode {
     }
     println!("in all: {found} findings, {:.0} s", start.elapsed().as_secs_f64());
     if found == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+#[cfg(not(feature = "planted"))]
+fn fences(_: &Args) -> ExitCode {
+    eprintln!("crash: this build cannot leave fences out; use: cargo xtask crash --fences");
+    ExitCode::from(2)
+}
+
+#[cfg(feature = "planted")]
+fn fences(args: &Args) -> ExitCode {
+    let search = heddle_crash::fences::Search {
+        variants: args.variants.clone(),
+        sample: args.sample.unwrap_or(200),
+        threads: Duration::from_secs(args.seconds.unwrap_or(20)),
+        seed: args.seed,
+        jobs: args.jobs,
+        only: args.only.clone(),
+    };
+    search.table()
 }
 
 #[cfg(not(feature = "planted"))]

@@ -21,7 +21,8 @@ impl Fresh {
 
     /// The record was not written: the blocks go back.
     pub fn give_up(self, core: &Core) {
-        // PERSIST: D15, this lane's stores into them come before another lane's.
+        // PERSIST: D15, this lane's stores into them come before another lane's. No check sees it: simulated memory orders two stores to
+        // one word, whoever makes them.
         core.region.fence();
         untake(core.free_map(), &self.extents);
     }

@@ -20,7 +20,7 @@ use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::chunk_of;
 use crate::format::pointer::{self, Place};
 use crate::ids::{BlockNo, Extent, InodeId};
-use crate::planted::{Bug, flushed_unless, planted};
+use crate::planted::{Bug, Met, flushed_unless, met, planted};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::VInode;
 use crate::state::lane::Own;
@@ -176,6 +176,7 @@ fn make_chunks_of(core: &Core, guard: &mut LaneGuard<'_>, extents: &[Extent]) ->
     let mut any = Err(Error::NoInodes);
     for (n, block) in made.into_iter().flatten() {
         any = Ok(());
+        met(Met::ChunkMade);
         add_chunk(core, n, block)?;
         hold(core, guard.own, n, ALL_FREE);
     }
@@ -244,7 +245,8 @@ pub fn set_chunk_count(core: &Core, count: u64) {
 /// Frees the blocks of all chunks without inodes, but for what other lanes hold (I3, C1); false: there were none. A caller that dies
 /// here leaves them to the next mount.
 pub fn give_chunks_back(core: &Core, own: &mut Own) -> bool {
-    // PERSIST: I1, for the slots of inodes that this lane has ended.
+    // PERSIST: I1, for the slots of inodes that this lane has ended, before another lane has them. No check sees it: simulated memory
+    // orders two stores to one word, whoever makes them.
     core.region.fence();
     return_all(core, own);
     let empty = |n: &u64| {
@@ -261,6 +263,7 @@ pub fn give_chunks_back(core: &Core, own: &mut Own) -> bool {
     for n in &chunks {
         // ORDERING: AcqRel: what its maker stored, and before the next maker's stores.
         let block = core.chunks()[*n as usize].block.swap(0, AcqRel);
+        met(Met::ChunkGone);
         core.root().chunk_gaps.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
         core.free_map().give(Extent { block: BlockNo(block), count: 1 });
     }

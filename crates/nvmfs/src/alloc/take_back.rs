@@ -49,7 +49,8 @@ pub fn rob(core: &Core, guard: &mut LaneGuard<'_>) -> Found {
         return if busy.is_empty() { Found::Nothing } else { Found::Busy(busy) };
     }
     barrier_everywhere();
-    // PERSIST: D15: what the owners freed was published, and slots of what they ended zeroed, before the barrier above.
+    // PERSIST: D15: what the owners freed was published, and slots of what they ended zeroed, before the barrier above. No check sees it:
+    // simulated memory orders two stores to one word, whoever makes them.
     core.region.fence();
     let mut any = false;
     for number in robbed {

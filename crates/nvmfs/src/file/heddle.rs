@@ -68,7 +68,7 @@ pub fn write(
         let result = publish(core, guard, inode, span, &extents, &prepared, eof);
         if planted(Bug::EntryBeforeData) {
             let _late = place::copy_in(core, span, &extents, data);
-            // PERSIST: too late, which is the bug.
+            // PERSIST: too late: part of a planted bug.
             core.region.fence();
         }
         if result.is_err() {
@@ -105,6 +105,7 @@ fn write_page(
         return None;
     }
     if let (true, Some(old)) = (planted(Bug::WriteInPlace), cell.map().block()) {
+        // PERSIST: part of a planted bug.
         core.region.nt_write(old.pos(), data);
     }
     let mtime = inode.vi.write_time();
@@ -225,7 +226,8 @@ fn prepare(
 /// Blocks that were filled for nothing go back.
 fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent], list: Option<&List>) {
     guard.lane.intent.taken.clear();
-    // PERSIST: D15, this lane's stores into them come before another lane's.
+    // PERSIST: D15, this lane's stores into them come before another lane's; no check sees it, since simulated memory orders two stores to
+    // one word. And a log page that was prepared is empty before another call links it.
     core.region.fence();
     untake(core.free_map(), extents);
     untake(core.free_map(), list.map_or(&[][..], |list| &list.blocks));

@@ -217,7 +217,8 @@ fn write_locked(
                 log_and_publish(core, guard, inode, span, extents, list, version)
             });
         if done.is_err() {
-            // PERSIST: D15, this lane's stores into them come before another lane's.
+            // PERSIST: D15, this lane's stores into them come before another lane's. No check sees it: simulated memory orders two stores
+            // to one word, whoever makes them.
             core.region.fence();
             untake(core.free_map(), extents);
             untake(core.free_map(), list.as_ref().map_or(&[][..], |list| &list.blocks));
@@ -270,6 +271,7 @@ fn data_write(
         place::fill_edge(core, span, extents, page, old(page.0 - span.first().0))?;
     }
     if let (true, Some(block)) = (planted(Bug::WriteInPlace) && data.len() == BLOCK_BYTES, old(0).block()) {
+        // PERSIST: part of a planted bug.
         core.region.nt_write(block.pos(), data);
     }
     step(Step::DataWrite);

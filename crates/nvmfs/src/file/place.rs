@@ -184,6 +184,7 @@ pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]
         if planted(Bug::ListNotFlushed) {
             flushed_unless(Bug::ListNotFlushed, || {
                 for (i, word) in (0..).zip(words) {
+                    // PERSIST: part of a planted bug.
                     core.region.store_u64(at.pos().plus(i * 8), word);
                 }
             });

@@ -302,7 +302,8 @@ fn clear_range(
 
 /// Copies that nothing names go back.
 fn give_back(core: &Core, edges: &[Edge]) {
-    // PERSIST: D15, this lane's stores into them come before another lane's.
+    // PERSIST: D15, this lane's stores into them come before another lane's. No check sees it: simulated memory orders two stores to one
+    // word, whoever makes them.
     core.region.fence();
     let blocks: Vec<Extent> = edges.iter().map(|e| Extent { block: e.block, count: 1 }).collect();
     crate::alloc::untake(core.free_map(), &blocks);
@@ -387,6 +388,7 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
             end: span.end.min(page.offset() + BLOCK_BYTES as u64),
         };
         if planted(Bug::StaleBytesBeyondEnd) {
+            // PERSIST: part of a planted bug.
             core.region.nt_copy(block.pos(), map.content().map_or(block, |b| b).pos(), BLOCK_BYTES as u64);
         } else {
             core.region.nt_zero(block.pos().plus(one.start - page.offset()), one.end - one.start);

@@ -98,7 +98,8 @@ fn shift_pages(
     let _range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
     let purpose = if shift.down { Purpose::Free } else { Purpose::Data };
     if commit::prepare(core, guard, inode, SLOTS, purpose)? {
-        // PERSIST: a fresh log page is empty before it is linked.
+        // PERSIST: a fresh log page is empty before it is linked, by this call or by another if this one fails before the fence of `log`.
+        // No check sees it: no error in between can be had in a rig.
         core.region.fence();
     }
     let gate = inode.vi.raise_gate();

@@ -31,6 +31,7 @@ use crate::format::layout::{chunk_of, inode_pos};
 use crate::format::page::SLOTS;
 use crate::format::pointer::{self, Place};
 use crate::ids::{BlockNo, Extent};
+use crate::planted::{Met, met};
 use crate::state::chain::{BUSY, Chains, Counts};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
@@ -282,6 +283,7 @@ fn make_head_block(
     core.region.store_u64(pointer_word_pos(core, inode, HEAD_BLOCK_WORD), to);
     // PERSIST: the link before any head in it is relied upon.
     core.region.fence();
+    met(Met::HeadBlock);
     // ORDERING: Release, pairs with the Acquire loads of `head_block`.
     chains.head_block.store(block.0, Release);
     Ok(())

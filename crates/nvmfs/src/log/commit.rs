@@ -222,7 +222,7 @@ fn commit_over_a_hole(
             records.iter().map(Record::slots_max).sum(),
             purpose_of(records),
         )? {
-            // PERSIST: a page is empty and has its header before it is linked.
+            // PERSIST: a page is empty and has its header before it is linked: part of a planted bug.
             core.region.fence();
         }
         let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
@@ -232,12 +232,12 @@ fn commit_over_a_hole(
     };
     step(Step::Logging);
     chain::fill_unfenced(core, guard.id, inode, &place, records, true);
-    // PERSIST: this writer's records, and nobody else's: the bug.
+    // PERSIST: this writer's records, and nobody else's: part of a planted bug.
     core.region.fence();
     let _tail = locks.map(|l| l.tail.lock());
     step(Step::Tail);
     chain::set_tail_unfenced(core, inode, chain);
-    // PERSIST: the tail decides.
+    // PERSIST: the tail decides: part of a planted bug.
     core.region.fence();
     Ok(())
 }

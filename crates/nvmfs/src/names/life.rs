@@ -14,7 +14,7 @@ use crate::format::layout::{chunk_of, inode_pos};
 use crate::ids::{InodeId, Version};
 use crate::log::chain;
 use crate::names::table;
-use crate::planted::{Breach, Bug, breaks, flushed_unless, planted};
+use crate::planted::{Breach, Bug, Met, breaks, flushed_unless, met, planted};
 use crate::state::core::Core;
 use crate::state::inode::{Birth, InodeRef, List};
 use crate::state::lane::Ending;
@@ -58,6 +58,7 @@ pub fn make<'c>(
     // Before: a slot on media without an inode here would stay when the image is unmounted.
     guard.lane.intent.bears(id.ino.0);
     if planted(Bug::InodeNotFlushed) {
+        // PERSIST: part of a planted bug.
         flushed_unless(Bug::InodeNotFlushed, || core.region.store_line(pos, &base.encode(core.seed)));
     } else {
         core.region.nt_line(pos, &base.encode(core.seed));
@@ -100,6 +101,7 @@ pub fn make_unnamed<'c>(
     // PERSIST: C1: another thread may name it, whose fence is not this thread's.
     core.region.fence();
     inode.vi.set_linkable(linkable);
+    met(Met::Unnamed);
     Ok(inode)
 }
 

@@ -17,6 +17,7 @@ use crate::format::record::{Found, Record, parse, removed_in_place};
 use crate::ids::{BlockNo, Version};
 use crate::log::chain::{self, Chain};
 use crate::log::commit::one_chain;
+use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::latch::Latched;
@@ -106,5 +107,6 @@ impl Places<'_> {
             // PERSIST: C1, C2.
             region.fence();
         }
+        met(Met::Struck);
     }
 }

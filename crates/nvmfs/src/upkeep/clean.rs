@@ -16,6 +16,7 @@ use crate::ids::{BlockNo, Extent, InodeId};
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
 use crate::names::{life, ops};
+use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
@@ -84,8 +85,11 @@ fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: 
 /// has happened all the same.
 fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
-    if directory && inode.vi.owes() && restate(core, guard, inode, eof).is_err() {
-        return;
+    if directory && inode.vi.owes() {
+        if restate(core, guard, inode, eof).is_err() {
+            return;
+        }
+        met(Met::DebtEnded);
     }
     let Ok(chain) = commit::chain_of(core, guard, inode) else { return };
     let mut garbage = Vec::new();
@@ -119,6 +123,7 @@ fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut V
     match lists_of_dead(core, inode, page, before.is_none().then_some(chain)) {
         Some(lists) => {
             chain::unlink_page_unfenced(core, inode, chain, before, page)?;
+            met(Met::PageDropped);
             garbage.push(Extent { block: page, count: 1 });
             garbage.extend(lists);
         }

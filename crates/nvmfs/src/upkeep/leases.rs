@@ -57,7 +57,8 @@ fn let_go(core: &Core, leased: Lease) {
 /// Gives what a lane has to the others. The caller holds its lease.
 pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
     chain::let_go_all(core, own, lane);
-    // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's.
+    // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's. No check sees it: simulated memory orders
+    // two stores to one word, whoever makes them.
     core.region.fence();
     return_all(core.free_map(), own);
     itable::return_all(core, own);

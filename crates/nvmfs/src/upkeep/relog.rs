@@ -28,6 +28,7 @@ use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
 use crate::names::table;
+use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
@@ -65,6 +66,7 @@ fn move_page(
     move_names(core, guard, inode, &found.names)?;
     if found.state {
         restate(core, guard, inode, eof)?;
+        met(Met::StateMoved);
     }
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
@@ -74,6 +76,8 @@ fn move_page(
         return Ok(());
     }
     chain::unlink_page_unfenced(core, inode, from, None, page)?;
+    let file = !matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
+    met(if file { Met::FileMoved } else { Met::DirectoryMoved });
     let mut garbage = found.lists;
     garbage.push(Extent { block: page, count: 1 });
     from.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
@@ -169,6 +173,12 @@ fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names
             core.region.fence();
         }
         commit::commit(core, guard, inode, std::slice::from_ref(record))?;
+        met(match record {
+            Record::Name { removed: true, .. } => Met::RemovalMoved,
+            Record::Name { .. } => Met::NameMoved,
+            Record::Xattrs { .. } => Met::XattrsMoved,
+            _ => Met::StateMoved,
+        });
         drop(bucket);
     }
     Ok(())
@@ -229,6 +239,7 @@ fn move_run(
         return done.map(|_| ());
     };
     guard.lane.commit();
+    met(Met::WriteMoved);
     publish_again(core, inode, locked, &again);
     guard.lane.end();
     Ok(())

@@ -10,6 +10,7 @@ impl Region {
     /// # Safety
     /// The target is inside the region, the source readable, unless faults end here; they do not overlap.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub(super) unsafe fn store_range(
         &self,
         at: u64,
@@ -29,6 +30,7 @@ impl Region {
     /// # Safety
     /// As [`Region::store_range`]; less than a word.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     unsafe fn edge_of(&self, at: u64, from: *const u8, len_bytes: usize) -> Result<(), BadBuffer> {
         if len_bytes == 0 {
             return Ok(());
@@ -46,6 +48,7 @@ impl Region {
     /// # Safety
     /// The target is inside the region.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     pub(super) unsafe fn edge(&self, at: u64, bytes: [u8; 8], len_bytes: usize) {
         if len_bytes == 0 {
             return;
@@ -60,6 +63,7 @@ impl Region {
     /// # Safety
     /// As [`Region::store_range`], and both `at` and `len_bytes` are multiples of 8.
     #[inline]
+    #[cfg_attr(feature = "planted", track_caller)]
     unsafe fn words(
         &self,
         at: u64,
@@ -77,6 +81,7 @@ impl Region {
 
     /// # Safety
     /// As [`Region::words`].
+    #[cfg_attr(feature = "planted", track_caller)]
     pub(super) unsafe fn zero_words(&self, at: u64, len_bytes: usize) {
         // SAFETY: the caller's; a mapping starts on a page, so the address is aligned as `at` is.
         let store = || unsafe { self.cpu.zero_words(self.address(at), len_bytes) };

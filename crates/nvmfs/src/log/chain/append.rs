@@ -7,8 +7,8 @@ use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
 use crate::format::pointer::{self, Place};
 use crate::format::record::{Blocks, Record, Txn, WriteLine, mark, write_line};
 use crate::format::word::Line;
-use crate::ids::BlockNo;
-use crate::planted::{Bug, flushed_unless, planted};
+use crate::ids::{BlockNo, InodeId};
+use crate::planted::{Bug, Met, flushed_unless, met, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lane::{Lane, Own};
@@ -48,6 +48,7 @@ impl NextSlot<'_> {
     pub fn append_unfenced(self, core: &Core, lane: &Lane, inode: InodeRef<'_>, line: &Line) {
         lane.intent.logs(inode.ino.0, self.page, self.slot);
         core.region.nt_line(slot_pos(self.page, self.slot), line);
+        met(Met::Write);
         // ORDERING: Relaxed, I1.
         self.chain.slot.store(self.slot + 1, Relaxed);
     }
@@ -82,7 +83,7 @@ pub fn make_room(
     };
     watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
     if planted(Bug::PageNotZeroed) || planted(Bug::StaleMark) {
-        // The next pointer aside: without that every chain would lead astray at once.
+        // The next pointer aside: without that every chain would lead astray at once. PERSIST: part of a planted bug.
         core.region.store_u64(next_pos(block), 0);
     } else {
         core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
@@ -165,6 +166,12 @@ pub fn fill_unfenced(
 ) -> u32 {
     assert!(!records.is_empty(), "an empty transaction would be marked all the same");
     let home = inode.id();
+    if cfg!(feature = "planted") {
+        met_records(home, records);
+    }
+    if place.closed_page {
+        met(Met::PageClosed);
+    }
     let &Reserved { page, first, slots, seed, .. } = place;
     core.lane(lane).intent.logs(inode.ino.0, page, first);
     let (mut slot, mut last) = (first, first);
@@ -321,4 +328,22 @@ pub fn unlink_page_unfenced(
     }
     count_pages(core, inode, -1);
     Ok(())
+}
+
+/// Counts the records of a transaction in the log of `home`.
+fn met_records(home: InodeId, records: &[Record]) {
+    for record in records {
+        met(match record {
+            Record::Write { blocks: Blocks::At(_), .. } => Met::Write,
+            Record::Write { blocks: Blocks::List(_), .. } => Met::WriteByList,
+            Record::Write { blocks: Blocks::Unwritten(_), .. } => Met::Unwritten,
+            Record::Punch { .. } => Met::Punch,
+            Record::Remap { .. } => Met::Remap,
+            Record::State(_) => Met::State,
+            Record::Xattrs { .. } => Met::Xattrs,
+            Record::Name { dir, .. } if *dir != home => Met::Foreign,
+            Record::Name { removed: true, .. } => Met::Removal,
+            Record::Name { .. } => Met::Name,
+        });
+    }
 }

@@ -5,7 +5,7 @@
 
 use crate::format::inode::INODE_BYTES;
 use crate::format::layout::inode_pos;
-use crate::planted::{Breach, breaks};
+use crate::planted::{Breach, Met, breaks, met};
 use crate::state::core::Core;
 use heddle_pmem::{LINE_BYTES, Pos};
 use heddle_vfs::Ino;
@@ -39,12 +39,15 @@ impl DeferredZeros {
             let (root, bytes) = (inode_pos(core.chunk_block(Ino::ROOT), Ino::ROOT.0), INODE_BYTES);
             let mut kept = vec![0; bytes as usize];
             core.region.read(root, &mut kept);
+            // PERSIST: part of a planted bug.
             core.region.nt_zero(root, bytes);
-            // PERSIST: the bug: without its root the image is none.
+            // PERSIST: without its root the image is none: part of a planted bug.
             core.region.fence();
+            // PERSIST: part of a planted bug.
             core.region.nt_write(root, &kept);
         }
         if !zero.is_empty() {
+            met(Met::Zeroed);
             // PERSIST: gone before anything new is appended behind it, or a slot handed out.
             core.region.fence();
         }

@@ -6,7 +6,7 @@ use crate::ids::{InodeId, Version};
 use crate::log::commit;
 use crate::names::ops::prepare;
 use crate::names::table::{self, Named};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, Met, met, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lane::Own;
@@ -263,6 +263,7 @@ pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
         if let Ok(inode) = core.inode(dir.ino) {
             prepare(core, &mut guard, inode, record.slots_max(), Purpose::Regain)?;
             commit::commit(core, &mut guard, inode, std::slice::from_ref(record))?;
+            met(Met::DebtPaid);
         }
     }
     Ok(())

@@ -13,6 +13,7 @@ use crate::format::record::Record;
 use crate::ids::{BlockNo, Extent, PageNo};
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
+use crate::planted::{Met, met};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::latch::Spun;
@@ -38,6 +39,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     let Some((page, alive)) = found.filter(|(_, alive)| alive.movable) else { return Ok(()) };
     if alive.state {
         restate(core, guard, inode, eof)?;
+        met(Met::StateMoved);
     }
     for write in &alive.writes {
         move_write(core, guard, inode, write)?;
@@ -47,6 +49,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
         Some((now, alive)) if now == page && !alive.state && alive.writes.is_empty() && alive.movable => {
             let chain = chain::only(core, guard.own, inode)?;
             chain::unlink_page_unfenced(core, inode, chain, None, page)?;
+            met(Met::FileMoved);
             let mut garbage = alive.lists;
             garbage.push(Extent { block: page, count: 1 });
             chain.clean_after.store(0, std::sync::atomic::Ordering::Relaxed); // ORDERING: Relaxed, I1 of `chain`.
@@ -93,6 +96,7 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
             && let Some(again) = restated(inode, record, at, stop)
         {
             commit::commit_for(core, guard, inode, std::slice::from_ref(&again), Purpose::Regain)?;
+            met(Met::WriteMoved);
             publish(core, inode, &again);
         }
         at = PageNo(stop.0 + 1);

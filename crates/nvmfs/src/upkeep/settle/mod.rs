@@ -149,7 +149,8 @@ fn settle_lane(core: &Core, number: u16) {
     let kept = repair_chains(core, &mut guard, &mut garbage);
     flush_born(core, lane);
     step(Step::Settling);
-    // PERSIST: C1: what is whole is durable from here on, and what was torn is gone.
+    // PERSIST: C1: what is whole is durable from here on, and what was torn is gone. The dead one may not have reached its fence, and
+    // others act on what is seen. No check sees it: a simulated region is of one process, and no power is cut behind a death.
     core.region.fence();
     // Pages that were prepared and never linked: what is still owed to a log may need one, in an image that is full but for them.
     for spare in garbage.drain(..) {
@@ -202,6 +203,8 @@ fn settle_lane(core: &Core, number: u16) {
 fn flush_born(core: &Core, lane: &Lane) {
     let ino = Ino(lane.intent.born.load(SeqCst));
     if living(core, ino.0).is_some() {
+        // PERSIST: with the fence of the settler. No check sees it: a simulated region is of one process, and no power is cut behind a
+        // death.
         core.region.flush_unfenced(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
     }
 }
@@ -323,7 +326,8 @@ fn give_blocks(core: &Core, own: &mut Own, lane: &Lane, garbage: Vec<Extent>, nu
     while let Some(block) = own.magazine.pop() {
         extents.push(Extent { block, count: 1 });
     }
-    // PERSIST: D15: the publications that freed these blocks come before their next use.
+    // PERSIST: D15: the publications that freed these blocks come before their next use. No check sees it: a simulated region is of one
+    // process, and no power is cut behind a death.
     core.region.fence();
     extents.retain(|extent| extent.count > 0 && core.layout.holds(extent.block, extent.count));
     extents.sort_by_key(|extent| extent.block);
