@@ -5,7 +5,7 @@
 use crate::cut::Bounds;
 use crate::op::Workload;
 use crate::rig::{Config, Failure, Nobody, run};
-use crate::{ace, scenes, shelf};
+use crate::{ace, faults, scenes, shelf};
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::planted::{Bug, Step, plant};
 use heddle_pmem::Model;
@@ -74,12 +74,20 @@ const WHERE: &[(Bug, Variant, &str)] = &[
     (Bug::StaleBytesBeyondEnd, Variant::Heddle, "sizes"),
     (Bug::SuperblocksTogether, Variant::Heddle, "remounts"),
     (Bug::FreedBeforeCommit, Variant::NovaTree, "log-page"),
+    (Bug::ExchangeNotTold, Variant::Heddle, "exchanges-cleaned"),
+    (Bug::UnnamedNotFlushed, Variant::Heddle, "unnamed"),
+    (Bug::UnlinkedBeforeCopies, Variant::Heddle, "logged-anew"),
+    (Bug::AttributesForgotten, Variant::Heddle, "logged-anew"),
+    (Bug::ShiftWritesUnwritten, Variant::Heddle, "unwritten"),
 ];
 
 /// Bugs that need many lanes inside at once.
 const CROWDED: &[Bug] = &[Bug::OnlyInlineChainsRead, Bug::LaterChainWins];
 /// Times that such a scene is played.
 const CROWDED_TRIES: usize = 8;
+
+/// Bugs of a call that fails: no power is cut.
+const FAILING: &[Bug] = &[Bug::FailedWriteLeaks];
 
 /// Bugs that need a writer that stalls, and where it stalls.
 const STALLED: &[(Bug, Step)] = &[
@@ -110,6 +118,7 @@ const OF_POWER_CUTS: &[Bug] = &[
     Bug::LinkFencedLate,
     Bug::SuperblocksTogether,
     Bug::CutCreationMovesTime,
+    Bug::UnnamedNotFlushed,
 ];
 /// Of those, the fast table plays so many where processes die: each takes as long as a workload in which nothing is found.
 const OF_POWER_CUTS_FAST: usize = 3;
@@ -132,9 +141,28 @@ fn soonest(bug: Bug, model: Model, seed: u64) -> Option<Caught> {
         plant(None);
         return played.map(|failure| Caught { failure, images: 0 });
     }
+    if FAILING.contains(&bug) {
+        plant(Some(bug));
+        let found = faults::refused(Variant::Heddle, faults::Resource::Memory);
+        plant(None);
+        return found.err().map(|text| Caught { failure: without_a_cut(Variant::Heddle, text), images: 0 });
+    }
     let (_, variant, name) = WHERE.iter().find(|(known, ..)| *known == bug)?;
     let workload = shelf::workload(name)?;
     attempt(bug, *variant, &workload, model, seed)
+}
+
+fn without_a_cut(variant: Variant, text: String) -> Failure {
+    Failure {
+        workload: "faults".into(),
+        variant,
+        step: 0,
+        op: String::new(),
+        returned: true,
+        fence: None,
+        arrived: String::new(),
+        text,
+    }
 }
 
 /// Tries all that the rig has, the variants that suit first, until something catches the bug.

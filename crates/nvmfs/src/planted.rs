@@ -135,6 +135,18 @@ bugs! {
     SuperblocksTogether = "superblocks-together",
     /// A block is free before the record that supersedes it is durable (D6).
     FreedBeforeCommit = "freed-before-commit",
+    /// An exchange across directories of which the old directory gets no copy.
+    ExchangeNotTold = "exchange-not-told",
+    /// The slot of a file without a name is not flushed.
+    UnnamedNotFlushed = "unnamed-not-flushed",
+    /// Logging anew unlinks its page before the copies are durable.
+    UnlinkedBeforeCopies = "unlinked-before-copies",
+    /// Logging anew forgets extended attributes.
+    AttributesForgotten = "attributes-forgotten",
+    /// A write that fails keeps the blocks that it took.
+    FailedWriteLeaks = "failed-write-leaks",
+    /// Cutting a range out, or inserting one, makes data of what was allocated and never written.
+    ShiftWritesUnwritten = "shift-writes-unwritten",
 }
 
 #[cfg(feature = "planted")]

@@ -226,6 +226,9 @@ fn prepare(
 /// Blocks that were filled for nothing go back.
 fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent], list: Option<&List>) {
     guard.lane.intent.taken.clear();
+    if planted(Bug::FailedWriteLeaks) {
+        return;
+    }
     // PERSIST: D15, this lane's stores into them come before another lane's; no check sees it, since simulated memory orders two stores to
     // one word. And a log page that was prepared is empty before another call links it.
     core.region.fence();

@@ -24,6 +24,7 @@ use crate::format::blob::{Kind, MapRun, RUN_PAGES_MAX, WORDS_A_BLOCK, map_of_wor
 use crate::format::record::{Blocks, Record};
 use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version, add_extent};
 use crate::log::commit;
+use crate::planted::{Bug, planted};
 use crate::state::cell::Map;
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
@@ -182,7 +183,10 @@ fn plan(core: &Core, inode: InodeRef<'_>, shift: Shift) -> Plan {
     mapped(core, inode, shift.first, |page, map| {
         let Some(block) = map.block() else { return };
         match shift.target(page) {
-            Some(target) => plan.add(target, block, map.content().is_none()),
+            Some(target) => {
+                let unwritten = map.content().is_none() && !planted(Bug::ShiftWritesUnwritten);
+                plan.add(target, block, unwritten);
+            }
             None => {
                 add_extent(&mut plan.cut, block);
                 plan.blocks_cut += 1;

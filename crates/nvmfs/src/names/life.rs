@@ -97,7 +97,9 @@ pub fn make_unnamed<'c>(
         return Err(Error::NotFound);
     }
     let node = NewNode { kind: FileKind::Regular, perm, rdev: 0, target: &[] };
-    let inode = make(core, guard, cred, dir, &node)?;
+    let mut made = Err(Error::NoInodes);
+    flushed_unless(Bug::UnnamedNotFlushed, || made = make(core, guard, cred, dir, &node));
+    let inode = made?;
     // PERSIST: C1: another thread may name it, whose fence is not this thread's.
     core.region.fence();
     inode.vi.set_linkable(linkable);

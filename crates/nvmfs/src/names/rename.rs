@@ -349,7 +349,9 @@ fn commit_plan(
         return Err(error);
     }
     // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
-    if plan.across() && !planted(Bug::OldDirectoryNotTold) {
+    let untold =
+        planted(Bug::OldDirectoryNotTold) || planted(Bug::ExchangeNotTold) && plan.exchanged.is_some();
+    if plan.across() && !untold {
         commit::commit(core, guard, plan.from.0.dir, &[from])?;
     }
     show(core, guard, plan, locks, places, entry_to)

@@ -28,7 +28,7 @@ use crate::ids::{BlockNo, Extent, PageNo, Version};
 use crate::log::chain::{self, Chain};
 use crate::log::commit;
 use crate::names::table;
-use crate::planted::{Met, met};
+use crate::planted::{Bug, Met, met, planted};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
@@ -63,6 +63,10 @@ fn move_page(
     if !found.movable {
         return Ok(());
     }
+    let early = planted(Bug::UnlinkedBeforeCopies);
+    if early {
+        chain::unlink_page_unfenced(core, inode, from, None, page)?;
+    }
     move_names(core, guard, inode, &found.names)?;
     if found.state {
         restate(core, guard, inode, eof)?;
@@ -75,7 +79,9 @@ fn move_page(
     if read_page(core, inode, page, from).is_none_or(|again| again.state || !again.writes.is_empty()) {
         return Ok(());
     }
-    chain::unlink_page_unfenced(core, inode, from, None, page)?;
+    if !early {
+        chain::unlink_page_unfenced(core, inode, from, None, page)?;
+    }
     let file = !matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
     met(if file { Met::FileMoved } else { Met::DirectoryMoved });
     let mut garbage = found.lists;
@@ -125,6 +131,7 @@ impl Alive {
         match record {
             // Tombstones too: two chains whose first pages hold some would wait for each other for ever.
             Record::Name { .. } => self.names.push(record),
+            Record::Xattrs { .. } if planted(Bug::AttributesForgotten) => {}
             // A copy says the same, wherever it stands.
             Record::State(_) | Record::Xattrs { .. }
                 if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) =>
