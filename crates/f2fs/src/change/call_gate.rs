@@ -34,6 +34,8 @@ const FREED_MAX: usize = 1 << 17;
 const SEGMENTS_A_ROUND: usize = 8;
 /// Segments that are freed beyond what a call needs, so that the next calls need not clean.
 const SEGMENTS_BEYOND: usize = SEGMENTS_A_ROUND / 2;
+/// Rounds of cleaning at most, whatever they bring: what one frees the next may take, back and forth.
+const ROUNDS_MAX: usize = 1 << 10;
 /// Rounds in a row that may bring nothing: what is moved may fill the segments that it frees, and leave dead nodes in others, which the
 /// next round then frees.
 const IDLE_ROUNDS: usize = 3;
@@ -217,7 +219,7 @@ impl F2fs {
             // Rounds in a row that brought no segment, and no block. What the call needs is worth any number of the former: some blocks a
             // round become a segment, although the log that they fill may just have taken one.
             let (mut slow, mut idle) = (0, 0);
-            loop {
+            for _ in 0..ROUNDS_MAX {
                 let (free, room) = (segments.free(), segments.room_blocks());
                 let beyond = if slow < IDLE_ROUNDS { SEGMENTS_BEYOND } else { 0 };
                 if free >= needed(media, dirty) + beyond || idle == IDLE_ROUNDS {
