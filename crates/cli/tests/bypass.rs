@@ -293,6 +293,17 @@ fn redis_servers_log_is_served_before_and_after_it_is_written_anew() {
 }
 
 #[test]
+fn processes_that_end_together_leave_a_line_of_report_each() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image("heddle");
+    let _mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let Some(program) = compiled(&place, &format!("{TRAPS}/ends_together.c"), &[]) else { return };
+    let report = place.text("report");
+    let (out, _) = run(&place, &[program.to_str().unwrap(), &report]);
+    went_well(&out);
+}
+
+#[test]
 fn the_python_example_loses_no_record_on_mount_and_bypass() {
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");

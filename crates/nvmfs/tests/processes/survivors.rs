@@ -12,7 +12,7 @@ use crate::common::{Disk, Short, env, options, sound};
 use crate::kill::history::History;
 use heddle_nvmfs::{NvmFs, Variant, mount};
 use heddle_pmem::Pos;
-use heddle_vfs::{FileSystem, Handle, Ino};
+use heddle_vfs::{Cred, FileSystem, Handle, Ino, OpenFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,16 +31,41 @@ fn names(number: u64) -> [String; 2] {
     [format!("f{number}"), format!("g{number}")]
 }
 
+/// What both names hold at one instant. A call that was recorded whole may be made visible between two lookups: so it is looked at until
+/// two looks agree. What changes here changes once.
 fn view(fs: &NvmFs, number: u64) -> View {
+    let mut seen = look(fs, number);
+    loop {
+        let again = look(fs, number);
+        if again == seen {
+            break;
+        }
+        seen = again;
+    }
+    seen.map(|file| {
+        let (bytes, size) = file?;
+        assert_eq!(bytes.len() as u64, size, "kill {number}: read to the end and asked for the size");
+        Some(bytes)
+    })
+}
+
+/// What each name holds, and its size, one after the other.
+fn look(fs: &NvmFs, number: u64) -> [Option<(Vec<u8>, u64)>; 2] {
     let other = fs.find(Ino::ROOT, "d").unwrap().ino;
     let [first, second] = names(number);
     [(Ino::ROOT, first), (other, second)].map(|(dir, name)| {
-        let file = fs.find(dir, &name).is_ok().then(|| fs.open_file(dir, &name))?;
-        let bytes = fs.read_vec(&file, 0, 20_000);
-        assert_eq!(bytes.len() as u64, fs.size(&file), "{name}");
+        // It may go between two calls: when its removal is made visible.
+        let ino = fs.find(dir, &name).ok()?.ino;
+        let file = fs.open(&Cred::root(), ino, OpenFlags::READ_WRITE).ok()?;
+        let seen = (fs.read_vec(&file, 0, 20_000), fs.size(&file));
         fs.release(file);
-        Some(bytes)
+        Some(seen)
     })
+}
+
+/// Bytes as lengths of equal ones.
+fn runs(bytes: Vec<u8>) -> Vec<(u8, usize)> {
+    bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 
 fn prepare(fs: &NvmFs, call: &str, number: u64) {
@@ -79,7 +104,7 @@ pub fn is_stepped(call: &str, number: u64) {
     std::fs::write(sign(place.parent().unwrap(), std::process::id()), format!("{thread}\n")).unwrap();
     stop();
     match call {
-        "look" => drop(view(&fs, number)),
+        "look" => drop(look(&fs, number)),
         call => act(&fs, call, number, dir, file.as_ref()),
     }
     stop();
@@ -274,7 +299,8 @@ fn a_call_killed_at_any_instruction_is_done_or_undone() {
         }
         let seen = view(&fs, number);
         // A name is its number's; the content is the same for all.
-        assert!(seen == whole.before || seen == whole.after, "{story}: it is neither before nor after");
+        let known = seen == whole.before || seen == whole.after;
+        assert!(known, "{story}: it is neither before nor after: {:?}", seen.map(|bytes| bytes.map(runs)));
         as_before += u64::from(seen == whole.before);
         killed.push(Killed { story, number, seen, after: whole.after.clone() });
         if killed.len() as u64 == BATCH {
