@@ -1,6 +1,6 @@
 //! Directories: entries in blocks that a hash of the name leads to, or inline.
 //!
-//! A directory has levels, each of twice the buckets of the one before; a bucket is two blocks, from level 32 on
+//! A directory has levels, each of twice the buckets of the one before; a bucket is two blocks, from level 31 on
 //! four. A name may be in any block of its bucket at any level. Blocks may be missing. Places of entries stay what
 //! they are for as long as the entry lives, so they are the cookies of readdir: the slot's number, over all blocks.
 //!
@@ -259,7 +259,7 @@ fn buckets(level: u32, dir_level: u8) -> u64 {
 }
 
 fn bucket_blocks(level: u32) -> u64 {
-    if level <= LEVELS_MAX / 2 { 2 } else { 4 }
+    if level < LEVELS_MAX / 2 { 2 } else { 4 }
 }
 
 /// First block, and blocks, of the bucket of a hash at a level.
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(bucket(7, 1, 0), (2 + 2, 2));
         assert_eq!(bucket(7, 2, 0), (2 + 4 + 3 * 2, 2));
         assert_eq!(bucket(7, 0, 2), (3 * 2, 2));
-        assert_eq!(bucket(0, 32, 0).1, 4);
+        assert_eq!(bucket(0, 31, 0).1, 4);
     }
 
     #[test]
@@ -301,8 +301,9 @@ mod tests {
             [buckets(0, 0), buckets(3, 2), buckets(29, 1), buckets(60, 60)],
             [1, 32, 1 << 30, 1 << 30]
         );
-        assert_eq!([0, 31, 32, 62].map(bucket_blocks), [2, 2, 4, 4]);
-        let before: u64 = (0..32).map(|level| 2 << level.min(30)).sum();
-        assert_eq!(bucket((1 << 30) + 5, 32, 0), (before + 5 * 4, 4));
+        // As Linux counts: `MAX_DIR_HASH_DEPTH / 2` is 31.
+        assert_eq!([0, 30, 31, 62].map(bucket_blocks), [2, 2, 4, 4]);
+        let before: u64 = (0..31).map(|level| 2 << level).sum();
+        assert_eq!(bucket((1 << 30) + 5, 31, 0), (before + 5 * 4, 4));
     }
 }
