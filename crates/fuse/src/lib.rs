@@ -25,8 +25,7 @@
 //! user and a group but no supplementary groups. When the engine refuses a caller who is not root, they are read from
 //! `/proc/PID/status` and the engine is asked again; a caller in another PID namespace has none. The umask is applied by
 //! the engine, unless a default access list stands in its place. `POSIX` and `flock` locks are the kernel's own.
-//! Set-user-id programs and device files have no effect on
-//! such a mount (`nosuid`, `nodev`).
+//! Set-user-id programs and device files have no effect, unless [`MountOptions::suid`] and [`MountOptions::dev`] say so.
 //!
 //! **Caches**: names and attributes are kept by the kernel for [`MountOptions::ttl`], those of a file that is open for writing
 //! not at all: so sizes and times never go back, and what a program changes past the mount, through a descriptor of it, is seen

@@ -6,8 +6,9 @@
 //! held at once, and the bytes are those of that instant (protocol review D14).
 //!
 //! Invariants  I1  bytes are thrown away unless the second collect agrees; blocks may be reused while they are copied.
-//!             I2  a reader whose first try fails pins the inode: it takes the maps while it holds the cells, and no block
-//!                 they name is freed until it lets the pin go (D17; `deferred`). So a read of any length ends after two copies.
+//!             I2  a reader whose try fails (of one page: whose second try) pins the inode: it takes the maps while it holds the
+//!                 cells, and no block they name is freed until it lets the pin go (D17; `deferred`). So a read of any length
+//!                 ends after two copies, of one page after three.
 //! Orderings   O1  an Acquire fence stands between the copy and the second collect (O2 of `cell`).
 
 use crate::file::cells::{lock_cell, wait_unlocked, wake};

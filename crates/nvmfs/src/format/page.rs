@@ -8,7 +8,7 @@
 //! | 3    | mount epoch:48 · lane:14 | records of an earlier use of the block: with word 4 it seeds every record's checksum |
 //! | 4    | serial of the page among those of its lane and epoch | the same |
 //! | 5    | chain number | a page linked into the wrong chain |
-//! | 6    | era: which of the inode's log pages, over all its chains, in the order of their making | dropping a tombstone too early: see `log::clean` |
+//! | 6    | era: which of the inode's log pages, over all its chains, in the order of their making | dropping a tombstone too early: see `upkeep::garbage` |
 //! | 7    | pointer to the next page (see `pointer`), stored later, in place, not under the checksum | |
 
 use super::fields::page as f;

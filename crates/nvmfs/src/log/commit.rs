@@ -9,8 +9,8 @@
 //! The papers' variants spend one fence more: their place in the log is not known to be valid without it.
 //!
 //! With commit marks the locks are let go before the fences: a writer waits for its own lines alone. Recovery passes over slots that
-//! never arrived, and nobody leans on a record before its writer has fenced the mark and told the index. Only the fence behind a page's
-//! link stays under the log lock: the next writer's records, in the new page, are reached through it.
+//! never arrived, and nobody leans on a record before its writer has fenced the mark and told the index. Only the fences of a new
+//! page stay under the log lock, before its link and behind it: the next writer's records, in that page, are reached through it.
 
 use crate::alloc::Purpose;
 use crate::format::record::Record;

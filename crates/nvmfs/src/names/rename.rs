@@ -5,7 +5,7 @@
 //! directory gets its own copy of them, durable before any lock is dropped, so that its log can be read without the other's again.
 //! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it). The foreign records stay readable
 //! for as long as their page does: so they carry the generation of the old directory's attributes, which stand still meanwhile, and
-//! count only while its log holds no later state. Before it drops a tombstone, cleaning sees to that (`clean`, I2).
+//! count only while its log holds no later state. Before it drops a tombstone, cleaning sees to that (`garbage`, I2).
 //!
 //! Lock order  the rename latch, the old directory's EOF latch (the papers' variants: both directories'), buckets.
 //!

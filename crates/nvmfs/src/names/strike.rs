@@ -10,7 +10,7 @@
 //! Lock order  bucket, `heads` of the directory; chains are only tried.
 //! Crash order C1  kind and checksum share a word: one store of eight bytes is the change, and a fence makes it durable. C2  of copies
 //!                 the one in the later page goes first, each behind a fence: a removal is dropped no later than what is older than
-//!                 its page (`clean`, I2), so the name does not come back.
+//!                 its page (`garbage`, I2), so the name does not come back.
 
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Found, Record, parse, removed_in_place};

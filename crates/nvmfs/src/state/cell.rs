@@ -3,7 +3,7 @@
 //! State       `map`  flags and block number, 0 = hole
 //!             `lv`   version:48 | lane:14 | waiter:1 | locked:1
 //! Invariants  I1  `map` changes only while `lv` is locked, by the lane that locked it, and only while that lane's
-//!                 operation is COMMITTED.
+//!                 operation is COMMITTED. In the papers' variants, under their own locks (`set`).
 //!             I2  versions of a page only grow, and one becomes visible only with a durable record that carries it (D1).
 //!             I3  a block named by an unlocked `map` is not handed out again before a higher version is durable.
 //! Lock order  an inode's EOF lock before its cells; cells in ascending page order.
