@@ -11,7 +11,7 @@
 //!             P3  no handler of a signal runs while this thread is inside the engine or the table (`signals`): so a handler may
 //!                 call whatever it may call of the C library's. In a handler calls go through the mount: the engine may allocate.
 //!             P4  an offset is ours alone: before it can be seen by somebody who only knows the kernel's (a child, another
-//!                 program, stdio), it is given to the kernel, for ever.
+//!                 program, stdio), it is given to the kernel: for ever, or until a child that shares it has gone.
 //! Lock order  the table's lock, a file's lock. Neither is held while another function of the C library runs, but for the
 //!             kernel's calls that take an offset.
 //!

@@ -1,6 +1,6 @@
 //! The lane: what one thread owns while it works, so that two threads share nothing they write.
 //!
-//! State       `state`  sequence:62 | IDLE, ACTIVE or COMMITTED: the one word of a lane that others read
+//! State       `state`  sequence:62 | IDLE, ACTIVE or COMMITTED: the one word of a lane that readers look at
 //!             `own`    free blocks, freed blocks, inodes, the chains it holds, counters: the lease holder's alone
 //! Invariants  I1  a lane is ACTIVE before it locks a cell and COMMITTED before it publishes one; while it is COMMITTED
 //!                 its records are durable. The step ACTIVE -> COMMITTED is the linearisation point of an operation.
