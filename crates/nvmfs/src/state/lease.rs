@@ -197,7 +197,7 @@ impl<'c> LaneGuard<'c> {
 ///
 /// # Errors
 /// [`Error::NoMemory`] if more threads than lanes are inside, [`Error::Unmounted`] after the mount has ended, [`Error::WouldDeadlock`] in
-/// a signal handler that interrupted a call which holds locks.
+/// a signal handler that interrupted a call which has cells or a latch.
 pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
     enter_as(core, None)
 }
@@ -391,7 +391,7 @@ pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> L
     }
 }
 
-/// Does a call that this thread is in hold what another call might wait for?
+/// Does a call that this thread is in have cells or a latch, for which another call might wait? Buckets are not looked for.
 fn holds_locks(lane: &Lane) -> bool {
     !lane.state().idle() || lane.intent.latches().next().is_some()
 }
