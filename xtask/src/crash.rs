@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::process;
-use crate::test::RELEASE_BUILD;
 
 /// Where the rig lives.
 pub const RIG: &str = "crates/crash/src/bin/crash-rig.rs";
@@ -22,7 +21,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
 
 /// The short run of the test command: all sequences of one operation, a few images a cut.
 pub fn short(root: &Path) -> Result<Command> {
-    process::run(&mut process::cargo(root, RELEASE_BUILD), Duration::from_secs(600))?;
+    process::run(&mut process::cargo(root, process::RELEASE_BUILD), Duration::from_secs(600))?;
     let mut command = Command::new(process::target_dir(root).join("release/crash-rig"));
     command.args(["--length", "1", "--images", "6", "--random", "2", "--seconds", "30"]).current_dir(root);
     Ok(command)

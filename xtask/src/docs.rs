@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::step::Outcome;
-use crate::test::RELEASE_BUILD;
 use crate::{process, sandbox};
 
 /// `cargo xtask docs [--short]`
@@ -30,7 +29,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     if sandbox::is_inside() {
         return blocks::run(root, &pages::read_all(root)?);
     }
-    process::run(&mut process::cargo(root, RELEASE_BUILD), Duration::from_secs(3600))?;
+    process::run(&mut process::cargo(root, process::RELEASE_BUILD), Duration::from_secs(3600))?;
     let right = pages_outcome(root)? == Outcome::Passed;
     process::run(&mut command(root)?, Duration::from_secs(3600))?;
     println!("{}", process::target_dir(root).join("doc").display());

@@ -19,7 +19,6 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::process;
-use crate::test::RELEASE_BUILD;
 use judge::{Judgement, Measured, Sample, Verdict};
 use options::{Options, usage};
 use table::{CAMPAIGNS, Campaign, FLOORS};
@@ -33,7 +32,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
     let wanted = |workload: &str| options.wants(workload);
     eprintln!("floors: this takes about {} minutes", options.minutes());
     // The whole of it: the library of the bypass is looked for beside the program.
-    process::run(&mut process::cargo(root, RELEASE_BUILD), Duration::from_secs(3600))?;
+    process::run(&mut process::cargo(root, process::RELEASE_BUILD), Duration::from_secs(3600))?;
     let mut samples = Vec::new();
     for (i, campaign) in CAMPAIGNS.iter().enumerate() {
         let workloads: Vec<&str> = campaign.workloads.iter().copied().filter(|name| wanted(name)).collect();

@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+/// Of all programs at once: another choice of packages would have other features, and compile the engine anew.
+pub const RELEASE_BUILD: &[&str] =
+    &["build", "--quiet", "--workspace", "--exclude", "xtask", "--exclude", "heddle-fuzz", "--release"];
+
 /// Cargo in the workspace's root, the very one that runs this chore.
 pub fn cargo(root: &Path, args: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -15,10 +15,6 @@ use crate::{
     apps, coherence, crash, cross, docs, loom, process, sandbox, setup, shuttle, test_binaries, tidy,
 };
 
-/// Of all programs at once: another choice of packages would have other features, and compile the engine anew.
-pub const RELEASE_BUILD: &[&str] =
-    &["build", "--quiet", "--workspace", "--exclude", "xtask", "--exclude", "heddle-fuzz", "--release"];
-
 const STEPS: &[Step] = &[
     Step {
         name: "setup",
@@ -63,7 +59,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "build",
         proves: "the release build works",
-        action: Action::Cargo(RELEASE_BUILD),
+        action: Action::Cargo(process::RELEASE_BUILD),
         skip: always,
         limit: minutes(10),
         turn: InOrder,

@@ -330,7 +330,7 @@ impl Arena {
     /// (module header of `arena`).
     pub unsafe fn free<T: Shared>(&self, ptr: Ptr<T>, n: usize) {
         let class = self.class_of::<T>(n).expect("what was allocated has a class");
-        self.header().free[class.index()].push(self, ptr.raw(), 1);
+        self.header().free[class.index()].push(|block| self.links(block), ptr.raw(), 1);
     }
 
     #[inline]
@@ -358,7 +358,7 @@ impl Arena {
 
     /// A batch: first block, count, and whether it comes fresh from the top.
     pub(crate) fn take_batch(&self, class: Class) -> Result<(u64, u64, bool), Full> {
-        if let Some((first, count)) = self.header().free[class.index()].pop(self) {
+        if let Some((first, count)) = self.header().free[class.index()].pop(|block| self.links(block)) {
             if !(1..=class.batch()).contains(&count) {
                 bad_ptr(first);
             }
@@ -369,7 +369,7 @@ impl Arena {
     }
 
     pub(crate) fn give_batch(&self, class: Class, first: u64, count: u64) {
-        self.header().free[class.index()].push(self, first, count);
+        self.header().free[class.index()].push(|block| self.links(block), first, count);
     }
 
     /// Makes `count` new blocks, chained, at the top.

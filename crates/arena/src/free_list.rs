@@ -17,7 +17,6 @@
 //! Orderings   O1  push's swap (Release) pairs with pop's load (Acquire): the batch's links are seen whole.
 //! Loom        Loom's atomics are objects that must not be overwritten, so there the links stand before the block, made once.
 
-use crate::arena::Arena;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -58,9 +57,9 @@ impl FreeList {
         FreeList { head: AtomicU64::new(0) }
     }
 
-    /// Gives a batch back: `first` heads a chain of `count` blocks that nobody else knows (F1).
-    pub(crate) fn push(&self, arena: &Arena, first: u64, count: u64) {
-        let links = arena.links(first);
+    /// Gives a batch back: `first` heads a chain of `count` blocks that nobody else knows (F1). `links_of`: the words of a block.
+    pub(crate) fn push<'a>(&self, links_of: impl Fn(u64) -> &'a Links, first: u64, count: u64) {
+        let links = links_of(first);
         // ORDERING: Relaxed, published by the swap (O1).
         links.count.store(count, Relaxed);
         // ORDERING: Relaxed, only a guess that the swap confirms.
@@ -78,7 +77,7 @@ impl FreeList {
     }
 
     /// Takes the top batch: its first block and its count.
-    pub(crate) fn pop(&self, arena: &Arena) -> Option<(u64, u64)> {
+    pub(crate) fn pop<'a>(&self, links_of: impl Fn(u64) -> &'a Links) -> Option<(u64, u64)> {
         // ORDERING: Acquire, O1.
         let mut head = self.head.load(Acquire);
         loop {
@@ -86,7 +85,7 @@ impl FreeList {
             if first == 0 {
                 return None;
             }
-            let links = arena.links(first);
+            let links = links_of(first);
             // ORDERING: Relaxed, seen by O1 if it is current, thrown away if it is not (Late reads).
             let below = links.below.load(Relaxed);
             let next = (head & !OFFSET_MASK) | ((below / UNIT) & OFFSET_MASK);
@@ -107,18 +106,18 @@ mod tests {
 
     #[test]
     fn each_push_makes_the_head_another_word() {
-        let arena = Arena::private(1 << 20).unwrap();
-        let block = arena.alloc([0u64; 8]).unwrap().raw();
+        let links = Links { chain: AtomicU64::new(0), below: AtomicU64::new(0), count: AtomicU64::new(0) };
+        let (links_of, block) = (|_| &links, 4096);
         let list = FreeList::new();
         for turn in 1..=3 {
-            list.push(&arena, block, 1);
+            list.push(links_of, block, 1);
             assert_eq!(list.head.load(Relaxed), (turn << OFFSET_BITS) | (block / UNIT));
-            assert_eq!((list.pop(&arena), list.pop(&arena)), (Some((block, 1)), None));
+            assert_eq!((list.pop(links_of), list.pop(links_of)), (Some((block, 1)), None));
             assert_eq!(list.head.load(Relaxed), turn << OFFSET_BITS);
         }
         // After the last number comes 0.
         list.head.store(!OFFSET_MASK, Relaxed);
-        list.push(&arena, block, 1);
+        list.push(links_of, block, 1);
         assert_eq!(list.head.load(Relaxed), block / UNIT);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! A mount is known by its device and its unique number, so that another file system that gets the same device later is another.
 
-use crate::file::process;
+use crate::process::process;
 use crate::tell::Told;
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::client::{self, AttachError};

@@ -15,6 +15,7 @@ use crate::args;
 use crate::attach::Attachment;
 use crate::error::errno_of;
 use crate::lock::Lock;
+use crate::process::{forks_are_under_way, process};
 use crate::tell::Told;
 use crate::words::Words;
 use heddle_nvmfs::{KernelPages, NvmFs};
@@ -55,9 +56,6 @@ const OURS: u8 = 0;
 const SHARED: u8 = 1;
 /// The kernel's counts, for ever.
 const KERNELS: u8 = 2;
-
-/// Forks of this process that are under way (F3).
-static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// After a panic of the engine it is not called again in this process.
 static BROKEN: AtomicBool = AtomicBool::new(false);
@@ -366,7 +364,7 @@ impl File {
     /// The processes that shared the offset have ended: they make no call any more.
     #[cold]
     fn take_offset_back(&self, fd: BorrowedFd<'_>) -> bool {
-        if FORKS.load(SeqCst) != 0 || !self.append.is_this_process_alone() {
+        if forks_are_under_way() || !self.append.is_this_process_alone() {
             return false;
         }
         let Ok(now) = rustix::fs::tell(fd) else { return false };
@@ -571,28 +569,4 @@ fn guarded<T>(call: impl FnOnce() -> heddle_vfs::Result<T>) -> Result<heddle_vfs
         BROKEN.store(true, SeqCst);
         Passed::Engine
     })
-}
-
-/// Which process this is: a forked child is another one.
-#[inline]
-pub(crate) fn process() -> u32 {
-    PROCESS.load(SeqCst)
-}
-
-static PROCESS: AtomicU32 = AtomicU32::new(1);
-
-/// Says, in a forked child, that this is another process now: it opens handles of its own.
-pub fn this_is_a_child() {
-    PROCESS.fetch_add(1, SeqCst);
-    FORKS.store(0, SeqCst);
-}
-
-/// A fork begins: offsets that are given to the kernel from now on stay there (F3).
-pub fn a_fork_begins() {
-    FORKS.fetch_add(1, SeqCst);
-}
-
-/// A fork has ended, in the parent.
-pub fn a_fork_ended() {
-    FORKS.fetch_sub(1, SeqCst);
 }

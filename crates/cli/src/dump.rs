@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use heddle_console::failure::usage;
-use heddle_console::image;
 use heddle_console::output::{self, Sink};
+use heddle_console::{image, open_error};
 use heddle_nvmfs::fsck::dump::{Value, What, dump};
 use heddle_nvmfs::ids::BlockNo;
 use heddle_pmem::{OpenOptions, Region};
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
     let what = what(&args.what)?;
     image::refuse_flash(&args.image, "Use heddle info, or dump.f2fs")?;
     let how = OpenOptions { read_only: true, prefault: false, ..OpenOptions::default() };
-    let region = Region::open(&args.image, &how).map_err(|error| image::explain(&args.image, error))?;
+    let region = Region::open(&args.image, &how).map_err(|error| open_error::explain(&args.image, error))?;
     let shown = dump(&args.image.display().to_string(), &region, &what)?;
     if args.json {
         let mut all = serde_json::Map::new();

@@ -6,9 +6,9 @@ mod pieces;
 
 use anyhow::Result;
 use heddle_console::clock::clock;
-use heddle_console::image;
 use heddle_console::output::{self, Sink};
 use heddle_console::size::Size;
+use heddle_console::{image, open_error};
 use heddle_nvmfs::fsck::survey;
 use heddle_nvmfs::{ImageInfo, inspect};
 use heddle_pmem::{Error, OpenOptions, Region};
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
             let pid = if let Error::InUse { pid, .. } = error { pid } else { None };
             (image::of_file(path, image::len_bytes(path)?)?, Some(pid))
         }
-        Err(error) => return Err(image::explain(path, error)),
+        Err(error) => return Err(open_error::explain(path, error)),
     };
     let info = Info {
         output_version: 1,

@@ -10,6 +10,7 @@ pub mod image;
 pub mod inherited;
 pub mod mounted;
 pub mod namespace;
+pub mod open_error;
 pub mod output;
 pub mod overwrite;
 pub mod preload;

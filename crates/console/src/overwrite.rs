@@ -32,7 +32,7 @@ pub fn take(path: &Path, force: Force, remedy: &str) -> Result<Target> {
     if path.as_os_str().is_empty() {
         return Err(usage("the name of the file or device is empty"));
     }
-    let taken = Taken::new(path).map_err(|error| crate::image::explain(path, error))?;
+    let taken = Taken::new(path).map_err(|error| crate::open_error::explain(path, error))?;
     let content = if taken.is_new() { Content::Blank } else { taken.content()? };
     if let Some(why) = objection(&taken, &content, path) {
         match force {
@@ -101,7 +101,7 @@ impl Target {
 
 /// The same for a node log, which may be there already, or be made where nothing but zeros is. One that is forced is made anew.
 pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
-    let taken = Taken::new(path).map_err(|error| crate::image::explain(path, error))?;
+    let taken = Taken::new(path).map_err(|error| crate::open_error::explain(path, error))?;
     let content = if taken.is_new() { Content::Blank } else { taken.content()? };
     let target = Target { taken, content, forced: force == Force::Yes };
     let is_free = match target.taken.is_new() {

@@ -2,6 +2,9 @@
 //!
 //! Places in a directory are the engine's cookies plus 2; 0 is before `.`, 1 before `..`, 2 before the first entry.
 
+mod kernel_pages;
+mod removal;
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -16,8 +19,9 @@ use crate::convert::{errno, file_attr};
 use crate::handles::{Handles, Marks, Open};
 use crate::modes::{Asked, Modes};
 use crate::nameless::Nameless;
+use crate::options::ShownOwner;
 use crate::pages::Pages;
-use crate::session::Shared;
+use crate::shared::Shared;
 
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
 const FMODE_EXEC: i32 = 0x20;
@@ -37,19 +41,6 @@ pub(crate) struct Adapter {
     /// How often a file was given capabilities through this mount.
     pub(crate) capabilities_given: AtomicU64,
     ttl: Duration,
-}
-
-/// Owner and group that all files show; new files are stored with them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ShownOwner {
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-}
-
-impl ShownOwner {
-    pub(crate) fn is_set(self) -> bool {
-        self != ShownOwner::default()
-    }
 }
 
 impl Adapter {

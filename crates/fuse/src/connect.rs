@@ -19,7 +19,7 @@ use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::mounts::{FS_SUBTYPE, FS_TYPE};
-use crate::session::MountOptions;
+use crate::options::MountOptions;
 
 const HELPER: &str = "fusermount3";
 /// Where the helper finds the number of the socket that it sends the connection by.

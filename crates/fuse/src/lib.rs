@@ -49,20 +49,23 @@ mod handles;
 mod modes;
 mod mounts;
 mod nameless;
+mod options;
 mod pages;
 mod planted;
 mod privileges;
 mod remount;
 mod requests;
 mod session;
+mod shared;
 mod umount;
 mod xattrs;
 
 pub use asked::ask_in_time;
 pub use error::{Error, Holder, is_plain, shown};
 pub use mounts::{Mount, heddle_mounts, is_believed, is_served};
+pub use options::MountOptions;
 pub use remount::{Remount, remount};
-pub use session::{MountOptions, MountPoint, Mounted, Unmounter, mount};
+pub use session::{MountPoint, Mounted, Unmounter, mount};
 pub use umount::{Image, Leaving, umount};
 
 #[doc(no_inline)]

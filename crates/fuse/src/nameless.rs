@@ -12,16 +12,11 @@
 //! Lock order  `kept`, then a shard.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::{INodeNo, Request};
-use heddle_vfs::{Cred, Error, FileKind, Handle, Ino, Name, Result};
-
-use crate::adapter::Adapter;
+use heddle_vfs::{Error, Handle, Ino, Result};
 
 const SHARDS: usize = 64;
 
@@ -81,7 +76,7 @@ impl Nameless {
     }
 
     /// The kernel has forgotten `times` answers; true: all there were.
-    fn forgets(&self, ino: Ino, times: u64) -> bool {
+    pub(crate) fn forgets(&self, ino: Ino, times: u64) -> bool {
         let mut shard = self.shard(ino);
         let Some(count) = shard.get_mut(&ino.0) else { return false };
         *count = count.saturating_sub(times);
@@ -93,7 +88,7 @@ impl Nameless {
     }
 
     /// Keeps an inode until the kernel has forgotten it. A handle that is not needed comes back.
-    fn keep(&self, handle: Handle) -> Option<Handle> {
+    pub(crate) fn keep(&self, handle: Handle) -> Option<Handle> {
         let mut kept = locked(&self.kept);
         if !self.is_known(handle.ino) || kept.handles.contains_key(&handle.ino.0) {
             return Some(handle);
@@ -102,14 +97,14 @@ impl Nameless {
         None
     }
 
-    fn take(&self, ino: Ino) -> Option<Handle> {
+    pub(crate) fn take(&self, ino: Ino) -> Option<Handle> {
         let mut kept = locked(&self.kept);
         let (handle, _) = kept.handles.remove(&ino.0)?;
         kept.ending += 1;
         Some(handle)
     }
 
-    fn ended(&self) {
+    pub(crate) fn ended(&self) {
         locked(&self.kept).ending -= 1;
         self.let_go.fetch_add(1, SeqCst);
         self.changed.notify_all();
@@ -153,50 +148,6 @@ impl Nameless {
             }
         }
         work()
-    }
-}
-
-impl Adapter {
-    /// Takes a name away, by `work`; what it meant stays for as long as the kernel knows it.
-    pub(crate) fn remove(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        work: impl Fn(&Cred, Ino, Name<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.guarded(|| {
-            let (parent, name) = (Ino(parent.0), Name::new(name.as_bytes())?);
-            self.keeping(parent, name, || self.as_caller(request, false, |cred| work(cred, parent, name)))
-        })
-    }
-
-    fn keeping(&self, parent: Ino, name: Name<'_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        // Without a lane for it the inode ends with its name.
-        let held = self.fs.hold(parent, name).ok();
-        let done = work();
-        if let Some(handle) = held {
-            let nameless = |attr: heddle_vfs::Attr| attr.nlink == 0 || attr.kind == FileKind::Directory;
-            let lost = done.is_ok() && self.fs.getattr(handle.ino).is_ok_and(nameless);
-            let unneeded = if lost { self.nameless.keep(handle) } else { Some(handle) };
-            unneeded.into_iter().for_each(|handle| self.fs.release(handle));
-        }
-        done
-    }
-
-    /// The kernel has forgotten so many answers about an inode.
-    pub(crate) fn kernel_forgets(&self, ino: INodeNo, times: u64) {
-        let ino = Ino(ino.0);
-        if self.nameless.forgets(ino, times)
-            && let Some(handle) = self.nameless.take(ino)
-        {
-            // A panic is the session's to report.
-            let _ = self.guarded(|| {
-                self.fs.release(handle);
-                Ok(())
-            });
-            self.nameless.ended();
-        }
     }
 }
 

@@ -22,13 +22,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fuser::FileHandle;
-use heddle_vfs::{Cred, Error, FileSystem, Handle, Ino, OpenFlags, RangeOp, Result};
+use heddle_vfs::{Cred, FileSystem, Ino, OpenFlags, Result};
 
-use crate::adapter::Adapter;
 use crate::handles::Open;
 use crate::modes::Counts;
-use crate::session::Shared;
+use crate::shared::Shared;
 use held::FilePages;
 use keeper::{Job, Keeper};
 
@@ -73,7 +71,17 @@ impl Pages {
         }
     }
 
-    fn closes_one_of(&self, ino: Ino) {
+    /// The pages of a noted file. For others this is a look at a word that nobody writes to.
+    pub(crate) fn of(&self, ino: Ino) -> Option<Arc<FilePages>> {
+        self.known.of(ino)
+    }
+
+    /// Notes one descriptor more of a file.
+    pub(crate) fn note(&self, ino: Ino) -> Result<Arc<FilePages>> {
+        self.known.note(ino)
+    }
+
+    pub(crate) fn closes_one_of(&self, ino: Ino) {
         if self.known.leave(ino) && !self.keeper.tell(Job::Unmapped(ino)) {
             self.known.forget_unmapped(ino, u64::MAX);
         }
@@ -87,7 +95,8 @@ impl Pages {
         }
     }
 
-    fn count(&self, captured: usize) {
+    /// A call has captured so many bases.
+    pub(crate) fn count(&self, captured: usize) {
         if captured > 0 && keeper::is_due(self.known.captured.fetch_add(captured, SeqCst), captured) {
             self.keeper.tell(Job::Tidy);
         }
@@ -95,7 +104,6 @@ impl Pages {
 }
 
 impl Known {
-    /// The pages of a noted file. For others this is a look at a word that nobody writes to.
     fn of(&self, ino: Ino) -> Option<Arc<FilePages>> {
         if self.noted.of(ino).load(SeqCst) == 0 {
             return None;
@@ -103,7 +111,6 @@ impl Known {
         self.files().get(&ino).map(|noted| Arc::clone(&noted.pages))
     }
 
-    /// Notes one descriptor more of a file.
     fn note(&self, ino: Ino) -> Result<Arc<FilePages>> {
         let count = |noted: &mut Noted| {
             noted.descriptors += 1;
@@ -180,100 +187,5 @@ impl Known {
 
     fn files(&self) -> MutexGuard<'_, HashMap<Ino, Noted>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Adapter {
-    /// Reads for a page of the kernel's.
-    pub(crate) fn read_pages(&self, fh: FileHandle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        if !self.with_open(fh, |open| Ok(open.marks.maps.load(SeqCst)))? {
-            self.note_mapped(fh)?;
-        }
-        self.with_handle(fh, |handle| {
-            // The kernel does not say whether it wants a page for a store.
-            if handle.flags.write
-                && let Err(Error::NoSpace) = self.fs.expect_stores(handle, offset, buf.len() as u64)
-            {
-                return Err(Error::NoSpace);
-            }
-            match self.pages.known.of(handle.ino) {
-                Some(pages) => pages.read(&*self.fs, handle, offset, buf),
-                None => self.fs.read(handle, offset, buf),
-            }
-        })
-    }
-
-    /// P1.
-    fn note_mapped(&self, fh: FileHandle) -> Result<()> {
-        let ino = self.with_handle(fh, |handle| Ok(handle.ino))?;
-        let pages = self.guarded(|| self.pages.known.note(ino))?;
-        pages.once(|| self.handles.wait_for_calls(ino));
-        let marked = self.with_open(fh, |open| Ok(!open.marks.maps.swap(true, SeqCst)));
-        if marked != Ok(true) {
-            self.pages.closes_one_of(ino);
-        }
-        marked.map(drop)
-    }
-
-    /// A page of the kernel's comes back.
-    pub(crate) fn write_back(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        match self.pages.known.of(handle.ino) {
-            Some(pages) => pages.write_back(&*self.fs, handle, offset, data),
-            None => self.fs.write(handle, offset, data),
-        }
-    }
-
-    /// Writes around the kernel's pages.
-    pub(crate) fn write_around(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        let len = data.len() as u64;
-        let range = || Ok(offset..offset.saturating_add(len));
-        self.around(handle, range, || self.fs.write(handle, offset, data))
-    }
-
-    /// Appends around the kernel's pages.
-    pub(crate) fn append_around(&self, handle: &Handle, data: &[u8]) -> Result<usize> {
-        let range = || {
-            let end = self.fs.getattr(handle.ino)?.size_bytes;
-            Ok(end..end.saturating_add(data.len() as u64))
-        };
-        self.around(handle, range, || self.fs.append(handle, data).map(|_| data.len()))
-    }
-
-    /// Makes a change durable that came through a descriptor opened with `O_SYNC` or `O_DSYNC`. The kernel sends no fsync behind
-    /// fallocate(2) and copy_file_range(2).
-    pub(crate) fn synced(&self, handle: &Handle) -> Result<()> {
-        if handle.flags.sync { self.fs.fsync(handle, false) } else { Ok(()) }
-    }
-
-    /// Allocates, punches, zeroes around the kernel's pages.
-    pub(crate) fn fallocate_around(
-        &self,
-        handle: &Handle,
-        op: RangeOp,
-        offset: u64,
-        len_bytes: u64,
-    ) -> Result<()> {
-        let range = || match op {
-            RangeOp::Allocate { .. } => Ok(0..0),
-            _ => Ok(offset..offset.saturating_add(len_bytes)),
-        };
-        self.around(handle, range, || self.fs.fallocate(handle, op, offset, len_bytes))
-    }
-
-    /// Does the kernel keep pages of this file?
-    pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
-        self.pages.known.of(ino).is_some()
-    }
-
-    fn around<T>(
-        &self,
-        handle: &Handle,
-        range: impl FnOnce() -> Result<Range<u64>>,
-        call: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let Some(pages) = self.pages.known.of(handle.ino) else { return call() };
-        let (result, captured) = pages.around(&*self.fs, range, call);
-        self.pages.count(captured);
-        result
     }
 }

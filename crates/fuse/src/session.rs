@@ -2,32 +2,28 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, IntoRawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{Relaxed, SeqCst},
-};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
-use heddle_vfs::ioctl::Doorbell;
-use heddle_vfs::{FileSystem, Ino};
+use fuser::Session;
+use heddle_vfs::FileSystem;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
 };
 
 use crate::Error;
-use crate::adapter::{Adapter, ShownOwner};
+use crate::adapter::Adapter;
 use crate::connect::connect;
 use crate::error::shown;
 use crate::handles::Handles;
-use crate::mounts::{self, FS_SUBTYPE};
+use crate::mounts;
+use crate::options::{MountOptions, ShownOwner};
+use crate::shared::Shared;
 use crate::umount::take_away;
 
 /// How often a mount that is to end looks whether files are open.
@@ -36,67 +32,6 @@ const LEAVE_LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(10);
 /// How the library that speaks to the kernel names them.
 const SERVING_THREAD: &[u8] = b"fuser-";
-
-/// How to mount.
-#[derive(Clone)]
-pub struct MountOptions {
-    /// What the mount table shows as the source, usually the image's path.
-    pub source: PathBuf,
-    /// Answers programs that ask where they can attach.
-    pub door: Option<Arc<dyn Doorbell>>,
-    /// Threads that serve requests; one a core, and at least two, if not given.
-    pub threads: Option<NonZeroUsize>,
-    /// How long the kernel may keep names and attributes.
-    pub ttl: Duration,
-    /// No changes through this mount.
-    pub read_only: bool,
-    /// Other users may enter, as far as modes allow. Without it only the user who mounts, not even root.
-    pub allow_other: bool,
-    /// All files show this owner; new ones get it, and nobody can give one away.
-    pub uid: Option<u32>,
-    /// The same for the group.
-    pub gid: Option<u32>,
-    /// Programs may be executed.
-    pub exec: bool,
-    /// Set-user-id programs have their effect. Root's to allow.
-    pub suid: bool,
-    /// Device files can be opened. Root's to allow.
-    pub dev: bool,
-}
-
-impl Default for MountOptions {
-    /// A second's cache, open to others if root mounts.
-    fn default() -> Self {
-        MountOptions {
-            source: FS_SUBTYPE.into(),
-            door: None,
-            threads: None,
-            ttl: Duration::from_secs(1),
-            read_only: false,
-            allow_other: rustix::process::geteuid().is_root(),
-            uid: None,
-            gid: None,
-            exec: true,
-            suid: false,
-            dev: false,
-        }
-    }
-}
-
-impl MountOptions {
-    fn threads(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.threads.map_or_else(|| cores().max(2), NonZeroUsize::get)
-    }
-
-    fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(self.threads());
-        config.clone_fd = true;
-        config
-    }
-}
 
 /// A directory that can be mounted at, as far as can be known before anything is changed.
 #[derive(Clone, Debug)]
@@ -447,59 +382,4 @@ impl Unmounter {
 enum Found {
     Unmounted,
     Nothing,
-}
-
-/// What the threads that serve a mount and its owner both know.
-///
-/// Invariant: after a panic of the engine it is not called again. A broken invariant gives no answers.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    notifier: OnceLock<Notifier>,
-    shut_down: AtomicBool,
-    broken: AtomicBool,
-    /// Nothing serves the mount any more.
-    ended: AtomicBool,
-}
-
-impl Shared {
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.shut_down.load(SeqCst)
-    }
-
-    /// Calls the engine, if it may be called.
-    pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> heddle_vfs::Result<T>) -> heddle_vfs::Result<T> {
-        let failed = || heddle_vfs::Error::Io("the engine panicked; the mount is out of service".into());
-        // ORDERING: Relaxed: a flag alone, nothing is read behind it; a late sight of it costs one more call.
-        if self.broken.load(Relaxed) {
-            return Err(failed());
-        }
-        if self.is_shut_down() {
-            return Err(heddle_vfs::Error::Io("the file system was shut down".into()));
-        }
-        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-            // ORDERING: Relaxed, as above.
-            self.broken.store(true, Relaxed);
-            Err(failed())
-        })
-    }
-
-    pub(crate) fn shut_down(&self) {
-        self.shut_down.store(true, SeqCst);
-    }
-
-    /// The kernel forgets what it was told of this inode, also what is on its way.
-    pub(crate) fn drop_attributes(&self, ino: Ino) {
-        if let Some(notifier) = self.notifier.get() {
-            // It fails for an inode the kernel does not know (any more): then there is nothing to forget.
-            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
-        }
-    }
-
-    /// The kernel writes back and drops its pages of `len_bytes` bytes of this inode, of all behind if that is 0. It waits for threads that
-    /// serve. False if it could not.
-    pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len_bytes: u64) -> bool {
-        let Some(notifier) = self.notifier.get() else { return true };
-        // An inode that the kernel does not know has no pages, and is no error.
-        notifier.inval_inode(INodeNo(ino.0), offset as i64, len_bytes as i64).is_ok()
-    }
 }

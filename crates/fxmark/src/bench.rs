@@ -14,12 +14,24 @@ pub(crate) mod truncate;
 pub(crate) mod unlink;
 pub(crate) mod varmail;
 
-use crate::Workload;
+use crate::config::Job;
 use crate::ops::{Ops, Result};
 use crate::recorder::Recorder;
-use crate::result_board::ResultBoard;
-use crate::turn_runner::TurnRunner;
-use crate::worker::{Next, Stage};
+
+/// Where a worker stands: its world, its run, its number.
+pub(crate) struct Stage<'a, O> {
+    pub ops: &'a O,
+    pub job: &'a Job,
+    pub me: usize,
+}
+
+/// After one operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    More,
+    /// The original program stops here: the device is full.
+    Exhausted,
+}
 
 /// See [`Bench::grow_old`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +69,8 @@ pub(crate) trait Bench<O: Ops>: Sized {
 /// Runs a worker of any workload: `$with::<Bench>(…)` with its kind of loop.
 macro_rules! dispatch {
     ($job:expr, $ops:ty, $on:expr, $with:ident, $($argument:expr),*) => {{
-        use Workload::*;
+        use $crate::Workload::*;
+        use $crate::bench::{append, blocks, calls, create, hacc, list, lookup, oltp, rename, truncate, unlink, varmail};
         match $job.workload {
             _ if calls::are_of($job) => $on.$with::<$ops, calls::Calls<$ops>>($($argument),*),
             DRBL | DRBM | DRBH | DWOL | DWOM | DWSL | MIX50 | MIX75 | MIX25 => {
@@ -76,13 +89,4 @@ macro_rules! dispatch {
         }
     }};
 }
-
-/// Runs the worker of a workload, timed.
-pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &ResultBoard) {
-    dispatch!(stage.job, O, board, live, stage);
-}
-
-/// Runs the worker of a workload in turns.
-pub(crate) fn live_in_turns<O: Ops>(stage: &Stage<'_, O>, turns: &TurnRunner<'_>) -> Result<()> {
-    dispatch!(stage.job, O, turns, work, stage)
-}
+pub(crate) use dispatch;

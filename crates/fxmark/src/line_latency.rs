@@ -6,7 +6,7 @@
 //! more than twice the least price seen is taken again, a few times, whatever its result was; until that has cost a benchmark two minutes.
 
 use crate::machine::pin;
-use crate::report::Run;
+use crate::report::{Run, is_far};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
@@ -17,10 +17,6 @@ const SAMPLES: usize = 9;
 /// Somebody else has a CPU: no figure.
 const TIME_MAX: Duration = Duration::from_millis(200);
 
-/// A run is taken again if lines were slower than so many times the fastest.
-pub(crate) const FAR: f64 = 2.0;
-/// So often at most, if nothing else is said: on a machine that stays slow, slow is what it is.
-pub(crate) const RETAKES: u32 = 4;
 /// A slow spell is waited out before a run, for so long.
 const SPELL_MAX: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(5) };
 /// Waiting and runs that are taken again, in all of a benchmark: where CPUs are near for moments only, far is how this machine is.
@@ -85,11 +81,6 @@ impl<M: FnMut() -> Option<f64>> LineLatency<M> {
     }
 }
 
-/// Is a crossing slow beside the fastest?
-pub(crate) fn is_far(ns: f64, least_ns: f64) -> bool {
-    ns > FAR * least_ns
-}
-
 /// A line of its own, and no neighbour that is fetched with it.
 #[repr(align(256))]
 struct Ball(AtomicU64);
@@ -150,6 +141,8 @@ mod tests {
     use crate::Workload;
     use crate::machine::allowed_cpus;
 
+    const MOST: u32 = 4;
+
     /// What a run says of lines that were as slow as in this list, one figure before a run and one after.
     fn taken(measured: &[f64]) -> (Option<f64>, u32, u32) {
         taken_within(PATIENCE, measured)
@@ -157,7 +150,7 @@ mod tests {
 
     fn taken_within(patience: Duration, measured: &[f64]) -> (Option<f64>, u32, u32) {
         let mut figures = measured.iter().copied();
-        let mut crossings = LineLatency { patience, ..LineLatency::new(|| figures.next(), RETAKES) };
+        let mut crossings = LineLatency { patience, ..LineLatency::new(|| figures.next(), MOST) };
         let job = crate::Config::default().job(Workload::DWOM, 2);
         let mut takes = 0;
         let target = crate::Target::Kernel(crate::Kernel::Tmpfs);
@@ -174,7 +167,7 @@ mod tests {
         assert_eq!(taken(&[50.0, 210.0, 50.0, 55.0]), (Some(55.0), 1, 2), "slow after it");
         // A spell that does not end in time: the price before it counts too. (No waiting here: see SPELL_MAX.)
         let slow = [50.0; 1].into_iter().chain([210.0; 30]).collect::<Vec<_>>();
-        assert_eq!(taken(&slow), (Some(210.0), RETAKES, RETAKES + 1));
+        assert_eq!(taken(&slow), (Some(210.0), MOST, MOST + 1));
         assert_eq!(taken(&[]), (None, 0, 1), "no figure, nothing to judge by");
         assert_eq!(taken_within(Duration::ZERO, &[50.0, 210.0]), (Some(210.0), 0, 1), "it has cost enough");
     }

@@ -20,6 +20,14 @@ use std::fmt;
 /// Version of the JSON form; changes when a key changes its meaning or goes.
 const OUTPUT_VERSION: u32 = 1;
 
+/// Lines were slow in a run if they took more than so many times the fastest.
+const FAR: f64 = 2.0;
+
+/// Is a crossing slow beside the fastest?
+pub(crate) fn is_far(ns: f64, least_ns: f64) -> bool {
+    ns > FAR * least_ns
+}
+
 /// What a benchmark found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {

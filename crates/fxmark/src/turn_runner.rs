@@ -7,13 +7,13 @@
 //!             failed, under one mutex; each worker sleeps on a condition of its own.
 //! Invariants  I1  a worker does anything at all only in its turn; a worker that fails ends the run for all.
 
-use crate::bench::{self, Bench, Pass};
+use crate::bench::{Bench, Next, Pass, Stage, dispatch};
 use crate::config::{Config, Job};
 use crate::ops::engine::Engine;
 use crate::ops::{Failure, Ops, Result};
 use crate::recorder::Recorder;
 use crate::target::{Need, Session};
-use crate::worker::{Next, Stage, panic_text};
+use crate::worker::panic_text;
 use crate::{Target, Workload};
 use heddle_vfs::FileSystem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -86,12 +86,15 @@ pub fn run_in_turns(
     }
 }
 
+/// Runs the worker of a workload in turns.
+fn live<O: Ops>(stage: &Stage<'_, O>, turns: &TurnRunner<'_>) -> Result<()> {
+    dispatch!(stage.job, O, turns, work, stage)
+}
+
 impl TurnRunner<'_> {
     fn live(&self, fs: Arc<dyn FileSystem>, job: &Job, me: usize) {
         self.watch.worker_starts(me);
-        let life = std::panic::AssertUnwindSafe(|| {
-            bench::live_in_turns(&Stage { ops: &Engine::new(fs), job, me }, self)
-        });
+        let life = std::panic::AssertUnwindSafe(|| live(&Stage { ops: &Engine::new(fs), job, me }, self));
         let failure = match std::panic::catch_unwind(life) {
             Ok(Ok(()) | Err(Failure::Aborted)) => return,
             Ok(Err(failure)) => failure.to_string(),

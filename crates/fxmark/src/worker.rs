@@ -4,8 +4,7 @@
 //! The proof: the workload goes on for a moment, all workers at once, and every operation is read back before the next.
 //! The timed loop alone cannot show a lost write that a later one covers.
 
-use crate::bench::Bench;
-use crate::config::Job;
+use crate::bench::{Bench, Next, Stage, dispatch};
 use crate::ops::{Ops, Result};
 use crate::recorder::{Recorder, now_ns};
 use crate::result_board::{Phase, ResultBoard};
@@ -15,19 +14,9 @@ use std::mem::MaybeUninit;
 const PROOF_OPERATIONS: u32 = 2048;
 const PROOF_NS: u64 = 200_000_000;
 
-/// Where a worker stands: its world, its run, its number.
-pub(crate) struct Stage<'a, O> {
-    pub ops: &'a O,
-    pub job: &'a Job,
-    pub me: usize,
-}
-
-/// After one operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
-    More,
-    /// The original program stops here: the device is full.
-    Exhausted,
+/// Runs the worker of a workload, timed.
+pub(crate) fn live<O: Ops>(stage: &Stage<'_, O>, board: &ResultBoard) {
+    dispatch!(stage.job, O, board, live, stage);
 }
 
 impl ResultBoard {

@@ -4,7 +4,7 @@
 //! the C library. What a program does by other ways (static programs, system calls of its own, stdio's insides) goes through the
 //! mount and sees the same data.
 //!
-//! State       `table`: which descriptors are ours; `thread`: what this thread is doing; `report`: what was counted.
+//! State       `table`: which descriptors are ours; `thread`: what this thread is doing; `counts`: what was counted.
 //! Invariants  P1  a descriptor of the kernel stands behind each of ours, under the same number; only the kernel closes it.
 //!             P2  a number means what was opened last under it: whatever closes, replaces or hands out a number says so to
 //!                 `table`. Numbers 0 to 2 are stdio's: their offset is the kernel's.
@@ -19,13 +19,17 @@
 
 mod barrier;
 mod calls;
+mod cancellation;
+mod counts;
 mod descriptor;
 mod fault;
 mod fork;
+mod memory;
 mod real;
 mod report;
 mod signals;
 mod stubs;
 mod table;
 mod thread;
+mod waiting_signals;
 mod words;

@@ -1,98 +1,13 @@
 //! What was served and what was passed on, for `HEDDLE_REPORT=FILE`: a line of JSON a process, when it ends or executes another
 //! program.
 
+use crate::counts::{COUNTS, Counts, REASONS};
 use crate::table::MOUNTS;
 use crate::thread::{here, records};
-use heddle_bypass::Passed;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// What is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Count {
-    /// Files that were taken up when they were opened.
-    Opened,
-    /// Files of a heddle mount that were not: it could not be attached to, or they have set-id bits or capabilities.
-    NotTaken,
-    /// Reads.
-    Read,
-    /// Writes.
-    Write,
-    /// Seeks.
-    Seek,
-    /// fsync and the like.
-    Sync,
-    /// fstat.
-    Stat,
-    /// ftruncate, fallocate.
-    Resize,
-    /// readahead, posix_fadvise.
-    Advise,
-}
-
-const COUNTS: [(&str, Count); 9] = [
-    ("opened", Count::Opened),
-    ("not_taken", Count::NotTaken),
-    ("read", Count::Read),
-    ("write", Count::Write),
-    ("seek", Count::Seek),
-    ("sync", Count::Sync),
-    ("stat", Count::Stat),
-    ("resize", Count::Resize),
-    ("advise", Count::Advise),
-];
-
-const REASONS: [(&str, Passed); 6] = [
-    ("mapped", Passed::Mapped),
-    ("kernel_offset", Passed::KernelOffset),
-    ("engine", Passed::Engine),
-    ("unserved", Passed::Unserved),
-    ("in_handler", Passed::InHandler),
-    ("limited", Passed::Limited),
-];
-
-/// Counters of one thread.
-#[derive(Default)]
-pub struct Counts {
-    calls: [AtomicU64; COUNTS.len()],
-    passed: [AtomicU64; REASONS.len()],
-    bytes_read: AtomicU64,
-    bytes_written: AtomicU64,
-}
-
-impl Counts {
-    /// One more.
-    pub fn add(&self, what: Count, bytes: usize) {
-        bump(&self.calls[what as usize], 1);
-        match what {
-            Count::Read => bump(&self.bytes_read, bytes as u64),
-            Count::Write => bump(&self.bytes_written, bytes as u64),
-            _ => {}
-        }
-    }
-
-    /// One more that was passed on.
-    pub fn add_passed(&self, why: Passed) {
-        bump(&self.passed[why as usize], 1);
-    }
-
-    /// Back to nothing.
-    pub fn clear(&self) {
-        for counter in self.calls.iter().chain(&self.passed).chain([&self.bytes_read, &self.bytes_written]) {
-            // ORDERING: Relaxed, a count alone.
-            counter.store(0, Relaxed);
-        }
-    }
-}
-
-/// Only its own thread adds: no locked instruction.
-fn bump(counter: &AtomicU64, by: u64) {
-    // ORDERING: Relaxed, a count alone.
-    counter.store(counter.load(Relaxed) + by, Relaxed);
-}
 
 static PATH: OnceLock<OsString> = OnceLock::new();
 

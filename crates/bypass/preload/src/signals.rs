@@ -8,24 +8,16 @@
 //! Faults of the program are never put aside. Actions set by a system call of the program's own are not seen here.
 
 use crate::thread::here;
-use crate::{fault, real};
-use libc::{c_int, c_void, siginfo_t, sigset_t, ucontext_t};
-use std::cell::UnsafeCell;
-use std::mem::{MaybeUninit, transmute};
+use crate::{fault, real, waiting_signals};
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use std::mem::transmute;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
 
 const SIGNALS: usize = 65;
-const WAITING_MAX: usize = 16;
 
 static HANDLER: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS];
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
-
-struct Waiting(UnsafeCell<[MaybeUninit<siginfo_t>; WAITING_MAX]>);
-
-thread_local! {
-    static WAITING: Waiting = const { Waiting(UnsafeCell::new([const { MaybeUninit::uninit() }; WAITING_MAX])) };
-}
 
 /// Catches faults from the start, so that a bad buffer is an error; the program's own handlers come after ours.
 pub fn start() {
@@ -239,48 +231,13 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
 /// Keeps the signal for later and blocks it until then; false if there is no room.
 fn put_aside(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
     let at = here().waiting.get();
-    if at == WAITING_MAX {
+    if !waiting_signals::keep(at, info) {
         return false;
     }
-    WAITING.with(|waiting| {
-        // SAFETY: the thread's own; `deliver_waiting` runs when it is not busy, so not inside this.
-        unsafe { (*waiting.0.get())[at].write(*info) };
-    });
     here().waiting.set(at + 1);
     // SAFETY: a set of the interrupted context.
     unsafe { libc::sigaddset(&mut context.uc_sigmask, signal) };
     true
-}
-
-/// The thread is not busy any more: what waited is sent again, and not blocked any more.
-#[cold]
-pub fn deliver_waiting() {
-    let errno = real::errno();
-    let count = here().waiting.replace(0);
-    let mut blocked = MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: a live local.
-    unsafe { libc::sigemptyset(blocked.as_mut_ptr()) };
-    for at in 0..count.min(WAITING_MAX) {
-        // SAFETY: written by `put_aside`, and the thread's own.
-        let info = WAITING.with(|waiting| unsafe { (*waiting.0.get())[at].assume_init() });
-        let (process, thread) = (rustix::process::getpid(), rustix::thread::gettid());
-        // SAFETY: a live local; the signal is still blocked, so it only waits.
-        unsafe {
-            libc::sigaddset(blocked.as_mut_ptr(), info.si_signo);
-            real::syscall(
-                libc::SYS_rt_tgsigqueueinfo,
-                process.as_raw_nonzero().get().into(),
-                thread.as_raw_nonzero().get().into(),
-                info.si_signo.into(),
-                (&raw const info).addr() as i64,
-                0,
-                0,
-            );
-        }
-    }
-    // SAFETY: a live local that was filled above.
-    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, blocked.as_ptr(), null_mut()) };
-    real::set_errno(errno);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -10,9 +10,10 @@
 //!                 found `TAKING` zero knows all files that there are.
 
 use crate::barrier;
-use crate::calls::cancel::NotNow;
+use crate::cancellation::NotNow;
+use crate::counts::Count;
 use crate::descriptor::Descriptor;
-use crate::report::Count;
+use crate::memory::pages;
 use crate::thread::{Busy, Here, Record, here, others, records};
 use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{Attachments, File, Found, Passed, Told};
@@ -213,13 +214,6 @@ fn used(entry: &AtomicPtr<Descriptor>, here: &Here, fd: i32) -> Option<Used> {
         }
         record.uses.store(null_mut(), Release); // ORDERING: Release, as when a call ends.
     }
-}
-
-/// Zeroed memory that is not the heap's.
-pub fn pages(len: usize) -> Option<*mut std::ffi::c_void> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    // SAFETY: new memory, at no place in particular.
-    unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()
 }
 
 /// A call of the C library gave out this number, for something that was opened with these flags: it means nothing of the past any

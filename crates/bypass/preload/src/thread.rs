@@ -9,9 +9,10 @@
 //!             O2  a record is taken with a locked instruction before its first use: who closes need not think of others while
 //!                 nobody else has one.
 
-use crate::calls::cancel;
+use crate::cancellation;
+use crate::counts::Counts;
 use crate::descriptor::Descriptor;
-use crate::report::Counts;
+use crate::{memory, waiting_signals, words};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst, compiler_fence};
@@ -50,6 +51,8 @@ pub struct Here {
     pub waiting: Cell<usize>,
 }
 
+const _: () = assert!(size_of::<Here>() == words::BYTES && align_of::<Here>() == words::BYTES);
+
 /// Inside the engine or the table: handlers wait.
 const BUSY: u8 = 1;
 /// The program lets the thread be cancelled at any instruction.
@@ -71,26 +74,12 @@ impl Drop for Ends {
 /// The calling thread's words; they stay with the thread.
 #[inline(always)]
 pub fn here() -> &'static Here {
-    // SAFETY: the thread's own, there as long as it; its fields are cells, so no other thread gets a reference to it.
-    unsafe { &*crate::words::of_this_thread() }
+    // SAFETY: the thread's own, there as long as it, of this size and alignment, and zeros at first; its fields are cells, so no other
+    // thread gets a reference to it.
+    unsafe { &*words::of_this_thread().cast::<Here>() }
 }
 
 impl Here {
-    /// Of a thread that does nothing.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub const fn new() -> Here {
-        Here {
-            record: Cell::new(std::ptr::null()),
-            state: Cell::new(0),
-            in_handler: Cell::new(0),
-            vfork_in: Cell::new(0),
-            limitless_for: Cell::new(0),
-            handler_frame: Cell::new(0),
-            handler_stack: Cell::new(0),
-            waiting: Cell::new(0),
-        }
-    }
-
     /// May calls of this thread be served now?
     #[inline]
     pub fn may_serve(&self) -> bool {
@@ -209,7 +198,7 @@ fn free_record() -> Option<&'static Record> {
 /// A page of records, one of them taken; not from the heap, for a handler may be the first to need one.
 fn new_records() -> Option<&'static Record> {
     const BYTES: usize = 4096;
-    let first = crate::table::pages(BYTES)?.cast::<Record>();
+    let first = memory::pages(BYTES)?.cast::<Record>();
     for at in 0..BYTES / size_of::<Record>() {
         // SAFETY: within the page; zeros are a free record that has counted nothing; never unmapped (T2).
         let record = unsafe { &*first.add(at) };
@@ -253,7 +242,7 @@ impl Busy {
         }
         here.state.set(state | BUSY);
         if state != 0 {
-            cancel::put_off();
+            cancellation::put_off();
         }
         Some(Busy(()))
     }
@@ -268,10 +257,10 @@ impl Drop for Busy {
         // A handler that runs in this thread counts up `waiting` only while it is busy.
         compiler_fence(SeqCst);
         if here.waiting.get() != 0 {
-            crate::signals::deliver_waiting();
+            waiting_signals::deliver(here.waiting.replace(0));
         }
         if state != 0 {
-            cancel::allow();
+            cancellation::allow();
         }
     }
 }

@@ -7,7 +7,11 @@
 //! library takes these 64 bytes of the room that the C library keeps for such cases, or is refused.) On other processors the
 //! language's own way is quick enough (aarch64 has no such call where the loader knew of the library at the start).
 
-use crate::thread::Here;
+#[cfg(not(target_arch = "x86_64"))]
+use std::cell::Cell;
+
+/// Bytes of a thread's words: a line.
+pub const BYTES: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
@@ -17,15 +21,15 @@ std::arch::global_asm!(
     "heddle_here: .zero {size}",
     ".size heddle_here, {size}",
     ".popsection",
-    align = const align_of::<Here>(),
-    size = const size_of::<Here>(),
+    align = const BYTES,
+    size = const BYTES,
 );
 
 /// See the module.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub fn of_this_thread() -> *const Here {
-    let at: *const Here;
+pub fn of_this_thread() -> *const u8 {
+    let at: *const u8;
     // SAFETY: reads what the loader has fixed, and the thread's pointer, which the System V ABI keeps at the start of its segment; both
     // are the same for as long as the thread lives.
     unsafe {
@@ -42,10 +46,12 @@ pub fn of_this_thread() -> *const Here {
 /// See the module.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-pub fn of_this_thread() -> *const Here {
+pub fn of_this_thread() -> *const u8 {
+    #[repr(align(64))]
+    struct Line([Cell<u64>; BYTES / 8]);
     thread_local! {
-        static HERE: Here = const { Here::new() };
+        static HERE: Line = const { Line([const { Cell::new(0) }; BYTES / 8]) };
     }
     // It has no destructor, so it is there as long as the thread.
-    HERE.with(std::ptr::from_ref)
+    HERE.with(|line| line.0.as_ptr().cast())
 }

@@ -6,7 +6,7 @@ use heddle_console::failure::usage;
 use heddle_console::overwrite::{Force, Target, node_log_target};
 use heddle_console::progress::Bar;
 use heddle_console::size::Size;
-use heddle_console::{image::explain, output::talk};
+use heddle_console::{open_error::explain, output::talk};
 use heddle_f2fs::{F2fs, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;

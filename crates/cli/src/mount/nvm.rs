@@ -137,7 +137,7 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
                 });
             }
             Err(in_use @ heddle_pmem::Error::InUse { .. }) => in_use,
-            Err(error) => return Err(heddle_console::image::explain(&args.image, error)),
+            Err(error) => return Err(heddle_console::open_error::explain(&args.image, error)),
         };
         let other_variant = options.variant.is_some_and(|v| v != System::Nvm(Variant::Heddle));
         let refused = if options.read_only || other_variant {
@@ -155,7 +155,7 @@ fn recover(args: &Args, options: &Options) -> Result<NvmImage> {
             }
         };
         if began.elapsed() >= options.wait || heddle_console::mounted::is_mounted(&args.image) {
-            let told = heddle_console::image::explain(&args.image, in_use);
+            let told = heddle_console::open_error::explain(&args.image, in_use);
             return Err(match refused {
                 Some(AdoptError::NotFound { .. }) => told.context(
                     "the processes that use the image hold no state that this user may look at: end them, then mount again",

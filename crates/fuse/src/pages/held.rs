@@ -18,7 +18,7 @@ const LARGE_BYTES: u64 = 2 << 20;
 const PAGE: usize = PAGE_BYTES as usize;
 
 /// See the module.
-pub(super) struct FilePages {
+pub(crate) struct FilePages {
     /// All calls that began before the file was noted have ended.
     ready: Once,
     held: RwLock<Held>,
@@ -59,7 +59,7 @@ impl FilePages {
     }
 
     /// Waits, the first time; callers that come meanwhile wait too.
-    pub(super) fn once(&self, wait: impl FnOnce()) {
+    pub(crate) fn once(&self, wait: impl FnOnce()) {
         self.ready.call_once(wait);
     }
 
@@ -72,7 +72,7 @@ impl FilePages {
     }
 
     /// Reads for the kernel: its pages are the engine's now.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         fs: &dyn FileSystem,
         through: &Handle,
@@ -92,7 +92,7 @@ impl FilePages {
     }
 
     /// Makes a call that changes bytes of a range in the engine alone. Says also how much is remembered for it.
-    pub(super) fn around<T>(
+    pub(crate) fn around<T>(
         &self,
         fs: &dyn FileSystem,
         range: impl FnOnce() -> Result<Range<u64>>,
@@ -124,7 +124,7 @@ impl FilePages {
     }
 
     /// Writes what stores have changed of the kernel's pages.
-    pub(super) fn write_back(
+    pub(crate) fn write_back(
         &self,
         fs: &dyn FileSystem,
         through: &Handle,

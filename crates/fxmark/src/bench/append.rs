@@ -3,12 +3,11 @@
 //! The file is cut to zero when it has grown to the window. The cut is inside the timed loop and is not counted:
 //! freeing is part of going on for ever, on every target alike. The original appends until the device is full.
 
-use super::Bench;
+use super::{Bench, Next, Stage};
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
 pub(crate) struct Append<O: Ops> {

@@ -5,7 +5,7 @@
 //! Invariants I1  no two workers write the same file, so a piece always holds its owner's last write.
 //!            I2  the buffer is poisoned where it will be checked before each read: a read that moves nothing is seen.
 
-use super::Bench;
+use super::{Bench, Next, Stage};
 use crate::Workload;
 use crate::config::{Access, Job};
 use crate::ops::{Failure, Mode, Ops, Result};
@@ -13,7 +13,6 @@ use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page, WORDS};
 use crate::path::RelPath;
 use crate::random::Random;
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
 /// Is this run made of such calls?

@@ -4,13 +4,12 @@
 //! grows with the speed of its file system. The original prints the name inside the loop, and MWCM writes 4 KiB.
 
 use super::names::{Place, create_all, is_listed, is_there, paths};
-use super::{Bench, Pass};
+use super::{Bench, Next, Pass, Stage};
 use crate::Workload;
 use crate::ops::{Ops, Result};
 use crate::page_pattern::Page;
 use crate::path::RelPath;
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
 pub(crate) struct Create {

@@ -9,14 +9,13 @@
 //!
 //! Source      HACC-IO of the CORAL benchmarks, as SRL measures it (its Fig. 13): one shared file, POSIX calls.
 
-use super::Bench;
+use super::{Bench, Next, Stage};
 use crate::config::Job;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::PAGE_BYTES;
 use crate::path::RelPath;
 use crate::recorder::Recorder;
 use crate::string_pattern::{Pattern, Tag};
-use crate::worker::{Next, Stage};
 
 /// Bytes of a particle's variables.
 const VARIABLES: [usize; 9] = [4, 4, 4, 4, 4, 4, 4, 8, 2];

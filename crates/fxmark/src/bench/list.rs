@@ -3,12 +3,11 @@
 //! `.` and `..`, which engines do not have, are not counted. The number of entries of every pass is checked, and names
 //! once after the loop. The original never rewinds and counts its calls at the end of the directory.
 
-use super::Bench;
 use super::names::{Place, create_all, is_listed, paths};
+use super::{Bench, Next, Stage};
 use crate::Workload;
 use crate::ops::{Failure, Ops, Result};
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 
 pub(crate) struct List<O: Ops> {
     dir: O::Dir,

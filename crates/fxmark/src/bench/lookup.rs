@@ -4,13 +4,12 @@
 //! the right one. `--faithful` is `stat`, prints the path inside the loop, and draws digits from a generator whose low
 //! bits repeat after eight draws: eight files are ever visited.
 
-use super::{Bench, Pass};
+use super::{Bench, Next, Pass, Stage};
 use crate::Workload;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::path::RelPath;
 use crate::random::Random;
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 
 /// Names on each level, and levels.
 const FAN_OUT: u64 = 8;

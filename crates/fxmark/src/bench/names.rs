@@ -1,9 +1,9 @@
 //! Names of the metadata workloads: `ID/N` of the worker's own directory, `share/ID.N` of the shared one.
 
+use super::Stage;
 use crate::config::Job;
 use crate::ops::{Failure, Ops, Result};
 use crate::path::RelPath;
-use crate::worker::Stage;
 
 /// The shared directory.
 pub(crate) const SHARED: &str = "share";

@@ -8,7 +8,7 @@
 //! Source      Filebench's personality of this name, which pNOVA (APSys '19, Table 2) and the F2FS range-lock paper (SYSTOR '19, Tables 3,
 //!             5 and 7) measure; its data is 100 MB, here it is the size of the shared file.
 
-use super::Bench;
+use super::{Bench, Next, Stage};
 use crate::config::Job;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::PAGE_BYTES;
@@ -16,7 +16,6 @@ use crate::path::RelPath;
 use crate::random::Random;
 use crate::recorder::Recorder;
 use crate::string_pattern::{Pattern, Tag};
-use crate::worker::{Next, Stage};
 
 const DATA_FILES: usize = 10;
 const BLOCK_BYTES: usize = 2048;

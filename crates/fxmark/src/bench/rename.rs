@@ -5,12 +5,11 @@
 //! number.
 
 use super::names::{Place, create_all, is_there, paths};
-use super::{Bench, Pass};
+use super::{Bench, Next, Pass, Stage};
 use crate::Workload;
 use crate::ops::{Ops, Result};
 use crate::path::RelPath;
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 
 pub(crate) struct Rename {
     from: Vec<RelPath>,

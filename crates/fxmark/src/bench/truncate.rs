@@ -5,12 +5,11 @@
 //! late never give the block a place on disk: that favours them. `--faithful` shrinks a file of real, synced blocks by
 //! one an operation; when it is down to one block it is filled anew outside the clock.
 
-use super::Bench;
+use super::{Bench, Next, Stage};
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::page_pattern::{Fill, Owner, PAGE_BYTES, POISON, Page};
 use crate::path::RelPath;
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 use zerocopy::IntoBytes;
 
 pub(crate) struct Truncate<O: Ops> {

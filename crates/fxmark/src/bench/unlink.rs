@@ -1,12 +1,11 @@
 //! MWUL MWUM: empty files are unlinked; when the worker's set is gone it is made anew outside the clock.
 
-use super::Bench;
 use super::names::{Place, create_all, is_listed, is_there, paths};
+use super::{Bench, Next, Stage};
 use crate::Workload;
 use crate::ops::{Ops, Result};
 use crate::path::RelPath;
 use crate::recorder::Recorder;
-use crate::worker::{Next, Stage};
 
 pub(crate) struct Unlink {
     place: Place,

@@ -6,15 +6,14 @@
 //! Source      Filebench's personality of this name: 1,000 mails, four fifths there at the start, sizes of a gamma distribution (mean
 //!             16 KiB, shape 1.5), pieces of up to 16 KiB; the F2FS range-lock paper (SYSTOR '19), Tables 4, 6 and 8.
 
-use super::Bench;
 use super::names::{Place, is_listed, paths};
+use super::{Bench, Next, Stage};
 use crate::config::Job;
 use crate::ops::{Failure, Mode, Ops, Result};
 use crate::path::RelPath;
 use crate::random::Random;
 use crate::recorder::Recorder;
 use crate::string_pattern::{Pattern, Tag};
-use crate::worker::{Next, Stage};
 
 /// Mails of all workers, there or not.
 const MAILS: usize = 1000;

@@ -1,8 +1,7 @@
 //! The report for people: a table for each workload, a row for each target, a column for each number of cores.
 
-use super::Report;
 use super::summary::{Cell, UNSTABLE_PCT};
-use crate::line_latency::{FAR, is_far};
+use super::{FAR, Report, is_far};
 use crate::{Access, Stride, WorkersAs};
 
 /// Three digits and a unit: 5.10M, 312k, 97.0.

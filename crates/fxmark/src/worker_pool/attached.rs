@@ -9,12 +9,12 @@
 //! Clock      a worker's own mappings are empty at first. The files are made meanwhile; then, before anything is timed, all pages are
 //!            mapped (`Ops::ready`), as they are in a process that has mounted the image itself.
 
-use crate::bench;
+use crate::bench::Stage;
 use crate::config::Job;
 use crate::ops::engine::Engine;
 use crate::result_board::ResultBoard;
 use crate::target::Attach;
-use crate::worker::Stage;
+use crate::worker;
 
 pub(super) fn live(attach: &Attach, job: &Job, me: usize, board: &ResultBoard) {
     let attached = match attach() {
@@ -22,7 +22,7 @@ pub(super) fn live(attach: &Attach, job: &Job, me: usize, board: &ResultBoard) {
         Err(error) => return board.fail(me, &format!("cannot attach: {error:#}")),
     };
     let ops = Engine::attached(attached.fs, attached.map);
-    bench::live(&Stage { ops: &ops, job, me }, board);
+    worker::live(&Stage { ops: &ops, job, me }, board);
     drop(ops);
     (attached.leave)();
 }

@@ -8,14 +8,14 @@
 //!                fork: no printing, no program-wide locks. glibc keeps its allocator usable in a forked child.
 
 use super::{WorkerPool, attached, lead};
-use crate::bench;
+use crate::bench::Stage;
 use crate::config::Job;
 use crate::environment::{Entered, Environment};
 use crate::machine::pin;
 use crate::ops::posix::Posix;
 use crate::result_board::ResultBoard;
 use crate::target::Attach;
-use crate::worker::{Stage, panic_text};
+use crate::worker::{self, panic_text};
 use libc::c_int;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -204,7 +204,7 @@ fn lead_workers(
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &ends, ptr::null_mut());
             }
             match (pin(cpu), home) {
-                (Ok(()), Home::Environment(_)) => bench::live(&Stage { ops: &Posix, job, me }, board),
+                (Ok(()), Home::Environment(_)) => worker::live(&Stage { ops: &Posix, job, me }, board),
                 (Ok(()), Home::Engine(attach)) => attached::live(attach, job, me, board),
                 (Err(error), _) => board.fail(me, &format!("cannot be pinned to CPU {cpu}: {error}")),
             }

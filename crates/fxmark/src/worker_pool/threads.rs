@@ -1,12 +1,12 @@
 //! Workers as threads of this process, for engines opened in it.
 
 use super::{WorkerPool, lead};
-use crate::bench;
+use crate::bench::Stage;
 use crate::config::Job;
 use crate::machine::pin;
 use crate::ops::engine::Engine;
 use crate::result_board::ResultBoard;
-use crate::worker::Stage;
+use crate::worker;
 use heddle_vfs::FileSystem;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -38,7 +38,7 @@ pub(crate) fn run(fs: Arc<dyn FileSystem>, job: &Job, cpus: &[usize]) -> Result<
     for (me, cpu) in cpus[..job.workers].iter().copied().enumerate() {
         let (shared, job, fs) = (board.clone(), job.clone(), fs.clone());
         let live = move || match pin(cpu) {
-            Ok(()) => bench::live(&Stage { ops: &Engine::new(fs), job: &job, me }, &shared),
+            Ok(()) => worker::live(&Stage { ops: &Engine::new(fs), job: &job, me }, &shared),
             Err(error) => shared.fail(me, &format!("cannot be pinned to CPU {cpu}: {error}")),
         };
         let thread = thread::Builder::new().name(format!("fxmark-{me}")).spawn(live);

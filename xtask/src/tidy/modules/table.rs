@@ -87,39 +87,21 @@ pub const ORDERS: &[Order] = &[
 
 pub const EXCEPTIONS: &[Exception] = &[];
 
-pub const CIRCLES: &[Circle] = &[
-    Circle { folder: "crates/arena", modules: &["arena", "free_list"], reason: TO_GO },
-    Circle { folder: "crates/bypass", modules: &["attach", "file"], reason: TO_GO },
-    Circle {
-        folder: "crates/bypass/preload",
-        modules: &["calls", "fork", "report", "signals", "table", "thread", "words"],
-        reason: TO_GO,
-    },
-    Circle { folder: "crates/console", modules: &["image", "overwrite"], reason: TO_GO },
-    Circle {
-        folder: "crates/f2fs",
-        modules: &[
-            "change",
-            "checkpoint",
-            "data",
-            "fs",
-            "fsync",
-            "inode",
-            "node",
-            "node_log",
-            "recovery",
-            "segments",
-            "volume",
-            "xattr",
-        ],
-        reason: TO_GO,
-    },
-    Circle {
-        folder: "crates/fuse",
-        modules: &["adapter", "connect", "nameless", "pages", "session"],
-        reason: TO_GO,
-    },
-    Circle { folder: "crates/fxmark", modules: &["config", "line_latency", "report"], reason: TO_GO },
-    Circle { folder: "crates/fxmark", modules: &["bench", "target", "turn_runner", "worker"], reason: TO_GO },
-    Circle { folder: "xtask", modules: &["crash", "docs", "test", "test_binaries"], reason: TO_GO },
-];
+pub const CIRCLES: &[Circle] = &[Circle {
+    folder: "crates/f2fs",
+    modules: &[
+        "change",
+        "checkpoint",
+        "data",
+        "fs",
+        "fsync",
+        "inode",
+        "node",
+        "node_log",
+        "recovery",
+        "segments",
+        "volume",
+        "xattr",
+    ],
+    reason: TO_GO,
+}];

@@ -4,17 +4,13 @@
 //!             nobody writes. A thread that may be cancelled at any instruction says so in its own words (`thread::Here`).
 //! Invariants  C1  served calls that are cancellation points in POSIX are such points, before anything is done or held.
 //!             C2  no thread is cancelled inside the engine or the table, whatever type of cancellation it chose: while it is busy
-//!                 it is of the deferred type.
+//!                 it is of the deferred type (`cancellation`).
 
+use crate::cancellation::{ASYNCHRONOUS, DEFERRED};
 use crate::real;
 use crate::thread::here;
 use libc::{c_int, pthread_t};
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-const DEFERRED: c_int = 0;
-const ASYNCHRONOUS: c_int = 1;
-const DISABLE: c_int = 1;
 
 static EVER: AtomicBool = AtomicBool::new(false);
 
@@ -51,38 +47,4 @@ pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, old: *mut c_i
     }
     // SAFETY: the caller's promise.
     unsafe { real::pthread_setcanceltype(kind, old) }
-}
-
-/// A thread that may be cancelled at any instruction gets busy (C2).
-#[cold]
-pub fn put_off() {
-    // SAFETY: no pointer but null.
-    unsafe { real::pthread_setcanceltype(DEFERRED, null_mut()) };
-}
-
-/// It is not busy any more: if it was cancelled meanwhile, it ends here.
-#[cold]
-pub fn allow() {
-    // SAFETY: no pointer but null; it may unwind, and nothing is held.
-    unsafe { real::pthread_setcanceltype(ASYNCHRONOUS, null_mut()) };
-}
-
-/// While this lives the thread is not cancelled: it does what is no point for that.
-pub struct NotNow(c_int);
-
-impl NotNow {
-    /// From now on.
-    pub fn new() -> NotNow {
-        let mut before = 0;
-        // SAFETY: a live local.
-        unsafe { real::pthread_setcancelstate(DISABLE, &mut before) };
-        NotNow(before)
-    }
-}
-
-impl Drop for NotNow {
-    fn drop(&mut self) {
-        // SAFETY: no pointer but null.
-        unsafe { real::pthread_setcancelstate(self.0, null_mut()) };
-    }
 }

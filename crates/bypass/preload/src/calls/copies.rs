@@ -5,7 +5,7 @@
 //! reads and writes, which are to be served.
 
 use super::data;
-use crate::report::Count;
+use crate::counts::Count;
 use crate::table::{Used, holding, is_ours, using};
 use crate::{fault, real};
 use heddle_bypass::{Errno, File, Served, Told};

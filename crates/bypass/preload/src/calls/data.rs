@@ -5,7 +5,7 @@
 
 use super::cancel::point;
 use super::limits::may_grow_to;
-use crate::report::Count;
+use crate::counts::Count;
 use crate::table::{Used, passing, passing_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};

@@ -2,8 +2,8 @@
 
 use super::cancel::point;
 use super::limits::may_grow_to;
+use crate::counts::Count;
 use crate::real;
-use crate::report::Count;
 use crate::table::{Used, passing, passing_at, using};
 use heddle_bypass::{Errno, Passed, RangeOp, Served};
 use libc::{c_int, stat};

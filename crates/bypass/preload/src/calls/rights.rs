@@ -9,7 +9,7 @@
 
 use super::meta::same;
 use crate::thread::here;
-use crate::{real, table};
+use crate::{memory, real, table};
 use libc::{c_char, c_int, c_long, c_void, gid_t};
 
 /// What decides about files, of the calling thread.
@@ -45,7 +45,7 @@ impl Rights {
 /// A sum of the groups that the kernel keeps sorted. Not from the heap: a handler of a signal may change rights.
 fn groups() -> Option<u64> {
     let bytes = GROUPS_MAX * size_of::<gid_t>();
-    let at = table::pages(bytes)?;
+    let at = memory::pages(bytes)?;
     // SAFETY: room for as many groups as there can be.
     let count = unsafe { call(libc::SYS_getgroups, [GROUPS_MAX as i64, at.expose_provenance() as i64, 0]) };
     let count = usize::try_from(count).ok()?.min(GROUPS_MAX);

@@ -1,0 +1,53 @@
+//! Names that go, and what they meant: it stays for as long as the kernel knows it (`nameless`).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use fuser::{INodeNo, Request};
+use heddle_vfs::{Cred, FileKind, Ino, Name, Result};
+
+use super::Adapter;
+
+impl Adapter {
+    /// Takes a name away, by `work`; what it meant stays for as long as the kernel knows it.
+    pub(crate) fn remove(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        work: impl Fn(&Cred, Ino, Name<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.guarded(|| {
+            let (parent, name) = (Ino(parent.0), Name::new(name.as_bytes())?);
+            self.keeping(parent, name, || self.as_caller(request, false, |cred| work(cred, parent, name)))
+        })
+    }
+
+    fn keeping(&self, parent: Ino, name: Name<'_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        // Without a lane for it the inode ends with its name.
+        let held = self.fs.hold(parent, name).ok();
+        let done = work();
+        if let Some(handle) = held {
+            let nameless = |attr: heddle_vfs::Attr| attr.nlink == 0 || attr.kind == FileKind::Directory;
+            let lost = done.is_ok() && self.fs.getattr(handle.ino).is_ok_and(nameless);
+            let unneeded = if lost { self.nameless.keep(handle) } else { Some(handle) };
+            unneeded.into_iter().for_each(|handle| self.fs.release(handle));
+        }
+        done
+    }
+
+    /// The kernel has forgotten so many answers about an inode.
+    pub(crate) fn kernel_forgets(&self, ino: INodeNo, times: u64) {
+        let ino = Ino(ino.0);
+        if self.nameless.forgets(ino, times)
+            && let Some(handle) = self.nameless.take(ino)
+        {
+            // A panic is the session's to report.
+            let _ = self.guarded(|| {
+                self.fs.release(handle);
+                Ok(())
+            });
+            self.nameless.ended();
+        }
+    }
+}

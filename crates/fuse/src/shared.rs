@@ -1,0 +1,66 @@
+//! What the threads that serve a mount and its owner both know.
+//!
+//! Invariant: after a panic of the engine it is not called again. A broken invariant gives no answers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use fuser::{INodeNo, Notifier};
+use heddle_vfs::{Error, Ino, Result};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) notifier: OnceLock<Notifier>,
+    shut_down: AtomicBool,
+    broken: AtomicBool,
+    /// Nothing serves the mount any more.
+    pub(crate) ended: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(SeqCst)
+    }
+
+    /// Calls the engine, if it may be called.
+    pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let failed = || Error::Io("the engine panicked; the mount is out of service".into());
+        // ORDERING: Relaxed: a flag alone, nothing is read behind it; a late sight of it costs one more call.
+        if self.broken.load(Relaxed) {
+            return Err(failed());
+        }
+        if self.is_shut_down() {
+            return Err(Error::Io("the file system was shut down".into()));
+        }
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            // ORDERING: Relaxed, as above.
+            self.broken.store(true, Relaxed);
+            Err(failed())
+        })
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.shut_down.store(true, SeqCst);
+    }
+
+    /// The kernel forgets what it was told of this inode, also what is on its way.
+    pub(crate) fn drop_attributes(&self, ino: Ino) {
+        if let Some(notifier) = self.notifier.get() {
+            // It fails for an inode the kernel does not know (any more): then there is nothing to forget.
+            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
+        }
+    }
+
+    /// The kernel writes back and drops its pages of `len_bytes` bytes of this inode, of all behind if that is 0. It waits for threads that
+    /// serve. False if it could not.
+    pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len_bytes: u64) -> bool {
+        let Some(notifier) = self.notifier.get() else { return true };
+        // An inode that the kernel does not know has no pages, and is no error.
+        notifier.inval_inode(INodeNo(ino.0), offset as i64, len_bytes as i64).is_ok()
+    }
+}
