@@ -12,16 +12,11 @@
 //!             H3  what a change makes dirty, at most, is counted by the gate while it is inside (`call_gate`), and by pages and nodes
 //!                 afterwards.
 
-pub(crate) mod call_gate;
-pub(crate) mod read_ahead;
-pub(crate) mod space;
-pub(crate) mod steps;
-
-use crate::change::space::Space;
-use crate::format::{NODE_POINTERS, NatEntry};
+use crate::format::{BLOCK_BYTES, NODE_POINTERS, NatEntry};
 use crate::ids::Nid;
-use crate::inode::Inode;
-use crate::volume::mounted::Media;
+use crate::image::Media;
+use crate::space::{Space, Taken};
+use crate::steps;
 use heddle_vfs::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Deref};
@@ -86,16 +81,6 @@ pub(crate) struct Change<'m> {
     taken: Cell<Taken>,
 }
 
-/// What a change has taken, less what it has given back.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Taken {
-    pub(crate) blocks: i64,
-    pub(crate) nodes: i64,
-    pub(crate) inodes: i64,
-    /// Blocks taken, whether they were given back or not.
-    pub(crate) ever: u64,
-}
-
 impl Deref for Change<'_> {
     type Target = Media;
 
@@ -145,13 +130,6 @@ impl Media {
             numbers: RefCell::default(),
             taken: Cell::default(),
         }
-    }
-
-    /// What it takes that all pages of a range have their pointers.
-    pub(crate) fn need_of_pages(&self, inode: &Inode, pages: std::ops::Range<u64>) -> Result<Need> {
-        let mut lacking = Lacking::default();
-        self.add_lacking(inode, pages, &mut lacking)?;
-        Ok(lacking.need())
     }
 }
 
@@ -242,7 +220,7 @@ impl Change<'_> {
 
 /// The pages that hold bytes of a range.
 pub(crate) fn pages_of(offset: u64, end: u64) -> std::ops::Range<u64> {
-    let page = crate::data::write::PAGE;
+    let page = BLOCK_BYTES as u64;
     offset / page..end.div_ceil(page)
 }
 

@@ -7,8 +7,6 @@
 //! Source      F2FS paper (FAST '15) section 2.2.3; Linux `Documentation/filesystems/f2fs.rst`, "Directory
 //! Structure".
 
-pub(crate) mod names;
-
 mod change;
 mod hash;
 
@@ -16,8 +14,8 @@ use crate::format::{
     BLOCK_BYTES, DENTRY_NAME_BYTES, DENTRY_SLOTS, Dentry, DentryBlock, bit_lsb, inline_flag,
 };
 use crate::ids::{Nid, PageNo};
+use crate::image::Media;
 use crate::inode::Inode;
-use crate::volume::mounted::Media;
 use hash::hash;
 use heddle_vfs::{Error, FileKind, Result};
 use zerocopy::FromBytes;
@@ -155,6 +153,17 @@ impl Media {
             return Ok(Some(*newer));
         }
         Ok(self.find(dir, name)?.map(|found| (found.nid, found.kind)))
+    }
+
+    /// The entry of a directory that changes when it moves can be read.
+    pub(crate) fn check_move(&self, inode: &Inode) -> Result<()> {
+        if inode.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let above = self.look_up(inode, b"..")?;
+        above
+            .map(drop)
+            .ok_or_else(|| Error::Corrupt(format!("directory {} does not say where it is", inode.nid.0)))
     }
 
     /// Where the entry of a name stands on the media, and what it means.

@@ -1,19 +1,23 @@
 //! The engine behind the interface. On an image that is open for reading every change is [`Error::ReadOnly`].
 
+mod attrs;
 mod broken;
+mod names;
+mod partial_io;
+mod unnamed;
 
-use crate::change::space::Counts;
+use crate::allocation::set_time;
 use crate::change::{Change, Need, pages_of};
 use crate::data::direct_io::WritePath;
 use crate::data::write::end_of;
 use crate::ids::Nid;
-use crate::inode::allocation::set_time;
-use crate::inode::attrs::regular;
-use crate::inode::{Alteration, Inode, ino_of, nid_of};
+use crate::image::Media;
+use crate::inode::{Alteration, Inode, ino_of, is_of, nid_of};
+use crate::mounted::F2fs;
 use crate::planted::{Breach, breaks};
+use crate::space::Counts;
 use crate::times::now;
-use crate::volume::F2fs;
-use crate::volume::mounted::Media;
+use attrs::regular;
 use heddle_vfs::xattr::{Subject, may_get};
 use heddle_vfs::{
     Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode,
@@ -126,7 +130,7 @@ impl F2fs {
             inode.allows(alteration)?;
             let offset = offset(inode);
             let end = end_of(offset, buf.len() as u64)?;
-            if buf.len() as u64 > crate::data::write::PAGE {
+            if buf.len() > crate::format::BLOCK_BYTES {
                 self.media.check_edges(inode, offset, end)?;
             }
             Ok((offset, self.media.need_to_write(inode, offset, end)? + pages))
@@ -155,11 +159,6 @@ fn keeping_size(op: RangeOp) -> RangeOp {
         RangeOp::Zero { .. } => RangeOp::Zero { keep_size: true },
         other => other,
     }
-}
-
-/// Is the inode the one that was opened?
-pub(crate) fn is_of(handle: &Handle, inode: &Inode) -> Result<()> {
-    if u64::from(inode.block().generation.get()) == handle.token { Ok(()) } else { Err(Error::Stale) }
 }
 
 /// A handle of an inode that is counted as open.

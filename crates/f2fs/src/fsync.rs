@@ -9,16 +9,14 @@
 //!             media whole or not at all; an inode's checksum, where it has one, tells.
 //! Source      F2FS paper (FAST '15) section 2.4.2.
 
-pub(crate) mod tracker;
-
 use crate::format::node_flag;
-use crate::fsync::tracker::Durable;
 use crate::ids::Nid;
-use crate::inode::nid_of;
+use crate::inode::{is_of, nid_of};
+use crate::mounted::F2fs;
 use crate::node::block_map::Place;
 use crate::node_log::NodeLog;
 use crate::planted::{Breach, breaks};
-use crate::volume::F2fs;
+use crate::space::fsync_tracker::Durable;
 use heddle_vfs::{Error, Handle, Result};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,7 +41,7 @@ impl F2fs {
         // An earlier holder of the inode may have failed.
         self.not_failed()?;
         let inode = self.media.inode(nid)?;
-        crate::fs::is_of(handle, &inode)?;
+        is_of(handle, &inode)?;
         let (version, age) = {
             let ledger = self.ledger();
             (ledger.checkpoint.node_version(), ledger.since.elapsed())

@@ -3,10 +3,6 @@
 //! Invariants  I1  extra attributes, pointers (or inline content) and inline attributes lie in the slots, in this order and without
 //!                 overlap.
 
-pub(crate) mod allocation;
-pub(crate) mod attrs;
-pub(crate) mod open_files;
-
 use crate::format::{
     EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, INODE_POINTERS, InodeBlock, NodeBlock, advise_flag,
     feature, inline_flag, inode_flag,
@@ -14,7 +10,7 @@ use crate::format::{
 use crate::ids::Nid;
 use crate::node::block_map::pages_max;
 use crate::node::inode_of;
-use heddle_vfs::{Attr, Error, FileKind, Ino, OFFSET_MAX_BYTES, Result, Time};
+use heddle_vfs::{Attr, Error, FileKind, Handle, Ino, OFFSET_MAX_BYTES, Result, Time};
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -40,6 +36,11 @@ pub(crate) fn nid_of(ino: Ino) -> Result<Nid> {
         Ino(0..=3) => Err(Error::Stale),
         Ino(number) => u32::try_from(number).map(Nid).map_err(|_| Error::Stale),
     }
+}
+
+/// Is the inode the one that was opened?
+pub(crate) fn is_of(handle: &Handle, inode: &Inode) -> Result<()> {
+    if u64::from(inode.block().generation.get()) == handle.token { Ok(()) } else { Err(Error::Stale) }
 }
 
 /// What a call does to an inode, as far as the flags of that decide.

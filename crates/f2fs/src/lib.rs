@@ -6,21 +6,25 @@
 //! key or method for (encryption, compression, directories that ignore case), and whole images with features that it does
 //! not know.
 //!
+//! From the ground up; a module names those above it in this table, never those below (`xtask/src/tidy/modules/table.rs` has the order):
+//!
 //! | module | holds |
 //! |---|---|
 //! | `format` | the layouts of the media, nothing else |
-//! | `device` | the file or block device: whole blocks, flushes, discards |
-//! | `superblock`, `checkpoint` | the superblock and the checkpoint that count; `checkpoint::commit` writes the next one |
-//! | `nat`, `node` | the place of each node, and a cache of validated nodes; `node::block_map` leads from a page to its pointer |
-//! | `segments` | live blocks, the six logs, free segments; `segments::gc` cleans one |
-//! | `inode` | an inode's fields, checked; attributes, allocation, open files |
-//! | `data` | bytes of files: read, written, cached; their pointers; direct I/O; range locks |
-//! | `dir`, `xattr` | directories and names; extended attributes |
-//! | `change` | a change and its reservation; `change::call_gate` lets calls in side by side, or a checkpoint alone |
-//! | `fsync`, `recovery` | fsync without a checkpoint, and its roll-forward when an image is opened |
-//! | `node_log` | both of these with a log in NVM |
+//! | `device`, `superblock` | the file or block device: whole blocks, flushes, discards; the superblock that counts |
+//! | `nat`, `node_log` | the place of each node on the device, and in the log in NVM |
+//! | `node`, `pages` | caches of nodes and of pages, those that are to be written among them; `node::block_map` leads from a page to its pointer |
+//! | `inode` | an inode's fields, checked |
+//! | `segments`, `space` | live blocks, the six logs, free segments; what is in use, and what an fsync must know |
+//! | `image` | the open image, which consists of these |
+//! | `change` | a change and its reservation |
+//! | `data`, `dir`, `xattr` | bytes of files and their pointers; directories; extended attributes |
+//! | `allocation`, `gc` | inodes come and go; a segment is cleaned |
+//! | `checkpoint` | the checkpoint that counts; `checkpoint::commit` writes the next one, or an epoch of the log |
+//! | `mounted` | a mounted image: its locks and open files; `mounted::call_gate` lets calls in side by side, or a checkpoint alone |
+//! | `fsync`, `fs` | fsync without a checkpoint; the interface |
+//! | `recovery` | what was fsynced, or logged, is taken in when an image is opened |
 //! | `volume` | opening, making and describing an image |
-//! | `fs` | the interface |
 //!
 //! Crash order nothing that the last checkpoint names is written over; the next one counts when its tail is durable, and all that it
 //!             names was before (`checkpoint/write.rs`, `segments.rs` G2, `nat.rs` T1).
@@ -29,6 +33,7 @@
 //! structure; nothing here panics, loops without end, or takes memory as a field says without a bound.
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod change;
 mod checkpoint;
 pub mod checksum;
@@ -39,14 +44,20 @@ mod error;
 pub mod format;
 mod fs;
 mod fsync;
+mod gc;
 mod ids;
+mod image;
 mod inode;
+mod mounted;
 mod nat;
 mod node;
 mod node_log;
+mod pages;
 mod planted;
 mod recovery;
 mod segments;
+mod space;
+mod steps;
 mod superblock;
 mod times;
 mod variant;
@@ -59,9 +70,11 @@ pub use error::OpenError;
 pub use heddle_media::is_write_protected;
 #[cfg(feature = "testkit")]
 pub use ids::{BlockAddr, Nid};
+pub use mounted::F2fs;
+pub use node_log::LogState;
 pub use superblock::Geometry;
 pub use variant::Variant;
 pub use volume::info::Info;
 pub use volume::mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, make_image, make_image_in};
 pub use volume::survey::{Survey, Surveyed};
-pub use volume::{F2fs, LogRegion, LogState, is_f2fs};
+pub use volume::{LogRegion, is_f2fs};

@@ -7,7 +7,6 @@
 
 pub(crate) mod block_map;
 
-use crate::change::steps;
 use crate::checksum::of_inode;
 use crate::device::Device;
 use crate::format::{
@@ -16,6 +15,7 @@ use crate::format::{
 use crate::ids::{BlockAddr, ByNid, Nid};
 use crate::nat::Nat;
 use crate::node_log::{Located, NodeLog};
+use crate::steps;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::hash_map::Entry;

@@ -11,7 +11,6 @@
 //!             blocks live. The SIT is written into the copies that do not count.
 //! Source      F2FS paper (FAST '15) sections 2.3 and 2.4.
 
-pub(crate) mod gc;
 pub(crate) mod room;
 
 mod adopt;
@@ -19,14 +18,13 @@ mod summaries;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::change::steps;
-use crate::checkpoint::{Logs, OpenLog};
 use crate::device::Device;
 use crate::format::{
     SEGMENT_BLOCKS, SIT_COUNT_BITS, SIT_ENTRIES, SUMMARY_OF_DATA, SUMMARY_OF_NODES, SitBlock, SitEntry,
     SummaryBlock, SummaryEntry, bit_msb, set_bit_msb,
 };
 use crate::ids::{BlockAddr, Nid, Segno};
+use crate::steps;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +58,22 @@ pub(crate) const DATA_LOGS: usize = 3;
 /// All of them, as the media numbers them.
 pub(crate) const LOGS_IN_ORDER: [Log; LOGS] =
     [Log::HotData, Log::WarmData, Log::ColdData, Log::HotNode, Log::WarmNode, Log::ColdNode];
+
+/// An open segment.
+pub(crate) struct OpenLog {
+    pub(crate) segment: Segno,
+    /// Where the next block goes.
+    pub(crate) next: u32,
+    pub(crate) summary: Box<SummaryBlock>,
+}
+
+/// What a checkpoint says of the main area.
+pub(crate) struct Logs {
+    pub(crate) sit_bitmap: Vec<u8>,
+    pub(crate) sit_changes: Vec<(Segno, SitEntry)>,
+    /// Hot, warm and cold data, then nodes.
+    pub(crate) open: Vec<OpenLog>,
+}
 
 /// A segment in memory.
 #[derive(Clone)]

@@ -2,65 +2,45 @@
 
 pub(crate) mod info;
 pub(crate) mod mkfs;
-pub(crate) mod mounted;
 pub(crate) mod survey;
 
-use crate::change::call_gate::Guards;
-use crate::change::space::{Counts, Space};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::commit::Ledger;
 use crate::checksum::inode_seed;
-use crate::data::dirty_pages::Pages;
-use crate::data::range_lock::Ranges;
 use crate::device::{Access, Device};
 use crate::error::OpenError;
 use crate::format::{
     BLOCK_BYTES, LOG_MARK, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature,
 };
 use crate::ids::Nid;
-use crate::inode::open_files::OpenFiles;
+use crate::image::Media;
 use crate::inode::{Inode, ROOT};
+use crate::mounted::F2fs;
+use crate::mounted::guards::Guards;
+use crate::mounted::open_files::OpenFiles;
+use crate::mounted::range_lock::Ranges;
 use crate::nat::Nat;
 use crate::node::Nodes;
-use crate::node_log::{Base, Found, NodeLog};
+use crate::node_log::{Base, Found, LogState, NodeLog};
+use crate::pages::dirty_pages::Pages;
 use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Fsynced};
 use crate::segments::room::SECTIONS_KEPT;
 use crate::segments::{LOGS, Segments};
+use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
 use crate::times::{Looks, now};
 use crate::variant::Variant;
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Mutex;
+#[cfg(feature = "testkit")]
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// An open F2FS image.
-pub struct F2fs {
-    pub(crate) media: Media,
-    pub(crate) guards: Guards,
-    /// If a file may have many writers.
-    pub(crate) ranges: Option<Ranges>,
-    pub(crate) opened: OpenFiles,
-    pub(crate) looks: Looks,
-    pub(crate) ledger: Mutex<Ledger>,
-    /// See [`F2fs::has_failed`].
-    pub(crate) failed: AtomicBool,
-    /// Whose nodes go into the log next, see `fsync`.
-    pub(crate) chain: Mutex<()>,
-    /// See [`F2fs::set_prompt`].
-    pub(crate) prompt_content: AtomicBool,
-    pub(crate) prompt_names: AtomicBool,
-    generation: AtomicU32,
-    pub(crate) superblock: Superblock,
-    pub(crate) fsynced_inodes: u64,
-    left_unended: Vec<(u32, String)>,
-}
 
 /// NVM for a node log.
 pub struct LogRegion {
@@ -70,15 +50,6 @@ pub struct LogRegion {
     pub state: LogState,
     /// What it has does not count.
     pub discard: bool,
-}
-
-/// What a region for a node log holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LogState {
-    /// A log of this image, or one that nothing is in.
-    Made,
-    /// Nothing that anybody needs: a log is made in it.
-    Free,
 }
 
 impl F2fs {
@@ -351,15 +322,6 @@ impl F2fs {
     /// Has a call failed half-way? Then nothing is changed any more.
     pub fn has_failed(&self) -> bool {
         self.not_failed().is_err()
-    }
-
-    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Generation of a new inode.
-    pub(crate) fn next_generation(&self) -> u32 {
-        self.generation.fetch_add(1, Relaxed) // ORDERING: Relaxed, only different from others.
     }
 }
 

@@ -5,8 +5,8 @@ use crate::format::{
     INLINE_XATTR_SLOTS, NODE_BODY_BYTES, XATTR_MAGIC, XattrEntry, XattrHeader, node_flag, xattr_prefix,
 };
 use crate::ids::Nid;
+use crate::image::Media;
 use crate::inode::Inode;
-use crate::volume::mounted::Media;
 use heddle_vfs::acl::{Acl, Entry, Tag};
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Error, Result, XattrName};

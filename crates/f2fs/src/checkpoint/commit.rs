@@ -5,15 +5,16 @@
 //!
 //! Source      F2FS paper (FAST '15) section 2.4; F2FS range-lock paper (SYSTOR '19) section 3.1, which says what this costs, and 3.3.
 
-use crate::checkpoint::{self, Checkpoint, Contents};
+use super::Checkpoint;
+use super::write::{Contents, write};
 use crate::format::{NodeBlock, node_flag};
 use crate::ids::{BlockAddr, Nid, Nids};
+use crate::image::Media;
 use crate::node::block_map::Place;
 use crate::node_log::{Content, Group, Member, NodeLog};
 use crate::planted::{Breach, breaks};
 use crate::segments::{Log, of_node};
 use crate::superblock;
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result};
 use std::collections::BTreeSet;
 use std::iter::once;
@@ -60,7 +61,7 @@ impl Media {
             elapsed_secs: ledger.since.elapsed().as_secs(),
             announce: &|next| self.nodes.log.as_ref().map_or(Ok(()), |log| log.will_fold(next)),
         };
-        ledger.checkpoint = checkpoint::write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
+        ledger.checkpoint = write(&self.device, &self.geometry, &ledger.checkpoint, contents)?;
         ledger.since = Instant::now();
         // No call is inside that could take one of them meanwhile.
         for (first, blocks) in space.checkpointed() {

@@ -11,6 +11,7 @@ use crate::format::{
     SUMMARY_OF_NODES, SitEntry, SitJournal, SummaryBlock, SummaryEntry, checkpoint_flag,
 };
 use crate::ids::Segno;
+use crate::segments::{Logs, OpenLog};
 use crate::superblock::Geometry;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -20,22 +21,6 @@ const LOGS_OF_A_KIND: usize = 3;
 const COMPACT_BYTES: usize = 4091;
 /// `alloc_type` of a log that writes into the gaps of a segment.
 const INTO_GAPS: u8 = 1;
-
-/// An open segment.
-pub(crate) struct OpenLog {
-    pub(crate) segment: Segno,
-    /// Where the next block goes.
-    pub(crate) next: u32,
-    pub(crate) summary: Box<SummaryBlock>,
-}
-
-/// See the module.
-pub(crate) struct Logs {
-    pub(crate) sit_bitmap: Vec<u8>,
-    pub(crate) sit_changes: Vec<(Segno, SitEntry)>,
-    /// Hot, warm and cold data, then nodes.
-    pub(crate) open: Vec<OpenLog>,
-}
 
 impl Checkpoint {
     /// Reads it.

@@ -10,10 +10,7 @@
 pub(crate) mod commit;
 
 mod logs;
-mod write;
-
-pub(crate) use logs::{Logs, OpenLog};
-pub(crate) use write::{Contents, orphans_max, write};
+pub(crate) mod write;
 
 use crate::checksum::{SEED, checksum};
 use crate::device::Device;

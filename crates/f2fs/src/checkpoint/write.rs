@@ -6,7 +6,6 @@
 //!             that do not count). So it does not matter whether the head is durable before what it names.
 
 use super::{BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, Checkpoint};
-use crate::change::space::Counts;
 use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::format::{
@@ -16,6 +15,7 @@ use crate::ids::Nid;
 use crate::node_log::Base;
 use crate::planted::{Breach, breaks};
 use crate::segments::{DATA_LOGS, LOGS, LOGS_IN_ORDER, Position, kind_of_summary};
+use crate::space::Counts;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, Result};
 use zerocopy::{FromZeros, IntoBytes};

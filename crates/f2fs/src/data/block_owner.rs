@@ -7,10 +7,10 @@
 
 use crate::format::{NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid};
+use crate::image::Media;
 use crate::inode::Inode;
 use crate::node::pointers_of;
 use crate::planted::{Breach, breaks_at_times};
-use crate::volume::mounted::Media;
 use heddle_vfs::Result;
 use std::sync::Arc;
 

@@ -3,7 +3,8 @@
 //! A write of whole pages to a file that was opened for direct I/O is on the device when the call returns, and no copy stays in memory.
 //! Other writes change pages in memory, which reach the device later. Either way the dirty pages were counted before (`call_gate`, K3).
 
-use crate::data::write::aligned;
+use crate::format::BLOCK_BYTES;
+use heddle_vfs::{Error, Result};
 
 /// The path of a write's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +24,16 @@ impl WritePath {
             WritePath::PageCache
         }
     }
+}
+
+/// Refuses a range that is not of whole pages.
+///
+/// # Errors
+/// [`Error::InvalidArgument`].
+pub(crate) fn aligned(offset: u64, len_bytes: u64) -> Result<()> {
+    let page = BLOCK_BYTES as u64;
+    let whole = offset.is_multiple_of(page) && len_bytes.is_multiple_of(page);
+    if whole { Ok(()) } else { Err(Error::InvalidArgument("the range is not of whole pages")) }
 }
 
 #[cfg(test)]

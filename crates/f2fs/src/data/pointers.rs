@@ -9,16 +9,16 @@
 //! Everything here is called with the inode's lock held for writing, or with no other call inside. What takes space, or gives it back, is
 //! a [`Change`]'s; what only puts pages onto the device needs none.
 
-use crate::change::{Change, Lacking};
+use crate::change::{Change, Lacking, Need};
 use crate::format::{BLOCK_BYTES, NODE_POINTERS, NodeBlock, SummaryEntry, node_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::image::Media;
 use crate::inode::Inode;
 use crate::node::block_map::{Route, route};
 use crate::node::{inode_of_mut, pointers_of, pointers_of_mut};
 use crate::node_log::Deleted;
 use crate::planted::{Breach, breaks};
 use crate::segments::Log;
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -97,6 +97,13 @@ impl Media {
         let node = self.nodes.get(&self.device, &self.geometry, nid, inode.nid)?;
         let addr = BlockAddr(pointers_of(&node).pointers[slot].get());
         Ok(Slot { holder: nid, index: slot, at: slot, addr })
+    }
+
+    /// What it takes that all pages of a range have their pointers.
+    pub(crate) fn need_of_pages(&self, inode: &Inode, pages: Range<u64>) -> Result<Need> {
+        let mut lacking = Lacking::default();
+        self.add_lacking(inode, pages, &mut lacking)?;
+        Ok(lacking.need())
     }
 
     /// Pages of a range that have no pointer, and the nodes that they lack.

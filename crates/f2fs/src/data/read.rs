@@ -2,9 +2,9 @@
 
 use crate::format::{BLOCK_BYTES, Block, inline_flag};
 use crate::ids::PageNo;
+use crate::image::Media;
 use crate::inode::Inode;
 use crate::planted::{Breach, breaks};
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result, SeekTarget};
 
 const PAGE: u64 = BLOCK_BYTES as u64;

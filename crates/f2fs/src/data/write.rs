@@ -6,13 +6,13 @@
 //! Everything here is called with the inode's lock held for writing, but for `has_pages`, and for `change_pages`, which may be called
 //! with these pages held instead (`range_lock`).
 
+use super::direct_io::{WritePath, aligned};
 use crate::change::{Change, Lacking, Need, pages_of};
-use crate::data::direct_io::WritePath;
 use crate::format::{BLOCK_BYTES, Block, INODE_POINTERS, NODE_POINTERS, SEGMENT_BLOCKS, inline_flag};
 use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::image::Media;
 use crate::inode::Inode;
 use crate::planted::{Breach, breaks, breaks_at_times};
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, OFFSET_MAX_BYTES, RangeOp, Result};
 use std::ops::Range;
 use zerocopy::little_endian::U32;
@@ -26,13 +26,6 @@ const PIECE_BYTES: u64 = 256 << 20;
 /// Where a range ends, if a file may be that long.
 pub(crate) fn end_of(offset: u64, len_bytes: u64) -> Result<u64> {
     offset.checked_add(len_bytes).filter(|end| *end <= OFFSET_MAX_BYTES).ok_or(Error::FileTooBig)
-}
-
-/// # Errors
-/// [`Error::InvalidArgument`].
-pub(crate) fn aligned(offset: u64, len_bytes: u64) -> Result<()> {
-    let whole = offset.is_multiple_of(PAGE) && len_bytes.is_multiple_of(PAGE);
-    if whole { Ok(()) } else { Err(Error::InvalidArgument("the range is not of whole pages")) }
 }
 
 impl Media {

@@ -8,8 +8,8 @@ use crate::format::{
     BLOCK_BYTES, Block, Dentry, DentryBlock, INODE_POINTERS, InodeBlock, bit_lsb, inline_flag, set_bit_lsb,
 };
 use crate::ids::{Nid, PageNo};
+use crate::image::Media;
 use crate::inode::Inode;
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, Result};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;

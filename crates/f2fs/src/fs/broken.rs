@@ -2,7 +2,7 @@
 
 use crate::format::inline_flag;
 use crate::inode::{Inode, nid_of};
-use crate::volume::F2fs;
+use crate::mounted::F2fs;
 use heddle_vfs::{Cred, FileKind, FileSystem, Handle, Ino, Name, RangeOp, Result};
 use std::time::Duration;
 

@@ -26,17 +26,15 @@ mod head;
 mod record;
 mod runs;
 mod scan;
-mod take_in;
 
 pub(crate) use group::{Content, Group, Member};
 pub(crate) use head::Base;
-pub(crate) use scan::Found;
+pub(crate) use scan::{Found, Newest};
 
 use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
 use crate::ids::{ByNid, Nid};
 use crate::planted::{Breach, breaks};
 use crate::times::now;
-use crate::volume::LogState;
 use head::{Heads, Standing};
 use heddle_pmem::Region;
 use heddle_vfs::{Error, Result};
@@ -70,6 +68,15 @@ pub(crate) struct Located {
 pub(crate) struct Deleted {
     pub(crate) nid: Nid,
     pub(crate) version: u8,
+}
+
+/// What a region for a node log holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogState {
+    /// A log of this image, or one that nothing is in.
+    Made,
+    /// Nothing that anybody needs: a log is made in it.
+    Free,
 }
 
 /// See the module.

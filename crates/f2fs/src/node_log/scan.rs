@@ -11,19 +11,19 @@ const TRIES_MAX: u32 = 64;
 /// What is newest of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newest {
-    pub(super) place: Located,
-    pub(super) group: u64,
-    pub(super) version: u8,
-    pub(super) ino: Nid,
-    pub(super) deleted: bool,
+    pub(crate) place: Located,
+    pub(crate) group: u64,
+    pub(crate) version: u8,
+    pub(crate) ino: Nid,
+    pub(crate) deleted: bool,
     /// Its name is to be made, unless an epoch followed.
-    pub(super) named: bool,
+    pub(crate) named: bool,
 }
 
 /// What counts of a log.
 #[derive(Default)]
 pub(crate) struct Found {
-    pub(super) nodes: BTreeMap<Nid, Newest>,
+    pub(crate) nodes: BTreeMap<Nid, Newest>,
     last_epoch: u64,
 }
 
@@ -47,7 +47,7 @@ impl Found {
     }
 
     /// New files whose names only their inodes say.
-    pub(super) fn named(&self) -> impl Iterator<Item = Nid> + '_ {
+    pub(crate) fn named(&self) -> impl Iterator<Item = Nid> + '_ {
         let is_named = |newest: &Newest| newest.named && !newest.deleted && newest.group > self.last_epoch;
         self.nodes.iter().filter(move |(_, newest)| is_named(newest)).map(|(nid, _)| *nid)
     }

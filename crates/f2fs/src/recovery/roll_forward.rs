@@ -12,14 +12,14 @@
 use crate::change::Change;
 use crate::format::{BLOCK_BYTES, InodeBlock, NodeBlock, inline_flag, node_flag};
 use crate::ids::{BlockAddr, Nid, PageNo, Segno};
+use crate::image::Media;
 use crate::inode::Inode;
+use crate::mounted::F2fs;
 use crate::node::block_map::{Place, first_page_under};
 use crate::node::{inode_of, inode_of_mut, pointers_of};
 use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Link};
 use crate::times::now;
-use crate::volume::F2fs;
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use crate::error::feature_names;
 use crate::format::{LOG_MARK, checkpoint_flag};
+use crate::mounted::F2fs;
 use crate::superblock::Geometry;
-use crate::volume::F2fs;
 
 /// What an image says of itself.
 #[derive(Clone, Debug)]

@@ -3,11 +3,9 @@
 //! Crash order the superblocks are cleared first and written last: what was interrupted is no file system.
 //! Source      F2FS paper (FAST '15) section 2.1; Linux `Documentation/filesystems/f2fs.rst`, "On-disk Layout".
 
-use crate::change::space::{Counts, Space};
+use crate::checkpoint::Checkpoint;
 use crate::checkpoint::commit::Ledger;
-use crate::checkpoint::{Checkpoint, Logs, OpenLog};
 use crate::checksum::{SEED, checksum, inode_seed};
-use crate::data::dirty_pages::Pages;
 use crate::device::{Access, Device};
 use crate::error::OpenError;
 use crate::format::{
@@ -15,12 +13,14 @@ use crate::format::{
     SIT_COUNT_BITS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, SitEntry, SummaryBlock, Superblock, feature,
 };
 use crate::ids::{BlockAddr, Nid, Segno};
+use crate::image::Media;
 use crate::inode::ROOT;
 use crate::nat::Nat;
 use crate::node::Nodes;
-use crate::segments::{LOGS_IN_ORDER, Segments};
+use crate::pages::dirty_pages::Pages;
+use crate::segments::{LOGS_IN_ORDER, Logs, OpenLog, Segments};
+use crate::space::{Counts, Space};
 use crate::superblock::{self, Geometry};
-use crate::volume::mounted::Media;
 use heddle_media::Claim;
 use heddle_vfs::Error;
 use std::collections::{BTreeSet, HashMap};

@@ -4,9 +4,9 @@
 
 use crate::format::SEGMENT_BLOCKS;
 use crate::ids::{BlockAddr, Nid, PageNo};
+use crate::image::Media;
 use crate::inode::{Inode, ROOT};
-use crate::volume::F2fs;
-use crate::volume::mounted::Media;
+use crate::mounted::F2fs;
 use heddle_vfs::{Error, FileKind, Result};
 use std::collections::HashSet;
 

@@ -3,15 +3,15 @@
 //! With `f2fs` a writer has the file to itself. With `f2fs-rl` a write over pages that are there holds these alone (`range_lock`); one that
 //! extends the file, fills a hole or finds the bytes inline takes the file to itself, as any other change does.
 
+use super::attrs::regular;
 use crate::change::Need;
 use crate::data::direct_io::WritePath;
 use crate::data::pointers::PAGES_MANY;
-use crate::data::range_lock::HeldRange;
 use crate::data::write::end_of;
-use crate::fs::is_of;
-use crate::inode::attrs::regular;
-use crate::inode::{Alteration, Inode, nid_of};
-use crate::volume::F2fs;
+use crate::inode::{Alteration, Inode, is_of, nid_of};
+use crate::mounted::F2fs;
+use crate::mounted::guards::Guards;
+use crate::mounted::range_lock::HeldRange;
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, FileKind, Handle, Result};
 use std::sync::RwLockReadGuard;
@@ -76,9 +76,7 @@ impl F2fs {
         let stripe = self.guards.shared(nid);
         let bytes = offset..offset.saturating_add(len_bytes as u64);
         let range = match &self.ranges {
-            Some(ranges) if !bytes.is_empty() => {
-                Some(ranges.hold(crate::change::call_gate::Guards::stripe(nid), bytes, access)?)
-            }
+            Some(ranges) if !bytes.is_empty() => Some(ranges.hold(Guards::stripe(nid), bytes, access)?),
             _ => None,
         };
         let inode = self.media.inode(nid)?;

@@ -1,4 +1,4 @@
-//! The call gate: calls come in side by side, a checkpoint alone. Here a call also takes inodes to itself.
+//! The call gate: calls come in side by side, a checkpoint alone, and what comes in has room for what it makes dirty.
 //!
 //! Lock order  the gate, the latch of renames, inodes by stripe, a range of one (`range_lock`), the chain of fsynced nodes, and then the
 //!             locks of the tables: a shard of nodes, and under it those of the NAT or of the segments.
@@ -9,21 +9,18 @@
 //!             K3  free segments hold all that is dirty, all that the changes inside make so at most, and what cleaning and a checkpoint
 //!                 need beside: a change that is let in never lacks a block for what it does, nor does the checkpoint behind it.
 
-use crate::change::steps;
+use super::guards::Inside;
 use crate::change::{Change, Need};
 use crate::checkpoint::commit::Ledger;
-use crate::ids::Nid;
+use crate::image::Media;
+use crate::mounted::F2fs;
 use crate::node_log::NodeLog;
 use crate::segments::room::{Prefer, SECTIONS_KEPT};
-use crate::volume::F2fs;
-use crate::volume::mounted::Media;
+use crate::steps;
 use heddle_vfs::{Error, Result};
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{PoisonError, RwLockReadGuard};
 
-/// Locks that inodes share.
-pub(crate) const STRIPES: usize = 4096;
 /// Pages in memory at which a checkpoint is made.
 const PAGES_MAX: usize = 1 << 15;
 /// Changed nodes in memory at which one is made: 128 MiB.
@@ -40,64 +37,10 @@ const ROUNDS_MAX: usize = 1 << 10;
 /// next round then frees.
 const IDLE_ROUNDS: usize = 3;
 
-/// See the module.
-pub(crate) struct Guards {
-    gate: Gate,
-    pub(crate) renames: Mutex<()>,
-    stripes: Vec<RwLock<()>>,
-}
-
-/// In one line of the cache: each call that comes in writes to it anyway.
-#[repr(align(64))]
-struct Gate {
-    lock: RwLock<()>,
-    /// Blocks that the changes inside make dirty, at most (K3).
-    dirty: AtomicUsize,
-}
-
-/// A change is inside, and what it makes dirty is counted.
-pub(crate) struct Inside<'f> {
-    gate: &'f Gate,
-    dirty: usize,
-    _lock: RwLockReadGuard<'f, ()>,
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.gate.dirty.fetch_sub(self.dirty, SeqCst);
-    }
-}
-
-impl Guards {
-    pub(crate) fn new() -> Guards {
-        let stripes = (0..STRIPES).map(|_| RwLock::default()).collect();
-        let gate = Gate { lock: RwLock::default(), dirty: AtomicUsize::new(0) };
-        Guards { gate, renames: Mutex::default(), stripes }
-    }
-
-    /// Which one is an inode's.
-    pub(crate) fn stripe(nid: Nid) -> usize {
-        nid.0 as usize % STRIPES
-    }
-
-    /// Inodes to read one of.
-    pub(crate) fn shared(&self, nid: Nid) -> RwLockReadGuard<'_, ()> {
-        self.stripes[Guards::stripe(nid)].read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Inodes to change.
-    pub(crate) fn alone(&self, nids: &[Nid]) -> Vec<RwLockWriteGuard<'_, ()>> {
-        let mut stripes: Vec<usize> = nids.iter().map(|nid| Guards::stripe(*nid)).collect();
-        stripes.sort_unstable();
-        stripes.dedup();
-        stripes.iter().map(|n| self.stripes[*n].write().unwrap_or_else(PoisonError::into_inner)).collect()
-    }
-}
-
 impl F2fs {
     /// A call that changes nothing.
     pub(crate) fn inside(&self) -> RwLockReadGuard<'_, ()> {
-        self.guards.gate.lock.read().unwrap_or_else(PoisonError::into_inner)
+        self.guards.inside()
     }
 
     /// A change comes in that makes so many blocks dirty at most (K3).
@@ -106,13 +49,10 @@ impl F2fs {
     /// [`Error::ReadOnly`], [`Error::NoSpace`]; [`Error::Io`] as [`F2fs::not_failed`].
     pub(crate) fn changing(&self, dirty: u64) -> Result<Inside<'_>> {
         let space = self.media.space()?;
-        let (gate, dirty) = (&self.guards.gate, usize::try_from(dirty).map_err(|_| Error::NoSpace)?);
+        let dirty = usize::try_from(dirty).map_err(|_| Error::NoSpace)?;
         loop {
             self.not_failed()?;
-            let lock = self.inside();
-            // Counted before it is looked: of two that do not fit together, one at least sees both.
-            let before = gate.dirty.fetch_add(dirty, SeqCst);
-            let inside = Inside { gate, dirty, _lock: lock };
+            let (inside, before) = self.guards.changing(dirty);
             let fits = space.segments.free() >= needed(&self.media, before.saturating_add(dirty));
             let nodes = &self.media.nodes;
             let in_memory = self.media.pages.count() < PAGES_MAX
@@ -182,7 +122,7 @@ impl F2fs {
 
     /// Nobody else is inside.
     fn quiet<R>(&self, work: impl FnOnce(&mut Ledger) -> Result<R>) -> Result<R> {
-        let _alone = self.guards.gate.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.guards.quiet();
         self.not_failed()?;
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut ledger);
@@ -256,8 +196,9 @@ fn needed(media: &Media, dirty: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node_log::LogState;
     use crate::variant::Variant;
-    use crate::volume::{LogRegion, LogState};
+    use crate::volume::LogRegion;
     use heddle_pmem::{OpenOptions, Region};
     use heddle_vfs::{Cred, FileKind, FileSystem, Ino, Name, NewNode};
     use std::fs::File;

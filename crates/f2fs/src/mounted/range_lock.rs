@@ -11,8 +11,8 @@
 //! Lock order  the stripe, then one range of one file; pages, nodes and tables behind it.
 //! Source      F2FS range-lock paper (SYSTOR '19) section 3.2. Its lock is Linux' interval tree.
 
-use crate::change::call_gate::STRIPES;
 use crate::format::BLOCK_BYTES;
+use crate::mounted::guards::STRIPES;
 use heddle_arena::{Arena, Ptr};
 use heddle_range_lock::{Access, Geometry, Held, IntervalTree, LockHead, RangeLock};
 use heddle_vfs::{Error, Result};

@@ -3,10 +3,10 @@
 //! State       pages by inode and number, in shards by inode. A page that is written to the device is taken out only when its pointer says
 //!             where it is: a reader who finds no page here finds it there. Beside them those that are `page_cache`.
 
-use crate::change::steps;
-use crate::data::page_cache::Kept;
 use crate::format::Block;
 use crate::ids::{ByNid, Nid, PageNo};
+use crate::pages::page_cache::Kept;
+use crate::steps;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

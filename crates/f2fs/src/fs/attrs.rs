@@ -1,10 +1,10 @@
 //! Attributes, changed: all of a call or nothing.
 
+use crate::allocation::set_time;
 use crate::change::Need;
-use crate::inode::allocation::set_time;
 use crate::inode::{Alteration, Inode};
+use crate::mounted::F2fs;
 use crate::times::now;
-use crate::volume::F2fs;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Attr, Cred, Error, FileKind, Handle, Ino, Permission, Result, SetAttr, SetTime, Time};
 

@@ -10,8 +10,8 @@
 use crate::data::block_owner::Lead;
 use crate::format::{Block, NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid, Segno};
+use crate::image::Media;
 use crate::segments::Log;
-use crate::volume::mounted::Media;
 use heddle_vfs::{Error, Result};
 use zerocopy::FromBytes;
 

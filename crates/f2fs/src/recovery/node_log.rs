@@ -7,14 +7,14 @@
 //! Invariants  N1  until the fold counts nothing is written over that the base or the log consists of, or leads to: after a crash it
 //!                 begins again.
 
-use super::scan::{Found, Newest};
 use crate::format::{NatEntry, NodeBlock, SummaryEntry};
 use crate::ids::{BlockAddr, Nid, Segno};
+use crate::image::Media;
 use crate::inode::Inode;
+use crate::mounted::F2fs;
 use crate::node::block_map::Place;
 use crate::node::{inode_of, pointers_of};
-use crate::volume::F2fs;
-use crate::volume::mounted::Media;
+use crate::node_log::{Found, Newest};
 use heddle_vfs::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! What a writer counts: blocks, nodes and inodes in use, and the blocks that users may have.
 
-use crate::change::Taken;
+pub(crate) mod fsync_tracker;
+
 use crate::format::CheckpointHead;
-use crate::fsync::tracker::Since;
 use crate::ids::BlockAddr;
 use crate::segments::Segments;
+use crate::space::fsync_tracker::Since;
 use heddle_vfs::{Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,16 @@ impl Counts {
             inodes: u64::from(head.inodes_valid.get()),
         }
     }
+}
+
+/// What a change has taken, less what it has given back.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Taken {
+    pub(crate) blocks: i64,
+    pub(crate) nodes: i64,
+    pub(crate) inodes: i64,
+    /// Blocks taken, whether they were given back or not.
+    pub(crate) ever: u64,
 }
 
 /// The space of an image that is open for writing.

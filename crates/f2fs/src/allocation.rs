@@ -6,11 +6,11 @@ use crate::format::{
     EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, InodeBlock, feature, inline_flag, node_flag,
 };
 use crate::ids::{Nid, PageNo};
+use crate::image::Media;
 use crate::inode::{Inode, ROOT};
 use crate::node::inode_of_mut;
 use crate::planted::{Breach, breaks};
 use crate::times::now;
-use crate::volume::mounted::Media;
 use crate::xattr::need_of_new;
 use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, FileKind, NewNode, Result, Time, XattrName};

@@ -2,14 +2,14 @@
 //!
 //! A call looks up what the names mean, locks all inodes that are in it, and looks again: what it then finds stays what it is.
 
+use crate::allocation::{Birth, named, set_time};
 use crate::change::{Change, Need};
 use crate::format::advise_flag;
 use crate::ids::Nid;
-use crate::inode::allocation::{Birth, named, set_time};
 use crate::inode::{Alteration, Inode, nid_of};
+use crate::mounted::F2fs;
 use crate::planted::{Breach, breaks};
 use crate::times::now;
-use crate::volume::F2fs;
 use heddle_vfs::{Cred, Error, FileKind, Ino, Name, NewNode, Permission, RenameMode, Result, Time};
 use std::sync::RwLockWriteGuard;
 
@@ -260,7 +260,7 @@ impl F2fs {
                 return Err(Error::NotPermitted);
             }
             inode.allows(Alteration::Attributes)?;
-            if inode.block().links.get() == 0 && !self.may_get_name(nid) {
+            if inode.block().links.get() == 0 && !self.opened.may_get_name(nid) {
                 return Err(Error::NotFound);
             }
             if inode.block().links.get() == u32::MAX && !breaks(Breach::LinksUnbounded) {
@@ -317,7 +317,7 @@ impl F2fs {
 
     /// A checkpoint says which inodes without a name are open, as many as a pack of it holds.
     fn has_room_for_orphan(&self) -> Result<()> {
-        let most = crate::checkpoint::orphans_max(&self.media.geometry);
+        let most = crate::checkpoint::write::orphans_max(&self.media.geometry);
         if self.ledger().orphans.len() < most { Ok(()) } else { Err(Error::NoSpace) }
     }
 

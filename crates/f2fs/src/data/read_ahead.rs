@@ -3,14 +3,14 @@
 //!
 //! Everything here is called with the inode's lock held for writing, or with the pages of the range.
 
-use crate::data::pointers::span;
-use crate::data::write::PAGE;
+use super::pointers::span;
+use super::write::PAGE;
 use crate::format::NODE_POINTERS;
 use crate::ids::{ByNid, Nid, PageNo};
+use crate::image::Media;
 use crate::inode::Inode;
 use crate::node::pointers_of;
-use crate::volume::mounted::Media;
-use heddle_vfs::{Error, FileKind, Result};
+use heddle_vfs::{Error, Result};
 use std::ops::Range;
 
 /// Depths of the nodes that an inode leads to.
@@ -79,16 +79,5 @@ impl Media {
             Nid::NONE => Ok(()),
             xattrs => self.nodes.get(&self.device, &self.geometry, xattrs, inode.nid).map(drop),
         }
-    }
-
-    /// The entry of a directory that changes when it moves can be read.
-    pub(crate) fn check_move(&self, inode: &Inode) -> Result<()> {
-        if inode.kind != FileKind::Directory {
-            return Ok(());
-        }
-        let above = self.look_up(inode, b"..")?;
-        above
-            .map(drop)
-            .ok_or_else(|| Error::Corrupt(format!("directory {} does not say where it is", inode.nid.0)))
     }
 }

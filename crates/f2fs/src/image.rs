@@ -1,13 +1,13 @@
 //! What an open image consists of, and the two questions that everything else asks of it: which inode, and where is a page.
 
-use crate::change::space::Space;
-use crate::data::dirty_pages::Pages;
 use crate::device::Device;
 use crate::format::{BLOCK_BYTES, Block, NodeBlock};
 use crate::ids::{BlockAddr, Nid, PageNo};
 use crate::inode::Inode;
 use crate::node::block_map::route;
 use crate::node::{Nodes, pointers_of};
+use crate::pages::dirty_pages::Pages;
+use crate::space::Space;
 use crate::superblock::Geometry;
 use heddle_vfs::{Error, FileKind, Result};
 use std::collections::{BTreeMap, HashMap};

@@ -1,0 +1,49 @@
+//! A mounted image: the open image, and what calls share beside it.
+
+pub(crate) mod call_gate;
+pub(crate) mod guards;
+pub(crate) mod open_files;
+pub(crate) mod range_lock;
+
+use crate::checkpoint::commit::Ledger;
+use crate::format::Superblock;
+use crate::image::Media;
+use crate::times::Looks;
+use guards::Guards;
+use open_files::OpenFiles;
+use range_lock::Ranges;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An open F2FS image.
+pub struct F2fs {
+    pub(crate) media: Media,
+    pub(crate) guards: Guards,
+    /// If a file may have many writers.
+    pub(crate) ranges: Option<Ranges>,
+    pub(crate) opened: OpenFiles,
+    pub(crate) looks: Looks,
+    pub(crate) ledger: Mutex<Ledger>,
+    /// See [`F2fs::has_failed`].
+    pub(crate) failed: AtomicBool,
+    /// Whose nodes go into the log next, see `fsync`.
+    pub(crate) chain: Mutex<()>,
+    /// See [`F2fs::set_prompt`].
+    pub(crate) prompt_content: AtomicBool,
+    pub(crate) prompt_names: AtomicBool,
+    pub(crate) generation: AtomicU32,
+    pub(crate) superblock: Superblock,
+    pub(crate) fsynced_inodes: u64,
+    pub(crate) left_unended: Vec<(u32, String)>,
+}
+
+impl F2fs {
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Generation of a new inode.
+    pub(crate) fn next_generation(&self) -> u32 {
+        self.generation.fetch_add(1, Relaxed) // ORDERING: Relaxed, only different from others.
+    }
+}
