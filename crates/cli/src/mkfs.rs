@@ -14,7 +14,7 @@ use heddle_nvmfs::format::layout::REGION_BYTES_MIN;
 use heddle_nvmfs::{VolumeError, format_region};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Make an image: a file (best on tmpfs) or a persistent-memory device with an empty file system
 #[derive(clap::Args)]
@@ -76,8 +76,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.label.is_some() {
         return Err(usage(format!("--label is for F2FS images: one of {} has no name", variant.name())));
     }
-    if let Some(Size(have)) = args.size.filter(|size| size.0 < REGION_BYTES_MIN) {
-        return Err(usage(VolumeError::TooSmall { path: image.into(), have, min: REGION_BYTES_MIN }));
+    if let Some(size) = args.size {
+        check_size(image, size.0)?;
     }
     let region = map(args, overwrite::take(image, force, REMEDY)?)?;
     format_region(&region, variant)?;
@@ -85,6 +85,13 @@ pub fn run(args: &Args) -> Result<()> {
         bail!(error);
     }
     tell(args, region.len_bytes(), durable_by(&region), region.durability())
+}
+
+fn check_size(image: &Path, have: u64) -> Result<()> {
+    match have < REGION_BYTES_MIN {
+        true => Err(usage(VolumeError::TooSmall { path: image.into(), have, min: REGION_BYTES_MIN })),
+        false => Ok(()),
+    }
 }
 
 fn tell(args: &Args, size_bytes: u64, durable_by: &'static str, durability: Durability) -> Result<()> {
@@ -119,6 +126,7 @@ fn map(args: &Args, target: Target) -> Result<Region> {
         None if !target.taken.is_file() => target.taken.len_bytes()?,
         size => size.unwrap_or(SIZE_DEFAULT).0,
     };
+    check_size(&args.image, size_bytes)?;
     image::create(&args.image, target, size_bytes, &options)
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::loop_device::Loop;
 use common::{Mounted, Place, Said, command, heddle, own_namespace};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{self, File};
@@ -12,36 +13,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// A loop device, gone at the end.
-struct Loop(String);
-
-impl Loop {
-    /// `None`, said loudly: there are none here.
-    fn over(path: &Path) -> Option<Loop> {
-        Loop::with(&["-f", "--show"], path)
-    }
-
-    /// One that takes no writes.
-    fn protected_over(path: &Path) -> Option<Loop> {
-        Loop::with(&["-r", "-f", "--show"], path)
-    }
-
-    fn with(options: &[&str], path: &Path) -> Option<Loop> {
-        let said = Command::new("losetup").args(options).arg(path).output();
-        let said = said.ok().filter(|said| said.status.success());
-        if said.is_none() {
-            eprintln!("SKIPPED, NOT TESTED: loop devices need root, and losetup");
-        }
-        said.map(|said| Loop(String::from_utf8(said.stdout).unwrap().trim().to_owned()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
 
 fn tool(words: &[&str]) -> bool {
     Command::new(words[0]).args(&words[1..]).output().is_ok_and(|said| said.status.success())

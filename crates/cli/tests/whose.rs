@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::loop_device::Loop;
 use common::{Place, command, heddle, own_namespace};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -226,32 +227,13 @@ fn a_node_log_larger_than_memory_is_refused_and_leaves_nothing() {
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
-/// A loop device, gone at the end.
-struct Loop(String);
-
-impl Loop {
-    fn over(path: &Path) -> Option<Loop> {
-        let said = Command::new("losetup").args(["-f", "--show"]).arg(path).output().ok()?;
-        said.status.success().then(|| Loop(String::from_utf8(said.stdout).unwrap().trim().to_owned()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
-
 #[test]
 fn mkfs_wipes_old_signatures_at_both_ends_only_when_forced() {
     let place = Place::new();
     let disk = place.path("disk");
     let last = (64 * MIB) - 0x10000;
     planted(&disk, 64 * MIB, &[(0x10040, b"_BHRfS_M"), (last, &RAID)]);
-    let device = rustix::process::geteuid().is_root().then(|| Loop::over(&disk)).flatten();
-    let Some(device) = device else {
-        return eprintln!("SKIPPED, NOT TESTED: loop devices need root, and losetup");
-    };
+    let Some(device) = Loop::over(&disk) else { return };
     assert!(own_namespace() || device.0.starts_with("/dev/"));
     for variant in ["heddle", "f2fs"] {
         planted(&disk, 64 * MIB, &[(0x10040, b"_BHRfS_M"), (last, &RAID)]);

@@ -16,11 +16,12 @@ pub fn open(image: &Path, options: &OpenOptions<'_>) -> Result<Region> {
     Region::open(image, options).map_err(|error| explain(image, error))
 }
 
-/// Makes an image.
-pub fn create(image: &Path, target: Target, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+/// Makes an image. Of a device nothing is changed before it is mapped in the size asked for.
+pub fn create(image: &Path, mut target: Target, len_bytes: u64, options: &OpenOptions<'_>) -> Result<Region> {
+    let made = target.taken.create_unnamed(len_bytes, options).map_err(|error| explain(image, error))?;
     target.clear()?;
-    let made = target.taken.create(len_bytes, options);
-    made.map_err(|error| explain(image, error))
+    target.taken.keep().map_err(|error| explain(image, error))?;
+    Ok(made)
 }
 
 /// For commands that read our own format alone.

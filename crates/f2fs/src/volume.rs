@@ -52,13 +52,21 @@ pub struct LogRegion {
     pub discard: bool,
 }
 
+/// What an image is opened with.
+enum Beside {
+    Nothing,
+    /// Nothing, also if it needs its node log.
+    LogGivenUp,
+    Log(LogRegion),
+}
+
 impl F2fs {
     /// Opens an image for reading.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<F2fs, OpenError> {
-        F2fs::open_with(path, Access::Read, Variant::F2fs, None).map(|(fs, ..)| fs)
+        F2fs::open_with(path, Access::Read, Variant::F2fs, Beside::Nothing).map(|(fs, ..)| fs)
     }
 
     /// Opens an image for reading and writing, ends the inodes that were open without a name when it was last used, and takes in what was
@@ -75,7 +83,15 @@ impl F2fs {
     /// # Errors
     /// See [`OpenError`].
     pub fn open_as(path: &Path, variant: Variant) -> Result<F2fs, OpenError> {
-        F2fs::open_system(path, variant, None)
+        F2fs::open_system(path, variant, Beside::Nothing, &mut || Ok(()))
+    }
+
+    /// The same of an image that a node log belongs to: what only that has is given up. An image that is refused still needs its log.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_without_log(path: &Path, variant: Variant) -> Result<F2fs, OpenError> {
+        F2fs::open_system(path, variant, Beside::LogGivenUp, &mut || Ok(()))
     }
 
     /// The same, with a node log: what fsyncs and epochs changed of nodes goes there. What it has of this image is taken in first.
@@ -83,19 +99,39 @@ impl F2fs {
     /// # Errors
     /// See [`OpenError`].
     pub fn open_with_log(path: &Path, variant: Variant, log: LogRegion) -> Result<F2fs, OpenError> {
-        F2fs::open_system(path, variant, Some(log))
+        F2fs::open_with_log_in(path, variant, log, &mut || Ok(()))
     }
 
-    fn open_system(path: &Path, variant: Variant, log: Option<LogRegion>) -> Result<F2fs, OpenError> {
+    /// The same. `make_room` is called once, when the image is open and recovered, before the first byte of a region that is
+    /// [`LogState::Free`] is changed. Nothing of the region is changed if the image is refused, or `make_room` fails.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_with_log_in(
+        path: &Path,
+        variant: Variant,
+        log: LogRegion,
+        make_room: &mut dyn FnMut() -> Result<(), String>,
+    ) -> Result<F2fs, OpenError> {
+        F2fs::open_system(path, variant, Beside::Log(log), make_room)
+    }
+
+    fn open_system(
+        path: &Path,
+        variant: Variant,
+        beside: Beside,
+        make_room: &mut dyn FnMut() -> Result<(), String>,
+    ) -> Result<F2fs, OpenError> {
         let refused = |what: String| Err(OpenError::NodeLog { image: path.into(), what });
-        match (variant.has_node_log(), &log) {
-            (true, None) => return refused(format!("{} needs one, in NVM", variant.name())),
-            (false, Some(_)) => return refused(format!("{} has none", variant.name())),
+        let gives_up = matches!(beside, Beside::LogGivenUp);
+        match (variant.has_node_log(), &beside) {
+            (true, Beside::Nothing | Beside::LogGivenUp) => {
+                return refused(format!("{} needs one, in NVM", variant.name()));
+            }
+            (false, Beside::Log(_)) => return refused(format!("{} has none", variant.name())),
             _ => {}
         }
-        let (mut fs, chain, found) = F2fs::open_with(path, Access::Write, variant, log)?;
-        let repaired = superblock::repair(&fs.media.device);
-        repaired.map_err(|error| OpenError::Damaged { image: path.into(), what: error.to_string() })?;
+        let (mut fs, chain, found) = F2fs::open_with(path, Access::Write, variant, beside)?;
         if !found.is_empty() && !chain.0.is_empty() {
             return refused(
                 "it has what was fsynced, and so has the image itself, which was used without it since. To give up what only the log \
@@ -128,6 +164,7 @@ impl F2fs {
             {
                 log.end_records();
             }
+            fs.settle_log().map_err(|error| damaged(error.to_string()))?;
             fs.fold(false).map_err(|error| damaged(format!("what its node log has: {error}")))?;
         }
         fs.roll_forward(&chain).map_err(|error| match error {
@@ -140,14 +177,27 @@ impl F2fs {
             },
             error => damaged(format!("what was fsynced after its last checkpoint: {error}")),
         })?;
+        // Nothing of the image is refused from here on: what the user gives up may go.
+        make_room().map_err(|what| OpenError::NodeLog { image: path.into(), what })?;
+        let device = &fs.media.device;
+        let forgotten = || if gives_up { superblock::set_log_mark(device, false) } else { Ok(()) };
+        let settled = superblock::repair(device).and_then(|()| forgotten()).and_then(|()| fs.settle_log());
+        settled.map_err(|error| damaged(error.to_string()))?;
+        if gives_up {
+            fs.superblock.log_mark = Default::default();
+        }
         Ok(fs)
+    }
+
+    fn settle_log(&self) -> heddle_vfs::Result<()> {
+        self.media.nodes.log.as_ref().map_or(Ok(()), NodeLog::settle)
     }
 
     fn open_with(
         path: &Path,
         access: Access,
         variant: Variant,
-        log: Option<LogRegion>,
+        beside: Beside,
     ) -> Result<(F2fs, Chain, Found), OpenError> {
         let device = Device::open(path, access)?;
         let (superblock, geometry) = superblock::read(&device)?;
@@ -161,7 +211,7 @@ impl F2fs {
         let (bitmap, changes) =
             (std::mem::take(&mut checkpoint.nat_bitmap), std::mem::take(&mut checkpoint.nat_changes));
         let nat = Nat::new(&geometry, bitmap, changes);
-        let (log, found) = node_log(path, access, log, &superblock, checkpoint.identity())?;
+        let (log, found) = node_log(path, access, beside, &superblock, checkpoint.identity())?;
         let nodes = Nodes::new(nat, inode_seed, log);
         let chain = Chain::read(&device, &geometry, &checkpoint, &nodes);
         let mut fsynced = Fsynced::of(&chain, &device, &nodes.nat, features);
@@ -237,17 +287,6 @@ impl F2fs {
             log.is_marked.store(false, Relaxed); // ORDERING: Relaxed, as above.
         }
         Ok(())
-    }
-
-    /// The image, which nobody has open, goes on without its node log: what only that has is given up.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn forget_log(path: &Path) -> Result<(), OpenError> {
-        let device = Device::open(path, Access::Write)?;
-        superblock::read(&device)?;
-        let failed = |error: Error| OpenError::Damaged { image: path.into(), what: error.to_string() };
-        superblock::set_log_mark(&device, false).map_err(failed)
     }
 
     /// Brings everything to the device, so that a node log has nothing that it lacks.
@@ -349,20 +388,22 @@ fn check_nameless(media: &Media, nid: Nid) -> Result<Inode, String> {
 fn node_log(
     path: &Path,
     access: Access,
-    log: Option<LogRegion>,
+    beside: Beside,
     superblock: &Superblock,
     base: Base,
 ) -> Result<(Option<NodeLog>, Found), OpenError> {
     let refused = |what: String| OpenError::NodeLog { image: path.into(), what };
     let marked = superblock.log_mark == LOG_MARK;
-    match log {
-        Some(LogRegion { region, state, discard }) => {
+    match beside {
+        Beside::Log(LogRegion { region, state, discard }) => {
             let region = (region, state);
             let opened = NodeLog::open(region, (superblock.uuid, base), marked, discard);
             opened.map(|(log, found)| (Some(log), found)).map_err(refused)
         }
-        None if access == Access::Write && marked => Err(OpenError::NeedsLog { image: path.into() }),
-        None => Ok((None, Found::default())),
+        Beside::Nothing if access == Access::Write && marked => {
+            Err(OpenError::NeedsLog { image: path.into() })
+        }
+        Beside::Nothing | Beside::LogGivenUp => Ok((None, Found::default())),
     }
 }
 

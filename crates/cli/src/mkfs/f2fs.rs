@@ -6,16 +6,20 @@ use heddle_console::failure::usage;
 use heddle_console::overwrite::Target;
 use heddle_console::progress::Bar;
 use heddle_f2fs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, OpenError};
+use std::path::Path;
 
 /// What stands for "durable by" where the engine asks the device.
 pub const DURABLE_BY: &str = "fsync, and a checkpoint every 30 seconds";
 
 /// What can be refused before anything is looked at.
 pub fn check(args: &Args) -> Result<()> {
-    let size = args.size.unwrap_or(SIZE_DEFAULT);
-    match (IMAGE_BYTES_MIN..=IMAGE_BYTES_MAX).contains(&size.0) {
+    check_size(&args.image, args.size.unwrap_or(SIZE_DEFAULT).0)
+}
+
+fn check_size(image: &Path, bytes: u64) -> Result<()> {
+    match (IMAGE_BYTES_MIN..=IMAGE_BYTES_MAX).contains(&bytes) {
         true => Ok(()),
-        false => Err(OpenError::Size { image: args.image.clone(), bytes: size.0 }.into()),
+        false => Err(OpenError::Size { image: image.into(), bytes }.into()),
     }
 }
 
@@ -26,6 +30,10 @@ pub fn make(args: &Args, target: Target) -> Result<u64> {
     let is_file = target.taken.is_file();
     if !is_file && args.size.is_some() {
         return Err(usage("--size is for files: of a device all is taken"));
+    }
+    if !is_file {
+        let bytes = target.taken.len_bytes()?;
+        check_size(image, bytes)?;
     }
     target.clear()?;
     let mut taken = target.taken;

@@ -199,13 +199,10 @@ fn open_as(args: &Args, options: &Options, variant: Variant) -> Result<F2fs> {
                 "{name} needs NVM for its node log: add --nvm FILE, and give the same at every mount"
             )));
         }
-        if options.discard_nvm && !options.read_only {
-            F2fs::forget_log(&args.image)?;
-        }
-        return Ok(if options.read_only {
-            F2fs::open(&args.image)?
-        } else {
-            F2fs::open_as(&args.image, variant)?
+        return Ok(match (options.read_only, options.discard_nvm) {
+            (true, _) => F2fs::open(&args.image)?,
+            (false, true) => F2fs::open_without_log(&args.image, variant)?,
+            (false, false) => F2fs::open_as(&args.image, variant)?,
         });
     };
     if !variant.has_node_log() {

@@ -11,7 +11,7 @@ use heddle_f2fs::{F2fs, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;
 
-/// Opens the image with the node log in `nvm`. A log file that this call makes gets its name when the image is open with it: a mount that
+/// Opens the image with the node log in `nvm`. Of what `nvm` holds nothing is changed before the image is open with it. A log file that this call makes gets its name when the image is open with it: a mount that
 /// fails leaves none, and takes away none that another mount has made under this name meanwhile. A file that was empty is empty again.
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     let force = if options.force_nvm { Force::Yes } else { Force::No };
@@ -32,7 +32,12 @@ fn open_in(
     options: &Options,
 ) -> Result<F2fs> {
     let (region, state) = region(nvm, target, options.nvm_bytes, options.durability)?;
-    let fs = F2fs::open_with_log(image, variant, LogRegion { region, state, discard: options.discard_nvm })?;
+    let log = LogRegion { region, state, discard: options.discard_nvm };
+    let mut clear = || match state {
+        LogState::Free => target.clear().map_err(|error| format!("{error:#}")),
+        LogState::Made => Ok(()),
+    };
+    let fs = F2fs::open_with_log_in(image, variant, log, &mut clear)?;
     target.taken.keep().map_err(|error| explain(nvm, error))?;
     Ok(fs)
 }
@@ -70,9 +75,6 @@ fn region(
             nvm.display(),
             Size(bytes)
         ));
-    }
-    if !is_log {
-        target.clear()?;
     }
     let region = match is_made {
         true => target.taken.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),

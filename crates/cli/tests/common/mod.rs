@@ -1,6 +1,7 @@
 //! Running the binary, and images to run it on.
 #![allow(dead_code)] // each test program uses a part of this
 
+pub mod loop_device;
 pub mod roles;
 pub mod tree;
 

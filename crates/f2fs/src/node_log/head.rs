@@ -1,7 +1,8 @@
 //! The head: which image the log belongs to, and on top of which of its checkpoints records count.
 //!
 //! Each change of it is written to both places, one after the other, first to that which does not hold the newest whole one: a cut leaves
-//! the old or the new one, also when it is the second cut; damage leaves the other.
+//! the old or the new one, also when it is the second cut; damage leaves the other. While the image is opened changes are kept in memory:
+//! a mount that is refused leaves the head as it was.
 
 use crate::format::{LOG_FORMAT, LOG_HEADS_BYTES, LOG_MAGIC, LogHead, log_state};
 use heddle_pmem::{Pos, Region};
@@ -30,26 +31,32 @@ pub(super) struct Heads {
     now: LogHead,
     /// Which place is written first.
     first: usize,
+    kept: Kept,
+}
+
+/// Whether changes are kept in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kept {
+    /// Each is written at once.
+    No,
+    /// There was none so far.
+    Unchanged,
+    /// What NVM has is older.
+    Changed,
 }
 
 impl Heads {
-    /// The head of a log without records, written.
-    pub(super) fn make(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
-        let mut made = Heads::new(region, uuid, base, generation);
-        made.write(region);
-        made
-    }
-
-    fn new(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
+    /// The head of a log without records. It is in memory until [`Heads::settle`].
+    pub(super) fn new(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
         let mut now = LogHead::new_zeroed();
         (now.magic, now.format, now.uuid) = (LOG_MAGIC.into(), LOG_FORMAT.into(), uuid);
         (now.len_bytes, now.generation) = (region.len_bytes().into(), generation.into());
         (now.base_version, now.base_crc, now.state) =
             (base.version.into(), base.crc.into(), log_state::CLEAN.into());
-        Heads { now, first: 0 }
+        Heads { now, first: 0, kept: Kept::Changed }
     }
 
-    /// The head that counts.
+    /// The head that counts. Changes of it are in memory until [`Heads::settle`].
     pub(super) fn read(region: &Region) -> Result<Heads, String> {
         let (mut whole, mut first): (Option<LogHead>, usize) = (None, 0);
         for (place, at) in LOG_HEADS_BYTES.into_iter().enumerate() {
@@ -73,7 +80,7 @@ impl Heads {
                 head.len_bytes,
                 region.len_bytes()
             )),
-            Some(now) => Ok(Heads { now, first }),
+            Some(now) => Ok(Heads { now, first, kept: Kept::Unchanged }),
             None => Err("both heads of its node log are damaged: what only that has is lost. To go on without it, make another one: \
                          heddle mount -o force-nvm,discard-nvm"
                 .into()),
@@ -147,7 +154,18 @@ impl Heads {
         }
     }
 
+    /// What was kept in memory is written, and what comes is written at once.
+    pub(super) fn settle(&mut self, region: &Region) {
+        if std::mem::replace(&mut self.kept, Kept::No) == Kept::Changed {
+            self.write(region);
+        }
+    }
+
     fn write(&mut self, region: &Region) {
+        if self.kept != Kept::No {
+            self.kept = Kept::Changed;
+            return;
+        }
         self.now.seq.set(self.now.seq.get().saturating_add(1));
         self.now.crc.set(crc_of(&self.now));
         for place in [self.first, 1 - self.first] {
@@ -175,10 +193,44 @@ mod tests {
         Region::anonymous(1 << 20).unwrap()
     }
 
+    fn made(region: &Region, uuid: [u8; 16], base: Base, generation: u32) -> Heads {
+        let mut heads = Heads::new(region, uuid, base, generation);
+        heads.settle(region);
+        heads
+    }
+
+    fn read_settled(region: &Region) -> Heads {
+        let mut heads = Heads::read(region).unwrap();
+        heads.settle(region);
+        heads
+    }
+
+    #[test]
+    fn changes_are_in_memory_until_they_are_settled() {
+        let region = region();
+        let bytes = || {
+            let mut bytes = [0; size_of::<LogHead>()];
+            region.read(Pos(LOG_HEADS_BYTES[0]), &mut bytes);
+            bytes
+        };
+        let mut heads = Heads::new(&region, ID, OLD, 3);
+        assert_eq!(bytes(), [0; size_of::<LogHead>()]);
+        heads.settle(&region);
+        let old = bytes();
+        let mut heads = Heads::read(&region).unwrap();
+        heads.settle(&region);
+        assert_eq!(bytes(), old, "nothing has changed");
+        let mut heads = Heads::read(&region).unwrap();
+        heads.begin_anew(&region, ID, NEW);
+        assert_eq!((bytes(), heads.base()), (old, NEW));
+        heads.settle(&region);
+        assert_eq!(Heads::read(&region).unwrap().base(), NEW);
+    }
+
     #[test]
     fn a_head_says_whether_records_count_for_a_checkpoint() {
         let region = region();
-        let mut heads = Heads::make(&region, ID, OLD, 3);
+        let mut heads = made(&region, ID, OLD, 3);
         let of = |heads: &Heads| [OLD, NEW].map(|base| (heads.standing(base), heads.is_of(ID, base)));
         use Standing::{Clean, Elsewhere, Records};
         assert_eq!(of(&heads), [(Clean, true), (Clean, false)]);
@@ -205,7 +257,7 @@ mod tests {
     #[test]
     fn the_newer_whole_head_counts_and_the_other_is_written_first() {
         let region = region();
-        let mut heads = Heads::make(&region, ID, OLD, 3);
+        let mut heads = made(&region, ID, OLD, 3);
         heads.make_active(&region);
         let [first, second] = LOG_HEADS_BYTES;
         let damage = |at: u64| region.nt_write(Pos(at).plus(24), &[0xff; 8]);
@@ -213,14 +265,14 @@ mod tests {
         assert_eq!(read(), Ok((2, 1)), "both are alike");
         damage(first);
         assert_eq!(read(), Ok((2, 0)), "the damaged one is mended first");
-        Heads::read(&region).unwrap().begin_anew(&region, ID, NEW);
+        read_settled(&region).begin_anew(&region, ID, NEW);
         assert_eq!(read(), Ok((3, 1)));
         damage(second);
         assert_eq!(read(), Ok((3, 1)));
         damage(first);
         assert!(read().unwrap_err().contains("both heads"));
-        let older = Heads::make(&region, ID, OLD, 3).now;
-        let mut newer = Heads::read(&region).unwrap();
+        let older = made(&region, ID, OLD, 3).now;
+        let mut newer = read_settled(&region);
         newer.make_active(&region);
         region.nt_write(Pos(first), older.as_bytes());
         assert_eq!(read(), Ok((2, 0)));
@@ -233,7 +285,7 @@ mod tests {
     fn a_head_of_another_format_or_size_is_refused_by_name() {
         let region = region();
         let refusal = |change: &dyn Fn(&mut LogHead)| {
-            let mut head = Heads::make(&region, ID, OLD, 3).now;
+            let mut head = made(&region, ID, OLD, 3).now;
             change(&mut head);
             head.crc.set(crc_of(&head));
             LOG_HEADS_BYTES.into_iter().for_each(|at| region.nt_write(Pos(at), head.as_bytes()));

@@ -101,7 +101,7 @@ pub(crate) struct NodeLog {
 
 impl NodeLog {
     /// The log of an image with this checkpoint, in this region, and what it says. `marked`: the image says that a log may have what it
-    /// has not; `discard`: whatever that is, it does not count.
+    /// has not; `discard`: whatever that is, it does not count. The region is not changed before [`NodeLog::settle`].
     ///
     /// # Errors
     /// Why it cannot be that.
@@ -135,7 +135,7 @@ impl NodeLog {
                 return Err(ANOTHER.into());
             }
             // Whatever bytes are there, they are of another generation, all but certainly.
-            let heads = Heads::make(&region, uuid, image, now().nanos() ^ now().secs() as u32);
+            let heads = Heads::new(&region, uuid, image, now().nanos() ^ now().secs() as u32);
             return Ok((NodeLog::new(region, heads, marked), Found::default()));
         };
         let standing = heads.standing(image);
@@ -167,8 +167,16 @@ impl NodeLog {
             }
         }
         log.generation.store(log.lock_heads().generation(), Relaxed); // ORDERING: Relaxed, nobody else knows the log.
-        log.check_media().map_err(|error| error.to_string())?;
         Ok((log, found))
+    }
+
+    /// The image is as it will be served: the region becomes its log.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.lock_heads().settle(&self.region);
+        self.check_media()
     }
 
     fn new(region: Region, heads: Heads, marked: bool) -> NodeLog {

@@ -1,0 +1,125 @@
+//! A mount, or an image to be made, that is refused has changed nothing, whatever was to be given up.
+
+mod common;
+
+use common::loop_device::Loop;
+use common::{Place, command, heddle, own_namespace};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// The mark of a RAID, at the end of a disk.
+const RAID: [u8; 8] = [0xfc, 0x4e, 0x2b, 0xa9, 0, 0, 0, 0];
+
+/// A file of zeros, with these bytes somewhere.
+fn disk(path: &Path, len: u64, at: u64, bytes: &[u8]) {
+    let file = File::create(path).unwrap();
+    file.set_len(len).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+/// A new image whose mount was killed: one file of it is in its node log alone.
+fn killed(place: &Place, image: &str, nvm: &str) {
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", image]).ok();
+    let dir = place.mnt();
+    let how = ["mount", "--foreground", "--variant", "f2fs-nl", "--nvm", nvm, image, &dir];
+    let mut served = command(&how).spawn().unwrap();
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    let start = Instant::now();
+    while device(Path::new(&dir)) == device(&place.path("")) {
+        assert!(start.elapsed() < Duration::from_secs(30), "never mounted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let file = File::create(place.path("mnt/file")).unwrap();
+    file.write_all_at(b"fsynced", 0).unwrap();
+    file.sync_all().unwrap();
+    served.kill().unwrap();
+    served.wait().unwrap();
+    drop(file);
+    heddle(&["umount", &dir]).failed(1, &["had died"]);
+}
+
+#[test]
+fn a_refused_mount_leaves_the_device_that_it_may_make_a_log_on() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let [one, other, third] = ["one.img", "other.img", "third.img"].map(|name| place.text(name));
+    disk(&place.path("disk"), 32 * MIB, 0, &[]);
+    let Some(device) = Loop::over(&place.path("disk")) else { return };
+    killed(&place, &one, &device.0);
+    killed(&place, &other, &place.text("nvm"));
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &third]).ok();
+    let before = fs::read(&device.0).unwrap();
+    let mount = |options: &str, nvm: &str, image: &str| {
+        let options = format!("log=/dev/null,wait=0,{options}");
+        heddle(&["mount", "--variant", "f2fs-nl", "--nvm", nvm, "-o", &options, image, &place.mnt()])
+    };
+    let unchanged = |what: &str| assert!(fs::read(&device.0).unwrap() == before, "{what}");
+    mount("force-nvm", &device.0, &other).failed(1, &["another one", "-o discard-nvm"]);
+    unchanged("the image needs its own log");
+    mount("force-nvm,durability=process", &device.0, &third).failed(1, &["durability"]);
+    unchanged("its stores are not durable so");
+    let dir = place.text("elsewhere");
+    fs::create_dir(&dir).unwrap();
+    heddle(&["mount", "-o", "log=/dev/null", &third, &dir]).ok();
+    mount("force-nvm", &device.0, &third).failed(1, &["in use"]);
+    heddle(&["umount", &dir]).ok();
+    unchanged("the image is in use");
+    // An image whose checkpoints are gone.
+    let whole = fs::read(&third).unwrap();
+    File::options().write(true).open(&third).unwrap().write_all_at(&vec![0; 4 << 20], 2 << 20).unwrap();
+    mount("force-nvm", &device.0, &third).failed(1, &["damaged"]);
+    unchanged("the image is damaged");
+    fs::write(&third, &whole).unwrap();
+    // The device is the image.
+    let itself = Loop::over(Path::new(&third)).unwrap();
+    mount("force-nvm", &itself.0, &third).failed(1, &["in use"]);
+    drop(itself);
+    assert!(fs::read(&third).unwrap() == whole, "the image was its own log");
+    // What was fsynced is there, and what is not refused has a log.
+    mount("rw", &device.0, &one).ok();
+    assert_eq!(fs::read(place.path("mnt/file")).unwrap(), b"fsynced");
+    heddle(&["umount", &place.mnt()]).ok();
+    for options in ["force-nvm", "rw"] {
+        mount(options, &device.0, &third).ok();
+        heddle(&["umount", &place.mnt()]).ok();
+    }
+}
+
+#[test]
+fn an_image_that_is_refused_still_needs_its_log() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let image = place.text("one.img");
+    killed(&place, &image, &place.text("nvm"));
+    File::options().write(true).open(&image).unwrap().write_all_at(&vec![0; 4 << 20], 2 << 20).unwrap();
+    let before = fs::read(&image).unwrap();
+    heddle(&["mount", "-o", "discard-nvm,log=/dev/null", &image, &place.mnt()]).failed(1, &["damaged"]);
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+#[test]
+fn a_device_of_the_wrong_size_keeps_what_mkfs_was_to_overwrite() {
+    let place = Place::new();
+    for (variant, len, size) in [
+        ("f2fs", 16 * MIB, None),
+        ("f2fs", 128 * MIB, Some("64M")),
+        ("heddle", 16 * MIB, Some("64M")),
+        ("nova", 16 * MIB, Some("64M")),
+        ("heddle", 128 << 10, None),
+    ] {
+        disk(&place.path("disk"), len, len - 0x10000, &RAID);
+        let Some(device) = Loop::over(&place.path("disk")) else { return };
+        let sized = size.map_or(vec![], |size| vec!["--size", size]);
+        let said = heddle(&[&["mkfs", "--force", "--variant", variant], &sized[..], &[&device.0]].concat());
+        assert!(said.code != 0, "{variant} of {len} bytes: {}", said.out);
+        let kept = fs::read(&device.0).unwrap()[(len - 0x10000) as usize..][..8] == RAID;
+        assert!(kept, "{variant} of {len} bytes: {}", said.err);
+    }
+}
