@@ -42,7 +42,7 @@ fn killed(place: &Place, image: &str, nvm: &str) {
 }
 
 #[test]
-fn a_refused_mount_leaves_the_device_that_it_may_make_a_log_on() {
+fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     if !own_namespace() {
         return;
     }
@@ -102,6 +102,34 @@ fn an_image_that_is_refused_still_needs_its_log() {
     let before = fs::read(&image).unwrap();
     heddle(&["mount", "-o", "discard-nvm,log=/dev/null", &image, &place.mnt()]).failed(1, &["damaged"]);
     assert!(fs::read(&image).unwrap() == before);
+}
+
+#[test]
+fn a_log_is_not_made_over_bytes_between_zeros_of_a_device() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::new();
+    let image = place.text("flash.img");
+    heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &image]).ok();
+    disk(&place.path("disk"), 32 * MIB, 16 * MIB + 5, b"a thesis");
+    let Some(device) = Loop::over(&place.path("disk")) else { return };
+    let mount = |options: &str| {
+        heddle(&["mount", "--variant", "f2fs-nl", "--nvm", &device.0, "-o", options, &image, &place.mnt()])
+    };
+    mount("log=/dev/null").failed(1, &["does not know", "-o force-nvm"]);
+    for options in ["log=/dev/null,force-nvm", "log=/dev/null"] {
+        mount(options).ok();
+        heddle(&["umount", &place.mnt()]).ok();
+    }
+    drop(device);
+    disk(&place.path("disk"), 32 * MIB, 0, &[]);
+    let device = Loop::over(&place.path("disk")).unwrap();
+    let zeros =
+        ["mount", "--variant", "f2fs-nl", "--nvm", &device.0, "-o", "log=/dev/null", &image, &place.mnt()]
+            .map(str::to_owned);
+    heddle(&zeros.each_ref().map(String::as_str)).ok();
+    heddle(&["umount", &place.mnt()]).ok();
 }
 
 #[test]

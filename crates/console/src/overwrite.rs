@@ -3,8 +3,10 @@
 
 use crate::failure::usage;
 use crate::output::talk;
+use crate::progress::Bar;
 use crate::size::Size;
 use anyhow::{Result, bail};
+use heddle_f2fs::LOG_BYTES_MAX;
 use heddle_media::{Content, Holding};
 use heddle_pmem::Taken;
 use std::path::Path;
@@ -106,8 +108,12 @@ pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
     let target = Target { taken, content, forced: force == Force::Yes };
     let is_free = match target.taken.is_new() {
         true => true,
-        // A file may hold something between its ends.
-        false => target.content == Content::Blank && (!target.taken.is_file() || target.taken.is_zero()?),
+        // It may hold something between its ends.
+        false => {
+            let bar = Bar::of_bytes("looking");
+            let progress = |done, total| bar.at(done, total);
+            target.content == Content::Blank && target.taken.is_zero(LOG_BYTES_MAX, &progress)?
+        }
     };
     let shown = path.display();
     if force == Force::No

@@ -5,13 +5,14 @@
 //!                 of it. A name that another process has taken meanwhile stays that one's.
 //!             I3  a symbolic link is followed only to a device: a file behind one was not named by the caller.
 
+use crate::Pos;
 use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::held::{self, OpenOptions, system};
 use crate::region::Region;
 use crate::room::folder_of;
 use heddle_media::Claim;
-use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -108,26 +109,37 @@ impl Taken {
     pub fn content(&self) -> Result<heddle_media::Content> {
         let len_bytes = self.len_bytes()?;
         if let Some(region) = self.mapped(true)? {
-            return Ok(heddle_media::look(len_bytes, &|at, into| region.read(crate::Pos(at), into)));
+            return Ok(heddle_media::look(len_bytes, &|at, into| region.read(Pos(at), into)));
         }
         Ok(content_of(&self.as_file()?, len_bytes))
     }
 
-    /// Is all of a file zeros?
+    /// Are its first `len_bytes`, or all if it has fewer, zeros? Holes of a file are not read. `progress` is told bytes seen, and in total.
     ///
-    /// Errors: [`Error::System`].
-    pub fn is_zero(&self) -> Result<bool> {
-        let (file, len_bytes) = (self.as_file()?, self.len_bytes()?);
-        let mut piece = vec![0; 1 << 20];
-        for at in (0..len_bytes).step_by(piece.len()) {
-            let here = (len_bytes - at).min(piece.len() as u64) as usize;
-            let read = file.read_exact_at(&mut piece[..here], at);
-            read.map_err(|error| {
-                system("read", &self.path)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-            })?;
+    /// Errors: [`Error::System`], and those of a mapping.
+    pub fn is_zero(&self, len_bytes: u64, progress: &dyn Fn(u64, u64)) -> Result<bool> {
+        let (file, mapped) = (self.as_file()?, self.mapped(true)?);
+        let len_bytes = len_bytes.min(self.len_bytes()?);
+        let (mut piece, mut at) = (vec![0; 1 << 20], 0);
+        while at < len_bytes {
+            progress(at, len_bytes);
+            at = match fs::seek(&file, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) if self.is_file() => return Ok(true),
+                // A device knows no holes.
+                Err(_) => at,
+            };
+            let here = len_bytes.saturating_sub(at).min(piece.len() as u64) as usize;
+            match &mapped {
+                Some(region) => region.read(Pos(at), &mut piece[..here]),
+                None => file.read_exact_at(&mut piece[..here], at).map_err(|error| {
+                    system("read", &self.path)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+                })?,
+            }
             if piece[..here].iter().any(|byte| *byte != 0) {
                 return Ok(false);
             }
+            at += here as u64;
         }
         Ok(true)
     }
@@ -138,7 +150,7 @@ impl Taken {
     pub fn wipe(&self, content: &heddle_media::Content) -> Result<()> {
         if let Some(region) = self.mapped(false)? {
             let done: Result<()> = heddle_media::wipe(content, |at, zeros| {
-                region.nt_write(crate::Pos(at), zeros);
+                region.nt_write(Pos(at), zeros);
                 Ok(())
             });
             // PERSIST: what was there is gone before anything is made.

@@ -49,8 +49,8 @@ const SHARDS: usize = 64;
 const LANES_MAX: usize = 64;
 /// Least bytes of a log: eight chunks.
 pub(crate) const LOG_BYTES_MIN: u64 = LOG_CHUNKS_BYTES + 8 * CHUNK_BYTES;
-/// Most bytes of a log: lines are numbered by 32 bits.
-const LOG_BYTES_MAX: u64 = LOG_LINE_BYTES << 32;
+/// Most bytes of a log, whatever the region has: lines are numbered by 32 bits.
+pub const LOG_BYTES_MAX: u64 = LOG_LINE_BYTES << 32;
 /// Records that a node needs at most: reading it is so many loads.
 const DEPTH_MAX: u8 = 8;
 /// Share of the chunks, in tenths, at which an epoch becomes a fold.
