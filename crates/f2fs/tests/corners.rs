@@ -9,6 +9,8 @@ mod forge;
 mod forged_names;
 #[path = "corners/left_by_linux.rs"]
 mod left_by_linux;
+#[path = "corners/listing.rs"]
+mod listing;
 #[path = "corners/numbers.rs"]
 mod numbers;
 #[path = "corners/unreadable.rs"]

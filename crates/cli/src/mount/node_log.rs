@@ -11,8 +11,8 @@ use heddle_f2fs::{F2fs, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;
 
-/// Opens the image with the node log in `nvm`. What `nvm` holds stays until the image is open. A log file that this call makes gets its name
-/// when the image is open with it: a mount that fails leaves none, and takes away none that another mount has made under this name
+/// Opens the image with the node log in `nvm`. What `nvm` holds stays until the image is open. A log file that this call makes gets its
+/// name when the image is open with it: a mount that fails leaves none, and takes away none that another mount has made under this name
 /// meanwhile. A file that was empty is empty again.
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     let force = if options.force_nvm { Force::Yes } else { Force::No };

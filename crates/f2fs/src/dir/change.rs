@@ -189,7 +189,9 @@ impl Change<'_> {
     }
 }
 
-/// Entries that stood inline, as blocks of a directory.
+/// Entries that stood inline, as blocks of a directory. They keep their places, for listings that are under way, where level 0 has one
+/// bucket: that is the first blocks, whatever the hash. Where it has more, they go where their hash leads, behind all places that they
+/// can have had: such a listing may show one again, and loses none.
 struct Spread {
     blocks: BTreeMap<u64, Box<Block>>,
     depth: u32,
@@ -202,24 +204,32 @@ impl Spread {
             match entry.name {
                 b"." => {}
                 b".." => above = entry.nid,
-                name => all.push((name.to_vec(), entry.nid, entry.kind)),
+                _ => all.push(entry),
             }
             Ok(false)
         })?;
+        // The first two slots are those of `.` and `..`.
+        let keeps_places = inode.block().dir_level == 0 && all.iter().all(|entry| entry.place >= 2);
         let mut spread = Spread { blocks: BTreeMap::new(), depth: 1 };
         let mut first = Box::new([0; BLOCK_BYTES]);
         let mut slots = SlotsMut::of_block(&mut first);
         slots.put(0, b".", inode.nid, FileKind::Directory);
         slots.put(1, b"..", above, FileKind::Directory);
+        if keeps_places {
+            for entry in &all {
+                slots.put(entry.place as usize, entry.name, entry.nid, entry.kind);
+            }
+        }
         spread.blocks.insert(0, first);
-        for (name, nid, kind) in all {
-            spread.add(inode, &name, nid, kind)?;
+        for entry in all.iter().filter(|_| !keeps_places) {
+            spread.add(inode, PageNo(1), entry.name, (entry.nid, entry.kind))?;
         }
         Ok(spread)
     }
 
-    fn add(&mut self, inode: &Inode, name: &[u8], nid: Nid, kind: FileKind) -> Result<()> {
-        for (level, page) in places(inode, name) {
+    /// Adds a name, in none of the blocks before `from`.
+    fn add(&mut self, inode: &Inode, from: PageNo, name: &[u8], (nid, kind): (Nid, FileKind)) -> Result<()> {
+        for (level, page) in places(inode, name).filter(|(_, page)| page.0 >= from.0) {
             let block = self.blocks.entry(page.0).or_insert_with(|| Box::new([0; BLOCK_BYTES]));
             if SlotsMut::of_block(block).add(name, nid, kind) {
                 self.depth = self.depth.max(level + 1);
@@ -270,7 +280,7 @@ impl Media {
             return Ok(Need::NONE);
         }
         let mut spread = Spread::of(inode)?;
-        spread.add(inode, name, Nid::NONE, FileKind::Regular)?;
+        spread.add(inode, PageNo(0), name, (Nid::NONE, FileKind::Regular))?;
         let mut lacking = Lacking::default();
         for page in spread.blocks.keys() {
             self.add_lacking(inode, *page..page + 1, &mut lacking)?;
