@@ -8,6 +8,8 @@
 //!                 and lets the kernel keep no attributes of a file that is open for writing.
 //!             F2  calls that use the offset hold `lock`, as the kernel's do; where the offset is the kernel's for ever they need not.
 //!             F3  an offset comes back only while no fork is under way: what a fork gives away stays away until its child is there.
+//!             F4  of an inode of another generation than the one that was taken up nothing is opened: once the mount's process was
+//!                 killed nobody keeps the inode for a descriptor of that mount, and another file may have its number.
 //! Lock order  `lock` of one file, nothing else.
 
 use crate::append::Append;
@@ -70,6 +72,8 @@ struct Opened {
 pub struct File {
     at: &'static Attachment,
     told: Told,
+    /// Of the inode, when it was taken up (F4); `None`: the engine could not say.
+    generation: Option<u64>,
     flags: OpenFlags,
     append: Append,
     opened: AtomicPtr<Opened>,
@@ -91,6 +95,7 @@ impl File {
         File {
             at,
             told,
+            generation: generation(at, Ino(told.ino)),
             flags,
             append: Append::new(flags.append),
             opened: AtomicPtr::new(std::ptr::null_mut()),
@@ -477,12 +482,17 @@ impl File {
     #[cold]
     fn open(&self) -> Served<&Opened> {
         self.at.prefault();
-        // The kernel has checked the permission; the inode cannot end before its descriptor is closed (F1).
+        // The kernel has checked the permission.
         let handle = match guarded(|| self.at.fs().open(&Cred::root(), Ino(self.told.ino), self.flags))? {
             Ok(handle) => handle,
             Err(Error::NotPermitted | Error::AccessDenied) => return Ok(Err(Errno::ACCESS)),
             Err(_) => return Err(Passed::Engine),
         };
+        // F4: while the handle is open the number means this inode.
+        if self.generation.is_none() || self.generation != generation(self.at, handle.ino) {
+            self.release(handle);
+            return Err(Passed::Engine);
+        }
         let Ok(Ok(Some(pages))) = guarded(|| Ok(self.at.fs().kernel_pages(&handle))) else {
             self.release(handle);
             return Err(Passed::Engine);
@@ -546,6 +556,10 @@ impl Opened {
     fn unless_mapped(&self) -> Result<(), Passed> {
         if self.pages.are_kept() { Err(Passed::Mapped) } else { Ok(()) }
     }
+}
+
+fn generation(at: &Attachment, ino: Ino) -> Option<u64> {
+    guarded(|| at.fs().getattr(ino)).ok()?.ok().map(|attr| attr.generation)
 }
 
 #[cold]

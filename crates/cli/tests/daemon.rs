@@ -144,6 +144,56 @@ fn mount_replaces_a_killed_daemon_without_hurting_its_clients() {
     heddle(&["fsck", "-n", &place.image()]).ok();
 }
 
+/// Opens files, uses some of them, and removes them all; after a line at its input it writes to them.
+const KEEPS_REMOVED: &str = r"
+import os, sys
+open_ = lambda name: os.open(sys.argv[1] + name, os.O_RDWR | os.O_CREAT)
+kept = open_('/kept'); os.write(kept, b'attached')
+files = [open_('/removed%d' % n) for n in range(16)]
+for f in files[8:]: os.pwrite(f, b'mine', 0)
+for n in range(16): os.unlink(sys.argv[1] + '/removed%d' % n)
+if sys.argv[2] == 'forks' and os.fork(): os._exit(0)
+print('ready', flush=True)
+sys.stdin.readline()
+for f in files:
+    try: os.pwrite(f, b'EVIL', 0)
+    except OSError as e: print(e.errno)
+    try: print(os.pread(f, 9, 0).decode())
+    except OSError as e: print(e.errno)
+";
+
+/// The number of a removed file means another one by then, which was read and overwritten.
+#[test]
+fn a_descriptor_of_a_killed_mount_reaches_no_other_file() {
+    let Some(_alone) = alone() else { return };
+    build_preload();
+    for how in ["stays", "forks"] {
+        let place = Place::with_image("heddle");
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        let mut run = command(&["run", "--", "python3", "-c", KEEPS_REMOVED, &place.mnt(), how]);
+        let mut program = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (tell, mut told) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+        told.read_exact(&mut [0; 6]).unwrap();
+        kill_process(daemon(&place), Signal::KILL).unwrap();
+        eventually("it does not die", || fs::metadata(place.mnt()).is_err());
+        let talk = File::create(place.path("log")).unwrap();
+        let mut again = command(&["mount", "-o", "log=/dev/null", &place.image(), &place.mnt()]);
+        assert!(again.stdin(Stdio::null()).stderr(talk).status().unwrap().success());
+        let others: Vec<_> = (0..60).map(|n| mounted.path(&format!("other{n}"))).collect();
+        others.iter().for_each(|other| fs::write(other, "other").unwrap());
+        drop(tell);
+        let mut said = String::new();
+        told.read_to_string(&mut said).unwrap();
+        program.wait().unwrap();
+        for other in others {
+            assert_eq!(fs::read_to_string(&other).unwrap(), "other", "{how}: {other:?}: {said}");
+        }
+        assert!(!said.contains("other"), "{how}: {said}");
+        // A file that was not used yet is nobody's but the dead mount's.
+        assert_eq!(said.lines().take(16).collect::<Vec<_>>(), ["107"; 16], "{how}: {said}");
+    }
+}
+
 #[test]
 fn mount_replaces_a_dead_mount_but_not_one_of_another_image() {
     let Some(_alone) = alone() else { return };
