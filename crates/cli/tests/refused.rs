@@ -77,7 +77,9 @@ fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     fs::write(&third, &whole).unwrap();
     // The device is the image.
     let itself = Loop::over(Path::new(&third)).unwrap();
-    mount("force-nvm", &itself.0, &third).failed(1, &["in use"]);
+    for (nvm, image) in [(&itself.0, &third), (&third, &itself.0), (&third, &third)] {
+        mount("force-nvm", nvm, image).failed(2, &["is the image", "itself", "another file or device"]);
+    }
     drop(itself);
     assert!(fs::read(&third).unwrap() == whole, "the image was its own log");
     // What was fsynced is there, and what is not refused has a log.
