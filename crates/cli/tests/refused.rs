@@ -63,6 +63,9 @@ fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     unchanged("the image needs its own log");
     mount("force-nvm,durability=process", &device.0, &third).failed(1, &["durability"]);
     unchanged("its stores are not durable so");
+    let no_socket = format!("force-nvm,metrics={}", place.text("disk"));
+    mount(&no_socket, &device.0, &third).failed(1, &["no socket"]);
+    unchanged("nobody could ask the mount");
     let dir = place.text("elsewhere");
     fs::create_dir(&dir).unwrap();
     heddle(&["mount", "-o", "log=/dev/null", &third, &dir]).ok();

@@ -3,7 +3,7 @@
 
 use super::options::Options;
 use super::serving::{End, OpenImage};
-use super::{Args, limits, node_log, wait_until_free};
+use super::{Args, limits, metrics, node_log, wait_until_free};
 use crate::last_words::LastWords;
 use crate::look::counted::Counted;
 use anyhow::{Context, Result, bail};
@@ -58,6 +58,9 @@ pub fn open(args: &Args, options: &Options) -> Result<F2fsImage> {
     } else {
         options
     };
+    if let (Some(place), true) = (&options.metrics, options.force_nvm || options.discard_nvm) {
+        metrics::check(place, options.metrics_group)?;
+    }
     let fs = open_as(args, options, variant)?;
     fs.set_prompt(options.sync, options.dirsync);
     if let Some(discards) = options.discard {

@@ -84,12 +84,13 @@ impl Drop for Metrics {
     }
 }
 
-/// Starts to answer. `group`: its members may ask at a socket too.
-pub fn start(
-    reading: impl Fn() -> Counters + Send + 'static,
-    place: &Place,
-    group: Option<u32>,
-) -> Result<Metrics> {
+/// Could questions be answered there? Asked before anything is given up for the mount.
+pub fn check(place: &Place, group: Option<u32>) -> Result<()> {
+    open_at(place, group).map(drop)
+}
+
+/// The place, where nobody answers yet.
+fn open_at(place: &Place, group: Option<u32>) -> Result<(OwnedFd, Metrics)> {
     let (listener, socket) = match place {
         Place::Path(path) => {
             let (listener, made) = bind(path, group)?;
@@ -102,7 +103,17 @@ pub fn start(
         }
     };
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-    let mut metrics = Metrics { socket, stop: Arc::clone(&stop), thread: None };
+    Ok((listener, Metrics { socket, stop, thread: None }))
+}
+
+/// Starts to answer. `group`: its members may ask at a socket too.
+pub fn start(
+    reading: impl Fn() -> Counters + Send + 'static,
+    place: &Place,
+    group: Option<u32>,
+) -> Result<Metrics> {
+    let (listener, mut metrics) = open_at(place, group)?;
+    let stop = Arc::clone(&metrics.stop);
     rustix::io::ioctl_fionbio(&listener, true)?;
     let desk = Desk { listener, stop, reading: Box::new(reading), askers: Vec::new() };
     let thread = std::thread::Builder::new().name("heddle-metrics".into());
