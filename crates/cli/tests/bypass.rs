@@ -90,6 +90,8 @@ traps! {
     a_vector_whose_buffer_goes_moves_no_offset = "buffers/taken_from_vectors", ["write", "read"];
     half_a_mapping_is_written_as_the_kernel_writes_it = "buffers/cut_short", ["write"];
     what_a_program_does_about_its_own_faults_stays = "buffers/handlers", ["write"];
+    a_handler_set_in_older_ways_is_not_called_for_a_buffer = "buffers/set", ["write"];
+    a_vector_longer_than_its_file_takes_no_memory = "buffers/long", ["write", "read"];
     duplicates_share_the_offset = "dup", ["write"];
     a_forked_child_shares_the_offset = "fork", ["write"];
     programs_that_are_started_share_the_offset = "exec", ["write"];
@@ -111,6 +113,9 @@ traps! {
     children_made_by_clone_share_the_offset = "offsets/children", ["write"];
     who_gets_a_descriptor_in_a_message_shares_the_offset = "offsets/sent", ["write"];
     duplicates_made_by_system_calls_share_the_offset = "offsets/numbers", ["write"];
+    a_call_that_fails_changes_no_number = "offsets/refused", ["write"];
+    /// It moved the offset of a file that lay on another file system.
+    a_fork_moves_no_offset_of_what_replaces_a_file = "offsets/replaced", ["write"];
     an_append_leaves_the_offset_at_the_end = "offsets/appending", ["write"];
     o_append_counts_for_all_who_share_the_open_file = "offsets/setting", ["write"];
     a_thread_with_numbers_of_its_own_closes_nothing_of_others = "offsets/unshared", ["write"];

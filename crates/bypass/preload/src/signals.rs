@@ -9,7 +9,7 @@
 
 use crate::thread::here;
 use crate::{fault, real, waiting_signals};
-use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use libc::{c_int, c_void, siginfo_t, sigset_t, ucontext_t};
 use std::mem::transmute;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
@@ -119,6 +119,63 @@ pub unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
 pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
     // SAFETY: the caller's promise.
     unsafe { set(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
+/// As sigaction(3), by another of its names.
+///
+/// # Safety
+/// As sigaction(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { sigaction(signal, new, old) }
+}
+
+/// As sigset(3).
+///
+/// # Safety
+/// As sigset(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigset(number: c_int, handler: usize) -> usize {
+    // In glibc's header.
+    const SIG_HOLD: usize = 2;
+    // SAFETY: plain numbers and sets, for which zero is valid.
+    let (mut one, mut before): (sigset_t, sigset_t) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // SAFETY: live locals.
+    if unsafe { libc::sigaddset(&mut one, number) } != 0 {
+        return libc::SIG_ERR;
+    }
+    let how = if handler == SIG_HOLD { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    // SAFETY: plain numbers and sets, for which zero is valid.
+    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: live locals.
+    let looked = handler != SIG_HOLD || unsafe { sigaction(number, null(), &mut old) } == 0;
+    let was = match (looked, handler) {
+        (false, _) => libc::SIG_ERR,
+        (true, SIG_HOLD) => old.sa_sigaction,
+        // SAFETY: the caller's promise.
+        (true, handler) => unsafe { set(number, handler, 0) },
+    };
+    // SAFETY: live locals.
+    if was == libc::SIG_ERR || unsafe { libc::pthread_sigmask(how, &one, &mut before) } != 0 {
+        return libc::SIG_ERR;
+    }
+    // SAFETY: a live local.
+    if unsafe { libc::sigismember(&before, number) } == 1 { SIG_HOLD } else { was }
+}
+
+/// As sigignore(3).
+///
+/// # Safety
+/// As sigignore(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigignore(number: c_int) -> c_int {
+    // SAFETY: SIG_IGN is no function.
+    if unsafe { set(number, libc::SIG_IGN, 0) } == libc::SIG_ERR { -1 } else { 0 }
 }
 
 unsafe fn set(number: c_int, handler: usize, flags: c_int) -> usize {

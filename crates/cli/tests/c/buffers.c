@@ -194,5 +194,29 @@ static void handlers(void) {
 	CHECK(pwrite(fd, "z", 1, 0) == 1);
 }
 
-TRAPS({"taken_from_writes", taken_from_writes}, {"cut_from_writes", cut_from_writes},
+static void handlers_set_in_older_ways(void) {
+	int fd = fresh(O_RDWR);
+	CHECK(sigset(SIGSEGV, jumps) == SIG_DFL && pwrite(fd, (void *)8, 10, 0) == -1 && errno == EFAULT);
+	CHECK(sigset(SIGSEGV, SIG_HOLD) == jumps && sigset(SIGSEGV, jumps) == SIG_HOLD);
+	CHECK(pwrite(fd, (void *)8, 10, 0) == -1 && errno == EFAULT);
+	if (sigsetjmp(back, 1) == 0)
+		faults();
+	CHECK(sigignore(SIGSEGV) == 0 && sigset(SIGSEGV, SIG_DFL) == SIG_IGN);
+	CHECK(pwrite(fd, (void *)8, 10, 0) == -1 && errno == EFAULT && ends_by(SIGSEGV, faults));
+	CHECK(pwrite(fd, "z", 1, 0) == 1);
+}
+
+static void vectors_longer_than_the_file(void) {
+	struct rusage before, after;
+	size_t len = 400 << 20;
+	int fd = fresh(O_RDWR);
+	char *room = mmap(NULL, 2 * len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct iovec parts[2] = {{room, len}, {room + len, len}};
+	CHECK(room != MAP_FAILED && write(fd, "short", 5) == 5 && getrusage(RUSAGE_SELF, &before) == 0);
+	CHECK(preadv(fd, parts, 2, 0) == 5 && memcmp(room, "short", 5) == 0 && getrusage(RUSAGE_SELF, &after) == 0);
+	CHECK(after.ru_maxrss - before.ru_maxrss < 50 << 10);
+}
+
+TRAPS({"set", handlers_set_in_older_ways}, {"long", vectors_longer_than_the_file},
+      {"taken_from_writes", taken_from_writes}, {"cut_from_writes", cut_from_writes},
       {"taken_from_vectors", taken_from_vectors}, {"cut_short", cut_short}, {"handlers", handlers})

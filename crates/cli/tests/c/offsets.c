@@ -257,7 +257,46 @@ static void what_the_kernel_counts_from_the_end(void) {
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-TRAPS({"unshared", a_thread_unshares}, {"closed_apart", a_thread_closes_for_itself}, {"swapped", a_child_shares_the_numbers},
+static void calls_that_fail_change_no_number(void) {
+	int fd = fresh(O_RDWR), spare = dup(0);
+	CHECK(close(spare) == 0 && write(fd, "1", 1) == 1);
+	CHECK(syscall(SYS_close_range, fd, fd, 0x4000) == -1 && errno == EINVAL && write(fd, "2", 1) == 1);
+	CHECK(close_range(fd, fd, 0x4000) == -1 && errno == EINVAL && write(fd, "3", 1) == 1);
+	CHECK(close_range(fd, 0, 0) == -1 && errno == EINVAL && write(fd, "4", 1) == 1);
+	CHECK(dup2(spare, fd) == -1 && errno == EBADF && write(fd, "5", 1) == 1);
+	CHECK(dup3(0, fd, 0x4000) == -1 && errno == EINVAL && write(fd, "6", 1) == 1);
+	CHECK(dup3(fd, fd, 0) == -1 && errno == EINVAL && dup2(fd, fd) == fd && write(fd, "7", 1) == 1);
+	CHECK(syscall(SYS_dup3, spare, fd, 0) == -1 && errno == EBADF && write(fd, "8", 1) == 1);
+	holds("12345678");
+}
+
+static volatile int all_replaced;
+
+static void *thread_that_forks(void *nothing) {
+	while (!all_replaced) {
+		pid_t child = fork();
+		if (child == 0)
+			_exit(0);
+		CHECK(waitpid(child, NULL, 0) == child);
+	}
+	return nothing;
+}
+
+static void a_fork_moves_no_offset_of_what_replaces_a_file(void) {
+	pthread_t forks;
+	int stays = open(other, O_CREAT | O_TRUNC | O_RDWR, 0600);
+	CHECK(stays >= 0 && write(stays, "stays", 5) == 5 && pthread_create(&forks, NULL, thread_that_forks, NULL) == 0);
+	for (int i = 0; i < 500; i++) {
+		int fd = fresh(O_RDWR);
+		CHECK(write(fd, "0123456789", 10) == 10 && dup2(stays, fd) == fd);
+		CHECK(lseek(stays, 0, SEEK_CUR) == 5 && close(fd) == 0);
+	}
+	all_replaced = 1;
+	CHECK(pthread_join(forks, NULL) == 0);
+}
+
+TRAPS({"refused", calls_that_fail_change_no_number}, {"replaced", a_fork_moves_no_offset_of_what_replaces_a_file},
+      {"unshared", a_thread_unshares}, {"closed_apart", a_thread_closes_for_itself}, {"swapped", a_child_shares_the_numbers},
       {"from_the_end", what_the_kernel_counts_from_the_end}, {"handlers", handlers_use_the_offset}, {"jumps", handlers_are_left_by_longjmp},
       {"closing", handlers_close_in_the_middle_of_malloc}, {"children", children_made_in_other_ways},
       {"sent", descriptors_sent_away}, {"numbers", numbers_made_in_other_ways},

@@ -207,6 +207,18 @@ fn room_for(whole: &mut Vec<u8>, sum: usize) -> Result<(), Passed> {
     whole.try_reserve_exact(sum.min(VECTOR_BYTES_MAX)).map_err(|_| Passed::Unserved)
 }
 
+/// Zeros. Of many the kernel gives those alone that are written to: a vector may be far longer than the file.
+fn zeros(len: usize) -> Result<Vec<u8>, Passed> {
+    let layout = std::alloc::Layout::array::<u8>(len.max(1)).map_err(|_| Passed::Unserved)?;
+    // SAFETY: a layout of one byte at least.
+    let first = unsafe { std::alloc::alloc_zeroed(layout) };
+    if first.is_null() {
+        return Err(Passed::Unserved);
+    }
+    // SAFETY: of the global allocator, of this layout, and all of it is written: zeros.
+    Ok(unsafe { Vec::from_raw_parts(first, len, layout.size()) })
+}
+
 /// Vectors of so many elements need no memory, as in the kernel.
 const FEW: usize = 8;
 
@@ -245,9 +257,7 @@ fn read_vector(
         if let [one] = parts {
             return read(one.iov_base, one.iov_len);
         }
-        let mut whole = Vec::new();
-        room_for(&mut whole, sum)?;
-        whole.resize(sum.min(VECTOR_BYTES_MAX), 0_u8);
+        let mut whole = zeros(sum.min(VECTOR_BYTES_MAX))?;
         let done = read(whole.as_mut_ptr().cast(), whole.len())?;
         if let Ok(n) = done {
             let mut rest = &whole[..n];

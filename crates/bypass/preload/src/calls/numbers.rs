@@ -22,14 +22,24 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As close_range(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-        numbers_part();
-    }
-    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
-        forget_range(first, last);
-    }
+    before_close_range(first, last, flags);
     // SAFETY: the caller's promise.
     unsafe { real::close_range(first, last, flags) }
+}
+
+/// What close_range(2) is about to do; nothing, where the kernel refuses it.
+pub fn before_close_range(first: u32, last: u32, flags: c_int) {
+    const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
+    const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    if flags & !(UNSHARE | CLOEXEC) != 0 || first > last {
+        return;
+    }
+    if flags & UNSHARE != 0 {
+        numbers_part();
+    }
+    if flags & CLOEXEC == 0 {
+        forget_range(first, last);
+    }
 }
 
 /// From now on a number does not mean the same file to all who share this memory, or who do not share it close and open numbers of this
@@ -65,6 +75,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// As dup2(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    before_replacing(fd, to, 0);
     // SAFETY: the caller's promise.
     meaning(fd, unsafe { real::dup2(fd, to) })
 }
@@ -75,8 +86,19 @@ pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// As dup3(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    before_replacing(fd, to, flags);
     // SAFETY: the caller's promise.
     meaning(fd, unsafe { real::dup3(fd, to, flags) })
+}
+
+/// `to` is about to mean what `fd` means: it means nothing from here on. Between the kernel's change and the table's a fork in another
+/// thread would move the offset of what the number means by then, which may be a file of any file system.
+pub fn before_replacing(fd: c_int, to: c_int, flags: c_int) {
+    let refused = fd == to || flags & !libc::O_CLOEXEC != 0;
+    // SAFETY: no pointer is involved.
+    if !refused && is_ours(to) && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0 {
+        forget(to);
+    }
 }
 
 /// `to`, a duplicate of `fd` if it is a number.

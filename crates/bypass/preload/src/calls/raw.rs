@@ -4,9 +4,9 @@
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
 use super::ioctls::counting;
-use super::numbers::{control, give_away, meaning, numbers_part};
+use super::numbers::{before_close_range, before_replacing, control, give_away, meaning};
 use super::rights;
-use crate::table::{forget, forget_range};
+use crate::table::forget;
 use crate::{fault, fork, real, report};
 use libc::c_int;
 use std::ptr::with_exposed_provenance as pointer;
@@ -72,10 +72,10 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
     let fd = a as c_int;
     match n {
         libc::SYS_close => forget(fd),
-        libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_UNSHARE) != 0 => numbers_part(),
-        libc::SYS_close_range if c & i64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 => {
-            forget_range(a as u32, b as u32)
-        }
+        libc::SYS_close_range => before_close_range(a as u32, b as u32, c as c_int),
+        libc::SYS_dup3 => before_replacing(fd, b as c_int, c as c_int),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => before_replacing(fd, b as c_int, 0),
         libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
             give_away(fd)
         }
