@@ -274,23 +274,33 @@ impl File {
     }
 
     /// As ftruncate(2).
-    pub fn truncate(&self, len: i64) -> Served<()> {
+    pub fn truncate(&self, fd: BorrowedFd<'_>, len: i64) -> Served<()> {
         let Some(size) = u64::try_from(len).ok().filter(|_| self.flags.write) else {
             return Err(Passed::Unserved);
         };
         let set = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
         self.takes_no_rights()?;
-        self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop))
+        let done =
+            self.engine(|fs, handle| fs.setattr(&Cred::root(), handle.ino, Some(handle), &set).map(drop));
+        done.inspect(|_| self.size_to_mapping(fd))
     }
 
     /// As fallocate(2).
-    pub fn allocate(&self, op: RangeOp, offset: i64, len: i64) -> Served<()> {
+    pub fn allocate(&self, fd: BorrowedFd<'_>, op: RangeOp, offset: i64, len: i64) -> Served<()> {
         let valid = offset >= 0 && len > 0 && offset.checked_add(len).is_some() && self.flags.write;
         let (Ok(offset), Ok(len), true) = (u64::try_from(offset), u64::try_from(len), valid) else {
             return Err(Passed::Unserved);
         };
         self.takes_no_rights()?;
-        self.engine(|fs, handle| fs.fallocate(handle, op, offset, len))
+        let done = self.engine(|fs, handle| fs.fallocate(handle, op, offset, len));
+        done.inspect(|_| self.size_to_mapping(fd))
+    }
+
+    /// Somebody mapped the file while its size was changed: the kernel may have asked for it before.
+    fn size_to_mapping(&self, fd: BorrowedFd<'_>) {
+        if self.unless_mapped().is_err() {
+            Told::refresh(fd);
+        }
     }
 
     /// As fstat(2).
@@ -539,6 +549,7 @@ impl File {
     ) -> Result<(), Passed> {
         if append {
             // The mount would append it: what appends has no page of its own that could be old, but the last one's rest.
+            Told::refresh(fd);
             return Ok(());
         }
         while !buf.is_empty() {

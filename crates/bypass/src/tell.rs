@@ -1,8 +1,10 @@
 //! What `stat` tells of a descriptor, without asking the mount's process.
 
+use heddle_vfs::ioctl::MAPS;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
+use rustix::ioctl::{NoArg, ioctl};
 
 /// STATX_MNT_ID_UNIQUE (Linux 6.8): a number that no later mount gets.
 const MOUNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
@@ -43,6 +45,13 @@ impl Told {
     pub fn refresh(fd: BorrowedFd<'_>) {
         // What it cannot ask it takes from its cache, as without this.
         let _ = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
+    }
+
+    /// Tells the mount that the file is about to be mapped: from then on nobody changes it past the kernel, nor its size, until the
+    /// mapped descriptors are closed. A mount that does not know the request learns it from the first page that is read.
+    pub fn maps(fd: BorrowedFd<'_>) {
+        // SAFETY: the request has no argument.
+        let _older = unsafe { ioctl(fd, NoArg::<MAPS>::new()) };
     }
 
     /// As [`Told::refresh`], for a mapping: afterwards the kernel knows no smaller size than the engine has now, and no

@@ -122,8 +122,8 @@ fn a_file_is_read_and_changed_only_as_it_was_opened() {
     assert_eq!((reader.may_read(), reader.may_write()), (true, false));
     assert_eq!((writer.may_read(), writer.may_write()), (false, true));
     assert_eq!(write_at(&reader, &scene, b"x", 0), Err(Passed::Unserved));
-    assert_eq!(reader.truncate(0), Err(Passed::Unserved));
-    assert_eq!(reader.allocate(RangeOp::Punch, 0, 1), Err(Passed::Unserved));
+    assert_eq!(reader.truncate(scene.fd(), 0), Err(Passed::Unserved));
+    assert_eq!(reader.allocate(scene.fd(), RangeOp::Punch, 0, 1), Err(Passed::Unserved));
     assert_eq!(write_at(&writer, &scene, b"x", 0), Ok(Ok((1, 1))));
     assert_eq!(read_at(&writer, 1, 0), Err(Passed::Unserved));
     assert_eq!(read_at(&reader, 1, 0), served(b"x"));
@@ -258,7 +258,7 @@ fn calls_on_a_mapped_file_go_through_the_mount() {
     assert_eq!(file.unmapped(), Err(Passed::Mapped));
     assert_eq!(read_at(&file, 1, 0), Err(Passed::Mapped));
     assert_eq!(write_at(&file, &scene, b"x", 0), Err(Passed::Mapped));
-    assert_eq!(file.truncate(1), Err(Passed::Mapped));
+    assert_eq!(file.truncate(scene.fd(), 1), Err(Passed::Mapped));
     assert_eq!(file.sync(false), Err(Passed::Mapped));
     assert_eq!(file.seek(scene.fd(), 1, libc::SEEK_END), Ok(Ok(4)), "the size is the engine's");
     assert_eq!(file.stat(scene.fd()).map(|stat| stat.map(|stat| stat.st_size)), Ok(Ok(3)));
@@ -270,17 +270,21 @@ fn calls_on_a_mapped_file_go_through_the_mount() {
 fn sizes_and_ranges_that_the_kernel_refuses_are_left_to_it() {
     let scene = Scene::new();
     let file = scene.open(libc::O_RDWR);
-    assert_eq!(file.truncate(-1), Err(Passed::Unserved));
-    assert_eq!(file.truncate(5), Ok(Ok(())));
+    assert_eq!(file.truncate(scene.fd(), -1), Err(Passed::Unserved));
+    assert_eq!(file.truncate(scene.fd(), 5), Ok(Ok(())));
     assert_eq!(scene.fs.size(&scene.theirs), 5);
-    assert_eq!(file.truncate(1 << 60), Ok(Err(Errno::FBIG)));
+    assert_eq!(file.truncate(scene.fd(), 1 << 60), Ok(Err(Errno::FBIG)));
     let grow = RangeOp::Allocate { keep_size: false };
     for (offset, len) in [(-1, 2), (0, 0), (0, -1), (i64::MAX, 1), (1, i64::MAX)] {
-        assert_eq!(file.allocate(grow, offset, len), Err(Passed::Unserved), "{len} from {offset}");
+        assert_eq!(
+            file.allocate(scene.fd(), grow, offset, len),
+            Err(Passed::Unserved),
+            "{len} from {offset}"
+        );
     }
-    assert_eq!(file.allocate(grow, 0, 1), Ok(Ok(())));
+    assert_eq!(file.allocate(scene.fd(), grow, 0, 1), Ok(Ok(())));
     assert_eq!(scene.fs.size(&scene.theirs), 5);
-    assert_eq!(file.allocate(grow, 7, 2), Ok(Ok(())));
+    assert_eq!(file.allocate(scene.fd(), grow, 7, 2), Ok(Ok(())));
     assert_eq!(scene.fs.size(&scene.theirs), 9);
 }
 
@@ -316,8 +320,8 @@ fn writes_that_take_rights_away_are_the_mounts() {
     let mode = SetAttr { perm: Some(0o4755), ..SetAttr::default() };
     scene.fs.setattr(&root(), scene.theirs.ino, None, &mode).unwrap();
     assert_eq!(write_at(&file, &scene, b"y", 0), Err(Passed::Unserved), "it got the bit since");
-    assert_eq!(file.truncate(0), Err(Passed::Unserved));
-    assert_eq!(file.allocate(RangeOp::Punch, 0, 1), Err(Passed::Unserved));
+    assert_eq!(file.truncate(scene.fd(), 0), Err(Passed::Unserved));
+    assert_eq!(file.allocate(scene.fd(), RangeOp::Punch, 0, 1), Err(Passed::Unserved));
     assert_eq!(read_at(&file, 1, 0), served(b"x"));
     let capability = XattrName::new(b"security.capability").unwrap();
     let value = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

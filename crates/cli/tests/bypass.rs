@@ -133,6 +133,8 @@ traps! {
     a_thread_that_may_only_read_and_write_does = "rights/strict", ["write", "seek"];
     /// Opening its first file of a mount behind the filter ended the program.
     a_program_behind_a_filter_of_system_calls_attaches_to_nothing = "rights/filtered", [];
+    /// A touch of what the program itself had added was its end.
+    a_file_that_grows_under_its_mapping_is_there = "edges/grown", ["write", "resize"];
     a_thread_that_writes_for_ever_can_be_cancelled = "edges/cancelled", ["write"];
     a_thread_that_waits_in_the_kernel_can_be_cancelled = "edges/cancelled_in_the_kernel", ["write"];
 }

@@ -49,7 +49,7 @@ struct Entry {
 /// What one descriptor has shown.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// The kernel has read a page through it.
+    /// The kernel has read a page through it, or is about to map it.
     pub(crate) maps: AtomicBool,
     /// So many capabilities had been given to files, and one, when this one had none.
     pub(crate) without_capability: AtomicU64,

@@ -5,11 +5,12 @@
 //!             So what comes back is compared with what the kernel was given, and the bytes that differ are written.
 //! State       per mapped file, the `Base` of each page that a call went around: what the kernel's page held before that call, but for
 //!             stores. A page without one holds the engine's bytes, but for stores: nothing is remembered of it.
-//! Invariants  P1  a file is noted, and all calls on it that began before have ended, before a page of it is read for the kernel.
+//! Invariants  P1  a file is noted, and all calls on it that began before have ended, before a page of it is read for the kernel;
+//!                 also before a program maps it that says so, and works on files past the kernel.
 //!             P2  a call that changes a noted file captures bases first, and holds the file's lock until the engine has ended it.
 //!             P3  the base of a page goes when the kernel reads the page again, when the page comes back and takes nothing away, or
 //!                 when the kernel has dropped it.
-//!             P4  a file is noted for as long as a descriptor is open that a page was read through; when the last one closes, the
+//!             P4  a file is noted for as long as a descriptor is open that it was noted through; when the last one closes, the
 //!                 kernel drops its pages first. So another descriptor that maps the file reads again, and is seen.
 //! Lock order  a file's `ready`, then a slot of the handles, then its `held`; `files` last. None of them is held while the kernel is told
 //!             to drop pages: it writes them back first, to threads that take these locks.
@@ -51,7 +52,7 @@ struct Known {
 
 struct Noted {
     pages: Arc<FilePages>,
-    /// Open descriptors that a page was read through.
+    /// Open descriptors that it was noted through.
     descriptors: usize,
     /// Descriptors there ever were.
     ever: u64,

@@ -487,8 +487,8 @@ impl fuser::Filesystem for Adapter {
     fn ioctl(
         &self,
         request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
+        ino: INodeNo,
+        fh: FileHandle,
         _flags: IoctlFlags,
         command: u32,
         input: &[u8],
@@ -503,10 +503,8 @@ impl fuser::Filesystem for Adapter {
         }
         let done = match command {
             ioctl::SHUTDOWN if !is_administrator(request.pid()) => Err(Error::NotPermitted),
-            ioctl::SHUTDOWN => self.guarded(|| {
-                self.shared.shut_down();
-                Ok(())
-            }),
+            ioctl::SHUTDOWN => self.guarded(|| Ok(()).inspect(|()| self.shared.shut_down())),
+            ioctl::MAPS => self.maps(Ino(ino.0), fh),
             _ => return reply.error(Errno::ENOTTY),
         };
         match done {

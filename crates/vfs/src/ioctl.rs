@@ -12,6 +12,11 @@ pub const DOOR_BYTES: usize = 128;
 /// descriptor does.
 pub const DOOR: u32 = 3 << 30 | (DOOR_BYTES as u32) << 16 | (b'h' as u32) << 8 | 1;
 
+/// This descriptor is about to be mapped: from now on the mount takes its file as one of which the kernel keeps pages, as it does
+/// when the kernel reads a first page. A program that works on the file past the kernel sends it before mmap(2): a change of the size that
+/// the kernel does not see is no end of the file to a mapping.
+pub const MAPS: u32 = (b'h' as u32) << 8 | 2;
+
 /// Answers [`DOOR`].
 pub trait Doorbell: Send + Sync {
     /// What a thread (as this process numbers it; 0: of another number space) has sent, and what it gets.

@@ -224,7 +224,7 @@ pub unsafe extern "C" fn heddle_truncate(file: *mut HeddleFile, len: off_t) -> c
     answer(-1, || {
         // SAFETY: the caller's promise.
         let open = unsafe { open_file(file) }?;
-        let done = open.file.truncate(len);
+        let done = open.file.truncate(open.fd.as_fd(), len);
         served(done, "heddle_truncate", |_| rustix::fs::ftruncate(&open.fd, len as u64)).map(|()| 0)
     })
 }

@@ -91,6 +91,52 @@ static void cutting_out_is_refused_always(void) {
 	CHECK(first == second && pwrite(fd, "x", 1, 0) == 1);
 }
 
+static void by_truncating(int fd) { CHECK(ftruncate(fd, 65536) == 0); }
+static void by_allocating(int fd) { CHECK(fallocate(fd, 0, 0, 65536) == 0); }
+static void by_writing(int fd) {
+	static char page[65536];
+	CHECK(pwrite(fd, page, sizeof page, 0) == sizeof page);
+}
+static void by_appending(int fd) {
+	CHECK(lseek(fd, 65535, SEEK_SET) == 65535 && write(fd, "", 1) == 1);
+}
+static void by_another(int fd) {
+	pid_t child = fork();
+	int status;
+	if (child == 0) {
+		by_truncating(open(file, O_RDWR));
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+static void (*const grows[])(int fd) = {by_truncating, by_allocating, by_writing, by_appending, by_another};
+
+static char *map_by_call(int fd) {
+	return (char *)syscall(SYS_mmap, 0, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
+static void grown_under_its_mapping(void) {
+	/* Mapped while it is empty or short, grown before a page of it was touched. */
+	for (size_t way = 0; way < sizeof grows / sizeof *grows; way++)
+		for (int kind = 0; kind < 4; kind++) {
+			char read;
+			int fd = fresh(O_RDWR), through = kind == 3 ? open(file, O_RDONLY) : fd;
+			CHECK(pwrite(fd, "short", kind, 0) == kind && ftruncate(fd, kind) == 0);
+			int rights = kind == 3 ? PROT_READ : PROT_READ | PROT_WRITE;
+			int flags = kind == 1 ? MAP_PRIVATE : MAP_SHARED;
+			char *map = kind == 2 ? map_by_call(fd) : mmap(NULL, 65536, rights, flags, through, 0);
+			CHECK(map != MAP_FAILED);
+			grows[way](fd);
+			CHECK(map[60000] == 0);
+			if (kind != 3)
+				map[60001] = 'm';
+			if (kind == 0 || kind == 2)
+				CHECK(pread(fd, &read, 1, 60001) == 1 && read == 'm');
+			CHECK(munmap(map, 65536) == 0 && close(fd) == 0);
+			CHECK(through == fd || close(through) == 0);
+		}
+}
+
 static int cancel_fd;
 static volatile int started;
 
@@ -143,5 +189,5 @@ static void cancelled_in_the_kernel(void) {
 }
 
 TRAPS({"errors", wrong_in_two_ways}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
-      {"limits", limits_and_appends}, {"cutting", cutting_out_is_refused_always}, {"cancelled", cancelled_threads},
+      {"limits", limits_and_appends}, {"cutting", cutting_out_is_refused_always}, {"grown", grown_under_its_mapping}, {"cancelled", cancelled_threads},
       {"cancelled_in_the_kernel", cancelled_in_the_kernel})

@@ -4,16 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use fuser::FileHandle;
-use heddle_vfs::{Error, Handle, Ino, RangeOp, Result};
+use heddle_vfs::{Error, FileKind, Handle, Ino, RangeOp, Result};
 
 use super::Adapter;
 
 impl Adapter {
     /// Reads for a page of the kernel's.
     pub(crate) fn read_pages(&self, fh: FileHandle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        if !self.with_open(fh, |open| Ok(open.marks.maps.load(SeqCst)))? {
-            self.note_mapped(fh)?;
-        }
+        self.note_mapped(fh)?;
         self.with_handle(fh, |handle| {
             // The kernel does not say whether it wants a page for a store.
             if handle.flags.write
@@ -28,8 +26,20 @@ impl Adapter {
         })
     }
 
+    /// A program says that it is about to map this descriptor ([`heddle_vfs::ioctl::MAPS`]).
+    pub(crate) fn maps(&self, ino: Ino, fh: FileHandle) -> Result<()> {
+        let attr = self.guarded(|| self.fs.getattr(ino))?;
+        if attr.kind != FileKind::Regular {
+            return Err(Error::InvalidArgument("a directory has no pages"));
+        }
+        self.note_mapped(fh)
+    }
+
     /// P1.
     fn note_mapped(&self, fh: FileHandle) -> Result<()> {
+        if self.with_open(fh, |open| Ok(open.marks.maps.load(SeqCst)))? {
+            return Ok(());
+        }
         let ino = self.with_handle(fh, |handle| Ok(handle.ino))?;
         let pages = self.guarded(|| self.pages.note(ino))?;
         pages.once(|| self.handles.wait_for_calls(ino));

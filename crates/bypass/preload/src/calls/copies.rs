@@ -20,10 +20,11 @@ pub fn know_size(fd: c_int) {
     }
 }
 
-/// The kernel is about to map the file by the size that it believes in.
-fn know_size_for_mapping(fd: c_int) {
+/// The kernel is about to map the file by the size that it believes in, and to keep it.
+pub fn know_size_for_mapping(fd: c_int) {
     if let Some(used) = holding(fd) {
         let errno = real::errno();
+        Told::maps(used.fd());
         Told::refresh_for_mapping(used.fd());
         real::set_errno(errno);
     }
@@ -31,7 +32,7 @@ fn know_size_for_mapping(fd: c_int) {
 
 macro_rules! mapping {
     ($($name:ident),*) => {$(
-        /// As mmap(2). The file's pages are the kernel's from the first touch on, and so are all calls on it (`heddle_bypass`).
+        /// As mmap(2). The file's pages are the kernel's from then on, and so are all calls on it (`heddle_bypass`).
         ///
         /// # Safety
         /// As mmap(2).

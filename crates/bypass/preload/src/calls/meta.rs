@@ -152,7 +152,7 @@ fn advise(used: &Used, len: i64, advice: c_int) -> Served<()> {
 // As ftruncate(2).
 same! {
     [ftruncate ftruncate64] (fd: c_int, len: i64) {
-        |call: _| served(fd, Count::Resize, |used| may_grow_to(|| len).and_then(|()| used.file().truncate(len)),
+        |call: _| served(fd, Count::Resize, |used| may_grow_to(|| len).and_then(|()| used.file().truncate(used.fd(), len)),
             zero_or_errno, call)
     }
 }
@@ -183,7 +183,7 @@ fn allocate(used: &Used, mode: c_int, at: i64, len: i64) -> Served<()> {
         _ => return Err(Passed::Unserved),
     };
     may_grow_to(|| at.saturating_add(len))?;
-    used.file().allocate(op, at, len)
+    used.file().allocate(used.fd(), op, at, len)
 }
 
 // As fstat(2).

@@ -91,7 +91,7 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
                 super::copies::know_size(fd);
             }
         }
-        libc::SYS_mmap => super::copies::know_size(e as c_int),
+        libc::SYS_mmap => super::copies::know_size_for_mapping(e as c_int),
         libc::SYS_sendmsg => before_sending(pointer(b as usize)),
         libc::SYS_sendmmsg => before_sending_all(pointer(b as usize), c as u32),
         libc::SYS_clone => before_clone(a as u64),
