@@ -91,6 +91,9 @@ impl Mapping {
             rustix::mm::mmap(at.aligned(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)?
         };
         at.keep(len_bytes);
+        // A core of one of many processes need not have the memory of all: most of it was never touched, and writing it out would.
+        // SAFETY: the mapping just made. Advice only.
+        let _ = unsafe { rustix::mm::madvise(base, len_bytes, Advice::LinuxDontDump) };
         Ok(Mapping::new(base, len_bytes, Some(Kept::of(file.into())?)))
     }
 

@@ -129,6 +129,9 @@ traps! {
     cutting_out_a_range_is_answered_alike_mapped_or_not = "edges/cutting", ["resize"];
     /// A program went on reading and changing files that only root may, through its mapping.
     who_gives_up_rights_has_no_image_mapped_any_more = "rights/ids", ["write", "read"];
+    a_core_is_no_copy_of_image_and_mounts_memory = "rights/undumped", ["write"];
+    /// It took 64 GiB.
+    a_program_that_locks_its_memory_has_no_image_mapped = "rights/locked", ["write"];
     a_handler_may_give_up_rights = "rights/handler", ["write"];
     a_thread_that_may_only_read_and_write_does = "rights/strict", ["write", "seek"];
     /// Opening its first file of a mount behind the filter ended the program.

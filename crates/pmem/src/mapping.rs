@@ -48,7 +48,7 @@ impl Mapping {
         let flags = if sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
         // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
         let base = unsafe { mmap(null_mut(), len_bytes as usize, access, flags, file, 0)? };
-        Ok(Mapping { base: base.cast(), len_bytes })
+        Ok(Mapping::undumped(base, len_bytes))
     }
 
     /// As [`Mapping::of_file`], of a file in memory, at an address where a large page may begin (`huge` I1).
@@ -68,7 +68,14 @@ impl Mapping {
             let _ = unsafe { munmap(start.wrapping_byte_add(from), to - from) };
         }
         // What was to be replaced stays reserved when that fails: the kernel may have given it up, and another thread may have it.
-        Ok(Mapping { base: mapped?.cast(), len_bytes })
+        Ok(Mapping::undumped(mapped?, len_bytes))
+    }
+
+    /// Of a file: a core of this process is to be no copy of it.
+    fn undumped(base: *mut std::ffi::c_void, len_bytes: u64) -> Mapping {
+        // SAFETY: the mapping just made. Advice only.
+        let _ = unsafe { madvise(base, len_bytes as usize, Advice::LinuxDontDump) };
+        Mapping { base: base.cast(), len_bytes }
     }
 
     /// Zeroed memory of this process alone.

@@ -87,6 +87,7 @@ real! {
     initgroups(user: Path, group: libc::gid_t) -> c_int = -1;
     capset(header: Buf, data: Bytes) -> c_int = -1;
     prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = -1;
+    mlockall(flags: c_int) -> c_int = -1;
     unshare(flags: c_int) -> c_int = -1;
     setns(fd: Fd, kind: c_int) -> c_int = -1;
     chroot(path: Path) -> c_int = -1;

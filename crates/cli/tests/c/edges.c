@@ -189,5 +189,6 @@ static void cancelled_in_the_kernel(void) {
 }
 
 TRAPS({"errors", wrong_in_two_ways}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
-      {"limits", limits_and_appends}, {"cutting", cutting_out_is_refused_always}, {"grown", grown_under_its_mapping}, {"cancelled", cancelled_threads},
+      {"limits", limits_and_appends}, {"cutting", cutting_out_is_refused_always}, {"grown", grown_under_its_mapping},
+      {"cancelled", cancelled_threads},
       {"cancelled_in_the_kernel", cancelled_in_the_kernel})

@@ -172,4 +172,39 @@ static void filtered(void) {
 	CHECK(!mapped());
 }
 
-TRAPS({"ids", ids_and_capabilities}, {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered})
+/* A core of the program is no copy of the image, nor of the mount's memory: each such mapping has "dd" among its flags. */
+static void undumped(void) {
+	char line[4096];
+	int ours = 0, seen = 0, left_out = 0;
+	fd = fresh(O_RDWR);
+	CHECK(write(fd, "x", 1) == 1);
+	FILE *maps = fopen("/proc/self/smaps", "r");
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps)) {
+		unsigned long from, to;
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			ours = strstr(line, "heddle-arena") || strstr(line, "/image");
+		else if (strncmp(line, "VmFlags:", 8) == 0)
+			seen += ours && strstr(line, " rd"), left_out += ours && strstr(line, " rd") && strstr(line, " dd");
+	}
+	fclose(maps);
+	CHECK(seen == left_out && (seen > 0) == (getenv("LD_PRELOAD") != NULL));
+}
+
+/* Locked memory is made where it is none: a mount's memory is 64 GiB long. Here it would only be counted. */
+static void locked(void) {
+	char line[4096];
+	long kib = -1;
+	fd = fresh(O_RDWR);
+	CHECK(write(fd, "before ", 7) == 7 && mlockall(MCL_CURRENT | MCL_ONFAULT) == 0);
+	FILE *status = fopen("/proc/self/status", "r");
+	CHECK(status && !mapped());
+	while (fgets(line, sizeof line, status))
+		sscanf(line, "VmLck: %ld", &kib);
+	CHECK(fclose(status) == 0 && kib > 0 && kib < 1 << 20 && munlockall() == 0);
+	CHECK(write(fd, "after", 5) == 5);
+	holds("before after");
+}
+
+TRAPS({"undumped", undumped}, {"locked", locked}, {"ids", ids_and_capabilities},
+      {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered})

@@ -88,7 +88,8 @@ pub fn shutting_in<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// A call that sets a filter of system calls. What attaching takes (a socket, an ioctl) may end the program behind it.
+/// A call behind which nothing may be attached to. Behind a filter of system calls what attaching takes (a socket, an ioctl) may end the
+/// program.
 fn filtering<T>(call: impl FnOnce() -> T) -> T {
     table::take_up_nothing_more();
     shutting_in(call)
@@ -126,7 +127,7 @@ pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl
         | libc::SYS_setgroups
         | libc::SYS_capset => Ok(changing(call)),
         libc::SYS_prctl if filters(a) => Ok(filtering(call)),
-        libc::SYS_seccomp => Ok(filtering(call)),
+        libc::SYS_seccomp | libc::SYS_mlockall => Ok(filtering(call)),
         libc::SYS_unshare if loses(a) => Ok(shutting_in(call)),
         libc::SYS_setns | libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
             Ok(shutting_in(call))
@@ -153,6 +154,8 @@ same! {
         |call| filtering_if(filters(option.into()), call)
     }
 }
+// As mlockall(2). What is mapped of an image and of a mount's memory would be locked, and made where it is none, to its last page.
+same! { [mlockall] (flags: c_int) { filtering } }
 // As unshare(2).
 same! { [unshare] (flags: c_int) { |call| shutting_in_if(loses(flags.into()), call) } }
 // As setns(2).
