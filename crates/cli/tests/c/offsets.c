@@ -268,6 +268,14 @@ static void calls_that_fail_change_no_number(void) {
 	CHECK(dup3(fd, fd, 0) == -1 && errno == EINVAL && dup2(fd, fd) == fd && write(fd, "7", 1) == 1);
 	CHECK(syscall(SYS_dup3, spare, fd, 0) == -1 && errno == EBADF && write(fd, "8", 1) == 1);
 	holds("12345678");
+	/* The number is above the limit by now, and stays what it is. */
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max > (rlim_t)fd);
+	limit.rlim_cur = fd;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0 && dup2(0, fd) == -1 && errno == EBADF && write(fd, "9", 1) == 1);
+	limit.rlim_cur = limit.rlim_max;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	holds("123456789");
 }
 
 static volatile int all_replaced;

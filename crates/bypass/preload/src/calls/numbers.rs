@@ -92,11 +92,13 @@ pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
 }
 
 /// `to` is about to mean what `fd` means: it means nothing from here on. Between the kernel's change and the table's a fork in another
-/// thread would move the offset of what the number means by then, which may be a file of any file system.
+/// thread would move the offset of what the number means by then, which may be a file of any file system. The kernel has the offset
+/// first: another thread may write by this number until it is replaced, and the call may fail.
 pub fn before_replacing(fd: c_int, to: c_int, flags: c_int) {
     let refused = fd == to || flags & !libc::O_CLOEXEC != 0;
     // SAFETY: no pointer is involved.
     if !refused && is_ours(to) && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0 {
+        give_away(to);
         forget(to);
     }
 }
