@@ -108,6 +108,8 @@ traps! {
     the_limit_of_the_file_size_holds = "limits", [];
     /// The handler's line overwrote the first bytes of the file.
     handlers_of_signals_share_the_offset = "offsets/handlers", ["write"];
+    /// It ended the mount of all.
+    a_handler_set_in_older_ways_may_append = "offsets/older", ["write"];
     a_handler_on_a_stack_of_its_own_may_be_left_by_longjmp = "offsets/jumps", ["write"];
     a_handler_may_close_while_its_thread_allocates = "offsets/closing", ["write"];
     children_made_by_clone_share_the_offset = "offsets/children", ["write"];

@@ -91,34 +91,26 @@ pub unsafe extern "C" fn sigaction(
     done
 }
 
-/// As signal(3).
-///
-/// # Safety
-/// As signal(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { set(number, handler, libc::SA_RESTART) }
+macro_rules! setting {
+    ($($name:ident: $flags:expr;)*) => {$(
+        /// As the C library's.
+        ///
+        /// # Safety
+        /// As signal(3).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(number: c_int, handler: usize) -> usize {
+            // SAFETY: the caller's promise.
+            unsafe { set(number, handler, $flags) }
+        }
+    )*};
 }
-
-/// As signal(3).
-///
-/// # Safety
-/// As signal(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { set(number, handler, libc::SA_RESTART) }
-}
-
-/// As signal(3) of System V.
-///
-/// # Safety
-/// As signal(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { set(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+// As signal(3), of BSD and of System V.
+setting! {
+    signal: libc::SA_RESTART;
+    bsd_signal: libc::SA_RESTART;
+    ssignal: libc::SA_RESTART;
+    sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER;
+    __sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER;
 }
 
 /// As sigaction(3), by another of its names.
@@ -144,28 +136,27 @@ pub unsafe extern "C" fn sigset(number: c_int, handler: usize) -> usize {
     // In glibc's header.
     const SIG_HOLD: usize = 2;
     // SAFETY: plain numbers and sets, for which zero is valid.
-    let (mut one, mut before): (sigset_t, sigset_t) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: live locals.
-    if unsafe { libc::sigaddset(&mut one, number) } != 0 {
-        return libc::SIG_ERR;
+    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+    let was = match handler {
+        // SAFETY: a live local.
+        SIG_HOLD if unsafe { sigaction(number, null(), &mut old) } != 0 => libc::SIG_ERR,
+        SIG_HOLD => old.sa_sigaction,
+        // SAFETY: the caller's promise.
+        handler => unsafe { set(number, handler, 0) },
+    };
+    if was == libc::SIG_ERR {
+        return was;
     }
     let how = if handler == SIG_HOLD { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
     // SAFETY: plain numbers and sets, for which zero is valid.
-    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: live locals.
-    let looked = handler != SIG_HOLD || unsafe { sigaction(number, null(), &mut old) } == 0;
-    let was = match (looked, handler) {
-        (false, _) => libc::SIG_ERR,
-        (true, SIG_HOLD) => old.sa_sigaction,
-        // SAFETY: the caller's promise.
-        (true, handler) => unsafe { set(number, handler, 0) },
+    let (mut one, mut before): (sigset_t, sigset_t) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // SAFETY: live locals; it is a signal's number by now.
+    let was_held = unsafe {
+        libc::sigaddset(&mut one, number);
+        libc::pthread_sigmask(how, &one, &mut before);
+        libc::sigismember(&before, number) == 1
     };
-    // SAFETY: live locals.
-    if was == libc::SIG_ERR || unsafe { libc::pthread_sigmask(how, &one, &mut before) } != 0 {
-        return libc::SIG_ERR;
-    }
-    // SAFETY: a live local.
-    if unsafe { libc::sigismember(&before, number) } == 1 { SIG_HOLD } else { was }
+    if was_held { SIG_HOLD } else { was }
 }
 
 /// As sigignore(3).

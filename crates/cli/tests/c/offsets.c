@@ -22,6 +22,31 @@ static void handlers_use_the_offset(void) {
 	CHECK(pread(shared_fd, b, 3, 17) == 3 && memcmp(b, "ter", 3) == 0);
 }
 
+/* A handler of one of these does not wait by itself: it appended while its thread held the end of the file, and waited for that. */
+static sighandler_t (*const sets[])(int, sighandler_t) = {sigset, ssignal, sysv_signal};
+static volatile int way, handled;
+
+static void appends_a_byte(int signal) {
+	CHECK(sets[way](signal, appends_a_byte) != SIG_ERR && write(shared_fd, "h", 1) == 1);
+	handled++;
+}
+
+static void handlers_set_in_older_ways_append(void) {
+	static char record[256];
+	struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+	struct stat now;
+	for (way = 0; way < 3; way++) {
+		handled = 0;
+		shared_fd = fresh(O_RDWR | O_APPEND);
+		CHECK(sets[way](SIGALRM, appends_a_byte) != SIG_ERR && setitimer(ITIMER_REAL, &often, NULL) == 0);
+		int records = 0;
+		for (; records < 1000 || handled < 50; records++)
+			CHECK(write(shared_fd, record, sizeof record) == sizeof record);
+		CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && fstat(shared_fd, &now) == 0);
+		CHECK(now.st_size == (off_t)records * 256 + handled && close(shared_fd) == 0);
+	}
+}
+
 static void leaves(int signal) {
 	(void)signal;
 	CHECK(write(shared_fd, "handler ", 8) == 8);
@@ -303,7 +328,7 @@ static void a_fork_moves_no_offset_of_what_replaces_a_file(void) {
 	CHECK(pthread_join(forks, NULL) == 0);
 }
 
-TRAPS({"refused", calls_that_fail_change_no_number}, {"replaced", a_fork_moves_no_offset_of_what_replaces_a_file},
+TRAPS({"older", handlers_set_in_older_ways_append}, {"refused", calls_that_fail_change_no_number}, {"replaced", a_fork_moves_no_offset_of_what_replaces_a_file},
       {"unshared", a_thread_unshares}, {"closed_apart", a_thread_closes_for_itself}, {"swapped", a_child_shares_the_numbers},
       {"from_the_end", what_the_kernel_counts_from_the_end}, {"handlers", handlers_use_the_offset}, {"jumps", handlers_are_left_by_longjmp},
       {"closing", handlers_close_in_the_middle_of_malloc}, {"children", children_made_in_other_ways},
