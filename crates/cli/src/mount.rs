@@ -108,7 +108,7 @@ Examples:
   heddle mount --variant nova-tree -o lock-mode=paper --foreground /dev/shm/my.img /mnt/h
 
 If the mount's process dies, the next mount takes over from processes that have attached. Its notes lie in /run/heddle, for others
-than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID. HEDDLE_RUNTIME_DIR=DIR names another directory (yours alone, mode 700).
+than root in $XDG_RUNTIME_DIR/heddle or /tmp/heddle-UID. HEDDLE_RUNTIME_DIR=DIR names another directory (yours; others may not write to it).
 
 Unmount with heddle umount DIR. SIGTERM, SIGINT and SIGHUP unmount as well. Calls that run are finished, and open files are served
 until they are closed. A second signal ends the process at once; the next mount recovers (on F2FS images changes that were not

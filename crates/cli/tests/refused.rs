@@ -7,6 +7,7 @@ use common::{Place, command, heddle, own_namespace};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -20,12 +21,39 @@ fn disk(path: &Path, len: u64, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
+/// A mount's process, ended whatever the test does.
+struct Served(Child);
+
+impl Served {
+    fn end(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ended = (self.0.kill(), self.0.wait());
+    }
+}
+
+/// What a failed test leaves mounted there is unmounted. Made behind the devices that mounts hold.
+struct Left(Vec<String>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.iter().for_each(|dir| drop(heddle(&["umount", dir])));
+        }
+    }
+}
+
 /// A new image whose mount was killed: one file of it is in its node log alone.
 fn killed(place: &Place, image: &str, nvm: &str) {
     heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", image]).ok();
     let dir = place.mnt();
     let how = ["mount", "--foreground", "--variant", "f2fs-nl", "--nvm", nvm, image, &dir];
-    let mut served = command(&how).spawn().unwrap();
+    let mut served = Served(command(&how).spawn().unwrap());
     let device = |path: &Path| fs::metadata(path).unwrap().dev();
     let start = Instant::now();
     while device(Path::new(&dir)) == device(&place.path("")) {
@@ -35,8 +63,7 @@ fn killed(place: &Place, image: &str, nvm: &str) {
     let file = File::create(place.path("mnt/file")).unwrap();
     file.write_all_at(b"fsynced", 0).unwrap();
     file.sync_all().unwrap();
-    served.kill().unwrap();
-    served.wait().unwrap();
+    served.end();
     drop(file);
     heddle(&["umount", &dir]).failed(1, &["had died"]);
 }
@@ -50,6 +77,7 @@ fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     let [one, other, third] = ["one.img", "other.img", "third.img"].map(|name| place.text(name));
     disk(&place.path("disk"), 32 * MIB, 0, &[]);
     let Some(device) = Loop::over(&place.path("disk")) else { return };
+    let _left = Left(vec![place.mnt(), place.text("elsewhere")]);
     killed(&place, &one, &device.0);
     killed(&place, &other, &place.text("nvm"));
     heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &third]).ok();
@@ -119,6 +147,7 @@ fn a_log_is_not_made_over_bytes_between_zeros_of_a_device() {
     heddle(&["mkfs", "--variant", "f2fs", "--size", "64M", &image]).ok();
     disk(&place.path("disk"), 32 * MIB, 16 * MIB + 5, b"a thesis");
     let Some(device) = Loop::over(&place.path("disk")) else { return };
+    let _left = Left(vec![place.mnt()]);
     let mount = |options: &str| {
         heddle(&["mount", "--variant", "f2fs-nl", "--nvm", &device.0, "-o", options, &image, &place.mnt()])
     };

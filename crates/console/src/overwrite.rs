@@ -7,8 +7,9 @@ use crate::progress::Bar;
 use crate::size::Size;
 use anyhow::{Result, bail};
 use heddle_f2fs::LOG_BYTES_MAX;
-use heddle_media::{Content, Holding};
+use heddle_media::{Content, Holding, have_bytes_in_common};
 use heddle_pmem::Taken;
+use std::fs::File;
 use std::path::Path;
 
 /// May something be overwritten that is somebody's?
@@ -75,6 +76,11 @@ fn others_may_write(taken: &Taken, path: &Path) -> Option<String> {
 }
 
 impl Target {
+    /// Is it this image, by whatever name, or a device over it? False if the image cannot be opened: that has an error of its own.
+    pub fn has_bytes_of(&self, image: &Path) -> bool {
+        File::open(image).is_ok_and(|image| have_bytes_in_common(image, &self.taken))
+    }
+
     /// Nothing finds what was there any more. For the moment when all else has been checked.
     pub fn clear(&self) -> Result<()> {
         // Of a file nothing stays anyway.

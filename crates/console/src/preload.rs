@@ -19,7 +19,7 @@ pub fn library() -> Result<PathBuf> {
     let found = places.iter().find(|place| place.is_file());
     found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
         anyhow!(
-            "cannot find {LIBRARY} in {} or ../lib/heddle: install it there, name it with HEDDLE_PRELOAD, \
+            "cannot find {LIBRARY} in {}, ../lib/heddle or ../lib: install it there, name it with HEDDLE_PRELOAD, \
              or build it with: cargo build -p heddle-preload",
             here.display()
         )

@@ -54,6 +54,28 @@ struct Bottom {
     through: Vec<u64>,
 }
 
+impl Bottom {
+    fn overlaps(&self, id: (u64, u64), range: &std::ops::Range<u64>) -> bool {
+        self.id == id && self.range.start < range.end && range.start < self.range.end
+    }
+}
+
+/// The files at the bottom of a file or device: it itself, or those that it lies over, by path.
+fn bottoms(own: &Stat) -> Vec<(Bottom, Option<PathBuf>)> {
+    match FileType::from_raw_mode(own.st_mode) {
+        FileType::RegularFile => {
+            let id = (own.st_dev, own.st_ino);
+            vec![(Bottom { id, range: 0..u64::MAX, through: Vec::new() }, None)]
+        }
+        FileType::BlockDevice => {
+            let mut found = Vec::new();
+            below(own.st_rdev, 0..u64::MAX, &mut Vec::new(), &mut found, 0);
+            found.into_iter().map(|(bottom, path)| (bottom, Some(path))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Takes the other names of an open file or device. The error names the process that has one of them.
 ///
 /// # Errors
@@ -61,21 +83,13 @@ struct Bottom {
 pub fn claim(file: impl AsFd, how: Use) -> Result<Claim, String> {
     let Ok(own) = fstat(&file) else { return Ok(Claim::default()) };
     let mut held = Vec::new();
-    let bottoms = match FileType::from_raw_mode(own.st_mode) {
-        FileType::RegularFile => {
-            vec![Bottom { id: (own.st_dev, own.st_ino), range: 0..u64::MAX, through: Vec::new() }]
+    let bottoms = bottoms(&own);
+    for (bottom, path) in &bottoms {
+        if let Some(path) = path {
+            held.extend(lock_below(bottom, path, how)?);
         }
-        FileType::BlockDevice => {
-            let mut found = Vec::new();
-            below(own.st_rdev, 0..u64::MAX, &mut Vec::new(), &mut found, 0);
-            for (bottom, path) in &found {
-                held.extend(lock_below(bottom, path, how)?);
-            }
-            found.into_iter().map(|(bottom, _)| bottom).collect()
-        }
-        _ => Vec::new(),
-    };
-    for bottom in &bottoms {
+    }
+    for (bottom, _) in &bottoms {
         for device in loops() {
             let is_other = !bottom.through.contains(&device.number) && own.st_rdev != device.number;
             if is_other && device.is_over(bottom) {
@@ -84,6 +98,15 @@ pub fn claim(file: impl AsFd, how: Use) -> Result<Claim, String> {
         }
     }
     Ok(Claim { held })
+}
+
+/// Do the two have bytes in common, whatever their names: one file, one device, or a device over a file?
+pub fn have_bytes_in_common(one: impl AsFd, other: impl AsFd) -> bool {
+    let (Ok(one), Ok(other)) = (fstat(one), fstat(other)) else { return false };
+    let is_device = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let one_device = is_device(&one) && is_device(&other) && one.st_rdev == other.st_rdev;
+    let others = bottoms(&other);
+    one_device || bottoms(&one).iter().any(|(a, _)| others.iter().any(|(b, _)| a.overlaps(b.id, &b.range)))
 }
 
 /// What uses a file or device, as an error says it: a process that locked it, or a mount of it.
@@ -165,9 +188,7 @@ struct Loop {
 
 impl Loop {
     fn is_over(&self, bottom: &Bottom) -> bool {
-        self.ids.contains(&bottom.id)
-            && self.range.start < bottom.range.end
-            && bottom.range.start < self.range.end
+        self.ids.iter().any(|id| bottom.overlaps(*id, &self.range))
     }
 }
 

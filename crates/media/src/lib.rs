@@ -16,7 +16,7 @@ mod kinds;
 mod protected;
 mod table;
 
-pub use claim::{Claim, Use, claim, user_of};
+pub use claim::{Claim, Use, claim, have_bytes_in_common, user_of};
 pub use holder::{holder, lock_holder};
 pub use protected::is_write_protected;
 

@@ -7,7 +7,7 @@ use heddle_console::overwrite::{Force, Target, node_log_target};
 use heddle_console::progress::Bar;
 use heddle_console::size::Size;
 use heddle_console::{open_error::explain, output::talk};
-use heddle_f2fs::{F2fs, LogRegion, LogState, OpenError, Variant};
+use heddle_f2fs::{F2fs, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;
 
@@ -17,6 +17,12 @@ use std::path::Path;
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
     let force = if options.force_nvm { Force::Yes } else { Force::No };
     let mut target = node_log_target(nvm, force)?;
+    if target.has_bytes_of(image) {
+        let (image, nvm) = (image.display(), nvm.display());
+        return Err(usage(format!(
+            "{nvm} is the image {image} itself: name another file or device for the node log"
+        )));
+    }
     let opened = open_in(&mut target, image, variant, nvm, options);
     if opened.is_err() && target.is_empty_file() {
         let emptied = target.taken.file_unnamed().map(|(file, _)| file.set_len(0));
@@ -38,21 +44,9 @@ fn open_in(
         LogState::Free => target.clear().map_err(|error| format!("{error:#}")),
         LogState::Made => Ok(()),
     };
-    let opened = F2fs::open_with_log_in(image, variant, log, &mut clear);
-    let fs = opened.map_err(|error| if is_own(&error) { same(image, nvm) } else { error.into() })?;
+    let fs = F2fs::open_with_log_in(image, variant, log, &mut clear)?;
     target.taken.keep().map_err(|error| explain(nvm, error))?;
     Ok(fs)
-}
-
-/// Is the image held by this process? Then it is the node log, by this name or through a loop device.
-fn is_own(error: &OpenError) -> bool {
-    let own = format!("process {} ", std::process::id());
-    matches!(error, OpenError::InUse { by, .. } if format!("{by} ").replace(',', " ").contains(&own))
-}
-
-fn same(image: &Path, nvm: &Path) -> anyhow::Error {
-    let (image, nvm) = (image.display(), nvm.display());
-    usage(format!("{nvm} is the image {image} itself: name another file or device for the node log"))
 }
 
 /// The node log that a mount left.
