@@ -328,7 +328,8 @@ static void a_fork_moves_no_offset_of_what_replaces_a_file(void) {
 	CHECK(pthread_join(forks, NULL) == 0);
 }
 
-TRAPS({"older", handlers_set_in_older_ways_append}, {"refused", calls_that_fail_change_no_number}, {"replaced", a_fork_moves_no_offset_of_what_replaces_a_file},
+TRAPS({"older", handlers_set_in_older_ways_append},
+      {"refused", calls_that_fail_change_no_number}, {"replaced", a_fork_moves_no_offset_of_what_replaces_a_file},
       {"unshared", a_thread_unshares}, {"closed_apart", a_thread_closes_for_itself}, {"swapped", a_child_shares_the_numbers},
       {"from_the_end", what_the_kernel_counts_from_the_end}, {"handlers", handlers_use_the_offset}, {"jumps", handlers_are_left_by_longjmp},
       {"closing", handlers_close_in_the_middle_of_malloc}, {"children", children_made_in_other_ways},
