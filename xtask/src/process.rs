@@ -3,6 +3,8 @@
 //! The children stay in the terminal's process group, so that Ctrl-C reaches them; at the limit the whole tree is
 //! killed by walking `/proc` for descendants.
 
+mod clock;
+mod kill;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +13,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+pub use clock::{end_by, is_over};
 
 /// Of all programs at once: another choice of packages would have other features, and compile the engine anew.
 pub const RELEASE_BUILD: &[&str] =
@@ -90,28 +94,19 @@ pub fn is_roots(status: &str) -> bool {
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
-    let deadline = Instant::now() + limit;
+    let mut used = clock::Used::new();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if Instant::now() >= deadline {
-            kill_tree(child)?;
-            bail!("still running after {} s: killed", limit.as_secs());
+        let over = is_over();
+        if over || used.up_to(Instant::now()) >= limit {
+            kill::tree(child)?;
+            let why = if over { "the whole command has had its time" } else { "killed" };
+            bail!("still running after {} s: {why}", used.up_to(Instant::now()).as_secs());
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(clock::LOOK);
     }
-}
-
-fn kill_tree(child: &mut Child) -> Result<()> {
-    let victims: Vec<String> = descendants(child.id()).iter().map(u32::to_string).collect();
-    child.kill()?;
-    child.wait()?;
-    if !victims.is_empty() {
-        // Some may have ended meanwhile, which kill reports as a failure of no interest here.
-        Command::new("kill").arg("-KILL").args(&victims).stderr(Stdio::null()).status()?;
-    }
-    Ok(())
 }
 
 /// All processes below one.

@@ -27,6 +27,18 @@ pub struct Step {
     pub limit: Duration,
     /// What else may run meanwhile.
     pub turn: Turn,
+    /// Which try decides.
+    pub decides: Try,
+}
+
+/// Which try of a step decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Try {
+    /// The same happens each time.
+    First,
+    /// A step that failed is tried once more when all others have ended, for a busy machine can be the cause. If it passes then, the
+    /// closing list names it as unstable.
+    Second,
 }
 
 /// What may run while a step does.
@@ -69,9 +81,10 @@ pub fn always(_root: &Path) -> Option<String> {
 /// Does all steps, prints a table and the closing line; true if none failed.
 pub fn run_all<'a>(root: &Path, steps: impl Iterator<Item = &'a Step>) -> bool {
     let began = Instant::now();
-    let results: Vec<(&str, Outcome, Took)> = std::thread::scope(|scope| {
+    let steps: Vec<&Step> = steps.collect();
+    let mut results: Vec<(&str, Outcome, Took)> = std::thread::scope(|scope| {
         let mut begun: Vec<Begun<'_>> = Vec::new();
-        for step in steps {
+        for step in &steps {
             println!("\n==> {}: {}", step.name, step.proves);
             let next = match step.turn {
                 Turn::InOrder => {
@@ -87,8 +100,30 @@ pub fn run_all<'a>(root: &Path, steps: impl Iterator<Item = &'a Step>) -> bool {
         }
         begun.into_iter().map(Begun::end).collect()
     });
+    for (step, (_, outcome, took)) in steps.iter().zip(&mut results) {
+        if matches!(outcome, Outcome::Failed(_)) && step.decides == Try::Second && !crate::process::is_over()
+        {
+            println!("\n==> {} is tried once more, alone", step.name);
+            let start = Instant::now();
+            *outcome = at_second_try(step.name, tried(root, step, None));
+            *took = Took { wall: took.wall + start.elapsed(), busy: None };
+        }
+    }
     print!("{}", summary(&results, began.elapsed()));
     !results.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)))
+}
+
+/// A step that passed after it had failed is not passed over in silence.
+fn at_second_try(name: &str, outcome: Outcome) -> Outcome {
+    let unstable = format!("UNSTABLE {name}: it failed, and passed when it was tried alone");
+    match outcome {
+        Outcome::Passed => Outcome::Partly(format!("passed at the second try\n{unstable}")),
+        Outcome::Partly(rest) => {
+            let (heading, lines) = rest.split_once('\n').unwrap_or((rest.as_str(), ""));
+            Outcome::Partly(format!("passed at the second try, {heading}\n{unstable}\n{lines}"))
+        }
+        failed => failed,
+    }
 }
 
 /// A step that has begun.

@@ -3,17 +3,23 @@
 //! To add a rig, add a row to [`STEPS`]. Cheap and telling steps come first. The builds share cargo's target folder:
 //! one check build (clippy, docs), one test build, one release build (demo and rigs), and loom's and shuttle's own. Long steps
 //! that keep one processor busy run beside the next.
+//!
+//! It ends within [`ENDS`], whatever hangs; what it has not reached by then has failed.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use crate::step::Try::{First, Second};
 use crate::step::Turn::{BesideTheNext, InOrder};
 use crate::step::{self, Action, Outcome, Step, always};
 use crate::{
     apps, coherence, crash, cross, docs, loom, process, sandbox, setup, shuttle, test_binaries, tidy,
 };
+
+/// A busy machine takes three times the usual quarter of an hour.
+const ENDS: Duration = minutes(70);
 
 const STEPS: &[Step] = &[
     Step {
@@ -23,6 +29,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(5),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "tidy",
@@ -31,6 +38,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(1),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "format",
@@ -39,6 +47,7 @@ const STEPS: &[Step] = &[
         skip: |root| component_missing(root, "fmt"),
         limit: minutes(1),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "clippy",
@@ -47,6 +56,7 @@ const STEPS: &[Step] = &[
         skip: |root| component_missing(root, "clippy"),
         limit: minutes(10),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "docs",
@@ -55,6 +65,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(10),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "build",
@@ -63,6 +74,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(10),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "pages",
@@ -71,6 +83,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(1),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "tests",
@@ -79,6 +92,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(12),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "doc tests",
@@ -87,6 +101,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(5),
         turn: InOrder,
+        decides: First,
     },
     Step {
         name: "shuttle",
@@ -95,6 +110,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(8),
         turn: BesideTheNext,
+        decides: Second,
     },
     Step {
         name: "planted",
@@ -103,6 +119,7 @@ const STEPS: &[Step] = &[
         skip: |root| rig_missing(root, crash::RIG),
         limit: minutes(8),
         turn: BesideTheNext,
+        decides: Second,
     },
     Step {
         name: "loom",
@@ -111,6 +128,7 @@ const STEPS: &[Step] = &[
         skip: loom::absent,
         limit: minutes(10),
         turn: InOrder,
+        decides: Second,
     },
     Step {
         name: "models",
@@ -119,6 +137,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(10),
         turn: InOrder,
+        decides: Second,
     },
     Step {
         name: "demo",
@@ -127,6 +146,7 @@ const STEPS: &[Step] = &[
         skip: always,
         limit: minutes(3),
         turn: InOrder,
+        decides: Second,
     },
     Step {
         name: "apps",
@@ -135,6 +155,7 @@ const STEPS: &[Step] = &[
         skip: |_| sandbox::lacking(),
         limit: minutes(5),
         turn: InOrder,
+        decides: Second,
     },
     Step {
         name: "coherence",
@@ -143,6 +164,7 @@ const STEPS: &[Step] = &[
         skip: coherence::absent,
         limit: minutes(10),
         turn: InOrder,
+        decides: Second,
     },
     Step {
         name: "crash",
@@ -151,6 +173,7 @@ const STEPS: &[Step] = &[
         skip: |root| rig_missing(root, crash::RIG),
         limit: minutes(5),
         turn: InOrder,
+        decides: Second,
     },
 ];
 
@@ -164,6 +187,7 @@ pub fn chore(root: &Path, args: &[String]) -> Result<bool> {
         bail!("{arg}: no such step; there are {}. For a single test: cargo test -p PACKAGE NAME", names());
     }
     let chosen = |step: &&Step| args.is_empty() || args.iter().any(|arg| *arg == step.name);
+    process::end_by(ENDS);
     Ok(step::run_all(root, STEPS.iter().filter(chosen)))
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long workers may take to set up or to check: a device is filled, a file of gigabytes is read.
 const SET_UP_MAX: Duration = Duration::from_secs(600);
 /// How long a worker may take to end its last operation.
-const LAST_OPERATION_MAX: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
+const LAST_OPERATION_MAX: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 60 });
 /// How often the leader looks, while nothing is timed and while something is.
 const LOOK: Duration = Duration::from_micros(200);
 const LOOK_WHILE_TIMED: Duration = Duration::from_millis(20);

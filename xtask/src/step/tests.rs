@@ -1,10 +1,12 @@
 //! What fails a run, and what its last line says.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 
 fn step(name: &'static str, call: fn(&Path) -> Result<Outcome>, skip: fn(&Path) -> Option<String>) -> Step {
     let (action, turn) = (Action::Call(call), Turn::InOrder);
-    Step { name, proves: "a rule", action, skip, limit: Duration::from_secs(1), turn }
+    Step { name, proves: "a rule", action, skip, limit: Duration::from_secs(1), turn, decides: Try::First }
 }
 
 #[test]
@@ -15,6 +17,33 @@ fn one_failure_fails_the_run_and_the_rest_is_still_done() {
     ];
     assert!(!run_all(Path::new("."), steps.iter()));
     assert!(run_all(Path::new("."), steps[1..].iter()));
+}
+
+#[test]
+fn a_step_may_pass_at_its_second_try_and_is_named_then() {
+    static TRIES: AtomicU32 = AtomicU32::new(0);
+    let flaky = |_: &Path| match TRIES.fetch_add(1, Ordering::SeqCst) {
+        0 => Ok(Outcome::Failed("too slow".into())),
+        _ => Ok(Outcome::Passed),
+    };
+    let once = step("flaky", flaky, always);
+    let twice = Step { decides: Try::Second, ..step("flaky", flaky, always) };
+    assert!(!run_all(Path::new("."), [once].iter()), "its first try decides");
+    TRIES.store(0, Ordering::SeqCst);
+    assert!(run_all(Path::new("."), [twice].iter()));
+    assert_eq!(TRIES.load(Ordering::SeqCst), 2);
+    let Outcome::Partly(text) = at_second_try("flaky", Outcome::Partly("1 skipped\nx: y".into())) else {
+        panic!("not all was tried")
+    };
+    assert_eq!(
+        text.lines().collect::<Vec<_>>(),
+        [
+            "passed at the second try, 1 skipped",
+            "UNSTABLE flaky: it failed, and passed when it was tried alone",
+            "x: y"
+        ]
+    );
+    assert_eq!(at_second_try("a", Outcome::Failed("b".into())), Outcome::Failed("b".into()));
 }
 
 #[test]
@@ -42,7 +71,7 @@ fn the_summary_closes_with_the_counts_alone_on_a_line() {
 fn a_step_beside_others_counts_and_only_commands_may_be_one() {
     fn beside(name: &'static str, action: Action) -> Step {
         let (limit, turn) = (Duration::from_secs(5), Turn::BesideTheNext);
-        Step { name, proves: "a rule", action, skip: always, limit, turn }
+        Step { name, proves: "a rule", action, skip: always, limit, turn, decides: Try::First }
     }
     let dir = std::env::temp_dir().join(format!("heddle-steps-{}", std::process::id()));
     let good = || beside("beside-good", Action::Command(|_| Ok(Command::new("true"))));

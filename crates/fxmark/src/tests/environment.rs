@@ -155,7 +155,7 @@ fn a_worker_that_dies_fails_the_run_at_once() {
             {
                 break *worker;
             }
-            assert!(start.elapsed() < Duration::from_secs(20), "no worker in sight");
+            assert!(start.elapsed() < Duration::from_secs(60), "no worker in sight");
             std::thread::sleep(Duration::from_millis(10));
         };
         // SAFETY: a worker of this test's run: it works in this test's directory.
@@ -163,7 +163,7 @@ fn a_worker_that_dies_fails_the_run_at_once() {
         running.join().unwrap()
     });
     assert!(report.runs[0].error.as_ref().unwrap().contains("was killed by signal 9"), "{}", report.runs[0]);
-    assert!(start.elapsed() < Duration::from_secs(30));
+    assert!(start.elapsed() < Duration::from_secs(90));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
