@@ -36,6 +36,7 @@ pub extern "C" fn before() {
     if let Some(busy) = Busy::enter() {
         forget(busy);
     }
+    here().forks_for_another.set(here().is_vfork_child());
     CHANGES.take();
     heddle_bypass::a_fork_begins();
     let mut words = Words::default();
@@ -55,6 +56,10 @@ pub extern "C" fn after_in_parent() {
 /// fork(2), in the child.
 pub extern "C" fn after_in_child() {
     heddle_bypass::this_is_a_child();
+    if !here().forks_for_another.get() {
+        // Nobody shares this memory.
+        here().vfork_in.set(0);
+    }
     barrier::start();
     table::nobody_else_is_here();
     each(|_, descriptor| {
@@ -87,14 +92,22 @@ pub fn offsets_to_kernel(all: bool) {
 
 /// Before vfork(2): the child shares this memory, and may use every descriptor.
 pub extern "C" fn before_vfork() {
-    offsets_to_kernel(true);
-    here().vfork_in.set(rustix::process::getpid().as_raw_nonzero().get());
+    before_sharing_child(libc::CLONE_VFORK as u64);
 }
 
-/// Before a child is made that shares this memory and goes on beside this thread: what it calls is the kernel's, for ever.
-pub fn before_sharing_child() {
+/// Before a child is made with these flags of clone(2), that shares this memory. If it goes on beside this thread, what it calls is the
+/// kernel's for ever.
+pub fn before_sharing_child(flags: u64) {
     offsets_to_kernel(true);
-    here().vfork_in.set(-rustix::process::getpid().as_raw_nonzero().get());
+    let h = here();
+    if h.is_vfork_child() {
+        // Its own child is one too.
+        return;
+    }
+    let beside = h.vfork_in.get() < 0 || flags & libc::CLONE_VFORK as u64 == 0;
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    h.shares_actions.set(flags & libc::CLONE_SIGHAND as u64 != 0);
+    h.vfork_in.set(if beside { -process } else { process });
 }
 
 /// Before exec(3): this program may end here.

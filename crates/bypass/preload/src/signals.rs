@@ -4,6 +4,8 @@
 //!             puts the signal aside if the thread is busy: it is blocked until the thread leaves, then sent to it again.
 //! Invariants  S1  a handler that a program set with sigaction(3) or signal(3) never runs inside the engine (P3).
 //!             S2  a fault at a buffer, of a look or a copy of ours, is an answer and not the program's (`fault`).
+//!             S3  the table is the parent's where a child has its memory but actions of its own (vfork(2)): what such a child does about
+//!                 signals is between it and the kernel.
 //!
 //! Faults of the program are never put aside. Actions set by a system call of the program's own are not seen here.
 
@@ -73,6 +75,9 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: the caller's promise: null or readable.
     let done = match unsafe { new.as_ref() } {
         None => 0,
+        // S3. It is not served, so its handlers need not wait.
+        // SAFETY: the caller's promise.
+        Some(new) if here().has_actions_of_its_own() => unsafe { real::sigaction(signal, new, null_mut()) },
         Some(new) if is_handler(new.sa_sigaction) || catches_buffers(signal) => install(signal, new),
         Some(new) => {
             HANDLER[at].store(new.sa_sigaction, SeqCst);
@@ -209,7 +214,7 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
         go_on_at(ucontext, next);
         return;
     }
-    if !fault && here().is_busy() && put_aside(signal, known, ucontext) {
+    if !fault && here().is_busy() && !here().is_vfork_child() && put_aside(signal, known, ucontext) {
         real::set_errno(errno);
         return;
     }
@@ -228,11 +233,12 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
     // The kernel ends a program that ignores its own faults.
     let ends = !is_handler(handler);
-    if ends || flags & libc::SA_RESETHAND != 0 {
+    let (resets, own) = (ends || flags & libc::SA_RESETHAND != 0, here().has_actions_of_its_own());
+    if resets && !own {
         HANDLER[at].store(libc::SIG_DFL, SeqCst);
     }
     // S2: `arrive` stays what the kernel calls for faults.
-    if ends || (flags & libc::SA_RESETHAND != 0 && !catches_buffers(signal)) {
+    if ends || (resets && (own || !catches_buffers(signal))) {
         // SAFETY: plain numbers and sets, for which zero is valid: the default action.
         let default: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: a live local.
@@ -246,6 +252,12 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         }
         return;
     }
+    // SAFETY: what the kernel gave; the program gave the handler with these flags.
+    let run = || unsafe { run(handler, flags, (signal, info, context)) };
+    if here().is_vfork_child() {
+        // The words are its parent's, and it may end in the handler.
+        return run();
+    }
     let frame = 0_u8;
     let h = here();
     let at = (&raw const frame).addr();
@@ -256,6 +268,17 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let outer = (h.handler_frame.replace(at), h.handler_stack.replace(if on_own { own } else { 0 }));
     let had_record = h.has_record();
     let depth = h.in_handler.replace(h.in_handler.get() + 1);
+    run();
+    h.in_handler.set(depth);
+    h.handler_frame.set(outer.0);
+    h.handler_stack.set(outer.1);
+    if !had_record {
+        h.give_record_back();
+    }
+}
+
+/// Calls a handler of the program.
+unsafe fn run(handler: usize, flags: c_int, (signal, info, context): (c_int, *mut siginfo_t, *mut c_void)) {
     if flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the program gave it as a handler of this form.
         let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
@@ -267,12 +290,6 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         let handler: unsafe extern "C-unwind" fn(c_int) = unsafe { transmute(handler) };
         // SAFETY: as above.
         unsafe { handler(signal) };
-    }
-    h.in_handler.set(depth);
-    h.handler_frame.set(outer.0);
-    h.handler_stack.set(outer.1);
-    if !had_record {
-        h.give_record_back();
     }
 }
 

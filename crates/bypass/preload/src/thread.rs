@@ -41,6 +41,10 @@ pub struct Here {
     /// A vfork is under way: in the child, which shares this memory, the process has another number. Negative: a child shares this memory
     /// and runs beside this thread.
     pub vfork_in: Cell<i32>,
+    /// It shares the actions of signals too.
+    pub shares_actions: Cell<bool>,
+    /// A fork is under way of such a child: what the table says is not the fork's.
+    pub forks_for_another: Cell<bool>,
     /// Calls until a limit of the file size is looked for again.
     pub limitless_for: Cell<u32>,
     /// Address of the handler's frame.
@@ -121,6 +125,11 @@ impl Here {
             self.vfork_in.set(0);
         }
         false
+    }
+
+    /// Is it such a child, with actions of signals of its own?
+    pub fn has_actions_of_its_own(&self) -> bool {
+        self.is_vfork_child() && !self.shares_actions.get()
     }
 
     /// Is a handler of a signal running? One that was left by longjmp is not: what runs now lies above its frame, or on another stack.

@@ -3,6 +3,7 @@
 
 pub mod loop_device;
 pub mod roles;
+pub mod traps;
 pub mod tree;
 
 use std::path::{Path, PathBuf};

@@ -41,10 +41,9 @@ pub fn before_copy(flags: u64) {
 
 /// Before a child is made with these flags of clone(2), whose memory is not a copy.
 pub fn before_clone(flags: u64) {
-    if flags & libc::CLONE_THREAD as u64 != 0 {
-        return;
+    if flags & libc::CLONE_THREAD as u64 == 0 {
+        fork::before_sharing_child(flags);
     }
-    if flags & libc::CLONE_VFORK as u64 != 0 { fork::before_vfork() } else { fork::before_sharing_child() }
 }
 
 type Entry = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;

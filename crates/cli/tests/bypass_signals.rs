@@ -1,0 +1,10 @@
+//! Signals, children and threads under the bypass: handlers, forks and stacks do what they do without it.
+
+mod common;
+
+traps! {
+    /// Every program with Python's `subprocess` was ended by its next SIGTERM.
+    the_child_of_a_vfork_changes_no_handler_of_its_parents = "signals/vfork", ["write"];
+    /// It was taken for the child of the vfork.
+    a_fork_right_after_a_vfork_makes_a_child_that_is_served = "signals/vfork_and_fork", ["write"];
+}
