@@ -7,4 +7,7 @@ traps! {
     the_child_of_a_vfork_changes_no_handler_of_its_parents = "signals/vfork", ["write"];
     /// It was taken for the child of the vfork.
     a_fork_right_after_a_vfork_makes_a_child_that_is_served = "signals/vfork_and_fork", ["write"];
+    a_forked_child_handles_no_signal_of_its_parent = "signals/forks", ["write"];
+    /// The seventeenth ran its handler in the middle of an append.
+    of_many_signals_at_once_none_is_handled_inside_a_call = "signals/many", ["write"];
 }

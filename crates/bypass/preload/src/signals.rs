@@ -214,7 +214,7 @@ unsafe extern "C-unwind" fn arrive(signal: c_int, info: *mut siginfo_t, context:
         go_on_at(ucontext, next);
         return;
     }
-    if !fault && here().is_busy() && !here().is_vfork_child() && put_aside(signal, known, ucontext) {
+    if !fault && here().is_busy() && !here().is_vfork_child() && put_aside(known, ucontext) {
         real::set_errno(errno);
         return;
     }
@@ -294,15 +294,12 @@ unsafe fn run(handler: usize, flags: c_int, (signal, info, context): (c_int, *mu
 }
 
 /// Keeps the signal for later and blocks it until then; false if there is no room.
-fn put_aside(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
-    let at = here().waiting.get();
-    if !waiting_signals::keep(at, info) {
-        return false;
-    }
-    here().waiting.set(at + 1);
-    // SAFETY: a set of the interrupted context.
-    unsafe { libc::sigaddset(&mut context.uc_sigmask, signal) };
-    true
+fn put_aside(info: &siginfo_t, context: &mut ucontext_t) -> bool {
+    // SAFETY: of the interrupted context; the kernel's set is the first word of the C library's, and ends behind that.
+    let blocked = unsafe { &mut *(&raw mut context.uc_sigmask).cast::<waiting_signals::Set>() };
+    let handled = |signal: c_int| is_handler(HANDLER[signal as usize].load(SeqCst));
+    let count = waiting_signals::keep(here().waiting.get(), info, blocked, handled);
+    count.inspect(|count| here().waiting.set(*count)).is_some()
 }
 
 #[cfg(target_arch = "x86_64")]

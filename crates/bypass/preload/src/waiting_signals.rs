@@ -1,57 +1,117 @@
 //! Signals of the calling thread that wait until it is not busy.
+//!
+//! State       what came with the first ones, and which signals the thread had blocked before. All that have a handler are blocked behind
+//!             them, and wait in the kernel: so few are kept here.
+//! Invariants  W1  signals of faults are never blocked, for a fault at a buffer has to be answered. One that somebody sends is kept, and
+//!                 the same once more is one with it, as in the kernel.
+//!             W2  what a forked child finds here came to its parent, who handles it.
 
 use crate::real;
-use libc::{siginfo_t, sigset_t};
-use std::cell::UnsafeCell;
+use libc::{c_int, siginfo_t};
+use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
-use std::ptr::null_mut;
 
-const WAITING_MAX: usize = 16;
+/// Five are signals of faults, one is of another kind, and a few may get their handlers meanwhile.
+const WAITING_MAX: usize = 8;
 
-struct Waiting(UnsafeCell<[MaybeUninit<siginfo_t>; WAITING_MAX]>);
+/// Signals as the kernel counts them: the first is bit 0.
+pub type Set = u64;
+
+#[derive(Clone, Copy)]
+struct Kept {
+    info: siginfo_t,
+    process: i32,
+}
+
+struct Waiting {
+    kept: UnsafeCell<[MaybeUninit<Kept>; WAITING_MAX]>,
+    blocked_before: Cell<Set>,
+}
 
 thread_local! {
-    static WAITING: Waiting = const { Waiting(UnsafeCell::new([const { MaybeUninit::uninit() }; WAITING_MAX])) };
+    static WAITING: Waiting = const {
+        let kept = UnsafeCell::new([const { MaybeUninit::uninit() }; WAITING_MAX]);
+        Waiting { kept, blocked_before: Cell::new(0) }
+    };
 }
 
-/// Keeps what came with a signal as number `at`; false if there is no room.
-pub fn keep(at: usize, info: &siginfo_t) -> bool {
-    let room = at < WAITING_MAX;
-    if room {
-        // SAFETY: the thread's own; `deliver` runs when it is not busy, so not inside this.
-        WAITING.with(|waiting| unsafe {
-            (*waiting.0.get())[at].write(*info);
-        });
+/// A set of one signal.
+pub fn only(signal: c_int) -> Set {
+    1 << (signal - 1)
+}
+
+fn is_of_faults(signal: c_int) -> bool {
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP].contains(&signal)
+}
+
+fn this_process() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Number `at` of the calling thread's.
+fn kept(at: usize) -> Kept {
+    // SAFETY: written by `keep`, and the thread's own.
+    WAITING.with(|waiting| unsafe { (*waiting.kept.get())[at].assume_init() })
+}
+
+/// Keeps what came with a signal behind `count` others, and blocks it with those that have a handler. How many are kept then; `None`: there is
+/// no room.
+pub fn keep(
+    count: usize,
+    info: &siginfo_t,
+    blocked: &mut Set,
+    handled: impl Fn(c_int) -> bool,
+) -> Option<usize> {
+    let signal = info.si_signo;
+    if is_of_faults(signal) && (0..count).any(|at| kept(at).info.si_signo == signal) {
+        return Some(count);
     }
-    room
+    if count >= WAITING_MAX {
+        return None;
+    }
+    WAITING.with(|waiting| {
+        if count == 0 {
+            waiting.blocked_before.set(*blocked);
+        }
+        // SAFETY: the thread's own; `deliver` runs when it is not busy, so not inside this.
+        unsafe { (*waiting.kept.get())[count].write(Kept { info: *info, process: this_process() }) };
+    });
+    *blocked |= (1..=Set::BITS as c_int)
+        .filter(|other| !is_of_faults(*other) && (*other == signal || handled(*other)))
+        .fold(0, |set, other| set | only(other));
+    Some(count + 1)
 }
 
-/// The thread is not busy any more: the first `count` that it kept are sent again, and not blocked any more.
+/// The thread is not busy any more: the first `count` that it kept are sent again, and what was not blocked before is not any more.
 #[cold]
 pub fn deliver(count: usize) {
     let errno = real::errno();
-    let mut blocked = MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: a live local.
-    unsafe { libc::sigemptyset(blocked.as_mut_ptr()) };
+    let all = (0..count.min(WAITING_MAX)).fold(0, |set, at| set | only(kept(at).info.si_signo));
+    // A handler may be left by longjmp: until all are sent each of them waits.
+    change(libc::SIG_BLOCK, all);
+    let (process, thread) = (this_process(), rustix::thread::gettid());
     for at in 0..count.min(WAITING_MAX) {
-        // SAFETY: written by `keep`, and the thread's own.
-        let info = WAITING.with(|waiting| unsafe { (*waiting.0.get())[at].assume_init() });
-        let (process, thread) = (rustix::process::getpid(), rustix::thread::gettid());
-        // SAFETY: a live local; the signal is still blocked, so it only waits.
-        unsafe {
-            libc::sigaddset(blocked.as_mut_ptr(), info.si_signo);
-            real::syscall(
-                libc::SYS_rt_tgsigqueueinfo,
-                process.as_raw_nonzero().get().into(),
-                thread.as_raw_nonzero().get().into(),
-                info.si_signo.into(),
-                (&raw const info).addr() as i64,
-                0,
-                0,
-            );
+        let Kept { info, process: came_to } = kept(at);
+        if came_to == process {
+            let info_at = (&raw const info).addr() as i64;
+            let thread = thread.as_raw_nonzero().get().into();
+            // SAFETY: a live local.
+            unsafe {
+                let signal = info.si_signo.into();
+                real::syscall(libc::SYS_rt_tgsigqueueinfo, process.into(), thread, signal, info_at, 0, 0)
+            };
         }
     }
-    // SAFETY: a live local that was filled above.
-    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, blocked.as_ptr(), null_mut()) };
     real::set_errno(errno);
+    change(libc::SIG_SETMASK, WAITING.with(|waiting| waiting.blocked_before.get()));
+    real::set_errno(errno);
+}
+
+/// As sigprocmask(2).
+fn change(how: c_int, set: Set) {
+    // SAFETY: a live local of the size that is said.
+    unsafe {
+        let (at, bytes) = ((&raw const set).addr() as i64, size_of::<Set>() as i64);
+        real::syscall(libc::SYS_rt_sigprocmask, how.into(), at, 0, bytes, 0, 0)
+    };
 }

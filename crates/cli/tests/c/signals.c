@@ -90,4 +90,91 @@ static void a_fork_follows_a_vfork(void) {
 	holds("child");
 }
 
-TRAPS({"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
+static pthread_t first_thread;
+static pid_t first_process;
+static volatile int done;
+static volatile sig_atomic_t in_parent, in_child;
+
+static void says_where(int signal) {
+	if (getpid() == first_process)
+		in_parent++;
+	else
+		in_child++;
+}
+
+static void *sends_one_again_and_again(void *nothing) {
+	while (!done) {
+		CHECK(pthread_kill(first_thread, SIGUSR1) == 0);
+		usleep(20);
+	}
+	return nothing;
+}
+
+static void childs_end(void) {
+	sigset_t blocked;
+	if (in_child != 0 || sigprocmask(SIG_BLOCK, NULL, &blocked) != 0 || sigismember(&blocked, SIGUSR1) != 0)
+		_exit(1);
+	_exit(raise(SIGUSR1) == 0 && in_child == 1 ? 0 : 2);
+}
+
+static void a_child_handles_what_came_to_itself(void) {
+	struct sigaction act = {.sa_handler = says_where, .sa_flags = SA_RESTART};
+	pthread_t sender;
+	char name[4096];
+	int status;
+	/* Each has its part in a fork. */
+	for (int i = 0; i < 20; i++) {
+		snprintf(name, sizeof name, "%s.%d", file, i);
+		int fd = open(name, O_CREAT | O_TRUNC | O_RDWR, 0644);
+		CHECK(fd >= 0 && write(fd, "open", 4) == 4 && unlink(name) == 0);
+	}
+	first_thread = pthread_self(), first_process = getpid();
+	CHECK(sigaction(SIGUSR1, &act, NULL) == 0 && pthread_create(&sender, NULL, sends_one_again_and_again, NULL) == 0);
+	for (int round = 0; round < 300; round++) {
+		pid_t child = round % 2 ? fork() : _Fork();
+		if (child == 0)
+			childs_end();
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	done = 1;
+	CHECK(pthread_join(sender, NULL) == 0 && in_parent > 0);
+}
+
+static volatile int appends_to;
+
+static void appends_one(int signal) { CHECK(write(appends_to, "h", 1) == 1 && ++in_parent); }
+
+static void *sends_many_at_once(void *nothing) {
+	for (int round = 0; round < 100; round++) {
+		int before = in_parent;
+		for (int signal = SIGRTMIN; signal <= SIGRTMAX; signal++)
+			CHECK(pthread_kill(first_thread, signal) == 0);
+		while (in_parent < before + SIGRTMAX - SIGRTMIN + 1)
+			usleep(20);
+	}
+	done = 1;
+	return nothing;
+}
+
+static void many_signals_come_in_one_call(void) {
+	static char bytes[1 << 16];
+	struct sigaction act = {.sa_handler = appends_one};
+	pthread_t sender;
+	struct stat now;
+	int calls = 0, signals = SIGRTMAX - SIGRTMIN + 1;
+	appends_to = fresh(O_RDWR | O_APPEND);
+	first_thread = pthread_self();
+	CHECK(sigfillset(&act.sa_mask) == 0);
+	for (int signal = SIGRTMIN; signal <= SIGRTMAX; signal++)
+		CHECK(sigaction(signal, &act, NULL) == 0);
+	CHECK(pthread_create(&sender, NULL, sends_many_at_once, NULL) == 0);
+	for (; !done; calls++) {
+		if (calls % 16 == 0)
+			CHECK(ftruncate(appends_to, 0) == 0);
+		CHECK(write(appends_to, bytes, sizeof bytes) == sizeof bytes);
+	}
+	CHECK(pthread_join(sender, NULL) == 0 && in_parent == 100 * signals && fstat(appends_to, &now) == 0);
+	CHECK(now.st_size % sizeof bytes <= 16 * signals && calls > 0);
+}
+
+TRAPS({"forks", a_child_handles_what_came_to_itself}, {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
