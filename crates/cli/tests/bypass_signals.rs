@@ -10,4 +10,5 @@ traps! {
     a_forked_child_handles_no_signal_of_its_parent = "signals/forks", ["write"];
     /// The seventeenth ran its handler in the middle of an append.
     of_many_signals_at_once_none_is_handled_inside_a_call = "signals/many", ["write"];
+    a_trace_is_written_where_the_offset_is = "signals/traces", ["write"];
 }

@@ -182,6 +182,8 @@ real! {
     freopen64(path: Path, mode: Path, stream: Stream) -> Stream = std::ptr::null_mut();
     fclose(stream: Stream) -> c_int = -1;
     opendir(path: Path) -> *mut libc::DIR = std::ptr::null_mut();
+    backtrace_symbols_fd(frames: *const Buf, n: c_int, fd: Fd) -> () = ();
+    __backtrace_symbols_fd(frames: *const Buf, n: c_int, fd: Fd) -> () = ();
     popen(command: Path, mode: Path) -> Stream = std::ptr::null_mut();
     system(command: Path) -> c_int = -1;
     posix_spawn(pid: *mut i32, path: Path, actions: Bytes, attributes: Bytes, argv: Buf, env: Buf) -> c_int = libc::ENOSYS;

@@ -1,5 +1,6 @@
 /* Handlers, children and threads. */
 #include "traps.h"
+#include <execinfo.h>
 #include <sched.h>
 
 static volatile sig_atomic_t seen;
@@ -177,4 +178,40 @@ static void many_signals_come_in_one_call(void) {
 	CHECK(now.st_size % sizeof bytes <= 16 * signals && calls > 0);
 }
 
-TRAPS({"forks", a_child_handles_what_came_to_itself}, {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
+void __backtrace_symbols_fd(void *const *, int, int);
+static void (*const traces[])(void *const *, int, int) = {backtrace_symbols_fd, __backtrace_symbols_fd};
+static volatile int traced_by;
+
+static void writes_a_trace(int signal) {
+	void *frames[1] = {(void *)traces};
+	traces[traced_by](frames, 1, appends_to);
+}
+
+/* "before[0x…]\n" of one frame, then "after". */
+static void trace_lies_between(const char *before, const char *after) {
+	char text[200] = {0};
+	ssize_t n = pread(appends_to, text, sizeof text - 1, 0);
+	size_t head = strlen(before), tail = strlen(after);
+	CHECK(n > (ssize_t)(head + tail) && memcmp(text, before, head) == 0 && strcmp(text + n - tail, after) == 0);
+	CHECK(text[n - tail - 1] == '\n' && strstr(text, "[0x") && lseek(appends_to, 0, SEEK_CUR) == n);
+}
+
+static void traces_lie_between(void) {
+	struct sigaction act = {.sa_handler = writes_a_trace};
+	CHECK(sigaction(SIGUSR1, &act, NULL) == 0);
+	for (traced_by = 0; traced_by < 2; traced_by++)
+		for (int way = 0; way < 4; way++) {
+			/* Called by itself, or by a handler; where a descriptor appends, or not. */
+			appends_to = fresh(O_RDWR | (way & 1 ? O_APPEND : 0));
+			CHECK(write(appends_to, "before", 6) == 6);
+			if (way & 2)
+				CHECK(raise(SIGUSR1) == 0);
+			else
+				writes_a_trace(0);
+			CHECK(write(appends_to, "after", 5) == 5);
+			trace_lies_between("before", "after");
+			CHECK(close(appends_to) == 0);
+		}
+}
+
+TRAPS({"traces", traces_lie_between}, {"forks", a_child_handles_what_came_to_itself}, {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})

@@ -132,7 +132,8 @@ pub unsafe extern "C-unwind" fn copy_file_range(
     }
 }
 
-fn with_our_offset(fd: c_int, call: impl FnOnce() -> isize) -> isize {
+/// A call that the kernel makes by the offset that it has: ours, for so long.
+pub fn with_our_offset<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
     let Some(used) = holding(fd) else { return call() };
     used.file().with_kernel_offset(used.fd(), call)
 }

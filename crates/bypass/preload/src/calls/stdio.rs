@@ -1,5 +1,6 @@
-//! stdio and programs that are started: they use descriptors by ways of their own, with the kernel's offset.
+//! stdio, traces and programs that are started: they use descriptors by ways of their own, with the kernel's offset.
 
+use super::copies::with_our_offset;
 use super::numbers::give_away;
 use crate::table::forget;
 use crate::{fork, real};
@@ -110,6 +111,21 @@ pub unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
     }
     dir
 }
+
+macro_rules! tracing {
+    ($($name:ident),*) => {$(
+        /// As backtrace_symbols_fd(3), which writes where we do not see it.
+        ///
+        /// # Safety
+        /// As backtrace_symbols_fd(3).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(frames: *const *mut c_void, n: c_int, fd: c_int) {
+            // SAFETY: the caller's promise.
+            with_our_offset(fd, || unsafe { real::$name(frames, n, fd) });
+        }
+    )*};
+}
+tracing!(backtrace_symbols_fd, __backtrace_symbols_fd);
 
 /// As popen(3).
 ///
