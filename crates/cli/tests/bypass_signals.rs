@@ -12,3 +12,9 @@ traps! {
     of_many_signals_at_once_none_is_handled_inside_a_call = "signals/many", ["write"];
     a_trace_is_written_where_the_offset_is = "signals/traces", ["write"];
 }
+
+/// It waited for ever for a lock of its own.
+#[test]
+fn handlers_of_forks_use_files_as_any_function_may() {
+    common::traps::trap_with("forks/at_fork", &["write"], &["at_fork"]);
+}

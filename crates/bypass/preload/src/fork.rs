@@ -2,10 +2,13 @@
 
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, forget_others, here};
-use crate::{barrier, report, signals, table};
+use crate::{barrier, real, report, signals, table};
 use heddle_bypass::Words;
+use libc::{c_int, c_void};
 use rustix::fd::BorrowedFd;
 use std::mem::forget;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// When the library is loaded.
 #[used]
@@ -23,8 +26,37 @@ extern "C" fn start() {
     barrier::start();
     report::start();
     signals::start();
-    // SAFETY: these functions take no arguments and may be called at a fork.
-    unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
+    be_first();
+}
+
+type AtFork = Option<extern "C" fn()>;
+
+/// Our handlers are set before all others: so they are the last before a fork and the first behind it, and no other runs while all stands
+/// still. Libraries that the program is linked with may set theirs before this one is started.
+fn be_first() {
+    static SET: AtomicBool = AtomicBool::new(false);
+    if !SET.swap(true, SeqCst) {
+        // SAFETY: these functions take no arguments, may be called at a fork, and are never unloaded.
+        unsafe {
+            real::__register_atfork(Some(before), Some(after_in_parent), Some(after_in_child), null_mut())
+        };
+    }
+}
+
+/// What pthread_atfork(3) calls.
+///
+/// # Safety
+/// As pthread_atfork(3); the last argument says whose handlers they are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(
+    before: AtFork,
+    in_parent: AtFork,
+    in_child: AtFork,
+    of: *mut c_void,
+) -> c_int {
+    be_first();
+    // SAFETY: the caller's promise.
+    unsafe { real::__register_atfork(before, in_parent, in_child, of) }
 }
 
 extern "C" fn end() {
@@ -120,7 +152,7 @@ pub extern "C" fn before_exec() {
 }
 
 /// Before a function that writes to a descriptor by ways of its own (`dprintf`).
-pub extern "C" fn before_inner_write(fd: libc::c_int) {
+pub extern "C" fn before_inner_write(fd: c_int) {
     if let Some(used) = crate::table::holding(fd) {
         used.file().give_offset_away(used.fd());
     }

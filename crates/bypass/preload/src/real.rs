@@ -162,6 +162,12 @@ real! {
     pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
     pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
     _Fork() -> libc::pid_t = -1;
+    __register_atfork(
+        before: Option<extern "C" fn()>,
+        in_parent: Option<extern "C" fn()>,
+        in_child: Option<extern "C" fn()>,
+        of: Buf
+    ) -> c_int = libc::ENOSYS;
     clone(
         entry: Option<unsafe extern "C-unwind" fn(Buf) -> c_int>,
         stack: Buf,

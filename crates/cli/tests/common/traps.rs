@@ -46,10 +46,24 @@ pub const C_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bypass/c");
 /// One trap: on tmpfs, on the mount and under the bypass it ends the same, and there the engine serves what it should.
 #[track_caller]
 pub fn trap(name: &str, served: &[&str]) {
+    trap_with(name, served, &[]);
+}
+
+/// As [`trap`], of a program that is linked with these libraries.
+#[track_caller]
+pub fn trap_with(name: &str, served: &[&str], libraries: &[&str]) {
     let (kind, name) = name.split_once('/').unwrap_or(("traps", name));
     let Some(_alone) = alone() else { return };
     let place = Place::with_image("heddle");
-    let Some(program) = compiled(&place, &format!("{TRAPS}/{kind}.c"), &["-pthread", "-w"]) else { return };
+    let mut extra = vec!["-pthread".to_owned(), "-w".to_owned()];
+    for library in libraries {
+        let Some(made) = compiled(&place, &format!("{TRAPS}/{library}.c"), &["-shared", "-fPIC"]) else {
+            return;
+        };
+        extra.push(made.to_str().unwrap().to_owned());
+    }
+    let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
+    let Some(program) = compiled(&place, &format!("{TRAPS}/{kind}.c"), &extra) else { return };
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
     let (program, other) = (program.to_str().unwrap(), place.text("other"));
     let plain = |file: &str| Command::new(program).args([name, file, &other]).output().unwrap();
