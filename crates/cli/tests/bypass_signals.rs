@@ -11,6 +11,10 @@ traps! {
     /// The seventeenth ran its handler in the middle of an append.
     of_many_signals_at_once_none_is_handled_inside_a_call = "signals/many", ["write"];
     a_trace_is_written_where_the_offset_is = "signals/traces", ["write"];
+    /// The next chroot, setuid or mlockall waited for ever for it to come back.
+    a_handler_may_leave_an_open_by_longjmp = "signals/opens", ["write"];
+    /// Its image was mapped all the same, behind the call.
+    a_program_that_gives_up_rights_beside_an_open_has_no_image_mapped = "rights/beside", [];
 }
 
 /// It waited for ever for a lock of its own.

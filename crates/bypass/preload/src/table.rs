@@ -6,8 +6,9 @@
 //!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
 //!                 leaves that to a later change if a thread is using it.
 //!             D3  in a handler of a signal nothing is allocated and nothing freed: its thread may be in the middle of that.
-//!             D4  a file is made while `TAKING` counts its maker, and only if `LETTING_GO` is not set: who has set that and then
-//!                 found `TAKING` zero knows all files that there are.
+//!             D4  a file is made, and a mount asked, while `TAKING` counts its maker, and only if neither `LETTING_GO` nor `FILTERED` is set:
+//!                 who has set one and then found `TAKING` zero knows all files and engines that there are.
+//!             D5  signals wait while `TAKING` counts their thread: a handler may never come back (siglongjmp(3)).
 
 use crate::barrier;
 use crate::cancellation::NotNow;
@@ -233,7 +234,8 @@ pub fn opened(fd: i32, posix_flags: i32) -> i32 {
 }
 
 fn take_up(fd: i32, posix_flags: i32) {
-    let Some(busy) = Busy::enter() else { return };
+    // D5: it is dropped last.
+    let Some(_busy) = Busy::enter() else { return };
     let Some(_taking) = Taking::enter() else { return };
     // SAFETY: the number was just handed out.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -262,7 +264,6 @@ fn take_up(fd: i32, posix_flags: i32) {
     drop_number(old);
     drop(held);
     count(Count::Opened);
-    drop(busy);
 }
 
 /// D4.
@@ -272,7 +273,7 @@ impl Taking {
     fn enter() -> Option<Taking> {
         TAKING.fetch_add(1, SeqCst);
         let taking = Taking;
-        (!LETTING_GO.load(SeqCst)).then_some(taking)
+        (!LETTING_GO.load(SeqCst) && !FILTERED.load(SeqCst)).then_some(taking)
     }
 }
 
@@ -293,10 +294,15 @@ pub fn take_up_nothing_more() {
     FILTERED.store(true, SeqCst);
 }
 
+/// Is an engine mapped, or may a thread be about to map one? In this order: what a thread that has ended that has mapped is seen.
+pub fn any_engine() -> bool {
+    TAKING.load(SeqCst) != 0 || MOUNTS.any()
+}
+
 /// Gives all files to the kernel, for ever, and unmaps their images: this process is not what it was when it attached.
 pub fn let_go() {
     let here = here();
-    if here.is_vfork_child() || !MOUNTS.any() {
+    if here.is_vfork_child() || !any_engine() {
         return;
     }
     TO_BE_LET_GO.store(true, SeqCst);

@@ -206,5 +206,38 @@ static void locked(void) {
 	holds("before after");
 }
 
-TRAPS({"undumped", undumped}, {"locked", locked}, {"ids", ids_and_capabilities},
+static volatile int starts;
+
+static void *opens_its_first(void *arg) {
+	while (!starts)
+		;
+	close(open(file, O_RDONLY));
+	return arg;
+}
+
+static void changes_beside_an_open(int round) {
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, opens_its_first, NULL) == 0);
+	starts = 1;
+	usleep(round % 15 * 100);
+	CHECK(round % 2 ? mlockall(MCL_CURRENT | MCL_ONFAULT) == 0 : seteuid(NOBODY) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+	exit(mapped());
+}
+
+/* Another thread is about to map the image of the first file that it opens. */
+static void beside(void) {
+	int status;
+	close(fresh(O_RDWR));
+	for (int round = 0; round < 60; round++) {
+		pid_t child = fork();
+		if (child == 0)
+			execl("/proc/self/exe", "rights", "opens", file, round % 2 ? "1" : "0", NULL);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+}
+
+static void opens(void) { changes_beside_an_open(getpid() * 2 + (*other == '1')); }
+
+TRAPS({"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked}, {"ids", ids_and_capabilities},
       {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered})

@@ -2,6 +2,7 @@
 #include "traps.h"
 #include <execinfo.h>
 #include <sched.h>
+#include <setjmp.h>
 
 static volatile sig_atomic_t seen;
 
@@ -178,6 +179,41 @@ static void many_signals_come_in_one_call(void) {
 	CHECK(now.st_size % sizeof bytes <= 16 * signals && calls > 0);
 }
 
+static sigjmp_buf out_of_open;
+static volatile int opens;
+
+static void leaves_open(int signal) {
+	if (opens) {
+		opens = 0;
+		siglongjmp(out_of_open, 1);
+	}
+}
+
+static void a_handler_leaves_open(void) {
+	struct sigaction act = {.sa_handler = leaves_open};
+	pthread_t sender;
+	char path[] = "/";
+	int fd = fresh(O_RDWR);
+	alarm(100);
+	first_thread = pthread_self();
+	CHECK(write(fd, "before ", 7) == 7 && sigaction(SIGUSR1, &act, NULL) == 0);
+	CHECK(pthread_create(&sender, NULL, sends_one_again_and_again, NULL) == 0);
+	/* A number that `open` has got, and not given yet, is closed with all others. */
+	for (int round = 0; round < 2000; round++) {
+		if (sigsetjmp(out_of_open, 1) == 0) {
+			opens = 1;
+			open(file, O_RDONLY);
+			opens = 0;
+		}
+		closefrom(fd + 1);
+	}
+	done = 1;
+	CHECK(pthread_join(sender, NULL) == 0 && write(fd, "between ", 8) == 8);
+	/* Waits until nobody is inside. */
+	CHECK((chroot(path) == 0 || errno == EPERM) && write(fd, "after", 5) == 5);
+	holds("before between after");
+}
+
 void __backtrace_symbols_fd(void *const *, int, int);
 static void (*const traces[])(void *const *, int, int) = {backtrace_symbols_fd, __backtrace_symbols_fd};
 static volatile int traced_by;
@@ -214,4 +250,4 @@ static void traces_lie_between(void) {
 		}
 }
 
-TRAPS({"traces", traces_lie_between}, {"forks", a_child_handles_what_came_to_itself}, {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
+TRAPS({"opens", a_handler_leaves_open}, {"traces", traces_lie_between}, {"forks", a_child_handles_what_came_to_itself}, {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})

@@ -69,12 +69,14 @@ unsafe fn call(n: c_long, args: [i64; 3]) -> i64 {
 
 /// A call that may change ids or capabilities.
 pub fn changing<T>(call: impl FnOnce() -> T) -> T {
-    if here().is_vfork_child() || !table::MOUNTS.any() {
+    if here().is_vfork_child() {
         return call();
     }
-    let before = Rights::now();
+    let before = table::any_engine().then(Rights::now);
     let done = call();
-    if before.is_none() || before != Rights::now() {
+    // Another thread may have mapped the first one meanwhile, by the rights of before.
+    let lost = before.is_none_or(|before| before.is_none() || before != Rights::now());
+    if lost && table::any_engine() {
         let errno = real::errno();
         table::let_go();
         real::set_errno(errno);
