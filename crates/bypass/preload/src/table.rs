@@ -6,8 +6,8 @@
 //!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
 //!                 leaves that to a later change if a thread is using it.
 //!             D3  in a handler of a signal nothing is allocated and nothing freed: its thread may be in the middle of that.
-//!             D4  a file is made, and a mount asked, while `TAKING` counts its maker, and only if neither `LETTING_GO` nor `FILTERED` is set:
-//!                 who has set one and then found `TAKING` zero knows all files and engines that there are.
+//!             D4  a file is made, and a mount asked, while `TAKING` counts its maker, and only if neither `LETTING_GO` nor
+//!                 `FILTERED` is set: who has set one and then found `TAKING` zero knows all files and engines that there are.
 //!             D5  signals wait while `TAKING` counts their thread: a handler may never come back (siglongjmp(3)).
 
 use crate::barrier;

@@ -54,8 +54,8 @@ fn kept(at: usize) -> Kept {
     WAITING.with(|waiting| unsafe { (*waiting.kept.get())[at].assume_init() })
 }
 
-/// Keeps what came with a signal behind `count` others, and blocks it with those that have a handler. How many are kept then; `None`: there is
-/// no room.
+/// Keeps what came with a signal behind `count` others, and blocks it with those that have a handler. How many are kept then; `None`:
+/// there is no room.
 pub fn keep(
     count: usize,
     info: &siginfo_t,

@@ -250,4 +250,5 @@ static void traces_lie_between(void) {
 		}
 }
 
-TRAPS({"opens", a_handler_leaves_open}, {"traces", traces_lie_between}, {"forks", a_child_handles_what_came_to_itself}, {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
+TRAPS({"opens", a_handler_leaves_open}, {"traces", traces_lie_between}, {"forks", a_child_handles_what_came_to_itself},
+      {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
