@@ -7,7 +7,7 @@ use crate::checksum::{SEED, checksum};
 use crate::device::Device;
 use crate::error::{OpenError, feature_names};
 use crate::format::{
-    LOG_MARK, MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
+    MAGIC, NAT_ENTRIES, SEGMENT_BLOCKS, SIT_ENTRIES, SUPERBLOCK_OFFSET_BYTES, Superblock, feature,
 };
 use crate::ids::BlockAddr;
 use crate::planted::{Breach, breaks};
@@ -104,17 +104,18 @@ fn checked(device: &Device, copy: u32) -> Result<Superblock, String> {
     Ok(found)
 }
 
-/// Makes the copies alike again if one of them is damaged, or lacks the mark of a node log that the first one has: it becomes what the
+/// Makes the copies alike again if one of them is damaged, or has not the mark of a node log that the first one has: it becomes what the
 /// other one is, which counts. Linux reads the first.
 pub(crate) fn repair(device: &Device) -> Result<(), Error> {
     let whole = |copy| {
         let found = checked(device, copy).ok()?;
         geometry(&found, device.blocks()).is_ok().then_some(found)
     };
+    let of_log = |found: &Superblock| (found.log_mark, found.log_pairing);
     let (from, to) = match [0, 1].map(whole) {
         [Some(_), None] => (0, 1),
         [None, Some(_)] => (1, 0),
-        [Some(first), Some(second)] if first.log_mark != second.log_mark => (0, 1),
+        [Some(first), Some(second)] if of_log(&first) != of_log(&second) => (0, 1),
         _ => return Ok(()),
     };
     let block = device.block(BlockAddr(from))?;
@@ -122,17 +123,20 @@ pub(crate) fn repair(device: &Device) -> Result<(), Error> {
     device.flush()
 }
 
-/// Has both copies say that a node log may have what the image has not, or that none has. Durable when this returns. The first copy counts:
-/// it gets the mark before the second one, and loses it behind that.
-pub(crate) fn set_log_mark(device: &Device, is_logged: bool) -> Result<(), Error> {
-    for copy in if is_logged { [0, 1] } else { [1, 0] } {
+/// Changes both copies, one after the other, in this order. Durable when this returns.
+pub(crate) fn rewrite(
+    device: &Device,
+    order: [u32; 2],
+    change: impl Fn(&mut Superblock),
+) -> Result<(), Error> {
+    for copy in order {
         let mut block = device.block(BlockAddr(copy))?;
         let bytes = &mut block[SUPERBLOCK_OFFSET_BYTES..][..size_of::<Superblock>()];
         // One that is damaged stays so: nobody believes it.
         if let Ok(found) = Superblock::mut_from_bytes(bytes)
             && check(found).is_ok()
         {
-            found.log_mark = if is_logged { LOG_MARK } else { [0; LOG_MARK.len()] };
+            change(found);
             if found.feature.get() & feature::SUPERBLOCK_CHECKSUM != 0 {
                 let at = std::mem::offset_of!(Superblock, crc);
                 let crc = checksum(SEED, &found.as_bytes()[..at]);

@@ -9,9 +9,7 @@ use crate::checkpoint::commit::Ledger;
 use crate::checksum::inode_seed;
 use crate::device::{Access, Device};
 use crate::error::OpenError;
-use crate::format::{
-    BLOCK_BYTES, LOG_MARK, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature,
-};
+use crate::format::{BLOCK_BYTES, MAGIC, SUPERBLOCK_OFFSET_BYTES, Superblock, checkpoint_flag, feature};
 use crate::ids::Nid;
 use crate::image::Media;
 use crate::inode::{Inode, ROOT};
@@ -21,7 +19,7 @@ use crate::mounted::open_files::OpenFiles;
 use crate::mounted::range_lock::Ranges;
 use crate::nat::Nat;
 use crate::node::Nodes;
-use crate::node_log::{Base, Found, LogState, NodeLog};
+use crate::node_log::{Base, Found, LogState, NodeLog, mark};
 use crate::pages::dirty_pages::Pages;
 use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Fsynced};
@@ -123,7 +121,6 @@ impl F2fs {
         make_room: &mut dyn FnMut() -> Result<(), String>,
     ) -> Result<F2fs, OpenError> {
         let refused = |what: String| Err(OpenError::NodeLog { image: path.into(), what });
-        let gives_up = matches!(beside, Beside::LogGivenUp);
         match (variant.has_node_log(), &beside) {
             (true, Beside::Nothing | Beside::LogGivenUp) => {
                 return refused(format!("{} needs one, in NVM", variant.name()));
@@ -179,13 +176,12 @@ impl F2fs {
         })?;
         // Nothing of the image is refused from here on: what the user gives up may go.
         make_room().map_err(|what| OpenError::NodeLog { image: path.into(), what })?;
-        let device = &fs.media.device;
-        let forgotten = || if gives_up { superblock::set_log_mark(device, false) } else { Ok(()) };
-        let settled = superblock::repair(device).and_then(|()| forgotten()).and_then(|()| fs.settle_log());
+        let (device, is_marked) = (&fs.media.device, mark::of(&fs.superblock).is_some());
+        // What a log had is in the image by now, or given up.
+        let unmarked = || if is_marked { mark::write(device, None) } else { Ok(()) };
+        let settled = superblock::repair(device).and_then(|()| fs.settle_log()).and_then(|()| unmarked());
         settled.map_err(|error| damaged(error.to_string()))?;
-        if gives_up {
-            fs.superblock.log_mark = Default::default();
-        }
+        mark::put(&mut fs.superblock, None);
         Ok(fs)
     }
 
@@ -281,12 +277,7 @@ impl F2fs {
         if self.media.space.is_some() && (self.is_changed() || self.is_logged() || !clean) {
             self.fold(true)?;
         }
-        // ORDERING: Relaxed, asked while no call is inside that begins records.
-        if let Some(log) = self.media.nodes.log.as_ref().filter(|log| log.is_marked.load(Relaxed)) {
-            superblock::set_log_mark(&self.media.device, false)?;
-            log.is_marked.store(false, Relaxed); // ORDERING: Relaxed, as above.
-        }
-        Ok(())
+        self.media.nodes.log.as_ref().map_or(Ok(()), |log| log.unmark(&self.media.device))
     }
 
     /// Brings everything to the device, so that a node log has nothing that it lacks.
@@ -393,14 +384,14 @@ fn node_log(
     base: Base,
 ) -> Result<(Option<NodeLog>, Found), OpenError> {
     let refused = |what: String| OpenError::NodeLog { image: path.into(), what };
-    let marked = superblock.log_mark == LOG_MARK;
+    let mark = mark::of(superblock);
     match beside {
         Beside::Log(LogRegion { region, state, discard }) => {
             let region = (region, state);
-            let opened = NodeLog::open(region, (superblock.uuid, base), marked, discard);
+            let opened = NodeLog::open(region, (superblock.uuid, base), mark, discard);
             opened.map(|(log, found)| (Some(log), found)).map_err(refused)
         }
-        Beside::Nothing if access == Access::Write && marked => {
+        Beside::Nothing if access == Access::Write && mark.is_some() => {
             Err(OpenError::NeedsLog { image: path.into() })
         }
         Beside::Nothing | Beside::LogGivenUp => Ok((None, Found::default())),

@@ -8,6 +8,8 @@ mod common;
 mod damage;
 #[path = "node_log/machine.rs"]
 mod machine;
+#[path = "node_log/pairing.rs"]
+mod pairing;
 #[path = "power_cuts/rig.rs"]
 mod rig;
 
@@ -81,7 +83,7 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> (u64, u64) {
         if let [first, second, .., last] = &fences.lock().unwrap()[..] {
             nested += 1;
             // The head says which checkpoint is to come before its tail is written, and that no record counts when that is durable.
-            let is_change = |t: &Traffic| matches!(t, Traffic::Write(..));
+            let is_change = |t: &Traffic| matches!(t, Traffic::Write(addr, _) if addr.0 > 1);
             let tail = taken_in.iter().rposition(is_change).expect("a fold writes a checkpoint");
             let done = tail + 1 + taken_in[tail..].iter().position(|t| matches!(t, Traffic::Flush)).unwrap();
             for (at, nvm) in [
@@ -91,6 +93,8 @@ fn cuts_are_survived(kind: &[&str], seed: u64, cuts: u64) -> (u64, u64) {
                 (tail + 1, &second[1]),
                 (done, &second[1]),
                 (done, &last[0]),
+                // The mark goes, from one copy of the superblock after the other.
+                (done + random.below((taken_in.len() - done) as u64 + 1) as usize, &last[1]),
                 (taken_in.len(), &last[1]),
             ] {
                 let left = put_down(&cut(&blocks, &taken_in[..at], &mut random));

@@ -14,11 +14,9 @@ use crate::node::block_map::Place;
 use crate::node_log::{Content, Group, Member, NodeLog};
 use crate::planted::{Breach, breaks};
 use crate::segments::{Log, of_node};
-use crate::superblock;
 use heddle_vfs::{Error, Result};
 use std::collections::BTreeSet;
 use std::iter::once;
-use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -133,11 +131,7 @@ impl Media {
 
     /// Begins a group of the log; before the first one the image says that it has one.
     fn begin_group<'l>(&self, log: &'l NodeLog, members: usize, epoch: bool) -> Result<Group<'l>> {
-        // ORDERING: Acquire and Release, a thread that sees the mark noted has it durable before its records; two may both write it.
-        if !log.is_marked.load(Acquire) {
-            superblock::set_log_mark(&self.device, true)?;
-            log.is_marked.store(true, Release); // ORDERING: Release, as above.
-        }
+        log.mark(&self.device)?;
         log.begin(members, epoch)
     }
 

@@ -6,10 +6,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What a head begins with: "HEDDLENL".
 pub const LOG_MAGIC: u64 = u64::from_le_bytes(*b"HEDDLENL");
-/// What the superblock of an image says that was mounted with a log, and not unmounted.
+/// What the superblock of an image says that may lack what a log has.
 pub const LOG_MARK: [u8; 8] = *b"HEDDLENL";
 /// The layout that is described here.
-pub const LOG_FORMAT: u32 = 1;
+pub const LOG_FORMAT: u32 = 2;
 /// Where the two heads are. The one with the larger sequence number counts.
 pub const LOG_HEADS_BYTES: [u64; 2] = [0, BLOCK_BYTES as u64];
 /// Where the first chunk begins.
@@ -35,6 +35,7 @@ pub mod log_state {
 /// |-------|----------------|
 /// | uuid  | the log of another image |
 /// | base  | an image that was changed without its log |
+/// | pairing | a copy of the image from before, or another log of the same image |
 /// | generation | records of an earlier life of the region |
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
 #[repr(C)]
@@ -55,6 +56,8 @@ pub struct LogHead {
     pub base_version: U64,
     /// The same checkpoint, when it is being replaced: the one that replaces it.
     pub next_version: U64,
+    /// The image's mark has the same number, once records count.
+    pub pairing: U64,
     /// Checksum of the checkpoint that the records extend.
     pub base_crc: U32,
     /// Checksum of the next one.
@@ -120,7 +123,7 @@ pub struct RunHead {
 }
 
 const _: () = {
-    assert!(size_of::<LogHead>() == 80);
+    assert!(size_of::<LogHead>() == 88);
     assert!(size_of::<RecordHead>() == 40);
     assert!(size_of::<RunHead>() == 4);
 };

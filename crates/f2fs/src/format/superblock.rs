@@ -76,6 +76,7 @@ pub struct DeviceRecord {
 /// | 0      | magic | taking anything else for F2FS |
 /// | 44..96 | counts and places of the areas | reading one area as another: they must follow each other without a gap |
 /// | 2180   | feature | misreading what a later Linux wrote: unknown bits are refused |
+/// | 3052   | log_pairing | using an image with another node log than its own |
 /// | 3060   | log_mark | using an image without its node log |
 /// | 3068   | crc   | damage, where the feature is on |
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
@@ -124,7 +125,9 @@ pub struct Superblock {
     pub hot_extensions: u8,
     pub encoding: U16,
     pub encoding_flags: U16,
-    pub reserved: [u8; 298],
+    pub reserved: [u8; 290],
+    /// Nothing to Linux, which keeps it: if `log_mark` is there, the number that the head of that log has.
+    pub log_pairing: U64,
     /// Nothing to Linux, which keeps it: [`LOG_MARK`](super::LOG_MARK) while a node log may have what the image has not.
     pub log_mark: [u8; 8],
     pub crc: U32,
@@ -137,5 +140,6 @@ const _: () = {
     assert!(std::mem::offset_of!(Superblock, checkpoint_payload) == 1664);
     assert!(std::mem::offset_of!(Superblock, feature) == 2180);
     assert!(std::mem::offset_of!(Superblock, quota_ino) == 2745);
+    assert!(std::mem::offset_of!(Superblock, log_pairing) == 3052);
     assert!(std::mem::offset_of!(Superblock, crc) == 3068);
 };

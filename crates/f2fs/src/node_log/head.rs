@@ -4,6 +4,7 @@
 //! the old or the new one, also when it is the second cut; damage leaves the other. While the image is opened changes are kept in memory:
 //! a mount that is refused leaves the head as it was.
 
+use super::mark::Pairing;
 use crate::format::{LOG_FORMAT, LOG_HEADS_BYTES, LOG_MAGIC, LogHead, log_state};
 use heddle_pmem::{Pos, Region};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -53,25 +54,28 @@ impl Heads {
         (now.len_bytes, now.generation) = (region.len_bytes().into(), generation.into());
         (now.base_version, now.base_crc, now.state) =
             (base.version.into(), base.crc.into(), log_state::CLEAN.into());
+        now.pairing.set(Pairing::new().0);
         Heads { now, first: 0, kept: Kept::Changed }
     }
 
     /// The head that counts. Changes of it are in memory until [`Heads::settle`].
     pub(super) fn read(region: &Region) -> Result<Heads, String> {
         let (mut whole, mut first): (Option<LogHead>, usize) = (None, 0);
+        let mut other_format = None;
         for (place, at) in LOG_HEADS_BYTES.into_iter().enumerate() {
             let mut bytes = [0; size_of::<LogHead>()];
             region.read(Pos(at), &mut bytes);
             let head = LogHead::read_from_bytes(&bytes).map_err(|error| error.to_string())?;
-            let is_whole = head.magic.get() == LOG_MAGIC && head.crc.get() == crc_of(&head);
+            let is_ours = head.magic.get() == LOG_MAGIC && head.format.get() == LOG_FORMAT;
+            let is_whole = is_ours && head.crc.get() == crc_of(&head);
+            if head.magic.get() == LOG_MAGIC && head.format.get() != LOG_FORMAT {
+                other_format = Some(head.format.get());
+            }
             if is_whole && whole.as_ref().is_none_or(|other| other.seq.get() < head.seq.get()) {
                 (whole, first) = (Some(head), 1 - place);
             }
         }
         match whole {
-            Some(head) if head.format.get() != LOG_FORMAT => {
-                Err(format!("it has format {}, and this program knows {LOG_FORMAT}", head.format))
-            }
             Some(head) if head.seq.get() == u64::MAX => {
                 Err("it is damaged: its head has the last number that one can have".into())
             }
@@ -81,6 +85,10 @@ impl Heads {
                 region.len_bytes()
             )),
             Some(now) => Ok(Heads { now, first, kept: Kept::Unchanged }),
+            None if let Some(format) = other_format => Err(format!(
+                "it has format {format}, and this program knows {LOG_FORMAT}. Unmount it with the program that wrote it. To give up what \
+                 it has: heddle mount -o force-nvm,discard-nvm"
+            )),
             None => Err("both heads of its node log are damaged: what only that has is lost. To go on without it, make another one: \
                          heddle mount -o force-nvm,discard-nvm"
                 .into()),
@@ -99,9 +107,15 @@ impl Heads {
         Base { version: self.now.base_version.get(), crc: self.now.base_crc.get() }
     }
 
-    /// Was it the log of this image, with this checkpoint, when it was last used?
-    pub(super) fn is_of(&self, uuid: [u8; 16], image: Base) -> bool {
+    /// What the image's mark says if this is its log.
+    pub(super) fn pairing(&self) -> Pairing {
+        Pairing(self.now.pairing.get())
+    }
+
+    /// Is it the log that an image with this mark has, and with this checkpoint?
+    pub(super) fn is_of(&self, uuid: [u8; 16], image: Base, mark: Pairing) -> bool {
         self.now.uuid == uuid
+            && self.pairing() == mark
             && (self.base() == image || self.standing(image) == Standing::Clean && self.is_folding())
     }
 
@@ -125,6 +139,12 @@ impl Heads {
         }
     }
 
+    /// Another pairing than any copy of image or log has; no record counts.
+    pub(super) fn pair_anew(&mut self, region: &Region) {
+        self.now.pairing.set(Pairing::new().0);
+        self.write(region);
+    }
+
     /// Records count from now on.
     pub(super) fn make_active(&mut self, region: &Region) {
         if self.now.state.get() == log_state::CLEAN {
@@ -142,14 +162,21 @@ impl Heads {
         }
     }
 
+    /// What records say is given up: whatever image is paired with them is not any more.
+    pub(super) fn give_up(&mut self, region: &Region, uuid: [u8; 16], base: Base) {
+        self.begin_anew(region, uuid, base);
+        self.pair_anew(region);
+    }
+
     /// No record counts; those to come, of another generation, will extend this checkpoint.
     pub(super) fn begin_anew(&mut self, region: &Region, uuid: [u8; 16], base: Base) {
         let says_so =
             self.now.state.get() == log_state::CLEAN && self.now.uuid == uuid && self.base() == base;
         if !says_so {
             let (seq, generation) = (self.now.seq, self.generation().wrapping_add(1));
+            let same = (self.now.uuid == uuid).then_some(self.now.pairing);
             self.now = Heads::new(region, uuid, base, generation).now;
-            self.now.seq = seq;
+            (self.now.seq, self.now.pairing) = (seq, same.unwrap_or(self.now.pairing));
             self.write(region);
         }
     }
@@ -231,7 +258,8 @@ mod tests {
     fn a_head_says_whether_records_count_for_a_checkpoint() {
         let region = region();
         let mut heads = made(&region, ID, OLD, 3);
-        let of = |heads: &Heads| [OLD, NEW].map(|base| (heads.standing(base), heads.is_of(ID, base)));
+        let own = heads.pairing();
+        let of = |heads: &Heads| [OLD, NEW].map(|base| (heads.standing(base), heads.is_of(ID, base, own)));
         use Standing::{Clean, Elsewhere, Records};
         assert_eq!(of(&heads), [(Clean, true), (Clean, false)]);
         heads.make_folding(&region, NEW);
@@ -240,7 +268,8 @@ mod tests {
         assert_eq!(of(&heads), [(Records, true), (Elsewhere, false)]);
         heads.make_folding(&region, NEW);
         assert_eq!(of(&heads), [(Records, true), (Clean, true)]);
-        assert!(!heads.is_of([8; 16], OLD) && !heads.is_of([8; 16], NEW));
+        assert!(!heads.is_of([8; 16], OLD, own) && !heads.is_of([8; 16], NEW, own));
+        assert!(!heads.is_of(ID, OLD, Pairing::new()), "another log's");
         assert_eq!(heads.standing(Base { crc: 61, ..NEW }), Elsewhere);
         heads.begin_anew(&region, ID, NEW);
         assert_eq!(of(&heads), [(Clean, false), (Clean, true)]);
@@ -252,6 +281,26 @@ mod tests {
             heads.begin_anew(&region, id, base);
         }
         assert_eq!((heads.generation(), heads.now.seq.get()), (6, seq + 2));
+    }
+
+    #[test]
+    fn a_pairing_stays_until_the_log_is_given_up_or_changes_hands() {
+        let region = region();
+        let mut heads = made(&region, ID, OLD, 3);
+        let first = heads.pairing();
+        heads.make_active(&region);
+        heads.make_folding(&region, NEW);
+        heads.begin_anew(&region, ID, NEW);
+        assert_eq!((heads.pairing(), read_settled(&region).pairing()), (first, first));
+        heads.pair_anew(&region);
+        let second = heads.pairing();
+        heads.give_up(&region, ID, NEW);
+        let third = heads.pairing();
+        heads.begin_anew(&region, [8; 16], NEW);
+        let all = [first, second, third, heads.pairing()];
+        let differ = |(n, pairing)| all[..n].iter().all(|other: &Pairing| other != pairing);
+        assert!(all.iter().enumerate().all(differ), "{all:?}");
+        assert_eq!(read_settled(&region).pairing(), all[3]);
     }
 
     #[test]
@@ -297,7 +346,7 @@ mod tests {
             let said = refusal(change).unwrap();
             assert!(said.contains(text), "{said}");
         };
-        says(&|head| head.format.set(2), "format 2");
+        says(&|head| head.format.set(1), "format 1");
         says(&|head| head.seq.set(u64::MAX), "last number");
         says(&|head| head.len_bytes.set((1 << 20) + 1), "cut short");
         says(&|head| head.magic.set(1), "both heads");

@@ -15,6 +15,7 @@
 //!             L4  a generation of records is never continued: a mount takes what it finds in, folds it, and begins another one.
 //!             L5  a record that changes another one names it; a chain of them ends in a whole one, or in the base's node.
 //! Lock order  the locks of calls (`call_gate`), a lane, the locks of the tables (`node`, `nat`), a shard of the index.
+//! Pairing     which image a log belongs to, and what stands first when it comes to have records: `mark`.
 //! Crash order pages, a flush of the device, records, a fence: durable. A fold: the head says which checkpoint is to come, a fence; that
 //!             checkpoint's tail; the head begins a generation on top of it, a fence.
 //! Orderings   O1  the group's number is taken under the lane; those of one inode are ordered by that inode's lock.
@@ -23,6 +24,7 @@
 
 mod group;
 mod head;
+pub(crate) mod mark;
 mod record;
 mod runs;
 mod scan;
@@ -31,6 +33,7 @@ pub(crate) use group::{Content, Group, Member};
 pub(crate) use head::Base;
 pub(crate) use scan::{Found, Newest};
 
+use crate::device::Device;
 use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
 use crate::ids::{ByNid, Nid};
 use crate::planted::{Breach, breaks};
@@ -38,6 +41,7 @@ use crate::times::now;
 use head::{Heads, Standing};
 use heddle_pmem::Region;
 use heddle_vfs::{Error, Result};
+use mark::Pairing;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -55,6 +59,12 @@ pub const LOG_BYTES_MAX: u64 = LOG_LINE_BYTES << 32;
 const DEPTH_MAX: u8 = 8;
 /// Share of the chunks, in tenths, at which an epoch becomes a fold.
 const FULL_TENTHS: u64 = 7;
+
+/// Why a log is refused.
+const ANOTHER: &str = "the image was last mounted with another one, and not unmounted: name that one. If the image is a copy from before \
+                       that, put back the newest one. To give up what only the log has: heddle mount -o discard-nvm";
+const OF_ANOTHER: &str = "it has what was fsynced on another image, which is not in that image yet: mount that one with it first. To give \
+                          that up: heddle mount -o force-nvm";
 
 /// Where a node's newest record is.
 #[derive(Clone, Copy, Debug)]
@@ -85,8 +95,8 @@ pub(crate) struct NodeLog {
     heads: Mutex<Heads>,
     /// The head says that records count.
     is_active: AtomicBool,
-    /// The image says that a log may have what it has not.
-    pub(crate) is_marked: AtomicBool,
+    /// The image says that this log may have what it has not. It never does when it has just been opened (P2 of `mark`).
+    is_marked: AtomicBool,
     generation: AtomicU32,
     chunks: u64,
     /// The next chunk that nobody has.
@@ -100,15 +110,15 @@ pub(crate) struct NodeLog {
 }
 
 impl NodeLog {
-    /// The log of an image with this checkpoint, in this region, and what it says. `marked`: the image says that a log may have what it
-    /// has not; `discard`: whatever that is, it does not count. The region is not changed before [`NodeLog::settle`].
+    /// The log of an image with this checkpoint, in this region, and what it says. `mark`: what the image says of its log; `discard`:
+    /// whatever that has, it does not count. The region is not changed before [`NodeLog::settle`].
     ///
     /// # Errors
     /// Why it cannot be that.
     pub(crate) fn open(
         (region, state): (Region, LogState),
         (uuid, image): ([u8; 16], Base),
-        marked: bool,
+        mark: Option<Pairing>,
         discard: bool,
     ) -> std::result::Result<(NodeLog, Found), String> {
         if region.len_bytes() < LOG_BYTES_MIN {
@@ -117,47 +127,47 @@ impl NodeLog {
                 region.len_bytes()
             ));
         }
-        const ANOTHER: &str = "the image was last mounted with another one, and not unmounted: name that one. To give up what only that \
-                               one has: heddle mount -o discard-nvm";
-        const OF_ANOTHER: &str = "it has what was fsynced on another image, which is not in that image yet: mount that one with it first. \
-                                  To give that up: heddle mount -o force-nvm";
         let heads = match state {
             LogState::Made => Some(Heads::read(&region)?),
             LogState::Free => None,
         };
         // If the image knows of a log it is to be this one.
-        let is_right = !marked
-            || discard
-            || breaks(Breach::AnyLogTaken)
-            || heads.as_ref().is_some_and(|heads| heads.is_of(uuid, image));
+        let is_of = |heads: &Heads, mark| heads.is_of(uuid, image, mark);
+        let is_paired = mark.is_some_and(|mark| heads.as_ref().is_some_and(|heads| is_of(heads, mark)));
+        let is_right = mark.is_none() || discard || breaks(Breach::AnyLogTaken) || is_paired;
         let Some(mut heads) = heads else {
             if !is_right {
                 return Err(ANOTHER.into());
             }
             // Whatever bytes are there, they are of another generation, all but certainly.
             let heads = Heads::new(&region, uuid, image, now().nanos() ^ now().secs() as u32);
-            return Ok((NodeLog::new(region, heads, marked), Found::default()));
+            return Ok((NodeLog::new(region, heads), Found::default()));
         };
         let standing = heads.standing(image);
-        let (base, owner) = (heads.base(), heads.uuid());
+        let (base, owner, pairing) = (heads.base(), heads.uuid(), heads.pairing());
         if standing == Standing::Clean && !is_right {
             return Err(ANOTHER.into());
         }
         // What another image has in it is not this one's to give up.
-        if standing == Standing::Clean || discard && owner == uuid {
-            heads.begin_anew(&region, uuid, image);
-            return Ok((NodeLog::new(region, heads, marked), Found::default()));
+        if discard && owner == uuid {
+            heads.give_up(&region, uuid, image);
+            return Ok((NodeLog::new(region, heads), Found::default()));
         }
-        let log = NodeLog::new(region, heads, marked);
+        if standing == Standing::Clean {
+            heads.begin_anew(&region, uuid, image);
+            return Ok((NodeLog::new(region, heads), Found::default()));
+        }
+        let log = NodeLog::new(region, heads);
         let found = match log.scan() {
             Err(_) if owner != uuid => return Err(OF_ANOTHER.into()),
             found => found?,
         };
         match standing {
             _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
-            _ if breaks(Breach::AnyLogTaken) => return Ok((log, found)),
-            Standing::Records if owner == uuid => return Ok((log, found)),
+            _ if is_paired || breaks(Breach::AnyLogTaken) => return Ok((log, found)),
             _ if owner != uuid => return Err(OF_ANOTHER.into()),
+            // Of two logs of an image the other one is the newer, or the image is a copy.
+            _ if mark.is_some_and(|mark| mark != pairing) => return Err(ANOTHER.into()),
             _ => {
                 return Err(format!(
                     "it has what was fsynced after checkpoint {}, and the image, with checkpoint {}, was changed without it since. To \
@@ -179,14 +189,14 @@ impl NodeLog {
         self.check_media()
     }
 
-    fn new(region: Region, heads: Heads, marked: bool) -> NodeLog {
+    fn new(region: Region, heads: Heads) -> NodeLog {
         let chunks = region.len_bytes().min(LOG_BYTES_MAX).saturating_sub(LOG_CHUNKS_BYTES) / CHUNK_BYTES;
         let lanes = (chunks as usize / 4).clamp(1, LANES_MAX);
         NodeLog {
             generation: AtomicU32::new(heads.generation()),
             heads: Mutex::new(heads),
             is_active: AtomicBool::new(false),
-            is_marked: AtomicBool::new(marked),
+            is_marked: AtomicBool::new(false),
             chunks,
             next_chunk: AtomicU64::new(0),
             next_group: AtomicU64::new(1),
@@ -261,6 +271,39 @@ impl NodeLog {
     pub(crate) fn all_deleted(&self) -> Vec<(Nid, Deleted)> {
         let deleted = self.deleted();
         deleted.iter().flat_map(|(ino, gone)| gone.iter().map(|gone| (*ino, *gone))).collect()
+    }
+
+    /// The image says that this log may have what it has not, from before the first record on.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn mark(&self, device: &Device) -> Result<()> {
+        // ORDERING: Acquire, pairs with the Release below: a thread that sees the mark noted has it durable before its records.
+        if self.is_marked.load(Acquire) {
+            return Ok(());
+        }
+        let mut heads = self.lock_heads();
+        // ORDERING: Acquire, as above; another thread may have been first.
+        if !self.is_marked.load(Acquire) {
+            heads.pair_anew(&self.region);
+            self.check_media()?;
+            mark::write(device, Some(heads.pairing()))?;
+            self.is_marked.store(true, Release); // ORDERING: Release, pairs with the Acquire above.
+        }
+        Ok(())
+    }
+
+    /// The log has nothing that the image has not: the image says so. No call is inside.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn unmark(&self, device: &Device) -> Result<()> {
+        // ORDERING: Relaxed, nobody is inside that begins records.
+        if self.is_marked.load(Relaxed) {
+            mark::write(device, None)?;
+            self.is_marked.store(false, Relaxed); // ORDERING: Relaxed, as above.
+        }
+        Ok(())
     }
 
     /// Records count from now on.

@@ -1,8 +1,9 @@
 //! What an image says of itself.
 
 use crate::error::feature_names;
-use crate::format::{LOG_MARK, checkpoint_flag};
+use crate::format::checkpoint_flag;
 use crate::mounted::F2fs;
+use crate::node_log::mark;
 use crate::superblock::Geometry;
 
 /// What an image says of itself.
@@ -64,7 +65,7 @@ impl F2fs {
             inodes: head.inodes_valid.get(),
             orphans: ledger.orphans.len() as u64,
             fsynced_inodes: self.fsynced_inodes,
-            is_logged: self.superblock.log_mark == LOG_MARK,
+            is_logged: mark::of(&self.superblock).is_some(),
         }
     }
 }

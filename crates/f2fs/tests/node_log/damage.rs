@@ -110,7 +110,7 @@ fn a_log_mark_on_one_copy_alone_is_put_on_both() {
     append_durably(&fs.unwrap(), "file", b"one");
     device.write_all_at(&unmarked, BLOCK_BYTES as u64).unwrap();
     let again = open(&image.path, Variant::NodeLog, &nvm.crash_point().durable_image()).0;
-    drop(again.unwrap());
+    append_durably(&again.unwrap(), "file", b"two");
     device.write_all_at(&vec![0; BLOCK_BYTES], 0).unwrap();
     let plain = F2fs::open_for_writing(&image.path).map(drop).unwrap_err().to_string();
     assert!(plain.contains("--nvm"), "{plain}");
