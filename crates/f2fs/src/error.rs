@@ -74,6 +74,14 @@ pub enum OpenError {
         /// Why not.
         what: String,
     },
+    /// The image that the node log was written with is another one, or is as it was at another time.
+    #[error("{} is not the image that this node log was last written with: {what}", image.display())]
+    Replaced {
+        /// The image.
+        image: PathBuf,
+        /// How that is known, and the ways out.
+        what: String,
+    },
     /// It could not be made.
     #[error("cannot make an F2FS image in {}: {why}. What was there is gone; make it again", image.display())]
     Making {

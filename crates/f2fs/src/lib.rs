@@ -71,7 +71,7 @@ pub use heddle_media::is_write_protected;
 #[cfg(feature = "testkit")]
 pub use ids::{BlockAddr, Nid};
 pub use mounted::F2fs;
-pub use node_log::{LOG_BYTES_MAX, LogState};
+pub use node_log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogState};
 pub use superblock::Geometry;
 pub use variant::Variant;
 pub use volume::info::Info;

@@ -19,7 +19,7 @@ use crate::mounted::open_files::OpenFiles;
 use crate::mounted::range_lock::Ranges;
 use crate::nat::Nat;
 use crate::node::Nodes;
-use crate::node_log::{Base, Found, LogState, NodeLog, mark};
+use crate::node_log::{Base, Found, LogState, NodeLog, Refused, mark};
 use crate::pages::dirty_pages::Pages;
 use crate::planted::{Breach, breaks};
 use crate::recovery::fsynced::{Chain, Fsynced};
@@ -42,7 +42,7 @@ use std::time::Instant;
 
 /// NVM for a node log.
 pub struct LogRegion {
-    /// At least 528 KiB of it.
+    /// At least [`LOG_BYTES_MIN`](crate::LOG_BYTES_MIN) of it.
     pub region: heddle_pmem::Region,
     /// What it holds.
     pub state: LogState,
@@ -383,7 +383,10 @@ fn node_log(
     superblock: &Superblock,
     base: Base,
 ) -> Result<(Option<NodeLog>, Found), OpenError> {
-    let refused = |what: String| OpenError::NodeLog { image: path.into(), what };
+    let refused = |why| match why {
+        Refused::Log(what) => OpenError::NodeLog { image: path.into(), what },
+        Refused::Image(what) => OpenError::Replaced { image: path.into(), what },
+    };
     let mark = mark::of(superblock);
     match beside {
         Beside::Log(LogRegion { region, state, discard }) => {

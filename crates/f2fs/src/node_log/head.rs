@@ -9,6 +9,10 @@ use crate::format::{LOG_FORMAT, LOG_HEADS_BYTES, LOG_MAGIC, LogHead, log_state};
 use heddle_pmem::{Pos, Region};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+/// The way out where what a log had cannot be had any more.
+pub(super) const MAKE_ANOTHER: &str =
+    "To go on without it, make another one: heddle mount -o force-nvm,discard-nvm";
+
 /// A checkpoint of the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Base {
@@ -77,10 +81,10 @@ impl Heads {
         }
         match whole {
             Some(head) if head.seq.get() == u64::MAX => {
-                Err("it is damaged: its head has the last number that one can have".into())
+                Err(format!("it is damaged: its head has the last number that one can have. {MAKE_ANOTHER}"))
             }
             Some(head) if head.len_bytes.get() > region.len_bytes() => Err(format!(
-                "it was cut short: it had {} bytes, and has {}",
+                "it was cut short: it had {} bytes, and has {}; what only it had is lost. {MAKE_ANOTHER}",
                 head.len_bytes,
                 region.len_bytes()
             )),
@@ -89,9 +93,9 @@ impl Heads {
                 "it has format {format}, and this program knows {LOG_FORMAT}. Unmount it with the program that wrote it. To give up what \
                  it has: heddle mount -o force-nvm,discard-nvm"
             )),
-            None => Err("both heads of its node log are damaged: what only that has is lost. To go on without it, make another one: \
-                         heddle mount -o force-nvm,discard-nvm"
-                .into()),
+            None => Err(format!(
+                "both heads of its node log are damaged: what only that has is lost. {MAKE_ANOTHER}"
+            )),
         }
     }
 

@@ -38,7 +38,7 @@ use crate::format::{CHUNK_BYTES, LOG_CHUNKS_BYTES, LOG_LINE_BYTES};
 use crate::ids::{ByNid, Nid};
 use crate::planted::{Breach, breaks};
 use crate::times::now;
-use head::{Heads, Standing};
+use head::{Heads, MAKE_ANOTHER, Standing};
 use heddle_pmem::Region;
 use heddle_vfs::{Error, Result};
 use mark::Pairing;
@@ -52,7 +52,7 @@ const SHARDS: usize = 64;
 /// Most lanes. A lane takes a chunk, so a small log has fewer.
 const LANES_MAX: usize = 64;
 /// Least bytes of a log: eight chunks.
-pub(crate) const LOG_BYTES_MIN: u64 = LOG_CHUNKS_BYTES + 8 * CHUNK_BYTES;
+pub const LOG_BYTES_MIN: u64 = LOG_CHUNKS_BYTES + 8 * CHUNK_BYTES;
 /// Most bytes of a log, whatever the region has: lines are numbered by 32 bits.
 pub const LOG_BYTES_MAX: u64 = LOG_LINE_BYTES << 32;
 /// Records that a node needs at most: reading it is so many loads.
@@ -60,11 +60,21 @@ const DEPTH_MAX: u8 = 8;
 /// Share of the chunks, in tenths, at which an epoch becomes a fold.
 const FULL_TENTHS: u64 = 7;
 
-/// Why a log is refused.
+/// Why a log is not used with an image.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It cannot be this log.
+    Log(String),
+    /// The image is another one than the log was written with, or a copy of it.
+    Image(String),
+}
+
 const ANOTHER: &str = "the image was last mounted with another one, and not unmounted: name that one. If the image is a copy from before \
                        that, put back the newest one. To give up what only the log has: heddle mount -o discard-nvm";
-const OF_ANOTHER: &str = "it has what was fsynced on another image, which is not in that image yet: mount that one with it first. To give \
-                          that up: heddle mount -o force-nvm";
+const OF_ANOTHER: &str = "it was made since, or the log is another image's: what was fsynced there is in the log alone. Put that image \
+                          back, or mount it with the log first. To give up what the log has: heddle mount -o force-nvm";
+const OLDER: &str = "it is a copy from before: what it lacks is in the image that the log was used with since. Put that one back. To go on \
+                     from this copy: heddle mount -o discard-nvm";
 
 /// Where a node's newest record is.
 #[derive(Clone, Copy, Debug)]
@@ -120,15 +130,20 @@ impl NodeLog {
         (uuid, image): ([u8; 16], Base),
         mark: Option<Pairing>,
         discard: bool,
-    ) -> std::result::Result<(NodeLog, Found), String> {
+    ) -> std::result::Result<(NodeLog, Found), Refused> {
+        let log_refused = |what: &str| Err(Refused::Log(what.to_owned()));
+        let image_refused = |what: &str| Err(Refused::Image(what.to_owned()));
         if region.len_bytes() < LOG_BYTES_MIN {
-            return Err(format!(
-                "it has {} bytes, and a node log at least {LOG_BYTES_MIN}",
-                region.len_bytes()
-            ));
+            let has = format!("it has {} bytes, and a node log at least {LOG_BYTES_MIN}", region.len_bytes());
+            return log_refused(&match state {
+                LogState::Free => format!("{has}: make it larger"),
+                LogState::Made => {
+                    format!("{has}: it was cut short, and what only it had is lost. {MAKE_ANOTHER}")
+                }
+            });
         }
         let heads = match state {
-            LogState::Made => Some(Heads::read(&region)?),
+            LogState::Made => Some(Heads::read(&region).map_err(Refused::Log)?),
             LogState::Free => None,
         };
         // If the image knows of a log it is to be this one.
@@ -137,7 +152,7 @@ impl NodeLog {
         let is_right = mark.is_none() || discard || breaks(Breach::AnyLogTaken) || is_paired;
         let Some(mut heads) = heads else {
             if !is_right {
-                return Err(ANOTHER.into());
+                return log_refused(ANOTHER);
             }
             // Whatever bytes are there, they are of another generation, all but certainly.
             let heads = Heads::new(&region, uuid, image, now().nanos() ^ now().secs() as u32);
@@ -146,7 +161,7 @@ impl NodeLog {
         let standing = heads.standing(image);
         let (base, owner, pairing) = (heads.base(), heads.uuid(), heads.pairing());
         if standing == Standing::Clean && !is_right {
-            return Err(ANOTHER.into());
+            return if mark == Some(pairing) { image_refused(OLDER) } else { log_refused(ANOTHER) };
         }
         // What another image has in it is not this one's to give up.
         if discard && owner == uuid {
@@ -159,20 +174,21 @@ impl NodeLog {
         }
         let log = NodeLog::new(region, heads);
         let found = match log.scan() {
-            Err(_) if owner != uuid => return Err(OF_ANOTHER.into()),
-            found => found?,
+            Err(_) if owner != uuid => return image_refused(OF_ANOTHER),
+            found => found.map_err(Refused::Log)?,
         };
         match standing {
             _ if found.is_empty() && is_right => log.lock_heads().begin_anew(&log.region, uuid, image),
             _ if is_paired || breaks(Breach::AnyLogTaken) => return Ok((log, found)),
-            _ if owner != uuid => return Err(OF_ANOTHER.into()),
+            _ if owner != uuid => return image_refused(OF_ANOTHER),
             // Of two logs of an image the other one is the newer, or the image is a copy.
-            _ if mark.is_some_and(|mark| mark != pairing) => return Err(ANOTHER.into()),
+            _ if mark.is_some_and(|mark| mark != pairing) => return log_refused(ANOTHER),
             _ => {
-                return Err(format!(
-                    "it has what was fsynced after checkpoint {}, and the image, with checkpoint {}, was changed without it since. To \
-                     give up what only the log has: heddle mount -o discard-nvm",
-                    base.version, image.version
+                return image_refused(&format!(
+                    "it was copied, or put back, or changed without the log since. It has checkpoint {}, and the log has what was fsynced \
+                     after checkpoint {}. Put back the image that was used with the log. To give up what only the log has: heddle mount \
+                     -o discard-nvm",
+                    image.version, base.version
                 ));
             }
         }

@@ -3,7 +3,7 @@
 use crate::common::{self, Image};
 use crate::machine::{append_durably, fresh, log_in, name, open};
 use crate::rig::{Random, blocks_of};
-use heddle_f2fs::{F2fs, Variant};
+use heddle_f2fs::{F2fs, OpenError, Variant, make_image};
 use heddle_pmem::{CrashPoint, Region, Simulator};
 use heddle_vfs::{Cred, FileSystem, Ino};
 use std::collections::BTreeMap;
@@ -12,9 +12,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+/// Before what is said of an image that was replaced.
+const REPLACED: &str = "replaced: ";
 const SYSTEM: Variant = Variant::NodeLog;
 /// Of an image, those that are not zeros.
 type Blocks = BTreeMap<u32, Vec<u8>>;
+/// Image and log.
+type State = (Blocks, Vec<u8>);
 
 /// A copy of an image as it is now.
 fn copy(image: &Image) -> Image {
@@ -44,7 +48,8 @@ fn content(image: &Image, nvm: &[u8]) -> Result<Vec<u8>, String> {
         Err(error) => {
             assert!(before == std::fs::read(&image.path).unwrap(), "the image was changed: {error}");
             assert!(simulator.crash_point().durable_image() == nvm, "the log was changed: {error}");
-            Err(error.to_string())
+            let is_replaced = matches!(error, OpenError::Replaced { .. });
+            Err(format!("{}{error}", if is_replaced { REPLACED } else { "" }))
         }
     }
 }
@@ -78,6 +83,34 @@ fn is_another(said: Result<Vec<u8>, String>) {
     assert!(said.contains("another one") && said.contains("-o discard-nvm"), "{said}");
 }
 
+fn is_replaced(said: Result<Vec<u8>, String>, way: &str) {
+    let said = said.expect_err("it was taken");
+    assert!(said.starts_with(REPLACED) && said.contains(way), "{said}");
+}
+
+/// By mkfs, by a copy of before, or it went on without the log.
+#[test]
+fn an_image_that_was_replaced_takes_nothing_of_the_log() {
+    let image = Image::made(64);
+    let log = unmounted(&image, &fresh());
+    let old = std::fs::read(&image.path).unwrap();
+    let log = fsynced(&image, &log, b"one");
+    let put_back = std::fs::read(&image.path).unwrap();
+    std::fs::write(&image.path, &old).unwrap();
+    is_replaced(content(&image, &log), "To give up what only the log has: heddle mount -o discard-nvm");
+    make_image(&image.path, "", &|_, _| ()).unwrap();
+    is_replaced(content(&image, &log), "-o force-nvm");
+    // What the log has is another image's to this one, which has another identity.
+    let (region, _nvm) = Region::simulated_from(&log);
+    let discarding = F2fs::open_with_log(&image.path, SYSTEM, log_in(region, &log, true));
+    assert!(matches!(discarding, Err(OpenError::Replaced { .. })));
+    std::fs::write(&image.path, &put_back).unwrap();
+    let copy = copy(&image);
+    F2fs::open_without_log(&copy.path, Variant::F2fs).unwrap().unmount().unwrap();
+    is_replaced(content(&copy, &log), "Put back the image");
+    assert_eq!(content(&image, &log).unwrap(), b"one");
+}
+
 #[test]
 fn another_log_of_the_same_image_is_not_its_log() {
     let image = Image::made(64);
@@ -107,13 +140,11 @@ fn a_copy_of_the_image_from_before_takes_nothing_of_the_log() {
     let first = unmounted(&image, &fresh());
     let before = copy(&image);
     let second = fsynced(&image, &first, b"one");
-    let said = content(&before, &second).expect_err("it was taken");
-    assert!(said.contains("-o discard-nvm"), "{said}");
+    is_replaced(content(&before, &second), "-o discard-nvm");
     // One that needed the log, which has been folded since.
     let marked = copy(&image);
     let third = unmounted(&image, &second);
-    let said = content(&marked, &third).expect_err("it was taken");
-    assert!(said.contains("-o discard-nvm"), "{said}");
+    is_replaced(content(&marked, &third), "a copy from before");
     assert_eq!(content(&image, &third).unwrap(), b"one");
 }
 
@@ -186,7 +217,7 @@ fn records_given_up_in_part_by_a_cut_are_given_up_again() {
 }
 
 /// What image and log have at each fence of the log: some of what it is for, or all.
-struct States(Arc<Mutex<Vec<(Blocks, Vec<u8>)>>>, PathBuf);
+struct States(Arc<Mutex<Vec<State>>>, PathBuf);
 
 impl States {
     fn of(image: &Image, nvm: &Simulator) -> States {
@@ -202,7 +233,7 @@ impl States {
     }
 
     /// And what they have now.
-    fn taken(self, nvm: &Simulator) -> Vec<(Blocks, Vec<u8>)> {
+    fn taken(self, nvm: &Simulator) -> Vec<State> {
         nvm.stop_watching();
         let mut states = std::mem::take(&mut *self.0.lock().unwrap());
         states.push((blocks_of(&self.1), durable(nvm)));
