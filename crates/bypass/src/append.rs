@@ -4,6 +4,7 @@
 //!             child share, and either sees at once what the other sets. A process that hands the open file to a program
 //!             that does not know of the word (exec, a socket) sets it to "ask", for all its holders.
 
+use crate::number::Number;
 use crate::words::{self, Words};
 use rustix::fd::BorrowedFd;
 use std::ptr::null_mut;
@@ -31,13 +32,13 @@ impl Append {
         unsafe { self.shared.load(SeqCst).as_ref() }.unwrap_or(&self.own)
     }
 
-    /// Do writes go to the end?
+    /// Do writes go to the end? `None`: it is the kernel's to say, and the number means something else by now.
     #[inline]
-    pub fn is_on(&self, fd: BorrowedFd<'_>) -> bool {
+    pub fn is_on(&self, number: impl Number) -> Option<bool> {
         match self.word().load(SeqCst) {
-            OFF => false,
-            ON => true,
-            _ => kernel_says(fd),
+            OFF => Some(false),
+            ON => Some(true),
+            _ => number.while_ours(kernel_says),
         }
     }
 
@@ -113,9 +114,9 @@ mod tests {
         // A forked child has a copy of its parent's memory, and the shared page.
         let childs = Append { own: AtomicU8::new(OFF), shared: AtomicPtr::new(parents.shared.load(SeqCst)) };
         childs.set(true);
-        assert!(parents.is_on(file.as_fd()));
+        assert_eq!(parents.is_on(file.as_fd()), Some(true));
         parents.set(false);
-        assert!(!childs.is_on(file.as_fd()));
+        assert_eq!(childs.is_on(file.as_fd()), Some(false));
     }
 
     #[test]
@@ -124,9 +125,9 @@ mod tests {
         let append = Append::new(false);
         append.ask_from_now_on();
         append.set(true);
-        assert!(!append.is_on(file.as_fd()), "the kernel's open file has no O_APPEND");
+        assert_eq!(append.is_on(file.as_fd()), Some(false), "the kernel's open file has no O_APPEND");
         rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::APPEND).unwrap();
-        assert!(append.is_on(file.as_fd()));
+        assert_eq!(append.is_on(file.as_fd()), Some(true));
     }
 
     #[test]
@@ -139,7 +140,7 @@ mod tests {
         assert!(mapped());
         files[0].close();
         files[2].close();
-        assert!(mapped() && files[1].is_on(file().as_fd()), "one still uses it");
+        assert!(mapped() && files[1].is_on(file().as_fd()) == Some(true), "one still uses it");
         files[1].close();
         assert!(!mapped());
     }
@@ -153,17 +154,17 @@ mod tests {
         let word = append.shared.load(SeqCst);
         append.share(&mut words);
         assert_eq!(append.shared.load(SeqCst), word);
-        assert!(append.is_on(file.as_fd()), "it is as it was");
+        assert_eq!(append.is_on(file.as_fd()), Some(true), "it is as it was");
         assert_eq!(append.is_this_process_alone(), words::are_ours_alone(word));
         append.ask_from_now_on();
-        assert!(!append.is_this_process_alone() && !append.is_on(file.as_fd()));
+        assert!(!append.is_this_process_alone() && append.is_on(file.as_fd()) == Some(false));
         strange.ask_from_now_on();
         strange.share(&mut words);
         assert!(strange.shared.load(SeqCst).is_null());
         strange.close();
         append.close();
         assert!(
-            append.shared.load(SeqCst).is_null() && append.is_on(file.as_fd()),
+            append.shared.load(SeqCst).is_null() && append.is_on(file.as_fd()) == Some(true),
             "its own word counts again"
         );
     }

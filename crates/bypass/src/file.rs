@@ -12,14 +12,16 @@
 //!                 killed nobody keeps the inode for a descriptor of that mount, and another file may have its number.
 //! Lock order  `lock` of one file, nothing else.
 
+mod offset;
+
 use crate::append::Append;
 use crate::args;
 use crate::attach::Attachment;
 use crate::error::errno_of;
 use crate::lock::Lock;
-use crate::process::{forks_are_under_way, process};
+use crate::number::Number;
+use crate::process::process;
 use crate::tell::Told;
-use crate::words::Words;
 use heddle_nvmfs::{KernelPages, NvmFs};
 use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{
@@ -29,7 +31,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::SeqCst};
 
 /// Why a call went to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,18 +54,13 @@ pub enum Passed {
 /// What became of a call.
 pub type Served<T> = Result<Result<T, Errno>, Passed>;
 
-/// `offset` counts.
-const OURS: u8 = 0;
-/// The kernel's counts, as long as another process that knows what this one knows may have the open file.
-const SHARED: u8 = 1;
-/// The kernel's counts, for ever.
-const KERNELS: u8 = 2;
-
 /// After a panic of the engine it is not called again in this process.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 /// What the engine gave, once for a process.
 struct Opened {
+    /// The process that opened it: a forked child has a copy that is not its own.
+    process: u32,
     handle: Handle,
     pages: KernelPages<'static>,
 }
@@ -77,8 +74,6 @@ pub struct File {
     flags: OpenFlags,
     append: Append,
     opened: AtomicPtr<Opened>,
-    /// The process that opened it.
-    opened_by: AtomicU32,
     lock: Lock,
     offset: AtomicU64,
     /// Whose offset counts: changed under `lock`.
@@ -99,10 +94,9 @@ impl File {
             flags,
             append: Append::new(flags.append),
             opened: AtomicPtr::new(std::ptr::null_mut()),
-            opened_by: AtomicU32::new(0),
             lock: Lock::new(),
             offset: AtomicU64::new(0),
-            whose_offset: AtomicU8::new(OURS),
+            whose_offset: AtomicU8::new(offset::OURS),
             stat_is_engines: OnceLock::new(),
         }
     }
@@ -142,7 +136,7 @@ impl File {
     #[inline]
     pub unsafe fn write_at(
         &self,
-        fd: BorrowedFd<'_>,
+        number: impl Number,
         buf: *const u8,
         len: usize,
         offset: i64,
@@ -156,7 +150,7 @@ impl File {
         }
         // SAFETY: the caller's promise; `len` is at most what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts(buf, len) };
-        let append = at_end || self.append.is_on(fd);
+        let append = at_end || self.append.is_on(number).ok_or(Passed::Unserved)?;
         self.takes_no_rights()?;
         let done = self.engine(|fs, handle| {
             let (at, wrote) = match append {
@@ -168,7 +162,8 @@ impl File {
         if let Ok((wrote, end)) = done {
             let buf = &buf[..wrote];
             // Somebody mapped the file meanwhile: his pages may lack this. Made again through the mount, they do not.
-            self.unless_mapped().or_else(|_| self.write_again(fd, buf, end - buf.len() as u64, append))?;
+            self.unless_mapped()
+                .or_else(|_| self.write_again(number, buf, end - buf.len() as u64, append))?;
         }
         Ok(done)
     }
@@ -177,14 +172,18 @@ impl File {
     ///
     /// # Safety
     /// As [`File::read_at`].
-    pub unsafe fn read(&self, fd: BorrowedFd<'_>, buf: *mut u8, len: usize) -> Served<usize> {
+    pub unsafe fn read(&self, number: impl Number, buf: *mut u8, len: usize) -> Served<usize> {
         // SAFETY: the caller's promise.
-        self.read_with(fd, |offset| unsafe { self.read_at(buf, len, offset) })
+        self.read_with(number, |offset| unsafe { self.read_at(buf, len, offset) })
     }
 
     /// As read(2), with a function that reads at an offset. The offset moves when it has succeeded.
-    pub fn read_with(&self, fd: BorrowedFd<'_>, read_at: impl FnOnce(i64) -> Served<usize>) -> Served<usize> {
-        self.with_offset(fd, |offset| Ok(read_at(offset as i64)?.map(|n| (n, offset + n as u64))))
+    pub fn read_with(
+        &self,
+        number: impl Number,
+        read_at: impl FnOnce(i64) -> Served<usize>,
+    ) -> Served<usize> {
+        self.with_offset(number, |offset| Ok(read_at(offset as i64)?.map(|n| (n, offset + n as u64))))
     }
 
     /// As write(2), or to the end, as with `RWF_APPEND`.
@@ -193,24 +192,27 @@ impl File {
     /// As [`File::write_at`].
     pub unsafe fn write(
         &self,
-        fd: BorrowedFd<'_>,
+        number: impl Number,
         buf: *const u8,
         len: usize,
         at_end: bool,
     ) -> Served<usize> {
         let _held = self.lock.hold();
-        let kernels = !self.has_offset(fd);
-        if kernels && !(at_end || self.append.is_on(fd)) {
+        let kernels = !self.has_offset(number);
+        if kernels && !(at_end || self.append.is_on(number) == Some(true)) {
             return Err(Passed::KernelOffset);
         }
         let offset = if kernels { 0 } else { self.offset.load(SeqCst) };
         // SAFETY: the caller's promise.
-        let done = unsafe { self.write_at(fd, buf, len, offset as i64, at_end) }?;
+        let done = unsafe { self.write_at(number, buf, len, offset as i64, at_end) }?;
         Ok(done.map(|(n, end)| {
             match n {
                 0 => {}
                 // Sharers of the offset find it behind the appended bytes.
-                _ if kernels => drop(rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(end))),
+                _ if kernels => {
+                    let _gone =
+                        number.while_ours(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(end)));
+                }
                 _ => self.offset.store(end, SeqCst),
             }
             n
@@ -218,8 +220,8 @@ impl File {
     }
 
     /// As lseek(2).
-    pub fn seek(&self, fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Served<u64> {
-        self.with_offset(fd, |now| {
+    pub fn seek(&self, number: impl Number, offset: i64, whence: i32) -> Served<u64> {
+        self.with_offset(number, |now| {
             let base = match whence {
                 libc::SEEK_SET => 0,
                 libc::SEEK_CUR => now,
@@ -259,8 +261,8 @@ impl File {
     }
 
     /// Do writes go to its end?
-    pub fn appends(&self, fd: BorrowedFd<'_>) -> bool {
-        self.append.is_on(fd)
+    pub fn appends(&self, number: impl Number) -> bool {
+        self.append.is_on(number) == Some(true)
     }
 
     /// As fsync(2) and fdatasync(2).
@@ -336,80 +338,6 @@ impl File {
         self.append.set(append);
     }
 
-    /// From now on the kernel has the offset (it is to be shared with code that knows only that one).
-    pub fn give_offset_away(&self, fd: BorrowedFd<'_>) {
-        self.offset_is(KERNELS, fd);
-    }
-
-    /// May the offset come back from the kernel? Then calls that use it are made by [`File::with_kernel_offset`].
-    pub fn offset_may_come_back(&self) -> bool {
-        self.whose_offset.load(SeqCst) == SHARED
-    }
-
-    /// A child that knows what this process knows is to have the open file too.
-    pub fn share_with_child(&self, fd: BorrowedFd<'_>, words: &mut Words) {
-        self.offset_is(SHARED, fd);
-        self.append.share(words);
-    }
-
-    /// A program that knows nothing of this library's is to have the open file too.
-    pub fn share_with_stranger(&self, fd: BorrowedFd<'_>) {
-        self.offset_is(KERNELS, fd);
-        self.append.ask_from_now_on();
-    }
-
-    fn offset_is(&self, whose: u8, fd: BorrowedFd<'_>) {
-        let _held = self.lock.hold();
-        let now = self.whose_offset.load(SeqCst);
-        if now == OURS {
-            self.offset_to_kernel(fd);
-        }
-        self.whose_offset.store(now.max(whose), SeqCst);
-    }
-
-    /// Is the offset ours, or ours again? The caller holds `lock`.
-    fn has_offset(&self, fd: BorrowedFd<'_>) -> bool {
-        match self.whose_offset.load(SeqCst) {
-            OURS => true,
-            SHARED => self.take_offset_back(fd),
-            _ => false,
-        }
-    }
-
-    /// The processes that shared the offset have ended: they make no call any more.
-    #[cold]
-    fn take_offset_back(&self, fd: BorrowedFd<'_>) -> bool {
-        if forks_are_under_way() || !self.append.is_this_process_alone() {
-            return false;
-        }
-        let Ok(now) = rustix::fs::tell(fd) else { return false };
-        self.offset.store(now, SeqCst);
-        self.whose_offset.store(OURS, SeqCst);
-        true
-    }
-
-    /// Does a call of the kernel that uses its offset, with ours; one that appends finds the end where it is.
-    pub fn with_kernel_offset<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce() -> T) -> T {
-        let _held = self.lock.hold();
-        if self.append.is_on(fd) {
-            Told::refresh(fd);
-        }
-        if self.whose_offset.load(SeqCst) != OURS {
-            return call();
-        }
-        self.offset_to_kernel(fd);
-        let done = call();
-        if let Ok(now) = rustix::fs::tell(fd) {
-            self.offset.store(now, SeqCst);
-        }
-        done
-    }
-
-    fn offset_to_kernel(&self, fd: BorrowedFd<'_>) {
-        // A regular file can be sought to any offset that a call has reached.
-        let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
-    }
-
     /// In a forked child: its parent's threads do not exist here, nor is its handle ours.
     ///
     /// # Safety
@@ -422,8 +350,9 @@ impl File {
     pub fn close(self) {
         self.append.close();
         let opened = self.opened.swap(std::ptr::null_mut(), SeqCst);
-        let ours = self.opened_by.load(SeqCst) == process() || planted(Bug::ClosesForOthers);
-        if opened.is_null() || !ours {
+        let ours = |opened: &Opened| opened.process == process() || planted(Bug::ClosesForOthers);
+        // SAFETY: null, or what `open` has made and nobody frees but here.
+        if !unsafe { opened.as_ref() }.is_some_and(ours) {
             // A parent's: it gives it back itself.
             return;
         }
@@ -481,12 +410,16 @@ impl File {
     /// What the engine gave this very process.
     #[inline]
     fn opened(&self) -> Served<&Opened> {
-        let opened = self.opened.load(SeqCst);
-        if !opened.is_null() && self.opened_by.load(SeqCst) == process() {
-            // SAFETY: freed by `close` alone, which takes the file.
-            return Ok(Ok(unsafe { &*opened }));
+        match self.opened_here() {
+            Some(opened) => Ok(Ok(opened)),
+            None => self.open(),
         }
-        self.open()
+    }
+
+    #[inline]
+    fn opened_here(&self) -> Option<&Opened> {
+        // SAFETY: null, or freed by `close` alone, which takes the file.
+        unsafe { self.opened.load(SeqCst).as_ref() }.filter(|opened| opened.process == process())
     }
 
     #[cold]
@@ -507,17 +440,21 @@ impl File {
             self.release(handle);
             return Err(Passed::Engine);
         };
-        let fresh = Box::into_raw(Box::new(Opened { handle, pages }));
-        let old = self.opened.load(SeqCst);
-        let mine = self.opened_by.load(SeqCst) == process();
-        // A parent's handle stays in the parent: its box here is a copy that is left alone.
-        if (mine && !old.is_null()) || self.opened.compare_exchange(old, fresh, SeqCst, SeqCst).is_err() {
-            // SAFETY: nobody has seen it.
-            self.release(unsafe { Box::from_raw(fresh) }.handle);
+        let fresh = Box::into_raw(Box::new(Opened { process: process(), handle, pages }));
+        loop {
+            // A parent's handle stays in the parent: its box here is a copy that is left alone.
+            let old = self.opened.load(SeqCst);
+            if let Some(opened) = self.opened_here() {
+                // Another thread was first.
+                // SAFETY: nobody has seen it.
+                self.release(unsafe { Box::from_raw(fresh) }.handle);
+                return Ok(Ok(opened));
+            }
+            if self.opened.compare_exchange(old, fresh, SeqCst, SeqCst).is_ok() {
+                // SAFETY: freed by `close` alone, which takes the file.
+                return Ok(Ok(unsafe { &*fresh }));
+            }
         }
-        self.opened_by.store(process(), SeqCst);
-        // SAFETY: not null, freed by `close` alone, which takes the file.
-        Ok(Ok(unsafe { &*self.opened.load(SeqCst) }))
     }
 
     fn release(&self, handle: Handle) {
@@ -528,36 +465,24 @@ impl File {
         });
     }
 
-    fn with_offset<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce(u64) -> Served<(T, u64)>) -> Served<T> {
-        let _held = self.lock.hold();
-        if !self.has_offset(fd) {
-            return Err(Passed::KernelOffset);
-        }
-        Ok(call(self.offset.load(SeqCst))?.map(|(done, offset)| {
-            self.offset.store(offset, SeqCst);
-            done
-        }))
-    }
-
     /// What is written already, once more through the mount, so that the kernel drops its pages of it.
     fn write_again(
         &self,
-        fd: BorrowedFd<'_>,
+        number: impl Number,
         mut buf: &[u8],
         mut at: u64,
         append: bool,
     ) -> Result<(), Passed> {
-        if append {
-            // The mount would append it: what appends has no page of its own that could be old, but the last one's rest.
-            Told::refresh(fd);
-            return Ok(());
-        }
-        while !buf.is_empty() {
-            match rustix::io::pwrite(fd, buf, at) {
-                Ok(n) if n > 0 => (buf, at) = (&buf[n..], at + n as u64),
-                _ => return Ok(()),
+        let _gone = number.while_ours(|fd| {
+            if append {
+                // The mount would append it: what appends has no page of its own that could be old, but the last one's rest.
+                Told::refresh(fd);
+                return;
             }
-        }
+            while let Ok(n @ 1..) = rustix::io::pwrite(fd, buf, at) {
+                (buf, at) = (&buf[n..], at + n as u64);
+            }
+        });
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ mod attach;
 mod error;
 mod file;
 mod lock;
+mod number;
 mod process;
 mod tell;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served};
 pub use heddle_nvmfs::{BadBuffer, after_fault, copy_of_callers};
 pub use heddle_vfs::{RangeOp, planted};
+pub use number::Number;
 pub use process::{a_fork_begins, a_fork_ended, this_is_a_child};
 pub use tell::Told;
 pub use words::Words;

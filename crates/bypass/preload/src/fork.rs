@@ -2,7 +2,7 @@
 
 use crate::table::{CHANGES, each};
 use crate::thread::{Busy, forget_others, here};
-use crate::{barrier, real, report, signals, table};
+use crate::{barrier, numbers, real, report, signals, table};
 use heddle_bypass::Words;
 use libc::{c_int, c_void};
 use rustix::fd::BorrowedFd;
@@ -94,6 +94,7 @@ pub extern "C" fn after_in_child() {
     }
     barrier::start();
     table::nobody_else_is_here();
+    numbers::nobody_else_is_here();
     each(|_, descriptor| {
         // SAFETY: a forked child has one thread.
         unsafe { descriptor.file.forked() };
@@ -154,6 +155,6 @@ pub extern "C" fn before_exec() {
 /// Before a function that writes to a descriptor by ways of its own (`dprintf`).
 pub extern "C" fn before_inner_write(fd: c_int) {
     if let Some(used) = crate::table::holding(fd) {
-        used.file().give_offset_away(used.fd());
+        used.file().give_offset_away(&used);
     }
 }

@@ -25,6 +25,7 @@ mod descriptor;
 mod fault;
 mod fork;
 mod memory;
+mod numbers;
 mod real;
 mod report;
 mod signals;

@@ -9,13 +9,15 @@
 //!             D4  a file is made, and a mount asked, while `TAKING` counts its maker, and only if neither `LETTING_GO` nor
 //!                 `FILTERED` is set: who has set one and then found `TAKING` zero knows all files and engines that there are.
 //!             D5  signals wait while `TAKING` counts their thread: a handler may never come back (siglongjmp(3)).
+//!             D6  a number goes from the table before it is closed or replaced, and who takes it away waits for the threads that use its
+//!                 file by number (`numbers`). So what the table has, under `CHANGES` or in such a use, is what the kernel has.
 
 use crate::barrier;
 use crate::cancellation::NotNow;
 use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::memory::pages;
-use crate::thread::{Busy, Here, Record, here, others, records};
+use crate::thread::{Busy, Here, Record, here, nobody_uses_numbers_of, others, records};
 use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{Attachments, File, Found, Passed, Told};
 use rustix::fd::BorrowedFd;
@@ -67,7 +69,8 @@ impl Changes {
         self.0.store(0, SeqCst);
     }
 
-    fn hold(&self) -> impl Drop {
+    /// Takes it, until what comes back is dropped.
+    pub fn hold(&self) -> impl Drop {
         struct Held<'c>(&'c Changes);
         impl Drop for Held<'_> {
             fn drop(&mut self) {
@@ -81,8 +84,10 @@ impl Changes {
 
 /// A file in use by this thread; handlers wait meanwhile.
 pub struct Used {
-    descriptor: *const Descriptor,
-    record: &'static Record,
+    /// Where it is.
+    pub descriptor: *const Descriptor,
+    /// What says so to other threads.
+    pub record: &'static Record,
     /// A whole word: what is moved by words must not wait for one that was stored in part.
     fd: isize,
     _busy: Busy,
@@ -95,7 +100,7 @@ impl Used {
         unsafe { &(*self.descriptor).file }
     }
 
-    /// Its descriptor.
+    /// Its descriptor, for what does no harm to another file that takes the number meanwhile.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as far as the program's own calls are in order; else the kernel says EBADF.
         unsafe { BorrowedFd::borrow_raw(self.fd as i32) }
@@ -118,18 +123,38 @@ impl Drop for Used {
     fn drop(&mut self) {
         // ORDERING: Release, after all that was done with it: who finds it gone may give the file back (T1).
         self.record.uses.store(null_mut(), Release);
+        barrier::at_a_call();
+        // ORDERING: Relaxed, O1 of `thread` once more: who closes looks at `uses` again when it has put the file here.
+        if !CLOSED.load(Relaxed).is_null() {
+            end_of(self.descriptor);
+        }
     }
 }
 
+/// This thread does not use it any more; it may have been closed meanwhile.
+#[cold]
+pub fn end_of(descriptor: *const Descriptor) {
+    let _held = CHANGES.hold();
+    // Another file's is left to the thread that uses that one.
+    if take_from_closed(descriptor) {
+        let descriptor = descriptor.cast_mut();
+        // SAFETY: it is not given back: it was in the list, and the table's lock is held.
+        unsafe { &*descriptor }.next_closed.store(CLOSED.swap(descriptor, SeqCst), SeqCst);
+        sweep();
+    }
+}
+
+/// The place of a number, if any of its kind was ever ours.
 #[inline]
-fn entry(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
+pub fn entry(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     let at = usize::try_from(fd).ok()?;
     let chunk = TABLE.get(at / CHUNK)?.load(SeqCst);
     // SAFETY: null, or a chunk that is never freed.
     unsafe { chunk.as_ref() }.map(|chunk| &chunk[at % CHUNK])
 }
 
-fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
+/// The place of a number; `None`: it is none, or there is no memory.
+pub fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
     let at = usize::try_from(fd).ok()?;
     let place = TABLE.get(at / CHUNK)?;
     if place.load(SeqCst).is_null() {
@@ -141,6 +166,24 @@ fn entry_or_new(fd: i32) -> Option<&'static AtomicPtr<Descriptor>> {
         }
     }
     entry(fd)
+}
+
+/// Stands in the table for a number that is being replaced: who uses it waits (`numbers`).
+pub fn changing() -> *mut Descriptor {
+    std::ptr::without_provenance_mut(1)
+}
+
+/// See [`changing`].
+#[inline]
+pub fn is_changing(descriptor: *mut Descriptor) -> bool {
+    descriptor.addr() == 1
+}
+
+/// What an entry names. The caller holds the table's lock.
+fn known(entry: &AtomicPtr<Descriptor>) -> Option<&Descriptor> {
+    let descriptor = entry.load(SeqCst);
+    // SAFETY: null, or not given back while the table's lock is held.
+    if is_changing(descriptor) { None } else { unsafe { descriptor.as_ref() } }
 }
 
 /// Is this number ours? Without using it.
@@ -176,13 +219,15 @@ pub fn holding(fd: i32) -> Option<Used> {
 
 /// A call that uses the offset and is not served: in a handler of a signal the kernel has our offset for so long.
 #[inline]
-pub fn passing<T>(fd: i32, call: impl FnOnce() -> T) -> T {
-    if here().is_in_handler()
+pub fn passing<T>(fd: i32, call: impl Fn() -> T) -> T {
+    while here().is_in_handler()
         && !planted(Bug::HandlersOldOffset)
         && let Some(used) = holding(fd)
     {
         used.passed(Passed::InHandler);
-        return used.file().with_kernel_offset(used.fd(), call);
+        if let Some(done) = used.file().with_kernel_offset(&used, &call) {
+            return done;
+        }
     }
     call()
 }
@@ -204,8 +249,12 @@ fn used(entry: &AtomicPtr<Descriptor>, here: &Here, fd: i32) -> Option<Used> {
     let busy = Busy::enter()?;
     loop {
         let descriptor = entry.load(SeqCst);
-        if descriptor.is_null() {
-            return None;
+        if descriptor.addr() <= changing().addr() {
+            if descriptor.is_null() {
+                return None;
+            }
+            rustix::thread::sched_yield();
+            continue;
         }
         // ORDERING: Relaxed, O1 of `thread`.
         record.uses.store(descriptor, Relaxed);
@@ -348,8 +397,7 @@ fn let_go_now() {
 fn all_to_the_kernel() {
     let _held = CHANGES.hold();
     each_entry(|fd, entry| {
-        // SAFETY: an entry's file is not given back while the table's lock is held.
-        if let Some(descriptor) = unsafe { entry.load(SeqCst).as_ref() } {
+        if let Some(descriptor) = known(entry) {
             // SAFETY: open as far as the program's own calls are in order.
             descriptor.file.share_with_stranger(unsafe { BorrowedFd::borrow_raw(fd) });
             drop_number(entry.swap(null_mut(), SeqCst));
@@ -384,9 +432,18 @@ pub fn forget(fd: i32) {
         return;
     }
     let _busy = Busy::enter();
-    let _held = CHANGES.hold();
-    drop_number(entry.swap(null_mut(), SeqCst));
-    sweep();
+    let old = loop {
+        let held = CHANGES.hold();
+        if !is_changing(entry.load(SeqCst)) {
+            let old = entry.swap(null_mut(), SeqCst);
+            drop_number(old);
+            sweep();
+            break old;
+        }
+        drop(held);
+        rustix::thread::sched_yield();
+    };
+    nobody_uses_numbers_of(old);
 }
 
 /// All numbers from `first` to `last` are closed, or about to be.
@@ -403,32 +460,10 @@ pub fn forget_range(first: u32, last: u32) {
     }
 }
 
-/// `to` means what `fd` means.
-pub fn duplicated(fd: i32, to: i32) {
-    if fd == to || here().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
-        return;
-    }
-    let Some(_busy) = Busy::enter() else { return };
-    let Some(place) = entry_or_new(to) else { return };
-    let _held = CHANGES.hold();
-    let descriptor = entry(fd).map_or(null_mut(), |from| from.load(SeqCst));
-    // SAFETY: an entry's file is not given back while the table's lock is held.
-    if let Some(descriptor) = unsafe { descriptor.as_ref() } {
-        descriptor.numbers.fetch_add(1, SeqCst);
-        if to <= 2 {
-            // SAFETY: the number was just handed out.
-            descriptor.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
-        }
-    }
-    drop_number(place.swap(descriptor, SeqCst));
-    sweep();
-}
-
 /// Calls `look` with every number of ours and its file. The caller holds the table's lock.
 pub fn each(mut look: impl FnMut(i32, &Descriptor)) {
     each_entry(|fd, entry| {
-        // SAFETY: an entry's file is not given back while the table's lock is held.
-        if let Some(descriptor) = unsafe { entry.load(SeqCst).as_ref() } {
+        if let Some(descriptor) = known(entry) {
             look(fd, descriptor);
         }
     });
@@ -443,7 +478,10 @@ fn each_entry(mut look: impl FnMut(i32, &AtomicPtr<Descriptor>)) {
 }
 
 /// D2. The caller holds the table's lock.
-fn drop_number(descriptor: *mut Descriptor) {
+pub fn drop_number(descriptor: *mut Descriptor) {
+    if is_changing(descriptor) {
+        return;
+    }
     // SAFETY: null, or a file that this entry kept.
     let Some(known) = (unsafe { descriptor.as_ref() }) else { return };
     if known.numbers.fetch_sub(1, SeqCst) != 1 {
@@ -462,8 +500,23 @@ fn may_be_in_use(descriptor: *mut Descriptor) -> bool {
     others() && !barrier::everywhere() || records().any(|r| r.uses.load(SeqCst) == descriptor)
 }
 
+/// The caller holds the table's lock. Was it there?
+fn take_from_closed(descriptor: *const Descriptor) -> bool {
+    let (mut at, mut found) = (CLOSED.swap(null_mut(), SeqCst), false);
+    // SAFETY: the list names files that nobody else gives back; the table's lock is held.
+    while let Some(closed) = unsafe { at.as_ref() } {
+        let this = at;
+        at = closed.next_closed.load(SeqCst);
+        match std::ptr::eq(this, descriptor) {
+            true => found = true,
+            false => closed.next_closed.store(CLOSED.swap(this, SeqCst), SeqCst),
+        }
+    }
+    found
+}
+
 /// Gives back what could not be when it was closed. The caller holds the table's lock.
-fn sweep() {
+pub fn sweep() {
     if CLOSED.load(SeqCst).is_null() || here().is_in_handler() {
         return;
     }

@@ -6,6 +6,8 @@
 //!             T2  records are never freed; that of a thread that has ended is used again.
 //! Orderings   O1  `uses` is stored and the table looked at again, in program order only: who closes takes the file out of the table, has
 //!                 a barrier put into every thread (`barrier`), then looks at all `uses`. One of the two sees the other.
+//!             O3  `by_number` is stored and the table looked at again, whoever closes takes the file out of the table and looks at all
+//!                 `by_number`, all of it SeqCst: one of the two sees the other. It is rare, and has no use for `barrier`.
 //!             O2  a record is taken with a locked instruction before its first use: who closes need not think of others while
 //!                 nobody else has one.
 
@@ -15,13 +17,15 @@ use crate::descriptor::Descriptor;
 use crate::{memory, waiting_signals, words};
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst, compiler_fence};
 
 /// See the module. Only its own thread writes to its lines.
 #[repr(align(128))]
 pub struct Record {
     /// The file this thread is using.
     pub uses: AtomicPtr<Descriptor>,
+    /// What it does with that file by its number, nested: nobody closes the number meanwhile.
+    by_number: AtomicU32,
     /// What it has counted.
     pub counts: Counts,
     taken: AtomicBool,
@@ -204,6 +208,44 @@ fn free_record() -> Option<&'static Record> {
     records().find(|r| r.taken.compare_exchange(false, true, SeqCst, SeqCst).is_ok())
 }
 
+/// While this lives, nobody closes or replaces the number by which the thread uses its file, if the table has it still (O3).
+pub struct ByNumber(&'static Record);
+
+impl ByNumber {
+    /// From now on.
+    pub fn enter(record: &'static Record) -> ByNumber {
+        record.by_number.store(record.by_number.load(SeqCst) + 1, SeqCst);
+        ByNumber(record)
+    }
+}
+
+impl Drop for ByNumber {
+    fn drop(&mut self) {
+        self.0.by_number.store(self.0.by_number.load(SeqCst) - 1, SeqCst);
+    }
+}
+
+/// Waits until no other thread uses this file by number (O3). It may be gone, and another in its place: then this waits for nothing.
+pub fn nobody_uses_numbers_of(descriptor: *const Descriptor) {
+    let own = here().record.get();
+    let uses = |r: &Record| r.by_number.load(SeqCst) != 0 && r.uses.load(SeqCst).cast_const() == descriptor;
+    let mut looks = 0;
+    while records().any(|r| !std::ptr::eq(r, own) && uses(r)) {
+        looks += 1;
+        pause(looks);
+    }
+}
+
+/// Lets other threads go on, the longer the more often.
+pub fn pause(looks: u32) {
+    if looks < 100 {
+        rustix::thread::sched_yield();
+    } else {
+        // A call of the kernel's is under way.
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 50_000 });
+    }
+}
+
 /// A page of records, one of them taken; not from the heap, for a handler may be the first to need one.
 fn new_records() -> Option<&'static Record> {
     const BYTES: usize = 4096;
@@ -231,6 +273,7 @@ pub fn forget_others() {
     for record in records() {
         record.counts.clear();
         record.uses.store(null_mut(), SeqCst);
+        record.by_number.store(0, SeqCst);
         if !std::ptr::eq(record, own) {
             record.taken.store(false, SeqCst);
         }

@@ -133,9 +133,13 @@ pub unsafe extern "C-unwind" fn copy_file_range(
 }
 
 /// A call that the kernel makes by the offset that it has: ours, for so long.
-pub fn with_our_offset<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
-    let Some(used) = holding(fd) else { return call() };
-    used.file().with_kernel_offset(used.fd(), call)
+pub fn with_our_offset<T>(fd: c_int, call: impl Fn() -> T) -> T {
+    while let Some(used) = holding(fd) {
+        if let Some(done) = used.file().with_kernel_offset(&used, &call) {
+            return done;
+        }
+    }
+    call()
 }
 
 /// As much as goes through memory at once.
@@ -182,7 +186,7 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
     for ((fd, at), first) in [(from, first), (to, to_first)] {
         let now = first + done as i64;
         if at.is_null() {
-            let _moved = using(fd).map(|used| used.file().seek(used.fd(), now, libc::SEEK_SET).is_ok());
+            let _moved = using(fd).map(|used| used.file().seek(&used, now, libc::SEEK_SET).is_ok());
         } else if !fault::store(at, now) {
             return Some(Err(Errno::FAULT));
         }
@@ -194,13 +198,13 @@ fn copied(from: (c_int, *mut i64), to: (c_int, *mut i64), len: usize) -> Option<
 fn start_of((fd, at): (c_int, *mut i64), may: fn(&File) -> bool) -> Option<([u64; 3], i64)> {
     let used = using(fd)?;
     let (told, file) = (used.file().told(), used.file());
-    if !may(file) || file.appends(used.fd()) {
+    if !may(file) || file.appends(&used) {
         return None;
     }
     let first = match at.is_null() {
         // SAFETY: a number.
         false => unsafe { fault::load(at) }?,
-        true => file.seek(used.fd(), 0, libc::SEEK_CUR).ok()?.ok()? as i64,
+        true => file.seek(&used, 0, libc::SEEK_CUR).ok()?.ok()? as i64,
     };
     Some(([told.dev, told.mount, told.ino], first))
 }

@@ -9,7 +9,7 @@ use crate::counts::Count;
 use crate::table::{Used, passing, passing_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{BadBuffer, Passed, Served, Told, copy_of_callers};
+use heddle_bypass::{BadBuffer, Number, Passed, Served, Told, copy_of_callers};
 use libc::{c_int, c_void, iovec};
 use std::ptr::null_mut;
 
@@ -18,8 +18,15 @@ const VECTOR_MAX: usize = 1024;
 /// Most bytes of a vector that are moved at once: they go through memory of ours.
 const VECTOR_BYTES_MAX: usize = 1 << 30;
 
+/// `again` is the whole call once more, for a number that means another file by now.
 #[inline]
-fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> isize) -> isize {
+fn answer(
+    used: Used,
+    what: Count,
+    done: Served<usize>,
+    call: impl Fn() -> isize,
+    again: impl FnOnce() -> isize,
+) -> isize {
     match done {
         Ok(Ok(n)) => {
             used.served(what, n);
@@ -32,12 +39,14 @@ fn answer(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> i
         }
         Err(why) => {
             used.passed(why);
-            if why == Passed::KernelOffset && !used.file().offset_may_come_back() {
-                // It may wait: not inside.
-                drop(used);
-                return call();
-            }
-            used.file().with_kernel_offset(used.fd(), call)
+            let kernels = why == Passed::KernelOffset && !used.file().offset_may_come_back();
+            // Nobody closes the number meanwhile: the call would use the kernel's offset of what takes it.
+            let done = match kernels {
+                true => (&used).while_ours(|_| call()),
+                false => used.file().with_kernel_offset(&used, call),
+            };
+            drop(used);
+            done.unwrap_or_else(again)
         }
     }
 }
@@ -50,7 +59,7 @@ fn bad<T>(BadBuffer: BadBuffer) -> Result<T, Passed> {
 
 fn read_here(used: &Used, buf: *mut c_void, len: usize) -> Served<usize> {
     // SAFETY: the caller's promise; a buffer that is not there ends the copy to it (`fault`).
-    unsafe { used.file().read(used.fd(), buf.cast(), len) }
+    unsafe { used.file().read(used, buf.cast(), len) }
 }
 
 fn write_here(used: &Used, buf: *const c_void, len: usize, at_end: bool) -> Served<usize> {
@@ -59,7 +68,7 @@ fn write_here(used: &Used, buf: *const c_void, len: usize, at_end: bool) -> Serv
     }
     may_grow_to(|| i64::MAX)?;
     // SAFETY: the caller's promise; a buffer that is not there ends the copy from it (`fault`).
-    unsafe { used.file().write(used.fd(), buf.cast(), len, at_end) }
+    unsafe { used.file().write(used, buf.cast(), len, at_end) }
 }
 
 /// Reads into a buffer of a caller.
@@ -75,12 +84,12 @@ pub fn write_at(used: &Used, buf: *const c_void, len: usize, at: i64, at_end: bo
     if !fault::readable(buf, len) {
         return bad(BadBuffer);
     }
-    may_grow_to(|| match at_end || used.file().appends(used.fd()) {
+    may_grow_to(|| match at_end || used.file().appends(used) {
         true => i64::MAX,
         false => i64::try_from(len).map_or(i64::MAX, |len| at.saturating_add(len)),
     })?;
     // SAFETY: the caller's promise; a buffer that is not there ends the copy from it (`fault`).
-    unsafe { used.file().write_at(used.fd(), buf.cast(), len, at, at_end) }.map(|done| done.map(|(n, _)| n))
+    unsafe { used.file().write_at(used, buf.cast(), len, at, at_end) }.map(|done| done.map(|(n, _)| n))
 }
 
 /// As read(2).
@@ -94,7 +103,8 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: usize) ->
     point();
     let Some(used) = using(fd) else { return passing(fd, call) };
     let done = read_here(&used, buf, len);
-    answer(used, Count::Read, done, call)
+    // SAFETY: the caller's promise.
+    answer(used, Count::Read, done, call, || unsafe { read(fd, buf, len) })
 }
 
 /// As write(2).
@@ -108,7 +118,8 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: usize)
     point();
     let Some(used) = using(fd) else { return passing(fd, call) };
     let done = write_here(&used, buf, len, false);
-    answer(used, Count::Write, done, call)
+    // SAFETY: the caller's promise.
+    answer(used, Count::Write, done, call, || unsafe { write(fd, buf, len) })
 }
 
 macro_rules! positional {
@@ -150,18 +161,18 @@ positional! {
 
 /// Calls with an offset of their own go on as they are.
 #[inline]
-fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl FnOnce() -> isize) -> isize {
+fn answer_at(used: Used, what: Count, done: Served<usize>, call: impl Fn() -> isize) -> isize {
     match done {
         Err(why) => {
             used.passed(why);
-            if what == Count::Write && used.file().appends(used.fd()) {
+            if what == Count::Write && used.file().appends(&used) {
                 // The kernel looks at limits where it believes the end to be.
                 Told::refresh(used.fd());
             }
             drop(used);
             call()
         }
-        done => answer(used, what, done, call),
+        done => answer(used, what, done, &call, &call),
     }
 }
 
@@ -273,7 +284,7 @@ fn read_vector(
 }
 
 fn read_vector_here(used: &Used, vector: *const iovec, n: c_int) -> Served<usize> {
-    used.file().read_with(used.fd(), |at| read_vector(vector, n, |buf, len| read_at(used, buf, len, at)))
+    used.file().read_with(used, |at| read_vector(vector, n, |buf, len| read_at(used, buf, len, at)))
 }
 
 fn write_vector(
@@ -313,7 +324,8 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, n: c_int)
     point();
     let Some(used) = using(fd) else { return passing(fd, call) };
     let done = read_vector_here(&used, vector, n);
-    answer(used, Count::Read, done, call)
+    // SAFETY: the caller's promise.
+    answer(used, Count::Read, done, call, || unsafe { readv(fd, vector, n) })
 }
 
 /// As writev(2).
@@ -327,7 +339,8 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, n: c_int
     point();
     let Some(used) = using(fd) else { return passing(fd, call) };
     let done = write_vector(vector, n, |buf, len| write_here(&used, buf, len, false));
-    answer(used, Count::Write, done, call)
+    // SAFETY: the caller's promise.
+    answer(used, Count::Write, done, call, || unsafe { writev(fd, vector, n) })
 }
 
 macro_rules! vectors_at {
@@ -374,7 +387,7 @@ const FREE_FLAGS: c_int = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI;
 const NO_APPEND: c_int = 0x20;
 
 fn is_refused(used: &Used, flags: c_int) -> bool {
-    flags & (NO_APPEND | libc::RWF_APPEND) == NO_APPEND && used.file().appends(used.fd())
+    flags & (NO_APPEND | libc::RWF_APPEND) == NO_APPEND && used.file().appends(used)
 }
 
 macro_rules! vectors_with_flags {
@@ -396,7 +409,11 @@ macro_rules! vectors_with_flags {
                 0 => read_vector(vector, n, |buf, len| read_at(&used, buf, len, at)),
                 _ => Err(Passed::Unserved),
             };
-            if at == -1 { answer(used, Count::Read, done, call) } else { answer_at(used, Count::Read, done, call) }
+            if at != -1 {
+                return answer_at(used, Count::Read, done, call);
+            }
+            // SAFETY: the caller's promise.
+            answer(used, Count::Read, done, call, || unsafe { $read(fd, vector, n, at, flags) })
         }
 
         /// As pwritev2(2); offset -1 means the present one, `RWF_APPEND` the end.
@@ -430,7 +447,11 @@ macro_rules! vectors_with_flags {
                 // The kernel appends where it believes the end to be.
                 Told::refresh(used.fd());
             }
-            if at == -1 { answer(used, Count::Write, done, call) } else { answer_at(used, Count::Write, done, call) }
+            if at != -1 {
+                return answer_at(used, Count::Write, done, call);
+            }
+            // SAFETY: the caller's promise.
+            answer(used, Count::Write, done, call, || unsafe { $write(fd, vector, n, at, flags) })
         }
     )*};
 }

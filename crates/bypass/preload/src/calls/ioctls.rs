@@ -1,8 +1,7 @@
 //! ioctl(2): requests that the kernel answers by the offset and the size that it believes in.
 
+use super::copies::{know_size, with_our_offset};
 use crate::real;
-use crate::table::holding;
-use heddle_bypass::Told;
 use libc::{c_int, c_ulong, c_void};
 
 /// `FS_IOC_RESVSP`, `FS_IOC_UNRESVSP`, both once more for 64 bits, and `FS_IOC_ZERO_RANGE`: older names of fallocate(2), which may count
@@ -20,11 +19,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_v
 }
 
 /// Makes the call; the kernel has the offset and the size for so long, if the request counts by them.
-pub fn counting<T>(fd: c_int, request: c_ulong, call: impl FnOnce() -> T) -> T {
+pub fn counting<T>(fd: c_int, request: c_ulong, call: impl Fn() -> T) -> T {
     if request != libc::FIONREAD && !OLD_ALLOCATIONS.contains(&request) {
         return call();
     }
-    let Some(used) = holding(fd) else { return call() };
-    Told::refresh(used.fd());
-    used.file().with_kernel_offset(used.fd(), call)
+    know_size(fd);
+    with_our_offset(fd, call)
 }

@@ -62,9 +62,9 @@ macro_rules! same {
 pub(super) use same;
 
 /// As lseek(2).
-fn seek(fd: c_int, at: i64, whence: c_int, call: impl FnOnce() -> i64) -> i64 {
+fn seek(fd: c_int, at: i64, whence: c_int, call: &dyn Fn() -> i64) -> i64 {
     let Some(used) = using(fd) else { return passing(fd, call) };
-    match used.file().seek(used.fd(), at, whence) {
+    match used.file().seek(&used, at, whence) {
         Ok(Ok(to)) => {
             used.served(Count::Seek, 0);
             to as i64
@@ -77,9 +77,9 @@ fn seek(fd: c_int, at: i64, whence: c_int, call: impl FnOnce() -> i64) -> i64 {
         Err(why) => {
             used.passed(why);
             // An engine that cannot tell where data is: the kernel can, with our offset.
-            let done = used.file().with_kernel_offset(used.fd(), call);
+            let done = used.file().with_kernel_offset(&used, call);
             drop(used);
-            done
+            done.unwrap_or_else(|| seek(fd, at, whence, call))
         }
     }
 }
@@ -93,7 +93,7 @@ macro_rules! seeking {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, at: i64, whence: c_int) -> i64 {
             // SAFETY: the caller's promise.
-            seek(fd, at, whence, || unsafe { real::$name(fd, at, whence) })
+            seek(fd, at, whence, &|| unsafe { real::$name(fd, at, whence) })
         }
     )*};
 }

@@ -1,7 +1,9 @@
 //! What happens to descriptor numbers: closed, duplicated, handed out for something else.
 
+use crate::numbers::{duplicating, replacing};
 use crate::real;
-use crate::table::{duplicated, forget, forget_range, holding, is_ours, let_go};
+use crate::table::{Used, forget, forget_range, holding, is_ours, let_go};
+use heddle_bypass::Number;
 use libc::{c_char, c_int, c_void};
 
 /// As close(2).
@@ -66,7 +68,7 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    meaning(fd, unsafe { real::dup(fd) })
+    duplicating(fd, || unsafe { real::dup(fd) })
 }
 
 /// As dup2(2).
@@ -75,9 +77,8 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// As dup2(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    before_replacing(fd, to, 0);
     // SAFETY: the caller's promise.
-    meaning(fd, unsafe { real::dup2(fd, to) })
+    replacing(fd, to, || unsafe { real::dup2(fd, to) })
 }
 
 /// As dup3(2).
@@ -86,31 +87,8 @@ pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// As dup3(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    before_replacing(fd, to, flags);
     // SAFETY: the caller's promise.
-    meaning(fd, unsafe { real::dup3(fd, to, flags) })
-}
-
-/// `to` is about to mean what `fd` means: it means nothing from here on. Between the kernel's change and the table's a fork in another
-/// thread would move the offset of what the number means by then, which may be a file of any file system. The kernel has the offset
-/// first: another thread may write by this number until it is replaced, and the call may fail.
-pub fn before_replacing(fd: c_int, to: c_int, flags: c_int) {
-    let refused = fd == to || flags & !libc::O_CLOEXEC != 0;
-    // SAFETY: no pointer is involved.
-    if !refused && is_ours(to) && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0 {
-        give_away(to);
-        forget(to);
-    }
-}
-
-/// `to`, a duplicate of `fd` if it is a number.
-pub fn meaning(fd: c_int, to: c_int) -> c_int {
-    if to >= 0 {
-        let errno = real::errno();
-        duplicated(fd, to);
-        real::set_errno(errno);
-    }
-    to
+    replacing(fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
 
 /// As fcntl(2).
@@ -136,15 +114,16 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, arg: usize) -
 /// As fcntl(2), with `call` for the kernel's part.
 pub fn control(fd: c_int, command: c_int, arg: usize, call: impl Fn() -> c_int) -> c_int {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => meaning(fd, call()),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicating(fd, call),
         libc::F_SETFL => {
-            let done = call();
-            if done == 0
-                && let Some(used) = holding(fd)
-            {
-                used.file().set_append(arg as c_int & libc::O_APPEND != 0);
-            }
-            done
+            let set = |used: &Used| {
+                let done = call();
+                if done == 0 {
+                    used.file().set_append(arg as c_int & libc::O_APPEND != 0);
+                }
+                done
+            };
+            holding(fd).and_then(|used| (&used).while_ours(|_| set(&used))).unwrap_or_else(call)
         }
         // These may count from the present offset or from the end, which the kernel must then know.
         libc::F_SETLK
@@ -198,7 +177,7 @@ pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, len: i64) -> 
 /// From now on the kernel has the offset.
 pub fn give_away(fd: c_int) {
     if let Some(used) = holding(fd) {
-        used.file().give_offset_away(used.fd());
+        used.file().give_offset_away(&used);
     }
 }
 

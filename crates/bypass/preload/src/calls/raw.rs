@@ -4,8 +4,9 @@
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
 use super::ioctls::counting;
-use super::numbers::{before_close_range, before_replacing, control, give_away, meaning};
+use super::numbers::{before_close_range, control, give_away};
 use super::rights;
+use crate::numbers::{duplicating, replacing};
 use crate::table::forget;
 use crate::{fault, fork, real, report};
 use libc::c_int;
@@ -33,6 +34,13 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     if n == libc::SYS_ioctl {
         return counting(fd, b as u64, call);
     }
+    match n {
+        libc::SYS_dup => return duplicating(fd, || call() as c_int).into(),
+        libc::SYS_dup3 => return replacing(fd, b as c_int, || call() as c_int).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => return replacing(fd, b as c_int, || call() as c_int).into(),
+        _ => {}
+    }
     if let Some(flags) = copies_memory(n, a, b) {
         before_copy(flags);
         return forking(call);
@@ -44,7 +52,7 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
     before(n, [a, b, c, e]);
     let done = call();
     if done >= 0 {
-        after(n, fd, done as c_int);
+        after(n, done as c_int);
     }
     done
 }
@@ -73,9 +81,6 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
     match n {
         libc::SYS_close => forget(fd),
         libc::SYS_close_range => before_close_range(a as u32, b as u32, c as c_int),
-        libc::SYS_dup3 => before_replacing(fd, b as c_int, c as c_int),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => before_replacing(fd, b as c_int, 0),
         libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev | libc::SYS_lseek => {
             give_away(fd)
         }
@@ -104,11 +109,8 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
     }
 }
 
-fn after(n: i64, fd: c_int, done: c_int) {
+fn after(n: i64, done: c_int) {
     match n {
-        libc::SYS_dup | libc::SYS_dup3 => drop(meaning(fd, done)),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => drop(meaning(fd, done)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_open
         | libc::SYS_creat

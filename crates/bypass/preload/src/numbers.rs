@@ -1,0 +1,153 @@
+//! Numbers that another thread closes, replaces or duplicates while they are used.
+//!
+//! State       in a thread's record: does it use its file by number now? Which number is being replaced, one at a time; the table has
+//!             [`changing`] for it meanwhile.
+//! Invariants  N1  who uses a number of the kernel's for a file of ours says so and looks at the table again; who takes a number from the
+//!                 table looks for those who said so, and waits for them (O3 of `thread`).
+//!             N2  a duplicate means the file that the number meant while the kernel made it.
+//! Lock order  `REPLACED`, the table's lock. Who uses a file by number waits for neither, nor for another who does.
+
+use crate::descriptor::Descriptor;
+use crate::real::{errno, set_errno};
+use crate::table::{
+    CHANGES, Used, changing, drop_number, end_of, entry, entry_or_new, is_changing, is_ours, sweep,
+};
+use crate::thread::{Busy, ByNumber, here, nobody_uses_numbers_of, pause};
+use heddle_bypass::Number;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::SeqCst};
+
+const NONE: i32 = -1;
+
+/// The number that is being replaced.
+static REPLACED: AtomicI32 = AtomicI32::new(NONE);
+
+impl Number for &Used {
+    #[cold]
+    fn while_ours<T>(self, call: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+        let _by_number = ByNumber::enter(self.record);
+        let number = self.fd();
+        let ours = |entry: &AtomicPtr<Descriptor>| std::ptr::eq(entry.load(SeqCst), self.descriptor);
+        entry(number.as_raw_fd()).is_some_and(ours).then(|| call(number))
+    }
+}
+
+/// Makes a call that gives a duplicate of `fd`, under a number that nothing had.
+pub fn duplicating(fd: i32, call: impl Fn() -> i32) -> i32 {
+    if !is_ours(fd) || here().is_vfork_child() {
+        return forgetting(call);
+    }
+    let Some(_busy) = Busy::enter() else { return call() };
+    telling(fd, |descriptor| {
+        let to = call();
+        let errno = errno();
+        if let Some(place) = entry_or_new(to) {
+            means(place, to, descriptor);
+        }
+        set_errno(errno);
+        to
+    })
+}
+
+/// Makes a call after which `to` means what `fd` means, if it succeeds. Other threads that use `to` wait meanwhile; one that the kernel has
+/// for another process finds the offset right.
+pub fn replacing(fd: i32, to: i32, call: impl Fn() -> i32) -> i32 {
+    if fd == to || here().is_vfork_child() || !(is_ours(fd) || is_ours(to)) {
+        return call();
+    }
+    let Some(place) = entry_or_new(to) else { return call() };
+    let Some(_busy) = Busy::enter() else { return call() };
+    let mut looks = 0;
+    while REPLACED.compare_exchange(NONE, to, SeqCst, SeqCst).is_err() {
+        looks += 1;
+        pause(looks);
+    }
+    let held = CHANGES.hold();
+    let old = place.swap(changing(), SeqCst);
+    // SAFETY: null, or an entry's file, which is not given back while the table's lock is held.
+    if let Some(last) = unsafe { old.as_ref() }.filter(|old| old.numbers.load(SeqCst) == 1) {
+        // A fork may be faster than the call, which may fail.
+        // SAFETY: open as far as the program's own calls are in order.
+        last.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
+    }
+    drop(held);
+    nobody_uses_numbers_of(old);
+    let done = telling(fd, |descriptor| {
+        let done = call();
+        let errno = errno();
+        if done < 0 {
+            let _held = CHANGES.hold();
+            place.store(old, SeqCst);
+        } else {
+            means(place, to, descriptor);
+            let _held = CHANGES.hold();
+            drop_number(old);
+            sweep();
+        }
+        set_errno(errno);
+        done
+    });
+    REPLACED.store(NONE, SeqCst);
+    done
+}
+
+/// Calls with the file of a number (null: none of ours), which the number means until it returns (N2).
+fn telling(fd: i32, call: impl Fn(*mut Descriptor) -> i32) -> i32 {
+    let (Some(entry), Some(record)) = (entry(fd), here().record()) else { return call(null_mut()) };
+    loop {
+        let descriptor = entry.load(SeqCst);
+        if descriptor.is_null() {
+            return call(descriptor);
+        }
+        if is_changing(descriptor) {
+            rustix::thread::sched_yield();
+            continue;
+        }
+        record.uses.store(descriptor, SeqCst);
+        let by_number = ByNumber::enter(record);
+        let done = std::ptr::eq(entry.load(SeqCst), descriptor).then(|| call(descriptor));
+        drop(by_number);
+        record.uses.store(null_mut(), SeqCst);
+        end_of(descriptor);
+        if let Some(done) = done {
+            return done;
+        }
+    }
+}
+
+/// From now on this number means the file, or what the kernel alone knows.
+fn means(place: &AtomicPtr<Descriptor>, to: i32, descriptor: *mut Descriptor) {
+    let _held = CHANGES.hold();
+    // One whose last number was closed meanwhile, or let go of, is the kernel's.
+    // SAFETY: null, or in use by this thread (T1 of `thread`).
+    let lives = unsafe { descriptor.as_ref() }.filter(|known| known.numbers.load(SeqCst) != 0);
+    if let Some(known) = lives {
+        known.numbers.fetch_add(1, SeqCst);
+        if to <= 2 {
+            // SAFETY: the number was just handed out.
+            known.file.give_offset_away(unsafe { BorrowedFd::borrow_raw(to) });
+        }
+    }
+    drop_number(place.swap(if lives.is_some() { descriptor } else { null_mut() }, SeqCst));
+    sweep();
+}
+
+/// A call that gives a number of what is none of ours.
+fn forgetting(call: impl Fn() -> i32) -> i32 {
+    let to = call();
+    if to >= 0 {
+        let errno = errno();
+        crate::table::forget(to);
+        set_errno(errno);
+    }
+    to
+}
+
+/// In a forked child: the thread that replaced a number is not here, and the kernel alone knows whether it had.
+pub fn nobody_else_is_here() {
+    let to = REPLACED.swap(NONE, SeqCst);
+    if let Some(place) = entry(to) {
+        let _was = place.compare_exchange(changing(), null_mut(), SeqCst, SeqCst);
+    }
+}

@@ -1,0 +1,111 @@
+//! Whose offset counts, this library's or the kernel's, and how it goes from one to the other.
+
+use super::{File, Passed, Served};
+use crate::number::Number;
+use crate::process::forks_are_under_way;
+use crate::tell::Told;
+use crate::words::Words;
+use rustix::fd::BorrowedFd;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// `offset` counts.
+pub const OURS: u8 = 0;
+/// The kernel's counts, as long as another process that knows what this one knows may have the open file.
+const SHARED: u8 = 1;
+/// The kernel's counts, for ever.
+const KERNELS: u8 = 2;
+
+impl File {
+    /// From now on the kernel has the offset (it is to be shared with code that knows only that one).
+    pub fn give_offset_away(&self, number: impl Number) {
+        number.while_ours(|fd| self.offset_is(KERNELS, fd));
+    }
+
+    /// May the offset come back from the kernel? Then calls that use it are made by [`File::with_kernel_offset`].
+    pub fn offset_may_come_back(&self) -> bool {
+        self.whose_offset.load(SeqCst) == SHARED
+    }
+
+    /// A child that knows what this process knows is to have the open file too.
+    pub fn share_with_child(&self, fd: BorrowedFd<'_>, words: &mut Words) {
+        self.offset_is(SHARED, fd);
+        self.append.share(words);
+    }
+
+    /// A program that knows nothing of this library's is to have the open file too.
+    pub fn share_with_stranger(&self, fd: BorrowedFd<'_>) {
+        self.offset_is(KERNELS, fd);
+        self.append.ask_from_now_on();
+    }
+
+    fn offset_is(&self, whose: u8, fd: BorrowedFd<'_>) {
+        let _held = self.lock.hold();
+        let now = self.whose_offset.load(SeqCst);
+        if now == OURS {
+            self.offset_to_kernel(fd);
+        }
+        self.whose_offset.store(now.max(whose), SeqCst);
+    }
+
+    /// Is the offset ours, or ours again? The caller holds `lock`.
+    #[inline]
+    pub(super) fn has_offset(&self, number: impl Number) -> bool {
+        match self.whose_offset.load(SeqCst) {
+            OURS => true,
+            SHARED => self.take_offset_back(number),
+            _ => false,
+        }
+    }
+
+    /// The processes that shared the offset have ended: they make no call any more.
+    #[cold]
+    fn take_offset_back(&self, number: impl Number) -> bool {
+        if forks_are_under_way() || !self.append.is_this_process_alone() {
+            return false;
+        }
+        let Some(Ok(now)) = number.while_ours(|fd| rustix::fs::tell(fd)) else { return false };
+        self.offset.store(now, SeqCst);
+        self.whose_offset.store(OURS, SeqCst);
+        true
+    }
+
+    /// Does a call of the kernel that uses its offset, with ours; one that appends finds the end where it is. `None`: the number means
+    /// something else by now, and nothing was done.
+    pub fn with_kernel_offset<T>(&self, number: impl Number, call: impl FnOnce() -> T) -> Option<T> {
+        number.while_ours(|fd| {
+            let _held = self.lock.hold();
+            if self.append.is_on(fd) == Some(true) {
+                Told::refresh(fd);
+            }
+            if self.whose_offset.load(SeqCst) != OURS {
+                return call();
+            }
+            self.offset_to_kernel(fd);
+            let done = call();
+            if let Ok(now) = rustix::fs::tell(fd) {
+                self.offset.store(now, SeqCst);
+            }
+            done
+        })
+    }
+
+    fn offset_to_kernel(&self, fd: BorrowedFd<'_>) {
+        // A regular file can be sought to any offset that a call has reached.
+        let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.offset.load(SeqCst)));
+    }
+
+    pub(super) fn with_offset<T>(
+        &self,
+        number: impl Number,
+        call: impl FnOnce(u64) -> Served<(T, u64)>,
+    ) -> Served<T> {
+        let _held = self.lock.hold();
+        if !self.has_offset(number) {
+            return Err(Passed::KernelOffset);
+        }
+        Ok(call(self.offset.load(SeqCst))?.map(|(done, offset)| {
+            self.offset.store(offset, SeqCst);
+            done
+        }))
+    }
+}

@@ -1,0 +1,13 @@
+//! Descriptors under the bypass: a number means what the kernel says it means, whichever thread closes, replaces or duplicates it.
+
+mod common;
+
+traps! {
+    /// Its records went to the start of the other file.
+    a_number_replaced_under_its_writer_leaves_each_record_once = "beside/replaced", ["write"];
+    a_number_with_a_shared_offset_is_replaced_under_its_writer = "beside/shared", [];
+    a_number_closed_under_its_writer_leaves_each_record_once = "beside/closed", ["write"];
+    a_duplicate_made_beside_dup2_shares_the_offset = "beside/dup", ["write"];
+    /// They stayed the file's until the program closed another, or for ever.
+    blocks_are_free_when_the_last_call_on_a_closed_file_ends = "beside/gone", ["write"];
+}
