@@ -50,6 +50,13 @@ impl Latch {
         self.0.store(word, Relaxed);
     }
 
+    /// Does anybody hold it?
+    #[cfg(test)]
+    pub fn is_held(&self) -> bool {
+        // ORDERING: Relaxed, only to see how far another thread is.
+        self.0.load(Relaxed) & HELD != 0
+    }
+
     /// Lets go of it for a dead lane; false if that does not hold it.
     pub fn release_dead(&self, lane: u16) -> bool {
         if !self.held_by(lane) {

@@ -1,9 +1,9 @@
 //! A lock that nobody will ever let go: its word was written by a stranger. Who may attach can do that; others must not wait for ever.
 //!
 //! A lock is held only by a lane that is inside a call. So a lane that is named by a lock and is seen outside each time, for a second,
-//! holds no lock. Of one that is inside nothing can be known for certain: it may be slow, or wait itself for a lock that is none. It is
-//! waited for twice as long as for a stopped one. The waiter then notes damage and gives its call up. Where one lock was none others are
-//! likely to be, and a call, or an unmount, may meet many: from then on this process waits for a moment only.
+//! holds no lock. Of one that is inside and runs nothing can be known for certain: it may be slow, or wait itself for a lock that is none.
+//! It is waited for twice as long as for a stopped one. The waiter then notes damage and gives its call up. Where one lock was none others
+//! are likely to be, and a call, or an unmount, may meet many: from then on this process waits for a moment only.
 
 use super::stopped;
 use crate::ids::LANES;
@@ -31,11 +31,12 @@ thread_local! {
 }
 const _: () = assert!(!std::mem::needs_drop::<Cell<Watched>>());
 
-/// The caller waits for what this lane is said to hold, since `waited`.
+/// The caller waits for what this lane is said to hold, since `waited`. Its holder may have run for `ran` of that, and not let it go; the
+/// rest of the time it was at rest, and could not.
 ///
 /// # Panics
 /// If nobody will ever let it go. The call that waits ends with an error, as after any damage.
-pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration) {
+pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration, ran: Duration) {
     // ORDERING: Relaxed, a hint.
     let bitten = core.waited_in_vain.load(Relaxed);
     if waited < if bitten { ONCE_BITTEN } else { OUTSIDE } {
@@ -46,7 +47,7 @@ pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration) {
     let outside = !known || core.lane(lane).intent.inside.load(SeqCst) == 0;
     let since = seen_outside(lane, outside);
     let longest = stopped::patience(core).map(|patience| patience * 2 + SLOW);
-    if bitten || since.elapsed() >= OUTSIDE || longest.is_some_and(|longest| waited >= longest) {
+    if bitten || since.elapsed() >= OUTSIDE || longest.is_some_and(|longest| ran >= longest) {
         SEEN_OUTSIDE.take();
         core.waited_in_vain.store(true, Relaxed); // ORDERING: Relaxed, a hint.
         let _noted = core.damage(format!("a lock names lane {lane}, which does not hold it"));

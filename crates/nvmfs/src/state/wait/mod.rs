@@ -4,8 +4,10 @@
 //! to a module above, and stands in [`Hooks`](crate::state::core::Hooks).
 
 pub mod forged;
+mod freezer;
 pub mod holders;
 mod retries;
+mod still;
 pub mod stopped;
 
 use crate::ids::LANES;
@@ -14,6 +16,7 @@ use heddle_arena::{LaneId, Lease};
 use std::time::Duration;
 
 pub use retries::Retries;
+use stopped::Found;
 pub use stopped::patience;
 
 /// How long a thread waits for a lock before it looks whether the holder is dead, and how often it looks then.
@@ -24,21 +27,24 @@ pub fn look() -> Option<Duration> {
     (!cfg!(any(loom, shuttle))).then_some(LOOK)
 }
 
-/// Others wait for this lane since `waited`: if its holder is dead, it is settled here and now; if it is stopped for too long,
-/// it is killed first.
+/// Others wait for this lane since `waited`: if its holder is dead, it is settled here and now; if it is at rest for too long, it is
+/// killed first.
 #[cold]
 pub fn held_up(core: &Core, lane: u16, waited: Duration) {
     if core.locks.is_some() {
         return;
     }
     if !(1..=LANES).contains(&lane) {
-        return forged::give_up_waiting(core, lane, waited);
+        return forged::give_up_waiting(core, lane, waited, waited);
     }
-    if !settle_if_dead(core, lane) && stopped::kill(core, lane, waited) {
+    let settled = settle_if_dead(core, lane);
+    let found =
+        if settled { Found::MayHaveRun(Duration::ZERO) } else { stopped::look_after(core, lane, waited) };
+    match found {
         // The kernel needs a moment; the next look finds the lane marked.
-        return std::thread::yield_now();
+        Found::Killed => std::thread::yield_now(),
+        Found::MayHaveRun(ran) => forged::give_up_waiting(core, lane, waited, ran),
     }
-    forged::give_up_waiting(core, lane, waited);
 }
 
 /// Settles a lane whose holder is dead; false if it lives.

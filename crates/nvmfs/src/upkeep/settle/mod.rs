@@ -73,7 +73,7 @@ pub fn end(core: &Core) -> bool {
             None => return true,
             Some(_) if began.elapsed() > END_MAX => return false,
             Some(lane) => {
-                stopped::kill(core, lane, began.elapsed());
+                stopped::look_after(core, lane, began.elapsed());
                 match look() {
                     Some(look) => std::thread::sleep(look / 10),
                     None => yield_now(),

@@ -1,4 +1,4 @@
-//! The daemon's round: it settles the dead, and does what waiters may not do themselves: it kills other users' processes that are stopped
+//! The daemon's round: it settles the dead, and does what waiters may not do themselves: it kills other users' processes that are at rest
 //! in somebody's way, and finds threads that have ended without a word in processes that live on.
 
 use super::{lanes, sweep};
@@ -15,7 +15,7 @@ const THREADS_EVERY: Duration = Duration::from_secs(4);
 
 /// What the rounds before have seen.
 pub struct Rounds {
-    /// Holders that somebody waits for, and that are stopped.
+    /// Holders that somebody waits for, and that are at rest.
     watched: HashMap<u16, Watch>,
     threads_looked: Instant,
 }
@@ -42,7 +42,7 @@ impl Rounds {
         let mut before = std::mem::take(&mut self.watched);
         for (lane, holder) in &asked {
             let Some(watch) = Watch::look(core, *holder, before.remove(lane)) else { continue };
-            if stopped::patience(core).is_some_and(|patience| watch.lasts() >= patience) {
+            if stopped::patience(core).is_some_and(|patience| watch.is_over(patience)) {
                 watch.kill(core, *lane);
             }
             self.watched.insert(*lane, watch);

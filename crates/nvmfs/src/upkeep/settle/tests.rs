@@ -6,6 +6,7 @@ mod frozen;
 mod handles;
 mod lanes;
 mod orphans;
+mod still;
 
 use crate::fs::NvmFs;
 use crate::state::lease;

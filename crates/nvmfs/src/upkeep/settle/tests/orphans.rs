@@ -74,7 +74,7 @@ fn once_a_lock_was_none_others_are_not_waited_for_as_long() {
     let fs = bench.volume.fs();
     let core = &fs.core;
     let waits = |lane: u16, waited: Duration| {
-        catch_unwind(AssertUnwindSafe(|| forged::give_up_waiting(core, lane, waited))).is_ok()
+        catch_unwind(AssertUnwindSafe(|| forged::give_up_waiting(core, lane, waited, waited))).is_ok()
     };
     // In a call, and perhaps slow: a lane that is inside is waited for.
     core.lane(9).intent.inside.store(1, SeqCst);
@@ -108,7 +108,7 @@ fn who_waits_for_lanes_by_turns_gives_up_on_each() {
     let began = Instant::now();
     let gives_up = |lane| {
         let waited = Duration::from_secs(2) + began.elapsed();
-        catch_unwind(AssertUnwindSafe(|| forged::give_up_waiting(&fs.core, lane, waited))).is_err()
+        catch_unwind(AssertUnwindSafe(|| forged::give_up_waiting(&fs.core, lane, waited, waited))).is_err()
     };
     while !gives_up(8) && !gives_up(9) {
         assert!(began.elapsed() < Duration::from_secs(5));

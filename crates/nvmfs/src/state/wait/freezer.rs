@@ -1,0 +1,56 @@
+//! Control groups that are frozen (`docker pause`): their processes are stopped, though their state does not say so.
+
+use std::path::{Path, PathBuf};
+
+/// What the first version of control groups has frozen dies only where it is not frozen: for that it is moved to the topmost group.
+pub fn take_out_of_freezer(pid: u32) {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let frozen = groups.lines().any(|line| line.contains(":freezer:") && !line.ends_with(":/"));
+    for dir in dirs_of_group("cgroup", Some("freezer"), "/").into_iter().filter(|_| frozen) {
+        // Where this may not be done, whoever thaws the group lets it die.
+        let _moved = std::fs::write(dir.join("cgroup.procs"), pid.to_string());
+    }
+}
+
+/// Do the process's control groups say that it is frozen? Tasks of such a group show no state of their own (D or S).
+pub fn is_frozen(pid: u32) -> bool {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    groups.lines().any(|line| {
+        // `number:controllers:path`
+        let mut fields = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            return false;
+        };
+        if number == "0" {
+            let events = read_in_group("cgroup2", None, path, "cgroup.events");
+            return events.lines().any(|line| line == "frozen 1");
+        }
+        controllers.split(',').any(|controller| controller == "freezer")
+            && read_in_group("cgroup", Some("freezer"), path, "freezer.state").trim() == "FROZEN"
+    })
+}
+
+/// A file of a control group, wherever its hierarchy is mounted here; empty if it is not.
+fn read_in_group(kind: &str, controller: Option<&str>, path: &str, name: &str) -> String {
+    let files = dirs_of_group(kind, controller, path).into_iter().map(|dir| dir.join(name));
+    files.filter_map(|file| std::fs::read_to_string(file).ok()).next().unwrap_or_default()
+}
+
+/// Where a control group is, in each place where its hierarchy is mounted here.
+fn dirs_of_group(kind: &str, controller: Option<&str>, path: &str) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let dirs = table.lines().filter_map(|line| {
+        // `id parent device root dir options [optional fields] - type source options`
+        let (mount, rest) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, dir) = (fields.next()?, fields.next()?);
+        let mut rest = rest.split(' ');
+        let ours = rest.next()? == kind
+            && controller
+                .is_none_or(|c| rest.nth(1).is_some_and(|options| options.split(',').any(|o| o == c)));
+        let below = Path::new(path).strip_prefix(root).ok().filter(|_| ours)?;
+        Some(PathBuf::from(dir).join(below))
+    });
+    dirs.collect()
+}
