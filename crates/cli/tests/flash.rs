@@ -149,7 +149,7 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
     heddle(&["mount", "--variant", "f2fs-nl", &image, &mnt]).failed(2, &["--nvm FILE"]);
     heddle(&["mount", "--nvm", &nvm, &image, &mnt]).failed(2, &["f2fs-nl"]);
     heddle(&["mount", "--variant", "f2fs-nl", "--nvm", &nvm, "-o", "nvm-size=64K", &image, &mnt])
-        .failed(1, &["at least"]);
+        .failed(2, &["at least"]);
     assert!(!Path::new(&nvm).exists(), "what was made for nothing is gone again");
     let file = Path::new(&mnt).join("file");
     let fsynced_and_killed = |variant: &str, options: &str, text: &str| {

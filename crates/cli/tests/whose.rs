@@ -119,7 +119,7 @@ fn a_node_log_is_made_in_new_files_and_zeros_alone() {
     let empty = || fs::write(&nvm, "").and_then(|()| fs::metadata(&nvm)).unwrap().len() == 0;
     assert!(empty());
     heddle(&["fold", "--nvm", &nvm, &image]).failed(1, &["holds no node log"]);
-    mount("nvm-size=64K").failed(1, &["at least"]);
+    mount("nvm-size=64K").failed(2, &["at least"]);
     assert_eq!(fs::metadata(&nvm).unwrap().len(), 0);
     fs::set_permissions(&nvm, fs::Permissions::from_mode(0o666)).unwrap();
     mount("rw").failed(1, &["written by everybody", "-o force-nvm"]);

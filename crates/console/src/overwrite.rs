@@ -100,6 +100,11 @@ impl Target {
         self.taken.is_file() && !self.taken.is_new() && self.taken.stat().st_size == 0
     }
 
+    /// Does what is there not count?
+    pub fn is_forced(&self) -> bool {
+        self.forced
+    }
+
     /// Is there one of ours, and nothing else?
     pub fn is_node_log(&self) -> bool {
         let alone = |found: &[Holding]| found.iter().all(|holding| holding.kind == NODE_LOG);

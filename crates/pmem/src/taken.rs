@@ -103,6 +103,15 @@ impl Taken {
         held::size_of_media(&self.file, &self.stat, &self.path)
     }
 
+    /// A file that was there gets another size. What it holds up to that stays.
+    ///
+    /// Errors: [`Error::System`].
+    pub fn resize(&mut self, len_bytes: u64) -> Result<()> {
+        fs::ftruncate(&self.file, len_bytes).map_err(system("size", &self.path))?;
+        self.stat = fs::fstat(&self.file).map_err(system("examine", &self.path))?;
+        Ok(())
+    }
+
     /// What it holds.
     ///
     /// Errors: as [`Taken::len_bytes`], and those of a mapping.

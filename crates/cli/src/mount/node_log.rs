@@ -7,14 +7,26 @@ use heddle_console::overwrite::{Force, Target, node_log_target};
 use heddle_console::progress::Bar;
 use heddle_console::size::Size;
 use heddle_console::{open_error::explain, output::talk};
-use heddle_f2fs::{F2fs, LogRegion, LogState, Variant};
+use heddle_f2fs::{F2fs, LOG_BYTES_MAX, LOG_BYTES_MIN, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
 use std::path::Path;
 
+/// Refuses a size that no node log has.
+fn check_size(bytes: u64) -> Result<()> {
+    if (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) {
+        return Ok(());
+    }
+    let [asked, least, most] = [bytes, LOG_BYTES_MIN, LOG_BYTES_MAX].map(Size);
+    Err(usage(format!(
+        "-o nvm-size={bytes}: a node log of {asked} cannot be; it has at least {least} and at most {most}"
+    )))
+}
+
 /// Opens the image with the node log in `nvm`. What `nvm` holds stays until the image is open. A log file that this call makes gets its
 /// name when the image is open with it: a mount that fails leaves none, and takes away none that another mount has made under this name
-/// meanwhile. A file that was empty is empty again.
+/// meanwhile. A file that got another size has its old one again.
 pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Result<F2fs> {
+    options.nvm_bytes.map_or(Ok(()), check_size)?;
     let force = if options.force_nvm { Force::Yes } else { Force::No };
     let mut target = node_log_target(nvm, force)?;
     if target.has_bytes_of(image) {
@@ -23,10 +35,12 @@ pub fn open(image: &Path, variant: Variant, nvm: &Path, options: &Options) -> Re
             "{nvm} is the image {image} itself: name another file or device for the node log"
         )));
     }
+    let size_before =
+        (target.taken.is_file() && !target.taken.is_new()).then_some(target.taken.stat().st_size);
     let opened = open_in(&mut target, image, variant, nvm, options);
-    if opened.is_err() && target.is_empty_file() {
-        let emptied = target.taken.file_unnamed().map(|(file, _)| file.set_len(0));
-        drop(emptied);
+    if let (Err(_), Some(bytes)) = (&opened, size_before) {
+        // What cannot be undone is no worse than the error that is told.
+        let _ = target.taken.resize(bytes as u64);
     }
     opened
 }
@@ -49,14 +63,21 @@ fn open_in(
     Ok(fs)
 }
 
+/// The way out if there is none.
+const GIVE_UP: &str =
+    "If it is lost, the image goes on from its last checkpoint with: heddle mount -o discard-nvm";
+
 /// The node log that a mount left.
 pub fn left(nvm: &Path) -> Result<LogRegion> {
     if !nvm.exists() {
-        return Err(usage(format!("{}: no such file; name the node log of the last mount", nvm.display())));
+        return Err(usage(format!(
+            "{}: no such file; name the node log of the last mount. {GIVE_UP}",
+            nvm.display()
+        )));
     }
     let mut target = node_log_target(nvm, Force::No)?;
     if !target.is_node_log() {
-        return Err(anyhow!("{} holds no node log: name that of the last mount", nvm.display()));
+        return Err(anyhow!("{} holds no node log: name that of the last mount. {GIVE_UP}", nvm.display()));
     }
     let (region, state) = region(nvm, &mut target, None, None)?;
     Ok(LogRegion { region, state, discard: false })
@@ -75,7 +96,26 @@ fn region(
     let progress = |done, total| bar.at(done, total);
     let how = OpenOptions { progress: Some(&progress), durability, ..OpenOptions::default() };
     let (is_made, is_log) = (target.taken.is_new() || target.is_empty_file(), target.is_node_log());
-    if let (false, Some(bytes)) = (is_made, bytes) {
+    let is_grown = !is_made && target.is_forced() && target.taken.is_file() && {
+        let has = target.taken.len_bytes()?;
+        let wanted = bytes.unwrap_or(if has < LOG_BYTES_MIN { LOG_BYTES } else { has });
+        if wanted > has {
+            // What it holds stays until the image is open.
+            target.taken.resize(wanted).map_err(|error| explain(nvm, error))?;
+        }
+        wanted >= has
+    };
+    let len_bytes = if is_made { LOG_BYTES_MIN } else { target.taken.len_bytes()? };
+    if is_log && len_bytes < LOG_BYTES_MIN {
+        return Err(anyhow!(
+            "{} has {}, and a node log at least {}: it was cut short, and what only it had is lost. To go on without it, make another one: \
+             heddle mount -o force-nvm,discard-nvm",
+            nvm.display(),
+            Size(len_bytes),
+            Size(LOG_BYTES_MIN)
+        ));
+    }
+    if let (false, false, Some(bytes)) = (is_made, is_grown, bytes) {
         let have = Size(target.taken.len_bytes()?);
         talk(&format!(
             "heddle: {} is there already, with {have}: nvm-size={} is not used",
