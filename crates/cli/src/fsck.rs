@@ -25,6 +25,9 @@ pub struct Args {
     /// NVM images, with -y: keep the old bytes of the repair in this file [default: IMAGE.undo-DATE]. Without: put the old bytes back
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
+    /// F2FS images, with -y: give up what only the node log has, so that an image can be repaired that cannot be folded
+    #[arg(long)]
+    discard_nvm: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -38,6 +41,7 @@ Examples:
   heddle fsck -n --json /dev/shm/my.img
   heddle fsck -y /dev/shm/my.img                     repair; the old bytes go to /dev/shm/my.img.undo-DATE
   heddle fsck --undo my.img.undo-20260101T120000 /dev/shm/my.img     put them back
+  heddle fsck -y --discard-nvm /dev/sdb1             an F2FS image that needs its node log, and cannot be folded
   heddle explain NV-0042                             tells what an issue means
 
 F2FS images are checked and repaired by fsck.f2fs, which keeps no undo file. Where it is not installed, heddle reads what it can, says what
@@ -94,6 +98,15 @@ pub fn run(args: &Args) -> Result<()> {
             return Err(Exit::because(
                 USAGE,
                 usage("--undo is for NVM images: fsck.f2fs keeps no undo file"),
+            ));
+        }
+        _ if args.discard_nvm && !args.repair => {
+            return Err(Exit::because(USAGE, usage("--discard-nvm is for repairs: add -y")));
+        }
+        _ if args.discard_nvm && !heddle_f2fs::is_f2fs(&args.image) => {
+            return Err(Exit::because(
+                USAGE,
+                usage("--discard-nvm is for F2FS images: only those have node logs"),
             ));
         }
         Some(file) if !args.repair => put_back(args, file),

@@ -184,7 +184,7 @@ fn an_image_with_a_node_log_is_mounted_killed_and_mounted_again() {
         serde_json::from_str(&heddle(&["info", "--json", &image]).ok().out).unwrap();
     assert_eq!(said["node_log"], true);
     let before = fs::read(&image).unwrap();
-    heddle(&["fsck", "-y", &image]).failed(8, &["heddle fold", "-o discard-nvm"]);
+    heddle(&["fsck", "-y", &image]).failed(8, &["heddle fold", "--discard-nvm"]);
     assert!(before == fs::read(&image).unwrap(), "a repair would part image and log");
     assert!(heddle(&["fsck", "-n", &image]).ok().out.contains("not its node log"));
     let said = heddle(&["mount", &image, &mnt]);

@@ -76,5 +76,6 @@ pub use superblock::Geometry;
 pub use variant::Variant;
 pub use volume::info::Info;
 pub use volume::mkfs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, make_image, make_image_in};
+pub use volume::repair::{Alone, needs_log};
 pub use volume::survey::{Survey, Surveyed};
 pub use volume::{LogRegion, is_f2fs};

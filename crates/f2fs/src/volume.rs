@@ -2,6 +2,7 @@
 
 pub(crate) mod info;
 pub(crate) mod mkfs;
+pub(crate) mod repair;
 pub(crate) mod survey;
 
 use crate::checkpoint::Checkpoint;
@@ -415,7 +416,9 @@ fn space(
         return unsupported("quota files, which it does not keep up to date");
     }
     if checkpoint.has(checkpoint_flag::FSCK | checkpoint_flag::ERROR) {
-        return unsupported("a note that fsck.f2fs is needed, which it does not take away");
+        return unsupported(
+            "a note that a check is needed, which heddle fsck -y makes, and takes away; to look at it before",
+        );
     }
     for (flag, what) in [
         (checkpoint_flag::DISABLED, "checkpoints that Linux was told not to make (checkpoint=disable)"),

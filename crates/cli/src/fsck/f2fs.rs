@@ -3,7 +3,7 @@
 use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED};
 use anyhow::{Context, Result, bail};
 use heddle_console::output::{self, Sink};
-use heddle_f2fs::{F2fs, OpenError};
+use heddle_f2fs::{Alone, F2fs, OpenError};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 const CHECKER: &str = "fsck.f2fs";
 /// Said of an image with a node log.
 const WITHOUT_LOG: &str = "the image, not its node log, which may hold fsynced files that the image lacks: heddle fold writes them into it";
+/// Said of an image whose checkpoint asks for a check.
+const ASKS: &str = "the checkpoint says that a check is needed";
 /// Where it lies, for users whose `PATH` does not say.
 const SYSTEM: &str = "/usr/sbin:/sbin:/usr/local/sbin";
 /// So many lines of findings are shown.
@@ -30,6 +32,8 @@ struct Report {
     /// Why nothing was repaired.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_repaired: Option<String>,
+    /// What only a node log had is given up.
+    node_log_given_up: bool,
 }
 
 /// The checker that looked, what it looked at, and what was wrong.
@@ -40,23 +44,29 @@ struct Found {
     repaired: bool,
     /// Why no repair was tried that was asked for.
     hindered: Option<String>,
+    /// The image needs its node log no more.
+    gave_up_log: bool,
 }
 
 /// Checks it, and repairs it if told to and possible. The exit code.
 pub fn check(args: &Args) -> Result<u8> {
-    let opened = F2fs::open(&args.image);
-    if let Err(error @ (OpenError::InUse { .. } | OpenError::System { .. })) = opened {
+    if let Err(error @ (OpenError::InUse { .. } | OpenError::System { .. })) = F2fs::open(&args.image) {
         return Err(error.into());
     }
-    let is_logged = opened.as_ref().is_ok_and(|fs| fs.info().is_logged);
-    if is_logged && args.repair {
+    // Asked of the superblock alone: what is damaged behind it does not hide that there is a log.
+    let is_logged = heddle_f2fs::needs_log(&args.image).unwrap_or(false);
+    if is_logged && args.repair && !args.discard_nvm {
         let image = args.image.display();
         bail!(
             "{image} has a node log, which may hold fsynced files that the image lacks; a repair would part the two. Fold the log first: \
-             heddle fold --nvm LOG {image}. To give up what only the log has, mount once with -o discard-nvm"
+             heddle fold --nvm LOG {image}. To give up what only the log has, if that cannot be: heddle fsck -y --discard-nvm {image}"
         );
     }
-    let mut found = match by_checker(&args.image, args.repair)? {
+    if args.repair && hindrance(&args.image).is_none() {
+        // Also of one that only reads: it would see the image change.
+        Alone::with(&args.image)?;
+    }
+    let mut found = match by_checker(args, is_logged)? {
         Some(mut found) => {
             // It does not see that a device was cut short, if what it reads is there.
             if let Err(error @ OpenError::Damaged { .. }) = F2fs::open(&args.image) {
@@ -65,9 +75,9 @@ pub fn check(args: &Args) -> Result<u8> {
             }
             found
         }
-        None => by_ourselves(opened)?,
+        None => by_ourselves(F2fs::open(&args.image))?,
     };
-    if is_logged {
+    if is_logged && !found.gave_up_log {
         found.checked = WITHOUT_LOG;
     }
     let code = match (found.issues.is_empty(), found.repaired) {
@@ -87,7 +97,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
         _ => "uncorrected",
     };
     if args.json {
-        let Found { by, checked, issues, hindered: not_repaired, .. } = found;
+        let Found { by, checked, issues, hindered: not_repaired, gave_up_log: node_log_given_up, .. } = found;
         let (image, variant) = (image.to_string(), "f2fs");
         let report = Report {
             output_version: 1,
@@ -99,6 +109,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
             exit_code: code,
             issues,
             not_repaired,
+            node_log_given_up,
         };
         return output::json(&Sink::Stdout, &report);
     }
@@ -116,26 +127,48 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
         _ => "NOT clean; nothing was changed. Install fsck.f2fs (package f2fs-tools) to repair it".to_owned(),
     };
     let shown: String = shown.collect();
+    let way = if found.gave_up_log { format!("{way}; what only its node log had is given up") } else { way };
     output::data(&format!("{shown}{more}{image}: {way}. Checked by {}: {}", found.by, found.checked))
 }
 
-/// `None`: it is not installed.
-fn by_checker(image: &Path, repair: bool) -> Result<Option<Found>> {
+/// Asks the checker; `None`: it is not installed. `is_logged`: the image has a node log, which is given up before a repair.
+fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
+    let (image, repair) = (args.image.as_path(), args.repair);
     let Some((mut issues, ended)) = asked(image, "--dry-run")? else { return Ok(None) };
+    let asks = || F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck);
+    if asks() {
+        issues.push(ASKS.to_owned());
+    }
     if issues.is_empty() && ended != 0 {
         if ended & i32::from(OPERATIONAL) != 0 {
             bail!("{CHECKER} could not check {}: it ended with {ended}", image.display());
         }
         issues.push(format!("{CHECKER} ended with {ended}"));
     }
-    let mut repaired = false;
-    let hindered = if repair && !issues.is_empty() { hindrance(image) } else { None };
-    if repair && hindered.is_none() && !issues.is_empty() {
+    let (mut repaired, mut gave_up_log) = (false, false);
+    let is_asked = repair && (is_logged || !issues.is_empty());
+    let hindered = if is_asked { hindrance(image) } else { None };
+    if is_asked && hindered.is_none() {
+        // It is free again behind this: the checker wants a device for itself.
+        let alone = Alone::with(image)?;
+        if is_logged {
+            alone.give_up_log()?;
+            gave_up_log = true;
+        }
+    }
+    if hindered.is_some() && issues.is_empty() {
+        issues.push("it needs its node log, which is not given up".to_owned());
+    }
+    if is_asked && hindered.is_none() && !issues.is_empty() {
         let _said = asked(image, "-y")?;
         // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
         repaired = asked(image, "--dry-run")?.is_some_and(|(left, ended)| left.is_empty() && ended == 0);
+        if repaired && asks() {
+            Alone::with(image)?.note_checked()?;
+        }
     }
-    Ok(Some(Found { by: CHECKER, checked: "all that it knows of", issues, repaired, hindered }))
+    let checked = "all that it knows of";
+    Ok(Some(Found { by: CHECKER, checked, issues, repaired, hindered, gave_up_log }))
 }
 
 /// Why no program could repair the image.
@@ -182,6 +215,7 @@ fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
         issues: Vec::new(),
         repaired: false,
         hindered: None,
+        gave_up_log: false,
     };
     let fs = match opened {
         Ok(fs) => fs,
@@ -202,7 +236,7 @@ fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
         ));
     }
     if info.needs_fsck {
-        found.issues.push("the checkpoint says that a check is needed".to_owned());
+        found.issues.push(ASKS.to_owned());
     }
     found.issues.extend(survey.problems);
     Ok(found)

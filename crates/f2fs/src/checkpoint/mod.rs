@@ -23,7 +23,8 @@ use crate::ids::{BlockAddr, Nid};
 use crate::inode::ROOT;
 use crate::node_log::Base;
 use crate::superblock::Geometry;
-use zerocopy::FromBytes;
+use heddle_vfs::Error;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Where the bitmaps begin in the head.
 const BITMAPS_OFFSET_BYTES: usize = size_of::<CheckpointHead>();
@@ -89,6 +90,23 @@ impl Checkpoint {
         self.head.flags.get() & flag != 0
     }
 
+    /// Takes flags from it, on the device: from its tail, then from its head, which are whole and of one version at each instant.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Corrupt`].
+    pub(crate) fn without_flags(&self, device: &Device, flags: u32) -> Result<(), Error> {
+        for addr in [self.start.plus(self.head.pack_blocks.get() - 1), self.start] {
+            let (mut block, mut head, _) = half(device, addr).map_err(Error::Corrupt)?;
+            head.flags.set(head.flags.get() & !flags);
+            let fixed = head.as_bytes();
+            block[..fixed.len()].copy_from_slice(fixed);
+            seal(&mut block, head.checksum_offset.get() as usize);
+            device.write(addr, &block[..])?;
+            device.flush()?;
+        }
+        Ok(())
+    }
+
     /// Reads the one that counts.
     pub(crate) fn read(device: &Device, geometry: &Geometry) -> Result<Checkpoint, OpenError> {
         let damaged = |what: String| OpenError::Damaged { image: device.path().into(), what };
@@ -133,13 +151,24 @@ fn half(device: &Device, addr: BlockAddr) -> Result<(Box<Block>, CheckpointHead,
     if !(BITMAPS_OFFSET_BYTES..=CHECKSUM_OFFSET_MAX).contains(&at) {
         return Err(format!("its checksum is said to be at byte {at}"));
     }
-    let stored = word(&block[..], at);
-    let before = checksum(SEED, &block[..at]);
-    let crc = if at < CHECKSUM_OFFSET_MAX { checksum(before, &block[at + 4..]) } else { before };
+    let (stored, crc) = (word(&block[..], at), crc_of(&block, at));
     if crc != stored {
         return Err("its checksum is wrong".into());
     }
     Ok((block, head, crc))
+}
+
+/// Checksum of a head or tail, which stands at this byte.
+fn crc_of(block: &Block, at: usize) -> u32 {
+    let before = checksum(SEED, &block[..at]);
+    if at < CHECKSUM_OFFSET_MAX { checksum(before, &block[at + 4..]) } else { before }
+}
+
+/// Puts it there.
+fn seal(block: &mut Block, at: usize) -> u32 {
+    let crc = crc_of(block, at);
+    block[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    crc
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

@@ -5,8 +5,7 @@
 //!             and the other pack counts, which names nothing that was written over (G2 of `segments`, and the copies of NAT and SIT
 //!             that do not count). So it does not matter whether the head is durable before what it names.
 
-use super::{BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, Checkpoint};
-use crate::checksum::{SEED, checksum};
+use super::{BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, Checkpoint, seal};
 use crate::device::Device;
 use crate::format::{
     BLOCK_BYTES, Block, ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
@@ -173,9 +172,6 @@ fn sealed(
         here.copy_from_slice(bitmap);
         rest = behind;
     }
-    let at = head.checksum_offset.get() as usize;
-    let crc = checksum(SEED, &block[..at]);
-    let crc = if at < CHECKSUM_OFFSET_MAX { checksum(crc, &block[at + 4..]) } else { crc };
-    block[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    let crc = seal(&mut block, head.checksum_offset.get() as usize);
     Ok((block, crc))
 }
