@@ -139,13 +139,16 @@ pub fn image(place: &Path) -> Region {
     let durability = std::fs::read_to_string(place.join(PROMISE)).unwrap().parse().unwrap();
     loop {
         match Region::open(place.join("image"), &promising(durability)) {
-            Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < Duration::from_secs(10) => {
+            Err(heddle_pmem::Error::InUse { .. }) if began.elapsed() < ROLE_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             other => return other.unwrap(),
         }
     }
 }
+
+/// How long a role may take for what it does at once on an idle machine. Beyond it is taken for hung.
+pub const ROLE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A child that does not outlive its test.
 pub struct Role(pub Child, String);
@@ -198,7 +201,7 @@ impl Role {
         let began = Instant::now();
         while !sign.exists() {
             assert!(self.0.try_wait().unwrap().is_none(), "{} ended: its own output says why", self.1);
-            assert!(began.elapsed() < Duration::from_secs(60), "{} is not ready", self.1);
+            assert!(began.elapsed() < ROLE_PATIENCE, "{} is not ready", self.1);
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -6,7 +6,7 @@
 //! `HEDDLE_PROCESS_KILLS`, `HEDDLE_DAEMON_KILLS`, `HEDDLE_PROCESS_STOPS`: so many rounds. Half of the kills of writers are made under
 //! each durability; `HEDDLE_DURABILITY` names that of all rounds. `cargo xtask kill-loop` sets them.
 
-use super::children::{House, image, start_at, start_with};
+use super::children::{House, ROLE_PATIENCE, image, start_at, start_with};
 use super::killing::{Crew, random_numbers};
 use crate::common::{Short, by_durability, env, sound};
 use crate::kill;
@@ -131,7 +131,7 @@ fn an_arena_this_users_daemon_has_not_noted_is_not_adopted() {
     words[4] = "4242";
     std::fs::write(&note, words.join(" ")).unwrap();
     let mut taker = start_with(house.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
-    assert!(!taker.ends(Duration::from_secs(30)).success(), "it took another's");
+    assert!(!taker.ends(ROLE_PATIENCE).success(), "it took another's");
     std::fs::write(&note, text).unwrap();
     let mut taker = start_with(house.socket(), "takes-over", &[("HEDDLE_RUNTIME_DIR", &notes)]);
     taker.is_ready(house.place());

@@ -1,6 +1,6 @@
 //! Writers that are killed, or stopped, at random moments while others go on.
 
-use super::children::{House, Role, start};
+use super::children::{House, ROLE_PATIENCE, Role, start};
 use crate::kill::history::History;
 use crate::kill::operation::THREADS;
 use crate::kill::verify::{verify, verify_data};
@@ -81,7 +81,7 @@ impl<'h> Crew<'h> {
                 writer.0.try_wait().unwrap().is_none(),
                 "a writer ended by itself: its own output says why"
             );
-            assert!(began.elapsed() < Duration::from_secs(60), "a writer does nothing");
+            assert!(began.elapsed() < ROLE_PATIENCE, "a writer does nothing");
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -178,7 +178,7 @@ impl<'h> Crew<'h> {
                 let ended = writer.0.try_wait().unwrap();
                 assert!(ended.is_none(), "a survivor ended ({ended:?}): its own output says why");
             }
-            assert!(began.elapsed() < Duration::from_secs(20), "the survivors stand still");
+            assert!(began.elapsed() < ROLE_PATIENCE, "the survivors stand still");
             std::thread::sleep(Duration::from_micros(100));
         }
     }
