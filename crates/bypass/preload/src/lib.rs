@@ -24,6 +24,7 @@ mod counts;
 mod descriptor;
 mod fault;
 mod fork;
+mod loader;
 mod memory;
 mod numbers;
 mod real;

@@ -9,9 +9,17 @@ pub fn next(name: &CStr, kept: &AtomicPtr<libc::c_void>) -> *mut libc::c_void {
     // ORDERING: Relaxed: whoever finds null asks again and finds the same.
     let mut found = kept.load(Relaxed);
     if found.is_null() {
-        // SAFETY: the name ends in NUL.
-        found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        kept.store(found, Relaxed);
+        static DLSYM: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+        let dlsym = crate::loader::behind_us(c"dlsym", &DLSYM);
+        if dlsym.is_null() {
+            return dlsym;
+        }
+        type Dlsym = unsafe extern "C" fn(*mut libc::c_void, *const c_char) -> *mut libc::c_void;
+        // SAFETY: the loader's function has this form.
+        let dlsym: Dlsym = unsafe { std::mem::transmute(dlsym) };
+        // SAFETY: the name ends in NUL. It is called from here: the next is that after this library.
+        found = unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        kept.store(found, Relaxed); // ORDERING: as above.
     }
     found
 }

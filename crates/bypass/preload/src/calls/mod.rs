@@ -7,6 +7,7 @@ mod copies;
 mod data;
 mod ioctls;
 mod limits;
+mod lookup;
 mod meta;
 mod numbers;
 mod open;

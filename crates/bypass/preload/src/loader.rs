@@ -1,0 +1,166 @@
+//! What the dynamic loader has loaded, read from its own tables: without its functions for that, some of which this library stands before,
+//! and without memory of the heap.
+
+use libc::{Dl_info, c_char, c_int, c_void};
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// An object: `struct link_map` of link.h.
+#[repr(C)]
+pub struct Object {
+    base: usize,
+    name: *const c_char,
+    dynamic: *const Dynamic,
+    next: *const Object,
+}
+
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+const STRINGS: i64 = 5;
+const SYMBOLS: i64 = 6;
+const VERSIONS: i64 = 0x6fff_fff0;
+const HASHES: i64 = 0x6fff_fef5;
+/// In the word of a symbol's version: not the one that a new program gets.
+const OLD: u16 = 0x8000;
+
+unsafe extern "C" {
+    fn dladdr1(address: *const c_void, info: *mut Dl_info, object: *mut *mut c_void, what: c_int) -> c_int;
+}
+
+/// The object in which this address lies.
+pub fn object_of(address: usize) -> Option<&'static Object> {
+    const LINK_MAP: c_int = 2;
+    let (mut info, mut object) = (MaybeUninit::<Dl_info>::uninit(), null_mut());
+    let address = std::ptr::without_provenance(address);
+    // SAFETY: live locals.
+    let found = unsafe { dladdr1(address, info.as_mut_ptr(), &mut object, LINK_MAP) } != 0;
+    // SAFETY: null, or the loader's; an object whose code runs, or whose function was just found, is not unloaded.
+    if found { unsafe { object.cast::<Object>().as_ref() } } else { None }
+}
+
+/// This library.
+pub fn ours() -> Option<&'static Object> {
+    static KEPT: AtomicPtr<Object> = AtomicPtr::new(null_mut());
+    kept(&KEPT, object_of as *const () as usize)
+}
+
+/// The C library.
+pub fn c_library() -> Option<&'static Object> {
+    static KEPT: AtomicPtr<Object> = AtomicPtr::new(null_mut());
+    kept(&KEPT, libc::gnu_get_libc_version as *const () as usize)
+}
+
+fn kept(kept: &AtomicPtr<Object>, address: usize) -> Option<&'static Object> {
+    // ORDERING: Relaxed: whoever finds null asks again and finds the same.
+    let known = kept.load(Relaxed).cast_const();
+    // SAFETY: null, or an object that is never unloaded.
+    let known = unsafe { known.as_ref() }.or_else(|| object_of(address));
+    kept.store(known.map_or(null_mut(), |known| std::ptr::from_ref(known).cast_mut()), Relaxed); // ORDERING: as above.
+    known
+}
+
+impl Object {
+    /// The objects after this one, as the loader searches them.
+    pub fn later(&self) -> impl Iterator<Item = &'static Object> {
+        let mut at = self.next;
+        std::iter::from_fn(move || {
+            // SAFETY: null, or the loader's.
+            let object = unsafe { at.as_ref() }?;
+            at = object.next;
+            Some(object)
+        })
+    }
+
+    /// Where this object defines a function; of several versions the one that a new program gets.
+    pub fn function(&self, name: &CStr) -> Option<usize> {
+        let strings = self.table(STRINGS)?.cast::<c_char>();
+        let symbols = self.table(SYMBOLS)?.cast::<Symbol>();
+        let versions = self.table(VERSIONS).map(|at| at.cast::<u16>());
+        let mut found = None;
+        self.each_of_hash(hash(name), |at| {
+            // SAFETY: the loader's tables have what the table of hashes names.
+            let (symbol, version) = unsafe { (&*symbols.add(at), versions.map_or(0, |all| *all.add(at))) };
+            // SAFETY: as above.
+            let is_it =
+                symbol.section != 0 && unsafe { CStr::from_ptr(strings.add(symbol.name as usize)) } == name;
+            if is_it && (found.is_none() || version & OLD == 0) {
+                found = Some(self.base + symbol.value as usize);
+            }
+        });
+        found
+    }
+
+    /// Calls with the number of each symbol whose name has this hash, or nearly.
+    fn each_of_hash(&self, hash: u32, mut look: impl FnMut(usize)) {
+        let Some(table) = self.table(HASHES).map(|at| at.cast::<u32>()) else { return };
+        // SAFETY: as the loader reads it: a head of four words, a filter, the first symbol of each bucket, and the hash of each symbol from
+        // the `first` on, the lowest bit of which ends its bucket.
+        unsafe {
+            let (buckets, first, filter_words) = (*table, *table.add(1), *table.add(2) as usize);
+            let bucket = table.add(4 + 2 * filter_words);
+            let chain = bucket.add(buckets as usize);
+            if buckets == 0 {
+                return;
+            }
+            let mut at = *bucket.add((hash % buckets) as usize);
+            while at >= first {
+                let here = *chain.add((at - first) as usize);
+                if here | 1 == hash | 1 {
+                    look(at as usize);
+                }
+                if here & 1 != 0 {
+                    return;
+                }
+                at += 1;
+            }
+        }
+    }
+
+    fn table(&self, tag: i64) -> Option<*const c_void> {
+        let mut at = self.dynamic;
+        // SAFETY: null, or a list of the object that ends with a zero.
+        while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| entry.tag != 0) {
+            if entry.tag == tag {
+                // The loader has made addresses of them, but in objects that it does not write to.
+                let value = if entry.value < self.base { entry.value + self.base } else { entry.value };
+                return Some(std::ptr::with_exposed_provenance(value));
+            }
+            // SAFETY: the end was not reached.
+            at = unsafe { at.add(1) };
+        }
+        None
+    }
+}
+
+fn hash(name: &CStr) -> u32 {
+    name.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
+}
+
+/// A function of the loader's own that this library stands before: the C library's, or that of the next object.
+pub fn behind_us(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
+    // ORDERING: Relaxed: whoever finds null asks again and finds the same.
+    let mut found = kept.load(Relaxed);
+    if found.is_null() {
+        let next = || ours()?.later().find_map(|object| object.function(name));
+        let address = c_library().and_then(|object| object.function(name)).or_else(next);
+        found = std::ptr::with_exposed_provenance_mut(address.unwrap_or(0));
+        kept.store(found, Relaxed); // ORDERING: as above.
+    }
+    found
+}
