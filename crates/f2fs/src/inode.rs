@@ -147,6 +147,11 @@ impl Inode {
         kinds.contains(&self.kind) && !self.has(inline_flag::DATA | inline_flag::DENTRY)
     }
 
+    /// Are its pages in compressed clusters?
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.block().flags.get() & inode_flag::COMPRESSED != 0 && self.kind == FileKind::Regular
+    }
+
     /// Does the mark before a compressed cluster count as a block? Not when what compression saved was given back.
     pub(crate) fn counts_cluster_marks(&self) -> bool {
         !self.has(inline_flag::COMPRESS_RELEASED)
@@ -216,7 +221,7 @@ impl Inode {
                 "encrypted files: mount the image with Linux, which has the key",
             ));
         }
-        if block.flags.get() & inode_flag::COMPRESSED != 0 && self.kind == FileKind::Regular {
+        if self.is_compressed() {
             return Err(Error::NotSupported("compressed files: mount the image with Linux"));
         }
         if block.flags.get() & inode_flag::CASEFOLD != 0 && self.kind == FileKind::Directory {

@@ -270,6 +270,23 @@ fn blocks_that_compression_saved_and_gave_back_are_not_counted_twice() {
 }
 
 #[test]
+fn a_survey_counts_the_blocks_of_a_compressed_file() {
+    for is_released in [true, false] {
+        let Some(image) = compressed(Variant::F2fs, is_released) else { return };
+        let fs = F2fs::open(&image.path).unwrap();
+        let (survey, info) = (fs.survey(), fs.info());
+        assert_eq!((survey.problems, survey.inodes.len() as u32), (Vec::<String>::new(), info.inodes));
+        assert_eq!(
+            survey.inodes.iter().filter(|inode| inode.blocks == 1).count(),
+            2,
+            "the root, and the file"
+        );
+        // What compression saved is in use, as Linux counts it, until it is given back.
+        assert_eq!(info.blocks_valid, 3 + 2 + if is_released { 0 } else { 3 });
+    }
+}
+
+#[test]
 fn a_node_number_beyond_the_table_in_the_journal_is_refused() {
     let Some((image, ..)) = small() else { return };
     for number in [0, 1 << 24, u32::MAX] {

@@ -30,7 +30,7 @@ pub struct Surveyed {
     pub links: u32,
     /// As stat(2) tells.
     pub size_bytes: u64,
-    /// Blocks of its content: neither nodes nor what is reserved only.
+    /// Blocks of its content: neither nodes nor what is reserved only. Of a compressed file those that it has, not what compression saved.
     pub blocks: u64,
     /// Pieces of the device that these are.
     pub extents: u64,
@@ -63,13 +63,21 @@ impl Media {
         let (kind, links) = (inode.kind, inode.block().links.get());
         let mut found =
             Surveyed { nid: inode.nid, kind, links, size_bytes: inode.size_bytes, blocks: 0, extents: 0 };
+        let too_many = || Error::Corrupt("files lead to more blocks than there are".into());
         let (mut page, mut behind) = (inode.has_pointers().then_some(0_u64), BlockAddr::NULL);
+        while let Some(at) = page.filter(|_| inode.is_compressed()) {
+            let (is_block, pages) = self.stretch(inode, PageNo(at))?;
+            if is_block {
+                *blocks_left = blocks_left.checked_sub(pages).ok_or_else(too_many)?;
+                found.blocks += pages;
+                found.extents += 1;
+            }
+            page = at.checked_add(pages);
+        }
         while let Some(at) = page {
             let run = self.run(inode, PageNo(at))?;
             if run.addr.is_block() {
-                *blocks_left = blocks_left
-                    .checked_sub(run.pages)
-                    .ok_or_else(|| Error::Corrupt("files lead to more blocks than there are".into()))?;
+                *blocks_left = blocks_left.checked_sub(run.pages).ok_or_else(too_many)?;
                 found.blocks += run.pages;
                 found.extents += u64::from(run.addr != behind);
                 behind = run.addr.plus(run.pages as u32);
