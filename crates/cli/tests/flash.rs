@@ -1,6 +1,8 @@
 //! An F2FS image at the command line: told, read, written, and refused where another program's format is meant.
 
 mod common;
+#[path = "flash/damaged.rs"]
+mod damaged;
 
 use common::{Mounted, Place, alone, command, heddle, own_namespace};
 use rustix::fs::OFlags;

@@ -13,7 +13,10 @@ use std::time::Duration;
 
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyEmpty, ReplyEntry, Request};
 use heddle_vfs::ioctl::Doorbell;
-use heddle_vfs::{Attr, Cookie, Cred, Error, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result};
+use heddle_vfs::{
+    Attr, Cookie, Cred, DirEntry, Error, FileKind, FileSystem, Handle, Ino, Name, NewNode, OpenFlags, Result,
+    Time,
+};
 
 use crate::convert::{errno, file_attr};
 use crate::handles::{Handles, Marks, Open};
@@ -25,6 +28,10 @@ use crate::shared::Shared;
 
 /// Set in the flags of an open that execve(2) makes; the kernel has then checked the right to execute instead of to read.
 const FMODE_EXEC: i32 = 0x20;
+/// The size of what is listed and cannot be looked up. No file has it: the kernel shows the entry, and keeps nothing of what it is told.
+const NO_SIZE: u64 = u64::MAX;
+/// The number that is shown where none is known; programs pass over entries of number 0.
+const NO_INO: Ino = Ino(u32::MAX as u64);
 /// How often a call that creates or opens a file may find it made by another call, and then removed by another.
 const RACES_MAX: u32 = 10_000;
 
@@ -61,7 +68,8 @@ impl Adapter {
 
     /// What the kernel is told of a file, and for how long it may believe it.
     pub(crate) fn attr(&self, asked: Asked, attr: &Attr) -> (Duration, FileAttr) {
-        let ttl = if self.modes.may_be_kept(attr.ino, asked) { self.ttl } else { Duration::ZERO };
+        let is_kept = attr.size_bytes != NO_SIZE && self.modes.may_be_kept(attr.ino, asked);
+        let ttl = if is_kept { self.ttl } else { Duration::ZERO };
         let mut told = file_attr(attr);
         told.uid = self.owner.uid.unwrap_or(told.uid);
         told.gid = self.owner.gid.unwrap_or(told.gid);
@@ -182,7 +190,13 @@ impl Adapter {
         })
     }
 
-    /// Fills `add` (which says true when it is full) with entries and attributes from place `offset` on.
+    /// The number of the directory above, if that can be found out.
+    pub(crate) fn above(&self, dir: Ino) -> Ino {
+        self.fs.parent(dir).unwrap_or(NO_INO)
+    }
+
+    /// Fills `add` (which says true when it is full) with entries and attributes from place `offset` on. What cannot be looked up is shown
+    /// as its entry says: a damaged inode costs its directory no other name.
     pub(crate) fn entries_with_attributes(
         &self,
         handle: &Handle,
@@ -192,23 +206,79 @@ impl Adapter {
         if offset == 0 && add(b".", 1, &self.fs.getattr(handle.ino)?) {
             return Ok(());
         }
-        if offset <= 1 && add(b"..", 2, &self.fs.getattr(self.fs.parent(handle.ino)?)?) {
-            return Ok(());
-        }
-        let mut failed = Ok(());
-        self.fs.each_entry(handle, Cookie(offset.saturating_sub(2)), &mut |entry| {
-            // By name, not by the entry's inode number: that may be another file's by now.
-            match self.fs.lookup(&Cred::root(), handle.ino, entry.name) {
-                Ok(attr) => !add(entry.name.bytes(), place(entry.next), &attr),
-                Err(Error::NotFound | Error::Stale) => true,
-                Err(error) => {
-                    failed = Err(error);
-                    false
-                }
+        if offset <= 1 {
+            let above = self.fs.parent(handle.ino).and_then(|above| self.fs.getattr(above));
+            if add(b"..", 2, &above.unwrap_or_else(|_| unknown(NO_INO, FileKind::Directory))) {
+                return Ok(());
             }
-        })?;
-        failed
+        }
+        self.each_entry_until_damage(handle, offset, &mut |entry| {
+            // By name, not by the entry's inode number: that may be another file's by now.
+            let attr = match self.fs.lookup(&Cred::root(), handle.ino, entry.name) {
+                Ok(attr) => attr,
+                Err(Error::NotFound | Error::Stale) => return Added::Nothing,
+                Err(_) => unknown(shown_ino(entry.ino), entry.kind),
+            };
+            Added::unless(add(entry.name.bytes(), place(entry.next), &attr))
+        })
     }
+
+    /// Gives entries from place `offset` on to `each`. An error behind the first is the next request's, which meets it again: the kernel
+    /// gives programs no entries of an answer that is an error.
+    pub(crate) fn each_entry_until_damage(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> Added,
+    ) -> Result<()> {
+        let mut any = offset <= 1;
+        let done = self.fs.each_entry(handle, Cookie(offset.saturating_sub(2)), &mut |entry| {
+            let added = each(entry);
+            any |= added == Added::Entry;
+            added != Added::Full
+        });
+        if any { Ok(()) } else { done }
+    }
+}
+
+/// What an entry did to an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Added {
+    Entry,
+    Nothing,
+    Full,
+}
+
+impl Added {
+    pub(crate) fn unless(full: bool) -> Added {
+        if full { Added::Full } else { Added::Entry }
+    }
+}
+
+/// What is told of an entry that cannot be looked up.
+fn unknown(ino: Ino, kind: FileKind) -> Attr {
+    let never = Time::from_parts(0, 0);
+    Attr {
+        ino,
+        generation: 0,
+        kind,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size_bytes: NO_SIZE,
+        blocks_512: 0,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        crtime: never,
+    }
+}
+
+/// The number of an entry, as programs see it.
+pub(crate) fn shown_ino(ino: Ino) -> Ino {
+    if ino.0 == 0 { NO_INO } else { ino }
 }
 
 /// The kernel's number for a place.

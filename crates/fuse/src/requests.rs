@@ -15,9 +15,9 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use heddle_vfs::admin::is_administrator;
-use heddle_vfs::{Cookie, Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
+use heddle_vfs::{Cred, Error, FileKind, Handle, Ino, Name, NewNode, SetAttr, ioctl};
 
-use crate::adapter::{Adapter, answer_empty, place, sets_group_id, with_a_name};
+use crate::adapter::{Adapter, Added, answer_empty, place, sets_group_id, shown_ino, with_a_name};
 use crate::convert::{errno, file_type, kind_of_mode, range_op, rename_mode, seek_target, set_time};
 use crate::xattrs::answer_xattr;
 
@@ -400,18 +400,18 @@ impl fuser::Filesystem for Adapter {
         mut reply: ReplyDirectory,
     ) {
         let listed = self.with_handle(fh, |dir| {
-            let above = self.fs.parent(dir.ino)?;
             let add = |reply: &mut ReplyDirectory, ino: Ino, at, name: &str| {
                 reply.add(INodeNo(ino.0), at, file_type(FileKind::Directory), name)
             };
             let full = offset == 0 && add(&mut reply, dir.ino, 1, ".")
-                || offset <= 1 && add(&mut reply, above, 2, "..");
+                || offset <= 1 && add(&mut reply, self.above(dir.ino), 2, "..");
             if full {
                 return Ok(());
             }
-            self.fs.each_entry(dir, Cookie(offset.saturating_sub(2)), &mut |entry| {
+            self.each_entry_until_damage(dir, offset, &mut |entry| {
                 let name = OsStr::from_bytes(entry.name.bytes());
-                !reply.add(INodeNo(entry.ino.0), place(entry.next), file_type(entry.kind), name)
+                let (ino, at) = (INodeNo(shown_ino(entry.ino).0), place(entry.next));
+                Added::unless(reply.add(ino, at, file_type(entry.kind), name))
             })
         });
         match listed {

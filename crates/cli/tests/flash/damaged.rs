@@ -1,0 +1,135 @@
+//! Damaged images through a mount: what is damaged costs no more than itself.
+
+use crate::common::{Mounted, Place, alone};
+use heddle_f2fs::format::{DentryBlock, InodeBlock};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::Path;
+use zerocopy::FromBytes;
+
+const BLOCK_BYTES: usize = 4096;
+
+/// Each block of an inode of this name becomes zeros.
+fn lose_inodes(bytes: &mut [u8], name: &str) {
+    let mut lost = 0;
+    for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+        let inode = InodeBlock::ref_from_bytes(block).unwrap();
+        let is_inode = inode.footer.nid == inode.footer.ino && inode.footer.nid.get() > 3;
+        let own = &inode.name[..(inode.name_bytes.get() as usize).min(inode.name.len())];
+        if is_inode && own == name.as_bytes() {
+            block.fill(0);
+            lost += 1;
+        }
+    }
+    assert!(lost > 0, "no inode is called {name}");
+}
+
+/// Changes the block of a directory's first entries, wherever it lies.
+fn change_entries(bytes: &mut [u8], dir: u64, change: impl Fn(&mut DentryBlock)) {
+    let mut changed = 0;
+    for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+        let entries = DentryBlock::mut_from_bytes(block).unwrap();
+        let dots = entries.names[0] == *b".\0\0\0\0\0\0\0" && entries.names[1] == *b"..\0\0\0\0\0\0";
+        if dots && u64::from(entries.entries[0].ino.get()) == dir {
+            change(entries);
+            changed += 1;
+        }
+    }
+    assert!(changed > 0, "no block of directory {dir}");
+}
+
+/// The names of a listing, and how it ends.
+fn listed(dir: &Path) -> (BTreeSet<String>, io::Result<()>) {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        match entry {
+            Ok(entry) => assert!(names.insert(entry.file_name().into_string().unwrap())),
+            Err(error) => return (names, Err(error)),
+        }
+    }
+    (names, Ok(()))
+}
+
+/// One damaged inode ended each listing of its directory, and one above a directory all listings in it.
+#[test]
+fn a_damaged_inode_costs_its_directory_no_other_name() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image_of("f2fs", "64M");
+    let names: BTreeSet<String> = (0..300).map(|n| format!("n{n:03}")).collect();
+    let sub = {
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        fs::create_dir_all(mounted.path("dir/sub")).unwrap();
+        names.iter().for_each(|name| fs::write(mounted.path("dir").join(name), name).unwrap());
+        fs::create_dir(mounted.path("dir/bad")).unwrap();
+        fs::write(mounted.path("dir/sub/inside"), "x").unwrap();
+        fs::metadata(mounted.path("dir/sub")).unwrap().ino()
+    };
+    place.edit(|bytes| {
+        for name in ["n000", "n150", "n299", "bad"] {
+            lose_inodes(bytes, name);
+        }
+        // What is above `sub` is what cannot be read.
+        change_entries(bytes, sub, |block| block.entries[1].ino.set(60_000));
+    });
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let dir = mounted.path("dir");
+    let mut wanted = names.clone();
+    wanted.extend(["sub", "bad"].map(str::to_owned));
+    let (found, end) = listed(&dir);
+    assert_eq!((found == wanted, end.is_ok()), (true, true), "{} names, {end:?}", found.len());
+    for entry in fs::read_dir(&dir).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        assert_eq!(entry.file_type().unwrap().is_dir(), ["sub", "bad"].contains(&&name[..]), "{name}");
+        assert!(entry.ino() > 3, "{name}");
+        match &name[..] {
+            "n000" | "n150" | "n299" | "bad" => {
+                let error = fs::symlink_metadata(entry.path()).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EUCLEAN), "{name}: {error}");
+            }
+            "sub" => _ = fs::metadata(entry.path()).unwrap(),
+            _ => assert_eq!(fs::read_to_string(entry.path()).unwrap(), name),
+        }
+    }
+    let (inside, end) = listed(&dir.join("sub"));
+    assert!(end.is_ok() && inside.len() == 1, "{inside:?}, {end:?}");
+    fs::write(dir.join("new"), "new").unwrap();
+    fs::remove_file(dir.join("n001")).unwrap();
+    fs::rename(dir.join("n002"), dir.join("moved")).unwrap();
+    assert_eq!(fs::remove_file(dir.join("n150")).unwrap_err().raw_os_error(), Some(libc::EUCLEAN));
+    wanted.extend(["new", "moved"].map(str::to_owned));
+    wanted.retain(|name| !["n001", "n002"].contains(&&name[..]));
+    let (found, end) = listed(&dir);
+    assert!(found == wanted && end.is_ok(), "{:?}, {end:?}", found.symmetric_difference(&wanted));
+}
+
+/// The kernel gave programs no name of an answer that was an error: the listing was empty.
+#[test]
+fn a_listing_gives_all_names_that_can_be_read_before_the_error() {
+    let Some(_alone) = alone() else { return };
+    let place = Place::with_image_of("f2fs", "64M");
+    let mut names: BTreeSet<String> = (0..300).map(|n| format!("n{n:03}")).collect();
+    let dir = {
+        let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+        fs::create_dir(mounted.path("dir")).unwrap();
+        names.iter().for_each(|name| fs::write(mounted.path("dir").join(name), name).unwrap());
+        fs::metadata(mounted.path("dir")).unwrap().ino()
+    };
+    place.edit(|bytes| {
+        change_entries(bytes, dir, |block| {
+            let slot = block.names.iter().position(|name| *name == *b"n007\0\0\0\0").unwrap();
+            block.entries[slot].name_bytes.set(0);
+        });
+    });
+    assert!(names.remove("n007"));
+    let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
+    let dir = mounted.path("dir");
+    let (found, end) = listed(&dir);
+    assert!(found == names, "{} names", found.len());
+    assert_eq!(end.unwrap_err().raw_os_error(), Some(libc::EUCLEAN));
+    assert_eq!(fs::metadata(dir.join("n007")).unwrap_err().raw_os_error(), Some(libc::EUCLEAN));
+    names.iter().for_each(|name| assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), *name));
+    names.iter().for_each(|name| fs::remove_file(dir.join(name)).unwrap());
+    assert_eq!(fs::remove_dir(&dir).unwrap_err().raw_os_error(), Some(libc::EUCLEAN));
+}
