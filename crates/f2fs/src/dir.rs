@@ -4,6 +4,11 @@
 //! four. A name may be in any block of its bucket at any level. Blocks may be missing. Places of entries stay what
 //! they are for as long as the entry lives, so they are the cookies of readdir: the slot's number, over all blocks.
 //!
+//! Damage      an entry that makes no sense, or a block that cannot be read, hides no other entry. Where the entry behind a damaged one
+//!             begins is not known: one counts there whose hash is that of its name. A listing gives all names that can be read, and then
+//!             the error; a name that the damaged entry may have had is an error, any other one is there or not. Slots that are marked,
+//!             or that a name of the right hash reaches into, are given to nobody.
+//!
 //! Source      F2FS paper (FAST '15) section 2.2.3; Linux `Documentation/filesystems/f2fs.rst`, "Directory
 //! Structure".
 
@@ -17,14 +22,18 @@ use crate::ids::{Nid, PageNo};
 use crate::image::Media;
 use crate::inode::Inode;
 use hash::hash;
-use heddle_vfs::{Error, FileKind, Result};
+use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
+/// Slots of the longest name.
+const NAME_SLOTS_MAX: usize = NAME_MAX_BYTES.div_ceil(DENTRY_NAME_BYTES);
 /// Levels that a directory can have.
 const LEVELS_MAX: u32 = 63;
 /// Places of names that are newer than the checkpoint: behind those of any block.
 const NEWER_PLACE: u64 = 1 << 60;
+/// In the place where a listing goes on: damage was met before it.
+const DAMAGE_MET: u64 = 1 << 61;
 
 /// An entry.
 #[derive(Clone, Copy, Debug)]
@@ -35,12 +44,29 @@ pub(crate) struct Entry<'a> {
     /// Number of its first slot in the directory.
     pub(crate) place: u64,
     hash: u32,
+    /// Its listing met damage before it.
+    behind_damage: bool,
 }
 
 impl Entry<'_> {
     /// `.` or `..`.
     pub(crate) fn is_dots(&self) -> bool {
         matches!(self.name, b"." | b"..")
+    }
+
+    /// Where a listing goes on behind it.
+    pub(crate) fn next(&self) -> u64 {
+        (self.place + 1) | if self.behind_damage { DAMAGE_MET } else { 0 }
+    }
+
+    /// Has it a name that an entry can have?
+    fn has_name(&self) -> bool {
+        self.is_dots() || Name::new(self.name).is_ok()
+    }
+
+    /// Is its name the one that it was made with?
+    fn is_sure(&self) -> bool {
+        hash(self.name) == self.hash
     }
 }
 
@@ -80,55 +106,106 @@ impl<'a> Slots<'a> {
         Ok(Slots { nid: inode.nid, first: 0, bitmap: &head[..bitmap], entries, names })
     }
 
-    /// Gives the entries from slot `from` on to `emit`, until that says true; whether it did.
-    fn each(&self, from: usize, emit: &mut dyn FnMut(Entry<'a>) -> Result<bool>) -> Result<bool> {
-        let mut slot = 0;
+    /// Gives what begins in each slot that is marked to `emit`, until that says true; whether it did. `None`: it makes no sense.
+    fn each(&self, emit: &mut dyn FnMut(usize, Option<Entry<'a>>) -> Result<bool>) -> Result<bool> {
+        let (mut slot, mut lost) = (0, false);
         while slot < self.entries.len() {
             if !bit_lsb(self.bitmap, slot) {
-                slot += 1;
+                (slot, lost) = (slot + 1, false);
                 continue;
             }
-            let (entry, slots) = self.entry(slot)?;
-            if slot >= from && emit(entry)? {
+            let found = self.entry(slot).filter(|(entry, slots)| {
+                !lost && !self.is_doubtful(slot + 1, slot + slots) || entry.is_sure()
+            });
+            lost = found.is_none();
+            if emit(slot, found.map(|(entry, _)| entry))? {
                 return Ok(true);
             }
-            slot += slots;
+            slot += found.map_or(1, |(_, slots)| slots);
         }
         Ok(false)
     }
 
-    /// The entry of a name of this hash. Mostly it is in another block: so all hashes are looked at first, whatever their slots hold.
-    fn find(&self, name: &[u8], wanted: u32) -> Result<Option<Entry<'a>>> {
-        let wanted = U32::new(wanted);
-        let mut found = None;
-        if self.entries.iter().fold(false, |any, entry| any | (entry.hash == wanted)) {
-            self.each(0, &mut |entry| {
-                let same = entry.hash == wanted.get() && entry.name == name;
-                found = same.then_some(entry);
-                Ok(same)
-            })?;
-        }
-        Ok(found)
+    /// Gives the entries from slot `from` on to `emit`, until that says true; whether it did. The first damage is noted.
+    fn list(
+        &self,
+        from: usize,
+        damage: &mut Option<Error>,
+        emit: &mut dyn FnMut(Entry<'a>) -> Result<bool>,
+    ) -> Result<bool> {
+        self.each(&mut |slot, entry| match entry.filter(Entry::has_name) {
+            _ if slot < from => Ok(false),
+            Some(entry) => emit(Entry { behind_damage: damage.is_some(), ..entry }),
+            None => {
+                damage.get_or_insert_with(|| self.damage(slot));
+                Ok(false)
+            }
+        })
     }
 
-    /// The entry that begins in a slot, and the slots it takes.
-    fn entry(&self, slot: usize) -> Result<(Entry<'a>, usize)> {
+    /// The entry of a name of this hash. Mostly it is in another block: so all hashes are looked at first, whatever their slots hold.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it may be the name of an entry that makes no sense.
+    fn find(&self, name: &[u8], wanted: u32) -> Result<Option<Entry<'a>>> {
+        let wanted = U32::new(wanted);
+        if !self.entries.iter().fold(false, |any, entry| any | (entry.hash == wanted)) {
+            return Ok(None);
+        }
+        let (mut found, mut damage) = (None, None);
+        self.each(&mut |slot, entry| {
+            match entry {
+                _ if self.entries[slot].hash != wanted => {}
+                Some(entry) if entry.name == name => found = Some(entry),
+                Some(entry) if entry.is_sure() => {}
+                _ => damage = Some(self.damage(slot)),
+            }
+            Ok(found.is_some())
+        })?;
+        match (found, damage) {
+            (None, Some(damage)) => Err(damage),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Is it doubtful that the rest of a name, and no more, stands in these slots? Such slots are marked, and say nothing else; the one
+    /// behind them is another entry's, or free.
+    fn is_doubtful(&self, from: usize, end: usize) -> bool {
+        let is_empty = |slot: usize| self.entries[slot].name_bytes.get() == 0;
+        (from..end).any(|slot| !bit_lsb(self.bitmap, slot) || !is_empty(slot))
+            || end < self.entries.len() && is_empty(end) && bit_lsb(self.bitmap, end)
+    }
+
+    /// Where so many free slots in a row begin.
+    fn room(&self, wanted: usize) -> Option<usize> {
+        let at = change::room(self.bitmap, self.entries.len(), wanted)?;
+        // Is it room that a name lost its marks of? Then there is none in this block.
+        let reaches = |slot: usize| self.entry(slot).filter(|(_, slots)| slot + slots > at);
+        let before = (at.saturating_sub(NAME_SLOTS_MAX)..at).filter(|slot| bit_lsb(self.bitmap, *slot));
+        let is_taken = before.filter_map(reaches).any(|(entry, _)| entry.is_sure());
+        (!is_taken).then_some(at)
+    }
+
+    /// The entry that begins in a slot, and the slots it takes; `None` if that cannot be.
+    fn entry(&self, slot: usize) -> Option<(Entry<'a>, usize)> {
         let dentry = &self.entries[slot];
         let len = usize::from(dentry.name_bytes.get());
         let slots = len.div_ceil(DENTRY_NAME_BYTES);
-        let place = self.first + slot as u64;
-        let kind = kind_of(dentry.kind);
-        let name = self.names.get(slot * DENTRY_NAME_BYTES..).and_then(|names| names.get(..len));
-        match (kind, name) {
-            (Some(kind), Some(name)) if (1..=255).contains(&len) && slot + slots <= self.entries.len() => {
-                let (nid, hash) = (Nid(dentry.ino.get()), dentry.hash.get());
-                Ok((Entry { nid, kind, name, place, hash }, slots))
-            }
-            _ => Err(Error::Corrupt(format!(
-                "directory {}: entry {place} has a name of {len} bytes and is of kind {}",
-                self.nid.0, dentry.kind
-            ))),
+        if !(1..=NAME_MAX_BYTES).contains(&len) || slot + slots > self.entries.len() {
+            return None;
         }
+        let name = self.names.get(slot * DENTRY_NAME_BYTES..)?.get(..len)?;
+        let (nid, hash, place) = (Nid(dentry.ino.get()), dentry.hash.get(), self.first + slot as u64);
+        Some((Entry { nid, kind: kind_of(dentry.kind)?, name, place, hash, behind_damage: false }, slots))
+    }
+
+    /// What an error says of the entry in this slot.
+    fn damage(&self, slot: usize) -> Error {
+        let (dentry, place) = (&self.entries[slot], self.first + slot as u64);
+        Error::Corrupt(format!(
+            "directory {}: entry {place} has a name of {} bytes that cannot be, or is of kind {}",
+            self.nid.0, dentry.name_bytes, dentry.kind
+        ))
     }
 }
 
@@ -174,22 +251,29 @@ impl Media {
         if dir.has(inline_flag::DENTRY) {
             return Ok(Slots::inline(dir)?.find(name, wanted)?.map(|entry| found(None, entry)));
         }
+        let mut damage = None;
         for level in 0..levels(dir)? {
             let (start, blocks) = bucket(wanted, level, dir.block().dir_level);
             for page in (start..start + blocks).map(PageNo) {
                 let seen = self.with_page(dir, page, |block| {
                     let slots = Slots::of_block(dir.nid, page, zerocopy::transmute_ref!(block));
                     Ok(slots.find(name, wanted)?.map(|entry| found(Some(page), entry)))
-                })?;
-                if let Some(found) = seen.transpose()?.flatten() {
-                    return Ok(Some(found));
+                });
+                // The name may be in another block as well.
+                match seen.and_then(Option::transpose) {
+                    Ok(Some(Some(found))) => return Ok(Some(found)),
+                    Ok(_) => {}
+                    Err(error) => _ = damage.get_or_insert(error),
                 }
             }
         }
-        Ok(None)
+        damage.map_or(Ok(None), Err)
     }
 
     /// Gives the entries from a place on, `.` and `..` too, to `emit`, until that says true.
+    ///
+    /// # Errors
+    /// Behind all entries that can be read: what makes no sense, or cannot be read.
     pub(crate) fn list(
         &self,
         dir: &Inode,
@@ -197,39 +281,50 @@ impl Media {
         emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
     ) -> Result<()> {
         dir.readable()?;
-        let Some(newer) = self.names.get(&dir.nid) else {
-            return self.list_media(dir, from, emit).map(|_| ());
-        };
+        let met = || Error::Corrupt(format!("directory {} has entries that cannot be read", dir.nid.0));
+        let (mut damage, from) = ((from & DAMAGE_MET != 0).then(met), from & !DAMAGE_MET);
+        let newer = self.names.get(&dir.nid);
         // A newer entry stands for the one on the media.
-        let mut others =
-            |entry: Entry<'_>| if newer.contains_key(entry.name) { Ok(false) } else { emit(entry) };
-        if self.list_media(dir, from, &mut others)? {
+        let is_newer = |entry: &Entry<'_>| newer.is_some_and(|newer| newer.contains_key(entry.name));
+        let mut others = |entry: Entry<'_>| if is_newer(&entry) { Ok(false) } else { emit(entry) };
+        if self.list_media(dir, from, &mut damage, &mut others)? {
             return Ok(());
         }
-        for (place, (name, (nid, kind))) in (NEWER_PLACE..).zip(newer) {
-            if place >= from && emit(Entry { nid: *nid, kind: *kind, name, place, hash: 0 })? {
-                break;
+        for (place, (name, (nid, kind))) in (NEWER_PLACE..).zip(newer.into_iter().flatten()) {
+            let behind_damage = damage.is_some();
+            let entry = Entry { nid: *nid, kind: *kind, name, place, hash: 0, behind_damage };
+            if place >= from && emit(entry)? {
+                return Ok(());
             }
         }
-        Ok(())
+        damage.map_or(Ok(()), Err)
     }
 
-    /// The entries on the media; whether `emit` said true.
+    /// The entries on the media; whether `emit` said true. The first damage is noted.
     fn list_media(
         &self,
         dir: &Inode,
         from: u64,
+        damage: &mut Option<Error>,
         emit: &mut dyn FnMut(Entry<'_>) -> Result<bool>,
     ) -> Result<bool> {
         if dir.has(inline_flag::DENTRY) {
-            return Slots::inline(dir)?.each(from.min(usize::MAX as u64) as usize, &mut |e| emit(e));
+            let from = from.min(usize::MAX as u64) as usize;
+            return Slots::inline(dir)?.list(from, damage, &mut |entry| emit(entry));
         }
         let end = dir.size_bytes.div_ceil(BLOCK_BYTES as u64);
         let (mut page, mut slot) = (from / DENTRY_SLOTS as u64, from as usize % DENTRY_SLOTS);
         // Nodes that lead to one another would make it endless; no directory has more blocks than there are.
         let mut blocks_left = self.geometry.blocks;
         while page < end {
-            let hole = self.hole(dir, PageNo(page))?;
+            let hole = match self.hole(dir, PageNo(page)) {
+                Ok(hole) => hole,
+                // How many blocks it would lead to is not known.
+                Err(error) => {
+                    damage.get_or_insert(error);
+                    return Ok(false);
+                }
+            };
             if hole > 0 {
                 (page, slot) = (page.saturating_add(hole), 0);
                 continue;
@@ -237,10 +332,15 @@ impl Media {
             blocks_left = blocks_left.checked_sub(1).ok_or_else(|| {
                 Error::Corrupt(format!("directory {} has more blocks than the device", dir.nid.0))
             })?;
-            if let Some(block) = self.entries_of(dir, PageNo(page))?
-                && Slots::of_block(dir.nid, PageNo(page), &block).each(slot, &mut |e| emit(e))?
-            {
-                return Ok(true);
+            match self.entries_of(dir, PageNo(page)) {
+                Ok(Some(block)) => {
+                    let slots = Slots::of_block(dir.nid, PageNo(page), &block);
+                    if slots.list(slot, damage, &mut |entry| emit(entry))? {
+                        return Ok(true);
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => _ = damage.get_or_insert(error),
             }
             (page, slot) = (page + 1, 0);
         }

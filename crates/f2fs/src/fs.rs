@@ -573,18 +573,15 @@ impl F2fs {
             return Err(Error::NotDirectory);
         }
         listing.clear();
-        self.media.list(dir, from.0, &mut |entry| {
+        let listed = self.media.list(dir, from.0, &mut |entry| {
             if entry.is_dots() {
                 return Ok(false);
             }
-            let place = entry.place;
-            let nid = dir.nid.0;
-            let name = Name::new(entry.name).map_err(|_| {
-                Error::Corrupt(format!("directory {nid}: entry {place} has a name that none can have"))
-            })?;
-            let next = Cookie(place + 1);
-            Ok(!listing.push(&DirEntry { ino: ino_of(entry.nid), kind: entry.kind, name, next }))
-        })
+            let (ino, kind, next) = (ino_of(entry.nid), entry.kind, Cookie(entry.next()));
+            Ok(!listing.push(&DirEntry { ino, kind, name: Name::new(entry.name)?, next }))
+        });
+        // What could be read comes first; a listing that goes on behind it meets the damage again.
+        if listing.is_empty() { listed } else { Ok(()) }
     }
 
     fn attributes_changed(&self, nid: Nid, perm: Option<u16>) -> Result<()> {

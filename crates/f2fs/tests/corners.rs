@@ -3,6 +3,8 @@
 #[path = "corners/believed.rs"]
 mod believed;
 mod common;
+#[path = "corners/damaged_entries.rs"]
+mod damaged_entries;
 #[path = "corners/forge.rs"]
 mod forge;
 #[path = "corners/forged_names.rs"]

@@ -48,18 +48,23 @@ impl<'a> SlotsMut<'a> {
         self.entries[at] =
             Dentry { hash: U32::new(hash(name)), ino: U32::new(nid.0), name_bytes, kind: raw(kind) };
         self.names[at * DENTRY_NAME_BYTES..][..name.len()].copy_from_slice(name);
-        (at..at + slots_of(name)).for_each(|slot| set_bit_lsb(self.bitmap, slot, true));
+        let slots = at..at + slots_of(name);
+        // Nobody is to take what once began there for an entry.
+        self.entries[slots.clone()].iter_mut().skip(1).for_each(|entry| entry.name_bytes.set(0));
+        slots.for_each(|slot| set_bit_lsb(self.bitmap, slot, true));
     }
 
     /// Puts it where there is room; false if there is none.
     fn add(&mut self, name: &[u8], nid: Nid, kind: FileKind) -> bool {
-        let at = room(self.bitmap, self.entries.len(), slots_of(name));
+        let slots =
+            Slots { nid: Nid::NONE, first: 0, bitmap: self.bitmap, entries: self.entries, names: self.names };
+        let at = slots.room(slots_of(name));
         at.map(|at| self.put(at, name, nid, kind)).is_some()
     }
 }
 
 /// The first of `wanted` slots in a row that are free, of so many.
-fn room(bitmap: &[u8], slots: usize, wanted: usize) -> Option<usize> {
+pub(super) fn room(bitmap: &[u8], slots: usize, wanted: usize) -> Option<usize> {
     let (mut slot, mut free) = (0, 0);
     while slot < slots {
         if slot % 8 == 0 && bitmap.get(slot / 8) == Some(&0xff) {
@@ -200,7 +205,8 @@ struct Spread {
 impl Spread {
     fn of(inode: &Inode) -> Result<Spread> {
         let (mut above, mut all) = (inode.nid, Vec::new());
-        Slots::inline(inode)?.each(0, &mut |entry| {
+        let mut damage = None;
+        Slots::inline(inode)?.list(0, &mut damage, &mut |entry| {
             match entry.name {
                 b"." => {}
                 b".." => above = entry.nid,
@@ -208,6 +214,7 @@ impl Spread {
             }
             Ok(false)
         })?;
+        damage.map_or(Ok(()), Err)?;
         // The first two slots are those of `.` and `..`.
         let keeps_places = inode.block().dir_level == 0 && all.iter().all(|entry| entry.place >= 2);
         let mut spread = Spread { blocks: BTreeMap::new(), depth: 1 };
@@ -255,8 +262,8 @@ impl Media {
         for (level, page) in places(inode, name) {
             inode.has_room_to(page.0 + 1).map_err(|_| Error::NoSpace)?;
             let has_room = self.with_page(inode, page, |block| {
-                let block: &DentryBlock = zerocopy::transmute_ref!(block);
-                room(&block.bitmap, DENTRY_SLOTS, slots_of(name)).is_some()
+                let slots = Slots::of_block(inode.nid, page, zerocopy::transmute_ref!(block));
+                slots.room(slots_of(name)).is_some()
             })?;
             if has_room != Some(false) {
                 return Ok((level, page));
@@ -276,7 +283,7 @@ impl Media {
             return self.need_of_pages(inode, page.0..page.0 + 1);
         }
         let slots = Slots::inline(inode)?;
-        if room(slots.bitmap, slots.entries.len(), slots_of(name)).is_some() {
+        if slots.room(slots_of(name)).is_some() {
             return Ok(Need::NONE);
         }
         let mut spread = Spread::of(inode)?;

@@ -11,7 +11,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 
 /// A directory of that image.
-const DIR: &str = "/heirs";
+pub const DIR: &str = "/heirs";
 
 /// At most so many names from a place on, and the place behind them.
 fn some(fs: &F2fs, dir: &Handle, from: Cookie, count: usize) -> (Vec<Vec<u8>>, Cookie) {
@@ -32,7 +32,7 @@ fn is_inline(image: &Image, dir: u32) -> bool {
 }
 
 /// An image that Linux made, with an inline directory that has 90 names, and gaps between them.
-fn half_full() -> (F2fs, Image, Ino) {
+pub fn half_full() -> (F2fs, Image, Ino) {
     let (image, packed) = (Image::made(64), unpacked("plain"));
     fs::copy(format!("/proc/self/fd/{}", packed.as_raw_fd()), &image.path).unwrap();
     let fs = mounted(&image);
