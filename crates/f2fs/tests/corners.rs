@@ -9,6 +9,8 @@ mod damaged_entries;
 mod forge;
 #[path = "corners/forged_names.rs"]
 mod forged_names;
+#[path = "corners/large_bitmaps.rs"]
+mod large_bitmaps;
 #[path = "corners/left_by_linux.rs"]
 mod left_by_linux;
 #[path = "corners/listing.rs"]

@@ -4,7 +4,7 @@
 //! Summaries of data are in the pack, one block a log or compacted; those of nodes only if it was written by an unmount, and otherwise
 //! in the footers of the nodes themselves.
 
-use super::{BITMAPS_OFFSET_BYTES, Checkpoint};
+use super::Checkpoint;
 use crate::device::Device;
 use crate::format::{
     BLOCK_BYTES, Block, JOURNAL_BYTES, NodeBlock, SEGMENT_BLOCKS, SIT_JOURNAL_ENTRIES, SUMMARY_OF_DATA,
@@ -25,7 +25,7 @@ const INTO_GAPS: u8 = 1;
 impl Checkpoint {
     /// Reads it.
     pub(crate) fn logs(&self, device: &Device, geometry: &Geometry) -> Result<Logs, String> {
-        let sit_bitmap = self.sit_bitmap(device, geometry)?;
+        let sit_bitmap = self.sit_bitmap.clone();
         let head = &self.head;
         let segments = head.data_segment[..LOGS_OF_A_KIND].iter().chain(&head.node_segment[..LOGS_OF_A_KIND]);
         let offsets = head.data_offset[..LOGS_OF_A_KIND].iter().chain(&head.node_offset[..LOGS_OF_A_KIND]);
@@ -40,29 +40,6 @@ impl Checkpoint {
         let summaries = data.into_iter().chain(self.node_summaries(device, geometry)?);
         let open = places.zip(summaries).map(|((segment, next), summary)| OpenLog { segment, next, summary });
         Ok(Logs { sit_bitmap, sit_changes, open: open.collect() })
-    }
-
-    fn sit_bitmap(&self, device: &Device, geometry: &Geometry) -> Result<Vec<u8>, String> {
-        let bytes = self.head.sit_bitmap_bytes.get() as usize;
-        let large = self.has(checkpoint_flag::LARGE_NAT_BITMAP);
-        if large || geometry.checkpoint_payload == 0 {
-            // Behind the checksum and the other bitmap, or before it.
-            let before = if large { 4 + self.head.nat_bitmap_bytes.get() as usize } else { 0 };
-            let start = BITMAPS_OFFSET_BYTES + before;
-            let bitmap = self.block.get(start..start + bytes);
-            return bitmap
-                .map(<[u8]>::to_vec)
-                .ok_or_else(|| format!("a bitmap of {bytes} bytes that does not fit"));
-        }
-        let mut bitmap = Vec::new();
-        for index in 1..=geometry.checkpoint_payload {
-            bitmap.extend(&self.pack_block(device, index)?[..]);
-        }
-        if bitmap.len() < bytes {
-            return Err(format!("a bitmap of {bytes} bytes in {} blocks", geometry.checkpoint_payload));
-        }
-        bitmap.truncate(bytes);
-        Ok(bitmap)
     }
 
     fn pack_block(&self, device: &Device, index: u32) -> Result<Box<Block>, String> {

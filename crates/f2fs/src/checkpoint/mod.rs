@@ -1,7 +1,8 @@
 //! The checkpoint that counts: the newer of the two packs that are whole.
 //!
 //! Invariants  C1  head and tail of a pack have right checksums and the same version, or the pack does not count.
-//!             C2  the version bitmaps have a bit for every block of SIT and NAT.
+//!             C2  the version bitmaps have a bit for every block of SIT and NAT. They stand in the head, and where it has no room for both
+//!                 in the payload behind it (`bitmaps_at`).
 //!             C3  a new checkpoint has a version that no block has which the other pack may have kept: a new head never goes with an
 //!                 old tail.
 //!             C4  its counts are none that the main area cannot have; journals and orphan blocks name nodes of the table.
@@ -24,6 +25,7 @@ use crate::inode::ROOT;
 use crate::node_log::Base;
 use crate::superblock::Geometry;
 use heddle_vfs::Error;
+use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Where the bitmaps begin in the head.
@@ -40,8 +42,8 @@ pub(crate) struct Checkpoint {
     start: BlockAddr,
     /// How much larger the next one's version is (C3): of a pack that is not whole head or tail may be of the version behind this one.
     step: u64,
-    /// The block of its head, with the bitmaps.
-    block: Box<Block>,
+    /// Which copy of a block of the SIT counts.
+    sit_bitmap: Vec<u8>,
     /// Which copy of a block of the NAT counts.
     pub(crate) nat_bitmap: Vec<u8>,
     /// Changes of the NAT that are not in it yet.
@@ -78,7 +80,7 @@ impl Checkpoint {
             // So that it goes into the first pack.
             start: geometry.checkpoint.plus(SEGMENT_BLOCKS),
             step: 1,
-            block: Box::new([0; BLOCK_BYTES]),
+            sit_bitmap: Vec::new(),
             nat_bitmap: Vec::new(),
             nat_changes: Vec::new(),
             orphans: Vec::new(),
@@ -175,14 +177,30 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
 }
 
+/// Where the bitmaps of SIT and NAT, of so many bytes, stand in the head and the blocks of the payload, taken as one piece; `None` if they
+/// do not fit.
+fn bitmaps_at(head: &CheckpointHead, payload: u32, [sit, nat]: [usize; 2]) -> Option<[Range<usize>; 2]> {
+    let (first, end) = (BITMAPS_OFFSET_BYTES, (1 + payload as usize) * BLOCK_BYTES);
+    let is_large = head.flags.get() & checkpoint_flag::LARGE_NAT_BITMAP != 0;
+    let (sit_start, nat_start, end) = match (is_large, payload) {
+        // The checksum stands before them, and the SIT's behind the NAT's.
+        (true, _) => (first + 4 + nat, first + 4, end),
+        (false, 0) => (first, first + sit, CHECKSUM_OFFSET_MAX),
+        (false, _) if first + nat > CHECKSUM_OFFSET_MAX => return None,
+        (false, _) => (BLOCK_BYTES, first, end),
+    };
+    let places = [sit_start..sit_start + sit, nat_start..nat_start + nat];
+    places.iter().all(|place| place.end <= end).then_some(places)
+}
+
 impl Pack {
     fn read_on(self, device: &Device, geometry: &Geometry, step: u64) -> Result<Checkpoint, String> {
-        let nat_bitmap = self.nat_bitmap(geometry)?;
+        let [sit_bitmap, nat_bitmap] = self.bitmaps(device, geometry)?;
         self.check_counts(geometry)?;
         let nat_changes = self.nat_changes(device, geometry)?;
         let orphans = self.orphans(device, geometry)?;
-        let Pack { start, head, crc, block } = self;
-        Ok(Checkpoint { head, crc, start, step, block, nat_bitmap, nat_changes, orphans })
+        let Pack { start, head, crc, .. } = self;
+        Ok(Checkpoint { head, crc, start, step, sit_bitmap, nat_bitmap, nat_changes, orphans })
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -203,23 +221,27 @@ impl Pack {
         Ok(())
     }
 
-    /// C2. Where the head has no room the SIT's bitmap stands in the payload, and the NAT's begins the bitmaps.
-    fn nat_bitmap(&self, geometry: &Geometry) -> Result<Vec<u8>, String> {
+    /// C2. Those of SIT and NAT.
+    fn bitmaps(&self, device: &Device, geometry: &Geometry) -> Result<[Vec<u8>; 2], String> {
         let of_blocks = |segments: u32| (segments / 2 * SEGMENT_BLOCKS / 8) as usize;
         let (sit, nat) = (of_blocks(geometry.sit_segments), of_blocks(geometry.nat_segments));
         let said = (self.head.sit_bitmap_bytes.get() as usize, self.head.nat_bitmap_bytes.get() as usize);
         if said != (sit, nat) {
             return Err(format!("bitmaps of {said:?} bytes where the tables need {:?}", (sit, nat)));
         }
-        let large = self.has(checkpoint_flag::LARGE_NAT_BITMAP);
-        let start = match (large, geometry.checkpoint_payload) {
-            // The checksum stands before them.
-            (true, _) => BITMAPS_OFFSET_BYTES + 4,
-            (false, 0) => BITMAPS_OFFSET_BYTES + sit,
-            (false, _) => BITMAPS_OFFSET_BYTES,
-        };
-        let bitmap = self.block.get(start..start + nat);
-        bitmap.map(<[u8]>::to_vec).ok_or_else(|| format!("a bitmap of {nat} bytes that does not fit"))
+        let at = self.head.checksum_offset.get() as usize;
+        if self.has(checkpoint_flag::LARGE_NAT_BITMAP) && at != BITMAPS_OFFSET_BYTES {
+            return Err(format!(
+                "its checksum is at byte {at} and not before its bitmaps, as f2fs-tools before 1.13 had it"
+            ));
+        }
+        let places = bitmaps_at(&self.head, geometry.checkpoint_payload, [sit, nat])
+            .ok_or_else(|| format!("bitmaps of {said:?} bytes that do not fit"))?;
+        let mut bytes = self.block.to_vec();
+        for index in 1..=geometry.checkpoint_payload {
+            bytes.extend(&self.block(device, index)?[..]);
+        }
+        Ok(places.map(|place| bytes[place].to_vec()))
     }
 
     /// A block of the pack.

@@ -5,7 +5,7 @@
 //!             and the other pack counts, which names nothing that was written over (G2 of `segments`, and the copies of NAT and SIT
 //!             that do not count). So it does not matter whether the head is durable before what it names.
 
-use super::{BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, Checkpoint, seal};
+use super::{Checkpoint, bitmaps_at, seal};
 use crate::device::Device;
 use crate::format::{
     BLOCK_BYTES, Block, ORPHANS_PER_BLOCK, OrphanBlock, SEGMENT_BLOCKS, SummaryBlock, checkpoint_flag,
@@ -46,16 +46,10 @@ pub(crate) fn write(
 ) -> Result<Checkpoint> {
     let first = geometry.checkpoint;
     let start = if last.start == first { first.plus(SEGMENT_BLOCKS) } else { first };
-    let mut middle: Vec<Box<Block>> = Vec::new();
-    let mut payload = new.sit_bitmap.chunks(BLOCK_BYTES);
-    // Large bitmaps stand in the head, whatever room there is behind it.
-    for _ in 0..geometry.checkpoint_payload {
-        middle.push(padded(payload.next().unwrap_or_default()));
-    }
-    middle.extend(orphan_blocks(new.orphans));
-    let summaries_start = 1 + middle.len() as u32;
+    let mut middle = orphan_blocks(new.orphans);
+    let summaries_start = 1 + geometry.checkpoint_payload + middle.len() as u32;
     middle.extend(summaries(&mut new));
-    let pack_blocks = middle.len() as u32 + 2;
+    let pack_blocks = geometry.checkpoint_payload + middle.len() as u32 + 2;
     if pack_blocks > SEGMENT_BLOCKS {
         return Err(Error::Io(format!("a checkpoint of {pack_blocks} blocks, where a segment holds it")));
     }
@@ -63,23 +57,22 @@ pub(crate) fn write(
     head.version.set(head.version.get().wrapping_add(last.step));
     fill(&mut head, &new);
     (head.pack_blocks, head.summaries_start) = (pack_blocks.into(), summaries_start.into());
-    let (block, crc) = sealed(&head, geometry, &new)?;
-    device.write(start, &block[..])?;
-    for (n, block) in middle.iter().enumerate() {
-        device.write(start.plus(1 + n as u32), &block[..])?;
+    let (blocks, crc) = sealed(&head, geometry, &new)?;
+    for (n, block) in blocks.iter().chain(&middle).enumerate() {
+        device.write(start.plus(n as u32), &block[..])?;
     }
     if !breaks(Breach::FlushForgotten) {
         device.flush()?;
     }
     (new.announce)(Base { version: head.version.get(), crc })?;
-    device.write(start.plus(pack_blocks - 1), &block[..])?;
+    device.write(start.plus(pack_blocks - 1), &blocks[0][..])?;
     device.flush()?;
     Ok(Checkpoint {
         head,
         crc,
         start,
         step: 1,
-        block,
+        sit_bitmap: Vec::new(),
         nat_bitmap: Vec::new(),
         nat_changes: Vec::new(),
         orphans: new.orphans.to_vec(),
@@ -151,27 +144,21 @@ fn fill(head: &mut crate::format::CheckpointHead, new: &Contents<'_>) {
     );
 }
 
-/// Head or tail as a block, and its checksum.
+/// The head, which is the tail too, and the payload behind it; and their checksum, which is that of the head.
 fn sealed(
     head: &crate::format::CheckpointHead,
     geometry: &Geometry,
     new: &Contents<'_>,
-) -> Result<(Box<Block>, u32)> {
-    let mut block = padded(head.as_bytes());
-    let large = head.flags.get() & checkpoint_flag::LARGE_NAT_BITMAP != 0;
-    let (start, end, bitmaps) = match (large, geometry.checkpoint_payload) {
-        (true, _) => (BITMAPS_OFFSET_BYTES + 4, BLOCK_BYTES, [new.nat_bitmap, new.sit_bitmap]),
-        (false, 0) => (BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, [new.sit_bitmap, new.nat_bitmap]),
-        (false, _) => (BITMAPS_OFFSET_BYTES, CHECKSUM_OFFSET_MAX, [&[][..], new.nat_bitmap]),
-    };
-    let mut rest = &mut block[start..end];
-    for bitmap in bitmaps {
-        let (here, behind) = rest
-            .split_at_mut_checked(bitmap.len())
-            .ok_or_else(|| Error::Io("the bitmaps of a checkpoint do not fit into its head".into()))?;
-        here.copy_from_slice(bitmap);
-        rest = behind;
+) -> Result<(Vec<Box<Block>>, u32)> {
+    let bitmaps = [new.sit_bitmap, new.nat_bitmap];
+    let places = bitmaps_at(head, geometry.checkpoint_payload, bitmaps.map(<[u8]>::len))
+        .ok_or_else(|| Error::Io("the bitmaps of a checkpoint do not fit into it".into()))?;
+    let mut bytes = vec![0; (1 + geometry.checkpoint_payload as usize) * BLOCK_BYTES];
+    bytes[..size_of_val(head)].copy_from_slice(head.as_bytes());
+    for (place, bitmap) in places.into_iter().zip(bitmaps) {
+        bytes[place].copy_from_slice(bitmap);
     }
-    let crc = seal(&mut block, head.checksum_offset.get() as usize);
-    Ok((block, crc))
+    let mut blocks: Vec<Box<Block>> = bytes.chunks(BLOCK_BYTES).map(padded).collect();
+    let crc = seal(&mut blocks[0], head.checksum_offset.get() as usize);
+    Ok((blocks, crc))
 }
