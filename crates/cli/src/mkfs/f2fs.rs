@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use heddle_console::failure::usage;
 use heddle_console::overwrite::Target;
 use heddle_console::progress::Bar;
-use heddle_f2fs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, OpenError};
+use heddle_f2fs::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, LABEL_UNITS_MAX, OpenError};
 use std::path::Path;
 
 /// What stands for "durable by" where the engine asks the device.
@@ -13,6 +13,12 @@ pub const DURABLE_BY: &str = "fsync, and a checkpoint every 30 seconds";
 
 /// What can be refused before anything is looked at.
 pub fn check(args: &Args) -> Result<()> {
+    let units = args.label.as_deref().unwrap_or_default().encode_utf16().count();
+    if units > LABEL_UNITS_MAX {
+        return Err(usage(format!(
+            "--label: a name of {units} UTF-16 units, where an image holds {LABEL_UNITS_MAX}"
+        )));
+    }
     check_size(&args.image, args.size.unwrap_or(SIZE_DEFAULT).0)
 }
 

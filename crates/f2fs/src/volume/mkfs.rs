@@ -35,6 +35,8 @@ use zerocopy::{FromZeros, IntoBytes};
 pub const IMAGE_BYTES_MIN: u64 = 64 << 20;
 /// The largest, in bytes. Numbers of blocks have 32 bits, and the last of them mean no block.
 pub const IMAGE_BYTES_MAX: u64 = 15 << 40;
+/// The longest label, in UTF-16 units.
+pub const LABEL_UNITS_MAX: usize = 511;
 
 /// Checksums wherever the format has them, and times of creation. Linux has known all of it since 4.18.
 const FEATURES: u32 =
@@ -215,10 +217,13 @@ fn superblock(blocks: u64, label: &str) -> Result<Superblock, Error> {
         feature: U32::new(FEATURES),
         ..Superblock::new_zeroed()
     };
-    // The last unit stays zero: it ends the name.
-    let units = made.volume_name.len() - 1;
-    for (slot, unit) in made.volume_name[..units].iter_mut().zip(label.encode_utf16()) {
-        slot.set(unit);
+    // The last unit stays zero: it ends the name. A longer one ends behind a whole character.
+    let mut rest = &mut made.volume_name[..LABEL_UNITS_MAX];
+    for character in label.chars() {
+        let Some((here, behind)) = rest.split_at_mut_checked(character.len_utf16()) else { break };
+        let mut units = [0; 2];
+        here.iter_mut().zip(character.encode_utf16(&mut units)).for_each(|(slot, unit)| slot.set(*unit));
+        rest = behind;
     }
     let maker = concat!("heddle ", env!("CARGO_PKG_VERSION")).as_bytes();
     made.version[..maker.len()].copy_from_slice(maker);

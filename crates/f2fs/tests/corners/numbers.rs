@@ -5,7 +5,7 @@ use super::{ROOT, create, mounted, name, refusal};
 use crate::common::{Image, fsck_is_clean};
 use crate::forge::Forge;
 use heddle_f2fs::format::{
-    JOURNAL_BYTES, NAT_JOURNAL_ENTRIES, SIT_JOURNAL_ENTRIES, SitJournal, SummaryBlock,
+    JOURNAL_BYTES, NAT_JOURNAL_ENTRIES, SIT_JOURNAL_ENTRIES, SitJournal, SummaryBlock, Superblock,
 };
 use heddle_f2fs::format::{ORPHANS_PER_BLOCK, checkpoint_flag};
 use heddle_vfs::{Cred, FileSystem};
@@ -123,6 +123,44 @@ fn numbers_that_cannot_be_are_refused_and_change_nothing() {
         mounted(image).unmount().unwrap();
         fsck_is_clean(&image.path);
     }
+}
+
+/// A label is text of anybody's: halves of characters, and 512 units without an end.
+#[test]
+fn a_label_that_is_no_text_is_shown_with_marks() {
+    let halves = "\u{fffd}".repeat(512);
+    let labels: [(Vec<u16>, &str); 4] = [
+        (vec![0x61, 0xd800, 0x62], "a\u{fffd}b"),
+        (vec![0xdc00, 0xd83d, 0xde00, 0xd83d], "\u{fffd}😀\u{fffd}"),
+        (vec![0xd800; 512], &halves),
+        (vec![0x1b, 0x5b, 0x202e, 0, 0x61], "\u{1b}[\u{202e}"),
+    ];
+    for (units, shown) in labels {
+        let Some(image) = Image::empty(64, &[]) else { return };
+        let forge = Forge::of(&image.path);
+        for copy in 0..2 {
+            forge.change(copy, |block| {
+                let superblock = Superblock::mut_from_prefix(&mut block[1024..]).unwrap().0;
+                superblock.volume_name.iter_mut().zip(&units).for_each(|(slot, unit)| slot.set(*unit));
+            });
+        }
+        let fs = mounted(&image);
+        assert_eq!(fs.info().label, shown);
+        fs.unmount().unwrap();
+    }
+}
+
+/// What is cut off are whole characters.
+#[test]
+fn a_label_that_is_too_long_ends_behind_a_character() {
+    let image = Image::made(64);
+    let label = format!("x{}", "😀".repeat(300));
+    heddle_f2fs::make_image(&image.path, &label, &|_, _| ()).unwrap();
+    let shown = mounted(&image).info().label;
+    assert_eq!(shown, format!("x{}", "😀".repeat(255)));
+    let label = "😀".repeat(300);
+    heddle_f2fs::make_image(&image.path, &label, &|_, _| ()).unwrap();
+    assert_eq!(mounted(&image).info().label, "😀".repeat(255));
 }
 
 /// The number of a block's owner is no place to write to: whatever a summary says, no other file's byte changes when it is cleaned.
