@@ -154,7 +154,7 @@ impl File {
         self.takes_no_rights()?;
         let done = self.engine(|fs, handle| {
             let (at, wrote) = match append {
-                true => (fs.append(handle, buf)?, buf.len()),
+                true => fs.append_part(handle, buf)?,
                 false => (to, fs.write(handle, to, buf)?),
             };
             Ok((wrote, at + wrote as u64))

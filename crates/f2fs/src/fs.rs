@@ -481,8 +481,8 @@ impl FileSystem for F2fs {
             });
         }
         let rest = if breaks(Breach::WritesInTwo) { self.write_half(handle, offset, buf)? } else { 0 };
-        self.write_part(handle, offset + rest as u64, &buf[rest..])?;
-        self.prompt_with(handle).map(|()| buf.len())
+        let len = rest + self.write_part(handle, offset + rest as u64, &buf[rest..])?;
+        self.prompt_with(handle).map(|()| len)
     }
 
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
@@ -496,6 +496,10 @@ impl FileSystem for F2fs {
         let end = |inode: &Inode| before.unwrap_or(inode.size_bytes);
         let offset = self.write_at(handle, buf, Alteration::Growth, end)?;
         self.prompt_with(handle).map(|()| offset)
+    }
+
+    fn size_max_bytes(&self, ino: Ino) -> Result<u64> {
+        self.ask(ino, |inode| Ok(inode.size_max_bytes()))
     }
 
     fn fallocate(&self, handle: &Handle, op: RangeOp, offset: u64, len_bytes: u64) -> Result<()> {

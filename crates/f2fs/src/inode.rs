@@ -4,8 +4,8 @@
 //!                 overlap.
 
 use crate::format::{
-    EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, INODE_POINTERS, InodeBlock, NodeBlock, advise_flag,
-    feature, inline_flag, inode_flag,
+    BLOCK_BYTES, EXTRA_ATTR_MAX_BYTES, ExtraAttr, INLINE_XATTR_SLOTS, INODE_POINTERS, InodeBlock, NodeBlock,
+    advise_flag, feature, inline_flag, inode_flag,
 };
 use crate::ids::Nid;
 use crate::node::block_map::pages_max;
@@ -169,6 +169,11 @@ impl Inode {
     /// [`Error::FileTooBig`].
     pub(crate) fn has_room_to(&self, pages: u64) -> Result<()> {
         if pages <= pages_max(self.pointers()) { Ok(()) } else { Err(Error::FileTooBig) }
+    }
+
+    /// The largest size that its nodes lead to.
+    pub(crate) fn size_max_bytes(&self) -> u64 {
+        pages_max(self.pointers()).saturating_mul(BLOCK_BYTES as u64).min(OFFSET_MAX_BYTES)
     }
 
     /// The slot of the first pointer.

@@ -201,6 +201,7 @@ fn a_size_that_no_node_leads_to_is_refused() {
         fs.fallocate(&file, RangeOp::Allocate { keep_size: true }, most - 1, 2),
         Err(Error::FileTooBig)
     );
+    assert_eq!(fs.size_max_bytes(file.ino), Ok(most));
     set(most).unwrap();
     fs.write(&file, most - 1, b"x").unwrap();
     assert_eq!(fs.append(&file, b"x"), Err(Error::FileTooBig));

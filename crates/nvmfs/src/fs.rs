@@ -28,7 +28,7 @@ use attrs::{checked, without_set_ids};
 use heddle_arena::sync::spin_hint;
 use heddle_vfs::{
     Attr, Cookie, Cred, Error, FileKind, FileSystem, Handle, Ino, Listing, Name, NewNode, OpenFlags,
-    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName,
+    Permission, RangeOp, RenameMode, Result, SeekTarget, SetAttr, SetXattr, StatFs, XattrName, room_for,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -171,6 +171,11 @@ impl NvmFs {
         buf: &[u8],
     ) -> Result<(u64, usize)> {
         let done = patiently(&self.core, guard, |guard| self.write_once(guard, inode, at, buf));
+        if let (Err(Error::FileTooBig), At::Offset(offset)) = (&done, at) {
+            let room = room_for(offset, buf.len(), self.core.file_bytes_max())?;
+            let done = patiently(&self.core, guard, |guard| self.write_once(guard, inode, at, &buf[..room]));
+            return done.map(|offset| (offset, room));
+        }
         let (Err(Error::NoSpace), At::Offset(offset)) = (&done, at) else {
             return done.map(|offset| (offset, buf.len()));
         };
@@ -486,6 +491,10 @@ impl FileSystem for NvmFs {
 
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64> {
         self.put(handle, At::End, buf).map(|(offset, _)| offset)
+    }
+
+    fn size_max_bytes(&self, _ino: Ino) -> Result<u64> {
+        Ok(self.core.file_bytes_max())
     }
 
     fn fsync(&self, handle: &Handle, _data_only: bool) -> Result<()> {

@@ -53,7 +53,7 @@ fn a_size_that_a_system_cannot_serve_is_refused_and_changes_nothing() {
         let refused = [
             fs.resize(&file, max + 1),
             fs.setattr(&Cred::root(), file.ino, None, &by_path).map(|_| ()),
-            fs.write(&file, max - 1, b"xy").map(|_| ()),
+            fs.write(&file, max, b"x").map(|_| ()),
             fs.fallocate(&file, RangeOp::Allocate { keep_size: true }, max, page),
             fs.fallocate(&file, RangeOp::Allocate { keep_size: false }, max - 1, 2),
             fs.fallocate(&file, RangeOp::Zero { keep_size: false }, max, page),

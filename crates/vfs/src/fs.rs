@@ -2,8 +2,8 @@
 
 use crate::planted::{Breach, breaks};
 use crate::{
-    Attr, Cookie, Cred, DirEntry, Error, FileKind, Handle, Ino, Listing, Name, NewNode, OpenFlags,
-    Permission, Result, SetAttr, SetXattr, StatFs, XattrName,
+    Attr, Cookie, Cred, DirEntry, Error, FileKind, Handle, Ino, Listing, Name, NewNode, OFFSET_MAX_BYTES,
+    OpenFlags, Permission, Result, SetAttr, SetXattr, StatFs, XattrName, room_for,
 };
 
 /// Most that one call of [`FileSystem::copy_range`] copies unless an engine does better, in bytes.
@@ -155,13 +155,37 @@ pub trait FileSystem: Send + Sync {
     /// Reads at `offset` into `buf`; short only at the end of the file.
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error; on a full image an engine may write a first part into
-    /// space that the file has, and say how much. A front end that writes for someone without privilege takes the set-id bits away with
-    /// `setattr`; an engine may do so on every write.
+    /// Writes all of `buf` (at most 2 GiB) at `offset`, or nothing and an error; across the largest size as much as there is room for. On
+    /// a full image an engine may write a first part into space that the file has, and say how much. A front end that writes for someone
+    /// without privilege takes the set-id bits away with `setattr`; an engine may do so on every write.
     fn write(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize>;
 
-    /// Writes all of `buf` at the end of the file; returns the offset it went to.
+    /// Writes all of `buf` at the end of the file, or nothing and an error; returns the offset it went to.
     fn append(&self, handle: &Handle, buf: &[u8]) -> Result<u64>;
+
+    /// The same as write(2) has it: across the largest size as much as there is room for. Where it went, and how much.
+    fn append_part(&self, handle: &Handle, buf: &[u8]) -> Result<(u64, usize)> {
+        let mut part = buf;
+        loop {
+            match self.append(handle, part) {
+                Err(Error::FileTooBig) => {
+                    let (end, max) = (self.getattr(handle.ino)?.size_bytes, self.size_max_bytes(handle.ino)?);
+                    let room = room_for(end, part.len(), max)?;
+                    // Another limit than that of the size would be met for ever.
+                    if room == part.len() {
+                        return Err(Error::FileTooBig);
+                    }
+                    part = &part[..room];
+                }
+                done => return done.map(|at| (at, part.len())),
+            }
+        }
+    }
+
+    /// The largest size that this file can have.
+    fn size_max_bytes(&self, _ino: Ino) -> Result<u64> {
+        Ok(OFFSET_MAX_BYTES)
+    }
 
     /// Makes what was written to this file durable. `data_only` is fdatasync(2).
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()>;

@@ -30,6 +30,7 @@ pub use fs::{FileSystem, RangeOp, RenameMode, SeekTarget};
 pub use listing::{DirEntry, Listing, Mark};
 pub use name::{NAME_MAX_BYTES, Name, ShortName, word_of};
 pub use types::{
-    Attr, Cookie, FileKind, Handle, Ino, NewNode, OFFSET_MAX_BYTES, OpenFlags, SetAttr, SetTime, StatFs, Time,
+    Attr, Cookie, FileKind, Handle, Ino, NewNode, OFFSET_MAX_BYTES, OpenFlags, SetAttr, SetTime, StatFs,
+    Time, room_for,
 };
 pub use xattr::{SetXattr, XattrName};

@@ -1,7 +1,20 @@
 //! The nouns of the interface: inode numbers, names, attributes, times, open files.
 
+use crate::{Error, Result};
+
 /// Largest file offset plus one: 48 bits, as the media format's page numbers (36 bits of 4 KiB pages) allow.
 pub const OFFSET_MAX_BYTES: u64 = 1 << 48;
+
+/// How many of `len` bytes at `offset` go into a file of at most `max_bytes`, as write(2) has it: as many as there is room for.
+///
+/// # Errors
+/// [`Error::FileTooBig`] if that is none.
+pub fn room_for(offset: u64, len: usize, max_bytes: u64) -> Result<usize> {
+    match max_bytes.checked_sub(offset) {
+        None | Some(0) => Err(Error::FileTooBig),
+        Some(room) => Ok(room.min(len as u64) as usize),
+    }
+}
 
 /// An inode number. 0 is never a file; 1 is the root directory of every engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

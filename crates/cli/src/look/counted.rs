@@ -226,6 +226,10 @@ impl FileSystem for Counted {
         Ok(at)
     }
 
+    fn size_max_bytes(&self, ino: Ino) -> Result<u64> {
+        self.fs.size_max_bytes(ino)
+    }
+
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         self.count(Kind::Sync, || self.fs.fsync(handle, data_only))
     }

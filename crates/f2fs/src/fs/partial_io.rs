@@ -13,7 +13,7 @@ use crate::mounted::F2fs;
 use crate::mounted::guards::Guards;
 use crate::mounted::range_lock::HeldRange;
 use heddle_range_lock::Access;
-use heddle_vfs::{Error, FileKind, Handle, Result};
+use heddle_vfs::{Error, FileKind, FileSystem, Handle, Result, room_for};
 use std::sync::RwLockReadGuard;
 
 /// A part of a file that is held. What is dropped first stands first.
@@ -35,8 +35,19 @@ impl F2fs {
         }
     }
 
+    /// All of `buf`, or nothing; across the largest size as much as there is room for. How much.
+    pub(crate) fn write_part(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
+        match self.write_all(handle, offset, buf) {
+            Err(Error::FileTooBig) => {
+                let room = room_for(offset, buf.len(), self.size_max_bytes(handle.ino)?)?;
+                self.write_all(handle, offset, &buf[..room]).map(|()| room)
+            }
+            done => done.map(|()| buf.len()),
+        }
+    }
+
     /// All of `buf`, or nothing.
-    pub(crate) fn write_part(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<()> {
+    fn write_all(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<()> {
         if self.ranges.is_some() && self.write_over(handle, offset, buf)? {
             return Ok(());
         }

@@ -71,7 +71,7 @@ impl Adapter {
             let end = self.fs.getattr(handle.ino)?.size_bytes;
             Ok(end..end.saturating_add(data.len() as u64))
         };
-        self.around(handle, range, || self.fs.append(handle, data).map(|_| data.len()))
+        self.around(handle, range, || self.fs.append_part(handle, data).map(|(_, len)| len))
     }
 
     /// Makes a change durable that came through a descriptor opened with `O_SYNC` or `O_DSYNC`. The kernel sends no fsync behind

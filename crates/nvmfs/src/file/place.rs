@@ -33,9 +33,9 @@ pub struct Span {
 }
 
 impl Span {
-    /// `len` bytes at `start`.
+    /// `len` bytes at `start`; a range that no number ends is longer than any file.
     pub fn new(start: u64, len: u64) -> Span {
-        Span { start, end: start + len }
+        Span { start, end: start.saturating_add(len) }
     }
 
     /// First page.

@@ -3,8 +3,8 @@
 use super::State;
 use super::content::end_of;
 use crate::{
-    Cookie, Cred, DirEntry, Error, FileKind, Handle, Ino, Listing, Name, OpenFlags, Permission, RangeOp,
-    Result, SeekTarget, Time,
+    Cookie, Cred, DirEntry, Error, FileKind, Handle, Ino, Listing, Name, OFFSET_MAX_BYTES, OpenFlags,
+    Permission, RangeOp, Result, SeekTarget, Time, room_for,
 };
 
 impl State {
@@ -70,14 +70,16 @@ impl State {
         if buf.is_empty() {
             return Ok(0);
         }
-        inode.content_mut()?.write(offset, buf)?;
+        let room = room_for(offset, buf.len(), OFFSET_MAX_BYTES)?;
+        inode.content_mut()?.write(offset, &buf[..room])?;
         inode.modified(now);
-        Ok(buf.len())
+        Ok(room)
     }
 
     pub(super) fn append(&mut self, handle: &Handle, buf: &[u8], now: Time) -> Result<u64> {
         let ino = self.writable(handle)?;
         let end = self.inode(ino)?.content()?.size_bytes();
+        end_of(end, buf.len() as u64)?;
         self.write(handle, end, buf, now)?;
         Ok(end)
     }

@@ -64,7 +64,8 @@ fn nothing_is_written_beyond_the_largest_offset() {
     let fs = ModelFs::new();
     let file = create(&fs, "f");
     assert_eq!(fs.write(&file, crate::OFFSET_MAX_BYTES - 1, b"x"), Ok(1));
-    assert_eq!(fs.write(&file, crate::OFFSET_MAX_BYTES - 1, b"xy"), Err(Error::FileTooBig));
+    assert_eq!(fs.write(&file, crate::OFFSET_MAX_BYTES - 1, b"xy"), Ok(1));
+    assert_eq!(fs.write(&file, crate::OFFSET_MAX_BYTES, b"x"), Err(Error::FileTooBig));
     assert_eq!(fs.append(&file, b"x"), Err(Error::FileTooBig));
     assert_eq!(fs.write(&file, u64::MAX, b"x"), Err(Error::FileTooBig));
     assert_eq!(fs.fallocate(&file, RangeOp::Punch, u64::MAX, u64::MAX), Err(Error::FileTooBig));

@@ -38,6 +38,40 @@ pub fn holes_are_found_behind_every_kind_of_range_call(mounts: &dyn Mounts) {
     });
 }
 
+/// write(2), copy_file_range(2): fewer bytes than asked for where a file may grow by no more, then EFBIG.
+pub fn a_write_across_the_largest_size_is_short_the_next_refused(mounts: &dyn Mounts) {
+    mounts.on(&|fs| {
+        let (file, from) = (fs.new_file(Ino::ROOT, "f"), fs.new_file(Ino::ROOT, "from"));
+        let max = fs.size_max_bytes(file.ino).unwrap();
+        let bytes: Vec<u8> = (0..20_000_u32).map(|n| n as u8 | 1).collect();
+        fs.write(&from, 0, &bytes).unwrap();
+        for room in [3, 4096, 5000, 12_288] {
+            let resize = |size| fs.resize(&file, size).unwrap();
+            let ends_with = |wanted: &[u8]| {
+                assert_eq!(fs.size(&file), max);
+                assert!(fs.read_vec(&file, max - wanted.len() as u64, wanted.len() + 9) == wanted);
+                resize(0);
+            };
+            let (len, part) = (room as u64, &bytes[..room]);
+            assert_eq!(fs.write(&file, max - len, &bytes), Ok(room));
+            for at in [max, max + 1, u64::MAX - 7, u64::MAX] {
+                assert_eq!(fs.write(&file, at, b"x"), Err(Error::FileTooBig), "{at:#x}");
+            }
+            assert_eq!(fs.append_part(&file, b"xy"), Err(Error::FileTooBig));
+            ends_with(part);
+            resize(max - len);
+            assert_eq!(fs.append(&file, &bytes), Err(Error::FileTooBig), "all or nothing");
+            assert_eq!(fs.append_part(&file, &bytes), Ok((max - len, room)));
+            ends_with(part);
+            assert_eq!(fs.copy_range(&from, 0, &file, max - len, 20_000), Ok(len));
+            assert_eq!(fs.copy_range(&from, 0, &file, max, 20_000), Err(Error::FileTooBig));
+            ends_with(part);
+        }
+        fs.release(file);
+        fs.release(from);
+    });
+}
+
 /// renameat2(2).
 pub fn renames_refuse_to_replace_exchange_and_never_make_loops(mounts: &dyn Mounts) {
     before_and_after_a_remount(
