@@ -32,7 +32,7 @@ use heddle_arena::Waited;
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const LOCKED: u64 = 1;
 const CHANGING: u64 = 2;
@@ -45,6 +45,9 @@ const _: () = assert!((crate::ids::LANES as u64) << LANE_SHIFT <= LANE_MASK);
 const TAG_BITS: u32 = 26;
 const PLACE_BITS: u32 = 64 - TAG_BITS;
 const UNIT: u64 = 16;
+
+/// How long a call waits for others that may themselves wait for the call that it has interrupted.
+const GIVES_WAY: Duration = Duration::from_secs(1);
 
 /// Tries to lock before sleeping.
 const SPINS: u32 = heddle_arena::sync::spins(200);
@@ -81,9 +84,15 @@ impl Word {
     }
 }
 
-/// The bucket is dead.
+/// Why a bucket could not be locked.
 #[derive(Debug)]
-pub struct Dead;
+pub enum Unlockable {
+    /// It is dead.
+    Dead,
+    /// The call that this thread's call has interrupted (a signal's handler makes calls) has locked it, or locks others that its holder may
+    /// wait for.
+    Interrupted,
+}
 
 /// What a slot or a link says. In order of the tag.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,7 +175,7 @@ impl Bucket {
     }
 
     /// Locks it; `ours` says whether waiting still makes sense.
-    pub fn lock(&self, core: &Core, ours: impl Fn() -> bool) -> Result<Word, Dead> {
+    pub fn lock(&self, core: &Core, ours: impl Fn() -> bool) -> Result<Word, Unlockable> {
         let (mut spins, mut began) = (0, None);
         let me = lease::with_current(|_, lane| u64::from(lane) << LANE_SHIFT).unwrap_or(0);
         loop {
@@ -175,7 +184,7 @@ impl Bucket {
             if seen & DEAD != 0 || !ours() {
                 // ORDERING: Acquire, pairs with `kill`: who asks now whether the directory leads elsewhere learns of what killed it.
                 fence(Acquire);
-                return Err(Dead);
+                return Err(Unlockable::Dead);
             }
             if seen & LOCKED == 0 {
                 // ORDERING: Acquire, pairs with the unlock; Relaxed on failure.
@@ -186,12 +195,18 @@ impl Bucket {
                 spins += 1;
                 heddle_arena::sync::spin_hint();
             } else {
+                if lease::is_interrupted(core, Word(seen).holder()) {
+                    return Err(Unlockable::Interrupted);
+                }
                 let locked = || self.word.load(SeqCst) & (LOCKED | DEAD) == LOCKED;
                 let key = core.arena.offset_of(self).raw();
                 let (by, since) = *began.get_or_insert_with(|| (seen & LANE_MASK, Instant::now()));
                 if by != seen & LANE_MASK {
                     began = None;
                 } else if core.arena.parking().wait(key, locked, wait::look()) == Waited::TimedOut {
+                    if since.elapsed() > GIVES_WAY && lease::has_interrupted_names(core) {
+                        return Err(Unlockable::Interrupted);
+                    }
                     wait::held_up(core, Word(seen).holder(), since.elapsed());
                 }
             }

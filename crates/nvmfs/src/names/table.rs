@@ -29,7 +29,7 @@ pub use dead::{Logged, settle_dead, unlock_late};
 pub use list::list;
 
 use crate::ids::Version;
-use crate::names::bucket::{Bucket, Dead, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn, entry_words};
+use crate::names::bucket::{Bucket, ENTRY_WORDS_MAX, HASH_BITS, Row, SLOTS, Torn, Unlockable, entry_words};
 use crate::state::bucket::{GROWTH_BITS, NAMES_A_BUCKET};
 use crate::state::core::{Core, no_memory};
 use crate::state::inode::InodeRef;
@@ -281,7 +281,7 @@ fn announce(table: &Table<'_>) {
 /// Locks the bucket of a hash.
 ///
 /// # Errors
-/// [`Error::NotFound`] if the directory is dead.
+/// [`Error::NotFound`] if the directory is dead, [`Error::WouldDeadlock`] in a signal handler that interrupted a call which has the bucket.
 pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'c>> {
     loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
@@ -295,8 +295,9 @@ pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'
                     return Ok(locked);
                 }
             }
-            Err(Dead) if table.current() => return Err(Error::NotFound),
-            Err(Dead) => {}
+            Err(Unlockable::Interrupted) => return Err(Error::WouldDeadlock),
+            Err(Unlockable::Dead) if table.current() => return Err(Error::NotFound),
+            Err(Unlockable::Dead) => {}
         }
     }
 }
@@ -379,7 +380,7 @@ pub struct Whole<'c> {
 /// Locks all of a directory.
 ///
 /// # Errors
-/// [`Error::NotFound`] if it is dead.
+/// [`Error::NotFound`] if it is dead, [`Error::WouldDeadlock`] as for [`lock`].
 pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
     'again: loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
@@ -388,8 +389,9 @@ pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
         for bucket in table.buckets {
             match bucket.lock(core, || table.current()) {
                 Ok(_) => whole.locked += 1,
-                Err(Dead) if table.current() => return Err(Error::NotFound),
-                Err(Dead) => continue 'again,
+                Err(Unlockable::Interrupted) => return Err(Error::WouldDeadlock),
+                Err(Unlockable::Dead) if table.current() => return Err(Error::NotFound),
+                Err(Unlockable::Dead) => continue 'again,
             }
         }
         if table.current() {
@@ -465,9 +467,14 @@ pub fn free(core: &Core, dir: InodeRef<'_>) {
     }
     for bucket in buckets_at(core, word).unwrap_or_else(|| leads_nowhere(word)) {
         // One that `rmdir` did not kill: the directory never got its name. Late lockers of the memory's earlier life are kept off.
-        if bucket.lock(core, || true).is_ok() {
-            debug_assert!(bucket.is_empty(), "a directory with names does not end");
-            bucket.kill(core);
+        match bucket.lock(core, || true) {
+            Ok(_) => {
+                debug_assert!(bucket.is_empty(), "a directory with names does not end");
+                bucket.kill(core);
+            }
+            Err(Unlockable::Dead) => {}
+            // The late locker is this very thread: the memory is lost.
+            Err(Unlockable::Interrupted) => return,
         }
     }
     give_array(core, word);

@@ -391,9 +391,37 @@ pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> L
     }
 }
 
-/// Does a call that this thread is in have cells or a latch, for which another call might wait? Buckets are not looked for.
+/// Does a call that this thread is in have cells or a latch, for which another call might wait? Buckets are looked for when they are to be
+/// locked ([`is_interrupted`]).
 fn holds_locks(lane: &Lane) -> bool {
     !lane.state().idle() || lane.intent.latches().next().is_some()
+}
+
+/// Calls `f` with the lanes of the calls of this thread that the present one has interrupted, until it says true.
+#[cold]
+fn any_interrupted(core: &Core, mut f: impl FnMut(u16) -> bool) -> bool {
+    let now = with_current(|_, lane| lane).unwrap_or(0);
+    let mut outer = |l: &Lease| {
+        l.mount == core.id
+            && l.busy.get()
+            && l.process == process::generation()
+            && l.lane.0 != now
+            && f(l.lane.0)
+    };
+    let among = |leases: &RefCell<Vec<Box<Lease>>>| {
+        leases.try_borrow().is_ok_and(|leases| leases.iter().any(|lease| outer(lease)))
+    };
+    LEASES.try_with(among).unwrap_or(false)
+}
+
+/// Is this the lane of a call of this thread that the present one has interrupted? It does not go on before this one has ended.
+pub fn is_interrupted(core: &Core, lane: u16) -> bool {
+    any_interrupted(core, |outer| outer == lane)
+}
+
+/// Has the present call interrupted one that may have locked buckets?
+pub fn has_interrupted_names(core: &Core) -> bool {
+    any_interrupted(core, |outer| core.lane(outer).intent.dirs().next().is_some())
 }
 
 /// Calls `f` with mount and lane of the call that this thread is in, if it is in one.

@@ -9,12 +9,13 @@ mod orphans;
 mod still;
 
 use crate::fs::NvmFs;
+use crate::names::table;
 use crate::state::lease;
 use crate::steps::hook;
 use crate::variant::Variant;
 use crate::volume::{MountOptions, Volume, format, mount};
 use heddle_pmem::Region;
-use heddle_vfs::{Cred, FileSystem, Handle, Ino, Name, OpenFlags, RangeOp, SetAttr};
+use heddle_vfs::{Cred, Error, FileSystem, Handle, Ino, Name, OpenFlags, RangeOp, RenameMode, SetAttr};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -328,6 +329,36 @@ fn a_lane_that_was_scribbled_over_harms_nobody_else() {
         fs.release(bench.file);
         lease::leave(&fs.core);
     }
+}
+
+/// It waited for half a minute, then noted damage, and nothing could be changed any more.
+#[test]
+fn a_signal_handlers_call_never_waits_for_a_bucket_of_its_own_thread() {
+    let bench = bench();
+    let (fs, root) = (bench.volume.fs(), Cred::root());
+    let [new, removed, renamed] =
+        ["new", "removed", "renamed"].map(|name| Name::new(name.as_bytes()).unwrap());
+    let make = |name| fs.create(&root, Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE);
+    fs.release(make(removed).unwrap().1);
+    fs.release(make(renamed).unwrap().1);
+    {
+        let _outer = lease::enter(&fs.core).unwrap();
+        let dir = fs.core.inode(Ino::ROOT).unwrap();
+        // A directory of few names has one.
+        let bucket = table::lock(&fs.core, dir, table::key(&fs.core, b"outer").hash).unwrap();
+        assert_eq!(make(new).unwrap_err(), Error::WouldDeadlock);
+        assert_eq!(fs.unlink(&root, Ino::ROOT, removed).unwrap_err(), Error::WouldDeadlock);
+        let inner = fs.rename(&root, Ino::ROOT, renamed, Ino::ROOT, new, RenameMode::Replace);
+        assert_eq!(inner.unwrap_err(), Error::WouldDeadlock);
+        // What needs no name goes on.
+        fs.write(&bench.file, 0, b"x").unwrap();
+        drop(bucket);
+        fs.release(make(new).unwrap().1);
+    }
+    fs.unlink(&root, Ino::ROOT, removed).unwrap();
+    fs.rename(&root, Ino::ROOT, renamed, Ino::ROOT, new, RenameMode::Replace).unwrap();
+    fs.release(bench.file);
+    lease::leave(&fs.core);
 }
 
 #[test]
