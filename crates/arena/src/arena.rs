@@ -133,6 +133,15 @@ impl Arena {
         )
     }
 
+    /// Unmaps this process's view by a system call alone, where nothing may be freed: in a handler of a signal.
+    ///
+    /// # Safety
+    /// Nobody uses this view any more, and it is never dropped.
+    pub unsafe fn abandon(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.mapping.abandon() };
+    }
+
     fn format(
         capacity_bytes: usize,
         map: impl FnOnce(usize) -> rustix::io::Result<Mapping>,

@@ -167,6 +167,17 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Unmaps it, once and early.
+    ///
+    /// # Safety
+    /// Nobody uses it any more, and it is not dropped.
+    pub(crate) unsafe fn abandon(&self) {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: made by us, and nothing borrowed from the arena outlives it.

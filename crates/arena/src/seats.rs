@@ -128,6 +128,15 @@ impl Seat {
 
     /// Stands up: from now on the process counts as gone. To be called in the process that took the seat, not in its children.
     pub fn leave(self) {
+        // SAFETY: it is the caller's last use of it.
+        unsafe { self.abandon() };
+    }
+
+    /// As [`Seat::leave`], by a system call alone, where nothing may be freed.
+    ///
+    /// # Safety
+    /// Nobody uses the seat any more, and nobody leaves it a second time.
+    pub unsafe fn abandon(&self) {
         if !self.page.is_null() {
             // SAFETY: mapped by `take` in this process, and unmapped here alone.
             let _ = unsafe { rustix::mm::munmap(self.page, PAGE_BYTES as usize) };

@@ -6,7 +6,7 @@
 //!
 //! A mount is known by its device and its unique number, so that another file system that gets the same device later is another.
 
-use crate::process::process;
+use crate::process::{process, this_is_another};
 use crate::tell::Told;
 use heddle_nvmfs::NvmFs;
 use heddle_nvmfs::client::{self, AttachError};
@@ -189,6 +189,29 @@ impl Attachments {
                 unsafe { ManuallyDrop::drop(&mut *at.fs.get()) };
             }
         }
+    }
+
+    /// As [`Attachments::let_go`], by system calls alone, where nothing may be freed: in a handler of a signal. Files that are closed later leave
+    /// their engines alone. False: nothing was done, and nothing can be.
+    ///
+    /// # Safety
+    /// As [`Attachments::let_go`], but files may exist that nobody uses any more.
+    pub unsafe fn abandon(&self) -> bool {
+        let mapped = self.entries().filter_map(|entry| match entry.attached() {
+            Found::Ours(at) if !at.gone.load(Ordering::SeqCst) => Some(at),
+            _ => None,
+        });
+        // SAFETY: mapped until now, never dropped since `gone` is set, and not used by anybody (the caller's promise).
+        let done = unsafe { NvmFs::abandon(mapped.map(|at| &**at.fs.get())) };
+        if done {
+            this_is_another();
+            self.entries().for_each(|entry| {
+                if let Found::Ours(at) = entry.attached() {
+                    at.gone.store(true, Ordering::SeqCst);
+                }
+            });
+        }
+        done
     }
 
     /// The mount of a descriptor; attaches to it if it is ours and new, or was refused a while ago. Two threads that do so at once attach

@@ -20,6 +20,11 @@ pub fn this_is_a_child() {
     FORKS.store(0, SeqCst);
 }
 
+/// Says that what this process has opened is left alone from now on, as a parent's is in its child.
+pub(crate) fn this_is_another() {
+    PROCESS.fetch_add(1, SeqCst);
+}
+
 /// A fork begins: offsets that are given to the kernel from now on stay there (F3 of `file`).
 pub fn a_fork_begins() {
     FORKS.fetch_add(1, SeqCst);

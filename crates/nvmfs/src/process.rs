@@ -28,6 +28,18 @@ pub fn generation() -> u32 {
     }
 }
 
+/// Can [`begin_anew`] be done?
+pub fn may_begin_anew() -> bool {
+    PAGE.get().is_some_and(Option::is_some)
+}
+
+/// From now on this process is another to all that its threads have leased, as a forked child is.
+pub fn begin_anew() {
+    if let Some(Some(Page(word))) = PAGE.get() {
+        word.store(0, SeqCst);
+    }
+}
+
 #[cold]
 fn first(word: &AtomicU32) -> u32 {
     let next = LAST.load(SeqCst).wrapping_add(1).max(1);

@@ -90,6 +90,15 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), len_bytes })
     }
 
+    /// Unmaps it, once and early.
+    ///
+    /// # Safety
+    /// Nobody uses it any more, and it is not dropped.
+    pub(crate) unsafe fn abandon(&self) {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { munmap(self.base.cast(), self.len_bytes as usize) };
+    }
+
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }

@@ -47,7 +47,7 @@ pub struct Region {
     cpu: Cpu,
     watcher: Option<Box<Watcher>>,
     /// Before the mapping: it must not outlive that.
-    _guarded: Option<Guarded>,
+    guarded: Option<Guarded>,
     mapping: Arc<Mapping>,
     source: Source,
     /// Of a region that was attached.
@@ -110,7 +110,7 @@ impl Region {
             Watcher::Dirty(DirtyPages::new(path, source.failure.clone()))
         });
         let guarded = Guarded::new(mapping.base() as usize, mapping.len_bytes(), &source.failure);
-        Region { _guarded: guarded, ..Region::watched(Arc::new(mapping), source, watcher) }
+        Region { guarded, ..Region::watched(Arc::new(mapping), source, watcher) }
     }
 
     pub(crate) fn recorded(mapping: Arc<Mapping>, recorder: Arc<Recorder>) -> Region {
@@ -135,7 +135,7 @@ impl Region {
             readable_bytes: if matches!(watcher, Some(Watcher::Probe(_))) { 0 } else { len_bytes },
             cpu: Cpu::detect(source.reach()),
             watcher: watcher.map(Box::new),
-            _guarded: None,
+            guarded: None,
             mapping,
             source,
             untouched: None,
@@ -184,6 +184,18 @@ impl Region {
         if let Some(untouched) = &self.untouched {
             untouched.touch_all(&self.mapping);
         }
+    }
+
+    /// Unmaps the region by system calls alone, where nothing may be freed: in a handler of a signal.
+    ///
+    /// # Safety
+    /// Nobody uses the region any more, and it is never dropped.
+    pub unsafe fn abandon(&self) {
+        if let Some(guarded) = &self.guarded {
+            guarded.forget();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.mapping.abandon() };
     }
 
     /// Length in bytes, whole blocks.

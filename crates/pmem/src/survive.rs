@@ -61,10 +61,17 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
-    fn drop(&mut self) {
+impl Guarded {
+    /// The mapping is about to go, and what stands at its addresses then is somebody else's.
+    pub(crate) fn forget(&self) {
         // ORDERING: Release: all uses of the region have ended.
         REGIONS[self.place].base.store(0, Ordering::Release);
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.forget();
     }
 }
 

@@ -27,6 +27,7 @@ mod fork;
 mod loader;
 mod memory;
 mod numbers;
+mod patience;
 mod real;
 mod report;
 mod signals;

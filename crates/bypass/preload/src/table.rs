@@ -5,7 +5,8 @@
 //! Invariants  D1  entries change under `CHANGES`; they are looked up without it (thread.rs, O1).
 //!             D2  `numbers` of a file counts the entries that name it; the one who takes the last away gives the file back, or
 //!                 leaves that to a later change if a thread is using it.
-//!             D3  in a handler of a signal nothing is allocated and nothing freed: its thread may be in the middle of that.
+//!             D3  in a handler of a signal nothing is allocated and nothing freed: its thread may be in the middle of that. Nor is another
+//!                 thread waited for without end (`patience`).
 //!             D4  a file is made, and a mount asked, while `TAKING` counts its maker, and only if neither `LETTING_GO` nor
 //!                 `FILTERED` is set: who has set one and then found `TAKING` zero knows all files and engines that there are.
 //!             D5  signals wait while `TAKING` counts their thread: a handler may never come back (siglongjmp(3)).
@@ -17,6 +18,7 @@ use crate::cancellation::NotNow;
 use crate::counts::Count;
 use crate::descriptor::Descriptor;
 use crate::memory::pages;
+use crate::patience::{Patience, Patient};
 use crate::thread::{Busy, Here, Record, here, nobody_uses_numbers_of, others, records};
 use heddle_bypass::planted::{Bug, planted};
 use heddle_bypass::{Attachments, File, Found, Passed, Told};
@@ -348,48 +350,57 @@ pub fn any_engine() -> bool {
     TAKING.load(SeqCst) != 0 || MOUNTS.any()
 }
 
-/// Gives all files to the kernel, for ever, and unmaps their images: this process is not what it was when it attached.
-pub fn let_go() {
+/// Gives all files to the kernel, for ever, and unmaps their images: this process is not what it was when it attached. True: no image is
+/// mapped any more.
+pub fn let_go() -> bool {
     let here = here();
     if here.is_vfork_child() || !any_engine() {
-        return;
+        return true;
     }
     TO_BE_LET_GO.store(true, SeqCst);
-    let Some(_busy) = Busy::enter() else { return };
-    if here.is_in_handler() {
-        // D3: the rest waits for the next call that opens or closes something, or changes rights, outside of handlers.
+    let Some(_busy) = Busy::enter() else { return false };
+    let patience = here.is_in_handler().then(Patience::new);
+    if !patience.wait_while(|| LETTING_GO.swap(true, SeqCst)) {
         all_to_the_kernel();
-        return;
+        return false;
     }
-    while LETTING_GO.swap(true, SeqCst) {
-        rustix::thread::sched_yield();
-    }
-    while TAKING.load(SeqCst) != 0 {
-        rustix::thread::sched_yield();
-    }
+    let gone = let_go_alone(patience.as_ref());
+    LETTING_GO.store(false, SeqCst);
+    gone
+}
+
+/// The caller has set `LETTING_GO`, and has patience if it is a handler.
+fn let_go_alone(patience: Option<&Patience>) -> bool {
+    let begun = patience.wait_while(|| TAKING.load(SeqCst) != 0);
     all_to_the_kernel();
     // Calls that are under way end first: each ends by itself, as in the kernel.
-    while in_use() {
-        if others() && !barrier::everywhere() {
-            // A filter of system calls keeps us from knowing who works on what: the mapping stays, and nothing is served by it.
-            LETTING_GO.store(false, SeqCst);
-            return;
-        }
-        rustix::thread::sched_yield();
+    let in_handler = patience.is_some();
+    let used = || if in_handler { used_by_others() } else { in_use() };
+    // A filter of system calls may keep us from knowing who works on what: the mapping stays, and nothing is served by it.
+    let known = || !others() || barrier::everywhere();
+    if !begun || !patience.wait_while(|| known() && used()) || !known() {
+        return false;
     }
     // A fork must not find it half done.
-    let held = CHANGES.hold();
-    // SAFETY: D4: no file is left, and nobody makes one.
-    unsafe { MOUNTS.let_go() };
-    TO_BE_LET_GO.store(false, SeqCst);
-    LETTING_GO.store(false, SeqCst);
-    drop(held);
+    let _held = CHANGES.hold();
+    // SAFETY: D4: no file is left that an entry or a thread names, and nobody makes one. A handler leaves those that are closed for later (D3).
+    let gone = unsafe {
+        match in_handler {
+            true => MOUNTS.abandon(),
+            false => {
+                MOUNTS.let_go();
+                true
+            }
+        }
+    };
+    TO_BE_LET_GO.store(!gone, SeqCst);
+    gone
 }
 
 /// Does what a handler of a signal had to leave.
 fn let_go_now() {
     if TO_BE_LET_GO.load(SeqCst) && !here().is_in_handler() && !LETTING_GO.load(SeqCst) {
-        let_go();
+        let _gone = let_go();
     }
 }
 
@@ -403,6 +414,11 @@ fn all_to_the_kernel() {
             drop_number(entry.swap(null_mut(), SeqCst));
         }
     });
+}
+
+/// Does a thread use a file? Every other thread has passed a barrier since the last entry went.
+fn used_by_others() -> bool {
+    records().any(|r| !r.uses.load(SeqCst).is_null())
 }
 
 /// Is there a file that no entry names, and that a thread uses?

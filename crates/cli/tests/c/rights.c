@@ -206,6 +206,49 @@ static void locked(void) {
 	holds("before after");
 }
 
+static volatile int shuts_in;
+
+/* By which a handler shuts its program in. */
+static int shut_in(int way) {
+	switch (way) {
+	case 0: return mlockall(MCL_CURRENT | MCL_ONFAULT);
+	case 1: return syscall(SYS_mlockall, MCL_CURRENT | MCL_ONFAULT);
+	case 2: return filter_nothing(0);
+	default: return filter_nothing(1);
+	}
+}
+
+static void shuts_the_program_in(int signal) {
+	CHECK(shut_in(shuts_in) == 0 && !mapped() && write(fd, "handler ", 8) == 8);
+	in_handler = 1;
+}
+
+static int shut_in_by_a_handler(void) {
+	pthread_t thread;
+	struct sigaction act = {.sa_handler = shuts_the_program_in};
+	CHECK(write(fd, "read ", 5) == 5 && mapped() == (getenv("LD_PRELOAD") != NULL));
+	CHECK(sigaction(SIGUSR1, &act, NULL) == 0 && pthread_create(&thread, NULL, reads, NULL) == 0);
+	usleep(1000);
+	CHECK(raise(SIGUSR1) == 0 && in_handler && write(fd, "after", 5) == 5);
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0 && close(second) == 0 && close(open(file, O_RDONLY)) == 0 && !mapped());
+	return 0;
+}
+
+static void by_handlers(void) {
+	int status;
+	for (shuts_in = 0; shuts_in < 4; shuts_in++) {
+		fd = fresh(O_RDWR), second = open(file, O_RDWR);
+		CHECK(second >= 0 && pwrite(second, "x", 1, 0) == 1);
+		pid_t child = fork();
+		if (child == 0)
+			exit(shut_in_by_a_handler());
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+		CHECK(write(fd, " end", 4) == 4 && close(fd) == 0 && close(second) == 0);
+		holds("read handler after end");
+	}
+}
+
 static volatile int starts;
 
 static void *opens_its_first(void *arg) {
@@ -239,5 +282,5 @@ static void beside(void) {
 
 static void opens(void) { changes_beside_an_open(getpid() * 2 + (*other == '1')); }
 
-TRAPS({"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked}, {"ids", ids_and_capabilities},
+TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked}, {"ids", ids_and_capabilities},
       {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered})

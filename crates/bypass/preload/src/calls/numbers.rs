@@ -47,7 +47,7 @@ pub fn before_close_range(first: u32, last: u32, flags: c_int) {
 /// From now on a number does not mean the same file to all who share this memory, or who do not share it close and open numbers of this
 /// process: one table cannot say what a number is, so the kernel has all files, for ever.
 pub fn numbers_part() {
-    let_go();
+    let _gone = let_go();
 }
 
 /// As closefrom(3).

@@ -78,7 +78,7 @@ pub fn changing<T>(call: impl FnOnce() -> T) -> T {
     let lost = before.is_none_or(|before| before.is_none() || before != Rights::now());
     if lost && table::any_engine() {
         let errno = real::errno();
-        table::let_go();
+        let _gone = table::let_go();
         real::set_errno(errno);
     }
     done
@@ -86,8 +86,19 @@ pub fn changing<T>(call: impl FnOnce() -> T) -> T {
 
 /// A call that shuts this process in.
 pub fn shutting_in<T>(call: impl FnOnce() -> T) -> T {
-    table::let_go();
+    let _gone = table::let_go();
     call()
+}
+
+/// A call that locks all that is mapped. What is mapped of an image and of a mount's memory would be locked, and made where it is none, to its
+/// last page: better is nothing, as where memory cannot be locked.
+fn locking<T: From<i8>>(call: impl FnOnce() -> T) -> T {
+    table::take_up_nothing_more();
+    if table::let_go() {
+        return call();
+    }
+    real::set_errno(libc::EAGAIN);
+    T::from(-1)
 }
 
 /// A call behind which nothing may be attached to. Behind a filter of system calls what attaching takes (a socket, an ioctl) may end the
@@ -129,7 +140,8 @@ pub fn by_number(n: i64, a: i64, call: impl FnOnce() -> i64) -> Result<i64, impl
         | libc::SYS_setgroups
         | libc::SYS_capset => Ok(changing(call)),
         libc::SYS_prctl if filters(a) => Ok(filtering(call)),
-        libc::SYS_seccomp | libc::SYS_mlockall => Ok(filtering(call)),
+        libc::SYS_seccomp => Ok(filtering(call)),
+        libc::SYS_mlockall => Ok(locking(call)),
         libc::SYS_unshare if loses(a) => Ok(shutting_in(call)),
         libc::SYS_setns | libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
             Ok(shutting_in(call))
@@ -156,8 +168,8 @@ same! {
         |call| filtering_if(filters(option.into()), call)
     }
 }
-// As mlockall(2). What is mapped of an image and of a mount's memory would be locked, and made where it is none, to its last page.
-same! { [mlockall] (flags: c_int) { filtering } }
+// As mlockall(2).
+same! { [mlockall] (flags: c_int) { locking } }
 // As unshare(2).
 same! { [unshare] (flags: c_int) { |call| shutting_in_if(loses(flags.into()), call) } }
 // As setns(2).

@@ -52,6 +52,29 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Takes all memory of this mount out of the process by system calls alone, where nothing may be freed: in a handler of a signal. What the
+    /// process's threads have of it is settled as a dead process's.
+    ///
+    /// # Safety
+    /// Nobody uses the mount in this process any more, nor drops it. [`process::begin_anew`] comes behind it: threads that end leave their lanes
+    /// alone then.
+    pub unsafe fn abandon(&self) {
+        // SAFETY: null, or made by `seat`, and freed by `drop` alone.
+        if let Some(taken) = unsafe { self.seated.0.load(SeqCst).as_ref() }
+            && taken.generation == process::generation()
+        {
+            // SAFETY: the caller's promise.
+            unsafe { taken.seat.abandon() };
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.arena.abandon();
+            self.region.abandon();
+        }
+    }
+}
+
 impl Drop for Seated {
     fn drop(&mut self) {
         let taken = *self.0.get_mut();
