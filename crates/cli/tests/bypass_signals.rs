@@ -13,6 +13,11 @@ traps! {
     a_trace_is_written_where_the_offset_is = "signals/traces", ["write"];
     /// The next chroot, setuid or mlockall waited for ever for it to come back.
     a_handler_may_leave_an_open_by_longjmp = "signals/opens", ["write"];
+    /// Opening its first file of a mount ended the program.
+    a_thread_with_the_smallest_stack_uses_files = "stacks/threads", ["write", "read", "resize"];
+    a_handler_has_room_on_the_smallest_stack = "stacks/handlers", ["write"];
+    /// It locked 64 GiB.
+    a_handler_that_locks_memory_or_sets_a_filter_unmaps_the_image = "rights/by_handlers", ["write", "read"];
     /// Its image was mapped all the same, behind the call.
     a_program_that_gives_up_rights_beside_an_open_has_no_image_mapped = "rights/beside", [];
 }

@@ -239,10 +239,7 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
     // S2: `arrive` stays what the kernel calls for faults.
     if ends || (resets && (own || !catches_buffers(signal))) {
-        // SAFETY: plain numbers and sets, for which zero is valid: the default action.
-        let default: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: a live local.
-        unsafe { real::sigaction(signal, &default, null_mut()) };
+        set_default(signal);
     }
     if ends {
         // A fault happens again, now with the default action; what was sent is sent again.
@@ -275,6 +272,15 @@ unsafe fn call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if !had_record {
         h.give_record_back();
     }
+}
+
+/// Not a part of what the kernel calls: that has little room on a stack of the program's own (sigaltstack(2)).
+#[inline(never)]
+fn set_default(signal: c_int) {
+    // SAFETY: plain numbers and sets, for which zero is valid: the default action.
+    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a live local.
+    unsafe { real::sigaction(signal, &default, null_mut()) };
 }
 
 /// Calls a handler of the program.

@@ -5,7 +5,7 @@ use super::door::READING_SEALS;
 use super::image_id;
 use super::place::{Place, trusts};
 use super::server::fresh_knock;
-use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
+use super::wire::{self, Answer, Hello, Packet, Want};
 use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::fs::NvmFs;
@@ -23,6 +23,7 @@ use rustix::ioctl::{Updater, ioctl};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -132,27 +133,50 @@ pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
 }
 
 fn join(at: Place<'_>, answer: &Answer, region: OwnedFd, arena: OwnedFd) -> Result<NvmFs, AttachError> {
-    let rubbish = |what: &str| AttachError::Rubbish { at: at.to_string(), what: what.to_owned() };
-    let map = |why: String| AttachError::Map { at: at.to_string(), why };
     if answer.boot != boot_id() {
-        return Err(rubbish("it speaks of another boot of this machine"));
+        return Err(rubbish(at, "it speaks of another boot of this machine"));
     }
+    let (region, seed) = image(at, answer, region)?;
+    volatile_state(at, answer, region, seed, arena)
+}
+
+fn rubbish(at: Place<'_>, what: &str) -> AttachError {
+    AttachError::Rubbish { at: at.to_string(), what: what.to_owned() }
+}
+
+fn unmappable(at: Place<'_>, why: impl Display) -> AttachError {
+    AttachError::Map { at: at.to_string(), why: why.to_string() }
+}
+
+/// The image and its seed. A function of its own, as the next one: their locals would not fit together into a program's smallest stack.
+#[inline(never)]
+fn image(at: Place<'_>, answer: &Answer, region: OwnedFd) -> Result<(Region, u64), AttachError> {
     if answer.region_bytes < REGION_BYTES_MIN || !answer.region_bytes.is_multiple_of(BLOCK_BYTES as u64) {
-        return Err(rubbish("the length of the region"));
+        return Err(rubbish(at, "the length of the region"));
     }
-    let variant = Variant::from_raw(answer.variant).filter(|v| v.lock().is_none());
-    let variant = variant.ok_or_else(|| rubbish("the variant"))?;
     let path = Some(Path::new(OsStr::from_bytes(answer.text()))).filter(|p| !p.as_os_str().is_empty());
-    let read_only = answer.read_only != 0;
-    let durability = Durability::from_raw(answer.durability).ok_or_else(|| rubbish("the durability"))?;
-    let mut region = Region::attach(region, path, answer.region_bytes, read_only, durability)
-        .map_err(|e| map(e.to_string()))?;
+    let durability = Durability::from_raw(answer.durability).ok_or_else(|| rubbish(at, "the durability"))?;
+    let mut region = Region::attach(region, path, answer.region_bytes, answer.read_only != 0, durability)
+        .map_err(|e| unmappable(at, e))?;
     region.close_file();
     // The mount's superblock, of which the seed never changes.
-    let seed = read_superblock(&region).map_err(|_| rubbish("the superblock"))?.seed().into();
-    let arena = Arena::attach(arena).map_err(|e| map(e.to_string()))?;
+    let seed = read_superblock(&region).map_err(|_| rubbish(at, "the superblock"))?.seed().into();
+    Ok((region, seed))
+}
+
+#[inline(never)]
+fn volatile_state(
+    at: Place<'_>,
+    answer: &Answer,
+    region: Region,
+    seed: u64,
+    arena: OwnedFd,
+) -> Result<NvmFs, AttachError> {
+    let variant = Variant::from_raw(answer.variant).filter(|v| v.lock().is_none());
+    let variant = variant.ok_or_else(|| rubbish(at, "the variant"))?;
+    let arena = Arena::attach(arena).map_err(|e| unmappable(at, e))?;
     if arena.capacity_bytes() != answer.arena_bytes {
-        return Err(rubbish("the length of the arena"));
+        return Err(rubbish(at, "the length of the arena"));
     }
     let identity = Identity { uuid: answer.uuid, boot: answer.boot, epoch: answer.epoch, seed };
     let parts = Parts {
@@ -162,11 +186,12 @@ fn join(at: Place<'_>, answer: &Answer, region: OwnedFd, arena: OwnedFd) -> Resu
         locks: None,
         on_lock: None,
         hooks: HOOKS,
-        read_only,
+        read_only: answer.read_only != 0,
     };
-    let core = Core::join(parts, &identity).ok_or_else(|| rubbish("the arena is not that of this mount"))?;
-    core.seat().map_err(|e| map(e.to_string()))?;
-    Ok(NvmFs { core: Arc::new(core) })
+    let core = Core::join(parts, &identity);
+    let core = Arc::new(core.ok_or_else(|| rubbish(at, "the arena is not that of this mount"))?);
+    core.seat().map_err(|e| unmappable(at, e))?;
+    Ok(NvmFs { core })
 }
 
 /// Takes a reading of what the file system there has done, and says which file its image is (device and inode, or `u64::MAX` and the number
@@ -229,7 +254,7 @@ fn ring(file: BorrowedFd<'_>, knock: &Knock) -> Result<SocketAddrUnix, AttachErr
 }
 
 /// Connects, greets, and takes the answer.
-fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Answer, [OwnedFd; FDS]), AttachError> {
+fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Box<Answer>, [OwnedFd; FDS]), AttachError> {
     let at = || place.to_string();
     let rubbish = |what: String| AttachError::Rubbish { at: at(), what };
     let no_daemon = |e: Errno| match e {
@@ -254,12 +279,12 @@ fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Answer, [Owned
     if want == Want::Attach && !trusts(uid) {
         return Err(AttachError::Stranger { at: at(), uid });
     }
-    let mut packet = [0; PACKET_BYTES];
+    let mut packet = Packet::default();
     // A refusal may come before the greeting has gone; it says more than the error of sending.
     let sent = wire::send(&socket, Hello::new(want, knock).as_bytes(), &[]);
-    let (len, fds) = wire::receive(&socket, &mut packet, RecvFlags::empty())
+    let (len, fds) = wire::receive(&socket, packet.bytes(), RecvFlags::empty())
         .map_err(|e| rubbish(sent.err().unwrap_or(e).to_string()))?;
-    match Answer::parse(&packet[..len]) {
+    match Answer::parse(&packet.bytes()[..len]) {
         None => Err(rubbish(format!("a packet of {len} bytes"))),
         Some(Err(why)) => Err(AttachError::Refused { at: at(), why }),
         Some(Ok(answer)) if answer.knock != knock => Err(rubbish("it has not heard our knock".to_owned())),

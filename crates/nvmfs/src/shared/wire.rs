@@ -132,10 +132,10 @@ impl Answer {
     }
 
     /// Reads one: `Ok` and it is a welcome or a refusal, `Err` and it is neither.
-    pub fn parse(bytes: &[u8]) -> Option<Result<Answer, String>> {
-        let answer = Answer::read_from_bytes(bytes).ok().filter(|answer| answer.magic == MAGIC)?;
+    pub fn parse(bytes: &[u8]) -> Option<Result<Box<Answer>, String>> {
+        let answer = Answer::ref_from_bytes(bytes).ok().filter(|answer| answer.magic == MAGIC)?;
         Some(match answer.welcome {
-            1 => Ok(answer),
+            1 => Ok(Box::new(*answer)),
             _ => Err(String::from_utf8_lossy(answer.text()).into_owned()),
         })
     }
@@ -143,6 +143,22 @@ impl Answer {
 
 /// Longest packet of either kind.
 pub const PACKET_BYTES: usize = size_of::<Answer>();
+
+/// Room for one. Not on the stack: of a program that attaches it may be small.
+pub struct Packet(Box<[u64]>);
+
+impl Default for Packet {
+    fn default() -> Packet {
+        Packet(vec![0; PACKET_BYTES.div_ceil(size_of::<u64>())].into())
+    }
+}
+
+impl Packet {
+    /// Its bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0.as_mut_bytes()[..PACKET_BYTES]
+    }
+}
 
 /// Who is at the other end.
 pub struct Peer {

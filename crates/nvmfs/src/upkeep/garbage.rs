@@ -108,13 +108,14 @@ pub fn first_era(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64>
     (is_its && chain.oldest() == Some(first)).then_some(header.era)
 }
 
-/// A log page in memory: records were written past the cache, and one copy is far cheaper than a miss a line.
-pub struct Page([u64; BLOCK_BYTES / 8]);
+/// A log page in memory: records were written past the cache, and one copy is far cheaper than a miss a line. Not on the stack: that of a
+/// program's thread may be small.
+pub struct Page(Box<[u64]>);
 
 impl Page {
     /// One without content.
     pub fn empty() -> Page {
-        Page([0; BLOCK_BYTES / 8])
+        Page(vec![0; BLOCK_BYTES / 8].into())
     }
 
     /// Reads a page.
