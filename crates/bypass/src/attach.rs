@@ -191,8 +191,8 @@ impl Attachments {
         }
     }
 
-    /// As [`Attachments::let_go`], by system calls alone, where nothing may be freed: in a handler of a signal. Files that are closed later leave
-    /// their engines alone. False: nothing was done, and nothing can be.
+    /// As [`Attachments::let_go`], by system calls alone, where nothing may be freed: in a handler of a signal. Files that are closed later
+    /// leave their engines alone. False: nothing was done, and nothing can be.
     ///
     /// # Safety
     /// As [`Attachments::let_go`], but files may exist that nobody uses any more.
@@ -202,7 +202,7 @@ impl Attachments {
             _ => None,
         });
         // SAFETY: mapped until now, never dropped since `gone` is set, and not used by anybody (the caller's promise).
-        let done = unsafe { NvmFs::abandon(mapped.map(|at| &**at.fs.get())) };
+        let done = unsafe { client::abandon(mapped.map(|at| &**at.fs.get())) };
         if done {
             this_is_another();
             self.entries().for_each(|entry| {

@@ -19,7 +19,6 @@ use crate::names::rename::End;
 use crate::names::table::Meaning;
 use crate::names::{life, ops, rename, table};
 use crate::planted::{Breach, breaks};
-use crate::process;
 use crate::state::core::Core;
 use crate::state::inode::{InodeRef, KernelPages};
 use crate::state::lease::{LaneGuard, counted, enter, enter_for};
@@ -51,21 +50,6 @@ impl NvmFs {
     pub fn map_all(&self) {
         self.core.region.map_all();
         self.core.arena.map_present();
-    }
-
-    /// Takes all memory of these mounts out of the process by system calls alone, where nothing may be freed: in a handler of a signal. False:
-    /// nothing was done, and nothing can be.
-    ///
-    /// # Safety
-    /// These are all mounts of this process. Nobody uses one of them any more, nor drops it, nor what was opened in it.
-    pub unsafe fn abandon<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
-        if !process::may_begin_anew() {
-            return false;
-        }
-        // SAFETY: the caller's promise.
-        all.for_each(|fs| unsafe { fs.core.abandon() });
-        process::begin_anew();
-        true
     }
 
     fn open_inode(&self, handle: &Handle) -> Result<InodeRef<'_>> {

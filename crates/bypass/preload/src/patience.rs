@@ -1,4 +1,5 @@
-//! How long a handler of a signal waits for other threads: they may wait for the heap, which the thread that it has interrupted may have locked.
+//! How long a handler of a signal waits for other threads: they may wait for the heap, which the thread that it has interrupted may have
+//! locked.
 
 use rustix::time::{ClockId, clock_gettime};
 

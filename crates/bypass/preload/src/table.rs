@@ -383,7 +383,8 @@ fn let_go_alone(patience: Option<&Patience>) -> bool {
     }
     // A fork must not find it half done.
     let _held = CHANGES.hold();
-    // SAFETY: D4: no file is left that an entry or a thread names, and nobody makes one. A handler leaves those that are closed for later (D3).
+    // SAFETY: D4: no file is left that an entry or a thread names, and nobody makes one. A handler leaves those that are closed for later
+    // (D3).
     let gone = unsafe {
         match in_handler {
             true => MOUNTS.abandon(),

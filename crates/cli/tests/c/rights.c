@@ -282,5 +282,6 @@ static void beside(void) {
 
 static void opens(void) { changes_beside_an_open(getpid() * 2 + (*other == '1')); }
 
-TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked}, {"ids", ids_and_capabilities},
+TRAPS({"by_handlers", by_handlers}, {"beside", beside}, {"opens", opens}, {"undumped", undumped}, {"locked", locked},
+      {"ids", ids_and_capabilities},
       {"handler", in_a_handler}, {"strict", strict}, {"filtered", filtered})

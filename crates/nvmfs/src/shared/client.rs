@@ -9,7 +9,7 @@ use super::wire::{self, Answer, Hello, Packet, Want};
 use crate::counters::Counters;
 use crate::format::layout::REGION_BYTES_MIN;
 use crate::fs::NvmFs;
-use crate::process::boot_id;
+use crate::process::{self, boot_id};
 use crate::state::core::{Core, Identity, Parts};
 use crate::upkeep::settle::HOOKS;
 use crate::variant::Variant;
@@ -192,6 +192,21 @@ fn volatile_state(
     let core = Arc::new(core.ok_or_else(|| rubbish(at, "the arena is not that of this mount"))?);
     core.seat().map_err(|e| unmappable(at, e))?;
     Ok(NvmFs { core })
+}
+
+/// Takes all memory of these mounts out of the process by system calls alone, where nothing may be freed: in a handler of a signal. False:
+/// nothing was done, and nothing can be.
+///
+/// # Safety
+/// These are all mounts of this process. Nobody uses one of them any more, nor drops it, nor what was opened in it.
+pub unsafe fn abandon<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
+    if !process::may_begin_anew() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    all.for_each(|fs| unsafe { fs.core.abandon() });
+    process::begin_anew();
+    true
 }
 
 /// Takes a reading of what the file system there has done, and says which file its image is (device and inode, or `u64::MAX` and the number

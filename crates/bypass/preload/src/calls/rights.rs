@@ -90,8 +90,8 @@ pub fn shutting_in<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// A call that locks all that is mapped. What is mapped of an image and of a mount's memory would be locked, and made where it is none, to its
-/// last page: better is nothing, as where memory cannot be locked.
+/// A call that locks all that is mapped. What is mapped of an image and of a mount's memory would be locked, and made where it is none, to
+/// its last page: better is nothing, as where memory cannot be locked.
 fn locking<T: From<i8>>(call: impl FnOnce() -> T) -> T {
     table::take_up_nothing_more();
     if table::let_go() {

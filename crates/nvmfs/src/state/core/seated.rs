@@ -53,12 +53,12 @@ impl Core {
 }
 
 impl Core {
-    /// Takes all memory of this mount out of the process by system calls alone, where nothing may be freed: in a handler of a signal. What the
-    /// process's threads have of it is settled as a dead process's.
+    /// Takes all memory of this mount out of the process by system calls alone, where nothing may be freed: in a handler of a signal. What
+    /// the process's threads have of it is settled as a dead process's.
     ///
     /// # Safety
-    /// Nobody uses the mount in this process any more, nor drops it. [`process::begin_anew`] comes behind it: threads that end leave their lanes
-    /// alone then.
+    /// Nobody uses the mount in this process any more, nor drops it. [`process::begin_anew`] comes behind it: threads that end leave their
+    /// lanes alone then.
     pub unsafe fn abandon(&self) {
         // SAFETY: null, or made by `seat`, and freed by `drop` alone.
         if let Some(taken) = unsafe { self.seated.0.load(SeqCst).as_ref() }

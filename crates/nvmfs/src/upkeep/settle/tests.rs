@@ -333,7 +333,7 @@ fn a_lane_that_was_scribbled_over_harms_nobody_else() {
 
 /// It waited for half a minute, then noted damage, and nothing could be changed any more.
 #[test]
-fn a_signal_handlers_call_never_waits_for_a_bucket_of_its_own_thread() {
+fn a_handlers_call_never_waits_for_a_bucket_of_its_own_thread() {
     let bench = bench();
     let (fs, root) = (bench.volume.fs(), Cred::root());
     let [new, removed, renamed] =
