@@ -9,6 +9,7 @@ mod ioctls;
 mod limits;
 mod lookup;
 mod meta;
+mod names;
 mod numbers;
 mod open;
 mod raw;

@@ -1,0 +1,50 @@
+//! Other names of the C library for functions that stand here: a program that calls one of them calls the same function.
+//!
+//! Each name jumps to the function, so that arguments, answer and a second return (vfork) are that function's own. A test compares this
+//! list with the names that the C library has.
+
+macro_rules! names {
+    ($($name:ident: $($function:ident)::+;)*) => {$(
+        /// As the function that it jumps to.
+        ///
+        /// # Safety
+        /// As that function.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!("jmp {function}", function = sym $($function)::+);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!("b {function}", function = sym $($function)::+);
+        }
+    )*};
+}
+
+names! {
+    __open: super::open::open;
+    __open64: super::open::open64;
+    __close: super::numbers::close;
+    __dup2: super::numbers::dup2;
+    __fcntl: super::numbers::fcntl;
+    __libc_fcntl64: super::numbers::fcntl64;
+    __pipe: super::numbers::pipe;
+    __socket: super::numbers::socket;
+    __read: super::data::read;
+    __write: super::data::write;
+    __pread64: super::data::pread64;
+    __pwrite64: super::data::pwrite64;
+    __libc_pread: super::data::pread;
+    __libc_pwrite: super::data::pwrite;
+    __lseek: super::meta::lseek;
+    llseek: super::meta::lseek;
+    __fstat64: super::meta::fstat64;
+    __mmap: super::copies::mmap;
+    __sendmmsg: super::children::sendmmsg;
+    __clone: super::children::clone;
+    __vfork: crate::stubs::vfork;
+    __libc_system: super::stdio::system;
+    _IO_fopen: super::stdio::fopen;
+    _IO_fdopen: super::stdio::fdopen;
+    _IO_fclose: super::stdio::fclose;
+    _IO_popen: super::stdio::popen;
+}
