@@ -22,7 +22,7 @@ fn survives(variant: Variant, names: &[&str]) {
 }
 
 /// Short ones, that go through every kind of record.
-const SOME: &[&str] = &["sizes", "ranges", "names", "renames", "attributes", "remounts"];
+const SOME: &[&str] = &["sizes", "ranges", "names", "renames", "attributes", "kinds", "remounts"];
 
 #[test]
 fn nova_survives_a_power_cut_at_every_fence() {

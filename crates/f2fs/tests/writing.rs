@@ -166,7 +166,7 @@ fn a_tree_of_another_program_is_changed_and_keeps_the_rest() {
 
 #[test]
 fn a_small_image_is_overwritten_many_times_and_cleaned() {
-    [Variant::F2fs, Variant::RangeLock, Variant::Integrated].into_iter().for_each(overwritten_and_cleaned);
+    Variant::ALL.into_iter().for_each(overwritten_and_cleaned);
 }
 
 fn overwritten_and_cleaned(variant: Variant) {
@@ -244,6 +244,15 @@ fn an_open_unlinked_file_lives_until_closed_or_the_next_mount() {
             fsck_is_clean(&image.path);
         }
         assert_eq!(fs.append(&file, b"more"), Ok(100_000), "{variant:?}");
+        let (_, closed) = create(&fs, Ino::ROOT, "closed");
+        fs.append(&closed, &[2; 100_000]).unwrap();
+        let before = fs.statfs().unwrap().blocks_free;
+        fs.unlink(&Cred::root(), Ino::ROOT, name("closed")).unwrap();
+        assert_eq!(fs.statfs().unwrap().blocks_free, before, "{variant:?}: it is open");
+        let ino = closed.ino;
+        fs.release(closed);
+        assert_eq!(fs.getattr(ino), Err(Error::Stale), "{variant:?}");
+        assert_eq!(fs.statfs().unwrap().blocks_free, before + 25 + 1, "{variant:?}: its pages and its inode");
         // As after a kill: nothing more is written.
         drop(fs);
         let fs = open_as(&image.path, variant).unwrap();

@@ -2,6 +2,7 @@
 
 use crate::common::{Image, fsck_is_clean, read};
 use heddle_f2fs::{F2fs, Traffic};
+use heddle_vfs::acl::{Acl, Entry, Tag};
 use heddle_vfs::path::resolve_parent;
 use heddle_vfs::testkit::Tree;
 use heddle_vfs::{
@@ -67,6 +68,19 @@ pub fn path_of(fs: &F2fs, dir: Ino) -> Vec<u8> {
     path
 }
 
+/// One that changes the mode of what it is set on: to 0o640.
+fn access_list() -> Vec<u8> {
+    let entry = |tag, perm, id| Entry { tag, perm, id };
+    let entries = [
+        (Tag::Owner, 6, 0),
+        (Tag::User, 6, 7),
+        (Tag::OwningGroup, 0, 0),
+        (Tag::Mask, 4, 0),
+        (Tag::Others, 0, 0),
+    ];
+    Acl::new(entries.into_iter().map(|(tag, perm, id)| entry(tag, perm, id)).collect()).unwrap().to_xattr()
+}
+
 /// A list of calls on a few names; errors are as good as anything. It ends early when a device that is to fail has failed half-way through
 /// one, and the state of half a call is no moment.
 pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
@@ -107,14 +121,11 @@ pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
             }
             4 => drop(fs.unlink(&root, dir, one)),
             5 => drop(fs.rmdir(&root, dir, one)),
-            6 => drop(fs.rename(
-                &root,
-                dir,
-                one,
-                dirs[random.below(dirs.len() as u64) as usize],
-                other,
-                RenameMode::Replace,
-            )),
+            6 => {
+                let to = dirs[random.below(dirs.len() as u64) as usize];
+                let mode = if random.below(3) == 0 { RenameMode::Exchange } else { RenameMode::Replace };
+                drop(fs.rename(&root, dir, one, to, other, mode));
+            }
             7 => drop(fs.lookup(&root, dir, one).and_then(|attr| fs.link(&root, attr.ino, dir, other))),
             8..=11 => {
                 if let Some(file) = open(dir, one) {
@@ -158,10 +169,13 @@ pub fn play(fs: &F2fs, random: &mut Random, calls: usize) -> Vec<Moment> {
             }
             12 => {
                 let value = vec![3; random.below(600) as usize];
-                let name = XattrName::new(b"user.x").unwrap();
-                let _ = fs
-                    .lookup(&root, dir, one)
-                    .and_then(|attr| fs.setxattr(&root, attr.ino, name, &value, SetXattr::Any));
+                let (name, what) = (XattrName::new(b"user.x").unwrap(), random.below(5));
+                let _ = fs.lookup(&root, dir, one).and_then(|attr| match what {
+                    0 => fs.removexattr(&root, attr.ino, name),
+                    // With the mode.
+                    1 => fs.setxattr(&root, attr.ino, XattrName::ACL_ACCESS, &access_list(), SetXattr::Any),
+                    _ => fs.setxattr(&root, attr.ino, name, &value, SetXattr::Any),
+                });
             }
             _ => {
                 returned = fs.sync().is_ok();
