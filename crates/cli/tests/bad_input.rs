@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, heddle};
+use common::{Place, command, heddle};
 use heddle_nvmfs::Variant;
 use heddle_nvmfs::format::superblock::{FoundSuperblock, SUPERBLOCK_BYTES, Superblock};
 use std::os::unix::process::CommandExt;
@@ -18,6 +18,78 @@ fn a_truncated_image_is_named_with_what_lacks() {
     place.mount().failed(1, &["100 bytes", "left of one"]);
     place.edit(Vec::clear);
     place.mount().failed(1, &["0 bytes", "heddle mkfs"]);
+}
+
+#[test]
+fn numbers_at_their_limits_are_answered_without_a_panic() {
+    let place = Place::with_image("heddle");
+    let limits = ["0", "2047", "4294967296", "9223372036854775807", "9223372036854775808"];
+    let largest = u64::MAX.to_string();
+    for number in limits.into_iter().chain([&*largest, "18446744073709551614", "18446744073709551616", "-1"])
+    {
+        let record = |slot: &str| format!("{number}:{slot}");
+        let mut asked: Vec<Vec<String>> =
+            ["inode", "log", "page", "record"].map(|what| vec![what.into(), number.into()]).into();
+        asked
+            .extend(["0", "1", "63", "4294967295", &largest].map(|slot| vec!["record".into(), record(slot)]));
+        for words in &asked {
+            let image = place.image();
+            let all: Vec<&str> =
+                ["dump", "--", &image].into_iter().chain(words.iter().map(String::as_str)).collect();
+            let said = heddle(&all);
+            assert!([1, 2].contains(&said.code), "{words:?}: {} {}{}", said.code, said.out, said.err);
+            assert!(said.err.starts_with("heddle: "), "{words:?}: {}", said.err);
+        }
+    }
+}
+
+/// Runs a command without these of the three descriptors that a program begins with: its code, and its errors.
+fn without(closed: &'static [i32], args: &[&str]) -> (Option<i32>, String) {
+    let mut command = command(args);
+    // SAFETY: close takes no pointers, and may be called between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in closed {
+                libc::close(*fd);
+            }
+            Ok(())
+        })
+    };
+    let said = command.output().unwrap();
+    (said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned())
+}
+
+#[test]
+fn commands_without_standard_streams_end_by_their_exit_codes() {
+    let place = Place::with_image("heddle");
+    let (image, made) = (place.image(), place.text("made"));
+    let commands: &[(i32, i32, &[&str])] = &[
+        (0, 1, &["--version"]),
+        (0, 1, &["explain", "NV-0008"]),
+        (0, 1, &["info", &image]),
+        (0, 1, &["info", "--json", &image]),
+        (1, 1, &["info", "/nowhere/image"]),
+        (0, 1, &["dump", &image, "superblock"]),
+        (0, 8, &["fsck", "-n", &image]),
+        (0, 8, &["fsck", &image]),
+        (8, 8, &["fsck", "-n", "/nowhere/image"]),
+        (0, 1, &["mkfs", "--size", "8M", &made]),
+        (2, 2, &["mkfs", "--size", "1", &made]),
+        (1, 1, &["umount", "/nowhere"]),
+        (2, 2, &["nothing"]),
+    ];
+    for (code, unheard, args) in commands {
+        for (closed, right) in [(&[0][..], code), (&[1], unheard), (&[2], code), (&[0, 1, 2], unheard)] {
+            let _made_before = std::fs::remove_file(&made);
+            let (ended, said) = without(closed, args);
+            assert_eq!(ended, Some(*right), "{args:?} without {closed:?}: {said}");
+            assert!(!said.contains("panicked"), "{args:?} without {closed:?}: {said}");
+        }
+        let _made_before = std::fs::remove_file(&made);
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let ended = command(args).stdout(std::process::Stdio::null()).stderr(full).status().unwrap().code();
+        assert_eq!(ended, Some(*code), "{args:?} with errors to a full device");
+    }
 }
 
 #[test]

@@ -51,7 +51,8 @@ impl Layout {
 
     /// Do all these blocks lie in the data area?
     pub fn holds(&self, block: BlockNo, count: u64) -> bool {
-        block >= self.data && count <= self.blocks_total && block.0 + count <= self.last().0
+        // Any number may be asked for: a sum that wraps is none of this image.
+        block >= self.data && block.0.checked_add(count).is_some_and(|end| end <= self.last().0)
     }
 
     /// Position of the pointer to a chunk.
