@@ -5,7 +5,8 @@ mod common;
 use common::loop_device::Loop;
 use common::{Place, command, heddle, own_namespace};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -66,6 +67,66 @@ fn killed(place: &Place, image: &str, nvm: &str) {
     served.end();
     drop(file);
     heddle(&["umount", &dir]).failed(1, &["had died"]);
+}
+
+/// Runs a command that may have so many descriptors. Its code, and what it said; it may leave a process.
+fn with_descriptors(place: &Place, most: u64, args: &[&str]) -> (Option<i32>, String) {
+    let said = place.path("said");
+    let mut command = command(args);
+    command.env("HEDDLE_RUNTIME_DIR", place.path("run")).stdout(File::create(place.path("out")).unwrap());
+    command.stderr(File::create(&said).unwrap());
+    // SAFETY: setrlimit takes a pointer to a value on the stack, and may be called between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            match libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: most, rlim_max: most }) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        })
+    };
+    let code = command.status().unwrap().code();
+    (code, fs::read_to_string(said).unwrap())
+}
+
+/// The last descriptor went into the mount, which could not be found in the kernel's table then: it stayed, and answered nothing.
+#[test]
+fn a_mount_that_lacks_descriptors_leaves_nothing_behind() {
+    if !own_namespace() {
+        return;
+    }
+    for (variant, size) in [("heddle", "8M"), ("f2fs", "64M")] {
+        let place = Place::with_image_of(variant, size);
+        let (image, dir, run) = (place.image(), place.mnt(), place.path("run"));
+        fs::create_dir(&run).unwrap();
+        fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
+        let (mut refused, mut mounted) = (0, 0);
+        // Beyond the first few that suffice nothing is scarce any more.
+        for most in 3..64 {
+            let how = ["mount", "-o", "log=/dev/null", &image, &dir];
+            let (code, said) = with_descriptors(&place, most, &how);
+            if code == Some(0) {
+                heddle(&["umount", &dir]).ok();
+                mounted += 1;
+            } else {
+                let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+                assert!(!table.contains(&dir), "{variant}, {most}: it is mounted: {said}");
+                // With three not even the libraries can be opened.
+                assert!(
+                    most == 3 || said.contains("Too many open files") && said.contains("ulimit -n"),
+                    "{most}: {said}"
+                );
+                assert!(code == Some(1) || most == 3, "{variant}, {most}: {code:?}: {said}");
+                refused += 1;
+            }
+            assert!(heddle_pmem::lock_holder(Path::new(&image)).is_none(), "{variant}, {most}: {said}");
+            assert!(!said.contains("panicked"), "{variant}, {most}: {said}");
+            assert_eq!(fs::read_dir(&run).unwrap().count(), 0, "{variant}, {most}: {said}");
+            if mounted == 4 {
+                break;
+            }
+        }
+        assert!(refused >= 4 && mounted == 4, "{variant}: {refused} refused, {mounted} mounted");
+    }
 }
 
 #[test]

@@ -94,7 +94,10 @@ impl MountPoint {
             Arc::clone(&handles),
             options.threads(),
         );
+        // What is mounted with the last descriptor could not be found in the table, nor taken away again.
+        let spare = [spare_descriptor().map_err(refused)?, spare_descriptor().map_err(refused)?];
         let connection = connect(&dir, options).map_err(refused)?;
+        drop(spare);
         let (tell, events) = mpsc::channel();
         let mount = mounts::mount_at(&dir);
         let unmounter =
@@ -152,6 +155,11 @@ fn keep_standard_descriptors() -> io::Result<()> {
         }
         let _kept_open = null.into_raw_fd();
     }
+}
+
+/// A descriptor that is dropped where another one must be had.
+fn spare_descriptor() -> io::Result<File> {
+    File::open("/dev/null")
 }
 
 /// A mounted file system, served by this process. Dropping it unmounts; if files are still open the mount disappears
