@@ -129,6 +129,9 @@ pub fn run(args: &Args) -> Result<()> {
         }
         return Ok(());
     }
+    if let Some(place) = &options.metrics {
+        place.refuse_below(&args.dir)?;
+    }
     if args.foreground || args.tell_ready { serve(args, &options) } else { background::start(args) }
 }
 

@@ -130,6 +130,25 @@ fn a_mount_that_lacks_descriptors_leaves_nothing_behind() {
 }
 
 #[test]
+fn metrics_that_nobody_could_ask_are_refused_before_anything_is_done() {
+    let place = Place::with_image("nova-tree");
+    let (image, dir) = (place.image(), place.mnt());
+    let before = fs::read(&image).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let refused = |option: String, code, says: &[&str]| {
+        heddle(&["mount", "--foreground", "-o", &option, &image, &dir]).failed(code, says);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "{option}");
+    };
+    refused(format!("metrics={dir}/socket"), 2, &["would cover", &dir]);
+    refused(format!("metrics={dir}/../mnt/socket"), 2, &["would cover", &dir]);
+    refused("metrics=[::1]:0".into(), 2, &["nobody would know"]);
+    refused("segment=16T".into(), 2, &["nova-tree", "8T"]);
+    assert_eq!(fs::read(&image).unwrap(), before);
+    refused(format!("metrics={port}"), 1, &["Address already in use", &port.to_string()]);
+}
+
+#[test]
 fn a_refused_mount_leaves_the_device_of_the_log_as_it_was() {
     if !own_namespace() {
         return;

@@ -6,6 +6,7 @@
 
 use crate::look::prometheus;
 use anyhow::{Context, Result, bail};
+use heddle_console::failure::usage;
 use heddle_nvmfs::counters::Counters;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, chownat, fstat, open};
@@ -52,11 +53,28 @@ impl Place {
             Ok(port) => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
             Err(_) => text.parse().map_err(|_| wrong().to_owned())?,
         };
-        if at.ip().is_loopback() {
-            Ok(Place::Port(at))
-        } else {
-            Err(format!("{}: other machines could ask; {}", at.ip(), wrong()))
+        if !at.ip().is_loopback() {
+            return Err(format!("{}: other machines could ask; {}", at.ip(), wrong()));
         }
+        match at.port() {
+            0 => Err(format!("port 0 is any port, and nobody would know which; {}", wrong())),
+            _ => Ok(Place::Port(at)),
+        }
+    }
+
+    /// Refuses a socket below the directory that is mounted at: the mount would cover it, and nobody could ask.
+    pub fn refuse_below(&self, dir: &Path) -> Result<()> {
+        let Place::Path(socket) = self else { return Ok(()) };
+        let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
+        let (Some(Ok(above)), Ok(dir)) = (socket.parent().map(whole), whole(dir)) else { return Ok(()) };
+        if above.starts_with(&dir) {
+            return Err(usage(format!(
+                "-o metrics={}: the mount at {} would cover this socket; choose a path outside of it",
+                socket.display(),
+                dir.display()
+            )));
+        }
+        Ok(())
     }
 }
 

@@ -265,6 +265,15 @@ impl Options {
                 "for nova-interval, nova-array and nova-tree",
             ),
         ];
+        if lock == Some(LockKind::Tree)
+            && self.segment_bytes.is_some_and(|bytes| bytes > TREE_SEGMENT_BYTES_MAX)
+        {
+            return Err(usage(format!(
+                "-o segment: {} is mounted as {}, whose tree of locks divides a file into 32 segments or more: 8T at most",
+                image.display(),
+                system.name()
+            )));
+        }
         match useless.iter().find(|(_, given, _)| *given) {
             Some((option, _, what)) => Err(usage(format!(
                 "-o {option}: {} is mounted as {}, where this option has no effect; it is {what}",
@@ -281,6 +290,9 @@ fn is_known(option: &str) -> bool {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
     NO_SUCH.split([' ', ',']).any(|word| word.split('=').next() == Some(name))
 }
+
+/// Each of the tree's five levels takes a bit of a segment's number, and offsets have 48.
+const TREE_SEGMENT_BYTES_MAX: u64 = 1 << 43;
 
 fn segment_of(text: &str) -> Result<u64, String> {
     let bytes = text.parse::<Size>()?.0;
@@ -346,6 +358,15 @@ mod tests {
             ("segment=5000", "power of two"),
             ("segment=1K", "power of two"),
             ("segment=256T", "power of two"),
+            ("metrics=0", "nobody would know"),
+            ("metrics=127.0.0.1:0", "nobody would know"),
+            ("metrics=65536", "a port of this machine"),
+            ("metrics=-1", "a port of this machine"),
+            ("metrics=192.0.2.1:9100", "other machines"),
+            ("patience=-1", "seconds"),
+            ("patience=4294967296", "seconds"),
+            ("nvm-size=-1", "no size"),
+            ("nvm-size=16E", "no size"),
         ] {
             let error = parse(&[option]).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(says), "{error}");
