@@ -11,6 +11,7 @@ traps! {
     /// The seventeenth ran its handler in the middle of an append.
     of_many_signals_at_once_none_is_handled_inside_a_call = "signals/many", ["write"];
     a_trace_is_written_where_the_offset_is = "signals/traces", ["write"];
+    what_siginterrupt_sets_is_what_an_action_shows = "signals/interrupts", ["write"];
     /// The next chroot, setuid or mlockall waited for ever for it to come back.
     a_handler_may_leave_an_open_by_longjmp = "signals/opens", ["write"];
     /// Opening its first file of a mount ended the program.

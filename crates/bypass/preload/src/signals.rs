@@ -164,6 +164,26 @@ pub unsafe extern "C" fn sigset(number: c_int, handler: usize) -> usize {
     if was_held { SIG_HOLD } else { was }
 }
 
+/// As siginterrupt(3).
+///
+/// # Safety
+/// As siginterrupt(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
+    // SAFETY: plain numbers and sets, for which zero is valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a live local.
+    if unsafe { sigaction(number, null(), &mut action) } != 0 {
+        return -1;
+    }
+    match interrupts {
+        0 => action.sa_flags |= libc::SA_RESTART,
+        _ => action.sa_flags &= !libc::SA_RESTART,
+    }
+    // SAFETY: a live local, with the handler that is set already.
+    unsafe { sigaction(number, &action, null_mut()) }
+}
+
 /// As sigignore(3).
 ///
 /// # Safety

@@ -179,6 +179,22 @@ static void many_signals_come_in_one_call(void) {
 	CHECK(now.st_size % sizeof bytes <= 16 * signals && calls > 0);
 }
 
+static void calls_are_interrupted(void) {
+	struct sigaction act = {.sa_handler = sees, .sa_flags = SA_RESTART}, now;
+	int ends[2], fd = fresh(O_RDWR);
+	char byte;
+	pthread_t sender;
+	first_thread = pthread_self();
+	CHECK(write(fd, "x", 1) == 1 && pipe(ends) == 0 && sigaction(SIGUSR1, &act, NULL) == 0);
+	CHECK(siginterrupt(SIGUSR1, 1) == 0 && sigaction(SIGUSR1, NULL, &now) == 0);
+	CHECK(now.sa_handler == sees && flags_of(&now) == 0 && pthread_create(&sender, NULL, sends_one_again_and_again, NULL) == 0);
+	CHECK(read(ends[0], &byte, 1) == -1 && errno == EINTR);
+	done = 1;
+	CHECK(pthread_join(sender, NULL) == 0);
+	CHECK(siginterrupt(SIGUSR1, 0) == 0 && sigaction(SIGUSR1, NULL, &now) == 0 && flags_of(&now) == SA_RESTART);
+	CHECK(now.sa_handler == sees && siginterrupt(0, 1) == -1 && errno == EINVAL);
+}
+
 static sigjmp_buf out_of_open;
 static volatile int opens;
 
@@ -250,5 +266,6 @@ static void traces_lie_between(void) {
 		}
 }
 
-TRAPS({"opens", a_handler_leaves_open}, {"traces", traces_lie_between}, {"forks", a_child_handles_what_came_to_itself},
+TRAPS({"interrupts", calls_are_interrupted}, {"opens", a_handler_leaves_open}, {"traces", traces_lie_between},
+      {"forks", a_child_handles_what_came_to_itself},
       {"many", many_signals_come_in_one_call}, {"vfork_and_fork", a_fork_follows_a_vfork}, {"vfork", handlers_outlive_a_vfork})
