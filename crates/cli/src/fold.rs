@@ -1,10 +1,11 @@
 //! `heddle fold`: what a node log has is written into its image, as the next mount would do it.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use heddle_console::failure::usage;
 use heddle_console::output::{self, Sink};
 use heddle_f2fs::{F2fs, Variant};
 use serde::Serialize;
+use std::fs::File;
 use std::path::PathBuf;
 
 /// Write the content of a node log into its F2FS image, which then needs no log: for Linux, or for another machine
@@ -41,6 +42,7 @@ struct Folded {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let image = args.image.display().to_string();
+    File::open(&args.image).with_context(|| format!("cannot open {image}"))?;
     if !heddle_f2fs::is_f2fs(&args.image) {
         return Err(usage(format!("{image} is no F2FS image: only those have node logs")));
     }

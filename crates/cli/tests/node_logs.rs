@@ -10,7 +10,7 @@ use common::{Place, heddle, own_namespace};
 use heddle_f2fs::checksum::{SEED, checksum};
 use left::{LOG_BYTES, killed};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 const BLOCK: usize = 4096;
@@ -88,6 +88,40 @@ fn a_size_that_no_log_has_is_wrong_usage() {
         assert_eq!(fs::metadata(&nvm).unwrap().len(), 1 << 20);
         fs::remove_file(&nvm).unwrap();
     }
+}
+
+#[test]
+fn under_a_dead_mount_errors_name_the_way_out() {
+    if !own_namespace() {
+        return;
+    }
+    let place = Place::with_image_of("f2fs", "64M");
+    let (image, mnt) = (place.image(), place.mnt());
+    let mut served = common::command(&["mount", "--foreground", &image, &mnt]).spawn().unwrap();
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    while device(Path::new(&mnt)) == device(&place.path("")) {
+        assert!(served.try_wait().unwrap().is_none(), "never mounted");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    served.kill().unwrap();
+    served.wait().unwrap();
+    let under = place.text("mnt/under");
+    for command in [
+        &["info", &under][..],
+        &["fsck", &under],
+        &["stat", &mnt],
+        &["mount", "-o", "remount,ro", &image, &mnt],
+        &["mount", &image, &under],
+        &["fold", "--nvm", &under, &image],
+        &["fold", "--nvm", &image, &under],
+        &["mkfs", "--variant", "f2fs", &under],
+    ] {
+        let said = heddle(command);
+        assert!(said.code == if command[0] == "fsck" { 8 } else { 1 }, "{command:?}: {}", said.code);
+        let way = "has died: heddle umount";
+        assert!(said.err.contains(way), "{command:?}: {}", said.err);
+    }
+    heddle(&["umount", &mnt]).failed(1, &["had died"]);
 }
 
 /// Has the checkpoint say that a check is needed, as Linux does.

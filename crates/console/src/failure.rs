@@ -81,8 +81,15 @@ fn say(error: &anyhow::Error) {
     }
 }
 
+/// What the system says of a file under a mount without its process, wherever it stands in a text.
+const DEAD_MOUNT: &str = "(os error 107)";
+const _: () = assert!(libc::ENOTCONN == 107);
+
 /// What can be done where a text ends with what the system said.
 fn way_out(text: &str) -> Option<&'static str> {
+    if text.contains(DEAD_MOUNT) {
+        return Some("The process behind a mount there has died: heddle umount takes the mount away");
+    }
     let number = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
     Some(match number.parse().ok()? {
         libc::ENOENT => "Check the path",

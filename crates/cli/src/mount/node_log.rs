@@ -9,6 +9,7 @@ use heddle_console::size::Size;
 use heddle_console::{open_error::explain, output::talk};
 use heddle_f2fs::{F2fs, LOG_BYTES_MAX, LOG_BYTES_MIN, LogRegion, LogState, Variant};
 use heddle_pmem::{Durability, OpenOptions, Region};
+use std::io::{Error, ErrorKind};
 use std::path::Path;
 
 /// Refuses a size that no node log has.
@@ -69,7 +70,8 @@ const GIVE_UP: &str =
 
 /// The node log that a mount left.
 pub fn left(nvm: &Path) -> Result<LogRegion> {
-    if !nvm.exists() {
+    let is_missing = |error: &Error| error.kind() == ErrorKind::NotFound;
+    if nvm.symlink_metadata().is_err_and(|error| is_missing(&error)) {
         return Err(usage(format!(
             "{}: no such file; name the node log of the last mount. {GIVE_UP}",
             nvm.display()
