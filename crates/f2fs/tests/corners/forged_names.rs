@@ -82,6 +82,32 @@ fn crash_a_forged_entry_took_the_file_that_it_named() {
     }
 }
 
+/// Nobody can say whether the inode has that other name: so it stays.
+#[test]
+fn a_forged_entry_takes_no_file_whose_own_directory_is_damaged() {
+    let (image, [_, _, other]) = image();
+    forge_entry(&image, "wrong", Some(other), None);
+    let inside = {
+        let fs = mounted(&image);
+        fs.lookup(&Cred::root(), ROOT, name("in")).unwrap().ino
+    };
+    Forge::of(&image.path).inode(inside.0 as u32, |inode| {
+        inode.addr[9].set(u32::MAX - 9);
+        crate::believed::seal(&image, inode);
+    });
+    let (fs, root) = (mounted(&image), Cred::root());
+    fs.unlink(&root, ROOT, name("wrong")).unwrap();
+    assert_eq!(fs.lookup(&root, ROOT, name("wrong")).map(drop), Err(Error::NotFound));
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = mounted(&image);
+    let file = fs.open(&root, heddle_vfs::Ino(other.into()), OpenFlags::READ).unwrap();
+    let mut bytes = [0; 5000];
+    assert_eq!(fs.read(&file, 0, &mut bytes), Ok(5000));
+    assert!(bytes == [5; 5000] && !fs.has_failed());
+    fs.release(file);
+}
+
 /// What Linux leaves in inodes is no other name: old ones after a rename.
 #[test]
 fn an_inode_that_says_an_old_name_goes_with_the_new_one() {
