@@ -21,6 +21,7 @@ use crate::format::{
 use crate::ids::{Nid, PageNo};
 use crate::image::Media;
 use crate::inode::Inode;
+use crate::node::block_map::pages_max;
 use hash::hash;
 use heddle_vfs::{Error, FileKind, NAME_MAX_BYTES, Name, Result};
 use zerocopy::FromBytes;
@@ -251,10 +252,10 @@ impl Media {
         if dir.has(inline_flag::DENTRY) {
             return Ok(Slots::inline(dir)?.find(name, wanted)?.map(|entry| found(None, entry)));
         }
-        let mut damage = None;
+        let (mut damage, pages) = (None, pages_max(dir.pointers()));
         for level in 0..levels(dir)? {
             let (start, blocks) = bucket(wanted, level, dir.block().dir_level);
-            for page in (start..start + blocks).map(PageNo) {
+            for page in (start..start + blocks).filter(|page| *page < pages).map(PageNo) {
                 let seen = self.with_page(dir, page, |block| {
                     let slots = Slots::of_block(dir.nid, page, zerocopy::transmute_ref!(block));
                     Ok(slots.find(name, wanted)?.map(|entry| found(Some(page), entry)))
@@ -282,7 +283,8 @@ impl Media {
     ) -> Result<()> {
         dir.readable()?;
         let met = || Error::Corrupt(format!("directory {} has entries that cannot be read", dir.nid.0));
-        let (mut damage, from) = ((from & DAMAGE_MET != 0).then(met), from & !DAMAGE_MET);
+        let is_behind = from / DAMAGE_MET == 1;
+        let (mut damage, from) = (is_behind.then(met), if is_behind { from % DAMAGE_MET } else { from });
         let newer = self.names.get(&dir.nid);
         // A newer entry stands for the one on the media.
         let is_newer = |entry: &Entry<'_>| newer.is_some_and(|newer| newer.contains_key(entry.name));
@@ -312,7 +314,7 @@ impl Media {
             let from = from.min(usize::MAX as u64) as usize;
             return Slots::inline(dir)?.list(from, damage, &mut |entry| emit(entry));
         }
-        let end = dir.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let end = blocks_listed(dir);
         let (mut page, mut slot) = (from / DENTRY_SLOTS as u64, from as usize % DENTRY_SLOTS);
         // Nodes that lead to one another would make it endless; no directory has more blocks than there are.
         let mut blocks_left = self.geometry.blocks;
@@ -356,11 +358,25 @@ impl Media {
     }
 }
 
+/// Levels that names are looked for in: as many as the inode says, or as its size has blocks of. One of the two may be damaged.
 fn levels(dir: &Inode) -> Result<u32> {
+    let (said, blocks) = (depth(dir)?, dir.size_bytes.div_ceil(BLOCK_BYTES as u64));
+    Ok((said..LEVELS_MAX)
+        .find(|level| blocks_before(*level, dir.block().dir_level) >= blocks)
+        .unwrap_or(LEVELS_MAX))
+}
+
+fn depth(dir: &Inode) -> Result<u32> {
     match dir.block().depth.get() {
         depth @ 0..=LEVELS_MAX => Ok(depth),
         depth => Err(Error::Corrupt(format!("directory {}: {depth} levels", dir.nid.0))),
     }
+}
+
+/// Blocks that a listing looks at: those of its size, or of its levels. Where those are more there are holes.
+fn blocks_listed(dir: &Inode) -> u64 {
+    let of_levels = depth(dir).map_or(0, |depth| blocks_before(depth, dir.block().dir_level));
+    dir.size_bytes.div_ceil(BLOCK_BYTES as u64).max(of_levels.min(pages_max(dir.pointers())))
 }
 
 fn buckets(level: u32, dir_level: u8) -> u64 {
@@ -371,10 +387,14 @@ fn bucket_blocks(level: u32) -> u64 {
     if level < LEVELS_MAX / 2 { 2 } else { 4 }
 }
 
+/// Blocks of all levels before this one.
+fn blocks_before(level: u32, dir_level: u8) -> u64 {
+    (0..level).map(|level| buckets(level, dir_level) * bucket_blocks(level)).sum()
+}
+
 /// First block, and blocks, of the bucket of a hash at a level.
 fn bucket(hash: u32, level: u32, dir_level: u8) -> (u64, u64) {
-    let before: u64 = (0..level).map(|level| buckets(level, dir_level) * bucket_blocks(level)).sum();
-    let blocks = bucket_blocks(level);
+    let (before, blocks) = (blocks_before(level, dir_level), bucket_blocks(level));
     (before + u64::from(hash) % buckets(level, dir_level) * blocks, blocks)
 }
 

@@ -236,6 +236,64 @@ fn a_name_that_lost_marks_of_its_slots_is_not_written_over() {
     fs.unmount().unwrap();
 }
 
+/// A size of 0 made a full directory an empty one, which could be removed with all that was in it.
+#[test]
+fn a_damaged_size_or_depth_of_a_directory_hides_no_name() {
+    let image = Image::made(64);
+    let (fs, root) = (mounted(&image), Cred::root());
+    let dir = make_dir(&fs, "dir");
+    (0..900).for_each(|n| fs.release(create(&fs, dir, &format!("{n}"))));
+    let wanted = names_in(&fs, dir, 4096).0;
+    fs.unmount().unwrap();
+    drop(fs);
+    let damages: [fn(&mut InodeBlock); 5] = [
+        |inode| inode.size_bytes.set(0),
+        |inode| inode.size_bytes.set(4097),
+        |inode| inode.depth.set(0),
+        |inode| inode.depth.set(1),
+        |inode| inode.depth.set(63),
+    ];
+    for (n, damage) in damages.into_iter().enumerate() {
+        let image = Image::copy_of(&image);
+        Forge::of(&image.path).inode(dir.0 as u32, |inode| {
+            damage(inode);
+            crate::believed::seal(&image, inode);
+        });
+        let fs = mounted(&image);
+        assert_eq!(fs.rmdir(&root, ROOT, name("dir")), Err(Error::NotEmpty), "{n}");
+        let (found, end) = names_in(&fs, dir, 4096);
+        assert!(found == wanted && end == Ok(()), "{n}: {} names, {end:?}", found.len());
+        for (text, ino) in &wanted {
+            let text = Name::new(text).unwrap();
+            assert_eq!(fs.lookup(&root, dir, text).unwrap().ino, *ino, "{n}");
+            let again = fs.create(&root, dir, text, 0o600, OpenFlags::WRITE);
+            assert_eq!(again.map(drop), Err(Error::Exists), "{n}");
+        }
+        assert_eq!(fs.lookup(&root, dir, name("absent")).map(drop), Err(Error::NotFound), "{n}");
+        fs.release(create(&fs, dir, "new"));
+        for text in wanted.keys() {
+            fs.unlink(&root, dir, Name::new(text).unwrap()).unwrap();
+        }
+        fs.unlink(&root, dir, name("new")).unwrap();
+        fs.rmdir(&root, ROOT, name("dir")).unwrap();
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn a_listing_from_a_place_that_never_was_is_at_its_end() {
+    let image = Image::made(64);
+    let fs = mounted(&image);
+    fs.release(create(&fs, ROOT, "file"));
+    let dir = fs.open(&Cred::root(), ROOT, OpenFlags::READ).unwrap();
+    for place in [214, 1 << 40, 1 << 60, Cookie::MAX.0, u64::MAX] {
+        let mut listing = Listing::with_room(0);
+        assert_eq!(fs.readdir(&dir, Cookie(place), &mut listing), Ok(()), "{place:#x}");
+        assert!(listing.is_empty());
+    }
+    fs.release(dir);
+}
+
 /// One block of entries that could not be read hid all names in all other blocks.
 #[test]
 fn a_block_of_entries_that_cannot_be_read_hides_no_other_block() {
