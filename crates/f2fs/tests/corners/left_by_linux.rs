@@ -211,8 +211,8 @@ fn flags_of_fsck_and_resize_stay_until_they_are_true() {
     let refused = [
         (checkpoint_flag::RESIZING, "resize"),
         (checkpoint_flag::DISABLED, "checkpoint=disable"),
-        (checkpoint_flag::FSCK, "fsck.f2fs"),
-        (checkpoint_flag::ERROR, "fsck.f2fs"),
+        (checkpoint_flag::FSCK, "heddle fsck -y"),
+        (checkpoint_flag::ERROR, "heddle fsck -y"),
     ];
     for (flag, word) in refused {
         let image = Image::copy_of(&image);
