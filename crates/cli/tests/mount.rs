@@ -58,6 +58,40 @@ fn an_image_is_mounted_once_and_the_error_names_holder_and_remedy() {
     heddle(&["umount", &place.text("other")]).failed(1, &["not a mount point"]);
 }
 
+/// The process that a refusal names, if it has the image open.
+#[track_caller]
+fn named_holder(refusal: &str, image: &str) -> u32 {
+    let digits = refusal.split("process ").nth(1).unwrap_or_else(|| panic!("no process is named: {refusal}"));
+    let pid = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let has_it = open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|file| file == Path::new(image));
+    assert!(has_it, "process {pid} has it not: {refusal}");
+    pid
+}
+
+#[test]
+fn a_second_mount_is_refused_in_every_system() {
+    let Some(_alone) = alone() else { return };
+    let nvm = ["heddle", "nova", "nova-interval", "nova-array", "nova-tree"];
+    for variant in nvm.into_iter().chain(["f2fs", "f2fs-rl", "f2fs-nl", "f2fs-integrated"]) {
+        let (image_of, size) = if nvm.contains(&variant) { (variant, "8M") } else { ("f2fs", "64M") };
+        let place = Place::with_image_of(image_of, size);
+        let log = place.text("nvm");
+        let (nvm, nvm_size) = (format!("nvm={log}"), "nvm-size=2M");
+        let mut options = vec!["-o", "log=/dev/null", "--variant", variant];
+        if matches!(variant, "f2fs-nl" | "f2fs-integrated") {
+            options.extend(["-o", &nvm, "-o", nvm_size]);
+        }
+        let _mounted = Mounted::new(&place, &options);
+        fs::create_dir(place.path("other")).unwrap();
+        for how in ["wait=0", "wait=0,ro"] {
+            let refused = heddle(&["mount", "-o", how, &place.image(), &place.text("other")]);
+            named_holder(&refused.err, &place.image());
+            refused.failed(1, &["nmount it"]);
+        }
+    }
+}
+
 #[test]
 fn a_full_file_system_says_so_and_loses_nothing() {
     let Some(_alone) = alone() else { return };

@@ -119,6 +119,9 @@ fn a_node_log_is_made_in_new_files_and_zeros_alone() {
     let empty = || fs::write(&nvm, "").and_then(|()| fs::metadata(&nvm)).unwrap().len() == 0;
     assert!(empty());
     heddle(&["fold", "--nvm", &nvm, &image]).failed(1, &["holds no node log"]);
+    let said = heddle(&["fold", "--nvm", &image, &image]);
+    assert!(!said.err.contains("force-nvm"), "fold takes no such option: {}", said.err);
+    said.failed(1, &["holds no node log, but", "name that of the last mount"]);
     mount("nvm-size=64K").failed(2, &["at least"]);
     assert_eq!(fs::metadata(&nvm).unwrap().len(), 0);
     fs::set_permissions(&nvm, fs::Permissions::from_mode(0o666)).unwrap();

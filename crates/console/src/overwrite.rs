@@ -112,7 +112,27 @@ impl Target {
     }
 }
 
-/// The same for a node log, which may be there already, or be made where nothing but zeros is. One that is forced is made anew.
+/// The node log that lies there. `remedy` says how to go on without it.
+///
+/// # Errors
+/// There is none, with what is there.
+pub fn present_node_log(path: &Path, remedy: &str) -> Result<Target> {
+    let taken = Taken::new(path).map_err(|error| crate::open_error::explain(path, error))?;
+    let content = if taken.is_new() { Content::Blank } else { taken.content()? };
+    let target = Target { taken, content, forced: false };
+    match target.is_node_log() {
+        true => Ok(target),
+        false => {
+            bail!(
+                "{} holds no node log, but {}: name that of the last mount. {remedy}",
+                path.display(),
+                target.content
+            )
+        }
+    }
+}
+
+/// What is to become a node log: it may be there already, or be made where nothing but zeros is. One that is forced is made anew.
 pub fn node_log_target(path: &Path, force: Force) -> Result<Target> {
     let taken = Taken::new(path).map_err(|error| crate::open_error::explain(path, error))?;
     let content = if taken.is_new() { Content::Blank } else { taken.content()? };

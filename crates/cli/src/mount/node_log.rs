@@ -3,7 +3,7 @@
 use super::options::Options;
 use anyhow::{Result, anyhow};
 use heddle_console::failure::usage;
-use heddle_console::overwrite::{Force, Target, node_log_target};
+use heddle_console::overwrite::{Force, Target, node_log_target, present_node_log};
 use heddle_console::progress::Bar;
 use heddle_console::size::Size;
 use heddle_console::{open_error::explain, output::talk};
@@ -77,10 +77,7 @@ pub fn left(nvm: &Path) -> Result<LogRegion> {
             nvm.display()
         )));
     }
-    let mut target = node_log_target(nvm, Force::No)?;
-    if !target.is_node_log() {
-        return Err(anyhow!("{} holds no node log: name that of the last mount. {GIVE_UP}", nvm.display()));
-    }
+    let mut target = present_node_log(nvm, GIVE_UP)?;
     let (region, state) = region(nvm, &mut target, None, None)?;
     Ok(LogRegion { region, state, discard: false })
 }

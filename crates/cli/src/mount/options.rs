@@ -163,6 +163,13 @@ impl Options {
                 done => done.map_err(|why| usage(format!("-o {option}: {why}")))?,
             }
         }
+        let at_socket = matches!(options.metrics, Some(Place::Path(_)));
+        if options.metrics_group.is_some() && !at_socket && options.remount.is_none() {
+            // At a port everybody on this machine may ask: the user would think that this group alone may.
+            return Err(usage(
+                "-o metrics-group: a group may ask at a socket alone: add metrics=PATH, with a slash in it. A port answers every user",
+            ));
+        }
         Ok(options)
     }
 
@@ -397,6 +404,21 @@ mod tests {
             assert_eq!(refused("segment=64K", system).is_some(), !range_lock);
             assert_eq!(refused("nodiscard,noatime,sync,ro", system), None);
         }
+    }
+
+    #[test]
+    fn a_group_for_metrics_is_refused_without_a_socket() {
+        for options in
+            ["metrics-group=0", "metrics=9100,metrics-group=0", "metrics-group=0,metrics=[::1]:9100"]
+        {
+            let error = parse(&[options]).unwrap_err().to_string();
+            assert!(
+                error.contains("-o metrics-group") && error.contains("metrics=PATH"),
+                "{options}: {error}"
+            );
+        }
+        assert_eq!(parse(&["metrics-group=7,metrics=/run/h.prom"]).unwrap().metrics_group, Some(7));
+        assert!(parse(&["remount,ro,metrics-group=7"]).is_ok(), "what is mounted has its group");
     }
 
     #[test]
