@@ -172,6 +172,10 @@ fn sizes_too_small_or_too_large_are_refused_before_any_change() {
     heddle(&["mkfs", "--force", "--size", "900T", &place.image()])
         .failed(1, &["does not fit", "ask for less"]);
     heddle(&["mkfs", "--size", "4X", &place.text("new")]).failed(2, &["4X", "4KiB"]);
+    for size in ["32M", "16T"] {
+        heddle(&["mkfs", "--variant", "f2fs", "--size", size, &place.text("new")])
+            .failed(2, &["between 64 MiB and 15 TiB"]);
+    }
     assert_eq!(std::fs::read(place.image()).unwrap(), before);
     assert!(!place.path("new").exists());
 }

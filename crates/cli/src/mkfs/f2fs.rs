@@ -19,7 +19,8 @@ pub fn check(args: &Args) -> Result<()> {
             "--label: a name of {units} UTF-16 units, where an image holds {LABEL_UNITS_MAX}"
         )));
     }
-    check_size(&args.image, args.size.unwrap_or(SIZE_DEFAULT).0)
+    // The command is wrong then, with exit code 2.
+    args.size.map_or(Ok(()), |size| check_size(&args.image, size.0).map_err(usage))
 }
 
 fn check_size(image: &Path, bytes: u64) -> Result<()> {
