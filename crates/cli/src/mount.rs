@@ -82,7 +82,8 @@ Options for -o:
   metrics=PORT|PATH      answer Prometheus: at a Unix socket (a path; only you may ask), or at a port of this machine alone (9100,
                          [::1]:9100; every user of this machine may ask)
   metrics-group=G        members of group G may ask at the socket too
-  patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never)
+  patience=SECONDS       kill an attached process that is stopped while others wait for it for so long (30; 0: never), or that sleeps
+                         in one page fault for twice as long and five seconds more
   wait=SECONDS           how long to wait for a process that is about to let go of the image, as a running umount (10; 0: not)
   uid=USER, gid=GROUP    all files show this owner or group, and new ones get it
   sync, dirsync          F2FS: each call that changes something, or a name, is durable when it returns. Without, a change that is not
