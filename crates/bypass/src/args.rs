@@ -5,7 +5,7 @@ use rustix::io::Errno;
 /// Longest single call, as the kernel's.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
 /// No buffer of a program ends behind this: the kernel refuses it before it looks at anything else.
-const BUFFERS_END: usize = 1 << 47;
+const BUFFERS_END: usize = (1 << 47) - if cfg!(target_arch = "x86_64") { 4096 } else { 0 };
 
 /// Where a transfer begins and how long it is; `None`: the kernel says what is wrong with it.
 #[inline]
@@ -17,10 +17,21 @@ pub fn transfer(buf: usize, len: usize, offset: i64) -> Option<(u64, usize)> {
     large(buf, len, offset).then_some((from, len.min(CALL_BYTES_MAX)))
 }
 
+/// May a buffer of a program lie there? Else the kernel refuses it before it looks at anything else, however short it is.
+#[inline]
+pub fn may_be_there(buf: usize, len: usize) -> bool {
+    buf.checked_add(len).is_some_and(|end| end <= BUFFERS_END)
+}
+
+/// A call that moves nothing; `None`: the kernel says what is wrong with it.
+#[cold]
+pub fn nothing(buf: usize) -> Option<usize> {
+    may_be_there(buf, 0).then_some(0)
+}
+
 #[cold]
 fn large(buf: usize, len: usize, offset: i64) -> bool {
-    let in_memory = buf.checked_add(len).is_some_and(|end| end <= BUFFERS_END);
-    in_memory && i64::try_from(len).is_ok_and(|len| offset.checked_add(len).is_some())
+    may_be_there(buf, len) && i64::try_from(len).is_ok_and(|len| offset.checked_add(len).is_some())
 }
 
 /// Where lseek(2) goes from `base` (nothing, the present offset or the end).
@@ -45,6 +56,17 @@ mod tests {
             transfer(BUFFERS_END - 4096, CALL_BYTES_MAX + 1, 0),
             None,
             "a buffer that ends in the kernel"
+        );
+    }
+
+    #[test]
+    fn of_an_address_that_cannot_be_not_even_nothing_is_moved() {
+        assert_eq!((nothing(8), nothing(BUFFERS_END - 1)), (Some(0), Some(0)));
+        assert_eq!((nothing(BUFFERS_END + 1), nothing(usize::MAX)), (None, None));
+        assert!(
+            may_be_there(BUFFERS_END - 5, 5)
+                && !may_be_there(BUFFERS_END - 5, 6)
+                && !may_be_there(usize::MAX, 2)
         );
     }
 
@@ -77,6 +99,6 @@ mod tests {
         let before = BUFFERS_END - CALL_BYTES_MAX - 1;
         assert_eq!(transfer(before, CALL_BYTES_MAX + 1, 0), Some((0, CALL_BYTES_MAX)));
         assert_eq!(transfer(usize::MAX, CALL_BYTES_MAX + 1, 0), None, "it ends nowhere");
-        assert_eq!((CALL_BYTES_MAX, BUFFERS_END), (0x7fff_f000, 0x8000_0000_0000));
+        assert_eq!(CALL_BYTES_MAX, 0x7fff_f000);
     }
 }

@@ -122,7 +122,7 @@ impl File {
             return Err(Passed::Unserved);
         };
         if len == 0 {
-            return Ok(Ok(0));
+            return args::nothing(buf.addr()).map(Ok).ok_or(Passed::Unserved);
         }
         // SAFETY: the caller's promise; `len` is at most what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
@@ -146,7 +146,7 @@ impl File {
             return Err(Passed::Unserved);
         };
         if len == 0 {
-            return Ok(Ok((0, to)));
+            return args::nothing(buf.addr()).map(|n| Ok((n, to))).ok_or(Passed::Unserved);
         }
         // SAFETY: the caller's promise; `len` is at most what a slice may have.
         let buf = unsafe { std::slice::from_raw_parts(buf, len) };

@@ -26,6 +26,7 @@ mod tell;
 mod tests;
 mod words;
 
+pub use args::may_be_there;
 pub use attach::{Attachment, Attachments, Found};
 pub use error::{Errno, errno_of};
 pub use file::{File, Passed, Served};

@@ -59,6 +59,7 @@ traps! {
     a_child_that_shares_the_numbers_may_swap_files = "offsets/swapped", ["write"];
     the_kernel_counts_from_the_end_that_was_written = "offsets/from_the_end", ["write"];
     of_two_mistakes_the_kernels_is_reported = "edges/errors", ["write"];
+    of_an_address_that_cannot_be_nothing_is_moved = "edges/never", ["write", "read"];
     offsets_near_the_largest_are_as_the_kernel_has_them = "edges/ends", ["seek"];
     what_fits_into_half_a_buffer_is_moved = "edges/more", ["read"];
     the_limit_of_the_file_size_holds_for_appends_at_an_offset = "edges/limits", ["write"];

@@ -30,6 +30,29 @@ static void wrong_in_two_ways(void) {
 	FAILS(lseek(in, -9, SEEK_END), EINVAL);
 }
 
+/* The kernel looks at all addresses first, how little there is to move. */
+static void addresses_that_cannot_be(void) {
+	char b[8];
+	void *never = (void *)-4096, *nowhere = (void *)8;
+	struct iovec last[2] = {{b, 8}, {never, 4}}, nothing[2] = {{b, 2}, {never, 0}}, first[2] = {{never, 0}, {b, 2}};
+	struct iovec unmapped[2] = {{b, 8}, {nowhere, 4}};
+	int fd = fresh(O_RDWR);
+	CHECK(write(fd, "0123", 4) == 4 && lseek(fd, 1, SEEK_SET) == 1);
+	FAILS(read(fd, never, 0), EFAULT);
+	FAILS(write(fd, never, 0), EFAULT);
+	FAILS(pread(fd, never, 0, 0), EFAULT);
+	FAILS(pwrite(fd, never, 0, 0), EFAULT);
+	FAILS(readv(fd, last, 2), EFAULT);
+	FAILS(readv(fd, nothing, 2), EFAULT);
+	FAILS(preadv(fd, first, 2, 0), EFAULT);
+	FAILS(writev(fd, nothing, 2), EFAULT);
+	FAILS(pwritev(fd, last, 2, 0), EFAULT);
+	FAILS(pwritev(fd, first, 2, 0), EFAULT);
+	CHECK(read(fd, nowhere, 0) == 0 && pwrite(fd, nowhere, 0, 0) == 0 && preadv(fd, unmapped, 2, 0) == 4);
+	CHECK(lseek(fd, 0, SEEK_CUR) == 1);
+	holds("0123");
+}
+
 static void near_the_last_offset(void) {
 	char buf[16];
 	int fd = fresh(O_RDWR);
@@ -188,7 +211,7 @@ static void cancelled_in_the_kernel(void) {
 	CHECK(pwrite(fd, "x", 1, 0) == 1);
 }
 
-TRAPS({"errors", wrong_in_two_ways}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
+TRAPS({"errors", wrong_in_two_ways}, {"never", addresses_that_cannot_be}, {"ends", near_the_last_offset}, {"more", more_than_there_is},
       {"limits", limits_and_appends}, {"cutting", cutting_out_is_refused_always}, {"grown", grown_under_its_mapping},
       {"cancelled", cancelled_threads},
       {"cancelled_in_the_kernel", cancelled_in_the_kernel})

@@ -9,7 +9,7 @@ use crate::counts::Count;
 use crate::table::{Used, passing, passing_at, using};
 use crate::{fault, real};
 use heddle_bypass::planted::{Bug, planted};
-use heddle_bypass::{BadBuffer, Number, Passed, Served, Told, copy_of_callers};
+use heddle_bypass::{BadBuffer, Number, Passed, Served, Told, copy_of_callers, may_be_there};
 use libc::{c_int, c_void, iovec};
 use std::ptr::null_mut;
 
@@ -253,6 +253,9 @@ fn with_elements(
     };
     // SAFETY: room for it; a vector that is not there ends the copy (`fault`).
     unsafe { copy_of_callers(parts.as_mut_ptr().cast(), vector.cast(), size_of_val(parts)) }.or_else(bad)?;
+    if !parts.iter().all(|part| may_be_there(part.iov_base.addr(), part.iov_len)) {
+        return Err(Passed::Unserved);
+    }
     let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
     let sum = sum.filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Passed::Unserved)?;
     serve(parts, sum)
