@@ -144,7 +144,7 @@ pub fn before_sharing_child(flags: u64) {
 }
 
 /// Before exec(3): this program may end here.
-pub extern "C" fn before_exec() {
+pub fn before_exec() {
     if here().is_vfork_child() {
         return;
     }

@@ -50,6 +50,9 @@ macro_rules! real {
 
 type Fd = c_int;
 type Path = *const c_char;
+type Texts = *const Path;
+/// As in wordexp.h.
+const WRDE_NOSPACE: c_int = 1;
 type Stream = *mut libc::FILE;
 type Buf = *mut libc::c_void;
 type Bytes = *const libc::c_void;
@@ -200,6 +203,15 @@ real! {
     __backtrace_symbols_fd(frames: *const Buf, n: c_int, fd: Fd) -> () = ();
     popen(command: Path, mode: Path) -> Stream = std::ptr::null_mut();
     system(command: Path) -> c_int = -1;
+    execve(path: Path, argv: Texts, env: Texts) -> c_int = -1;
+    execv(path: Path, argv: Texts) -> c_int = -1;
+    execvp(file: Path, argv: Texts) -> c_int = -1;
+    execvpe(file: Path, argv: Texts, env: Texts) -> c_int = -1;
+    fexecve(fd: Fd, argv: Texts, env: Texts) -> c_int = -1;
+    execveat(dir: Fd, path: Path, argv: Texts, env: Texts, flags: c_int) -> c_int = -1;
+    wordexp(text: Path, into: Buf, flags: c_int) -> c_int = WRDE_NOSPACE;
+    forkpty(master: *mut Fd, name: *mut c_char, term: Bytes, size: Bytes) -> libc::pid_t = -1;
+    openpty(master: *mut Fd, slave: *mut Fd, name: *mut c_char, term: Bytes, size: Bytes) -> c_int = -1;
     posix_spawn(pid: *mut i32, path: Path, actions: Bytes, attributes: Bytes, argv: Buf, env: Buf) -> c_int = libc::ENOSYS;
     posix_spawnp(pid: *mut i32, path: Path, actions: Bytes, attributes: Bytes, argv: Buf, env: Buf) -> c_int = libc::ENOSYS;
 

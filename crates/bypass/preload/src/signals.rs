@@ -14,7 +14,7 @@ use crate::{fault, real, waiting_signals};
 use libc::{c_int, c_void, siginfo_t, sigset_t, ucontext_t};
 use std::mem::transmute;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 
 const SIGNALS: usize = 65;
 
@@ -23,7 +23,7 @@ static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
 
 /// Catches faults from the start, so that a bad buffer is an error; the program's own handlers come after ours.
 pub fn start() {
-    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+    for signal in FAULTS {
         // SAFETY: plain numbers and sets, for which zero is valid.
         let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: the pointers are null or a live local.
@@ -95,6 +95,9 @@ pub unsafe extern "C" fn sigaction(
     }
     done
 }
+
+/// Signals after whose handlers calls are not made again (siginterrupt(3)), as signal(3) sets them from then on.
+static INTERRUPTS: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
 
 macro_rules! setting {
     ($($name:ident: $flags:expr;)*) => {$(
@@ -176,6 +179,9 @@ pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int
     if unsafe { sigaction(number, null(), &mut action) } != 0 {
         return -1;
     }
+    if let Some(known) = INTERRUPTS.get(number as usize) {
+        known.store(interrupts != 0, SeqCst);
+    }
     match interrupts {
         0 => action.sa_flags |= libc::SA_RESTART,
         _ => action.sa_flags &= !libc::SA_RESTART,
@@ -200,6 +206,10 @@ unsafe fn set(number: c_int, handler: usize, flags: c_int) -> usize {
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     new.sa_sigaction = handler;
     new.sa_flags = flags;
+    let interrupts = |signal| INTERRUPTS.get(signal as usize).is_some_and(|known| known.load(SeqCst));
+    if interrupts(number) {
+        new.sa_flags &= !libc::SA_RESTART;
+    }
     // SAFETY: live locals.
     match unsafe { sigaction(number, &new, &mut old) } {
         0 => old.sa_sigaction,
@@ -207,9 +217,45 @@ unsafe fn set(number: c_int, handler: usize, flags: c_int) -> usize {
     }
 }
 
+/// A call that may execute another program in this process or in a child: what the program ignores, that one ignores too.
+pub fn handing_on<T>(call: impl FnOnce() -> T) -> T {
+    let given = FAULTS.map(|signal| ignores_alone(signal).then(|| ignore(signal)).flatten());
+    let done = call();
+    let errno = real::errno();
+    for (signal, ours) in FAULTS.into_iter().zip(given) {
+        if let Some(ours) = ours {
+            // SAFETY: a live local.
+            unsafe { real::sigaction(signal, &ours, null_mut()) };
+        }
+    }
+    real::set_errno(errno);
+    done
+}
+
+/// Does the program ignore it, and the kernel not?
+fn ignores_alone(signal: c_int) -> bool {
+    HANDLER[signal as usize].load(SeqCst) == libc::SIG_IGN
+}
+
+/// Makes the kernel ignore it; what the kernel called, if that was `arrive`.
+fn ignore(signal: c_int) -> Option<libc::sigaction> {
+    // SAFETY: plain numbers and sets, for which zero is valid.
+    let (mut ours, mut ignored): (libc::sigaction, libc::sigaction) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    ignored.sa_sigaction = libc::SIG_IGN;
+    // SAFETY: live locals.
+    let known = unsafe { real::sigaction(signal, null(), &mut ours) } == 0;
+    let arrives = known && ours.sa_sigaction == arrive as *const () as usize;
+    // SAFETY: a live local.
+    (arrives && unsafe { real::sigaction(signal, &ignored, null_mut()) } == 0).then_some(ours)
+}
+
 /// Signals of faults at a buffer.
+const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// Is it one of a fault at a buffer?
 fn catches_buffers(signal: c_int) -> bool {
-    signal == libc::SIGSEGV || signal == libc::SIGBUS
+    FAULTS.contains(&signal)
 }
 
 fn is_handler(action: usize) -> bool {

@@ -1,4 +1,4 @@
-//! Functions that cannot be written in Rust: those with a variable number of arguments, and vfork, which returns twice. Each
+//! Functions that cannot be written in Rust: those that format a variable number of arguments, and vfork, which returns twice. Each
 //! calls a hook and then jumps to the C library's, with all arguments where they were.
 
 use crate::{fork, real};
@@ -87,20 +87,10 @@ enum Hook {
 }
 
 const VFORK: Hook = Hook::Plain(fork::before_vfork);
-const EXEC: Hook = Hook::Plain(fork::before_exec);
 const WRITES: Hook = Hook::Fd(fork::before_inner_write);
 
 stub! {
     vfork, VFORK, to_vfork;
-    execve, EXEC, to_execve;
-    execv, EXEC, to_execv;
-    execvp, EXEC, to_execvp;
-    execvpe, EXEC, to_execvpe;
-    execl, EXEC, to_execl;
-    execle, EXEC, to_execle;
-    execlp, EXEC, to_execlp;
-    fexecve, EXEC, to_fexecve;
-    execveat, EXEC, to_execveat;
     dprintf, WRITES, to_dprintf;
     vdprintf, WRITES, to_vdprintf;
     __dprintf_chk, WRITES, to_dprintf_chk;

@@ -5,6 +5,7 @@ pub mod cancel;
 mod children;
 mod copies;
 mod data;
+mod exec;
 mod ioctls;
 mod limits;
 mod lookup;

@@ -218,6 +218,52 @@ standard! {
     login_tty(fd: c_int);
 }
 
+/// As forkpty(3): in the child the terminal takes numbers 0 to 2.
+///
+/// # Safety
+/// As forkpty(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn forkpty(
+    master: *mut c_int,
+    name: *mut c_char,
+    term: *const c_void,
+    size: *const c_void,
+) -> libc::pid_t {
+    // SAFETY: the caller's promise.
+    let child = unsafe { real::forkpty(master, name, term, size) };
+    match child {
+        0 => (0..3).for_each(forget),
+        // SAFETY: the C library has just written it.
+        1.. => forget(unsafe { *master }),
+        _ => {}
+    }
+    child
+}
+
+/// As openpty(3).
+///
+/// # Safety
+/// As openpty(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn openpty(
+    master: *mut c_int,
+    slave: *mut c_int,
+    name: *mut c_char,
+    term: *const c_void,
+    size: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let done = unsafe { real::openpty(master, slave, name, term, size) };
+    if done == 0 {
+        // SAFETY: the C library has just written both.
+        unsafe {
+            forget(*master);
+            forget(*slave);
+        }
+    }
+    done
+}
+
 /// Other functions that hand out numbers: should one of ours have been closed behind our back, its number means this now.
 macro_rules! fresh {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(

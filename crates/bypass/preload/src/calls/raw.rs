@@ -3,12 +3,13 @@
 //! Data calls made this way go through the mount. Those that use the offset take it from us, for good.
 
 use super::children::{before_clone, before_copy, before_sending, before_sending_all, forking};
+use super::exec::executing;
 use super::ioctls::counting;
 use super::numbers::{before_close_range, control, give_away};
 use super::rights;
 use crate::numbers::{duplicating, replacing};
 use crate::table::forget;
-use crate::{fault, fork, real, report};
+use crate::{fault, real, report};
 use libc::c_int;
 use std::ptr::with_exposed_provenance as pointer;
 
@@ -35,6 +36,7 @@ pub unsafe extern "C-unwind" fn syscall(n: i64, a: i64, b: i64, c: i64, d: i64, 
         return counting(fd, b as u64, call);
     }
     match n {
+        libc::SYS_execve | libc::SYS_execveat => return executing(call),
         libc::SYS_dup => return duplicating(fd, || call() as c_int).into(),
         libc::SYS_dup3 => return replacing(fd, b as c_int, || call() as c_int).into(),
         #[cfg(target_arch = "x86_64")]
@@ -101,7 +103,6 @@ fn before(n: i64, [a, b, c, e]: [i64; 4]) {
         libc::SYS_sendmmsg => before_sending_all(pointer(b as usize), c as u32),
         libc::SYS_clone => before_clone(a as u64),
         libc::SYS_clone3 => before_clone(clone3(a).map_or(0, |(flags, _)| flags)),
-        libc::SYS_execve | libc::SYS_execveat => fork::before_exec(),
         libc::SYS_exit_group => report::write(),
         libc::SYS_prlimit64 => super::limits::note(b as _, c != 0),
         libc::SYS_setrlimit => super::limits::note(a as _, true),

@@ -2,6 +2,7 @@
 
 use super::copies::with_our_offset;
 use super::numbers::give_away;
+use crate::signals::handing_on;
 use crate::table::forget;
 use crate::{fork, real};
 use libc::{DIR, FILE, c_char, c_int, c_void};
@@ -135,7 +136,7 @@ tracing!(backtrace_symbols_fd, __backtrace_symbols_fd);
 pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     fork::offsets_to_kernel(false);
     // SAFETY: the caller's promise.
-    fresh(unsafe { real::popen(command, mode) })
+    fresh(handing_on(|| unsafe { real::popen(command, mode) }))
 }
 
 /// As system(3).
@@ -146,7 +147,7 @@ pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_cha
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     fork::offsets_to_kernel(false);
     // SAFETY: the caller's promise.
-    unsafe { real::system(command) }
+    handing_on(|| unsafe { real::system(command) })
 }
 
 /// As posix_spawn(3): its file actions may hand on any descriptor.
@@ -164,7 +165,7 @@ pub unsafe extern "C-unwind" fn posix_spawn(
 ) -> c_int {
     fork::offsets_to_kernel(!actions.is_null());
     // SAFETY: the caller's promise.
-    unsafe { real::posix_spawn(pid, path, actions, attributes, argv, env) }
+    handing_on(|| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, env) })
 }
 
 /// As posix_spawnp(3).
@@ -182,5 +183,22 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
 ) -> c_int {
     fork::offsets_to_kernel(!actions.is_null());
     // SAFETY: the caller's promise.
-    unsafe { real::posix_spawnp(pid, path, actions, attributes, argv, env) }
+    handing_on(|| unsafe { real::posix_spawnp(pid, path, actions, attributes, argv, env) })
+}
+
+/// As wordexp(3), which has a shell find out what commands among the words say.
+///
+/// # Safety
+/// As wordexp(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn wordexp(text: *const c_char, into: *mut c_void, flags: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::wordexp(text, into, flags) };
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes();
+    if !bytes.contains(&b'`') && !bytes.windows(2).any(|two| two == b"$(") {
+        return call();
+    }
+    fork::offsets_to_kernel(false);
+    handing_on(call)
 }

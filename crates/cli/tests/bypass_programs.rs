@@ -1,0 +1,10 @@
+//! Programs that a program under the bypass executes or starts: they find what they find without it.
+
+mod common;
+
+traps! {
+    programs_that_are_executed_ignore_what_the_program_ignores = "programs/ignoring", ["write"];
+    /// A command in wordexp(3) overwrote the file's start.
+    programs_that_the_c_library_starts_share_the_offset = "programs/starting", ["write"];
+    siginterrupt_counts_for_the_action_and_for_later_ones = "programs/interrupting", [];
+}

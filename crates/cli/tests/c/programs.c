@@ -1,0 +1,99 @@
+/* Programs that are executed or started: what they find of this one's offsets and of what it ignores. And siginterrupt(3). */
+#include "traps.h"
+#include <pty.h>
+#include <wordexp.h>
+
+static void nothing_happens(int signal) { (void)signal; }
+
+static int flags_of(int signal) {
+	struct sigaction now;
+	CHECK(sigaction(signal, NULL, &now) == 0);
+	return now.sa_flags & SA_RESTART;
+}
+
+static void interrupting(void) {
+	CHECK(fresh(O_RDWR) >= 0 && signal(SIGUSR1, nothing_happens) == SIG_DFL && flags_of(SIGUSR1));
+	CHECK(siginterrupt(SIGUSR1, 1) == 0 && !flags_of(SIGUSR1));
+	CHECK(signal(SIGUSR1, nothing_happens) == nothing_happens && !flags_of(SIGUSR1));
+	CHECK(siginterrupt(SIGUSR1, 0) == 0 && flags_of(SIGUSR1));
+	CHECK(signal(SIGUSR1, nothing_happens) == nothing_happens && flags_of(SIGUSR1));
+	CHECK(siginterrupt(9999, 1) == -1 && errno == EINVAL && siginterrupt(SIGKILL, 1) == -1 && errno == EINVAL);
+	int pipes[2];
+	char byte;
+	struct itimerval soon = {{0, 0}, {0, 1000}};
+	CHECK(signal(SIGALRM, nothing_happens) == SIG_DFL && siginterrupt(SIGALRM, 1) == 0 && pipe(pipes) == 0);
+	CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0 && read(pipes[0], &byte, 1) == -1 && errno == EINTR);
+}
+
+/* What the program that is executed says of itself: both faults are ignored, and of the first 20 signals no other. */
+static const char finds[] = "while read name bits rest; do case $name$bits in SigIgn:*00440) exit 7;; esac; done < /proc/self/status";
+
+static void same_after_a_failure(int fd) {
+	CHECK(execl("/no/such/program", "none", NULL) == -1 && errno == ENOENT);
+	CHECK(write(fd, (void *)8, 4) == -1 && errno == EFAULT);
+	CHECK(signal(SIGSEGV, SIG_IGN) == SIG_IGN && signal(SIGBUS, SIG_IGN) == SIG_IGN);
+}
+
+static char *arguments[] = {"sh", "-c", (char *)finds, NULL};
+
+static void execute(int way) {
+	char *none[] = {NULL};
+	switch (way) {
+	case 0: execl("/bin/sh", "sh", "-c", finds, NULL);
+	case 1: execlp("sh", "sh", "-c", finds, NULL);
+	case 2: execle("/bin/sh", "sh", "-c", finds, NULL, environ);
+	case 3: execv("/bin/sh", arguments);
+	case 4: execvp("sh", arguments);
+	case 5: execvpe("sh", arguments, environ);
+	case 6: execve("/bin/sh", arguments, environ);
+	case 7: fexecve(open("/bin/sh", O_RDONLY), arguments, environ);
+	case 8: execl("/bin/sh", "sh", "-c", finds, "3", "4", "5", "6", "7", "8", "9", NULL);
+	}
+}
+
+static void ignoring(void) {
+	int status, fd = fresh(O_RDWR);
+	/* A library in the other program would catch them again. */
+	CHECK(unsetenv("LD_PRELOAD") == 0);
+	CHECK(write(fd, "x", 1) == 1 && signal(SIGSEGV, SIG_IGN) != SIG_ERR && signal(SIGBUS, SIG_IGN) != SIG_ERR);
+	same_after_a_failure(fd);
+	for (int way = 0; way < 18; way++) {
+		pid_t child = way < 9 ? fork() : vfork();
+		if (child == 0) {
+			execute(way % 9);
+			_exit(9);
+		}
+		CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 7 << 8);
+	}
+	CHECK(system(finds) == 7 << 8);
+	pid_t child;
+	CHECK(posix_spawn(&child, "/bin/sh", NULL, NULL, arguments, environ) == 0);
+	CHECK(waitpid(child, &status, 0) == child && status == 7 << 8);
+	CHECK(posix_spawnp(&child, "sh", NULL, NULL, arguments, environ) == 0);
+	CHECK(waitpid(child, &status, 0) == child && status == 7 << 8);
+	CHECK(pclose(popen(finds, "w")) == 7 << 8);
+	same_after_a_failure(fd);
+}
+
+static void starting(void) {
+	char command[200], b[64];
+	wordexp_t words;
+	int status, master, fd = fresh(O_RDWR);
+	CHECK(write(fd, "one ", 4) == 4 && wordexp("~", &words, 0) == 0);
+	snprintf(command, sizeof command, "$(printf 'two ' >&%d; echo said)", fd);
+	CHECK(wordexp(command, &words, 0) == 0 && words.we_wordc == 1 && strcmp(words.we_wordv[0], "said") == 0);
+	CHECK(write(fd, "three ", 6) == 6 && wordexp("`x", &words, 0) != 0 && wordexp("$(true)", &words, WRDE_NOCMD) == WRDE_CMDSUB);
+	pid_t child = forkpty(&master, NULL, NULL, NULL);
+	if (child == 0) {
+		CHECK(isatty(0) && isatty(1) && write(fd, "four ", 5) == 5 && write(1, "said", 4) == 4);
+		_exit(0);
+	}
+	CHECK(child > 0 && read(master, b, 4) == 4 && memcmp(b, "said", 4) == 0);
+	CHECK(waitpid(child, &status, 0) == child && status == 0 && close(master) == 0 && write(fd, "five ", 5) == 5);
+	snprintf(command, sizeof command, "read word; printf \"$word \" >&%d", fd);
+	FILE *to = popen(command, "w");
+	CHECK(to && fputs("six\n", to) >= 0 && pclose(to) == 0 && write(fd, "seven", 5) == 5 && fcloseall() == 0);
+	CHECK(lseek(fd, 0, SEEK_CUR) == 33 && pread(fd, b, 33, 0) == 33 && memcmp(b, "one two three four five six seven", 33) == 0);
+}
+
+TRAPS({"interrupting", interrupting}, {"ignoring", ignoring}, {"starting", starting})
