@@ -100,8 +100,9 @@ fn tests_of(text: &str, file: &str) -> Vec<(String, By)> {
         || ["#![cfg(loom)]", "#![cfg(shuttle)]"].iter().any(|only| text.contains(only));
     let usual = if modelled { By::Models } else { By::Suites };
     let (mut found, mut test, mut by) = (Vec::new(), all, usual);
-    // A macro of the file's own makes tests of its rows: `name = …;`.
-    let rows = text.contains("macro_rules!") && text.contains("fn $");
+    // A macro of the file's own, or the one of traps, makes tests of its rows: `name = …;`.
+    let own = text.contains("macro_rules!") && text.contains("fn $");
+    let rows = own || text.lines().any(|line| line == "traps! {");
     for line in text.lines().map(str::trim_start) {
         match line {
             _ if rows && line.split_once(" = ").is_some_and(|(name, _)| is_test(name)) => {

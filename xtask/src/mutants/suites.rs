@@ -19,7 +19,19 @@ const WATCHERS: &[(&str, &[(&str, &str)])] = &[
     ("pmem", &[("nvmfs", "lib"), ("crash", "power_cuts")]),
     ("vfs", &[("nvmfs", "model"), ("nvmfs", "posix")]),
     ("media", &[("cli", "bad_input")]),
-    ("bypass", &[("cli", "bypass"), ("cli", "mapped"), ("cli", "identity"), ("cli", "together")]),
+    (
+        "bypass",
+        &[
+            ("cli", "bypass"),
+            ("cli", "bypass_names"),
+            ("cli", "bypass_numbers"),
+            ("cli", "bypass_programs"),
+            ("cli", "bypass_signals"),
+            ("cli", "mapped"),
+            ("cli", "identity"),
+            ("cli", "together"),
+        ],
+    ),
     ("fuse", &[("cli", "mount_ways"), ("cli", "bypass"), ("cli", "look")]),
 ];
 
