@@ -77,7 +77,7 @@ impl Wire {
             if let Ok((len, _)) = receive(&socket, &mut packet, RecvFlags::empty())
                 && let Some(Ok(true_one)) = Answer::parse(&packet[..len])
             {
-                answer = true_one;
+                answer = *true_one;
             }
         }
         answer
