@@ -18,6 +18,8 @@ const ASKS: &str = "the checkpoint says that a check is needed";
 const SYSTEM: &str = "/usr/sbin:/sbin:/usr/local/sbin";
 /// So many lines of findings are shown.
 const LINES_MAX: usize = 20;
+/// So often the checker repairs, if it finds something else each time.
+const REPAIRS_MAX: usize = 4;
 
 #[derive(Serialize)]
 struct Report {
@@ -160,9 +162,18 @@ fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
         issues.push("it needs its node log, which is not given up".to_owned());
     }
     if is_asked && hindered.is_none() && !issues.is_empty() {
-        let _said = asked(image, "-y")?;
-        // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
-        repaired = asked(image, "--dry-run")?.is_some_and(|(left, ended)| left.is_empty() && ended == 0);
+        // One repair may leave what the next one sees: counts of what it has just taken away, with which no mount takes the image.
+        let mut seen = issues.clone();
+        for _ in 0..REPAIRS_MAX {
+            let _said = asked(image, "-y")?;
+            // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
+            let Some((left, ended)) = asked(image, "--dry-run")? else { break };
+            repaired = left.is_empty() && ended == 0;
+            if repaired || left == seen {
+                break;
+            }
+            seen = left;
+        }
         if repaired && asks() {
             Alone::with(image)?.note_checked()?;
         }
