@@ -39,7 +39,7 @@ pub enum OpenError {
         why: String,
     },
     /// It is F2FS and contradicts itself.
-    #[error("{} is damaged: {what}. Look at it with: fsck.f2fs --dry-run {}", image.display(), image.display())]
+    #[error("{} is damaged: {what}. Look at it with: heddle fsck {}", image.display(), image.display())]
     Damaged {
         /// The image.
         image: PathBuf,

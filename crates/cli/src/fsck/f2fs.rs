@@ -1,12 +1,15 @@
 //! F2FS images: `fsck.f2fs` checks them, where it is installed; else our own reader does, which finds less and repairs nothing.
 
+mod lost_files;
+
 use super::{Args, CLEAN, CORRECTED, OPERATIONAL, UNCORRECTED};
 use anyhow::{Context, Result, bail};
 use heddle_console::output::{self, Sink};
 use heddle_f2fs::{Alone, F2fs, OpenError};
+use lost_files::LostFiles;
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const CHECKER: &str = "fsck.f2fs";
@@ -36,6 +39,9 @@ struct Report {
     not_repaired: Option<String>,
     /// What only a node log had is given up.
     node_log_given_up: bool,
+    /// The directory of the files whose names were taken away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_files: Option<PathBuf>,
 }
 
 /// The checker that looked, what it looked at, and what was wrong.
@@ -48,6 +54,8 @@ struct Found {
     hindered: Option<String>,
     /// The image needs its node log no more.
     gave_up_log: bool,
+    /// Files that a repair took out of the image.
+    lost_files: Option<PathBuf>,
 }
 
 /// Checks it, and repairs it if told to and possible. The exit code.
@@ -100,6 +108,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     };
     if args.json {
         let Found { by, checked, issues, hindered: not_repaired, gave_up_log: node_log_given_up, .. } = found;
+        let lost_files = found.lost_files;
         let (image, variant) = (image.to_string(), "f2fs");
         let report = Report {
             output_version: 1,
@@ -112,6 +121,7 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
             issues,
             not_repaired,
             node_log_given_up,
+            lost_files,
         };
         return output::json(&Sink::Stdout, &report);
     }
@@ -130,13 +140,17 @@ fn tell(args: &Args, found: Found, code: u8) -> Result<()> {
     };
     let shown: String = shown.collect();
     let way = if found.gave_up_log { format!("{way}; what only its node log had is given up") } else { way };
+    let way = match &found.lost_files {
+        Some(dir) => format!("{way}; files that lost their names are in {}", dir.display()),
+        None => way,
+    };
     output::data(&format!("{shown}{more}{image}: {way}. Checked by {}: {}", found.by, found.checked))
 }
 
 /// Asks the checker; `None`: it is not installed. `is_logged`: the image has a node log, which is given up before a repair.
 fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     let (image, repair) = (args.image.as_path(), args.repair);
-    let Some((mut issues, ended)) = asked(image, "--dry-run")? else { return Ok(None) };
+    let Some((mut issues, ended)) = asked(image, &Ask::Look)? else { return Ok(None) };
     let asks = || F2fs::open(image).is_ok_and(|fs| fs.info().needs_fsck);
     if asks() {
         issues.push(ASKS.to_owned());
@@ -149,8 +163,15 @@ fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     }
     let (mut repaired, mut gave_up_log) = (false, false);
     let is_asked = repair && (is_logged || !issues.is_empty());
-    let hindered = if is_asked { hindrance(image) } else { None };
+    let mut hindered = if is_asked { hindrance(image) } else { None };
+    let mut keeps = None;
     if is_asked && hindered.is_none() {
+        match LostFiles::of(image) {
+            Ok(made) => keeps = Some(made),
+            Err(why) => hindered = Some(why),
+        }
+    }
+    if keeps.is_some() {
         // It is free again behind this: the checker wants a device for itself.
         let alone = Alone::with(image)?;
         if is_logged {
@@ -161,25 +182,34 @@ fn by_checker(args: &Args, is_logged: bool) -> Result<Option<Found>> {
     if hindered.is_some() && issues.is_empty() {
         issues.push("it needs its node log, which is not given up".to_owned());
     }
-    if is_asked && hindered.is_none() && !issues.is_empty() {
-        // One repair may leave what the next one sees: counts of what it has just taken away, with which no mount takes the image.
-        let mut seen = issues.clone();
-        for _ in 0..REPAIRS_MAX {
-            let _said = asked(image, "-y")?;
-            // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
-            let Some((left, ended)) = asked(image, "--dry-run")? else { break };
-            repaired = left.is_empty() && ended == 0;
-            if repaired || left == seen {
-                break;
-            }
-            seen = left;
-        }
+    if let Some(lost) = keeps.as_ref().filter(|_| !issues.is_empty()) {
+        repaired = repair_while_it_helps(image, lost, &issues)?;
         if repaired && asks() {
             Alone::with(image)?.note_checked()?;
         }
     }
+    let lost_files = keeps.and_then(LostFiles::left);
     let checked = "all that it knows of";
-    Ok(Some(Found { by: CHECKER, checked, issues, repaired, hindered, gave_up_log }))
+    Ok(Some(Found { by: CHECKER, checked, issues, repaired, hindered, gave_up_log, lost_files }))
+}
+
+/// True if nothing is wrong any more. One repair may leave what the next one sees: counts of what it has just taken away, with which no
+/// mount takes the image.
+fn repair_while_it_helps(image: &Path, lost: &LostFiles, issues: &[String]) -> Result<bool> {
+    let mut seen = issues.to_vec();
+    for _ in 0..REPAIRS_MAX {
+        let _said = asked(image, &Ask::Repair(lost))?;
+        // Whether all is well now is not taken from its exit code, which is 255 where it stops at a question.
+        let Some((left, ended)) = asked(image, &Ask::Look)? else { break };
+        if left.is_empty() && ended == 0 {
+            return Ok(true);
+        }
+        if left == seen {
+            break;
+        }
+        seen = left;
+    }
+    Ok(false)
 }
 
 /// Why no program could repair the image.
@@ -192,11 +222,23 @@ fn hindrance(image: &Path) -> Option<String> {
     limit.map(|error| error.to_string())
 }
 
+/// What the checker is to do.
+enum Ask<'l> {
+    Look,
+    Repair(&'l LostFiles),
+}
+
 /// Runs it; what it found, and how it ended.
-fn asked(image: &Path, how: &str) -> Result<Option<(Vec<String>, i32)>> {
+fn asked(image: &Path, ask: &Ask<'_>) -> Result<Option<(Vec<String>, i32)>> {
     let path = std::env::var("PATH").unwrap_or_default();
+    let (how, dir, answers) = match ask {
+        Ask::Look => ("--dry-run", Path::new("."), b"n\nn\nn\n"),
+        // It asks whether to keep lost files.
+        Ask::Repair(lost) => ("-y", lost.dir(), b"y\ny\ny\n"),
+    };
     let started = Command::new(CHECKER)
         .arg(how)
+        .current_dir(dir)
         .arg(image.canonicalize().unwrap_or_else(|_| image.into()))
         .env("PATH", format!("{path}:{SYSTEM}"))
         .stdin(Stdio::piped())
@@ -208,8 +250,8 @@ fn asked(image: &Path, how: &str) -> Result<Option<(Vec<String>, i32)>> {
         started => started.with_context(|| format!("cannot run {CHECKER}"))?,
     };
     if let Some(mut stdin) = child.stdin.take() {
-        // It may ask whether to keep lost files; it may also have ended by now.
-        let _ = stdin.write_all(if how == "-y" { b"y\ny\ny\n" } else { b"n\nn\nn\n" });
+        // It may have ended by now.
+        let _ = stdin.write_all(answers);
     }
     let said = child.wait_with_output().with_context(|| format!("cannot run {CHECKER}"))?;
     let text = String::from_utf8_lossy(&said.stdout);
@@ -227,6 +269,7 @@ fn by_ourselves(opened: std::result::Result<F2fs, OpenError>) -> Result<Found> {
         repaired: false,
         hindered: None,
         gave_up_log: false,
+        lost_files: None,
     };
     let fs = match opened {
         Ok(fs) => fs,

@@ -126,7 +126,14 @@ fn region(
         true => target.taken.create_unnamed(bytes.unwrap_or(LOG_BYTES), &how),
         false => target.taken.open(&how),
     };
-    let region = region.map_err(|error| explain(nvm, error))?;
+    let region = region.map_err(|error| match error {
+        heddle_pmem::Error::WriteProtected { .. } => anyhow!(
+            "{} is write-protected, and a node log is written to: name another place. To look at the image as its last checkpoint has it: \
+             heddle mount -o ro, without --nvm",
+            nvm.display()
+        ),
+        error => explain(nvm, error),
+    })?;
     let (shown, size) = (nvm.display(), Size(region.len_bytes()));
     talk(&format!("{shown}: node log, {size}, durable by {}", crate::mkfs::durable_by(&region)));
     Ok((region, if is_log { LogState::Made } else { LogState::Free }))

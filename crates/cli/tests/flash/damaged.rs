@@ -158,10 +158,14 @@ fn one_damaged_entry_is_repaired_by_one_fsck() {
             block.entries[slot].kind = 8;
         });
     });
-    // fsck.f2fs puts what it takes away into `lost_found` of the directory where it runs.
-    let image = place.image();
-    let said = Said::of(command(&["fsck", "-y", &image]).current_dir(place.path("")).output().unwrap());
+    let (image, elsewhere) = (place.image(), tempfile::tempdir().unwrap());
+    let said = Said::of(command(&["fsck", "-y", &image]).current_dir(elsewhere.path()).output().unwrap());
     assert!(said.code == 1 && said.out.contains("repaired"), "{}{}", said.out, said.err);
+    // Its content is beside the image, and nothing where the command ran.
+    let lost = format!("{image}.lost/lost_found");
+    assert!(said.out.contains(&format!("files that lost their names are in {lost}")), "{}", said.out);
+    assert_eq!(fs::read_to_string(Path::new(&lost).join("n007")).unwrap(), "n007");
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     heddle(&["fsck", "-n", &image]).ok();
     assert!(names.remove("n007"));
     let mounted = Mounted::new(&place, &["-o", "log=/dev/null"]);
