@@ -48,6 +48,12 @@ mod model {
             }
         }
 
+        /// A model has nothing mapped.
+        ///
+        /// # Safety
+        /// As of the region that it stands for.
+        pub unsafe fn abandon(&self) {}
+
         fn grain(&self, at: u64) -> Arc<AtomicU64> {
             let mut data = self.data.lock().unwrap();
             data.entry(at / GRAIN).or_insert_with(|| Arc::new(AtomicU64::new(0))).clone()
