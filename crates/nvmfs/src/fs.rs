@@ -173,8 +173,10 @@ impl NvmFs {
         let done = patiently(&self.core, guard, |guard| self.write_once(guard, inode, at, buf));
         if let (Err(Error::FileTooBig), At::Offset(offset)) = (&done, at) {
             let room = room_for(offset, buf.len(), self.core.file_bytes_max())?;
-            let done = patiently(&self.core, guard, |guard| self.write_once(guard, inode, at, &buf[..room]));
-            return done.map(|offset| (offset, room));
+            // Another limit than that of the size would be met for ever.
+            if room < buf.len() {
+                return self.write_patiently(guard, inode, at, &buf[..room]);
+            }
         }
         let (Err(Error::NoSpace), At::Offset(offset)) = (&done, at) else {
             return done.map(|offset| (offset, buf.len()));
