@@ -1,16 +1,24 @@
 //! Where fsck.f2fs leaves the files whose names it takes away: in `lost_found` of the directory that it runs in.
 //!
 //! A repair gets a directory of its own, made before anything is changed: content that could not be kept would be gone.
+//!
+//! fsck.f2fs saves a file under the name that its inode has, whatever stands there. A name of `../` would lead out of the directory, to
+//! any file that the caller may write. So it runs so many directories deep that no name is long enough to leave them.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 /// So many repairs of one image may leave files.
 const DIRS_MAX: usize = 1000;
+/// How often the longest name, of 255 bytes, can say `../`.
+const CLIMBS_MAX: usize = 85;
+/// The directory of lost files, as fsck.f2fs names it.
+const LOST_FOUND: &str = "lost_found";
 
-/// A directory for them.
+/// A directory for them. It is taken away again where nothing was lost.
 pub(super) struct LostFiles {
     dir: PathBuf,
 }
@@ -29,31 +37,53 @@ impl LostFiles {
             let suffix = if n == 0 { String::new() } else { format!(".{n}") };
             let dir = above.join(format!("{name}.lost{suffix}"));
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
-                Ok(()) => return Ok(LostFiles { dir }),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    return Err(format!(
-                        "no directory for lost files can be made: {}: {error}",
-                        dir.display()
-                    ));
+                Ok(()) => {
+                    let lost = LostFiles { dir };
+                    return match fs::create_dir_all(lost.dir()) {
+                        Ok(()) => Ok(lost),
+                        Err(error) => Err(cannot_make(&lost.dir, &error)),
+                    };
                 }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(cannot_make(&dir, &error)),
             }
         }
         Err(format!("{} has lost files of {DIRS_MAX} repairs: remove some", above.display()))
     }
 
     /// Where the checker is to run.
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
+    pub(super) fn dir(&self) -> PathBuf {
+        (0..=CLIMBS_MAX).fold(self.dir.clone(), |dir, _| dir.join("d"))
     }
 
-    /// What holds files now; a directory without any is taken away.
-    pub(super) fn left(self) -> Option<PathBuf> {
-        let inner = self.dir.join("lost_found");
-        // Each fails where there is something in it.
-        let _ = fs::remove_dir(&inner);
-        fs::remove_dir(&self.dir).err().map(|_| if inner.is_dir() { inner } else { self.dir })
+    /// What holds files now.
+    pub(super) fn left(&self) -> Option<PathBuf> {
+        let found = self.dir.join(LOST_FOUND);
+        let _ = fs::remove_dir(self.dir().join(LOST_FOUND));
+        // It fails where nothing was lost.
+        let _ = fs::rename(self.dir().join(LOST_FOUND), &found);
+        self.take_empty_away();
+        self.dir.exists().then(|| if found.is_dir() { found } else { self.dir.clone() })
     }
+
+    /// Removes what holds nothing, from the inside.
+    fn take_empty_away(&self) {
+        let inside = self.dir();
+        let levels = inside.ancestors().take_while(|dir| dir.file_name() == Some(OsStr::new("d")));
+        // Each fails where there is something in it.
+        levels.chain([self.dir.as_path()]).for_each(|dir| _ = fs::remove_dir(dir));
+    }
+}
+
+impl Drop for LostFiles {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(self.dir().join(LOST_FOUND));
+        self.take_empty_away();
+    }
+}
+
+fn cannot_make(dir: &Path, error: &io::Error) -> String {
+    format!("no directory for lost files can be made: {}: {error}", dir.display())
 }
 
 #[cfg(test)]
@@ -66,15 +96,37 @@ mod tests {
         let image = place.path().join("a.img");
         fs::write(&image, "").unwrap();
         let lost = LostFiles::of(&image).unwrap();
-        assert!(lost.dir().ends_with("a.img.lost"));
-        fs::create_dir(lost.dir().join("lost_found")).unwrap();
+        fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
         assert_eq!(lost.left(), None);
+        drop(LostFiles::of(&image).unwrap());
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "the image alone");
         let lost = LostFiles::of(&image).unwrap();
-        fs::create_dir(lost.dir().join("lost_found")).unwrap();
-        fs::write(lost.dir().join("lost_found/n"), "x").unwrap();
+        fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
+        fs::write(lost.dir().join(LOST_FOUND).join("n"), "x").unwrap();
         let left = lost.left().unwrap();
+        drop(lost);
         assert!(left.ends_with("a.img.lost/lost_found") && left.join("n").is_file());
-        assert!(LostFiles::of(&image).unwrap().dir().ends_with("a.img.lost.1"));
+        assert_eq!(fs::read_dir(left.parent().unwrap()).unwrap().count(), 1, "what was lost alone");
+        assert!(LostFiles::of(&image).unwrap().dir.ends_with("a.img.lost.1"));
+    }
+
+    /// The inode of a foreign image may have any name: as root this overwrote files of the system.
+    #[test]
+    fn no_name_of_a_lost_file_leads_out_of_its_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let image = place.path().join("a.img");
+        fs::write(&image, "").unwrap();
+        fs::write(place.path().join("victim"), "precious").unwrap();
+        let lost = LostFiles::of(&image).unwrap();
+        fs::create_dir(lost.dir().join(LOST_FOUND)).unwrap();
+        let names =
+            (0..CLIMBS_MAX).map(|climbs| "../".repeat(climbs) + "victim").filter(|name| name.len() <= 255);
+        for name in names {
+            let at = lost.dir().join(LOST_FOUND).join(name);
+            fs::write(&at, "evil").unwrap();
+            assert!(at.canonicalize().unwrap().starts_with(lost.dir.canonicalize().unwrap()));
+        }
+        assert_eq!(fs::read_to_string(place.path().join("victim")).unwrap(), "precious");
+        assert!(lost.left().unwrap().join("victim").is_file());
     }
 }
