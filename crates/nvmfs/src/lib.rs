@@ -1,9 +1,10 @@
 //! The NVM engine: NOVA, its range-locked variants from the papers, and `heddle`, as switches of one engine.
 //!
-//! Modules stand in layers, from the media up: `format` (layouts alone), `state` (the words in the arena, lanes, locks), `alloc` (free
-//! blocks and inode slots), `log` (chains of records, how they become valid), `xattr`, `file` (reading and writing), `names` (directories),
-//! `upkeep` (cleaning, recovery, the lanes of the dead), `fs` (the engine as a `FileSystem`), `volume` and `shared` (images, processes).
-//! `cargo xtask tidy` holds the order.
+//! Modules stand in layers. From the media up they are: `format` (layouts alone), `state` (the words in the
+//! arena, lanes, locks), `alloc` (free blocks and inode slots), `log` (chains of records and their commit),
+//! `xattr`, `file` (reading and writing), `names` (directories), `upkeep` (cleaning, recovery, the lanes of
+//! dead clients), `fs` (the engine as a `FileSystem`), `volume` and `shared` (images, processes). `cargo
+//! xtask tidy` checks the order.
 #![warn(missing_docs)]
 
 mod alloc;

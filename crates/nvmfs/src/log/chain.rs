@@ -1,13 +1,14 @@
 //! Chains: the log pages of an inode, in the order in which they were linked.
 //!
-//! State       volatile: [`Chain`], one a head on media; its fields are its owner's alone. [`Chains`], the chains of an inode.
-//! Invariants  I1  a chain is used by one caller at a time: the lane that has set [`BUSY`] beside its number in `owner`
-//!                 (self-certifying logs), or whoever holds the inode's log lock (the papers' variants, one chain an inode).
-//!                 A lane keeps its number there between its calls; while it is not busy another may take the chain over.
+//! State       volatile: [`Chain`], one for each head on media; only the chain's owner touches its fields. [`Chains`]: the chains of
+//!             an inode.
+//! Invariants  I1  one caller at a time uses a chain. With self-certifying logs that is the lane that has set [`BUSY`] beside its
+//!                 number in `owner`. In the papers' variants (one chain an inode) it is the holder of the inode's log lock.
+//!                 A lane's number stays in `owner` between its calls. While `BUSY` is clear, another lane may take the chain over.
 //!             I2  a page is linked only after its zeroed body and its header were fenced (D4a).
 //!             I3  a transaction lies in one page (D2).
-//!             I4  a page draws its `era` after the last record of the page before it: once a page has a successor, or a
-//!                 prepared one, it takes no more records.
+//!             I4  a page draws its `era` after the last record of the page before it was appended. Once a page has a successor, linked
+//!                 or prepared, it takes no more records.
 //! Crash order C1  `make_room` (page zeroed, header written), fence, `append` (link and records), fence: durable.
 //!             C2  a page is unlinked, the unlinking fenced, and only then reused (D5a).
 //! Source      per-inode chains leased by lanes: design 4.4, protocol review P6.
@@ -57,14 +58,14 @@ pub fn pointer_word_pos(core: &Core, inode: InodeRef<'_>, word: u64) -> Pos {
     inode_pos(core.chunk_block(inode.ino), chunk_of(inode.ino).1).plus(LINE_BYTES as u64 + word * 8)
 }
 
-/// The inode's chains, made if need be.
+/// Returns the inode's chains. Allocates them if the inode has none yet.
 pub fn chains_of<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Result<&'c Chains> {
     // ORDERING: Acquire, pairs with the CAS below.
     let mut at = inode.vi.chains.load(Acquire);
     if at.is_null() {
         // SAFETY: `own` is this thread's.
         let new = unsafe { own.heap.alloc_zeroed::<Chains>(&core.arena, 1) }.map_err(no_memory)?;
-        // ORDERING: AcqRel and Acquire: the winner's table is the table.
+        // ORDERING: AcqRel and Acquire: both lanes use the table of the lane that won.
         at = match inode.vi.chains.compare_exchange(Ptr::NULL, new, AcqRel, Acquire) {
             Ok(_) => new,
             Err(winner) => {
@@ -83,19 +84,20 @@ fn counts<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Counts> {
     (!chains.is_null()).then(|| &core.arena.get(chains).counts)
 }
 
-/// Linked log pages of all chains of an inode; a moment old if other lanes write it.
+/// Number of linked log pages in all chains of an inode. The figure may be stale while other lanes write the
+/// inode.
 pub fn pages(core: &Core, inode: InodeRef<'_>) -> u64 {
-    // ORDERING: Relaxed, an estimate.
-    // A death between linking a page and counting it may leave one too few.
+    // ORDERING: Relaxed, an estimate. A client that dies between linking a page and counting it may leave the
+    // count one too low.
     counts(core, inode).map_or(0, |c| (c.pages.load(Relaxed) as i64).max(0) as u64)
 }
 
-/// Era of the page that was made last: what is made from now on has a later one.
+/// Era of the newest log page. Every page made from now on has a later era.
 pub fn era_now(core: &Core, inode: InodeRef<'_>) -> u64 {
     counts(core, inode).map_or(0, |c| c.era.load(SeqCst))
 }
 
-/// The chains that exist.
+/// The chains that exist in memory.
 pub fn existing<'c>(core: &'c Core, inode: InodeRef<'c>) -> impl Iterator<Item = &'c Chain> {
     // ORDERING: Acquire, pairs with the CAS in `chains_of`.
     let chains = Some(inode.vi.chains.load(Acquire)).filter(|p| !p.is_null()).map(|p| core.arena.get(p));
@@ -112,7 +114,7 @@ pub fn existing<'c>(core: &'c Core, inode: InodeRef<'c>) -> impl Iterator<Item =
     })
 }
 
-/// The place of chain `number` in memory.
+/// The arena word that leads to chain `number`.
 fn slot_of<'c>(
     core: &'c Core,
     own: &mut Own,
@@ -143,7 +145,7 @@ fn slot_of<'c>(
     Ok(&core.arena.slice(more, HEADS_IN_BLOCK as usize)[(number - HEADS_INLINE) as usize])
 }
 
-/// Links a chain of `pages` pages, the last of them of era `era`, that recovery found.
+/// Adds a chain that recovery found: `pages` pages, the last of them of era `era`.
 pub fn adopt(
     core: &Core,
     own: &mut Own,
@@ -180,7 +182,8 @@ pub fn only<'c>(core: &'c Core, own: &mut Own, inode: InodeRef<'c>) -> Result<&'
     Ok(core.arena.get(new))
 }
 
-/// The chain of this inode that the lane holds, or else the first that nobody holds, or else a new one.
+/// Returns a chain of this inode for the lane to append to: the chain that the lane holds, else the first
+/// free one, else a new one.
 pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> Result<&'c Chain> {
     let generation = inode.vi.generation();
     let ways = ways_of(inode.ino);
@@ -193,10 +196,10 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
             }
         }
     }
-    // The chain used last stays: a rename works with two.
+    // The chain used last is kept: a rename works with two.
     let way = if guard.own.chain_last == ways[0] as u64 { ways[1] } else { ways[0] };
     let_go(core, guard.own, guard.id, way);
-    // Said before it is claimed: whoever settles this lane looks at the chains of this inode.
+    // Noted before the claim: the settler of this lane examines the chains of every inode noted here.
     guard.own.chains[way] = HeldChain { ino: inode.ino.0, generation: 0, chain: 0 };
     compiler_fence(SeqCst);
     let chain = match claim(core, guard, inode) {
@@ -213,7 +216,8 @@ pub fn lease<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>)
     Ok(chain)
 }
 
-/// Makes a chain that the lane keeps busy, if it is not yet; false: another has taken it over since.
+/// Makes a chain that the lane keeps busy, if it is not yet. Returns false if another lane has taken the
+/// chain over.
 fn use_held(own: &mut Own, lane: u16, way: usize, chain: &Chain) -> bool {
     let busy = own.chains_busy & 1 << way != 0;
     if !busy && !chain.become_busy(u32::from(lane), lane) {
@@ -246,13 +250,13 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
         if number == HEADS_INLINE
             && let Err(error) = make_head_block(core, guard, inode, chains)
         {
-            // Without a block for more heads the chains that others keep have to do.
+            // There is no block for more heads, so the lane takes over a chain that another lane keeps.
             return take_over(core, guard.id, inode, |_| true).ok_or(error);
         }
         // SAFETY: `own` is this thread's.
         let new =
             unsafe { guard.own.heap.alloc(&core.arena, Chain::new(number, guard.id)) }.map_err(no_memory)?;
-        // ORDERING: AcqRel and Relaxed: the loser goes on to the next number.
+        // ORDERING: AcqRel and Relaxed: a lane that loses the race tries the next number.
         if place.compare_exchange(Ptr::NULL, new, AcqRel, Relaxed).is_ok() {
             return Ok(core.arena.get(new));
         }
@@ -262,7 +266,7 @@ fn claim<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'c>) -> 
     wait_for_one(core, guard.id, inode)
 }
 
-/// Makes the block of further heads, if no other lane has.
+/// Allocates the block of further heads, unless another lane already has.
 fn make_head_block(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -274,14 +278,15 @@ fn make_head_block(
     if chains.head_block.load(Acquire) != 0 {
         return Ok(());
     }
-    // Once an inode: whoever comes first, and that may be a removal.
+    // `Purpose::Free`: an inode needs this block at most once, and the first call that needs it may be a
+    // removal.
     let block = take_block(core.free_map(), &core.region, guard.own, Purpose::Free).ok_or(Error::NoSpace)?;
     core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
-    // PERSIST: I2 for the block of heads: empty before it is linked.
+    // PERSIST: I2 for the block of heads: it is zeroed before it is linked.
     core.region.fence();
     let to = pointer::encode(core.seed, inode.id(), Place::HeadBlock, block);
     core.region.store_u64(pointer_word_pos(core, inode, HEAD_BLOCK_WORD), to);
-    // PERSIST: the link before any head in it is relied upon.
+    // PERSIST: the link is durable before any head in the block is used.
     core.region.fence();
     met(Met::HeadBlock);
     // ORDERING: Release, pairs with the Acquire loads of `head_block`.
@@ -289,7 +294,8 @@ fn make_head_block(
     Ok(())
 }
 
-/// The chain may be gone: its inode died. Then its record belongs to the slot's next inode and has another owner.
+/// Gives one chain back. The chain's inode may be dead. Then the chain belongs to the slot's next inode and
+/// has another owner.
 fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
     let held = own.chains[way];
     let busy = if own.chains_busy & 1 << way == 0 { 0 } else { BUSY };
@@ -303,12 +309,12 @@ fn let_go(core: &Core, own: &mut Own, lane: u16, way: usize) {
     own.chains[way] = HeldChain::default();
 }
 
-/// Gives all chains that the lane holds back.
+/// Gives back all chains that the lane holds.
 pub fn let_go_all(core: &Core, own: &mut Own, lane: u16) {
     (0..CHAIN_SLOTS).for_each(|way| let_go(core, own, lane, way));
 }
 
-/// Gives the lane's chain of this inode back: the lane has turned to something else.
+/// Gives back the lane's chain of this inode, because the lane has turned to other work.
 pub fn let_go_of(core: &Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) {
     for way in ways_of(inode.ino) {
         if own.chains[way].ino == inode.ino.0 {
@@ -326,11 +332,12 @@ pub fn head_block(core: &Core, inode: InodeRef<'_>) -> Option<Extent> {
     (block != 0).then_some(Extent { block: BlockNo(block), count: 1 })
 }
 
-/// Empties the volatile chains of an inode that dies; its blocks are the caller's affair. Their memory stays with the slot for the
-/// inode's successors: another lane may still be about to let go of one (`let_go`), and must then find a chain.
+/// Empties the volatile chains of a dying inode. The caller frees their blocks. The memory of the chains
+/// stays with the slot for later inodes: another lane may still be about to release one (`let_go`), and must
+/// then find a chain.
 pub fn retire_chains(core: &Core, inode: InodeRef<'_>) {
     for chain in existing(core, inode) {
-        // ORDERING: Relaxed, published with the next life; Release on the owner pairs with `claim`.
+        // ORDERING: Relaxed, published with the slot's next inode; Release on the owner pairs with `claim`.
         for word in
             [&chain.head, &chain.page, &chain.spare, &chain.clean_after, &chain.oldest, &chain.quiet_at]
         {

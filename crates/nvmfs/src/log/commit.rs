@@ -2,15 +2,17 @@
 //!
 //! | log | steps | what decides at recovery |
 //! |-----|-------|--------------------------|
-//! | tail pointer (`nova`) | records, fence, tail, fence | what lies before the tail |
+//! | tail pointer (`nova`) | records, fence, tail, fence | the tail: records before it count |
 //! | commit marks (`nova-*`) | reserve and fill slots under the log lock; fence; mark under the tail lock; fence | the mark of the last record |
 //! | self-certifying (`heddle`) | records with their marks, fence | checksums and marks |
 //!
-//! The papers' variants spend one fence more: their place in the log is not known to be valid without it.
+//! The papers' variants need one more fence: a record's position in the log is not known to be valid without
+//! it.
 //!
-//! With commit marks the locks are let go before the fences: a writer waits for its own lines alone. Recovery passes over slots that
-//! never arrived, and nobody leans on a record before its writer has fenced the mark and told the index. Only the fences of a new
-//! page stay under the log lock, before its link and behind it: the next writer's records, in that page, are reached through it.
+//! With commit marks a writer releases the locks before the fences, so it waits for its own lines alone.
+//! Recovery skips slots whose lines never arrived. No other caller relies on a record before its writer has
+//! fenced the mark and updated the index. Only the two fences of a new page, before and behind its link, stay
+//! under the log lock: the next writer's records lie in that page and are reached through the link.
 
 use crate::alloc::Purpose;
 use crate::format::record::Record;
@@ -23,11 +25,12 @@ use crate::steps::{Step, step};
 use crate::variant::LogKind;
 use heddle_vfs::{Error, FileKind, Result};
 
-/// Slots of a transaction at most: it lies in one page.
+/// Most slots of one transaction, since a transaction lies in one page.
 pub const TXN_SLOTS_MAX: u32 = crate::format::page::SLOTS;
 
-/// Makes room for `slots` and leaves the caller ready to [`commit`]. True: a fence is due before that; most callers fence for
-/// their data anyway. For files of the papers' variants room is made under the log lock, later. `purpose` is the operation's.
+/// Makes room for `slots` records, so that the caller can [`commit`] next. Returns true if a fence must come
+/// before that; most callers fence anyway for their data. Files of the papers' variants make room later,
+/// under the log lock. `purpose` is the purpose of the operation.
 pub fn prepare(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -45,7 +48,7 @@ pub fn prepare(
     }
 }
 
-/// As [`chain::make_room`]; where there is no space for a page, a chain that somebody else keeps may have room.
+/// As [`chain::make_room`]. If there is no space for a page, tries a chain with room that another lane keeps.
 fn make_room(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -56,7 +59,7 @@ fn make_room(
 ) -> Result<bool> {
     match chain::make_room(core, guard.own, guard.id, inode, chain, slots, purpose) {
         Err(Error::NoSpace) if !one_chain(core) && chain::has_room_elsewhere(core, guard, inode, slots) => {
-            // A page that was prepared there may be as its last user left it, before a fence.
+            // The last user of that chain may have prepared a page there and not yet fenced it.
             Ok(true)
         }
         made => made,
@@ -68,20 +71,21 @@ pub fn chain_of<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'
     if one_chain(core) { chain::only(core, guard.own, inode) } else { chain::lease(core, guard, inode) }
 }
 
-/// Has every inode one chain, as the papers' variants have it? Of a directory it is used under the directory's latch.
+/// Returns true if every inode has one chain, as in the papers' variants. A directory's chain is used under
+/// the directory's latch.
 pub fn one_chain(core: &Core) -> bool {
     core.variant.log() != LogKind::SelfCertifying
 }
 
-/// Appends a transaction and makes it durable. [`prepare`] came before, and a fence if it asked for one.
+/// Appends a transaction and makes it durable. The caller has called [`prepare`], and has fenced if that
+/// asked for it.
 ///
-/// # Errors
-/// In the papers' variants, whose room is made here: no space. Nothing has happened then.
+/// # Errors No space, in the papers' variants, which make room here. Nothing has changed then.
 pub fn commit(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, records: &[Record]) -> Result<()> {
     commit_for(core, guard, inode, records, purpose_of(records))
 }
 
-/// As [`commit`], where the caller knows what a log page is for that is still missing.
+/// As [`commit`]; `purpose` is for a log page that is still to be taken.
 pub fn commit_for(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -96,7 +100,8 @@ pub fn commit_for(
         LogKind::SelfCertifying => {
             let mut chain = chain_of(core, guard, inode)?;
             let slots = records.iter().map(|r| r.slots_in(inode.id())).sum();
-            // `prepare` made room, unless this lane has lost the chain since, to another inode's in the same place.
+            // `prepare` made room, unless this lane has lost the chain since: a chain of another inode took
+            // its place.
             if make_room(core, guard, inode, chain, slots, purpose)? {
                 // PERSIST: a fresh log page is empty before it is linked.
                 core.region.fence();
@@ -114,7 +119,7 @@ pub fn commit_for(
     }
 }
 
-/// What a log page is for that [`prepare`] has not made.
+/// Purpose of a log page that [`prepare`] has not taken.
 fn purpose_of(records: &[Record]) -> Purpose {
     let frees = |record: &Record| {
         matches!(record, Record::Punch { .. } | Record::Remap { .. } | Record::Name { removed: true, .. })
@@ -122,14 +127,14 @@ fn purpose_of(records: &[Record]) -> Purpose {
     if records.iter().any(frees) { Purpose::Free } else { Purpose::Replace }
 }
 
-/// Who cleans does so when the call holds nothing.
+/// Notes a closed page. The cleaning runs when the call holds nothing more.
 fn note_closed(guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, at: &Appended) {
     if at.closed_page {
         guard.scratch.closed.push(inode.id());
     }
 }
 
-/// NOVA: the caller holds the inode's lock over all of it.
+/// NOVA's commit. The caller holds the inode's lock throughout.
 fn commit_by_tail(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -149,7 +154,7 @@ fn commit_by_tail(
     Ok(())
 }
 
-/// The SRL paper's section IV-D: places are given out under the log lock, each record is marked on its own.
+/// The SRL paper's section IV-D: slots are handed out under the log lock, each record is marked by itself.
 fn commit_by_mark(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -200,8 +205,8 @@ fn commit_by_mark(
     Ok(())
 }
 
-/// The bug that commit marks are the answer to (pNOVA, Fig. 3): slots are given out under the log lock and filled outside it, and the
-/// tail moves over all that was given out.
+/// The bug that commit marks prevent (pNOVA, Fig. 3). Slots are handed out under the log lock and filled
+/// outside it, and the tail moves past all slots that were handed out.
 #[cfg(feature = "planted")]
 fn commit_over_a_hole(
     core: &Core,
@@ -232,7 +237,7 @@ fn commit_over_a_hole(
     };
     step(Step::Logging);
     chain::fill_unfenced(core, guard.id, inode, &place, records, true);
-    // PERSIST: this writer's records, and nobody else's: part of a planted bug.
+    // PERSIST: this writer's records, and not those of other writers: part of a planted bug.
     core.region.fence();
     let _tail = locks.map(|l| l.tail.lock());
     step(Step::Tail);
@@ -242,7 +247,7 @@ fn commit_over_a_hole(
     Ok(())
 }
 
-/// Reserves slots and fills them; not fenced.
+/// Reserves slots and fills them, without a fence.
 fn log<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
@@ -260,7 +265,7 @@ fn log<'c>(
     Ok((chain, chain::append_unfenced(core, guard.id, inode, chain, records, marked)))
 }
 
-/// The spinlocks of a file's write steps; directories, which one caller changes at a time, have none.
+/// The spinlocks of a file's write steps. A directory has none: one caller at a time changes it.
 pub fn paper_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperLocks> {
     let file = matches!(inode.vi.kind_perm(), Some((kind, _)) if kind != FileKind::Directory);
     // ORDERING: Acquire, pairs with the Release where they are made.
@@ -268,7 +273,8 @@ pub fn paper_locks<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c PaperL
     (file && at != 0).then(|| core.arena.get(heddle_arena::Ptr::from_raw(at)))
 }
 
-/// A transaction that does not fit is the caller's mistake, not the user's; it is refused before anything is written.
+/// Refuses a transaction that does not fit, before anything is written. That is a mistake of the calling
+/// code, not of the user.
 pub fn fits(records: &[Record]) -> Result<()> {
     let slots: u32 = records.iter().map(Record::slots_max).sum();
     if slots <= TXN_SLOTS_MAX {

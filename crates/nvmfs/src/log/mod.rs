@@ -1,4 +1,4 @@
-//! The log of an inode: how records are appended, made to count, and read back.
+//! The log of an inode: how records are appended, committed and read back.
 
 pub mod chain;
 pub mod commit;

@@ -1,7 +1,8 @@
 //! Reading a chain back: which records count, by the kind of log.
 //!
-//! Whatever is on the media, a scan ends and says what is wrong. Torn is what a power cut leaves: the last transaction of a
-//! page, not whole. All else that is not whole is damage, and damage is reported, never skipped (protocol review D3).
+//! A scan ends on any bytes, and reports damage. A power cut leaves only one thing torn: the last transaction
+//! of a page. Anything else that is incomplete is damage. Damage is reported, never skipped (protocol review
+//! D3).
 
 use crate::format::layout::Layout;
 use crate::format::page::{PageHeader, SLOTS, next_pos, slot_pos};
@@ -13,7 +14,7 @@ use crate::planted::{Bug, planted};
 use crate::region::Region;
 use crate::variant::LogKind;
 
-/// What a scan needs to know.
+/// The inputs of a scan.
 #[derive(Clone, Copy)]
 pub struct Scan<'a> {
     /// The media.
@@ -26,23 +27,24 @@ pub struct Scan<'a> {
     pub kind: LogKind,
 }
 
-/// A page as it was found.
+/// The result of scanning a page.
 #[derive(Debug, Default)]
 pub struct PageScan {
     /// Records that count, with the slot each starts in.
     pub records: Vec<(u32, Record)>,
-    /// Slots that a power cut left half written, or whole but without the rest of their transaction.
+    /// Slots that a power cut left torn, or whole but without the rest of their transaction.
     pub dropped: Vec<u32>,
 }
 
 impl PageScan {
-    /// The slot behind all records that count. What stands there or later is blank, or has been dropped. `home`: whose log it is.
+    /// The slot behind all records that count. Later slots are blank or have been dropped. `home`: the inode
+    /// whose log this is.
     pub fn next_slot(&self, home: InodeId) -> u32 {
         self.records.iter().map(|(slot, record)| slot + record.slots_in(home)).max().unwrap_or(1)
     }
 }
 
-/// What is wrong.
+/// A description of the damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage(pub String);
 
@@ -62,7 +64,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The page that a page's pointer leads to.
+    /// The page that a page's next pointer leads to.
     pub fn next(&self, owner: InodeId, page: BlockNo) -> Result<Option<BlockNo>, Damage> {
         let raw = self.region.load_u64(next_pos(page));
         match pointer::decode(self.seed, owner, Place::Next(page), raw) {
@@ -75,7 +77,7 @@ impl Scan<'_> {
         }
     }
 
-    /// All records of a page that count. `end` is the first slot that does not (tail logs; else 64).
+    /// All records of a page that count. `end` is the first slot beyond them: in tail logs the tail, else 64.
     pub fn page(
         &self,
         owner: InodeId,
@@ -113,19 +115,20 @@ impl Slots<'_> {
         self.scan.region.line(slot_pos(self.page, slot))
     }
 
-    /// What starts in a slot.
+    /// Classifies the contents of a slot.
     fn found(&self, slot: u32) -> Found {
         parse(self.seed, self.owner, slot, |s| self.line(s))
     }
 
-    /// Whole lines of a record whose first line did not arrive.
+    /// Returns true if the slot holds whole later lines of a record whose first line did not arrive.
     fn is_later_line(&self, slot: u32) -> bool {
         is_later_line(self.seed, slot, &self.line(slot))
     }
 }
 
-/// Records follow each other from slot 1; the first that is not there ends them. With a tail, all before it must be there, but
-/// for the unused end of a page; without one, the last transaction may be torn, and nothing of another one may follow it.
+/// Accepts records in order from slot 1. The first missing record ends them. With a tail, all records before
+/// it must be present, but for the unused end of a page. Without a tail, the last transaction may be torn,
+/// and no record of another transaction may follow it.
 fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Result<(), u32> {
     let (mut slot, mut last) = (1, None);
     while slot < end {
@@ -140,13 +143,13 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
             }
             Found::Blank => break,
             Found::Torn | Found::Whole { mark: None, .. } if !tail => break,
-            // The lines behind a first line that did not arrive.
+            // Later lines of a record whose first line did not arrive.
             _ if !tail && slots.is_later_line(slot) => break,
             _ => return Err(slot),
         }
     }
     let torn_from = slot;
-    // What follows a gap belongs to the transaction that was cut, or it is damage.
+    // Slots behind a gap belong to the torn transaction. Anything else there is damage.
     for later in slot..end.min(SLOTS + 1) {
         match slots.found(later) {
             Found::Blank => {}
@@ -158,13 +161,14 @@ fn by_order(slots: &Slots<'_>, end: u32, tail: bool, scan: &mut PageScan) -> Res
             _ => scan.dropped.push(later),
         }
     }
-    // The transaction before the gap counts whole or not at all.
+    // The transaction before the gap counts as a whole or not at all.
     drop_partial(slots, torn_from, scan);
     Ok(())
 }
 
-/// Does what stands at this slot go on with the transaction before it, or begin one where that ended? If not, one of the two lies: slots
-/// are handed out once, and those of a change that was cut are zeroed before they are handed out again.
+/// Returns true if the record at this slot continues the transaction before it, or begins one where that
+/// ended. If not, one of the two is forged or damaged: a slot is handed out once, and slots of a torn
+/// transaction are zeroed before reuse.
 fn follows(last: Option<Txn>, txn: Txn, slot: u32) -> bool {
     match last {
         Some(last) if slot < last.first + last.slots => txn == last,
@@ -191,7 +195,8 @@ fn drop_partial(slots: &Slots<'_>, torn_from: u32, scan: &mut PageScan) {
     }
 }
 
-/// Slots may be filled in any order; a transaction counts if its last record is marked, and then all of it must be whole.
+/// Accepts records of a log with commit marks, whose slots may be filled in any order. A transaction counts
+/// if its last record is marked; all of it must be whole then.
 fn by_marks(slots: &Slots<'_>, scan: &mut PageScan) -> Result<(), u32> {
     let mut slot = 1;
     while slot <= SLOTS {
@@ -200,10 +205,11 @@ fn by_marks(slots: &Slots<'_>, scan: &mut PageScan) -> Result<(), u32> {
             Found::Whole { txn, slots: n, .. } if txn.first == slot && txn_holds(txn, slot, n) => {
                 slot = one_group(slots, txn, scan)?;
             }
-            // A mark is stored when all of its transaction is durable, and lines are whole or lack words: else it is damage.
+            // A mark is stored when all of its transaction is durable, and then each line is whole. A marked
+            // record without its transaction is damage.
             Found::Whole { mark: Some(_), .. } => return Err(slot),
             Found::Damaged if !slots.is_later_line(slot) => return Err(slot),
-            // A transaction that was cut before its mark.
+            // A transaction that was torn before its mark.
             Found::Torn if slots.line(slot)[7] == mark(slots.seed, slot) => return Err(slot),
             Found::Torn | Found::Whole { .. } | Found::Damaged => {
                 scan.dropped.push(slot);
@@ -225,7 +231,8 @@ fn one_group(slots: &Slots<'_>, txn: Txn, scan: &mut PageScan) -> Result<u32, u3
                 marked = mark;
                 n
             }
-            // Another transaction begins: slots are handed out once, so this one lies about its length.
+            // Another transaction begins. Slots are handed out once, so this transaction's length is forged
+            // or damaged.
             Found::Whole { .. } => {
                 whole = false;
                 break;

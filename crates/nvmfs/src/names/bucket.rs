@@ -1,23 +1,23 @@
-//! A bucket of a directory's table: one cache line that its writer must own anyway.
+//! A bucket of a directory's hash table: one cache line that its writer must own anyway.
 //!
-//! State       `word`   version:48 | lane:10 | dead | changing | locked: the version of the last change of any name in it, and who has
-//!                      locked it
-//!             `slots`  six entries: high bits of the hash:26 | where (in units of 16 bytes):38; 0 = none. So a look-up reads no other
-//!                      entry's line, and a table grows without reading any.
-//!             `chain`  the first of further entries, as a slot says it; each names the next in the same way
+//! State       `word`   version:48 | lane:10 | dead | changing | locked: the version of the last change of any name in the bucket, and
+//!                      the lane that holds the lock
+//!             `slots`  six entries: high bits of the hash:26 | position (in units of 16 bytes):38; 0 = none. With the hash bits here,
+//!                      a look-up reads no other entry's line, and a table grows without reading any.
+//!             `chain`  the first of further entries, encoded as a slot; each entry links to the next in the same way
 //!             Entries: `row`.
-//! Invariants  I1  `slots`, `chain` and what they lead to change only while the bucket is locked and `changing`.
-//!             I2  each change raises the version: who read the same word before and after read one state. Only `locked` and the lane
-//!                 may differ:
-//!                 a bucket is locked while its change is made durable, and means until then what it meant before.
-//!             I3  entries that are taken out may be reused at once; readers throw away what they read if the word moved, and follow
-//!                 offsets from such memory only after checking them.
-//!             I4  memory that was a bucket once is a bucket for ever (`table` keeps a pool): a late locker locks a bucket, if of
-//!                 another directory, and finds out. A bucket that is dead stays dead until it is given a new life.
-//!             I5  slots that lead to entries are in ascending order, so in that of their hashes but where these agree in all bits that a
-//!                 slot has: who adds one puts them in order, in the line that he has to himself, and none of many readers needs to.
-//! Orderings   O1  a changer stores `changing` with a Release fence behind it before its first store of a change; the unlock
-//!                 (SeqCst) comes last. A reader loads the word (Acquire) first and again behind an Acquire fence.
+//! Invariants  I1  `slots`, `chain` and the entries behind them change only while the bucket is locked and `changing`.
+//!             I2  each change raises the version. A reader that read the same word before and after has read one state. Only `locked`
+//!                 and the lane may differ: the bucket is locked while its change is made durable, and its old entries are valid until
+//!                 then.
+//!             I3  the memory of removed entries may be reused at once. A reader discards its result if the word changed, and checks
+//!                 each offset from such memory before it follows it.
+//!             I4  memory that was once a bucket stays a bucket for ever (`table` keeps a pool). A thread that locks late may lock
+//!                 a bucket of another directory, and then notices. A dead bucket stays dead until `revive`.
+//!             I5  slots with entries are in ascending order, hence in the order of the hashes, except where two hashes agree in all bits
+//!                 that a slot keeps. The writer that adds an entry sorts the slots, because it owns the line; so no reader has to.
+//! Orderings   O1  a writer stores `changing`, with a Release fence behind it, before its first store of a change; the unlock
+//!                 (SeqCst) comes last. A reader loads the word (Acquire) first, and again behind an Acquire fence.
 
 mod row;
 
@@ -46,17 +46,17 @@ const TAG_BITS: u32 = 26;
 const PLACE_BITS: u32 = 64 - TAG_BITS;
 const UNIT: u64 = 16;
 
-/// How long a call waits for others that may themselves wait for the call that it has interrupted.
+/// How long a call in a signal handler waits for threads that may themselves wait for the interrupted call.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 
-/// Tries to lock before sleeping.
+/// Attempts to lock before sleeping.
 const SPINS: u32 = heddle_arena::sync::spins(200);
-/// Steps along a chain before looking whether it is still there.
+/// Steps along a chain between two checks that the chain still exists.
 const STEPS: u32 = 64;
-/// No bucket of a table that grows has so many entries outside its line.
+/// Larger than the number of entries outside its line that a bucket of any table can have.
 const CHAIN_MAX: u32 = 1 << 20;
 
-/// The word of a bucket as it was read.
+/// The word of a bucket, as loaded once.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Word(u64);
 
@@ -66,18 +66,18 @@ impl Word {
         Version(self.0 >> VERSION_SHIFT)
     }
 
-    /// The directory is dead, or has another table.
+    /// Returns true if the directory is dead, or has another table.
     #[inline]
     pub fn dead(self) -> bool {
         self.0 & DEAD != 0
     }
 
-    /// The lane that has locked it; 0: none that says so.
+    /// The lane that holds the lock. 0: not locked, or by a caller without a lane.
     pub fn holder(self) -> u16 {
         if self.0 & LOCKED == 0 { 0 } else { ((self.0 & LANE_MASK) >> LANE_SHIFT) as u16 }
     }
 
-    /// Reading makes no sense just now.
+    /// Returns true if a change is under way, so that reading is pointless.
     #[inline]
     pub fn changing(self) -> bool {
         self.0 & CHANGING != 0
@@ -89,49 +89,49 @@ impl Word {
 pub enum Unlockable {
     /// It is dead.
     Dead,
-    /// The call that this thread's call has interrupted (a signal's handler makes calls) has locked it, or locks others that its holder may
-    /// wait for.
+    /// This thread runs a signal handler. The call that it interrupted has locked the bucket, or locks others
+    /// that the bucket's holder may wait for.
     Interrupted,
 }
 
-/// What a slot or a link says. In order of the tag.
+/// The contents of a slot or a link. Links are ordered by their hash bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link(u64);
 
 impl Link {
-    /// To nothing.
+    /// No entry.
     pub const NONE: Link = Link(0);
 
-    /// To the entry at `at`, of a name of this hash.
+    /// A link to the entry at `at`, of a name with this hash.
     fn to(at: u64, hash: u64) -> Link {
         Link(tag(hash) << PLACE_BITS | (at / UNIT))
     }
 
-    /// The last one.
+    /// Returns true if this is no entry.
     #[inline]
     pub fn is_none(self) -> bool {
         self == Link::NONE
     }
 
-    /// Has the entry fetched, for who will read it soon. The link need not be sound.
+    /// Prefetches the entry for a read that follows soon. The link need not be valid.
     #[inline(always)]
     pub fn prefetch(self, core: &Core) {
         core.arena.prefetch(self.place());
     }
 
-    /// Where the entry is.
+    /// Position of the entry.
     #[inline]
     fn place(self) -> u64 {
         (self.0 & ((1 << PLACE_BITS) - 1)) * UNIT
     }
 
-    /// What is known of its hash.
+    /// The bits of the hash that a link keeps.
     #[inline]
     fn tag(self) -> u64 {
         self.0 >> PLACE_BITS
     }
 
-    /// The entry. The link may be nonsense (I3), and must not be the last.
+    /// Returns the entry. The link may be stale (I3), and must not be `NONE`.
     #[inline(always)]
     pub fn follow(self, core: &Core) -> Result<Row<'_>, Torn> {
         Row::at(core, self.place())
@@ -141,31 +141,32 @@ impl Link {
 /// Reads a slot or link.
 #[inline(always)]
 fn read(link: &AtomicU64) -> Link {
-    // ORDERING: Acquire, the entry's words are behind it.
+    // ORDERING: Acquire, the entry's words were stored before the link.
     Link(link.load(Acquire))
 }
 
 impl Bucket {
-    /// Gives a dead bucket a new life, empty. The caller alone knows where it is, but for late lockers, whom `dead` keeps off.
+    /// Makes a dead bucket usable again, empty. Only the caller knows its position; `dead` kept late lockers
+    /// out so far.
     pub fn revive(&self, version: Version) {
         self.slots.iter().chain([&self.chain]).for_each(|slot| slot.store(0, Relaxed)); // ORDERING: Relaxed, see below.
-        // ORDERING: Release, what a late locker or reader sees behind it is an empty bucket.
+        // ORDERING: Release: a late locker or reader that sees this word sees an empty bucket.
         self.word.store(version.0 << VERSION_SHIFT, Release);
     }
 
-    /// Where a dead bucket in the pool names the next.
+    /// The word by which a dead bucket in the pool links to the next one.
     pub fn pooled(&self) -> &AtomicU64 {
         &self.slots[0]
     }
 
-    /// The word, for who reads without the lock; [`Bucket::still`] comes afterwards.
+    /// The word, for a reader without the lock. The reader calls [`Bucket::still`] afterwards.
     #[inline]
     pub fn word(&self) -> Word {
         // ORDERING: Acquire, O1.
         Word(self.word.load(Acquire))
     }
 
-    /// Is it as it was when the word was `before`?
+    /// Returns true if the bucket is unchanged since its word was `before`.
     #[inline]
     pub fn still(&self, before: Word) -> bool {
         // ORDERING: Acquire, O1.
@@ -174,7 +175,7 @@ impl Bucket {
         (self.word.load(Relaxed) ^ before.0) & !(LOCKED | LANE_MASK) == 0
     }
 
-    /// Locks it; `ours` says whether waiting still makes sense.
+    /// Locks the bucket. `ours` returns false when waiting no longer makes sense.
     pub fn lock(&self, core: &Core, ours: impl Fn() -> bool) -> Result<Word, Unlockable> {
         let (mut spins, mut began) = (0, None);
         let me = lease::with_current(|_, lane| u64::from(lane) << LANE_SHIFT).unwrap_or(0);
@@ -213,14 +214,14 @@ impl Bucket {
         }
     }
 
-    /// Unlocks it: what it holds is of this version.
+    /// Unlocks the bucket and sets its version.
     pub fn unlock(&self, core: &Core, version: Version) {
-        // SeqCst: who sleeps relies on it (see the arena's `park`).
+        // SeqCst: sleeping waiters rely on it (see the arena's `park`).
         self.word.store(version.0 << VERSION_SHIFT, SeqCst);
         core.arena.parking().wake(core.arena.offset_of(self).raw());
     }
 
-    /// Unlocks it as it was, if this lane, whose holder has died, has locked it and begun no change.
+    /// Unlocks the bucket unchanged, if this dead lane has locked it and begun no change.
     pub fn unlock_dead(&self, core: &Core, lane: u16) {
         let word = self.word();
         if word.holder() == lane && !word.changing() && !word.dead() {
@@ -228,13 +229,13 @@ impl Bucket {
         }
     }
 
-    /// Ends a locked bucket's life; who waits for the lock finds out.
+    /// Marks a locked bucket as dead. Threads that wait for the lock notice.
     pub fn kill(&self, core: &Core) {
         self.word.store(DEAD, SeqCst);
         core.arena.parking().wake(core.arena.offset_of(self).raw());
     }
 
-    /// Before the first store of a change to a locked bucket.
+    /// Must precede the first store of a change to a locked bucket.
     pub fn begin_change(&self) {
         // ORDERING: Relaxed throughout, this caller holds the lock; the fence orders (O1).
         self.word.store(self.word.load(Relaxed) | CHANGING, Relaxed);
@@ -242,25 +243,25 @@ impl Bucket {
         fence(Release);
     }
 
-    /// Forgets all entries. Locked and changing; their memory is lost.
+    /// Removes all entries, and leaks their memory. The bucket is locked and changing.
     pub fn clear(&self) {
         self.slots.iter().chain([&self.chain]).for_each(|slot| slot.store(0, Relaxed)); // ORDERING: Relaxed, I1.
     }
 
-    /// Has it no entries? Exact under the lock.
+    /// Returns true if the bucket has no entries. Exact under the lock.
     pub fn is_empty(&self) -> bool {
         // ORDERING: Relaxed, checked by `still`, or under the lock.
         self.slots.iter().chain([&self.chain]).all(|slot| slot.load(Relaxed) == 0)
     }
 
-    /// Entries in the line itself.
+    /// Number of entries in the line itself.
     pub fn in_line(&self) -> usize {
         // ORDERING: Relaxed, an estimate.
         self.slots.iter().filter(|slot| slot.load(Relaxed) != 0).count()
     }
 
-    /// Calls `each` with every entry: those in the line by the high bits of their hashes, then those outside. Without the lock,
-    /// [`Bucket::still`] decides what it was worth.
+    /// Calls `each` for every entry: those in the line by the high bits of their hashes, then those outside.
+    /// Without the lock, the result is valid only if [`Bucket::still`] says so afterwards.
     #[inline]
     pub fn each<'c>(
         &'c self,
@@ -275,18 +276,20 @@ impl Bucket {
         self.each_outside(core, |_, row| each(row).map(|()| None::<()>)).map(drop)
     }
 
-    /// The word, and the links in the line in ascending order (I5), those to nothing anywhere between; `None` if that is not all there is
-    /// to read: the bucket is changing, or dead, or has entries outside its line.
+    /// Returns the word, and the links of the line in ascending order (I5); empty links may stand anywhere
+    /// between. Returns `None` if the line is not all: the bucket is changing, or dead, or has entries
+    /// outside its line.
     #[inline]
     pub fn links(&self) -> Option<(Word, [Link; SLOTS])> {
         let word = self.word();
         let links = std::array::from_fn(|i| read(&self.slots[i]));
-        // ORDERING: Relaxed, `still` decides what it was worth.
+        // ORDERING: Relaxed, `still` validates the result.
         let plain = !word.changing() && !word.dead() && self.chain.load(Relaxed) == 0;
         plain.then_some((word, links))
     }
 
-    /// Calls `each` with every entry that hangs outside the line, and the link that led to it, until that has an answer.
+    /// Calls `each` for every entry outside the line, and the link that led to it, until `each` returns a
+    /// result.
     fn each_outside<'c, T>(
         &'c self,
         core: &'c Core,
@@ -301,7 +304,7 @@ impl Bucket {
             }
             link = read(row.next());
             steps += 1;
-            // A torn chain may lead in a circle, and one that somebody has scribbled over does so for ever.
+            // A torn chain may be circular. One that a client has scribbled over stays circular.
             if steps % STEPS == 0 && (!self.still(before) || steps > CHAIN_MAX) {
                 return Err(Torn);
             }
@@ -309,11 +312,12 @@ impl Bucket {
         Ok(None)
     }
 
-    /// The entry of a name. Without the lock, [`Bucket::still`] decides what it was worth.
+    /// Finds the entry of a name. Without the lock, the result is valid only if [`Bucket::still`] says so
+    /// afterwards.
     #[inline(always)]
     pub fn find<'c>(&'c self, core: &'c Core, key: Key<'_>) -> Result<Option<Row<'c>>, Torn> {
         let want = tag(key.hash);
-        // All slots at once: which of them it is cannot be foretold, and a branch a slot would be.
+        // Compares all slots at once: a branch for each slot would be mispredicted.
         let slots: [Link; SLOTS] = std::array::from_fn(|i| read(&self.slots[i]));
         let mut likely = 0u32;
         for (i, slot) in slots.iter().enumerate() {
@@ -329,7 +333,7 @@ impl Bucket {
                 }
             }
         }
-        // ORDERING: Relaxed, a look; `each_outside` reads it again.
+        // ORDERING: Relaxed, only a hint; `each_outside` reads it again.
         if self.chain.load(Relaxed) == 0 { Ok(None) } else { self.find_outside(core, key) }
     }
 
@@ -340,19 +344,21 @@ impl Bucket {
         })
     }
 
-    /// Has the bucket itself fetched.
+    /// Prefetches the bucket's own line.
     #[inline(always)]
     pub fn prefetch_line(&self) {
         heddle_arena::prefetch(self);
     }
 
-    /// Adds a name that is not there. Locked and changing. How many entries now hang outside the line.
+    /// Adds a name that is not there. The bucket is locked and changing. Returns the number of entries
+    /// outside the line.
     pub fn add(&self, core: &Core, key: Key<'_>, to: &Named, prepared: Prepared) -> usize {
         Row::fill(core.arena.slice(prepared.0, prepared.1), key, to);
         self.hang(core, Link::to(prepared.0.raw(), key.hash))
     }
 
-    /// Hangs an entry into the bucket. Locked and changing. How many now hang outside the line.
+    /// Links an entry into the bucket. The bucket is locked and changing. Returns the number of entries
+    /// outside the line.
     fn hang(&self, core: &Core, link: Link) -> usize {
         // ORDERING: Relaxed throughout, I1; Release links the entry's words.
         let mut links: [Link; SLOTS] = std::array::from_fn(|i| read(&self.slots[i]));
@@ -377,7 +383,7 @@ impl Bucket {
         n
     }
 
-    /// Takes a name out; its memory. Locked and changing.
+    /// Removes a name and returns its memory. The bucket is locked and changing.
     pub fn take(&self, core: &Core, row: Row<'_>) -> Prepared {
         // ORDERING: Relaxed throughout, I1.
         let next = row.next().load(Relaxed);
@@ -396,8 +402,8 @@ impl Bucket {
         row.memory()
     }
 
-    /// Moves every entry to its bucket of a table of `1 << bits`: of those only that are this one's parts, and empty. All of them are
-    /// the caller's alone; this one is changing.
+    /// Moves every entry to its bucket of a table of `1 << bits`. `to` holds only the buckets that this one
+    /// is split into; they are empty. The caller alone uses all of them. This bucket is changing.
     pub fn scatter<'c>(&'c self, core: &'c Core, bits: u32, to: &'c [Bucket]) {
         let mut links: Vec<Link> = self.slots.iter().map(read).filter(|slot| !slot.is_none()).collect();
         let _ = self.each_outside(core, |link, _| {
@@ -416,7 +422,7 @@ impl Bucket {
     }
 }
 
-/// In ascending order, without a branch: it could not be foretold.
+/// Sorts without branches, which would be mispredicted.
 #[inline]
 fn sorted(mut links: [Link; SLOTS]) -> [Link; SLOTS] {
     for (low, high) in
@@ -427,7 +433,7 @@ fn sorted(mut links: [Link; SLOTS]) -> [Link; SLOTS] {
     links
 }
 
-/// What a slot keeps of a hash.
+/// The bits of a hash that a slot keeps.
 #[inline(always)]
 fn tag(hash: u64) -> u64 {
     hash >> (HASH_BITS - TAG_BITS)

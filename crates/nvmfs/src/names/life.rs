@@ -1,10 +1,11 @@
 //! Birth and death of inodes.
 //!
-//! Invariants  I1  an inode lives as long as it has a name or an open handle. Whoever takes the last of either away ends it.
+//! Invariants  I1  an inode lives as long as it has a name or an open handle. The call that removes the last of them frees it.
 //!             I2  link counts are not on media: recovery counts names (protocol review D19).
-//! Crash order C1  the slot of a new inode is written before the fence that makes its first name durable, and counts only if a
-//!                 name means its generation. C2  blocks of a dead inode are free only after the removal of its last name is
-//!                 durable; its slot is zeroed and fenced before it is handed out again.
+//! Crash order C1  the slot of a new inode is written before the fence that makes its first name durable. It counts only if a
+//!                 name carries its generation.
+//!             C2  blocks of a dead inode are free only after the removal of its last name is durable. Its slot is zeroed and fenced
+//!                 before it is handed out again.
 
 use crate::alloc::itable;
 use crate::file::blocks::{data_blocks, log_blocks};
@@ -28,7 +29,8 @@ use heddle_vfs::xattr::Xattrs;
 use heddle_vfs::{Cred, Error, FileKind, NewNode, Result};
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
-/// Takes a slot and writes the inode into it, not fenced (C1); its volatile form is ready but has no name.
+/// Takes a slot and writes the inode into it, without a fence (C1). Its volatile form is complete, but it has
+/// no name.
 pub fn make<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
@@ -39,7 +41,7 @@ pub fn make<'c>(
     let id = itable::take(core, guard)?;
     let inode = core.slot(id.ino).ok_or(Error::NoInodes)?;
     let now = crate::clock::exact();
-    // A directory with the set-group bit hands its group down, and the bit to directories.
+    // A directory with the set-group bit passes its group to new inodes, and the bit to new directories.
     let (_, parent_perm) = parent.vi.kind_perm().ok_or(Error::NotFound)?;
     let inherits = parent_perm & 0o2000 != 0;
     let gid = if inherits { parent.vi.owner().1 } else { cred.gid };
@@ -55,7 +57,8 @@ pub fn make<'c>(
     let rdev = if device { node.rdev } else { 0 };
     let base = InodeBase { id, kind: node.kind, perm, uid: cred.uid, gid, rdev, crtime: now };
     let pos = inode_pos(core.chunk_block(id.ino), chunk_of(id.ino).1);
-    // Before: a slot on media without an inode here would stay when the image is unmounted.
+    // Noted first: otherwise a slot on media without a volatile inode would remain when the image is
+    // unmounted.
     guard.lane.intent.bears(id.ino.0);
     if planted(Bug::InodeNotFlushed) {
         // PERSIST: part of a planted bug.
@@ -64,8 +67,9 @@ pub fn make<'c>(
         core.region.nt_line(pos, &base.encode(core.seed));
     }
     let birth = Birth { generation: id.generation, kind: node.kind, perm, uid: cred.uid, gid, rdev, now };
-    // The name it is about to get: one that comes to end it now must find that it is in use.
-    // ORDERING: Release, published by `be_born`: who ends an inode claims its generation first, then looks at the links.
+    // The link that its first name will be: a call that tries to free the inode now must find it in use.
+    // ORDERING: Release, published by `be_born`: a call that frees an inode claims its generation first, then
+    // reads the links.
     inode.vi.nlink.store(1, Release);
     inode.vi.be_born(&birth);
     if node.kind == FileKind::Directory
@@ -83,8 +87,8 @@ pub fn make<'c>(
     Ok(inode)
 }
 
-/// Makes a regular file that has no name, and is as durable as one can be: the slot, for whoever may name it later. It counts
-/// one link until the caller has counted a handle and takes that back.
+/// Makes a regular file without a name. Its slot is durable, for any thread that names the file later. The
+/// file counts one link until the caller has counted a handle and removed that link.
 pub fn make_unnamed<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
@@ -100,21 +104,23 @@ pub fn make_unnamed<'c>(
     let mut made = Err(Error::NoInodes);
     flushed_unless(Bug::UnnamedNotFlushed, || made = make(core, guard, cred, dir, &node));
     let inode = made?;
-    // PERSIST: C1: another thread may name it, whose fence is not this thread's.
+    // PERSIST: C1: another thread may name the file, and this thread's slot is not ordered by that thread's
+    // fence.
     core.region.fence();
     inode.vi.set_linkable(linkable);
     met(Met::Unnamed);
     Ok(inode)
 }
 
-/// Takes back an inode that never got a name.
+/// Removes an inode that never got a name.
 pub fn unmake(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     inode.vi.nlink.store(0, SeqCst);
     end_once(core, guard, inode);
     guard.lane.intent.bears(0);
 }
 
-/// Ends an inode that has neither name nor handle. Damage met on the way stops further changes; nothing is freed twice.
+/// Frees an inode that has neither name nor handle. Damage on the way stops further changes to the file
+/// system; no block is freed twice.
 pub fn end(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     guard.lane.intent.ends(inode.ino.0, Ending::Begun);
     guard.lane.intent.bears(0);
@@ -126,7 +132,7 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     let mut blocks = data_blocks(core, inode);
     match log_blocks(core, inode) {
         Ok(log) => blocks.extend(log),
-        // The rest of the log stays allocated until fsck; `damage` has been noted.
+        // The rest of the log stays allocated until fsck; the damage has been noted.
         Err(_) => blocks.clear(),
     }
     let (ino, generation) = (inode.ino, inode.vi.generation());
@@ -138,7 +144,7 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     }
     // PERSIST: C2: the slot is zero before it can be taken again; D15 for the blocks.
     core.region.fence();
-    // Behind the fence above they may be used at once, by anybody (D15).
+    // After the fence above any lane may use them at once (D15).
     for extent in blocks {
         core.free_map().give(extent);
     }
@@ -146,14 +152,15 @@ fn end_begun(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     itable::give(core, guard.own, ino);
 }
 
-/// From here on it is neither here nor on media. The claim goes last: while it stands, whoever settles this lane does this again.
+/// Removes the inode from memory and from media. The claim goes last: as long as it stands, the settler of
+/// this lane repeats these steps.
 pub fn dies(core: &Core, lane: u16, inode: InodeRef<'_>) {
     zero_slot(core, inode);
     inode.vi.die();
     inode.vi.forget_claim(opens::claims_as(core, lane));
 }
 
-/// On media it is no inode any more.
+/// Zeroes the inode's slot on media.
 pub fn zero_slot(core: &Core, inode: InodeRef<'_>) {
     if !planted(Bug::SlotNotZeroed) {
         core.region.nt_zero(inode_pos(core.chunk_block(inode.ino), chunk_of(inode.ino).1), INODE_BYTES);
@@ -173,7 +180,7 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     match inode.vi.kind_perm() {
         Some((FileKind::Directory, _)) => table::free(core, inode),
         _ => {
-            // ORDERING: Acquire, the inode is this caller's alone.
+            // ORDERING: Acquire, only this caller uses the inode.
             let locks = inode.vi.aux.swap(0, Acquire);
             if locks != 0 {
                 crate::file::paper::free_locks(core, guard.own, Ptr::from_raw(locks));
@@ -185,10 +192,11 @@ fn free_volatile(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     chain::retire_chains(core, inode);
 }
 
-/// One name less; ends the inode if that was all (I1).
+/// Removes `names` names from the count. Frees the inode if those were the last (I1).
 pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: u32) {
-    // The last name's count never rises again, so a settler can tell whether it was lowered. Of others it cannot: then it stays one too
-    // high up to the next mount; one too low would end a living file.
+    // The count of the last name never rises again, so a settler can tell whether it was lowered. With other
+    // names it cannot tell. The count then stays one too high until the next mount; one too low would free a
+    // living file.
     let last = inode.vi.nlink.load(SeqCst) == names;
     guard.lane.intent.lowers(last.then(|| inode.id()));
     if inode.vi.nlink.fetch_sub(names, SeqCst) == names {
@@ -207,7 +215,7 @@ pub fn drop_name(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, na
 /// # Errors
 /// [`Error::Stale`] if it is dead, [`Error::NoMemory`] if the lane has no room for one more file.
 pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) -> Result<()> {
-    // What died before it was asked for has no generation.
+    // An inode that died before this call has generation 0.
     if generation == 0 {
         return Err(Error::Stale);
     }
@@ -222,18 +230,20 @@ pub fn open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generat
     Ok(())
 }
 
-/// One handle less; ends the inode if that was all (I1).
+/// Removes one handle from the count. Frees the inode if that was the last reference (I1).
 pub fn drop_open(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, generation: u64) {
     opens::lower(core, guard.id, inode, generation);
     // O2 of `opens`.
     fence_behind_locked();
-    // Also if it was another inode's slot for a moment: the count may have kept that one from being ended.
+    // Also if the slot belonged to another inode for a moment: the count may have kept that one from being
+    // freed.
     if inode.vi.nlink.load(SeqCst) == 0 && !(breaks(Breach::NamelessStays) && inode.vi.linkable()) {
         end_once(core, guard, inode);
     }
 }
 
-/// The last name and the last handle may go at once, and a late `open` may be about to find out: one of them ends the inode.
+/// Frees an inode without names and handles once. The last name and the last handle may be removed at the
+/// same time, and a late `open` may be about to fail; exactly one of these calls frees the inode.
 pub fn end_once(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     if opens::claim_end(core, guard.id, inode) {
         end(core, guard, inode);

@@ -1,14 +1,15 @@
-//! All that one operation locks, taken in one order: by inode number, within a directory by hash (`table`, lock order).
+//! All locks of one name operation, taken in one order: by inode number, within a directory by hash (`table`,
+//! lock order).
 //!
-//! What is to be removed or replaced is known only after a look without locks; so the caller looks again under them, and begins
-//! anew if it was something else.
+//! The inode to be removed or replaced is known only from a look-up without locks. So the caller looks up
+//! again under the locks, and starts over if the answer has changed.
 
 use crate::names::table::{Locked, Whole, lock, lock_whole};
 use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use heddle_vfs::{Error, Result};
 
-/// A name's place.
+/// The place of a name.
 #[derive(Clone, Copy)]
 pub struct At<'c> {
     /// The directory.
@@ -17,16 +18,17 @@ pub struct At<'c> {
     pub hash: u64,
 }
 
-/// See the module.
+/// The locks of one operation.
 pub struct Locks<'c> {
-    /// Of two places in one bucket the first is locked.
+    /// If both places are in one bucket, only the first is locked.
     places: [Option<Locked<'c>>; 2],
-    /// The directory that is to die, all of it.
+    /// The directory that is to be removed, locked as a whole.
     pub victim: Option<Whole<'c>>,
 }
 
 impl<'c> Locks<'c> {
-    /// Locks one or two places, and a directory that is to die. `None`: that one is dead already.
+    /// Locks one or two places, and a directory that is to be removed. Returns `None` if that directory is
+    /// dead already.
     ///
     /// # Errors
     /// [`Error::NotFound`] if a place's directory is dead.
@@ -72,7 +74,7 @@ impl<'c> Locks<'c> {
         self.places.iter().position(|place| place.as_ref().is_some_and(|place| place.covers(at.dir, at.hash)))
     }
 
-    /// The bucket of a place that was asked for.
+    /// The locked bucket of one of the places.
     pub fn at(&mut self, at: At<'_>) -> Result<&mut Locked<'c>> {
         let index = self.index(at).ok_or(Error::Stale)?;
         self.places[index].as_mut().ok_or(Error::Stale)

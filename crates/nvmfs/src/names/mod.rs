@@ -1,4 +1,4 @@
-//! Names: directories and what is in them.
+//! Names: directories and their entries.
 
 pub mod bucket;
 pub mod life;

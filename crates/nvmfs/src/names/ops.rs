@@ -1,14 +1,15 @@
 //! Making, linking and removing names.
 //!
-//! A name is changed under the lock of its bucket, which orders the records of its names. Each change is one transaction in one
-//! chain of the directory: it has happened when that is durable. In the papers' variants a directory has one chain, and is changed
-//! by one caller at a time, under its latch (the inode's EOF latch).
+//! A name is changed under the lock of its bucket, which orders the records of its names. Each change is one
+//! transaction in one chain of the directory. The change has happened when the transaction is durable. In the
+//! papers' variants a directory has one chain, and one caller at a time changes it, under its latch (the
+//! inode's EOF latch).
 //!
-//! Lock order  the latches of directories (papers' variants) by inode number; then buckets (`locks`); `rename` of directories across
+//! Lock order  the latches of directories (papers' variants) by inode number; then buckets (`locks`). A `rename` of a directory across
 //!             directories takes the mount's rename latch first. No chain is cleaned and no table grows while a bucket is held.
-//! Alive       who holds a bucket keeps the directory alive, and lets go of the directory's chain before the bucket; who works on it
-//!             afterwards counts as one who has it open (`grow_if_crowded`; cleaning).
-//! Crash order C1  records durable, then the bucket changes, then inodes end.
+//! Alive       a caller that holds a bucket keeps the directory alive. It releases the directory's chain before the bucket. A caller
+//!             that works on the directory afterwards counts as one that has it open (`grow_if_crowded`; cleaning).
+//! Crash order C1  the records are durable, then the bucket changes, then inodes are freed.
 
 use crate::alloc::{Purpose, itable};
 use crate::file::heddle::At;
@@ -34,7 +35,7 @@ use std::time::Instant;
 /// Most names of an inode.
 const LINKS_MAX: u32 = 65_000;
 
-/// The directory of this number, which the caller may search (or change).
+/// The directory of this number, if the caller has the permission `want` on it.
 pub fn directory<'c>(
     core: &'c Core,
     cred: &Cred,
@@ -50,14 +51,15 @@ pub fn directory<'c>(
     Ok(dir)
 }
 
-/// What a name of a directory means, for who may search it. Its inode lived when the directory was read; the caller does not know
-/// whether it does still, nor would it if this had looked.
+/// Returns the meaning of a name, if the caller may search the directory. The name's inode was alive when the
+/// directory was read. It may have died since; a check here could not rule that out either.
 pub fn look(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Result<Named> {
     let dir = directory(core, cred, parent, Permission::EXECUTE)?;
     table::find(core, dir, table::key(core, name.bytes()))?.ok_or(Error::NotFound)
 }
 
-/// As [`look`], if there is an answer at once: no lists to read, nothing in the way, nothing forbidden.
+/// As [`look`], if the answer is available at once: no access list to read, no change under way, no
+/// permission denied.
 #[inline(always)]
 pub fn glance(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>) -> Option<Meaning> {
     let dir = core.slot(parent)?;
@@ -70,12 +72,13 @@ pub fn glance(core: &Core, cred: &Cred, parent: heddle_vfs::Ino, name: Name<'_>)
     table::glance(core, dir, table::key(core, name.bytes()))
 }
 
-/// Held by who changes names of a directory that has one chain.
+/// Locks a directory that has one chain, for a caller that changes its names.
 pub fn latch<'c>(core: &Core, dir: InodeRef<'c>) -> Option<Latched<'c>> {
     commit::one_chain(core).then(|| dir.vi.eof.lock())
 }
 
-/// May the caller take this name away? In a directory with the sticky bit only owners of the directory or the file, and root, may.
+/// Checks that the caller may remove this name. In a directory with the sticky bit only root and the owners
+/// of the directory and of the file may.
 pub fn check_removal(core: &Core, dir: InodeRef<'_>, child: InodeRef<'_>, cred: &Cred) -> Result<()> {
     check(core, dir, cred, Permission::WRITE_EXECUTE)?;
     let sticky = dir.vi.kind_perm().is_some_and(|(_, perm)| perm & 0o1000 != 0);
@@ -83,19 +86,19 @@ pub fn check_removal(core: &Core, dir: InodeRef<'_>, child: InodeRef<'_>, cred: 
     if !sticky || cred.is_root() || owner(dir) || owner(child) { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
-/// The living inode that a name means.
+/// The living inode that a name leads to.
 pub fn child_of<'c>(core: &'c Core, named: &Named) -> Result<InodeRef<'c>> {
     let child = core.inode(named.child.ino)?;
     if child.vi.generation() == named.child.generation { Ok(child) } else { Err(Error::Stale) }
 }
 
-/// The directory that an operation is about to take the name of. One that has names is not locked: it need not be.
+/// The directory whose name an operation is about to remove.
 pub fn victim_of<'c>(core: &'c Core, named: Option<&Named>) -> Option<InodeRef<'c>> {
     let dir = named.filter(|named| named.kind == FileKind::Directory);
     dir.and_then(|named| core.slot(named.child.ino)).filter(|dir| table::is_empty(core, *dir))
 }
 
-/// A record of a name of `dir`, which says what `to` says, or that it is gone.
+/// A record of a name of `dir`: the name means `to`, or, if `removed`, is gone.
 pub fn record(dir: InodeRef<'_>, name: &[u8], to: &Named, removed: bool, now: Time) -> Record {
     Record::Name {
         dir: dir.id(),
@@ -109,7 +112,7 @@ pub fn record(dir: InodeRef<'_>, name: &[u8], to: &Named, removed: bool, now: Ti
     }
 }
 
-/// Prepares the log of a directory, a bucket of which is held, for `slots`, fenced.
+/// Makes room for `slots` in the log of a directory, and fences. A bucket of the directory is held.
 pub fn prepare(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -118,14 +121,15 @@ pub fn prepare(
     purpose: Purpose,
 ) -> Result<()> {
     if commit::prepare(core, guard, dir, slots, purpose)? {
-        // PERSIST: a fresh log page is empty before it is linked; what was stored before (a new inode) is durable too.
+        // PERSIST: a fresh log page is empty before it is linked. Earlier stores (a new inode) become durable
+        // too.
         core.region.fence();
     }
     Ok(())
 }
 
-/// Lets the table of a directory grow, if it is crowded, when the locks of the call are gone. `latched`: the caller holds the directory's
-/// latch. The directory may die meanwhile: so it is held open.
+/// Grows the table of a directory if it is crowded, when the call has released its locks. `latched`: the
+/// caller holds the directory's latch. The directory is held open, because it may be removed meanwhile.
 pub fn grow_if_crowded(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -142,7 +146,7 @@ pub fn grow_if_crowded(
     life::drop_open(core, guard, dir, generation);
 }
 
-/// Makes an inode with a name. `open`: it gets a handle at once.
+/// Makes an inode with a name. `open`: the caller gets a handle of it.
 pub fn make<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
@@ -166,7 +170,7 @@ pub fn make<'c>(
     }
     let inode = life::make(core, guard, cred, dir, node)?;
     if open {
-        // Before it has a name: nobody else can take the last handle away.
+        // Before it has a name: until then no other call can remove the last handle.
         if let Err(error) = opens::raise(core, guard.id, inode, inode.vi.generation()) {
             life::unmake(core, guard, inode);
             return Err(error);
@@ -188,7 +192,7 @@ pub fn make<'c>(
     Ok(inode)
 }
 
-/// Gives a new inode its name.
+/// Adds the name of a new inode.
 fn named_in(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -208,14 +212,14 @@ fn named_in(
     add_name(core, guard, dir, key, what).map(|(crowded, _)| crowded)
 }
 
-/// What a new name is to mean.
+/// The meaning of a new name.
 #[derive(Clone, Copy)]
 struct New {
     child: InodeId,
     kind: FileKind,
 }
 
-/// Makes a name. Whether the table is crowded, and when it was.
+/// Adds a name. Returns the table if it is crowded now, and the time of the change.
 fn add_name(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -247,7 +251,8 @@ fn add_name(
     }
 }
 
-/// Makes a record durable. The bucket is held, and the lane has let go of the directory's chain before it is not.
+/// Makes a record durable. The bucket is held. The lane releases the directory's chain before the caller
+/// releases the bucket.
 fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &Record) -> Result<()> {
     let removes = matches!(record, Record::Name { removed: true, .. });
     let purpose = if removes { Purpose::Free } else { Purpose::Data };
@@ -255,13 +260,14 @@ fn log_name(core: &Core, guard: &mut LaneGuard<'_>, dir: InodeRef<'_>, record: &
         .and_then(|()| commit::commit(core, guard, dir, std::slice::from_ref(record)));
     guard.own.rest_chains(&core.arena, guard.id);
     if done.is_ok() {
-        // It has fenced.
+        // `commit` has fenced.
         itable::settle(core, guard.own);
     }
     done
 }
 
-/// Makes a new name durable. A new directory is counted as a link of its parent; the bucket is held, so that nobody stores that count.
+/// Makes a new name durable. A new directory counts as a link of its parent. The bucket is held, so no state
+/// record can store that count before the name is durable.
 fn commit_name(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -289,7 +295,7 @@ fn write_target(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, tar
     Ok(())
 }
 
-/// Gives an inode one more name.
+/// Adds a name to an inode.
 pub fn link(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -326,7 +332,7 @@ pub fn link(
         Err(error) => {
             life::drop_name(core, guard, inode, 1);
             guard.lane.intent.bears(0);
-            // The same call, tried again, or another one may give it its first name.
+            // The same call, on its second try, or another call may give the inode its first name.
             if is_first && inode.vi.nlink.load(SeqCst) == 0 {
                 inode.vi.set_linkable(true);
             }
@@ -335,7 +341,8 @@ pub fn link(
     }
 }
 
-/// Counts a name, or a directory's directory, unless the last one is gone already. A file made without one gets its first.
+/// Counts one more name of an inode, or one more subdirectory, unless the last name is gone already. A file
+/// made without a name gets its first.
 pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
     // ORDERING: Relaxed throughout, guesses that the CAS checks.
     let mut now = inode.vi.nlink.load(Relaxed);
@@ -357,16 +364,16 @@ pub(super) fn add_link(inode: InodeRef<'_>) -> Result<()> {
     }
 }
 
-/// Which names [`remove`] takes away.
+/// The kinds of names that [`remove`] removes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remove {
-    /// All but those of directories.
+    /// Names of all kinds but directories.
     File,
-    /// Those of empty directories.
+    /// Names of empty directories.
     Directory,
 }
 
-/// Takes a name away.
+/// Removes a name.
 pub fn remove(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -390,7 +397,7 @@ pub fn remove(
                     life::drop_name(core, guard, child, 1);
                     return Ok(());
                 }
-                // Another call uses the log that is to be changed in place.
+                // Another call uses the log that this call must change in place.
                 let since = *since.get_or_insert_with(Instant::now);
                 yield_now();
                 if chain::users_held_up(core, dir, since.elapsed()) {
@@ -398,13 +405,13 @@ pub fn remove(
                 }
             }
         }
-        // Another's name was quicker there.
+        // Another call changed this name first.
         turns.again(core, || format!("a name in directory {}", dir.ino.0))?;
         seen = table::find(core, dir, key)?.ok_or(Error::NotFound)?;
     }
 }
 
-/// The inode that lost its name. `None`: once more.
+/// Returns the inode that lost its name. `None`: the caller tries again.
 fn remove_locked<'c>(
     core: &'c Core,
     guard: &mut LaneGuard<'_>,
@@ -422,7 +429,8 @@ fn remove_locked<'c>(
         (Remove::Directory, false) => return Err(Error::NotDirectory),
         _ => {}
     }
-    // Whoever makes a name in it holds one of its buckets: empty and dead are one moment (D21).
+    // A call that makes a name in the directory holds one of its buckets. All are held here, so the directory
+    // is still empty when it dies (D21).
     if what == Remove::Directory && locks.victim.as_ref().is_none_or(|victim| !victim.is_empty()) {
         return Err(Error::NotEmpty);
     }
@@ -443,7 +451,7 @@ fn remove_locked<'c>(
             bucket.begin_change(gone.version);
             places.strike();
             guard.lane.intent.loses(child.id());
-            // What the page holds may all be dead now.
+            // All records of the page may be dead now.
             guard.scratch.closed.push(dir.id());
         }
         logged => {

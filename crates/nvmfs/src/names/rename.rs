@@ -1,18 +1,24 @@
 //! Renaming.
 //!
-//! Within a directory both records are one transaction in one chain, at one version. Across directories the transaction lies in a
-//! chain of the new directory and carries the old directory's records too, marked foreign: it commits the rename alone. Then the old
-//! directory gets its own copy of them, durable before any lock is dropped, so that its log can be read without the other's again.
-//! No journal is needed (design 4.7 has one; its hazards, protocol review D20, are gone with it). The foreign records stay readable
-//! for as long as their page does: so they carry the generation of the old directory's attributes, which stand still meanwhile, and
-//! count only while its log holds no later state. Before it drops a tombstone, cleaning sees to that (`garbage`, I2).
+//! Within a directory both records are one transaction in one chain, at one version.
+//!
+//! Across directories the transaction lies in a chain of the new directory. It also carries the old
+//! directory's records, marked foreign, and it alone commits the rename. Then the old directory gets its own
+//! copy of its records, durable before any lock is released. So its log can be read without the other
+//! directory's again. No journal is needed (design 4.7 has one; without it the hazards of protocol review D20
+//! do not arise).
+//!
+//! The foreign records stay readable for as long as their page exists. So they carry the generation of the
+//! old directory's attributes, which do not change meanwhile, and count only while the old directory's log
+//! holds no later state. Cleaning ensures that before it drops a tombstone (`garbage`, I2).
 //!
 //! Lock order  the rename latch, the old directory's EOF latch (the papers' variants: both directories'), buckets.
 //!
-//! Loops are excluded by one latch for renames of directories across directories (D22). Only such a rename changes who is above whom;
-//! so under the latch the ancestor walk sees a tree that stands still, but for directories that die, which `locks` finds out: what is
-//! moved, where it goes and what it replaces are looked up again under the buckets' locks.
-//! Both buckets change at once: whoever sees one of the names as it is afterwards sees both so.
+//! One latch for renames of directories across directories excludes loops (D22). Only such a rename changes
+//! the ancestors of a directory. So under the latch the ancestor walk sees a tree that does not change,
+//! except that directories die. `locks` detects that: the moved inode, its target directory and the replaced
+//! inode are looked up again under the buckets' locks. Both buckets change at once: a reader that sees one of
+//! the names after the rename sees the other after it too.
 
 use crate::alloc::Purpose;
 use crate::format::inode::CHUNK_INODES;
@@ -43,7 +49,7 @@ pub struct End<'a> {
     pub name: Name<'a>,
 }
 
-/// What a rename finds at its two ends.
+/// The names that a rename finds at its two ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Found {
     moved: Named,
@@ -61,7 +67,7 @@ impl Found {
     }
 }
 
-/// Moves a name.
+/// Renames.
 pub fn rename(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -84,11 +90,11 @@ pub fn rename(
         let (low, high) = if from.dir.ino <= to.dir.ino { (from.dir, to.dir) } else { (to.dir, from.dir) };
         let first = latch(core, low);
         let second = if across { latch(core, high) } else { None };
-        // The old directory's attributes stand still: see `VInode::owe`.
+        // The old directory's attributes must not change meanwhile: see `VInode::owe`.
         let leaving = (across && first.is_none()).then(|| from.dir.vi.eof.lock());
-        // What is exchanged does not die.
+        // Exchanged inodes do not die.
         let victim = victim_of(core, guess.target.as_ref()).filter(|_| mode != RenameMode::Exchange);
-        // One of the two directories themselves is refused.
+        // A victim that is one of the two directories themselves is refused later.
         let victim = victim.filter(|victim| victim.ino != from.dir.ino && victim.ino != to.dir.ino);
         let again = || format!("a name in directory {} or {}", from.dir.ino.0, to.dir.ino.0);
         let Some(mut locks) = Locks::take(core, places[0], Some(places[1]), victim)? else {
@@ -118,14 +124,14 @@ pub fn rename(
     }
 }
 
-/// What a rename leaves to do.
+/// Work that a rename leaves to its caller.
 struct Done<'c> {
     replaced: Option<InodeRef<'c>>,
-    /// The new directory's table should grow.
+    /// The new directory's table, if it should grow.
     crowded: Option<Crowded>,
 }
 
-/// `None`: there is nothing to do.
+/// Returns `None` if there is nothing to do.
 #[allow(clippy::too_many_arguments)]
 fn rename_locked<'c>(
     core: &'c Core,
@@ -146,13 +152,13 @@ fn rename_locked<'c>(
         refuse_loops(core, &moved, target.as_ref(), from, to, mode)?;
     }
     if target.is_some_and(|target| target.child == moved.child) {
-        // Two names of one file: rename does nothing and succeeds.
+        // Two names of one file: POSIX says that rename does nothing and succeeds.
         return Ok(None);
     }
     may_move(core, cred, &moved, target.as_ref(), from, to, mode)?;
     let replaces_directory =
         mode == RenameMode::Replace && target.is_some_and(|target| target.kind == FileKind::Directory);
-    // Locked as a whole: empty and dead are one moment (D21).
+    // The victim is locked as a whole, so it is still empty when it dies (D21).
     if replaces_directory && locks.victim.as_ref().is_none_or(|victim| !victim.is_empty()) {
         return Err(Error::NotEmpty);
     }
@@ -163,7 +169,7 @@ fn rename_locked<'c>(
     let (place_to, place_from) =
         (At { dir: to.dir, hash: to_key.hash }, At { dir: from.dir, hash: from_key.hash });
     let versions = [locks.at(place_to)?.version().next(), locks.at(place_from)?.version().next()];
-    // Within a directory one version, larger than both.
+    // Within a directory both records have one version, larger than both buckets'.
     let across = from.dir.ino != to.dir.ino;
     let [version_to, version_from] = if across { versions } else { [versions[0].max(versions[1]); 2] };
     let gains = if across { count_gain(&moved, target.as_ref(), from.dir, to.dir, mode)? } else { None };
@@ -183,7 +189,7 @@ fn rename_locked<'c>(
     if let (Some(dir), Err(_)) = (gains, &done) {
         dir.vi.nlink.fetch_sub(1, SeqCst);
     }
-    // Before the buckets: the directories may die then.
+    // Before the buckets are released: the directories may die then.
     guard.own.rest_chains(&core.arena, guard.id);
     let crowded = done?;
     if let Some(victim) = locks.victim.take()
@@ -199,10 +205,10 @@ fn rename_locked<'c>(
     Ok(Some(Done { replaced, crowded }))
 }
 
-/// Is directory `a` an ancestor of `b`, or `b` itself?
+/// Returns true if directory `a` is `b` or an ancestor of `b`.
 fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
     let mut at = b;
-    // More directories than there are do not lie above each other: then they lie in a circle.
+    // A chain of more parents than the image can have directories is a circle.
     for _ in 0..core.layout.chunks_max * CHUNK_INODES {
         if at == a {
             return Ok(true);
@@ -215,7 +221,8 @@ fn above(core: &Core, a: Ino, b: Ino) -> Result<bool> {
     Err(core.damage(format!("directories above directory {}", b.0)))
 }
 
-/// Counts the directory that a directory comes to have more, before anything changes: its links never pass the limit.
+/// Adds one to the link count of the directory that gains a subdirectory, before anything changes. So its
+/// links never exceed the limit.
 fn count_gain<'a>(
     moved: &Named,
     target: Option<&Named>,
@@ -235,15 +242,15 @@ fn count_gain<'a>(
 struct Plan<'a> {
     from: (End<'a>, Key<'a>),
     to: (End<'a>, Key<'a>),
-    /// What the new name is to mean.
+    /// The new meaning of the new name.
     moved: Named,
-    /// What the old name is to mean; `None`: it goes.
+    /// The new meaning of the old name; `None`: it is removed.
     exchanged: Option<Named>,
-    /// What the record of its going says.
+    /// The contents of the record that removes the old name.
     gone: Named,
     /// The inode that had the new name.
     replaced: Option<InodeRef<'a>>,
-    /// The directory that comes to have one directory more: it is counted already.
+    /// The directory that gains a subdirectory; its links count that already.
     gains: Option<InodeRef<'a>>,
     now: Time,
 }
@@ -253,19 +260,19 @@ impl Plan<'_> {
         self.from.0.dir.ino != self.to.0.dir.ino
     }
 
-    /// What the new directory's log says of its name.
+    /// The record of the new name, for the new directory's log.
     fn record_to(&self) -> Record {
         record(self.to.0.dir, self.to.1.name, &self.moved, false, self.now)
     }
 
-    /// What the old directory's log says of its name.
+    /// The record of the old name, for the old directory's log.
     fn record_from(&self) -> Record {
         let to = self.exchanged.as_ref().unwrap_or(&self.gone);
         record(self.from.0.dir, self.from.1.name, to, self.exchanged.is_none(), self.now)
     }
 }
 
-/// No directory goes below itself, and none is replaced by what is below it.
+/// Refuses to move a directory below itself, and to replace a directory by one of its descendants.
 fn refuse_loops(
     core: &Core,
     moved: &Named,
@@ -287,7 +294,7 @@ fn refuse_loops(
     }
 }
 
-/// May the caller take both names away and put them in their new places?
+/// Checks that the caller may remove both names and add them at their new places.
 fn may_move(
     core: &Core,
     cred: &Cred,
@@ -321,7 +328,8 @@ fn may_move(
     Ok(())
 }
 
-/// Makes the plan durable, then visible; what is left to do with the new directory and the old one.
+/// Makes the plan durable, then visible. Returns the work that is left on the new directory and on the old
+/// one.
 fn commit_plan(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -330,7 +338,7 @@ fn commit_plan(
     places: [At<'_>; 2],
 ) -> Result<Option<Crowded>> {
     let (to, from) = (plan.record_to(), plan.record_from());
-    // Two words more if it is foreign: at most one slot.
+    // A foreign record has two words more, which takes at most one slot.
     prepare(core, guard, plan.to.0.dir, to.slots_max() + from.slots_max(), Purpose::Replace)?;
     if plan.across() {
         prepare(core, guard, plan.from.0.dir, from.slots_max(), Purpose::Replace)?;
@@ -348,7 +356,7 @@ fn commit_plan(
         table::unprepare(core, guard.own, entry_to);
         return Err(error);
     }
-    // Room was made: this cannot fail for want of space; and the rename has happened whatever becomes of the copy.
+    // Room was made, so this cannot fail for lack of space. The rename has happened even if the copy fails.
     let untold =
         planted(Bug::OldDirectoryNotTold) || planted(Bug::ExchangeNotTold) && plan.exchanged.is_some();
     if plan.across() && !untold {
@@ -357,7 +365,8 @@ fn commit_plan(
     show(core, guard, plan, locks, places, entry_to)
 }
 
-/// Changes buckets, counts and parents to what the log says. The table of the new directory, if it should grow.
+/// Updates buckets, counts and parents to match the log. Returns the table of the new directory, if it should
+/// grow.
 fn show(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -373,7 +382,7 @@ fn show(
     if let Some(replaced) = plan.replaced {
         guard.lane.intent.loses(replaced.id());
     }
-    // Both are changing before either is changed, and neither is unlocked before both are.
+    // Both buckets are marked `changing` before either changes, and neither is unlocked before both are done.
     locks.at(place_to)?.begin_change(plan.moved.version);
     locks.at(place_from)?.begin_change(plan.gone.version);
     let crowded = locks.at(place_to)?.put(guard.own, plan.to.1, &plan.moved, entry_to)?;
@@ -390,7 +399,7 @@ fn show(
     Ok(crowded)
 }
 
-/// `counted`: as a link of its new directory.
+/// `counted`: the new directory's links count the moved directory.
 fn moved_to(core: &Core, named: &Named, from: InodeRef<'_>, to: InodeRef<'_>, (now, counted): (Time, bool)) {
     let InodeId { ino, .. } = named.child;
     let Some(child) = core.slot(ino) else { return };

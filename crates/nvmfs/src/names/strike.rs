@@ -1,16 +1,19 @@
-//! Taking a name away where there is no room for a record: the record that made the name becomes the one that takes it away, in place.
+//! Removing a name when there is no room for a record: the record that made the name is turned, in place,
+//! into one that removes it.
 //!
-//! So an image that is full to its last block can be emptied name by name: nothing that an unlink or an rmdir writes needs a block.
+//! So an image that is full to its last block can be emptied name by name: no unlink and no rmdir needs a new
+//! block.
 //!
-//! Invariants  I1  the caller holds the name's bucket, and has it `changing` before the first store: a settler then asks the log.
-//!             I2  only pages of chains that the caller's lane has are looked at: others' may be unlinked and reused at any moment.
-//!                 No chain is waited for, since its user may be waiting for the bucket: [`find`] says so, and the caller begins anew.
-//!             I3  cleaning copies a record of a name as it is, version and all. Of two records of one version and name the removal
-//!                 counts, here and at recovery and for fsck.
+//! Invariants  I1  the caller holds the name's bucket, and has marked it `changing` before the first store. A settler then reads the log.
+//!             I2  only pages of chains that the caller's lane has borrowed are read; pages of other chains may be unlinked and
+//!                 reused at any moment. The caller waits for no chain, since its user may be waiting for the bucket. [`find`] returns
+//!                 `None` instead, and the caller starts over.
+//!             I3  cleaning copies a record of a name unchanged, with its version. Of two records of one version and name the removal
+//!                 counts, here, at recovery and for fsck.
 //! Lock order  bucket, `heads` of the directory; chains are only tried.
-//! Crash order C1  kind and checksum share a word: one store of eight bytes is the change, and a fence makes it durable. C2  of copies
-//!                 the one in the later page goes first, each behind a fence: a removal is dropped no later than what is older than
-//!                 its page (`garbage`, I2), so the name does not come back.
+//! Crash order C1  kind and checksum share a word: one store of eight bytes makes the change, and a fence makes it durable.
+//!             C2  of several copies the one in the latest page is changed first, each behind a fence. A removal is dropped no later
+//!                 than records older than its page (`garbage`, I2), so the name does not come back.
 
 use crate::format::page::{PageHeader, SLOTS, slot_pos};
 use crate::format::record::{Found, Record, parse, removed_in_place};
@@ -23,7 +26,7 @@ use crate::state::inode::InodeRef;
 use crate::state::latch::Latched;
 use heddle_vfs::Result;
 
-/// A record of the name.
+/// The position of a record of the name.
 struct Place {
     era: u64,
     page: BlockNo,
@@ -31,7 +34,8 @@ struct Place {
     seed: u32,
 }
 
-/// All records that say that a name is there, and the chains that they lie in, until it is dropped.
+/// All records that make a name, and the chains that they lie in. The chains are released when this is
+/// dropped.
 pub struct Places<'c> {
     core: &'c Core,
     places: Vec<Place>,
@@ -45,7 +49,8 @@ impl Drop for Places<'_> {
     }
 }
 
-/// Finds them; `None`: another call uses a chain of the directory just now. `version`: what the bucket says of the name.
+/// Finds the records. Returns `None` if another call uses a chain of the directory. `version`: the name's
+/// version in its bucket.
 pub fn find<'c>(
     core: &'c Core,
     lane: u16,
@@ -54,7 +59,7 @@ pub fn find<'c>(
     version: Version,
 ) -> Result<Option<Places<'c>>> {
     let alone = one_chain(core);
-    // One at a time, or two that try would keep each other off.
+    // One call at a time: two calls that try would keep each other from the chains.
     let heads = (!alone).then(|| dir.vi.heads.lock());
     let mut found = Places { core, places: Vec::new(), borrowed: Vec::new(), _heads: heads };
     for chain in chain::existing(core, dir) {
@@ -93,12 +98,12 @@ impl Places<'_> {
         }
     }
 
-    /// Is there none? Then this is no way to take the name away.
+    /// Returns true if there is no such record, so that the name cannot be removed in this way.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Has them all say that the name is gone, durably.
+    /// Turns all of them into removals, durably.
     pub fn strike(self) {
         let region = &self.core.region;
         for &Place { page, slot, seed, .. } in &self.places {

@@ -1,21 +1,21 @@
-//! The volatile form of a directory: a hash table of buckets, looked up without locks, changed bucket by bucket.
+//! The volatile form of a directory: a hash table of buckets, read without locks, changed bucket by bucket.
 //!
-//! State       one word in the directory's inode: where its buckets are | how many (a power of two); 0: none.
+//! State       one word in the directory's inode: position of the buckets | their number (a power of two); 0: no table.
 //! Invariants  I1  a name is changed under its bucket's lock, from before its record is logged until the bucket says the same. So a
 //!                 bucket's version orders all records of its names (protocol review D18).
-//!             I2  who holds one bucket of a directory knows that the directory lives and keeps its table: growing and ending take
-//!                 all of them (D21).
-//!             I3  buckets are ranges of the hash in ascending order, so that reading in bucket order is reading in hash order,
-//!                 whatever their number: cookies survive a resize and a restart (protocol review C1).
-//!             I4  an array of one bucket is the directory's `home`, in its inode; larger ones come from a pool and go back to it. Both are
-//!                 buckets for ever (`bucket` I4). Who has locked a bucket looks again whether the directory still leads to it.
-//!             I5  buckets of a new array start with the version of the one they came from; after a restart all start with the
-//!                 largest version in the directory's log.
+//!             I2  a caller that holds one bucket of a directory knows that the directory lives and keeps its table: growing the
+//!                 table and removing the directory take all buckets (D21).
+//!             I3  buckets are ranges of the hash in ascending order. So reading in bucket order is reading in hash order, for any
+//!                 number of buckets: cookies survive a resize and a restart (protocol review C1).
+//!             I4  a table of one bucket is the directory's `home`, in its inode. Larger arrays come from a pool and return to it. Both
+//!                 stay buckets for ever (`bucket` I4). After locking a bucket, a caller checks that the directory still leads to it.
+//!             I5  buckets of a new array start with the version of the bucket that they were split from. After a restart all start with
+//!                 the largest version in the directory's log.
 //! Lock order  the growth latch (the inode's EOF latch), then buckets: by inode number, within a directory by hash, which is by index.
-//! Growth      when too many entries hang outside a bucket's line and a sample of others is full: no count is shared, and each crowded
-//!             bucket has a sample of its own, so that none decides for long. All buckets are locked, the new array is filled, published,
-//!             and the old one dies.
-//! Orderings   O1  the word is stored (Release) when the array is filled, and loaded (Acquire) before it and compared after it.
+//! Growth      a table grows when too many entries lie outside one bucket's line and a sample of other buckets is full. No shared
+//!             count is needed. Each crowded bucket has a sample of its own, so no sample decides for long. All buckets are
+//!             locked, the new array is filled and published, and the old one dies.
+//! Orderings   O1  the word is stored (Release) when the array is filled. A reader loads it (Acquire) before, and compares it after.
 //!             O2  the generation is compared after the word was loaded (Acquire): the word was this directory's.
 
 mod dead;
@@ -44,11 +44,11 @@ use std::time::Instant;
 pub use crate::names::bucket::{Key, Meaning, Named, Prepared};
 
 const BITS_MASK: u64 = 63;
-/// Entries outside a bucket's line that make the table grow.
+/// Number of entries outside a bucket's line from which the table grows.
 const CROWD: usize = 3;
-/// Buckets that are looked at to tell a full table from one with a crowded bucket.
+/// Number of buckets in a sample, which tells a full table from one with a single crowded bucket.
 const SAMPLE: usize = 32;
-/// Tries without the lock.
+/// Attempts without the lock.
 const TRIES: u32 = 16;
 
 /// A name and its hash.
@@ -57,7 +57,7 @@ pub fn key<'n>(core: &Core, name: &'n [u8]) -> Key<'n> {
     Key::new(core.seed, name)
 }
 
-/// The buckets that a directory has, or had a moment ago.
+/// The buckets that a directory has, or had when its word was loaded.
 #[derive(Clone, Copy)]
 struct Table<'c> {
     dir: InodeRef<'c>,
@@ -67,14 +67,14 @@ struct Table<'c> {
 }
 
 impl<'c> Table<'c> {
-    /// `None`: the inode is no directory, or dead.
+    /// Returns `None` if the inode is not a directory, or is dead.
     #[inline(always)]
     fn of(core: &'c Core, dir: InodeRef<'c>) -> Option<Table<'c>> {
         let generation = dir.vi.generation();
         let mode = dir.vi.mode();
         // ORDERING: Acquire, O1.
         let word = dir.vi.aux.load(Acquire);
-        // A file keeps its locks in the same word: so it must be this life's (O2).
+        // A file keeps its locks in the same word. So the word must be of this generation (O2).
         if !mode.is_directory() || word == 0 || generation == 0 || dir.vi.generation() != generation {
             return None;
         }
@@ -82,7 +82,7 @@ impl<'c> Table<'c> {
         Some(Table { dir, generation, word, buckets })
     }
 
-    /// Does the directory still lead here?
+    /// Returns true if the directory still has this table.
     #[inline(always)]
     fn current(&self) -> bool {
         // ORDERING: Acquire, O1.
@@ -99,21 +99,22 @@ impl<'c> Table<'c> {
         (hash >> (HASH_BITS - self.bits())) as usize
     }
 
-    /// Reads a bucket; `None`: it moved meanwhile.
+    /// Reads a bucket. Returns `None` if the bucket or the table changed meanwhile.
     fn read<T>(&self, bucket: &'c Bucket, f: impl FnOnce(&'c Bucket) -> Seen<T>) -> Option<Option<T>> {
         let before = bucket.word();
         if before.changing() {
             heddle_arena::sync::spin_hint();
             return None;
         }
-        // Dead, and the directory's all the same: so is the directory, and has no names.
+        // The bucket is dead and is still the directory's: so the directory is dead, and has no names.
         let result = if before.dead() { None } else { Some(f(bucket).ok()?) };
         (bucket.still(before) && self.current()).then_some(result)
     }
 }
 
-/// The buckets that a word leads to; none if it was written over: a table never has more than the names that the image has room for ask
-/// for, so that nobody walks through all of the arena.
+/// The buckets that a word leads to. Empty if the word was overwritten with nonsense: a table is never larger
+/// than the image's most names require. So a scribbled word cannot make a caller walk through all of the
+/// arena.
 #[inline(always)]
 fn buckets_at(core: &Core, word: u64) -> Option<&[Bucket]> {
     let bits = word & BITS_MASK;
@@ -130,7 +131,8 @@ fn leads_nowhere(word: u64) -> ! {
 
 type Seen<T> = std::result::Result<T, Torn>;
 
-/// Runs `f` on the bucket of a hash until it saw it at rest; after some tries, under its lock. `None`: the directory is dead.
+/// Runs `f` on the bucket of a hash until no change interfered; after some attempts, under its lock. Returns
+/// `None` if the directory is dead.
 #[inline]
 fn read<'c, T>(
     core: &'c Core,
@@ -145,7 +147,7 @@ fn read<'c, T>(
     }
 }
 
-/// The further tries.
+/// The attempts after the first.
 #[cold]
 fn read_again<'c, T>(
     core: &'c Core,
@@ -169,7 +171,8 @@ fn read_again<'c, T>(
     }
 }
 
-/// As `read`, for who has no lane to lock with: a lock without a name could not be taken from the dead.
+/// As `read`, for a caller without a lane. Such a caller must not lock: no settler could release its lock
+/// after its death.
 fn read_patiently<'c, T>(
     core: &'c Core,
     dir: InodeRef<'c>,
@@ -184,7 +187,7 @@ fn read_patiently<'c, T>(
         if let Some(result) = table.read(bucket, |bucket| f(&table, bucket)) {
             return Ok(result);
         }
-        // It was at rest all the while, and made no sense: it will not make any later.
+        // The bucket did not change all the while, and is inconsistent: it will stay so.
         if !before.changing() && bucket.still(before) && table.current() {
             return Err(damage(core, dir));
         }
@@ -204,12 +207,12 @@ pub fn find(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Named
     }
 }
 
-/// What a name means, if its bucket is at rest. Compiled into its callers, and handing words about, not answers with errors: those would
-/// go through memory, stored in one width and loaded in another.
+/// Returns the meaning of a name, if its bucket is not changing. It is inlined into its callers and returns
+/// words, not a `Result`: that would go through memory, stored in one width and loaded in another.
 #[inline(always)]
 pub fn glance(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Option<Meaning> {
-    // Most directories are small. Asked for before it is known where the buckets are: of one that nobody has looked at for long, both
-    // lines come from afar.
+    // Most directories are small. This prefetch comes before the position of the buckets is known: in a
+    // directory that was not used for long, both lines are cache misses.
     dir.vi.home.prefetch_line();
     let table = Table::of(core, dir)?;
     let bucket = table.buckets.get(table.index(key.hash))?;
@@ -233,28 +236,29 @@ fn find_again(core: &Core, dir: InodeRef<'_>, key: Key<'_>) -> Result<Option<Nam
     Ok(found.flatten())
 }
 
-/// The volatile table contradicts itself.
+/// Reports that the volatile table is inconsistent.
 #[cold]
 fn damage(core: &Core, dir: InodeRef<'_>) -> Error {
     core.damage(format!("the volatile table of directory {}", dir.ino.0))
 }
 
-/// Version of a name's present record, or an older answer.
+/// Version of a name's record in the table; the answer may be stale.
 pub fn version_of(core: &Core, dir: InodeRef<'_>, name: &[u8]) -> Option<Version> {
     find(core, dir, key(core, name)).ok().flatten().map(|named| named.version)
 }
 
-/// Entries that the directory has room for without growing, about: what its log may be measured by. 0 for what is no directory.
+/// Number of entries that fit the directory's table without growth, approximately: the measure for its log. 0
+/// if it is not a directory.
 pub fn count(core: &Core, dir: InodeRef<'_>) -> u64 {
     Table::of(core, dir).map_or(0, |table| 2 << table.bits())
 }
 
-/// Has it no names just now?
+/// Returns true if the directory has no names at this moment.
 pub fn is_empty(core: &Core, dir: InodeRef<'_>) -> bool {
     Table::of(core, dir).is_none_or(|table| table.buckets.iter().all(Bucket::is_empty))
 }
 
-/// A locked bucket; unlocked when dropped.
+/// A locked bucket. Dropping it unlocks the bucket.
 pub struct Locked<'c> {
     core: &'c Core,
     table: Table<'c>,
@@ -268,8 +272,9 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Says, for the settler of this lane if it dies, that it may lock buckets of this directory; and of this table: between the look at
-/// the directory and the lock the memory may become another directory's (I4 of `bucket`).
+/// Notes in the lane's intent that it may lock buckets of this directory and of this table, for its settler.
+/// Both are noted because, between the look at the directory and the lock, the memory may become another
+/// directory's (I4 of `bucket`).
 fn announce(table: &Table<'_>) {
     lease::with_current(|core, lane| {
         let intent = &core.lane(lane).intent;
@@ -280,8 +285,8 @@ fn announce(table: &Table<'_>) {
 
 /// Locks the bucket of a hash.
 ///
-/// # Errors
-/// [`Error::NotFound`] if the directory is dead, [`Error::WouldDeadlock`] in a signal handler that interrupted a call which has the bucket.
+/// # Errors [`Error::NotFound`] if the directory is dead; [`Error::WouldDeadlock`] in a signal handler, if
+/// the interrupted call holds the bucket.
 pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'c>> {
     loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
@@ -303,12 +308,12 @@ pub fn lock<'c>(core: &'c Core, dir: InodeRef<'c>, hash: u64) -> Result<Locked<'
 }
 
 impl<'c> Locked<'c> {
-    /// Version of the last change of a name in it.
+    /// Version of the last change of a name in the bucket.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Is this the bucket of that hash in that directory?
+    /// Returns true if this is the bucket of that hash in that directory.
     pub fn covers(&self, dir: InodeRef<'_>, hash: u64) -> bool {
         self.table.dir.ino == dir.ino
             && std::ptr::eq(self.bucket, &self.table.buckets[self.table.index(hash)])
@@ -329,14 +334,14 @@ impl<'c> Locked<'c> {
         damage(self.core, self.table.dir)
     }
 
-    /// Begins a change, which readers see when the bucket is unlocked: then its version is this one.
+    /// Begins a change. Readers see it when the bucket is unlocked, with this version.
     pub fn begin_change(&mut self, version: Version) {
         self.bucket.begin_change();
         self.version = version;
     }
 
-    /// Adds a name, or makes it mean something else. A change has begun. If the bucket is crowded then, it is to be said to [`grow`] when
-    /// it is unlocked.
+    /// Adds a name, or changes its meaning. A change has begun. If the bucket is crowded now, returns the
+    /// table: the caller passes it to [`grow`] when it has unlocked the bucket.
     pub fn put(
         &self,
         own: &mut Own,
@@ -353,7 +358,7 @@ impl<'c> Locked<'c> {
         Ok(crowded.then(|| Crowded { word: self.table.word, index: self.table.index(key.hash) }))
     }
 
-    /// Makes a name that is there mean something else. A change has begun.
+    /// Changes the meaning of an existing name. A change has begun.
     pub fn mean(&self, key: Key<'_>, to: &Named) -> Result<()> {
         if let Some(row) = self.row(key)? {
             row.mean(to);
@@ -361,7 +366,7 @@ impl<'c> Locked<'c> {
         Ok(())
     }
 
-    /// Takes a name out. A change has begun.
+    /// Removes a name. A change has begun.
     pub fn take(&self, own: &mut Own, key: Key<'_>) -> Result<()> {
         if let Some(row) = self.row(key)? {
             unprepare(self.core, own, self.bucket.take(self.core, row));
@@ -370,17 +375,16 @@ impl<'c> Locked<'c> {
     }
 }
 
-/// All buckets of a directory, locked; unlocked as they were when dropped.
+/// All buckets of a directory, locked. Dropping it unlocks them unchanged.
 pub struct Whole<'c> {
     core: &'c Core,
     table: Table<'c>,
     locked: usize,
 }
 
-/// Locks all of a directory.
+/// Locks all buckets of a directory.
 ///
-/// # Errors
-/// [`Error::NotFound`] if it is dead, [`Error::WouldDeadlock`] as for [`lock`].
+/// # Errors [`Error::NotFound`] if the directory is dead; [`Error::WouldDeadlock`] as for [`lock`].
 pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
     'again: loop {
         let table = Table::of(core, dir).ok_or(Error::NotFound)?;
@@ -401,12 +405,12 @@ pub fn lock_whole<'c>(core: &'c Core, dir: InodeRef<'c>) -> Result<Whole<'c>> {
 }
 
 impl Whole<'_> {
-    /// Has the directory no names?
+    /// Returns true if the directory has no names.
     pub fn is_empty(&self) -> bool {
         self.table.buckets.iter().all(Bucket::is_empty)
     }
 
-    /// The directory is dead from here on: who waits to change it finds out (D21).
+    /// Marks the directory as dead. Callers that wait to change it notice (D21).
     pub fn kill(mut self) {
         self.locked = 0;
         self.table.buckets.iter().for_each(|bucket| bucket.kill(self.core));
@@ -421,7 +425,7 @@ impl Drop for Whole<'_> {
     }
 }
 
-/// Ends the buckets of a directory that lost its name, if a dead lane holds all of them that still live.
+/// Kills the buckets of a directory that lost its name, if a dead lane holds all of them that are alive.
 pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
     let Some(table) = Table::of(core, dir) else { return false };
     let gone = |bucket: &Bucket| bucket.word().dead() || bucket.word().holder() == lane;
@@ -432,7 +436,7 @@ pub fn kill_dead(core: &Core, lane: u16, dir: InodeRef<'_>) -> bool {
     all
 }
 
-/// Takes the memory of an entry of this name.
+/// Allocates the memory of an entry of this name.
 pub fn prepare(core: &Core, own: &mut Own, name: &[u8]) -> Result<Prepared> {
     let n = entry_words(name.len());
     debug_assert!(n <= ENTRY_WORDS_MAX);
@@ -441,13 +445,13 @@ pub fn prepare(core: &Core, own: &mut Own, name: &[u8]) -> Result<Prepared> {
     Ok(Prepared(at, n))
 }
 
-/// Gives memory back that was not needed.
+/// Frees memory that was not needed.
 pub fn unprepare(core: &Core, own: &mut Own, prepared: Prepared) {
-    // SAFETY: never linked, or unlinked; readers that are still in it find the bucket's word moved.
+    // SAFETY: never linked, or unlinked; readers that still read it notice that the bucket's word changed.
     unsafe { own.heap.free(&core.arena, prepared.0, prepared.1) };
 }
 
-/// Gives a new directory its table, with room for `names` and no name of a larger version than `version`.
+/// Gives a new directory its table, with room for `names`. `version` is the largest version of its names.
 pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>, names: usize, version: Version) -> Result<()> {
     let buckets = if names <= SLOTS { 1 } else { names.div_ceil(NAMES_A_BUCKET).next_power_of_two() };
     let bits = buckets.ilog2().min(core.table_bits_max);
@@ -458,7 +462,7 @@ pub fn make(core: &Core, own: &mut Own, dir: InodeRef<'_>, names: usize, version
     Ok(())
 }
 
-/// Frees the table of a directory that dies: nobody can find it any more.
+/// Frees the table of a dying directory. No caller can reach the directory any more.
 pub fn free(core: &Core, dir: InodeRef<'_>) {
     // ORDERING: Acquire, the directory is this caller's alone.
     let word = dir.vi.aux.swap(0, Acquire);
@@ -466,24 +470,27 @@ pub fn free(core: &Core, dir: InodeRef<'_>) {
         return;
     }
     for bucket in buckets_at(core, word).unwrap_or_else(|| leads_nowhere(word)) {
-        // One that `rmdir` did not kill: the directory never got its name. Late lockers of the memory's earlier life are kept off.
+        // A bucket that `rmdir` did not kill: the directory never got its name. The lock keeps late lockers
+        // of the memory's earlier use out.
         match bucket.lock(core, || true) {
             Ok(_) => {
                 debug_assert!(bucket.is_empty(), "a directory with names does not end");
                 bucket.kill(core);
             }
             Err(Unlockable::Dead) => {}
-            // The late locker is this very thread: the memory is lost.
+            // The late locker is the call that this thread's signal handler interrupted. The memory is
+            // leaked.
             Err(Unlockable::Interrupted) => return,
         }
     }
     give_array(core, word);
 }
 
-/// Makes the table larger, if it is still the crowded one: of two that find it crowded, one does. `latched`: the caller holds the EOF
-/// latch. Without memory it stays as it is: slower, not wrong.
+/// Grows the table, unless another call that found it crowded has grown it. `latched`: the caller holds the
+/// EOF latch. If memory is short, the table stays as it is: slower, but correct.
 pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, latched: bool) {
-    // Asked before all buckets are locked: in a large table some bucket is crowded long before the table is full.
+    // Checked before all buckets are locked: in a large table some bucket is crowded long before the table is
+    // full.
     let full = |table: Table<'_>| table.word == crowded.word && is_full(table.buckets, crowded.index);
     if !Table::of(core, dir).is_some_and(full) {
         return;
@@ -509,9 +516,10 @@ pub fn grow(core: &Core, own: &mut Own, dir: InodeRef<'_>, crowded: Crowded, lat
     give_array(core, old_word);
 }
 
-/// Do buckets hold as many names as they should? If not, one is crowded by chance, or by names of one hash: more buckets would part
-/// few names, and listing would have to read them all. Looked at are some at equal distances from the crowded one: if they were the same
-/// for all, they alone would keep a table small that is full but for them.
+/// Returns true if the buckets hold as many names as they should. If not, one bucket is crowded by chance, or
+/// by names of one hash. More buckets would separate few names, and a listing would have to read them all.
+/// The sample is taken at equal distances from the crowded bucket. With a fixed sample, those few buckets
+/// alone could keep a table small that is otherwise full.
 fn is_full(buckets: &[Bucket], crowded: usize) -> bool {
     let step = (buckets.len() / SAMPLE).max(1);
     let sample = buckets.iter().skip(crowded % step).step_by(step);
@@ -519,19 +527,19 @@ fn is_full(buckets: &[Bucket], crowded: usize) -> bool {
     entries >= NAMES_A_BUCKET * n
 }
 
-/// A table that was found crowded, and in which bucket.
+/// A table that was found crowded, and the bucket.
 #[derive(Clone, Copy)]
 pub struct Crowded {
     word: u64,
     index: usize,
 }
 
-/// The one bucket of a small directory: the word that leads to it, and itself.
+/// The one bucket of a small directory: the word that leads to it, and the bucket.
 fn home<'c>(core: &'c Core, dir: InodeRef<'c>) -> (u64, &'c [Bucket]) {
     (core.arena.offset_of(&dir.vi.home).raw(), std::slice::from_ref(&dir.vi.home))
 }
 
-/// An array of dead buckets, more than one: the word that leads to it, and itself.
+/// Allocates an array of several dead buckets: the word that leads to it, and the array.
 fn take_array<'c>(core: &'c Core, own: &mut Own, bits: u32) -> Result<(u64, &'c [Bucket])> {
     let at = match from_pool(core, bits) {
         // SAFETY: `own` is this thread's.
@@ -543,7 +551,7 @@ fn take_array<'c>(core: &'c Core, own: &mut Own, bits: u32) -> Result<(u64, &'c 
     Ok((at | u64::from(bits), core.arena.slice(Ptr::from_raw(at), 1 << bits)))
 }
 
-/// Gives dead buckets back.
+/// Returns dead buckets to the pool.
 fn give_array(core: &Core, word: u64) {
     if word & BITS_MASK != 0 {
         to_pool(core, word);
@@ -552,7 +560,7 @@ fn give_array(core: &Core, word: u64) {
 
 fn from_pool(core: &Core, bits: u32) -> u64 {
     let pool = &core.root().buckets;
-    // ORDERING: Relaxed throughout, under the pool's latch; most classes are empty most of the time.
+    // ORDERING: Relaxed throughout, under the pool's latch. Most size classes are empty most of the time.
     let head = &pool.heads[bits as usize];
     if head.load(Relaxed) == 0 {
         return 0;

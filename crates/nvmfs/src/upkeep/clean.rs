@@ -1,11 +1,12 @@
-//! Log cleaning, in the line of work: who closes a page looks at old ones of the same chain.
+//! Log cleaning by the calls themselves: a call that closes a page examines old pages of the same chain.
 //!
-//! A page whose records are all superseded is unlinked; the unlinking is fenced before the block is used again (D5a). What
-//! supersedes a record is durable before it is published, so a record is dead as soon as its pages' cells carry larger versions.
-//! A cell that is behind its record (the papers' variants publish late) keeps the record alive. When a log has grown to several
-//! times what is alive in it, the oldest page's living records are logged anew (`relog`).
+//! A page whose records are all superseded is unlinked. The unlinking is fenced before the block is used
+//! again (D5a). A record is durable before it is published. So an older record is dead as soon as the cells
+//! of its pages carry larger versions. If a cell is behind its record (the papers' variants publish late),
+//! the record stays alive. When a log has grown to several times its living records, the living records of
+//! the oldest page are logged anew (`relog`).
 //!
-//! What is dead: `garbage`.
+//! The rules for dead records: `garbage`.
 //! Source      fast and thorough garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
 
 use crate::file::blocks::list_of;
@@ -25,12 +26,12 @@ use crate::upkeep::relog;
 use heddle_vfs::{FileKind, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Old pages looked at for each page closed, until one is garbage: as many pages go as come, and the living ones between them are
-/// passed faster than they grow.
+/// Number of old pages examined for each page closed, until one is found dead. So as many pages are freed as
+/// are added, and the living pages between them are passed faster than they grow.
 const PAGES_A_STEP: u32 = 3;
 
-/// The end of a call: cleans the logs in which it has closed pages. It holds no lock any more, and has the files open that it has
-/// worked on.
+/// Runs at the end of a call: cleans the logs in which the call has closed pages. The call holds no lock any
+/// more, and still has its files open.
 #[inline]
 pub fn after_call(core: &Core, guard: &mut LaneGuard<'_>) {
     if !guard.scratch.closed.is_empty() {
@@ -38,7 +39,7 @@ pub fn after_call(core: &Core, guard: &mut LaneGuard<'_>) {
     }
 }
 
-/// Between the transactions of a call that has many of one file, whose EOF latch it holds.
+/// Cleans between the transactions of a call that has many of one file and holds the file's EOF latch.
 pub fn between(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     if !guard.scratch.closed.is_empty() {
         clean_closed(core, guard, |core, guard, _| clean_file(core, guard, inode, Eof::Held));
@@ -55,7 +56,7 @@ fn clean_closed(
     for id in closed.drain(..) {
         clean(core, guard, id);
     }
-    // Pages that cleaning itself has closed wait for a later call.
+    // Pages that cleaning itself has closed are left to a later call.
     guard.scratch.closed = closed;
 }
 
@@ -64,7 +65,7 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
     if !inode.vi.is_directory() {
         return clean_file(core, guard, inode, Eof::Free);
     }
-    // It may die meanwhile: so it is held open.
+    // Held open, because the inode may die meanwhile.
     if life::open(core, guard, inode, id.generation).is_ok() {
         let latched = ops::latch(core, inode);
         step(core, guard, inode, if latched.is_some() { Eof::Held } else { Eof::Free });
@@ -73,7 +74,8 @@ fn clean_of(core: &Core, guard: &mut LaneGuard<'_>, id: InodeId) {
     }
 }
 
-/// In the papers' variants under the lock that guards the file's chain; records are moved without it.
+/// Cleans a file's log. In the papers' variants the lock of the file's chain is held, but not while records
+/// are moved.
 fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let Ok(log) = relog::paper::lock_log(core, guard, inode) else { return };
     step(core, guard, inode, eof);
@@ -81,8 +83,8 @@ fn clean_file(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: 
     relog::paper::step(core, guard, inode, eof);
 }
 
-/// One step on the chain that this lane holds. Damage found here stops further changes of the file system; the caller's operation
-/// has happened all the same.
+/// One step on the chain that this lane holds. Damage found here stops further changes to the file system.
+/// The caller's operation has succeeded nevertheless.
 fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     let directory = matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _)));
     if directory && inode.vi.owes() {
@@ -100,14 +102,15 @@ fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
         }
     }
     free_unlinked(core, guard, chain, garbage);
-    // Files of the papers' variants are logged anew later: see `relog::paper`.
+    // In the papers' variants, files are logged anew later: see `relog::paper`.
     let later = core.locks.is_some() && !directory;
     if !later {
         while_too_long(core, inode, || relog::step(core, guard, inode, chain, eof));
     }
 }
 
-/// Looks at one page; false if there is none to look at. What was unlinked is added to `garbage`, free after a fence.
+/// Examines one page. Returns false if there is none to examine. Unlinked extents are added to `garbage`;
+/// they are free after a fence.
 fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut Vec<Extent>) -> Result<bool> {
     // ORDERING: Relaxed throughout, the chain's owner alone uses it.
     let before = Some(BlockNo(chain.clean_after.load(Relaxed))).filter(|b| b.0 != 0);
@@ -132,7 +135,8 @@ fn look_at_next(core: &Core, inode: InodeRef<'_>, chain: &Chain, garbage: &mut V
     Ok(true)
 }
 
-/// `None` if something in the page is alive; else the extent lists that go with it. `first_of`: it is the first page of this chain.
+/// Returns `None` if a record in the page is alive, else the extent lists that are freed with it. `first_of`:
+/// the chain whose first page this is.
 fn lists_of_dead(
     core: &Core,
     inode: InodeRef<'_>,
@@ -141,7 +145,7 @@ fn lists_of_dead(
 ) -> Option<Vec<Extent>> {
     let header = PageHeader::decode(core.seed, &core.region.line(page.pos()))?;
     let seed = header.record_seed(core.seed);
-    // Most pages that stay show it with their first record: two lines are cheaper than the page.
+    // In most living pages the first record is alive: reading its two lines is cheaper than reading the page.
     let first = write_in(seed, 1, &core.region.line(slot_pos(page, 1)));
     if first.is_some_and(|first| write_alive(core, inode, &first)) {
         return None;
@@ -153,7 +157,7 @@ fn lists_of_dead(
     let mut last_dead: Option<WriteLine> = None;
     while slot <= SLOTS {
         if let Some(write) = write_in(seed, slot, &words.line(slot)) {
-            // An older write of the very pages of a dead one is as dead.
+            // An older write of exactly the pages of a dead one is dead too.
             let older = last_dead.is_some_and(|dead| {
                 (dead.page, dead.pages, dead.generation) == (write.page, write.pages, write.generation)
                     && dead.end_in_last_page >= write.end_in_last_page
@@ -172,7 +176,7 @@ fn lists_of_dead(
                 lists.extend(list_of(core, inode, &record)?);
                 slot += slots;
             }
-            // Alive, or (what recovery dropped) not whole: recovery zeroes that, so it cannot be here unless it is damage.
+            // Alive, or damaged: recovery has zeroed all incomplete records.
             _ => return None,
         }
     }

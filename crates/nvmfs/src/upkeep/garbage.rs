@@ -1,13 +1,13 @@
-//! Which records of a log are dead, and how their pages become free.
+//! Which records of a log are dead, and how pages of dead records are freed.
 //!
-//! Invariants  I1  a record that alone says what the size is stays (D5b); so does the last state record.
-//!             I2  a tombstone stays while an older record that it covers may be reachable. None is if the tombstone lies in the
+//! Invariants  I1  a record that is the only one to carry the size stays (D5b). So does the last state record.
+//!             I2  a tombstone stays while an older record that it covers may be reachable. It may go in two cases. 1. It lies in the
 //!                 first page of its chain, and the first page of every other chain was made after that page was full: eras
-//!                 say so. Or if a later truncation covers all that it does.
-//!                 A removal stays, too, while a rename's record of the directory may count that lies in another directory's log
-//!                 (`VInode::owes`): a state record says that it does not any more.
-//!             I3  what other lanes see as a chain's first page (`Chain::oldest`) moves on only after the fence behind the
-//!                 unlinking: else a power cut could bring an older record back whose tombstone was dropped meanwhile.
+//!                 decide that. 2. A later truncation covers all its pages.
+//!                 A removal also stays while a rename's foreign record of the directory may count (`VInode::owes`). Such a record lies
+//!                 in another directory's log. A state record ends that.
+//!             I3  the page that other lanes see as a chain's first (`Chain::oldest`) moves on only after the fence behind the
+//!                 unlinking. Otherwise a power cut could bring back an older record whose tombstone was dropped meanwhile.
 //! Source      garbage collection of NOVA, the rules changed for many chains: protocol review D5, P7, P8, 8.3.
 
 use crate::alloc::free_later;
@@ -28,13 +28,14 @@ use heddle_pmem::BLOCK_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use zerocopy::IntoBytes;
 
-/// A log may have this many times the slots that can be alive in it, and a few pages, before living records are logged anew.
+/// A log may have this many times the slots that can be alive in it, and a few pages more, before living
+/// records are logged anew.
 const SLACK: u64 = 4;
 
-/// On a full image, pages that one call moves.
+/// Most pages that one call moves on a full image.
 const PAGES_MOVED_MAX: u32 = 8;
 
-/// Makes unlinked pages free.
+/// Frees unlinked pages.
 pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garbage: Vec<Extent>) {
     if garbage.is_empty() {
         return;
@@ -45,7 +46,8 @@ pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garb
         }
         return;
     }
-    // PERSIST: C2 of `chain`, I3 (D5a): unreachable before it is reused, and before a tombstone that shadowed it is dropped.
+    // PERSIST: C2 of `chain`, I3 (D5a): a page is unreachable before it is reused, and before a tombstone
+    // that covered it is dropped.
     core.region.fence();
     chain.settle_oldest();
     for extent in garbage {
@@ -53,7 +55,8 @@ pub fn free_unlinked(core: &Core, guard: &mut LaneGuard<'_>, chain: &Chain, garb
     }
 }
 
-/// Moves a page of a log that is too long; on a full image as many as it takes, but for an end: moving one may close another.
+/// Moves a page of a log that is too long. On a full image it moves as many as needed, up to a limit: moving
+/// one may close another.
 pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) {
     let most = if core.free_map().scarce() { PAGES_MOVED_MAX } else { 1 };
     for _ in 0..most {
@@ -64,12 +67,11 @@ pub fn while_too_long(core: &Core, inode: InodeRef<'_>, mut step: impl FnMut()) 
     }
 }
 
-/// Has the log grown to several times what can be alive in it? On a full image: to more than that, for each page is missing to others,
-/// and to writes over data first of all.
+/// Returns true if the log has grown to several times the records that can be alive in it. On a full image
+/// the limit is the living records themselves: other files, and first of all overwrites, need each page.
 fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     let pages = chain::pages(core, inode);
-    // A record a block, two slots a name; a state.
-    // ORDERING: Relaxed, an estimate.
+    // Alive at most: one record a block, two slots a name, one state. ORDERING: Relaxed, an estimate.
     let alive = inode.vi.blocks.load(Relaxed) + 2 * table::count(core, inode) + 2;
     let chains = chain::existing(core, inode).count() as u64;
     let needed = alive.div_ceil(u64::from(SLOTS));
@@ -78,7 +80,8 @@ fn too_long(core: &Core, inode: InodeRef<'_>) -> bool {
     if short { pages > chains + needed } else { pages > 4 + 2 * chains + SLACK * needed }
 }
 
-/// May a record that is older than a tombstone in the first page of `chain` be reachable in another chain (I2)?
+/// Returns true if a record that is older than a tombstone in the first page of `chain` may be reachable in
+/// another chain (I2).
 fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> bool {
     let mut others = chain::existing(core, inode).filter(|other| !std::ptr::eq(*other, chain)).peekable();
     if others.peek().is_none() {
@@ -88,7 +91,7 @@ fn older_elsewhere(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> bool {
     others.any(|other| other.oldest().is_some() && first_era(core, inode, other).is_none_or(|era| era < full))
 }
 
-/// An era such that pages made in it or later hold nothing older than what the first page of `chain` says.
+/// Returns an era: pages made in it or later hold no record older than those in the first page of `chain`.
 fn full_before(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
     match chain::next_page(core, inode, chain.head()?).ok()? {
         Some(next) => Some(PageHeader::decode(core.seed, &core.region.line(next.pos()))?.era),
@@ -96,24 +99,24 @@ fn full_before(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
     }
 }
 
-/// Era of a chain's first page; `None` if it has none, or gets another just now.
+/// Era of a chain's first page; `None` if the chain has none, or its first page changes at this moment.
 pub fn first_era(core: &Core, inode: InodeRef<'_>, chain: &Chain) -> Option<u64> {
     let first = chain.oldest()?;
     let header = PageHeader::decode(core.seed, &core.region.line(first.pos()))?;
     let is_its = header.owner == inode.id() && header.chain == chain.number();
-    // ORDERING: Acquire: the header was loaded before `oldest` is looked at again. A header that another use of the block stored comes
-    // with the unlinking, which was fenced before.
+    // ORDERING: Acquire: the header was loaded before `oldest` is loaded again. If the block was reused, its
+    // new header was stored after the unlinking, which was fenced.
     fence(Acquire);
-    // Still the first: else the block may have been reused while its header was read.
+    // If this is not the first page any more, the block may have been reused while its header was read.
     (is_its && chain.oldest() == Some(first)).then_some(header.era)
 }
 
-/// A log page in memory: records were written past the cache, and one copy is far cheaper than a miss a line. Not on the stack: that of a
-/// program's thread may be small.
+/// A log page copied to memory. Records were written past the CPU cache, and one copy is far cheaper than a
+/// miss for each line. It is not on the stack, because a program's thread may have a small one.
 pub struct Page(Box<[u64]>);
 
 impl Page {
-    /// One without content.
+    /// A buffer without content.
     pub fn empty() -> Page {
         Page(vec![0; BLOCK_BYTES / 8].into())
     }
@@ -129,7 +132,7 @@ impl Page {
     }
 }
 
-/// Must this record stay? `first_of`: it lies in the first page of this chain.
+/// Returns true if this record must stay. `first_of`: the chain in whose first page it lies.
 pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
     let needed = || first_of.is_none_or(|chain| older_elsewhere(core, inode, chain));
     match *record {
@@ -148,27 +151,27 @@ pub fn alive(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option
         }
         // ORDERING: Relaxed, an older value only keeps a record longer.
         Record::State(s) => s.generation >= inode.vi.state_change.load(Relaxed),
-        // A foreign record has its copy in its own directory's log.
+        // A foreign record has a copy in its own directory's log.
         Record::Name { dir, removed: true, ref name, version, .. } => {
-            // A name that came back says all that its tombstone did.
+            // A record that makes the name again has a larger version, so it replaces the tombstone.
             let back = || table::version_of(core, inode, name.bytes()).is_some_and(|v| v > version);
             let needed = (needed() || inode.vi.owes()) && !planted(Bug::TombstoneDroppedEarly);
             dir == inode.id() && needed && !back()
         }
-        // A name that is gone was superseded by a tombstone, or by a record of the same name.
+        // The record of a removed name was superseded by a tombstone or by a later record of the same name.
         Record::Name { dir, ref name, version, .. } => {
             dir == inode.id() && table::version_of(core, inode, name.bytes()).is_some_and(|v| v <= version)
         }
     }
 }
 
-/// Does a later truncation or shift cover all that this tombstone does?
+/// Returns true if a later truncation or shift covers all pages of this tombstone.
 fn covered_later(inode: InodeRef<'_>, page: PageNo, version: Version) -> bool {
     // ORDERING: Relaxed, an older pair only keeps a record longer.
     version.0 < inode.vi.tomb_version.load(Relaxed) && page.0 >= inode.vi.tomb_page.load(Relaxed)
 }
 
-/// Is the record a tombstone of pages, and must it stay as one (I2)?
+/// Returns true if the record is a tombstone of pages and must stay as one (I2).
 pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first_of: Option<&Chain>) -> bool {
     match *record {
         Record::Punch { page, version, .. } | Record::Remap { page, version, .. } => {
@@ -179,7 +182,7 @@ pub fn tombstone_needed(core: &Core, inode: InodeRef<'_>, record: &Record, first
     }
 }
 
-/// Must this write record stay?
+/// Returns true if this write record must stay.
 pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool {
     let end = PageNo(write.page.0 + write.pages);
     maps_a_page(core, inode, write.page, end, write.version)
@@ -189,11 +192,11 @@ pub fn write_alive(core: &Core, inode: InodeRef<'_>, write: &WriteLine) -> bool 
             && carries_size(core, inode, end, write.end_in_last_page, write.version))
 }
 
-/// Is some page's present content this record's?
+/// Returns true if a page in the range still has its content from this record.
 pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: Version) -> bool {
     let mut page = first;
     while page < end {
-        // No cell: never published, so the record may be ahead of it.
+        // No cell: the record was never published, so it may be newer than the index.
         let Some(run) = inode.vi.index().find(&core.arena, page) else { return true };
         let n = run.cells.len().min((end.0 - page.0) as usize);
         if run.cells[..n].iter().any(|cell| cell.lv().version() <= version) {
@@ -204,7 +207,8 @@ pub fn maps_a_page(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo,
     false
 }
 
-/// Does this record, superseded in all its pages, alone say what the size is? A later write of the last page says it too.
+/// Returns true if this record, superseded in all its pages, is the only one to carry the size. A later write
+/// of the last page carries it too.
 fn carries_size(
     core: &Core,
     inode: InodeRef<'_>,

@@ -1,4 +1,4 @@
-//! The end of a thread's lease: what its lane holds goes to the others, what it has open stays its process's.
+//! The end of a thread's lease: other lanes get the resources of its lane, its process keeps the open files.
 
 use crate::alloc::{itable, return_all};
 use crate::log::chain;
@@ -11,21 +11,23 @@ use crate::state::scratch::Scratch;
 use heddle_arena::Lease;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Gives back what the lane of an ending thread holds, then the lane. The caller has the lease, and no call is under way.
+/// Returns the resources of an ending thread's lane, then the lane. The caller has the lease, and no call is
+/// under way.
 pub fn give_up(core: &Core, lease: Lease) {
     let (lane, number) = (core.lane(lease.lane.0), lease.lane.0);
     keep_thieves_off(core, lane);
     // SAFETY: I1 of `lease`: the lease is the caller's, and not busy.
     give_back(core, unsafe { lane.own() }, number);
     lane.intent.inside.store(0, Release); // ORDERING: Release, after all of it.
-    // ORDERING: Release, others only look at it.
+    // ORDERING: Release, others only read it as a hint.
     lane.intent.holder.store(0, Release);
     // ORDERING: Relaxed, an estimate.
     core.root().lanes_leased.fetch_sub(1, Relaxed);
     let_go(core, lease);
 }
 
-/// Lets go of a lane that holds nothing but handles. Those are the process's: they move to a lane that it has parked, or park this one.
+/// Releases a lane that holds nothing but handles. They belong to the process. They move to a lane that it
+/// has parked, or else this lane is parked.
 fn let_go(core: &Core, leased: Lease) {
     let table = core.lane_table();
     let Ok(seat) = core.seat() else { return };
@@ -34,7 +36,7 @@ fn let_go(core: &Core, leased: Lease) {
     if opens::has_any(core, lane) {
         if let Some(parked) = unpark(core, seat) {
             let mut scratch = Scratch::default();
-            // The lane is this thread's, and at rest.
+            // The lane is this thread's, and idle.
             let mut guard = of_the_dead(core, lane, &mut scratch);
             for inode in opens::hand_over(core, lane, parked.lane.0) {
                 life::end_once(core, &mut guard, inode);
@@ -50,15 +52,15 @@ fn let_go(core: &Core, leased: Lease) {
         }
     }
     lease.died = false;
-    // A failure means that it was taken from this process: it is settled, then.
+    // If this fails, the lane was taken from this process, and is being settled.
     let _released = table.release(&core.arena, lease);
 }
 
-/// Gives what a lane has to the others. The caller holds its lease.
+/// Returns a lane's resources to the shared pools. The caller holds the lane's lease.
 pub fn give_back(core: &Core, own: &mut Own, lane: u16) {
     chain::let_go_all(core, own, lane);
-    // PERSIST: D15, this lane's stores into the blocks it gives back come before another lane's. No check sees it: simulated memory orders
-    // two stores to one word, whoever makes them.
+    // PERSIST: D15: this lane's stores into the returned blocks come before another lane's stores. No check
+    // sees it: simulated memory orders two stores to one word, whichever lanes make them.
     core.region.fence();
     return_all(core.free_map(), own);
     itable::return_all(core, own);

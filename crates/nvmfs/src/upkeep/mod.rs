@@ -1,4 +1,5 @@
-//! What goes on beside the calls: cleaning of logs, recovery at a mount, and the lanes of threads that have ended or died.
+//! Work beside the calls: cleaning of logs, recovery at a mount, and the lanes of threads that have ended or
+//! died.
 
 pub mod clean;
 pub mod garbage;

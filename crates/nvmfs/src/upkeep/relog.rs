@@ -1,16 +1,17 @@
 //! Logging anew: cleaning as an ordinary writer.
 //!
-//! The living records of the oldest page of all chains are appended to the lane's own chain; then the page is dead and goes. So the
-//! first pages always move on, tombstones behind them become droppable, and a log stays within a few times what is alive in it.
-//! Chains that nobody uses, those of a thread that sleeps too, are emptied in the same way, page by page, until they are gone.
+//! The living records of the oldest page of all chains are appended to the lane's own chain. Then the page is
+//! dead and is freed. So the first pages always move on, tombstones behind them become droppable, and a log
+//! stays within a few times its living records. Idle chains, also those of a sleeping thread, are emptied in
+//! the same way, page by page, until they have no page left.
 //!
-//! Invariants  I1  a page of data keeps its block and gets a version of its own, under its cell's lock, like any write: two records
+//! Invariants  I1  a data page keeps its block and gets a new version, under its cell's lock, as with any write: two records
 //!                 never carry one version (D1). A name keeps its version: the copy says the same.
-//!             I2  what cannot be logged anew here (a record that names an extent list, a punch that is still needed) keeps
-//!                 its page. A record that stays for the size alone is relieved by a state record.
-//!             I3  what is logged anew is the newest there is while it is logged: a name's bucket is locked, a page's cell.
-//! Where       directories of every variant; files of `heddle`; files of the papers' variants when the call
-//!             has let go of its range: a record is logged anew under the range lock of its pages, as a write of theirs.
+//!             I2  a record that cannot be logged anew here (it names an extent list, or is a punch that is still needed) keeps
+//!                 its page. A record that stays only because of the size is replaced by a state record.
+//!             I3  a record that is logged anew is the newest one while that happens: the name's bucket or the page's cell is locked.
+//! Scope       directories of every variant; files of `heddle`; files of the papers' variants when the call
+//!             has released its range: a record is logged anew under the range lock of its pages, as one of their writes.
 //! Lock order  papers' variants: EOF latch (only tried), range lock, log lock.
 //! Source      protocol review 8.3, P8; in NOVA the thorough garbage collection does this, by copying a whole log.
 
@@ -35,19 +36,19 @@ use crate::state::lease::LaneGuard;
 use crate::upkeep::garbage::{Page, alive, first_era, free_unlinked, maps_a_page, tombstone_needed};
 use heddle_vfs::{FileKind, Result};
 
-/// The oldest page of all chains that are not in use just now, the lane's own included.
+/// Moves the oldest page of all chains that are not busy, the lane's own included.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, own: &Chain, eof: Eof) {
     let age = |c: &&Chain| first_era(core, inode, c).unwrap_or(u64::MAX);
     let oldest = chain::existing(core, inode).filter(|c| c.oldest().is_some()).min_by_key(age);
     let other = oldest.filter(|c| !std::ptr::eq(*c, own) && c.claim_quiet(guard.id));
-    // What fails (no space) is tried again when the next page is closed.
+    // A failure (no space) is retried when the next page is closed.
     let _done = move_page(core, guard, inode, other.unwrap_or(own), own, eof);
     if let Some(other) = other {
         other.unclaim();
     }
 }
 
-/// Logs what is alive in the first page of `from` anew, and drops the page.
+/// Logs the living records in the first page of `from` anew, and drops the page.
 fn move_page(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -75,7 +76,7 @@ fn move_page(
     for write in &found.writes {
         move_write(core, guard, inode, write)?;
     }
-    // Cells that were held by others kept their version: then the page is still needed.
+    // Cells that other lanes held kept their version: then the page is still needed.
     if read_page(core, inode, page, from).is_none_or(|again| again.state || !again.writes.is_empty()) {
         return Ok(());
     }
@@ -91,13 +92,13 @@ fn move_page(
     Ok(())
 }
 
-/// What is alive in a page.
+/// The living records of a page.
 #[derive(Default)]
 struct Alive {
     names: Vec<Record>,
     writes: Vec<Record>,
     lists: Vec<Extent>,
-    /// A file's last state.
+    /// True if a file's last state must be logged.
     state: bool,
     movable: bool,
 }
@@ -129,10 +130,11 @@ fn read_page(core: &Core, inode: InodeRef<'_>, page: BlockNo, from: &Chain) -> O
 impl Alive {
     fn add(&mut self, core: &Core, inode: InodeRef<'_>, record: Record) {
         match record {
-            // Tombstones too: two chains whose first pages hold some would wait for each other for ever.
+            // Tombstones too: otherwise two chains whose first pages hold tombstones would wait for each
+            // other for ever.
             Record::Name { .. } => self.names.push(record),
             Record::Xattrs { .. } if planted(Bug::AttributesForgotten) => {}
-            // A copy says the same, wherever it stands.
+            // A copy says the same, in any page.
             Record::State(_) | Record::Xattrs { .. }
                 if matches!(inode.vi.kind_perm(), Some((FileKind::Directory, _))) =>
             {
@@ -143,7 +145,7 @@ impl Alive {
                     self.movable &= !matches!(blocks, Blocks::List(_));
                     self.writes.push(record);
                 } else {
-                    // It stays for the size alone: a state record says that too.
+                    // The record stays only because of the size. A state record carries that too.
                     self.state = true;
                 }
             }
@@ -157,8 +159,9 @@ impl Alive {
     }
 }
 
-/// Names and states of a directory: the same records once more. A name only if it is still the present one, and under its bucket's
-/// lock: a tombstone may be dropped when no page older than it is left, so nothing older may be logged behind its back (I3).
+/// Logs names and states of a directory again, unchanged. A name is copied only if it is still current, and
+/// under its bucket's lock: a tombstone may be dropped when no older page is left, so no older record may be
+/// appended after that (I3).
 fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names: &[Record]) -> Result<()> {
     for record in names {
         let bucket = match record {
@@ -166,7 +169,7 @@ fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names
                 let key = table::key(core, name.bytes());
                 let bucket = table::lock(core, inode, key.hash)?;
                 let present = bucket.find(key)?.map(|named| named.version);
-                // A name that came back says all that its tombstone did.
+                // A record that makes the name again has a larger version, so it replaces the tombstone.
                 let superseded = if *removed { present > Some(*version) } else { present != Some(*version) };
                 if superseded {
                     continue;
@@ -191,7 +194,7 @@ fn move_names(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, names
     Ok(())
 }
 
-/// The pages that a write record still maps, run by run, at versions of their own (I1).
+/// Logs the pages that a write record still maps, run by run, at new versions (I1).
 fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, record: &Record) -> Result<()> {
     let Record::Write { page, pages, version, .. } = *record else { return Ok(()) };
     let end = PageNo(page.0 + pages);
@@ -202,7 +205,8 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
             at = PageNo(at.0 + 1);
             continue;
         }
-        // The page at `at` is in the run, whatever becomes of it meanwhile: a record of no page would be damage.
+        // The run holds at least the page at `at`, whatever happens to it meanwhile: a record of no page
+        // would be damage.
         let mut stop = PageNo(at.0 + 1);
         while stop < end && current(stop) {
             stop = PageNo(stop.0 + 1);
@@ -252,7 +256,8 @@ fn move_run(
     Ok(())
 }
 
-/// What a write record says of pages `[first, stop)` of it, said now; `None` if it names an extent list. The pages are held.
+/// Returns a new record for pages `[first, stop)` of a write record; `None` if it names an extent list. The
+/// pages' cells are held.
 fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -> Option<Record> {
     let Record::Write { page, pages, blocks, end_in_last_page, version, .. } = *record else { return None };
     let skip = first.0 - page.0;
@@ -261,7 +266,8 @@ fn restated(inode: InodeRef<'_>, record: &Record, first: PageNo, stop: PageNo) -
         Blocks::Unwritten(block) => Blocks::Unwritten(block.plus(skip)),
         Blocks::List(_) => return None,
     };
-    // In this order: with this generation, the time is that of no earlier state (`resize::apply` sets it first).
+    // The order matters: a time read after this generation is of no earlier state (`resize::apply` sets the
+    // time first).
     let generation = inode.vi.change();
     let mtime = inode.vi.times()[0];
     let last = stop.0 == page.0 + pages;

@@ -1,4 +1,5 @@
-//! What the owner of a chain does to it: makes room, appends, unlinks (invariants and crash order: see [`super`]).
+//! Operations of a chain's owner: make room, append, unlink. Invariants and crash order are those of
+//! [`super`].
 
 use super::{Chain, chains_of, head_pos, pointer_word_pos, use_held, ways_of};
 use crate::alloc::{Purpose, take_block};
@@ -17,7 +18,8 @@ use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-/// The next slot of the chain that the lane keeps of this inode, if it has room for one more line; the chain is busy then.
+/// Returns the next slot of the chain that the lane keeps for this inode, if one more line fits. The chain
+/// becomes busy.
 pub fn next_slot<'c>(core: &'c Core, own: &mut Own, lane: u16, inode: InodeRef<'_>) -> Option<NextSlot<'c>> {
     let generation = inode.vi.generation();
     let is_its =
@@ -33,7 +35,7 @@ pub fn next_slot<'c>(core: &'c Core, own: &mut Own, lane: u16, inode: InodeRef<'
     (page.0 != 0 && slot <= SLOTS && spare == 0).then_some(NextSlot { chain, page, slot, seed })
 }
 
-/// See [`next_slot`].
+/// The slot that [`next_slot`] reserved.
 pub struct NextSlot<'c> {
     chain: &'c Chain,
     page: BlockNo,
@@ -54,7 +56,8 @@ impl NextSlot<'_> {
     }
 }
 
-/// Makes sure that `slots` records fit: prepares the next page if they do not. True: the caller must fence before it appends (C1).
+/// Ensures that `slots` records fit, by preparing the next page if they do not. Returns true if the caller
+/// must fence before it appends (C1).
 pub fn make_room(
     core: &Core,
     own: &mut Own,
@@ -71,7 +74,7 @@ pub fn make_room(
     }
     let block = take_block(core.free_map(), &core.region, own, purpose).ok_or(Error::NoSpace)?;
     own.page_serial += 1;
-    // I4: what the page before holds is durable and published; a page of a later era comes after it.
+    // I4: all records of the earlier page are durable and published, so this page gets a later era.
     let era = chains_of(core, own, inode)?.counts.era.fetch_add(1, SeqCst) + 1;
     let header = PageHeader {
         owner: inode.id(),
@@ -83,7 +86,8 @@ pub fn make_room(
     };
     watch::name(core.region.base_address() + block.pos().0 as usize, BLOCK_BYTES, "log page");
     if planted(Bug::PageNotZeroed) || planted(Bug::StaleMark) {
-        // The next pointer aside: without that every chain would lead astray at once. PERSIST: part of a planted bug.
+        // All of the page but its next pointer is left uncleared: with a stale pointer every chain would fail
+        // at once. PERSIST: part of a planted bug.
         core.region.store_u64(next_pos(block), 0);
     } else {
         core.region.nt_zero(block.pos(), BLOCK_BYTES as u64);
@@ -96,7 +100,7 @@ pub fn make_room(
     Ok(!planted(Bug::PageLinkedBeforeHeader))
 }
 
-/// Where a transaction went.
+/// The position of a transaction that was appended.
 #[derive(Clone, Copy, Debug)]
 pub struct Appended {
     /// Log page.
@@ -105,11 +109,12 @@ pub struct Appended {
     pub last: u32,
     /// Seed of the page's records.
     pub seed: u32,
-    /// A page was closed: cleaning may have work.
+    /// True if this transaction closed a page, so that cleaning may have work.
     pub closed_page: bool,
 }
 
-/// Writes a transaction; room was made and fenced. Durable after the caller's next fence. `marked`: the marks are written too.
+/// Writes a transaction. The caller has made room and fenced. The records are durable after the caller's next
+/// fence. `marked`: the commit marks are written too.
 pub fn append_unfenced(
     core: &Core,
     lane: u16,
@@ -125,7 +130,7 @@ pub fn append_unfenced(
     Appended { page: place.page, last, seed: place.seed, closed_page: place.closed_page }
 }
 
-/// Slots of a page that are given out.
+/// Slots of a page that were given to one transaction.
 pub struct Reserved {
     page: BlockNo,
     first: u32,
@@ -134,13 +139,14 @@ pub struct Reserved {
     closed_page: bool,
 }
 
-/// The next record comes behind these slots.
+/// Moves the append position past these slots.
 pub fn advance(chain: &Chain, place: &Reserved) {
     // ORDERING: Relaxed, I1.
     chain.slot.store(place.first + place.slots, Relaxed);
 }
 
-/// The next slots; room was made and fenced. They are given out with [`advance`].
+/// Returns the next free slots, but does not take them: [`advance`] does. The caller has made room and
+/// fenced.
 pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> Reserved {
     // ORDERING: Relaxed throughout, I1.
     let full = chain.page.load(Relaxed) == 0 || chain.slot.load(Relaxed) + slots > SLOTS + 1;
@@ -155,7 +161,7 @@ pub fn reserve(core: &Core, inode: InodeRef<'_>, chain: &Chain, slots: u32) -> R
     Reserved { page, first, slots, seed, closed_page }
 }
 
-/// Writes a transaction to its slots; the slot of its last record.
+/// Writes a transaction to its slots. Returns the slot of its last record.
 pub fn fill_unfenced(
     core: &Core,
     lane: u16,
@@ -176,7 +182,7 @@ pub fn fill_unfenced(
     core.lane(lane).intent.logs(inode.ino.0, page, first);
     let (mut slot, mut last) = (first, first);
     let mut put = |line: &Line| {
-        // A line that is marked later stays in the cache until then.
+        // A line whose mark follows later stays in the CPU cache until then.
         match marked {
             true => core.region.nt_line(slot_pos(page, slot), line),
             false => {
@@ -234,7 +240,7 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
     let (page, spare) = (BlockNo(chain.page.load(Relaxed)), BlockNo(chain.spare.load(Relaxed)));
     assert_ne!(spare.0, 0, "a record was appended without room");
     if page.0 == 0 {
-        // ORDERING: Acquire, the table exists: the chain is in it.
+        // ORDERING: Acquire. The table exists, since the chain is in it.
         let chains = core.arena.get(inode.vi.chains.load(Acquire));
         let place = Place::Head(chain.number());
         let at = head_pos(core, inode, chains, chain.number());
@@ -255,7 +261,7 @@ fn link_spare(core: &Core, inode: InodeRef<'_>, chain: &Chain) {
 
 fn count_pages(core: &Core, inode: InodeRef<'_>, change: i64) {
     if let Some(counts) = super::counts(core, inode) {
-        counts.pages.fetch_add(change as u64, Relaxed); // ORDERING: Relaxed, an estimate for others.
+        counts.pages.fetch_add(change as u64, Relaxed); // ORDERING: Relaxed, other lanes read it as an estimate.
     }
 }
 
@@ -270,7 +276,8 @@ pub fn next_page(core: &Core, inode: InodeRef<'_>, page: BlockNo) -> Result<Opti
     }
 }
 
-/// The pages of a chain; the pointer to the next is looked at when it is asked for. More than the image has lie in a circle.
+/// The pages of a chain. Each pointer is read only when the next page is asked for. A chain with more pages
+/// than the image has blocks is circular, hence damaged.
 pub fn pages_of<'c>(
     core: &'c Core,
     inode: InodeRef<'c>,
@@ -291,9 +298,10 @@ pub fn pages_of<'c>(
     std::iter::from_fn(move || step().transpose())
 }
 
-/// Takes page `page` (after `before`, or the head) out of its chain. Its block is free, and what it shadowed may go, only after
-/// the caller's fence (C2) and `settle_oldest`. The page that takes records goes only if it is the last one left: the chain is
-/// empty then.
+/// Unlinks page `page` from its chain; `before` is the page that links to it, `None` means the head. The
+/// block is free only after the caller's fence (C2) and `settle_oldest`. The same holds for tombstones whose
+/// last older record was in the page. The page that takes records is unlinked only if it is the last one
+/// left. The chain is empty then.
 pub fn unlink_page_unfenced(
     core: &Core,
     inode: InodeRef<'_>,
@@ -314,7 +322,7 @@ pub fn unlink_page_unfenced(
             core.region.store_u64(next_pos(before), link);
         }
         None => {
-            // ORDERING: Acquire, the table exists: the chain is in it.
+            // ORDERING: Acquire. The table exists, since the chain is in it.
             let chains = core.arena.get(inode.vi.chains.load(Acquire));
             let place = Place::Head(chain.number());
             let link = next.map_or(0, |next| pointer::encode(core.seed, inode.id(), place, next));

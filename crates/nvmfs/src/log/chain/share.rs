@@ -1,5 +1,6 @@
-//! Chains that another lane keeps, and how they become this one's: where there is no block for a page, and where there are as many
-//! chains as there can be. A lane that keeps a chain between its calls finds out at its next (I1 of [`super`]).
+//! Taking over a chain that another lane keeps. This happens when there is no block for a new log page, or
+//! when the inode already has the largest number of chains. The lane that kept the chain notices at its next
+//! call (I1 of [`super`]).
 
 use super::{Chain, existing, ways_of};
 use crate::state::core::Core;
@@ -11,8 +12,8 @@ use heddle_arena::sync::yield_now;
 use heddle_vfs::Result;
 use std::time::{Duration, Instant};
 
-/// A chain that another lane keeps, but is not using, and that is `wanted`: it is this lane's now, and busy. What is looked at before it
-/// is taken is a guess.
+/// Takes over a chain that another lane keeps, that is not busy, and for which `wanted` holds. The chain is
+/// busy for this lane then. `wanted` is evaluated before the chain is taken, so its answer is only a hint.
 pub(super) fn take_over<'c>(
     core: &'c Core,
     lane: u16,
@@ -29,11 +30,10 @@ pub(super) fn take_over<'c>(
     })
 }
 
-/// There are as many chains as there can be: more threads than that write one inode. The first that is not being used is the caller's;
-/// a call uses its chain for a moment only.
+/// Waits for a chain when the inode has the largest number of chains and more threads than that write it.
+/// Takes the first chain that is not busy: a call uses its chain for a moment only.
 ///
-/// # Errors
-/// If there is none to wait for either.
+/// # Errors If there is no chain to wait for.
 pub(super) fn wait_for_one<'c>(core: &'c Core, lane: u16, inode: InodeRef<'c>) -> Result<&'c Chain> {
     let (began, mut turns) = (Instant::now(), wait::Retries::default());
     loop {
@@ -47,7 +47,8 @@ pub(super) fn wait_for_one<'c>(core: &'c Core, lane: u16, inode: InodeRef<'c>) -
     }
 }
 
-/// Somebody waits since `waited` for calls that use chains of this inode: they may be dead, or stopped. False: there are none.
+/// Handles a caller that has waited since `waited` for busy chains of this inode, whose users may be dead or
+/// stopped. Returns false if no chain is busy.
 pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) -> bool {
     let mut any = false;
     for user in existing(core, inode).filter_map(Chain::user) {
@@ -59,7 +60,8 @@ pub fn users_held_up(core: &Core, inode: InodeRef<'_>, waited: Duration) -> bool
     any
 }
 
-/// For who finds no space for a log page: makes a chain of this inode that has room for `slots`, and that nobody is using, the lane's.
+/// Called when there is no space for a log page. Takes over a chain of this inode that has room for `slots`
+/// and is not busy.
 pub fn has_room_elsewhere(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, slots: u32) -> bool {
     let generation = inode.vi.generation();
     let is_its = |way: &usize| {
@@ -68,7 +70,8 @@ pub fn has_room_elsewhere(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRe
     };
     let Some(way) = ways_of(inode.ino).into_iter().find(is_its) else { return false };
     let Some(chain) = take_over(core, guard.id, inode, |chain| chain.has_room(slots)) else { return false };
-    // The inode stays named throughout: whoever settles this lane looks at its chains. The one without room is this call's.
+    // The lane's intent names the inode throughout: the settler of this lane examines its chains. This call
+    // replaces the chain without room.
     let held = &mut guard.own.chains[way];
     core.arena.get::<Chain>(Ptr::from_raw(held.chain)).unclaim();
     held.chain = core.arena.offset_of(chain).raw();

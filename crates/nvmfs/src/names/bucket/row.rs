@@ -1,8 +1,9 @@
-//! Names, what they mean, and their entries in memory.
+//! Names, their meaning, and their entries in memory.
 //!
-//! State       an entry: link to the next one that hangs outside the bucket | hash | child, kind and length | child's generation | version
-//!             | name, eight bytes a word. One of a name of up to 24 bytes lies in one line.
-//! Invariants  those of `bucket`: an entry's words change only under its bucket's lock; who reads without it validates afterwards (I3).
+//! State       an entry: link to the next entry outside the bucket's line | hash | child, kind and length | child's generation | version
+//!             | name, eight bytes a word. The entry of a name of up to 24 bytes fits one cache line.
+//! Invariants  those of `bucket`: an entry's words change only under its bucket's lock. A reader without the lock validates afterwards
+//!             (I3).
 
 use crate::ids::{InodeId, Version};
 use crate::state::core::Core;
@@ -15,36 +16,37 @@ use std::sync::atomic::Ordering::Relaxed;
 pub const HASH_BITS: u32 = 63;
 
 pub const HEADER_WORDS: usize = 5;
-/// An entry has at least a line, so that a name of 24 bytes is found in one, and checked in one step.
+/// An entry takes at least one cache line, so that a name of up to 24 bytes is read from one line and
+/// compared in one step.
 const ENTRY_WORDS_MIN: usize = HEADER_WORDS + ShortName::WORDS;
 pub const ENTRY_WORDS_MAX: usize = HEADER_WORDS + NAME_MAX_BYTES.div_ceil(8);
 
-/// Words of the entry of a name of so many bytes.
+/// Number of words in the entry of a name of this length.
 pub fn entry_words(name_bytes: usize) -> usize {
     (HEADER_WORDS + name_bytes.div_ceil(8)).max(ENTRY_WORDS_MIN)
 }
 
-/// What a name means.
+/// The inode that a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Named {
     /// The inode.
     pub child: InodeId,
     /// Its kind.
     pub kind: FileKind,
-    /// Version of the record that says so.
+    /// Version of the record that set the name.
     pub version: Version,
 }
 
-/// What an entry says that its name means: whole words, for a look-up hands it on from function to function, and a byte between words
-/// is stored and loaded again in other widths, which processors wait for.
+/// The meaning of a name, as an entry holds it. It consists of whole words because a look-up passes it
+/// between functions: a byte that is stored in one width and loaded in another stalls the processor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Meaning([u64; 3]);
 
 impl Meaning {
-    /// There is no such name.
+    /// The name does not exist.
     pub const NONE: Meaning = Meaning([0; 3]);
 
-    /// Is there one?
+    /// Returns true if the name does not exist.
     #[inline(always)]
     pub fn is_none(self) -> bool {
         self.0[0] == 0
@@ -56,13 +58,13 @@ impl Meaning {
         ino(self.0[0])
     }
 
-    /// Its kind; `None` if what was read makes no sense.
+    /// Its kind; `None` if the words are inconsistent.
     #[inline(always)]
     pub fn kind(self) -> Option<FileKind> {
         kind(self.0[0])
     }
 
-    /// All of it.
+    /// Decodes the meaning.
     #[inline]
     pub fn named(self) -> Result<Named, Torn> {
         let [_, generation, version] = self.0;
@@ -74,20 +76,20 @@ impl Meaning {
     }
 }
 
-/// A name as one looks for it.
+/// A name to look for.
 #[derive(Clone, Copy)]
 pub struct Key<'n> {
     /// The bytes.
     pub name: &'n [u8],
     /// Their hash: 63 bits.
     pub hash: u64,
-    /// The first eight of them, or all.
+    /// Its first eight bytes, or all of a shorter name.
     first: u64,
 }
 
 impl<'n> Key<'n> {
-    /// The key of a name in an image of this seed: the hash is keyed by it, so that nobody can prepare names that meet in one bucket of a
-    /// stranger's image.
+    /// The key of a name in an image of this seed. The hash is keyed by the seed, so that no attacker can
+    /// prepare names that collide in one bucket of another user's image.
     #[inline(always)]
     pub fn new(seed: u32, name: &'n [u8]) -> Key<'n> {
         let first = word_of(name);
@@ -138,7 +140,7 @@ fn len(packed: u64) -> usize {
     (packed >> 48 & 0xff) as usize
 }
 
-/// A reader met memory that was being changed.
+/// A reader met memory that was changing.
 #[derive(Debug)]
 pub struct Torn;
 
@@ -150,30 +152,31 @@ pub struct Row<'c> {
 }
 
 impl<'c> Row<'c> {
-    /// The entry at an offset that may be nonsense (I3).
+    /// The entry at an offset that may be stale (I3).
     #[inline(always)]
     pub fn at(core: &'c Core, at: u64) -> Result<Row<'c>, Torn> {
         let words = core.arena.try_slice(Ptr::from_raw(at), ENTRY_WORDS_MIN).ok_or(Torn)?;
         Ok(Row { words: words.first_chunk().ok_or(Torn)?, at })
     }
 
-    /// Where it lies.
+    /// Its position.
     pub fn place(&self) -> u64 {
         self.at
     }
 
     #[inline(always)]
     fn word(&self, i: usize) -> u64 {
-        // ORDERING: Relaxed, the slot or link that led here was loaded with Acquire; the bucket's word is checked (O1).
+        // ORDERING: Relaxed. The slot or link that led here was loaded with Acquire, and the bucket's word is
+        // checked afterwards (O1).
         self.words[i].load(Relaxed)
     }
 
-    /// Where the next entry's place is named.
+    /// The word that links to the next entry.
     pub fn next(&self) -> &'c AtomicU64 {
         &self.words[0]
     }
 
-    /// Its place in the order of reading.
+    /// The hash of its name, by which listings are ordered.
     #[inline]
     pub fn hash(&self) -> u64 {
         self.word(1)
@@ -185,7 +188,7 @@ impl<'c> Row<'c> {
         len(self.word(2))
     }
 
-    /// What it means.
+    /// Its meaning.
     #[inline(always)]
     pub fn meaning(&self) -> Meaning {
         Meaning([self.word(2), self.word(3), self.word(4)])
@@ -196,12 +199,12 @@ impl<'c> Row<'c> {
         self.meaning().named()
     }
 
-    /// Makes it mean something else. Its bucket is locked and changing.
+    /// Changes its meaning. Its bucket is locked and changing.
     pub fn mean(&self, to: &Named) {
         set_meaning(self.words, self.len(), to);
     }
 
-    /// Writes a new entry, but for its link. Nothing leads to it yet.
+    /// Writes a new entry, all but its link. No link leads to it yet.
     pub fn fill(words: &[AtomicU64], key: Key<'_>, to: &Named) {
         words[1].store(key.hash, Relaxed); // ORDERING: Relaxed, linked by a Release in `bucket`.
         set_meaning(words, key.name.len(), to);
@@ -219,7 +222,7 @@ impl<'c> Row<'c> {
         Ok(&words[HEADER_WORDS..])
     }
 
-    /// Is it that name's?
+    /// Returns true if this is the entry of that name.
     #[inline(always)]
     pub fn is(&self, core: &'c Core, key: Key<'_>) -> Result<bool, Torn> {
         if self.hash() != key.hash || self.len() != key.name.len() || self.word(HEADER_WORDS) != key.first {
@@ -235,7 +238,7 @@ impl<'c> Row<'c> {
         Ok(words.iter().zip(key.words()).all(|(word, want)| word.load(Relaxed) == want))
     }
 
-    /// All that a listing says of it, if its name is one of 24 bytes at most, and it makes sense.
+    /// Returns all that a listing needs, if the name has at most 24 bytes and the entry is consistent.
     #[inline(always)]
     pub fn short(&self) -> Option<(Ino, FileKind, ShortName)> {
         let packed = self.word(2);
@@ -243,7 +246,7 @@ impl<'c> Row<'c> {
         Some((ino(packed), kind(packed)?, name))
     }
 
-    /// Copies the name to where there is room for it.
+    /// Copies the name to `to`.
     pub fn copy_name<'b>(&self, core: &'c Core, to: &'b mut [u8; NAME_MAX_BYTES]) -> Result<&'b [u8], Torn> {
         let len = self.len();
         for (word, to) in self.name_words(core)?.iter().zip(to[..len].chunks_mut(8)) {
@@ -254,12 +257,13 @@ impl<'c> Row<'c> {
     }
 }
 
-/// Memory for an entry, taken before the operation becomes durable, so that what follows cannot fail.
+/// Memory for an entry. It is taken before the operation becomes durable, so that the steps behind that
+/// cannot fail.
 #[must_use]
 pub struct Prepared(pub Ptr<AtomicU64>, pub usize);
 
 impl Row<'_> {
-    /// Its memory, once nothing leads to it.
+    /// Its memory, to be freed when no link leads to it.
     pub fn memory(&self) -> Prepared {
         Prepared(Ptr::from_raw(self.at), entry_words(self.len()))
     }

@@ -1,4 +1,4 @@
-//! Buckets that a lane held when its holder died.
+//! Buckets that a dead client's lane still holds.
 
 use super::{Table, buckets_at, key, prepare, unprepare};
 use crate::ids::{InodeId, Version};
@@ -9,13 +9,12 @@ use crate::state::lane::Own;
 use heddle_vfs::{FileKind, Result};
 use std::collections::HashMap;
 
-/// What the log says of a name: its version, and what it means; `None`: it is gone.
+/// What the log says of a name: its version, and its meaning; `None`: it was removed.
 pub type Logged = (Version, Option<(InodeId, FileKind)>);
 
-/// Buckets of a directory that a dead lane holds are brought in order and unlocked (`settle`). `changes`: names that its transaction
-/// changed.
-/// `log`: reads what the directory's log says of all names; asked only if a bucket was in the middle of a change. `lost`: hears of inodes
-/// that are about to lose a name.
+/// Repairs and unlocks the buckets of a directory that a dead lane holds (`settle`). `changes`: the names
+/// that the lane's transaction changed. `log`: reads all names from the directory's log; called only if a
+/// bucket was in the middle of a change. `lost`: called for each inode that is about to lose a name.
 pub fn settle_dead(
     core: &Core,
     own: &mut Own,
@@ -35,14 +34,14 @@ pub fn settle_dead(
         let here = |name: &[u8]| std::ptr::eq(bucket, &table.buckets[table.index(key(core, name).hash)]);
         let broken = bucket.word().changing();
         let mut version = bucket.word().version();
-        // One that was changing has said so already.
+        // A bucket that was changing has noted its lost inodes already.
         for (name, (at, what)) in changes.iter().filter(|(name, _)| !broken && here(name)) {
             replaced(core, bucket, key(core, name), *at, *what)?.into_iter().for_each(&lost);
         }
         bucket.begin_change();
         if broken {
             bucket.clear();
-            // Readers that came before the change must see that there was one.
+            // Readers that began before the change must notice that there was one.
             version = version.next();
         }
         let old = logged.iter().filter(|_| broken);
@@ -58,7 +57,7 @@ pub fn settle_dead(
     Ok(())
 }
 
-/// What a name means, if that is older than what a record says, and another inode.
+/// Returns the inode that a name leads to, if the record is newer and replaces it by another one.
 fn replaced(
     core: &Core,
     bucket: &Bucket,
@@ -73,7 +72,7 @@ fn replaced(
     Ok(was.filter(|was| what.map(|(child, _)| child) != Some(*was)))
 }
 
-/// Makes a name mean what a record says, unless it is newer.
+/// Makes a name mean what a record says, unless the name is newer.
 fn settle_name(
     core: &Core,
     own: &mut Own,
@@ -100,14 +99,14 @@ fn settle_name(
     Ok(())
 }
 
-/// Unlocks what the dead lane still holds of the table that it named last: memory that had become another directory's by then, which the
-/// lane would have found out next. Buckets of its own directories are in order by now.
+/// Unlocks the buckets that the dead lane still holds of the table that it noted last. That memory had become
+/// another directory's; the lane would have noticed next. Buckets of its own directories are repaired by now.
 pub fn unlock_late(core: &Core, lane: u16, word: u64) {
     let buckets = buckets_at(core, word);
     buckets.into_iter().flatten().for_each(|bucket| bucket.unlock_dead(core, lane));
 }
 
-/// As one whose table became another directory's between its look and its lock.
+/// Locks as a caller whose table became another directory's between its look and its lock.
 #[cfg(test)]
 pub fn lock_late(core: &Core, dir: InodeRef<'_>, word: u64) {
     super::announce(&Table {

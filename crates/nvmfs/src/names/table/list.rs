@@ -1,8 +1,9 @@
 //! Reading a directory, in the order of the hash.
 //!
-//! Mostly many buckets at one go (`stretch`): all their links first, in one flat list, so that how many each bucket has is no branch that a
-//! processor would have to foretell, and the entries are on their way from memory while others are read. Where a bucket is changing, or
-//! has entries outside its line, it is read by itself.
+//! Usually many buckets are read at once (`stretch`): first all their links, into one flat list. So the
+//! number of links of each bucket is no branch that the processor could mispredict, and entries are fetched
+//! from memory while others are read. A bucket that is changing, or has entries outside its line, is read
+//! alone.
 
 use super::{Seen, Table, read};
 use crate::names::bucket::{HASH_BITS, Link, Row, SLOTS, Torn, Word};
@@ -10,14 +11,14 @@ use crate::state::core::Core;
 use crate::state::inode::InodeRef;
 use heddle_vfs::{Cookie, DirEntry, Listing, NAME_MAX_BYTES, Name, Result};
 
-/// Buckets that are read at one go.
+/// Number of buckets that are read at once.
 const STRETCH: usize = 16;
 
-/// Where reading goes on; `None`: the listing is full, or the directory ends.
+/// The hash at which reading continues; `None`: the listing is full, or the directory ends.
 type Next = Option<u64>;
 
-/// Fills a listing with the entries whose hash is at least `from`, in the order of the hash. A cookie is the least hash that is still to
-/// come.
+/// Fills a listing with the entries whose hash is at least `from`, in the order of the hash. A cookie is the
+/// smallest hash not yet listed.
 pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, listing: &mut Listing) -> Result<()> {
     listing.clear();
     let mut at = from;
@@ -37,7 +38,7 @@ pub fn list(core: &Core, dir: InodeRef<'_>, from: u64, listing: &mut Listing) ->
                     Ok((!full).then(|| end(table, table.index(at) + 1)))
                 })?;
                 if seen.is_none() {
-                    // The directory is dead: what was read of it on the way counts nothing.
+                    // The directory is dead: entries that were read meanwhile do not count.
                     listing.cut(before);
                 }
                 seen.flatten()
@@ -54,7 +55,8 @@ fn end(table: &Table<'_>, bucket: usize) -> u64 {
     (bucket as u64) << (HASH_BITS - table.bits())
 }
 
-/// Reads the entries of some buckets, from the one of hash `at` on. `None`: the listing holds nothing that counts from then on.
+/// Reads the entries of several buckets, from the one of hash `at` on. Returns `None` if the entries that it
+/// added do not count; the caller cuts them.
 #[inline]
 fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Option<Next> {
     let table = Table::of(core, dir)?;
@@ -67,7 +69,7 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Op
         words[buckets] = word;
         buckets += 1;
         for link in sorted {
-            // Written over by the next one if it leads to nothing.
+            // If the link is empty, the next one overwrites it.
             links[entries] = link;
             entries += usize::from(!link.is_none());
         }
@@ -83,7 +85,8 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Op
         if hash < at {
             continue;
         }
-        // Two of one slot's bits need not be in order, and those of one hash share a cookie: both are seldom.
+        // Two entries with equal bits in their slots may be out of order, and entries of one hash share a
+        // cookie. Both are rare.
         if hash < least {
             return None;
         }
@@ -98,12 +101,12 @@ fn stretch(core: &Core, dir: InodeRef<'_>, at: u64, listing: &mut Listing) -> Op
     (same && table.current()).then(|| (!full).then(|| end(&table, first + buckets)))
 }
 
-/// Adds those of a bucket's entries whose hash is at least `at`. Is the listing full?
+/// Adds the entries of a bucket whose hash is at least `at`. Returns true if the listing is full.
 fn push_all(core: &Core, at: u64, mut rows: Vec<(u64, Row<'_>)>, listing: &mut Listing) -> Seen<bool> {
     rows.retain(|(hash, _)| *hash >= at);
     rows.sort_unstable_by_key(|(hash, _)| *hash);
     for (i, (hash, row)) in rows.iter().enumerate() {
-        // Entries of one hash share a cookie: stopping between them gives one of them twice rather than none.
+        // Entries of one hash share a cookie. Stopping between them lists one of them twice rather than none.
         let next_same = rows.get(i + 1).is_some_and(|(next, _)| next == hash);
         if !push(core, *row, hash.wrapping_add(u64::from(!next_same)), listing)? {
             return Ok(true);
@@ -112,7 +115,7 @@ fn push_all(core: &Core, at: u64, mut rows: Vec<(u64, Row<'_>)>, listing: &mut L
     Ok(false)
 }
 
-/// Adds an entry; false: there is no room for it.
+/// Adds an entry. Returns false if there is no room for it.
 #[inline(always)]
 fn push(core: &Core, row: Row<'_>, next: u64, listing: &mut Listing) -> Seen<bool> {
     match row.short() {

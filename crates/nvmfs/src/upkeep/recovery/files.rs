@@ -20,19 +20,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Size, times and extended attributes, merged from records in any order: the state with the largest generation, raised by what
-/// was written since.
+/// Size, times and extended attributes, merged from records in any order: the state with the largest
+/// generation, then raised by the writes since.
 #[derive(Default)]
 pub struct Attributes {
     state: Option<State>,
-    /// Largest end and time of the writes that saw a generation.
+    /// For each generation: largest end and time of the writes that carry it.
     written: BTreeMap<u64, (u64, Time)>,
-    /// The last attributes record: its generation and blob.
+    /// The last attributes record: its generation and the block of the attributes.
     xattrs: Option<(u64, Option<BlockNo>)>,
 }
 
 impl Attributes {
-    /// Takes a state in.
+    /// Merges a state record.
     pub fn state(&mut self, state: State) {
         if self.state.is_none_or(|s| s.generation < state.generation) {
             self.state = Some(state);
@@ -44,20 +44,20 @@ impl Attributes {
         self.state.map_or(0, |state| state.generation)
     }
 
-    /// Takes a change of content in that saw this generation.
+    /// Merges a change of content that carries this generation.
     pub fn written(&mut self, generation: u64, end: u64, mtime: Time) {
         let entry = self.written.entry(generation).or_insert((0, Time(i64::MIN)));
         *entry = (entry.0.max(end), entry.1.max(mtime));
     }
 
-    /// Takes a set of extended attributes in.
+    /// Merges a record of extended attributes.
     pub fn xattrs(&mut self, generation: u64, blob: Option<BlockNo>) {
         if self.xattrs.is_none_or(|(known, _)| known < generation) {
             self.xattrs = Some((generation, blob));
         }
     }
 
-    /// Sets what all of it comes to.
+    /// Applies the merged result to the inode.
     pub fn apply(&self, core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()> {
         let from = self.state.map_or(0, |s| s.generation);
         let [mut mtime, mut ctime, atime, _] = inode.vi.times();
@@ -89,7 +89,7 @@ impl Attributes {
     }
 }
 
-/// Recovers everything that has a name and is no directory.
+/// Recovers every inode that has a name and is not a directory.
 pub fn recover_all(
     core: &Arc<Core>,
     names: &Names,
@@ -100,7 +100,7 @@ pub fn recover_all(
     let files = names.links.iter().map(|(ino, links)| (*ino, *links));
     let mut files: Vec<(Ino, u32)> =
         files.filter(|(ino, _)| kind(*ino).is_some_and(|kind| kind != FileKind::Directory)).collect();
-    // Neighbours on media one after the other.
+    // Sorted, so that neighbours on media are read one after the other.
     files.sort_unstable();
     let recover = |(ino, links): &(Ino, u32)| recover_file(core, *ino, *links, later);
     in_parallel(core, "files", &files, progress, recover).map(|_| ())
@@ -142,7 +142,7 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -
         }
         Record::Name { .. } => Err(Error::Corrupt(format!("inode {}: a name in the log of a file", ino.0))),
     })?;
-    // Tombstones last: then merging them is independent of the order of the rest.
+    // Tombstones last: so the result does not depend on the order of the other records.
     for (first, end, version) in punches {
         punch(core, inode, first, end, version);
     }
@@ -151,7 +151,7 @@ fn recover_file(core: &Arc<Core>, ino: Ino, links: u32, later: &DeferredZeros) -
     claim_blocks(core, inode)
 }
 
-/// Can a file have this size?
+/// Checks that a file can have this size.
 fn believable(inode: InodeRef<'_>) -> Result<()> {
     let size = inode.vi.size();
     let link = matches!(inode.vi.kind_perm(), Some((FileKind::Symlink, _)));
@@ -202,8 +202,8 @@ fn map_write(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// The pages that a map gives blocks to; the rest of what it covers is cleared with the tombstones. Its own blocks are claimed, as
-/// those of a list.
+/// Claims the blocks of a remap record and maps the pages that it gives blocks to. The tombstones clear the
+/// other pages that it covers. The record's own list blocks are claimed too.
 fn map_remap(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
     let Record::Remap { page: from, blob, version, .. } = *record else { return Ok(()) };
     let damaged =
@@ -229,7 +229,7 @@ fn map_remap(core: &Core, inode: InodeRef<'_>, record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// The extents of a list, whose blocks are claimed: they live as long as the log page that names them.
+/// The extents of a list. The list's blocks are claimed: they live as long as the log page that names them.
 fn read_list(core: &Core, owner: InodeId, first: BlockNo, pages: u64) -> Result<Vec<Extent>> {
     let damaged = |at: BlockNo| Error::Corrupt(format!("inode {}: extent list block {}", owner.ino.0, at.0));
     let (mut extents, mut next, mut count) = (Vec::new(), Some(first), 0);
@@ -259,7 +259,7 @@ fn punch(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo, version: 
     }
 }
 
-/// Every block that a page is mapped to is this file's alone.
+/// Claims every block that a page is mapped to; it must belong to this file alone.
 fn claim_blocks(core: &Core, inode: InodeRef<'_>) -> Result<()> {
     let mut blocks = 0;
     for extent in crate::file::blocks::data_blocks(core, inode) {

@@ -1,14 +1,16 @@
-//! Mounting after anything: what the media says, turned into volatile state.
+//! Recovery at every mount: builds the volatile state from the media.
 //!
-//! Order       1 inode chunks and slots; 2 names, from the root on: each directory's records merged, the largest version of a name
-//!             wins; 3 the files that have a name: the largest version of a page wins; 4 what nobody names is free. Names come
-//!             first because an inode without one is dead: its log pages may belong to others by now, and are neither counted nor
-//!             looked at (protocol review D19). In each step chunks, directories and files are read side by side (`in_parallel`).
-//! Judge first [`judge`] only reads: a mount that is refused because of damage has changed nothing. What is to be written is kept in
-//!             `DeferredZeros`, and written by [`Judged::settle`] when the superblocks count this mount.
-//! Idempotent  Merging does not depend on order, what is dropped is zeroed, nothing else is written but copies of records that a
-//!             rename owed its old directory. A crash during recovery is a crash before it.
-//! Errors      Torn is normal, damage is not: it is reported, and the mount refused, for fsck to look at.
+//! Order       1. inode chunks and slots.
+//!             2. names, from the root on: each directory's records are merged, the largest version of a name wins.
+//!             3. files that have a name: the largest version of a page wins.
+//!             4. blocks and slots that nothing names are free.
+//!             Names come first because an inode without one is dead: its log pages may belong to other inodes by now, and are neither
+//!             counted nor read (protocol review D19). Each step reads chunks, directories or files in parallel (`in_parallel`).
+//! Judge first [`judge`] only reads: a mount that is refused because of damage has changed nothing. The writes that follow from it are kept
+//!             in `DeferredZeros`. [`Judged::settle`] does them when the superblocks count this mount.
+//! Idempotent  Merging does not depend on order, and dropped records are zeroed. Nothing else is written but copies of records that a
+//!             rename owed its old directory. A crash during recovery leaves a state that recovery handles alike.
+//! Errors      Torn records are normal. Damage is not: recovery reports it and refuses the mount, so that fsck can examine the image.
 
 mod deferred_zeros;
 mod files;
@@ -33,7 +35,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
-/// What recovery found.
+/// The result of recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Inodes that live.
@@ -42,39 +44,41 @@ pub struct Report {
     pub torn_slots: u64,
     /// Inodes that had no name.
     pub orphans: u64,
-    /// Names that the last mount made, whose inode is not there: it never came to be, or, if that mount ended cleanly, it was lost.
+    /// Names made during the last mount whose inode does not exist. The creation was torn; if that mount
+    /// ended cleanly, the inode was lost.
     pub names_dropped: u64,
 }
 
-/// Called with what is being read, how many of them are done, and how many there are.
+/// Called with the kind of items being read, the number done, and the total.
 pub type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 
 /// The slots of all chunks.
 pub(crate) struct Slots {
     chunks: Vec<(u64, BlockNo)>,
     bases: HashMap<Ino, InodeBase>,
-    /// Slots that are neither blank nor whole; true: damaged, not torn.
+    /// Slots that are neither blank nor whole. True: damaged. False: torn.
     broken: HashMap<Ino, bool>,
 }
 
 impl Slots {
-    /// Is the slot that a name means damaged? (Else, if it does not hold the inode, the making of the inode was cut: the name and
-    /// the slot became durable at one fence, and the slot did not.)
+    /// Returns true if the slot that a name leads to is damaged. If the slot is undamaged but does not hold
+    /// the inode, a crash cut the creation: name and slot become durable at one fence, and the slot did not.
     pub(crate) fn damaged(&self, id: InodeId) -> bool {
         self.broken.get(&id.ino) == Some(&true)
     }
 
-    /// The inode that a name means; `None` if its slot does not hold it.
+    /// The inode that a name leads to; `None` if its slot does not hold it.
     pub(crate) fn get(&self, id: InodeId) -> Option<&InodeBase> {
         self.bases.get(&id.ino).filter(|b| b.id == id)
     }
 
-    /// Is what a name means there, and of that kind?
+    /// Returns true if the inode that a name leads to exists and is of that kind.
     pub(crate) fn holds(&self, id: InodeId, kind: FileKind) -> bool {
         self.get(id).is_some_and(|base| base.kind == kind)
     }
 
-    /// Is what a name means there, and a directory? A name may lie about the kind, and others have no names in their logs.
+    /// Returns true if the inode that a name leads to exists and is a directory. The name's own kind may be
+    /// forged, and other inodes have no names in their logs.
     pub(crate) fn is_directory(&self, id: InodeId) -> bool {
         self.holds(id, FileKind::Directory)
     }
@@ -89,14 +93,14 @@ pub(crate) fn scan(core: &Core) -> Scan<'_> {
     Scan { region: &core.region, layout: &core.layout, seed: core.seed, kind }
 }
 
-/// An image that is sound, and what is to be written before it is used.
+/// A sound image, and the writes that must come before its use.
 pub struct Judged {
     report: Report,
     later: DeferredZeros,
     names: Names,
 }
 
-/// Builds the volatile state of a freshly laid out [`Core`] from its media. Nothing is written.
+/// Builds the volatile state of a freshly laid out [`Core`] from its media. It writes nothing to the media.
 pub fn judge(core: &Arc<Core>, progress: Progress<'_>) -> Result<Judged> {
     let data = Extent { block: core.layout.data, count: core.layout.last().0 - core.layout.data.0 };
     core.free_map().give(data);
@@ -114,7 +118,7 @@ pub fn judge(core: &Arc<Core>, progress: Progress<'_>) -> Result<Judged> {
 }
 
 impl Judged {
-    /// Writes what recovery has to write; the superblocks count this mount already (protocol review D4c).
+    /// Does the writes of recovery. The superblocks count this mount already (protocol review D4c).
     pub fn settle(self, core: &Arc<Core>) -> Result<Report> {
         if !core.read_only {
             self.later.write(core);
@@ -160,7 +164,7 @@ fn read_slots(core: &Core, progress: Progress<'_>) -> Result<Slots> {
     Ok(slots)
 }
 
-/// What stands in the slots of a chunk that are not blank.
+/// The contents of a chunk's slots that are not blank.
 fn read_chunk(core: &Core, (n, block): (u64, BlockNo)) -> Vec<(Ino, FoundInode)> {
     let slot = |index| {
         let ino = Ino(n * CHUNK_INODES + index);
@@ -169,7 +173,7 @@ fn read_chunk(core: &Core, (n, block): (u64, BlockNo)) -> Vec<(Ino, FoundInode)>
     (0..CHUNK_INODES).map(slot).filter(|(_, found)| *found != FoundInode::Blank).collect()
 }
 
-/// Makes the volatile inodes; whether they have names is not known yet.
+/// Makes the volatile inodes. Later steps find out whether they have names.
 fn give_birth(core: &Core, slots: &Slots) -> Result<()> {
     for (n, block) in &slots.chunks {
         itable::add_chunk(core, *n, *block)?;
@@ -190,7 +194,7 @@ fn give_birth(core: &Core, slots: &Slots) -> Result<()> {
     Ok(())
 }
 
-/// Slots without a name are free, and to be zeroed before they are handed out; how many held an inode.
+/// Frees the slots without a name, and schedules them for zeroing. Returns the number that held an inode.
 fn free_the_rest(core: &Core, slots: &Slots, names: &Names, later: &DeferredZeros) -> u64 {
     let mut orphans = 0;
     for (n, block) in &slots.chunks {
@@ -216,7 +220,7 @@ fn free_the_rest(core: &Core, slots: &Slots, names: &Names, later: &DeferredZero
     orphans
 }
 
-/// A slot whose first line never arrived may have a second line all the same.
+/// A slot whose first line never arrived may still have a second line.
 fn has_pointers(core: &Core, block: BlockNo, index: u64) -> bool {
     core.region.line(inode_pos(block, index).plus(64)).iter().any(|w| *w != 0)
 }

@@ -1,4 +1,5 @@
-//! Names: from the root on, each directory's records merged; the largest version of a name wins.
+//! Recovery of names, from the root on: each directory's records are merged; the largest version of a name
+//! wins.
 
 use crate::alloc::Purpose;
 use crate::format::record::Record;
@@ -20,32 +21,32 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// A name as the largest version says; `None`: it is gone.
+/// A name's largest version, and its meaning then; `None`: it is removed.
 type Entries = HashMap<Vec<u8>, (Version, Option<(InodeId, FileKind)>)>;
 
 #[derive(Default)]
 struct Dir {
     entries: Entries,
     attributes: Attributes,
-    /// Largest version of any of its names, present or gone: no bucket starts below it.
+    /// Largest version of any of its names, present or removed: no bucket starts below it.
     version: Version,
-    /// Largest generation of a record of its names in another directory's log.
+    /// Largest generation in the records of its names that lie in another directory's log.
     owed: Option<u64>,
     parent: Option<Ino>,
 }
 
-/// All that the logs of directories say.
+/// The merged contents of all directories' logs.
 pub struct Names {
     dirs: HashMap<Ino, (InodeId, Dir)>,
-    /// Names of each inode that has one; directories count once. The root counts itself.
+    /// Number of names of each inode that has one. A directory counts once. The root counts itself.
     pub links: HashMap<Ino, u32>,
-    /// Records that a rename owed to its old directory when it was cut.
+    /// Records that a rename still owed to its old directory.
     debts: Vec<Record>,
-    /// Names of the last mount that lead to no inode.
+    /// Names made during the last mount that lead to no inode.
     pub dropped: u64,
 }
 
-/// Reads the directories that can be reached, those of one depth side by side.
+/// Reads all directories that can be reached, those of one depth in parallel.
 pub fn merge(
     core: &Arc<Core>,
     slots: &Slots,
@@ -74,7 +75,7 @@ pub fn merge(
                 names.dirs.insert(id.ino, (id, dir));
             }
         }
-        // What a rename says of its old directory may bring a directory into reach.
+        // A rename's foreign records may make a directory reachable from its old directory.
         let owed = pay(slots, &mut names.dirs, &mut foreign);
         for record in &owed {
             if let Record::Name { removed: false, child, kind: FileKind::Directory, .. } = record
@@ -92,7 +93,7 @@ pub fn merge(
     Ok(names)
 }
 
-/// A directory, and what its log says of others.
+/// A directory, and the foreign records in its log.
 fn read_dir(
     core: &Arc<Core>,
     slots: &Slots,
@@ -126,19 +127,20 @@ fn enter_name(slots: &Slots, dir: &mut Dir, record: &Record) {
     };
     dir.version = dir.version.max(version);
     let what = (!removed).then_some((child, kind));
-    // A creation that was cut between name and inode never happened: nor does its time show. Of a name whose inode is gone since, the
-    // removal tells the time.
+    // A creation that was cut between name and inode never happened, so its time does not count. If the inode
+    // was removed since, the removal's record carries the time.
     let happened = removed || slots.holds(child, kind) || planted(Bug::CutCreationMovesTime);
     dir.attributes.written(generation, 0, if happened { mtime } else { Time(i64::MIN) });
-    // Of one version the removal counts: it was made of a copy of the other (`names::strike`, I3).
+    // Of two records of one version the removal counts: it was made from a copy of the other
+    // (`names::strike`, I3).
     let known = dir.entries.get(name.bytes()).map_or((Version(0), false), |e| (e.0, e.1.is_none()));
     if (version, removed) > known || planted(Bug::LaterNameWins) {
         dir.entries.insert(name.bytes().to_vec(), (version, what));
     }
 }
 
-/// Children that are directories. One whose slot does not hold it may have been named before a rename whose other half is not read
-/// yet; `count_links` looks again.
+/// Children that are directories. A child whose slot holds no directory may still be one: a rename's other
+/// half may not be read yet. `count_links` checks again.
 fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
     let children = dir.entries.values().filter_map(|(_, what)| *what);
     children
@@ -147,18 +149,19 @@ fn subdirectories(slots: &Slots, dir: &Dir) -> Vec<InodeId> {
         .collect()
 }
 
-/// Applies foreign records to the directories that are known; returns those that were news to them. One is believed only if the
-/// directory's own log knows no later state of its attributes: else it was paid, and may be older than what was dropped since.
+/// Applies foreign records to the directories that are known. Returns the records that were new to them. A
+/// foreign record counts only if the directory's own log holds no later state of its attributes. Otherwise
+/// its copy was made, and it may be older than records that were dropped since.
 fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut owed = Vec::new();
     foreign.retain(|record| {
         let Record::Name { dir, name, version, generation, .. } = record else { return false };
         let Some((id, known)) = dirs.get_mut(&dir.ino) else { return true };
-        // Another generation: the directory that was meant is gone, its number reused.
+        // The generation differs: the directory of this record is gone, and its number was reused.
         if *id != *dir {
             return false;
         }
-        // It stays readable: no record of the name may be made that looks older.
+        // The foreign record stays readable, so no later record of the name may have a smaller version.
         known.version = known.version.max(*version);
         known.owed = known.owed.max(Some(*generation));
         let news = known.entries.get(name.bytes()).is_none_or(|e| e.0 < *version);
@@ -175,7 +178,7 @@ fn pay(slots: &Slots, dirs: &mut HashMap<Ino, (InodeId, Dir)>, foreign: &mut Vec
     owed
 }
 
-/// Counts the names of each inode, walking from the root over the merged directories.
+/// Counts the names of each inode, by a walk from the root over the merged directories.
 fn count_links(core: &Core, slots: &Slots, names: &mut Names) -> Result<()> {
     names.links.insert(Ino::ROOT, 1);
     let mut parents = HashMap::from([(Ino::ROOT, Ino::ROOT)]);
@@ -197,7 +200,7 @@ fn count_links(core: &Core, slots: &Slots, names: &mut Names) -> Result<()> {
                 )));
             }
             let Some(base) = slots.get(*child).filter(|b| b.kind == *kind) else {
-                // The making of this inode was cut. Of an earlier mount, it was said then.
+                // The creation of this inode was cut. A name of an earlier mount was reported then.
                 names.dropped += u64::from(child.made_in() + 1 >= core.epoch);
                 continue;
             };
@@ -218,7 +221,7 @@ fn count_links(core: &Core, slots: &Slots, names: &mut Names) -> Result<()> {
     Ok(())
 }
 
-/// Fills the volatile tables, those of several directories side by side.
+/// Fills the volatile tables of the directories, several in parallel.
 pub fn install(core: &Arc<Core>, slots: &Slots, names: &Names, progress: Progress<'_>) -> Result<()> {
     let dirs: Vec<(Ino, &Dir)> = names.dirs.iter().map(|(ino, (_, dir))| (*ino, dir)).collect();
     in_parallel(core, "tables of directories", &dirs, progress, |(ino, dir)| fill(core, slots, *ino, dir))
@@ -255,7 +258,8 @@ fn put(core: &Core, own: &mut Own, dir: InodeRef<'_>, name: &[u8], to: &Named) -
     Ok(())
 }
 
-/// Gives old directories the copies that renames owed them, so that their logs stand alone again.
+/// Gives old directories the copies that renames owed them, so that their logs are complete without other
+/// logs.
 pub fn settle_debts(core: &Arc<Core>, names: &Names) -> Result<()> {
     let mut guard = enter(core)?;
     for record in &names.debts {

@@ -1,4 +1,4 @@
-//! Many things, each read by one thread, several at a time.
+//! A parallel map over items: one thread reads each item.
 
 use crate::state::core::Core;
 use crate::upkeep::recovery::Progress;
@@ -6,14 +6,15 @@ use heddle_vfs::{Error, Result};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// On an image of fewer blocks a thread costs more than it saves, unless there are many things to do.
+/// On an image with fewer blocks a second thread costs more than it saves, unless there are many items.
 const SMALL_BLOCKS: u64 = 8192;
-/// How many things of a small image keep a thread busy.
+/// Number of items of a small image that keep one thread busy.
 const MANY: usize = 64;
-/// So often progress is told.
+/// Number of items between two progress reports.
 const TOLD_EVERY: usize = 64;
 
-/// What `work` makes of each item, in their order; the first error ends all of it. `what` names the items for `progress`.
+/// Applies `work` to each item and returns the results in order. The first error ends all threads. `what`
+/// names the items for `progress`.
 pub fn in_parallel<T: Sync, R: Send>(
     core: &Core,
     what: &'static str,
@@ -26,13 +27,13 @@ pub fn in_parallel<T: Sync, R: Send>(
     let worker = || {
         let mut done = Vec::new();
         loop {
-            // ORDERING: Relaxed, each number is drawn once; what is made of it is seen by joining the thread.
+            // ORDERING: Relaxed, each number is drawn once; joining the thread makes its results visible.
             let i = next.fetch_add(1, Relaxed);
             let Some(item) = items.get(i) else { return Ok(done) };
             match work(item) {
                 Ok(made) => done.push((i, made)),
                 Err(error) => {
-                    // ORDERING: Relaxed, who misses it reads some more for nothing.
+                    // ORDERING: Relaxed, a thread that misses it only reads a few more items.
                     next.store(items.len(), Relaxed);
                     return Err(error);
                 }
@@ -58,14 +59,14 @@ pub fn in_parallel<T: Sync, R: Send>(
     Ok(all.into_iter().map(|(_, made)| made).collect())
 }
 
-/// How many threads so many items of this image deserve.
+/// Number of threads for so many items of this image.
 fn threads(core: &Core, items: usize) -> usize {
-    // Shuttle and loom know their own threads alone.
+    // Shuttle and loom know only threads of their own.
     if cfg!(any(shuttle, loom)) {
         return 1;
     }
     let worth = if core.layout.blocks_total < SMALL_BLOCKS { items.div_ceil(MANY) } else { items };
-    // Asking for the processors reads files: not for a handful of items.
+    // Asking for the number of processors reads files, which does not pay for few items.
     if worth <= 1 {
         return 1;
     }

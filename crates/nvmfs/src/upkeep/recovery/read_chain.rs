@@ -1,4 +1,4 @@
-//! All records of an inode that count, chain by chain.
+//! Reads all records of an inode that count, chain by chain.
 
 use crate::format::inode::{HEAD_BLOCK_WORD, HEADS_IN_BLOCK, HEADS_INLINE, TAIL_WORD};
 use crate::format::page::{SLOTS, slot_pos};
@@ -17,7 +17,7 @@ use crate::variant::LogKind;
 use heddle_pmem::LINE_BYTES;
 use heddle_vfs::{Error, Result};
 
-/// What a chain turned out to be.
+/// The result of reading one chain.
 struct Found {
     head: BlockNo,
     tail: Tail,
@@ -29,8 +29,8 @@ fn corrupt(damage: Damage) -> Error {
     Error::Corrupt(damage.0)
 }
 
-/// Reads every chain of an inode, calls `each` with its records, claims the blocks of its log, and makes the volatile chains. Slots
-/// that do not count are left to `later`.
+/// Reads every chain of an inode: calls `each` with its records, claims the blocks of its log, and makes the
+/// volatile chains. Slots that do not count are added to `later`.
 pub fn read(
     core: &Core,
     own: &mut Own,
@@ -68,7 +68,7 @@ pub fn read(
         )?;
         blank = false;
     }
-    // A head is durable before the tail that leads into its chain.
+    // A head is durable before the tail that points into its chain.
     if blank && scan(core).kind == LogKind::Tail && line[TAIL_WORD as usize] != 0 {
         return Err(bad(id, "the tail pointer (its log has no head)"));
     }
@@ -106,7 +106,7 @@ fn read_one(
         (LogKind::Tail, Target::Bad) => return Err(bad(id, "the tail pointer")),
         _ => None,
     };
-    // Without a tail nothing in a tail log counts; other logs have none.
+    // A tail log without a tail holds no record that counts; other logs have no tail.
     let mut ends = scan.kind != LogKind::Tail || tail.is_some();
     let mut found = Found { head, tail: Tail::NONE, pages: 0, era: 0 };
     let mut next = Some(head);
@@ -122,7 +122,7 @@ fn read_one(
             _ => (SLOTS + 1, false),
         };
         let records = scan.page(id, &header, page, end).map_err(corrupt)?;
-        // A tail is stored behind a record. Where that is blank, it was lost.
+        // A tail is stored behind a record. If that slot is blank, the record was lost.
         if tail_here && records.next_slot(id) != end {
             return Err(bad(id, "the record before the tail (it is not there)"));
         }
@@ -140,7 +140,7 @@ fn read_one(
     Ok(found)
 }
 
-/// What does not count is to be zeroed, so that it can never count again (protocol review D4b).
+/// Schedules slots that do not count for zeroing, so that they can never count again (protocol review D4b).
 fn drop_slots(core: &Core, page: BlockNo, end: u32, scan: &PageScan, later: &DeferredZeros) {
     let used = |slot: &u32| core.region.line(slot_pos(page, *slot)).iter().any(|w| *w != 0);
     for slot in scan.dropped.iter().copied().chain((end..=SLOTS).filter(used)) {

@@ -1,8 +1,9 @@
-//! Logging anew in files of the papers' variants: a record is moved as one of their writes, under the range lock of its pages.
+//! Logging anew in files of the papers' variants: a record is moved as one of their writes, under the range
+//! lock of its pages.
 //!
-//! The log lock, under which a page is read and unlinked, stands behind the range lock, so this runs when a call has let go of
-//! both. Between the steps others may write: what they supersede is not moved, and a page goes only if nothing in it is alive
-//! under the log lock.
+//! A page is read and unlinked under the log lock, which comes after the range lock. So this runs when a call
+//! has released both. Between the steps others may write. Records that they supersede are not moved, and a
+//! page goes only if no record in it is alive under the log lock.
 
 use super::{Alive, read_page, restated};
 use crate::alloc::Purpose;
@@ -23,10 +24,11 @@ use crate::variant::Variant;
 use heddle_range_lock::Access;
 use heddle_vfs::Result;
 
-/// The oldest page of a file's log, if that has grown too long. The caller holds neither a range nor the log lock.
+/// Moves the oldest page of a file's log, if the log has grown too long. The caller holds neither a range nor
+/// the log lock.
 pub fn step(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) {
     if core.locks.is_some() && commit::paper_locks(core, inode).is_some() {
-        // What fails (no space) is tried again when the next page is closed.
+        // A failure (no space) is retried when the next page is closed.
         garbage::while_too_long(core, inode, || _ = move_oldest(core, guard, inode, eof));
     }
 }
@@ -60,7 +62,7 @@ fn move_oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     }
 }
 
-/// What guards the chain: in `nova` the inode's lock, else the log lock.
+/// The guard of the chain: in `nova` the inode's lock, else the log lock.
 pub enum LogGuard<'c> {
     Inode { _range: RangeGuard<'c> },
     Log { _log: Option<Spun<'c>> },
@@ -74,7 +76,8 @@ pub fn lock_log<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'
     Ok(LogGuard::Log { _log: commit::paper_locks(core, inode).map(|locks| locks.log.lock()) })
 }
 
-/// The first page, unless it is the one that takes records, and what is alive in it. The log is locked.
+/// Returns the first page and its living records, unless it is the page that takes records. The log is
+/// locked.
 fn oldest(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<Option<(BlockNo, Alive)>> {
     let chain: &Chain = chain::only(core, guard.own, inode)?;
     let page = chain.head().filter(|page| *page != chain.tail().0);
@@ -104,7 +107,7 @@ fn move_write(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, recor
     Ok(())
 }
 
-/// The pages keep their blocks and get the record's version.
+/// Gives the pages the record's version. They keep their blocks.
 fn publish(core: &Core, inode: InodeRef<'_>, again: &Record) {
     let Record::Write { page, pages, version, .. } = *again else { return };
     let locks = if core.variant == Variant::Nova { None } else { commit::paper_locks(core, inode) };

@@ -1,12 +1,12 @@
-//! Inodes that a dead lane was working on, kept alive while it is settled.
+//! Keeps the inodes that a dead lane was working on alive while the lane is settled.
 //!
-//! The dead one's own handle, or a bucket that it held, kept them alive while it worked; another lane of the same dead process that is
-//! settled at the same moment may give that handle up. An inode that ended under the settler would take its log away: what
-//! is read there then is another's.
+//! While the dead thread worked, its own handle, or a bucket that it held, kept them alive. But another lane
+//! of the same dead process, settled at the same moment, may release that handle. If an inode died under the
+//! settler, its log pages would become another inode's while the settler reads them.
 //!
-//! Invariants  I1  a kept inode is counted in the dead lane's own table, like a handle of the dead one: if the settler dies too, the next
-//!                 one forgets it with the others.
-//!             I2  nobody is waited for longer than [`RESOLVE`]: who was about to end the inode may be dead itself.
+//! Invariants  I1  a kept inode is counted in the dead lane's own table, like a handle of the dead thread. If the settler dies too, the
+//!                 next settler releases it with the others.
+//!             I2  the settler waits at most [`RESOLVE`] for a thread that may be freeing the inode: that thread may be dead itself.
 
 use super::living;
 use crate::ids::InodeId;
@@ -17,7 +17,7 @@ use crate::state::lease::LaneGuard;
 use crate::state::opens;
 use std::time::{Duration, Instant};
 
-/// Somebody who finds out whether an inode has handles needs less, if he lives.
+/// A living thread that checks whether an inode has handles needs less time than this.
 const RESOLVE: Duration = Duration::from_millis(20);
 
 /// An inode that the settler works on.
@@ -29,13 +29,14 @@ pub struct Kept<'c> {
 }
 
 impl Kept<'_> {
-    /// Is it still the inode that it was? What is read of another one's log is no damage.
+    /// Returns true if this is still the same inode. If not, contents read from its log are another inode's,
+    /// and no sign of damage.
     pub fn lives(&self) -> bool {
         self.inode.id() == self.id
     }
 }
 
-/// Keeps the inode of this number, if one lives there and is not being ended.
+/// Keeps the inode of this number alive, if it exists and is not being freed.
 pub fn keep<'c>(core: &'c Core, lane: u16, ino: u64) -> Option<Kept<'c>> {
     let inode = living(core, ino)?;
     let id = inode.id();
@@ -51,14 +52,14 @@ pub fn keep<'c>(core: &'c Core, lane: u16, ino: u64) -> Option<Kept<'c>> {
             return None;
         }
         if began.elapsed() > RESOLVE {
-            // The dead lane itself, or another dead one, was ending it.
+            // The dead lane itself, or another dead one, was freeing it.
             return Some(Kept { inode, id, counted: false });
         }
         std::thread::yield_now();
     }
 }
 
-/// Lets go of them; those that have neither name nor handle end.
+/// Releases the kept inodes. Those without a name and a handle are freed.
 pub fn let_go(core: &Core, guard: &mut LaneGuard<'_>, kept: Vec<Kept<'_>>) {
     for kept in kept.into_iter().filter(|kept| kept.counted) {
         life::drop_open(core, guard, kept.inode, kept.id.generation);

@@ -1,15 +1,13 @@
-//! The dead: what a lane has left is brought to an end, by whoever finds it.
+//! Settling: a thread that finds a dead lane completes or undoes its work.
 //!
-//! The media decides: a transaction that is whole counts, one that is not never happened. The argument, the order of the steps and why
-//! it is
-//! this one: docs/processes.md.
+//! The media decides: a whole transaction counts, a torn one never happened. The argument, and the reason for
+//! the order of the steps, are in docs/processes.md.
 //!
-//! Invariants  I1  the caller holds the lane's lease, so that its last holder is dead, or has let go of it.
-//!             I2  nothing is taken for granted that the dead one has written: numbers are checked before they lead anywhere, and a lock
-//!                 is let
-//!                 go only if its own word names the lane.
-//!             I3  no lock is waited for; every step may be done twice.
-//! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks free last, behind the fence.
+//! Invariants  I1  the caller holds the lane's lease, so its last holder is dead or has released it.
+//!             I2  nothing that the dead thread has written is trusted: numbers are checked before they are used, and a lock is
+//!                 released only if its own word names the lane.
+//!             I3  the settler waits for no lock, and every step may be repeated.
+//! Crash order C1  durable (chains flushed, fence) before visible; visible before unlocked; blocks are freed last, behind the fence.
 
 mod chains;
 mod keep;
@@ -46,24 +44,24 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 pub use round::Rounds;
-/// What threads that wait for a lane, or end, need of the modules up here.
+/// Hooks by which threads that wait for a lane, or end, reach the modules on this layer.
 pub const HOOKS: Hooks = Hooks { settle, give_up };
 
-/// Serial numbers that were scribbled over must still fit their fields.
+/// Serial numbers that a client scribbled over must still fit their fields.
 const SERIAL_MASK: u64 = (1 << 60) - 1;
 
-/// How long calls of attached processes may take to end when the file system is unmounted.
+/// Most time that calls of attached processes may take to end when the file system is unmounted.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// Ends the file system for all who have attached: calls that begin from now on are refused, those under way are waited for, the dead are
-/// settled. False: somebody is still inside.
+/// Ends the file system for all attached processes: refuses new calls, waits for those under way, settles
+/// dead lanes. Returns false if a call has not ended in time.
 pub fn end(core: &Core) -> bool {
     core.root().ended.store(1, SeqCst);
     if cfg!(shuttle) {
-        // Threads of a model have ended by then, and time is short.
+        // Threads of a model have ended by then, and a model has no time to wait.
         return true;
     }
-    // Whoever began a call before has stored `inside` where it is seen below (O1 of `lease`).
+    // A call that began before has stored `inside`, and the loads below see it (O1 of `lease`).
     barrier_everywhere();
     let began = Instant::now();
     loop {
@@ -83,11 +81,11 @@ pub fn end(core: &Core) -> bool {
     }
 }
 
-/// Settles every lane whose holder is dead: the daemon's round. How many there were.
+/// Settles every lane whose holder is dead, once a round of the daemon. Returns their number.
 pub fn sweep(core: &Core) -> u64 {
     let Ok(seat) = core.seat() else { return 0 };
     let table = core.lane_table();
-    // One question to the kernel a process, not one a lane.
+    // Asks the kernel once for each process, not for each lane.
     let mut known: HashMap<Tag, bool> = HashMap::new();
     let mut is_dead = |holder: Holder| match holder.process() {
         mine if mine == seat.tag() => table.is_dead(&core.arena, holder, seat),
@@ -101,8 +99,8 @@ pub fn sweep(core: &Core) -> u64 {
     dead.filter(|(lane, _)| settle_if_dead(core, *lane)).count() as u64
 }
 
-/// Brings a lane to an end (I1). It comes back free of everything; not if its thread has died and its process has files open: then it is
-/// left to that process.
+/// Settles a lane (I1). Returns it empty, or `None` if its thread has died while its process lives and has
+/// files open: the lane is parked for that process then.
 pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
     let lane = lease.lane.0;
     if core.locks.is_some() {
@@ -110,11 +108,11 @@ pub fn settle(core: &Core, lease: Lease) -> Option<Lease> {
     }
     core.root().settled.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
     core.root().lanes_leased.fetch_sub(1, Relaxed); // ORDERING: Relaxed, an estimate.
-    // What the dead one has left may be anything; this process must live on.
+    // The dead thread may have left arbitrary bytes. This process must survive them.
     let settled = catch_unwind(AssertUnwindSafe(|| settle_lane(core, lane)));
     if settled.is_err() {
         let _noted = core.damage(format!("what the holder of lane {lane} has left makes no sense"));
-        // It would make none the next time either.
+        // A second attempt would fail in the same way.
         opens::forget(core, lane);
         // SAFETY: I1: the lease is the caller's, and no guard of it exists.
         unsafe { core.lane(lane).reset() };
@@ -149,22 +147,26 @@ fn settle_lane(core: &Core, number: u16) {
     let kept = repair_chains(core, &mut guard, &mut garbage);
     flush_born(core, lane);
     step(Step::Settling);
-    // PERSIST: C1: what is whole is durable from here on, and what was torn is gone. The dead one may not have reached its fence, and
-    // others act on what is seen. No check sees it: a simulated region is of one process, and no power is cut behind a death.
+    // PERSIST: C1: whole transactions are durable from here on, and torn ones are gone. The dead thread may
+    // not have reached its fence, and others act on what they see. No check sees it: only one process has a
+    // simulated region, and no test cuts power behind a death.
     core.region.fence();
-    // Pages that were prepared and never linked: what is still owed to a log may need one, in an image that is full but for them.
+    // Pages that were prepared and never linked. They are freed now: in a full image, paying what is still
+    // owed to a log may need one.
     for spare in garbage.drain(..) {
         core.free_map().give_if_used(spare);
     }
     let (counts, changed) = transactions(core, guard.own, lane, number, &mut garbage);
-    // Not before: what nobody uses may be cleaned, and a page that went is soon another's.
+    // Not before this point: an idle chain may be cleaned, and an unlinked page soon belongs to another
+    // inode.
     kept.iter().for_each(|owner| chains::let_go(core, number, owner.inode));
     step(Step::Settling);
     unlock_cells(core, lane, number);
     step(Step::Settling);
     lane.end_dead(counts);
     names::settle(core, &mut guard, &changed);
-    // While the log can still be asked: a settler that follows this one would take it for an inode without a name.
+    // While the log can still be read: a settler that follows this one would take the inode for one without a
+    // name.
     names::forget_born_with_name(&guard, &changed);
     lane.intent.logged();
     lane.intent.forget_dirs();
@@ -173,13 +175,13 @@ fn settle_lane(core: &Core, number: u16) {
     if let Pinning::Done(ino, phase) = lane.intent.pin()
         && let Some(inode) = core.slot(Ino(ino))
     {
-        // Said before: a settler that dies behind the unpin is followed by one that leaves the pins alone. Taken back twice, it would be
-        // a living reader's.
+        // Noted before: if this settler dies behind the unpin, the next one leaves the pins alone. A second
+        // unpin would remove a living reader's pin.
         lane.intent.pinning(ino);
         inode.vi.pins.unpin(phase);
         step(Step::Settling);
         lane.intent.unpinned();
-        // What waited for that pin alone.
+        // Frees the blocks that waited for that pin alone.
         deferred::come_for(core, &mut guard, inode);
     }
     lane.intent.unpinned();
@@ -189,7 +191,7 @@ fn settle_lane(core: &Core, number: u16) {
     step(Step::Settling);
     give_blocks(core, guard.own, lane, garbage, number);
     step(Step::Settling);
-    // The last numbers may have been used and not yet counted.
+    // The dead thread may have used the last numbers without counting them.
     guard.own.page_serial = (guard.own.page_serial.wrapping_add(1)) & SERIAL_MASK;
     guard.own.inode_serial = (guard.own.inode_serial.wrapping_add(1)) & SERIAL_MASK;
     drop(guard);
@@ -198,18 +200,19 @@ fn settle_lane(core: &Core, number: u16) {
     lane.intent.holder.store(0, Release); // ORDERING: Release, as above.
 }
 
-/// The slot of an inode that the lane was making: it becomes durable with its name, at one fence, which the dead one may not have reached.
-/// What it had noted to write back to a file went with it.
+/// Flushes the slot of an inode that the lane was making. It becomes durable with its name, at one fence,
+/// which the dead thread may not have reached. Its own list of lines to flush died with it.
 fn flush_born(core: &Core, lane: &Lane) {
     let ino = Ino(lane.intent.born.load(SeqCst));
     if living(core, ino.0).is_some() {
-        // PERSIST: with the fence of the settler. No check sees it: a simulated region is of one process, and no power is cut behind a
-        // death.
+        // PERSIST: with the fence of the settler. No check sees it: only one process has a simulated region,
+        // and no test cuts power behind a death.
         core.region.flush_unfenced(inode_pos(core.chunk_block(ino), chunk_of(ino).1), INODE_BYTES);
     }
 }
 
-/// Brings the chains that the lane was using in order. Their inodes are kept until all is settled.
+/// Repairs the chains that the lane was using. Returns their inodes, which are kept alive until all is
+/// settled.
 fn repair_chains<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, garbage: &mut Vec<Extent>) -> Vec<Kept<'c>> {
     let intent = &guard.lane.intent;
     let logs = [intent.log_before(), intent.log()];
@@ -231,19 +234,20 @@ fn repair_chains<'c>(core: &'c Core, guard: &mut LaneGuard<'_>, garbage: &mut Ve
     owners
 }
 
-/// Says who has left the damage that a settler found.
+/// Names the lane and process that left the damage a settler found.
 fn left_by(lane: &Lane, number: u16, what: &str) -> String {
-    // ORDERING: Relaxed, it is only said.
+    // ORDERING: Relaxed, only for the message.
     let process = lane.intent.holder.load(Relaxed) >> 32;
     format!("{what} (found while settling lane {number}, which process {process} left)")
 }
 
-/// The inode of this number, if one lives there.
+/// The inode of this number, if it is alive.
 fn living(core: &Core, ino: u64) -> Option<InodeRef<'_>> {
     core.slot(Ino(ino)).filter(|inode| ino != 0 && inode.vi.generation() != 0)
 }
 
-/// Applies the transactions that the lane was writing, those that are whole; true if there was one. What they say of names comes back.
+/// Applies the whole transactions among those that the lane was writing. Returns true if there was one, and
+/// their name records.
 fn transactions(
     core: &Core,
     own: &mut Own,
@@ -266,7 +270,7 @@ fn transactions(
     (counts, changed)
 }
 
-/// Unlocks what the lane still holds of the cells that it meant to take: nothing has changed there.
+/// Unlocks the cells that the lane meant to take and still holds. Their contents have not changed.
 fn unlock_cells(core: &Core, lane: &Lane, number: u16) {
     let (ino, first, end) = lane.intent.cells();
     let Some(inode) = core.slot(Ino(ino)) else { return };
@@ -278,7 +282,7 @@ fn unlock_cells(core: &Core, lane: &Lane, number: u16) {
     }
 }
 
-/// Latches that the lane holds; with its inode, if it is an inode's EOF latch.
+/// The latches that the lane holds; with the inode, if it is an inode's EOF latch.
 fn latched<'c>(
     core: &'c Core,
     lane: &'c Lane,
@@ -290,7 +294,7 @@ fn latched<'c>(
     })
 }
 
-/// The inode whose EOF latch lies there.
+/// The inode whose EOF latch lies at this offset.
 fn inode_of_latch(core: &Core, at: u64) -> Option<InodeRef<'_>> {
     let in_chunk = |n: usize| -> Option<InodeRef<'_>> {
         let first = core.slot(Ino(n as u64 * crate::format::inode::CHUNK_INODES))?;
@@ -306,7 +310,7 @@ fn inode_of_latch(core: &Core, at: u64) -> Option<InodeRef<'_>> {
 fn release_latches(core: &Core, lane: &Lane, number: u16) {
     for (latch, inode) in latched(core, lane, number) {
         if let Some(inode) = inode {
-            // Raised under this latch alone.
+            // The gate is raised only under this latch.
             inode.vi.lower_gate();
         }
         latch.release_dead(number);
@@ -314,7 +318,7 @@ fn release_latches(core: &Core, lane: &Lane, number: u16) {
     lane.intent.forget_latches();
 }
 
-/// Gives back the blocks that nobody else knows of, each once.
+/// Frees the blocks that only this lane knows of, each once.
 fn give_blocks(core: &Core, own: &mut Own, lane: &Lane, garbage: Vec<Extent>, number: u16) {
     let mut extents = garbage;
     while let Some(extent) = lane.intent.taken.pop() {
@@ -326,8 +330,8 @@ fn give_blocks(core: &Core, own: &mut Own, lane: &Lane, garbage: Vec<Extent>, nu
     while let Some(block) = own.magazine.pop() {
         extents.push(Extent { block, count: 1 });
     }
-    // PERSIST: D15: the publications that freed these blocks come before their next use. No check sees it: a simulated region is of one
-    // process, and no power is cut behind a death.
+    // PERSIST: D15: the publications that replaced these blocks come before the blocks' next use. No check
+    // sees it: only one process has a simulated region, and no test cuts power behind a death.
     core.region.fence();
     extents.retain(|extent| extent.count > 0 && core.layout.holds(extent.block, extent.count));
     extents.sort_by_key(|extent| extent.block);

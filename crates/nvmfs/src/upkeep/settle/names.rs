@@ -1,5 +1,5 @@
-//! Names that a dead lane was changing: its buckets say again what the logs say, what it owed a log is paid, inodes that it was making or
-//! ending, or that have lost their last name, end.
+//! Names that a dead lane was changing. Its buckets are set to what the logs say, and copies that it owed a
+//! log are made. Inodes that it was making or freeing, or that have lost their last name, are freed.
 
 use super::living;
 use crate::alloc::Purpose;
@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::time::Duration;
 
-/// Tries at reading a log that others clean meanwhile.
+/// Attempts to read a log that other lanes clean meanwhile.
 const TRIES: u32 = 200;
 
 /// A name record of the dead lane's transactions, and the inode in whose log it lies.
@@ -37,7 +37,8 @@ pub struct Changed {
     pub record: Record,
 }
 
-/// Settles the buckets that the lane holds. An inode that loses its name thereby stands in the lane's intent.
+/// Settles the buckets that the lane holds. An inode that loses its name by that is noted in the lane's
+/// intent.
 pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     if let Err(error) = pay(core, guard, changed) {
         let _noted = core.damage(format!("a rename that was cut, and could not be finished: {error}"));
@@ -45,7 +46,7 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     step(Step::Settling);
     let dirs: Vec<InodeRef<'_>> = guard.lane.intent.dirs().filter_map(|ino| living(core, ino)).collect();
     let intent = &guard.lane.intent;
-    // What was only moved has its name elsewhere.
+    // A moved inode has its name elsewhere.
     let named = |id: InodeId| {
         changed.iter().any(|c| matches!(c.record, Record::Name { removed: false, child, .. } if child == id))
     };
@@ -56,7 +57,8 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     };
     for dir in dirs.into_iter().filter(|dir| dir.vi.is_directory()) {
         let changes = changes_of(dir, changed);
-        // Not a place of the transaction, and all of it is held: the directory that it took the name from.
+        // The directory is not in the transaction, and the lane holds all its buckets: so the transaction
+        // removed this directory's name.
         let dies = intent.losing().is_some_and(|(id, _)| id == dir.id())
             || !changed.is_empty() && changes.is_empty();
         if dies && table::kill_dead(core, guard.id, dir) {
@@ -79,7 +81,7 @@ pub fn settle(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) {
     }
 }
 
-/// What the transaction says of names of this directory.
+/// The changes of the transaction to names of this directory.
 fn changes_of(dir: InodeRef<'_>, changed: &[Changed]) -> Vec<(Vec<u8>, Logged)> {
     let of = changed.iter().filter_map(|change| match &change.record {
         Record::Name { dir: of, removed, child, kind, name, version, .. } if *of == dir.id() => {
@@ -90,7 +92,7 @@ fn changes_of(dir: InodeRef<'_>, changed: &[Changed]) -> Vec<(Vec<u8>, Logged)> 
     of.collect()
 }
 
-/// A rename across directories owes the old one's log its copy.
+/// Makes the copy that a rename across directories owes the old directory's log.
 fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()> {
     for change in changed {
         let Record::Name { dir, version, name, .. } = &change.record else { continue };
@@ -108,8 +110,8 @@ fn pay(core: &Core, guard: &mut LaneGuard<'_>, changed: &[Changed]) -> Result<()
     Ok(())
 }
 
-/// What a directory's log says of its names. Others may append to it and clean it meanwhile: not the names of buckets that are held, whose
-/// records stay where they are.
+/// The names in a directory's log. Other lanes may append to the log and clean it meanwhile. But records of
+/// names in held buckets stay where they are.
 fn log_of(core: &Core, dir: InodeRef<'_>) -> Result<HashMap<Vec<u8>, Logged>> {
     for _ in 0..TRIES {
         if let Some(names) = read_log(core, dir) {
@@ -120,7 +122,7 @@ fn log_of(core: &Core, dir: InodeRef<'_>) -> Result<HashMap<Vec<u8>, Logged>> {
     Err(core.damage(format!("the log of directory {} cannot be read", dir.ino.0)))
 }
 
-/// `None`: a page went while it was read.
+/// Returns `None` if a page was unlinked while it was read.
 fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> {
     let scan = scan(core);
     let mut names: HashMap<Vec<u8>, Logged> = HashMap::new();
@@ -135,14 +137,14 @@ fn read_log(core: &Core, dir: InodeRef<'_>) -> Option<HashMap<Vec<u8>, Logged>> 
             _ => return None,
         };
         while let Some(page) = next {
-            // More pages than the image has lie in a circle.
+            // A chain with more pages than the image has blocks is circular.
             left = left.checked_sub(1)?;
             read_page(core, dir, chain.number(), page, &mut names)?;
             next = scan.next(dir.id(), page).ok()?;
-            // ORDERING: Acquire: all of the page was loaded before its header is looked at again. Whoever uses the block anew clears its
-            // header and fences before it stores a record.
+            // ORDERING: Acquire: all of the page was loaded before its header is loaded again. A lane that
+            // reuses the block clears its header and fences before it stores a record.
             fence(Acquire);
-            // Still of this log: else what was read was another's.
+            // The page must still be of this log: otherwise the records read were another's.
             scan.header(dir.id(), chain.number(), page).ok()?;
         }
     }
@@ -170,7 +172,7 @@ fn read_page(
     Some(())
 }
 
-/// What the lane was making has its name.
+/// Clears the note of an inode being made, if the transaction gave it its name.
 pub fn forget_born_with_name(guard: &LaneGuard<'_>, changed: &[Changed]) {
     let born = guard.lane.intent.born.load(SeqCst);
     let has_name =
@@ -180,12 +182,12 @@ pub fn forget_born_with_name(guard: &LaneGuard<'_>, changed: &[Changed]) {
     }
 }
 
-/// Inodes that the lane was making, or has left without name and handle.
+/// Frees the inodes that the lane was making, or has left without name and handle.
 pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
     let born = guard.lane.intent.born.load(SeqCst);
     match living(core, born) {
         Some(inode) => {
-            // It never got its name. Whatever handle it got was the dead one's.
+            // It never got its name. Any handle of it was the dead thread's.
             opens::forget_inode(core, guard.id, inode);
             inode.vi.nlink.store(0, SeqCst);
             life::end_once(core, guard, inode);
@@ -204,7 +206,7 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
         lose(core, guard, inode, last);
     }
     guard.lane.intent.lowers(None);
-    // A thread of many may have died alone: then the handles are the others'.
+    // Only one thread of the process may have died: then the other threads keep the handles.
     let is_gone = core.lane_table().is_gone(&core.arena, Tag::of(guard.lane.home.load(SeqCst)));
     if is_gone && !planted(Bug::KeepsTheDead) {
         for id in opens::forget(core, guard.id) {
@@ -217,7 +219,8 @@ pub fn end_inodes(core: &Core, guard: &mut LaneGuard<'_>) {
     }
 }
 
-/// An inode has lost a name. `last`: its count may have been lowered to nothing.
+/// Lowers the count of an inode that has lost a name. `last`: the dead thread may have lowered it to zero
+/// already.
 fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool) {
     if inode.vi.is_directory() && !last {
         inode.vi.nlink.store(1, SeqCst);
@@ -226,18 +229,18 @@ fn lose(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, last: bool)
         0 => life::end_once(core, guard, inode),
         1 => life::drop_name(core, guard, inode, 1),
         _ if !last => life::drop_name(core, guard, inode, 1),
-        // Somebody has given it another name since: it lives on.
+        // Another call has given it a name since, so it stays alive.
         _ => {}
     }
 }
 
-/// The inode that the lane was ending.
+/// Completes or undoes the freeing of an inode that the lane had begun.
 pub fn end_half_ended(core: &Core, guard: &mut LaneGuard<'_>) {
     let Some((ino, how)) = guard.lane.intent.ending() else { return };
     let mine = opens::claims_as(core, guard.id);
     if let Some(inode) = core.slot(Ino(ino)).filter(|inode| inode.vi.claimer() == guard.id) {
         match how {
-            // Its blocks and its number come back at the next mount.
+            // Its blocks and its number are free at the next mount.
             Ending::Begun => life::dies(core, guard.id, inode),
             _ => inode.vi.unclaim(mine),
         }

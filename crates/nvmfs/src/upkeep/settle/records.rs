@@ -1,7 +1,8 @@
-//! The transaction that a lane was writing when its holder died: read back, and made visible if it is whole.
+//! The transaction that a lane was writing when its holder died: it is read back, and made visible if it is
+//! whole.
 //!
-//! Applied twice it does no harm: size and attributes are touched only while the lane still holds the EOF latch, cells only while it still
-//! holds them; a floor only rises.
+//! Applying it twice does no harm. Size and attributes are changed only while the lane still holds the EOF
+//! latch, and cells only while it still holds them. A version floor only rises.
 
 use crate::file::cells::wake;
 use crate::file::{resize, shift};
@@ -18,8 +19,8 @@ use crate::xattr;
 use heddle_vfs::SetTime;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Records of the transaction that `lane` began in this slot; none if it is not whole. What stands behind it may be another lane's, which
-/// has gone on with the chain since.
+/// Records of the transaction that `lane` began in this slot; empty if it is not whole. Records behind it may
+/// be those of another lane that has used the chain since.
 pub fn written(core: &Core, lane: u16, inode: InodeRef<'_>, page: BlockNo, slot: u32) -> Vec<Record> {
     if !core.layout.holds(page, 1) {
         return Vec::new();
@@ -42,7 +43,7 @@ pub fn written(core: &Core, lane: u16, inode: InodeRef<'_>, page: BlockNo, slot:
     }
 }
 
-/// Makes them visible. Blocks that were replaced are added to `garbage`.
+/// Makes the records visible. Replaced blocks are added to `garbage`.
 pub fn apply(
     core: &Core,
     own: &mut Own,
@@ -72,14 +73,14 @@ pub fn apply(
             Record::Punch { page, pages, version, .. } => {
                 inode.vi.raise_floor(version);
                 if moves_eof && page.0 + pages >= PageNo::END.0 {
-                    // ORDERING: Relaxed, as where the living do it (`resize::publish`).
+                    // ORDERING: Relaxed, as in the calls of living threads (`resize::publish`).
                     inode.vi.tomb_page.store(page.0, Relaxed);
                     inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
                 }
                 publish(core, lane, inode, (page, pages), version, |_| Map::HOLE, &mut replaced);
             }
             Record::State(state) if moves_eof && !inode.vi.is_directory() => {
-                // Whether its caller had said the time is not known any more: it is as the record says.
+                // The dead call's own choice of time is lost, so the record's time is used.
                 let said = SetTime::At(state.mtime);
                 resize::apply(inode, std::slice::from_ref(record), Some(said));
             }
@@ -95,7 +96,7 @@ pub fn apply(
             Record::Remap { page, blob, version, .. } => {
                 inode.vi.raise_floor(version);
                 if moves_eof {
-                    // ORDERING: Relaxed, as where the living do it (`shift::publish`).
+                    // ORDERING: Relaxed, as in the calls of living threads (`shift::publish`).
                     inode.vi.tomb_page.store(page.0, Relaxed);
                     inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
                 }
@@ -110,13 +111,14 @@ pub fn apply(
             }
         }
     }
-    // A reader with a pin may still copy from them: then they come back at the next mount.
+    // A reader with a pin may still copy from the blocks. They are free at the next mount then.
     if inode.vi.pins.now().none() {
         garbage.extend(replaced);
     }
 }
 
-/// The blocks of a write's pages, and whether they were never written; `None` if its extent list cannot be read.
+/// The blocks of a write's pages, and true if they were never written. `None` if the extent list cannot be
+/// read.
 fn extents_of(core: &Core, inode: InodeRef<'_>, pages: u64, blocks: Blocks) -> Option<(Vec<Extent>, bool)> {
     let first = match blocks {
         Blocks::At(block) => return Some((vec![Extent { block, count: pages }], false)),
@@ -138,7 +140,7 @@ fn extents_of(core: &Core, inode: InodeRef<'_>, pages: u64, blocks: Blocks) -> O
     None
 }
 
-/// Gives the cells of a record that the lane still holds what the record says, and unlocks them.
+/// Publishes the record in those of its cells that the lane still holds, and unlocks them.
 fn publish(
     core: &Core,
     lane: u16,

@@ -1,5 +1,6 @@
-//! The daemon's round: it settles the dead, and does what waiters may not do themselves: it kills other users' processes that are at rest
-//! in somebody's way, and finds threads that have ended without a word in processes that live on.
+//! The daemon's periodic round. It settles dead lanes, and does two things that a waiter may not do itself.
+//! It kills stopped processes of other users that hold up a waiter. It finds ended threads of living
+//! processes that did not return their lanes.
 
 use super::{lanes, sweep};
 use crate::state::core::Core;
@@ -10,12 +11,12 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// How often it looks for threads that have ended: that reads much of `/proc`.
+/// Interval between searches for ended threads, which read much of `/proc`.
 const THREADS_EVERY: Duration = Duration::from_secs(4);
 
-/// What the rounds before have seen.
+/// State kept between rounds.
 pub struct Rounds {
-    /// Holders that somebody waits for, and that are at rest.
+    /// Stopped holders that a thread waits for.
     watched: HashMap<u16, Watch>,
     threads_looked: Instant,
 }
@@ -27,7 +28,7 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// One round. What clients have scribbled over ends none but this one.
+    /// One round. Lane contents that a client has scribbled over end at most this round, not the daemon.
     pub fn go(&mut self, core: &Core) {
         if catch_unwind(AssertUnwindSafe(|| self.look_at_all(core))).is_err() {
             let _noted = core.damage("what the lanes say makes no sense".into());
@@ -54,7 +55,8 @@ impl Rounds {
     }
 }
 
-/// Settles lanes of threads that have ended without giving them back (a raw `exit` system call), in processes that live on.
+/// Settles lanes of threads that have ended without returning them (by a raw `exit` system call), in
+/// processes that live on.
 fn settle_ended_threads(core: &Core) {
     let Ok(seat) = core.seat() else { return };
     let table = core.lane_table();
@@ -67,10 +69,11 @@ fn settle_ended_threads(core: &Core) {
         }
     }
     for (process, lanes) in held {
-        // One that shares its memory with others may have threads among those: all that sit there count.
+        // A process that shares its memory with others may have threads in those: all threads that share the
+        // seat count.
         let Some(living) = holders::threads_of(core, process) else { continue };
         for (lane, holder) in lanes.into_iter().filter(|(_, holder)| !living.contains(&holder.thread())) {
-            // The kernel's list may have left out a living one while others came and went.
+            // The kernel's list may have left out a living thread while others started and ended.
             let is_dead = || {
                 let living = holders::threads_of(core, process);
                 living.is_some_and(|living| !living.contains(&holder.thread()))
