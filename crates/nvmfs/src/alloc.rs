@@ -1,19 +1,20 @@
-//! Free space: a bitmap that every lane may take from, and a few blocks in each lane's own hands.
+//! Free space: a bitmap that all lanes share, and a small stock of blocks in each lane.
 //!
-//! State       `map`: a bit a block of the region, 1 = free and in nobody's hands. Blocks in a lane's magazine or limbo, and
-//!             blocks in use, are 0.
-//!             `scarce`: a word behind the map, written when it changes: a request was refused, and not much has come back since.
-//!             Lanes keep nothing then: what lies in idle hands is missing elsewhere.
-//! Invariants  I1  a bit is set only by who owns the block, after a fence that covers the record that frees it (INV) and
-//!                 every store of its last use (D15).
-//!             I2  as many blocks as the reserve has are left by new data, fewer by what replaces or removes (`Purpose`), and what gives
-//!                 back at least as much as it takes may have the last one. No removal of a name depends on it (`names::strike`): from
-//!                 every state a sequence of unlinks ends with an empty file system. The number counts, not the place: what
-//!                 replaces a block by one of the reserve frees one elsewhere, and that one is not for new data. The place, the
-//!                 last blocks of the region, makes the count cheap: while all of them are free nobody counts the others.
+//! State       `map`: one bit for each block of the region, 1 = free and held by no lane. Blocks in use, and blocks in a lane's
+//!             magazine or limbo, are 0.
+//!             `scarce`: a word behind the map, written when it changes: a request was refused, and few blocks were freed since.
+//!             Lanes keep no blocks then: blocks in idle lanes would be missing elsewhere.
+//! Invariants  I1  only the owner of a block sets its bit, after a fence that covers the record that frees the block (INV) and
+//!                 every store of the block's last use (D15).
+//!             I2  new data leaves as many blocks free as the reserve has. Overwrites and removals leave fewer (`Purpose`), and a change
+//!                 that frees at least as many blocks as it takes may take the last one. No removal of a name depends on it
+//!                 (`names::strike`): from every state a sequence of unlinks ends with an empty file system.
+//!                 Only the number of free blocks matters, not their place. An overwrite that takes a block of the reserve frees one
+//!                 elsewhere, and new data may not have that one either. The reserve's place, the last blocks of the
+//!                 region, makes the count cheap: while all of them are free, no count of the others is needed.
 //!                 A block of the reserve never stays in a magazine. Callers that count at the same time may each find the last
-//!                 blocks: the reserve is short of a few then.
-//! Orderings   O1  bits are cleared with Acquire and set with Release: who gets a block sees what its last owner did.
+//!                 blocks; the reserve is short of a few then.
+//! Orderings   O1  bits are cleared with Acquire and set with Release: a lane that gets a block sees the stores of its last owner.
 //! Bits        `free_map`.
 //! Source      leases of chunks are affinity alone, stealing is always legal: protocol review L4.
 
@@ -31,24 +32,25 @@ use heddle_pmem::BLOCK_BYTES;
 
 pub use crate::state::free_map::Purpose;
 
-/// Is there room for one more extent in what waits for a fence? Of a lane that may keep few blocks there wait few.
+/// Returns true if one more extent fits the limbo. A lane whose stock is limited keeps fewer extents there.
 fn limbo_has_room(map: FreeMap<'_>, own: &Own) -> bool {
     let keep = map.keep_max();
     keep == MAGAZINE_BLOCKS || own.limbo.blocks() < 4 * keep as u64
 }
 
-/// Longest extent that waits in a lane's limbo: what is longer goes back to the map at once, at the price of a fence, for the lane
-/// may stay idle while others look for space.
+/// Longest extent that waits in a lane's limbo. A longer one returns to the map at once, which costs a fence:
+/// the lane may stay idle while other lanes look for space.
 const LIMBO_EXTENT_MAX: u64 = 4;
 
-/// One block. The lane's magazine is filled first, from the map, so that most calls touch nothing shared.
+/// Takes one block. An empty magazine is refilled from the map first, so that most calls touch nothing
+/// shared.
 pub fn take_block(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
     let block = take_one(map, region, own, purpose)?;
     watch::name(region.base_address() + block.pos().0 as usize, BLOCK_BYTES, DATA_BLOCK);
     Some(block)
 }
 
-/// What tools call a block that has not been given another name.
+/// Name in tools of a block that has no other name.
 const DATA_BLOCK: &str = "data block";
 
 fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) -> Option<BlockNo> {
@@ -72,7 +74,7 @@ fn take_one(map: FreeMap<'_>, region: &Region, own: &mut Own, purpose: Purpose) 
     take_last(map, region, own, 1, purpose, &mut pieces).then(|| pieces[0].block)
 }
 
-/// `count` blocks into `out`; false, and nothing taken, if there are not that many.
+/// Takes `count` blocks into `out`. Returns false, and takes none, if there are too few.
 pub fn take_blocks(
     map: FreeMap<'_>,
     region: &Region,
@@ -89,7 +91,8 @@ pub fn take_blocks(
     !block_refused() && take_last(map, region, own, count, purpose, out)
 }
 
-/// From the map; if it has too few, what the lane itself has freed or holds is added first.
+/// Takes blocks from the map. If it has too few, the lane first returns the blocks that it holds or has
+/// freed.
 fn take_last(
     map: FreeMap<'_>,
     region: &Region,
@@ -106,28 +109,29 @@ fn take_last(
     if own.limbo.blocks() == 0 && own.magazine.len() == 0 {
         return false;
     }
-    // PERSIST: D15: the publications that freed these blocks, and this lane's stores into them, come before their next use.
-    // No check sees it: simulated memory orders two stores to one word, and what superseded the blocks is durable already.
+    // PERSIST: D15: the publications that freed these blocks, and this lane's stores into them, come before
+    // their next use. No check sees it: simulated memory orders two stores to one word, and the records that
+    // superseded the blocks are durable already.
     region.fence();
     return_all(map, own);
     map.take(&mut own.cursor, count, purpose, out)
 }
 
-/// Blocks that came out of the map may be strange to this process.
+/// Blocks from the map may not be mapped in this process yet.
 fn expect_stores(region: &Region, extents: &[Extent]) {
     for extent in extents {
         region.expect_stores(extent.block.pos(), extent.count * BLOCK_BYTES as u64);
     }
 }
 
-/// Gives back blocks that were taken for an operation that did not happen: nothing on media or in an index names them.
+/// Returns blocks that were taken for an operation that did not happen: no record and no index names them.
 pub fn untake(map: FreeMap<'_>, extents: &[Extent]) {
     for extent in extents {
         map.give(*extent);
     }
 }
 
-/// Frees blocks whose last record is durably superseded; they can be used again after the lane's next fence.
+/// Frees blocks whose last record is durably superseded. They can be used again after the lane's next fence.
 pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Extent) {
     if breaks_at_times(Breach::BlocksLost) {
         return;
@@ -136,14 +140,15 @@ pub fn free_later(map: FreeMap<'_>, region: &Region, own: &mut Own, extent: Exte
     if waits && own.limbo.push(extent) {
         return;
     }
-    // PERSIST: D15, orders the publication that freed these blocks before their next use. No check sees it: what superseded them is durable
-    // already, and readers of reused blocks are loom's (`models/pages.rs`).
+    // PERSIST: D15, orders the publication that freed these blocks before their next use. No check sees it:
+    // the superseding record is durable already, and readers of reused blocks are checked under loom
+    // (`models/pages.rs`).
     region.fence();
     settle_limbo(map, own);
     map.give(extent);
 }
 
-/// After a fence: what was freed before it may be used again.
+/// Called after a fence: blocks freed before it may be used again.
 pub fn settle_limbo(map: FreeMap<'_>, own: &mut Own) {
     let keep = if map.scarce() { 0 } else { map.keep_max() };
     while let Some(extent) = own.limbo.pop() {
@@ -154,7 +159,7 @@ pub fn settle_limbo(map: FreeMap<'_>, own: &mut Own) {
     }
 }
 
-/// Returns all that a lane holds to the map. The caller has fenced since the lane's last operation.
+/// Returns all blocks that a lane holds to the map. The caller has fenced since the lane's last operation.
 pub fn return_all(map: FreeMap<'_>, own: &mut Own) {
     settle_limbo(map, own);
     while let Some(block) = own.magazine.pop() {

@@ -1,4 +1,4 @@
-//! Blobs in the region: written before the record that names them, read back, found again block by block.
+//! Blobs in the region: chains of blocks, written before the record that names them.
 
 use crate::alloc::{Purpose, take_blocks, untake};
 use crate::format::blob::{Kind, WORDS_A_BLOCK, decode, encode};
@@ -19,16 +19,16 @@ impl Fresh {
         self.extents.first().map(|e| e.block)
     }
 
-    /// The record was not written: the blocks go back.
+    /// Frees the blocks, because the record was not written.
     pub fn give_up(self, core: &Core) {
-        // PERSIST: D15, this lane's stores into them come before another lane's. No check sees it: simulated memory orders two stores to
-        // one word, whoever makes them.
+        // PERSIST: D15: this lane's stores into them come before another lane's. No check sees it: simulated
+        // memory orders two stores to one word, whichever lanes make them.
         core.region.fence();
         untake(core.free_map(), &self.extents);
     }
 }
 
-/// Writes a blob. Not fenced.
+/// Writes a blob, without a fence.
 pub fn write_unfenced(
     core: &Core,
     own: &mut Own,
@@ -55,7 +55,8 @@ pub fn write_unfenced(
     Ok(Fresh { extents })
 }
 
-/// The words of the blob that starts in `first`, and its blocks; `None` if it is not whole, or longer than `blocks_max`.
+/// Returns the words and the blocks of the blob that starts in `first`; `None` if it is damaged, or longer
+/// than `blocks_max`.
 pub fn read(
     core: &Core,
     owner: InodeId,

@@ -1,19 +1,19 @@
-//! Inode slots: who takes one, who gives one back; the chunks that hold them.
+//! Allocation of inode slots, and of the chunks that hold them.
 //!
-//! State       a chunk is a block of slots. A mask of free slots a chunk, shared; the masks of the few chunks that a lane works with, in
-//!             the lane's hands: taken and given back as a whole, so that lanes that make and remove files do not meet. `ended`: slots
-//!             that wait for a fence.
-//! Invariants  I1  a slot is free on media as soon as no name means it; both its lines are zero, durably, before it is handed
-//!                 out again, so that no pointer of an earlier life can be taken for one of the next.
+//! State       a chunk is a block of slots. Each chunk has a shared mask of free slots. A lane holds the masks of the few chunks that
+//!             it works with. It takes and returns a mask as a whole, so that lanes that make and remove files share no line.
+//!             `ended`: slots that wait for a fence.
+//! Invariants  I1  a slot is free on media as soon as no name leads to it. Both its lines are zero, durably, before it is handed
+//!                 out again, so that no pointer of an earlier inode can be taken for one of the next.
 //!             I2  a chunk's block is zero, durably, before its pointer is stored.
-//!             I3  a chunk goes when all its slots are free and in the hands of the one that takes it away: no inode of it lives, no lane
-//!                 can make one, and I1 holds for all of it. Its volatile inodes stay, dead; so its numbers are stale, not unknown.
-//!             I4  no generation comes twice in the life of an image, whatever becomes of chunks: mount, lane and serial make it, and
-//!                 no part of it lies in a chunk.
-//! Crash order C1  a chunk's pointer is zero, durably, before its block is free. A cut before leaves an empty chunk, a cut behind leaves
-//!                 none; in between the block is in nobody's hands. `Chunk::block` is 0 only when the pointer is zero durably: a pointer
-//!                 to the successor is never overtaken by the zero.
-//! Source      per-CPU inode tables: NOVA (SRL paper I); chunks on demand and their hand-out are ours.
+//!             I3  a chunk is freed when one lane holds all its slots and all are free. No inode of it lives then, no lane
+//!                 can make one, and I1 holds for all of it. Its volatile inodes stay, dead; so its inode numbers are stale, not unknown.
+//!             I4  no generation is used twice in the life of an image, even if chunks are freed: it consists of mount, lane and
+//!                 serial, and no part of it is stored in a chunk.
+//! Crash order C1  a chunk's pointer is zero, durably, before its block is free. A crash before that leaves an empty chunk, a crash
+//!                 after it leaves none; in between no lane has the block. `Chunk::block` is 0 only when the pointer is zero durably: so
+//!                 the zero can never overwrite a pointer to the next chunk of this number.
+//! Source      per-CPU inode tables: NOVA (SRL paper I); allocating chunks on demand and handing them out are ours.
 
 use crate::alloc::{Purpose, take_block, take_blocks, untake};
 use crate::format::inode::CHUNK_INODES;
@@ -32,18 +32,18 @@ use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 
-/// Chunks a search looks at before it makes a new one.
+/// Number of chunks that a search examines before it makes a new one.
 const SEARCH_CHUNKS: u64 = 256;
 
-/// Chunks that are made at once, where space is not scarce.
+/// Number of chunks made at once, if space is not scarce.
 const CHUNKS_AT_ONCE: usize = 4;
 /// In `Chunk::block`: the chunk is being made.
 const MAKING: u64 = u64::MAX;
 
-/// The owner in the pointers of the inode directory.
+/// The owner noted in the pointers of the inode directory.
 pub const DIRECTORY: InodeId = InodeId { ino: Ino(0), generation: 0 };
 
-/// Takes a free slot; its number and a generation that no inode had before.
+/// Takes a free slot. Returns its number, and a generation that no inode had before.
 pub fn take(core: &Core, guard: &mut LaneGuard<'_>) -> Result<InodeId> {
     let ino = take_slot(core, guard)?;
     guard.own.inode_serial += 1;
@@ -53,23 +53,24 @@ pub fn take(core: &Core, guard: &mut LaneGuard<'_>) -> Result<InodeId> {
     Ok(InodeId { ino, generation })
 }
 
-/// Chunks that a lane works with at most: few of a small image, lest others starve while it is idle.
+/// Most chunks that a lane works with: few in a small image, because other lanes cannot use them while this
+/// one is idle.
 fn held_max(core: &Core) -> usize {
     (core.layout.chunks_max as usize / 256).clamp(1, CHUNKS_HELD)
 }
 
-/// Makes a chunk one that the lane holds, with what is free in it and these slots of it, which are the caller's.
+/// Adds a chunk to those that the lane holds, with its free slots and with `more`, which the caller has.
 fn hold(core: &Core, own: &mut Own, chunk: u64, more: u64) {
     let at = own.slots.place(chunk, held_max(core));
     let held = &mut own.slots.chunks[at];
     if held.number != chunk + 1 {
-        // Out of this lane's hands before it is in others': its holder may die in between.
+        // Cleared in this lane before it is set for others: the holder may die in between.
         let old = std::mem::take(held);
         compiler_fence(SeqCst);
         give_back(core, old);
         let shared = core.free_slots(chunk);
-        // ORDERING: Relaxed, a guess: a word without slots is not written, for others' searches read it. Acquire on the swap
-        // pairs with the Release in `give_back`.
+        // ORDERING: Relaxed, a hint: a word without slots is not written, because other lanes' searches read
+        // it. Acquire on the swap pairs with the Release in `give_back`.
         let free = if shared.load(Relaxed) == 0 { 0 } else { shared.swap(0, Acquire) };
         *held = HeldChunk { number: chunk + 1, free };
         own.slots.count_empty(old.free);
@@ -88,7 +89,7 @@ fn give_back(core: &Core, held: HeldChunk) {
     }
 }
 
-/// Chunks that exist, those being made and those given back included.
+/// Number of chunks, including those being made and those freed.
 fn chunk_count(core: &Core) -> u64 {
     // ORDERING: Acquire, pairs with the AcqRel in `new_number`.
     core.root().chunk_count.load(Acquire).min(core.layout.chunks_max)
@@ -110,13 +111,13 @@ fn take_slot(core: &Core, guard: &mut LaneGuard<'_>) -> Result<Ino> {
         return Ok(ino);
     }
     if let Err(error) = make_chunks(core, guard) {
-        // No space for more, or no number: any slot will do.
+        // No space, or no number, for another chunk: any free slot will do.
         return search(core, guard.own, u64::MAX).ok_or(error);
     }
     guard.own.slots.pop().ok_or(Error::NoInodes)
 }
 
-/// A free slot of a chunk that no lane holds.
+/// Returns a free slot of a chunk that no lane holds.
 fn search(core: &Core, own: &mut Own, chunks: u64) -> Option<Ino> {
     let count = chunk_count(core);
     for i in 0..count.min(chunks) {
@@ -133,7 +134,7 @@ fn search(core: &Core, own: &mut Own, chunks: u64) -> Option<Ino> {
     None
 }
 
-/// Makes a chunk, or a few, and holds them.
+/// Makes one or several chunks, and holds them.
 fn make_chunks(core: &Core, guard: &mut LaneGuard<'_>) -> Result<()> {
     let mut extents = std::mem::take(&mut guard.scratch.extents);
     extents.clear();
@@ -171,7 +172,7 @@ fn make_chunks_of(core: &Core, guard: &mut LaneGuard<'_>, extents: &[Extent]) ->
             core.region.store_u64(core.layout.chunk_pointer(n), link)
         });
     }
-    // PERSIST: the pointers before any name that means an inode of these chunks.
+    // PERSIST: the pointers are durable before any name that leads to an inode of these chunks.
     core.region.fence();
     let mut any = Err(Error::NoInodes);
     for (n, block) in made.into_iter().flatten() {
@@ -183,7 +184,7 @@ fn make_chunks_of(core: &Core, guard: &mut LaneGuard<'_>, extents: &[Extent]) ->
     any
 }
 
-/// A chunk that is not there becomes the caller's to make: one that was given back, or the next.
+/// Reserves the number of a chunk for the caller to make: one that was freed, or the next.
 fn new_number(core: &Core) -> Option<u64> {
     let gaps = &core.root().chunk_gaps;
     loop {
@@ -192,7 +193,7 @@ fn new_number(core: &Core) -> Option<u64> {
         if reused.is_some() {
             return reused;
         }
-        // ORDERING: AcqRel, hands out each number once.
+        // ORDERING: AcqRel, each number is handed out once.
         let n = core.root().chunk_count.fetch_add(1, AcqRel);
         if n >= core.layout.chunks_max {
             // ORDERING: AcqRel, as above.
@@ -202,12 +203,12 @@ fn new_number(core: &Core) -> Option<u64> {
         if claim(core, n) {
             return Some(n);
         }
-        // Another took it for one that was given back, and has counted it so.
+        // Another lane has reused the number as a freed one, and counted it so.
         gaps.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
     }
 }
 
-/// A number whose chunk was given back.
+/// Reserves a number whose chunk was freed.
 fn reclaim(core: &Core) -> Option<u64> {
     let n = (0..chunk_count(core)).find(|n| claim(core, *n))?;
     core.root().chunk_gaps.fetch_sub(1, Relaxed); // ORDERING: Relaxed, a count.
@@ -220,7 +221,7 @@ fn claim(core: &Core, n: u64) -> bool {
     block.load(Relaxed) == 0 && block.compare_exchange(0, MAKING, Acquire, Relaxed).is_ok()
 }
 
-/// Gives chunk `n` its place, and volatile inodes if it has none from an earlier life.
+/// Sets the block of chunk `n`, and allocates volatile inodes if the chunk number never had any.
 pub fn add_chunk(core: &Core, n: u64, block: BlockNo) -> Result<()> {
     let chunk = &core.chunks()[n as usize];
     // ORDERING: Acquire, pairs with the Release below.
@@ -234,19 +235,19 @@ pub fn add_chunk(core: &Core, n: u64, block: BlockNo) -> Result<()> {
     Ok(())
 }
 
-/// The number below which chunks are, as recovery finds them.
+/// Sets the number of chunks, at recovery.
 pub fn set_chunk_count(core: &Core, count: u64) {
-    // ORDERING: SeqCst on the first, Relaxed, a count, on the second; nobody else is there yet.
+    // ORDERING: SeqCst on the first, Relaxed, a count, on the second; no other thread uses them yet.
     core.root().chunk_count.store(count, SeqCst);
     let there = |n: &u64| core.chunks()[*n as usize].block.load(Relaxed) != 0;
     core.root().chunk_gaps.store((0..count).filter(|n| !there(n)).count() as u64, Relaxed); // ORDERING: as above.
 }
 
-/// Frees the blocks of all chunks without inodes, but for what other lanes hold (I3, C1); false: there were none. A caller that dies
-/// here leaves them to the next mount.
+/// Frees the blocks of all chunks without inodes, except those of which other lanes hold slots (I3, C1).
+/// Returns false if there were none. If the caller dies here, the blocks are free at the next mount.
 pub fn give_chunks_back(core: &Core, own: &mut Own) -> bool {
-    // PERSIST: I1, for the slots of inodes that this lane has ended, before another lane has them. No check sees it: simulated memory
-    // orders two stores to one word, whoever makes them.
+    // PERSIST: I1: zeroed slots of inodes that this lane has freed come before their reuse by another lane.
+    // No check sees it: simulated memory orders two stores to one word, whichever lanes make them.
     core.region.fence();
     return_all(core, own);
     let empty = |n: &u64| {
@@ -261,7 +262,7 @@ pub fn give_chunks_back(core: &Core, own: &mut Own) -> bool {
     // PERSIST: C1.
     core.region.fence();
     for n in &chunks {
-        // ORDERING: AcqRel: what its maker stored, and before the next maker's stores.
+        // ORDERING: AcqRel: sees the maker's stores, and comes before the next maker's.
         let block = core.chunks()[*n as usize].block.swap(0, AcqRel);
         met(Met::ChunkGone);
         core.root().chunk_gaps.fetch_add(1, Relaxed); // ORDERING: Relaxed, a count.
@@ -270,26 +271,26 @@ pub fn give_chunks_back(core: &Core, own: &mut Own) -> bool {
     !chunks.is_empty()
 }
 
-/// Blocks that [`give_chunks_back`] would free, about.
+/// Number of blocks that [`give_chunks_back`] would free, approximately.
 pub fn empty_chunks(core: &Core) -> u64 {
     // ORDERING: Relaxed, an estimate.
     (0..chunk_count(core)).filter(|n| core.free_slots(*n).load(Relaxed) == ALL_FREE).count() as u64
 }
 
-/// Gives the slot of an inode that ended back; it was zeroed on media, behind a fence (I1).
+/// Returns the slot of a freed inode. It was zeroed on media, behind a fence (I1).
 pub fn give(core: &Core, own: &mut Own, ino: Ino) {
     let (chunk, index) = chunk_of(ino);
     hold(core, own, chunk, 1 << index);
 }
 
-/// Gives the slot of an inode that ended back, when the next fence of the lane has passed. False: there have been too many since the
-/// last; the caller fences, and [`settle`]s, first.
+/// Returns the slot of a freed inode, for use after the lane's next fence. Returns false if too many slots
+/// wait already: the caller must fence and call [`settle`] first.
 pub fn give_later(core: &Core, own: &mut Own, ino: Ino) -> bool {
     let slots = &mut own.slots;
     let room = (slots.ended_len as usize) < ENDED;
     if room {
         slots.ended[slots.ended_len as usize] = ino.0;
-        // What is counted is there, wherever the holder dies.
+        // The entry is complete before it is counted, in case the holder dies in between.
         compiler_fence(SeqCst);
         slots.ended_len += 1;
         let chunk = chunk_of(ino).0;
@@ -299,7 +300,7 @@ pub fn give_later(core: &Core, own: &mut Own, ino: Ino) -> bool {
     room
 }
 
-/// After a fence: slots zeroed before it can be handed out again.
+/// Called after a fence: slots zeroed before it can be handed out again.
 pub fn settle(core: &Core, own: &mut Own) {
     own.slots.ended_empty = 0;
     while let Some(at) = own.slots.ended_len.checked_sub(1) {
@@ -309,7 +310,7 @@ pub fn settle(core: &Core, own: &mut Own) {
     }
 }
 
-/// Returns the slots that a lane holds. It has fenced since it last ended an inode.
+/// Returns the slots that a lane holds. It has fenced since it last freed an inode.
 pub fn return_all(core: &Core, own: &mut Own) {
     settle(core, own);
     for held in &mut own.slots.chunks {
@@ -320,7 +321,7 @@ pub fn return_all(core: &Core, own: &mut Own) {
     own.slots.empty = 0;
 }
 
-/// Forgets what cannot be of a lane whose holder died: it may have scribbled over it.
+/// Removes impossible values from a dead holder's slots: it may have scribbled over them.
 pub fn drop_impossible(core: &Core, own: &mut Own) {
     let slots = &mut own.slots;
     let chunks = chunk_count(core);
@@ -336,7 +337,7 @@ pub fn drop_impossible(core: &Core, own: &mut Own) {
     }
 }
 
-/// Inodes that are in use, about: slots in lanes' hands count as used.
+/// Number of inodes in use, approximately: free slots that lanes hold count as used.
 pub fn in_use(core: &Core) -> u64 {
     let used = |n: u64| {
         // ORDERING: Relaxed, an estimate.

@@ -1,4 +1,4 @@
-//! All blocks of an inode: those of its pages, and those of its log. For who frees them.
+//! All blocks of an inode, those of its pages and those of its log: for freeing them.
 
 use crate::file::shift;
 use crate::format::extent_list;
@@ -21,7 +21,8 @@ pub fn data_blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     extents
 }
 
-/// Blocks of the extent list or map that a record names; `None` if it cannot be read: then the page stays.
+/// Blocks of the extent list or map that a record names; `None` if it cannot be read: the caller keeps the
+/// log page then.
 pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Extent>> {
     let mut blocks = Vec::new();
     if let Record::Remap { blob, .. } = *record {
@@ -41,7 +42,7 @@ pub fn list_of(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<
     Some(blocks)
 }
 
-/// Every block of an inode's log: pages, prepared pages, extent lists, attributes. For an inode that dies.
+/// Every block of the log of a dying inode: pages, prepared pages, extent lists, attributes.
 pub fn log_blocks(core: &Core, inode: InodeRef<'_>) -> Result<Vec<Extent>> {
     let mut out = Vec::new();
     for chain in chain::existing(core, inode) {

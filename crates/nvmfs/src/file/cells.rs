@@ -1,8 +1,10 @@
-//! Cells of a range of pages, held by one lane: all of them, made if need be, or those that exist.
+//! Cells of a range of pages, held by one lane: either all of them, allocated as needed, or only the existing
+//! ones.
 //!
-//! Invariants  I1  cells are taken in ascending order, so that lanes that want several do not wait for each other in a circle.
-//!             I2  who waits longer than a little sleeps on the cell; its holder may be dead, and is settled then.
-//!             I3  who holds those that exist has the EOF latch and the gate up: nobody makes and writes another of the range meanwhile.
+//! Invariants  I1  cells are taken in ascending order, so that lanes that want several cannot deadlock.
+//!             I2  a thread that has spun for a while sleeps on the cell. If the holder is dead, the waiter settles it.
+//!             I3  a caller that holds only the existing cells also holds the EOF latch and has raised the gate. So no other thread
+//!                 creates and writes another cell of the range meanwhile.
 
 use crate::ids::{Extent, PageNo, Version, add_extent};
 use crate::state::cell::{Cell, Lv, Map};
@@ -28,7 +30,7 @@ pub struct Locked<'v> {
     pub version: Version,
 }
 
-/// Locks every cell of a range, making those that do not exist.
+/// Locks every cell of a range, and creates those that do not exist.
 pub fn lock_pages<'v>(
     core: &Core,
     guard: &LaneGuard<'_>,
@@ -81,9 +83,9 @@ pub fn lock_cell(core: &Core, cell: &Cell, lane: u16) -> Version {
     }
 }
 
-/// Sleeps until a cell's lock word is no longer `held`, or until it is time to look again; its waiter bit is set. Who holds it may be
-/// dead: then
-/// it is settled here. `since`: the caller has waited for this holder since then.
+/// Sleeps until a cell's lock word is no longer `held`, or until it is time to check again; its waiter bit is
+/// set. If the holder is dead, it is settled here. `since`: the time since which the caller waits for this
+/// holder.
 pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     let key = core.arena.offset_of(cell).raw();
     if core.arena.parking().wait(key, || cell.still(held), wait::look()) == Waited::TimedOut {
@@ -91,7 +93,7 @@ pub fn wait_unlocked(core: &Core, cell: &Cell, held: Lv, since: Instant) {
     }
 }
 
-/// Wakes who sleeps on a cell.
+/// Wakes the threads that sleep on a cell.
 pub fn wake(core: &Core, cell: &Cell) {
     core.arena.parking().wake(core.arena.offset_of(cell).raw());
 }
@@ -109,7 +111,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Lets go; nothing has changed.
+    /// Unlocks the cells unchanged.
     pub fn unlock(self, core: &Core) {
         self.for_cells(core, |_, cell| {
             if cell.unlock(cell.lv().version()) {
@@ -118,7 +120,8 @@ impl Locked<'_> {
         });
     }
 
-    /// Maps the `n`th page to `map(n)` at `version` and lets go; what was mapped before is added to `replaced`.
+    /// Maps the `n`th page to `map(n)` at `version` and unlocks. The blocks mapped before are added to
+    /// `replaced`.
     pub fn publish(
         self,
         core: &Core,
@@ -145,8 +148,8 @@ impl Locked<'_> {
     }
 }
 
-/// A change of pages that is not a write of data: made under the EOF latch and the gate, so that every cell of the range that
-/// exists is locked and none is made behind its back.
+/// A change of pages that is not a write of data. It is made under the EOF latch and the gate: every existing
+/// cell of the range is locked, and no other cell can be created meanwhile.
 pub struct Change {
     /// First page whose cells change.
     pub first: PageNo,
@@ -182,7 +185,8 @@ impl LockedSparse<'_> {
     fn for_cells(&self, core: &Core, mut f: impl FnMut(PageNo, &Cell)) {
         for run in self.inode.vi.index().runs(&core.arena, self.range.first, self.range.end) {
             for (i, cell) in run.cells.iter().enumerate() {
-                // A leaf that came into being since has cells that this lane does not hold; the gate keeps writers off them.
+                // A leaf that was created since has cells that this lane does not hold; the gate keeps
+                // writers off them.
                 if cell.lv().locked() {
                     f(PageNo(run.page.0 + i as u64), cell);
                 }
@@ -190,7 +194,7 @@ impl LockedSparse<'_> {
         }
     }
 
-    /// Lets go; nothing has changed.
+    /// Unlocks the cells unchanged.
     pub fn unlock(self, core: &Core, lane: u16) {
         self.for_cells(core, |_, cell| {
             if cell.lv().lane() == lane && cell.unlock(cell.lv().version()) {
@@ -199,8 +203,8 @@ impl LockedSparse<'_> {
         });
     }
 
-    /// Gives each page the map that a shift gives it, at `version`, and lets go. No block is freed here: they have moved, or are
-    /// the caller's.
+    /// Gives each page its map after a shift, at `version`, and unlocks. No block is freed here: blocks have
+    /// moved, or the caller frees them.
     pub fn publish_shifted(self, core: &Core, lane: u16, version: Version, map: impl Fn(PageNo) -> Map) {
         self.for_cells(core, |page, cell| {
             if cell.lv().lane() == lane && cell.publish(map(page), version) {
@@ -209,14 +213,14 @@ impl LockedSparse<'_> {
         });
     }
 
-    /// Is this page's cell one of those that the lane holds?
+    /// Returns true if the lane holds this page's cell.
     pub fn holds(&self, core: &Core, lane: u16, page: PageNo) -> bool {
         let cell = self.inode.vi.index().find(&core.arena, page).map(|run| run.cells[0].lv());
         cell.is_some_and(|lv| lv.locked() && lv.lane() == lane)
     }
 
-    /// Maps each page to `map(page, old)` at `version` and lets go; a page for which that is `None` keeps content and version: no
-    /// record names it (D1).
+    /// Maps each page to `map(page, old)` at `version` and unlocks. A page for which that is `None` keeps
+    /// content and version: no record names it (D1).
     pub fn publish(
         self,
         core: &Core,

@@ -1,14 +1,16 @@
-//! Blocks that no cell names any more, and that a pinned reader may still copy from.
+//! Blocks that no cell names any more, but that a pinned reader may still copy from.
 //!
-//! State       a list at the inode (`VInode::deferred`): each entry an extent, and the phase in which its cell lost it.
-//! Invariants  I1  an extent is freed after its phase has let it go (`inode::pins` I2), looked up after it was taken off the list.
-//!             I2  who takes entries off the list has a pin meanwhile, and no maps: what is on its way back is not mistaken for a full disk
-//!                 (`come_back`), and if it dies its pin is settled as a reader's is.
-//!             I3  somebody comes for what is on the list: who gives the last pin of a phase back, and who defers when there is none.
-//!                 Who defers also turns the phase if it can: then the present pins are an old phase's, and their end frees the block.
-//!             I4  what waits is bounded for the file system as a whole: a writer that finds more waits itself (`hold_back`), and a reader
-//!                 that stands still meanwhile is a holder under the mount's patience. Whoever finds no space waits so, too.
-//! Orderings   O1  nodes are linked with Release and taken with SeqCst, before the pins are looked at.
+//! State       a list in the inode (`VInode::deferred`): each entry is an extent, and the phase in which its cell lost it.
+//! Invariants  I1  an extent is freed when no pin of its phase or an earlier one is left (`inode::pins` I2). That is checked after the
+//!                 extent was taken off the list.
+//!             I2  a thread that takes entries off the list has a pin meanwhile, and no maps. So blocks on their way back are not mistaken
+//!                 for a full disk (`come_back`), and if the thread dies its pin is settled as a reader's is.
+//!             I3  each entry is examined again: by the reader that returns the last pin of a phase, and by a thread that defers a block
+//!                 while no pin is left. A thread that defers also turns the phase if it can: then the present pins are those of the old
+//!                 phase, and the end of the last one frees the block.
+//!             I4  the number of waiting blocks is bounded for the whole file system: a writer that finds more waits itself (`hold_back`).
+//!                 So does a call that finds no space. A reader that is stopped meanwhile is a holder under the mount's patience.
+//! Orderings   O1  nodes are linked with Release and taken with SeqCst, before the pins are loaded.
 
 use crate::alloc::take_back::{Found, take_back};
 use crate::alloc::{free_later, itable};
@@ -25,10 +27,10 @@ use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// At most this part of all blocks waits for readers, but for what one call replaces.
+/// At most this fraction of all blocks waits for readers, beyond the blocks that one call replaces.
 const DEFERRED_SHARE: u64 = 16;
 
-/// Who finds no space waits so long for readers that are running.
+/// How long a call that finds no space waits for readers that are running.
 const LONGEST: Duration = Duration::from_millis(500);
 
 #[cfg(all(test, not(loom), not(shuttle)))]
@@ -54,7 +56,7 @@ struct Chained {
     last: Ptr<Deferred>,
 }
 
-/// Frees blocks whose records are superseded; while a reader has a pin they wait for it.
+/// Frees blocks whose records are superseded. While a reader has a pin, they wait for it.
 pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, replaced: &[Extent]) {
     let pinned = inode.vi.pins.now();
     if !pinned.none() {
@@ -67,14 +69,15 @@ pub fn free_replaced(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>
     }
 }
 
-/// Keeps blocks that cells lost in `phase` until no reader has them.
+/// Keeps blocks that cells lost in `phase` until no reader uses them.
 fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &[Extent], phase: Phase) {
     for e in extents {
         let entry =
             Deferred { next: AtomicU64::new(0), block: e.block.0, count: e.count, phase: phase.0.into() };
         // SAFETY: `own` is this thread's.
         let node = unsafe { guard.own.heap.alloc(&core.arena, entry) };
-        // Without memory the block stays allocated until the next mount: never free too early.
+        // Without memory for a node, the block stays allocated until the next mount: it is never freed too
+        // early.
         if let Ok(node) = node {
             core.root().deferred.fetch_add(e.count, Relaxed); // ORDERING: Relaxed, a count.
             push(core, inode, Chained { first: node, last: node });
@@ -87,7 +90,8 @@ fn defer(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, extents: &
     }
 }
 
-/// A writer that has left as many blocks to readers as may wait (I4) waits for these: it has written, and holds nothing.
+/// Makes a writer wait for readers, if it has left them as many blocks as may wait (I4). It has finished its
+/// write, and holds nothing.
 fn hold_back(core: &Core, guard: &mut LaneGuard<'_>) {
     // ORDERING: Relaxed, an estimate.
     let over =
@@ -107,7 +111,7 @@ pub fn pin(guard: &LaneGuard<'_>, inode: InodeRef<'_>) -> Phase {
     phase
 }
 
-/// Gives a pin back, and the blocks that waited for it.
+/// Returns a pin, and frees the blocks that waited for it.
 pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut phase: Phase) {
     loop {
         if inode.vi.pins.now().without(phase).over(phase) {
@@ -116,8 +120,8 @@ pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut ph
         guard.lane.intent.pinning(inode.ino.0);
         inode.vi.pins.unpin(phase);
         guard.lane.intent.unpinned();
-        // Another's pin was in the way, and has gone since; or more came.
-        // ORDERING: SeqCst, O1.
+        // Another reader's pin kept the blocks, and has gone since; or more blocks were added. ORDERING:
+        // SeqCst, O1.
         if !inode.vi.pins.now().none() || inode.vi.deferred.load(SeqCst) == 0 {
             return;
         }
@@ -125,7 +129,7 @@ pub fn unpin(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, mut ph
     }
 }
 
-/// Frees what waits at an inode that has no pins.
+/// Frees the waiting blocks of an inode that has no pins.
 pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     // ORDERING: SeqCst, O1.
     if inode.vi.pins.now().none() && inode.vi.deferred.load(SeqCst) != 0 {
@@ -134,12 +138,11 @@ pub fn come_for(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     }
 }
 
-/// Tries again what found no space, for as long as some comes back: what idle lanes hold, chunks without inodes, and blocks of
-/// any file that wait for readers.
-/// The caller holds no lock, but may have the inode of the call open.
+/// Retries an operation that finds no space, as long as space may come back: from idle lanes, from chunks
+/// without inodes, and from blocks of any file that wait for readers. The caller holds no lock, but may have
+/// the inode of the call open.
 ///
-/// # Errors
-/// The last try's.
+/// # Errors Those of the last attempt.
 #[inline]
 pub fn patiently<T>(
     core: &Core,
@@ -160,7 +163,8 @@ fn again<T>(
 ) -> Result<T> {
     let mut wait = Wait { since: Instant::now(), first: None, busy: Vec::new() };
     let mut found = take_back(core, guard);
-    // Behind that: slots that come back make chunks whole. Once: an attempt that fails may leave a chunk behind that it has made.
+    // After that, because returned slots can complete a free chunk. Only once: a failed attempt may leave a
+    // new chunk behind.
     let mut given = itable::give_chunks_back(core, guard.own);
     loop {
         let hope = match found {
@@ -170,7 +174,7 @@ fn again<T>(
             Found::Nothing => wait.come_back(core, guard),
         };
         let done = attempt(guard);
-        // One try more when there was nothing to hope for: it may just have come back.
+        // One more attempt even if nothing can come back: space may just have come back.
         if !hope || !matches!(done, Err(Error::NoSpace | Error::NoInodes)) {
             return done;
         }
@@ -178,18 +182,18 @@ fn again<T>(
     }
 }
 
-/// Somebody who found no space, and waits for readers, and for lanes in a call that hold some.
+/// The wait of a call that finds no space: for readers, and for lanes in a call that hold free blocks.
 struct Wait {
     since: Instant,
-    /// Pins that were there at every look so far, as their lanes say them.
+    /// Pins that were present at every check so far, as their lanes' intents name them.
     first: Option<Vec<(u16, Pinning)>>,
-    /// Lanes that were in the same call at every look so far, and how many calls they had made.
+    /// Lanes that were in the same call at every check so far, with the number of calls that they had made.
     busy: Vec<(u16, u64)>,
 }
 
 impl Wait {
-    /// Waits a little for lanes in calls that hold free blocks; true: it is worth another try. One that stands still is waited for as long
-    /// as the mount has patience for who holds others up, those that go on for [`LONGEST`].
+    /// Waits a little for lanes in calls that hold free blocks. Returns true if another attempt makes sense.
+    /// It waits for a stopped lane as long as the mount's patience, and for running ones for [`LONGEST`].
     fn for_busy(&mut self, core: &Core, lanes: Vec<u16>) -> bool {
         let waited = self.since.elapsed();
         let now = lanes.into_iter().map(|lane| (lane, core.lane(lane).counts.totals().0.calls()));
@@ -208,10 +212,11 @@ impl Wait {
         true
     }
 
-    /// Waits a little if blocks of some file are waiting for readers; true: it is worth another try. A reader that stands still is
-    /// waited for as long as the mount has patience for who holds others up, one that is only slow for [`LONGEST`].
+    /// Waits a little if blocks of any file wait for readers. Returns true if another attempt makes sense. It
+    /// waits for a stopped reader as long as the mount's patience, and for one that is only slow for
+    /// [`LONGEST`].
     fn come_back(&mut self, core: &Core, guard: &mut LaneGuard<'_>) -> bool {
-        // In a model time stands still.
+        // Time does not pass in a model.
         if cfg!(loom) {
             return false;
         }
@@ -239,13 +244,14 @@ impl Wait {
     }
 }
 
-/// For who needs space, whatever file it works on: frees what waits at this one for readers that are no more.
+/// Frees the blocks of this file that waited for readers that are done, for a call on any file that needs
+/// space.
 pub fn relieve(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) {
     inode.vi.pins.turn();
     come_for(core, guard, inode);
 }
 
-/// How long to wait for others, of whom some may stand still.
+/// How long to wait for others, some of which may be stopped.
 fn longest(core: &Core, stands: bool) -> Duration {
     let patience = wait::patience(core).unwrap_or_default();
     if stands && !patience.is_zero() { patience + LONGEST * 2 } else { LONGEST }
@@ -255,7 +261,7 @@ fn pause(waited: Duration) {
     if waited > LONGEST { std::thread::sleep(LOOK) } else { yield_now() }
 }
 
-/// Pins of other lanes for which blocks wait.
+/// Pins of other lanes on inodes where blocks wait.
 fn readers(core: &Core, me: u16) -> Vec<(u16, Pinning)> {
     let used = (core.root().lanes_used.load(SeqCst) as u16).min(LANES);
     let pins = (1..=used).filter(|lane| *lane != me).map(|lane| (lane, core.lane(lane).intent.pin()));
@@ -281,14 +287,14 @@ fn push(core: &Core, inode: InodeRef<'_>, nodes: Chained) {
     }
 }
 
-/// Frees what has been let go, as far as the caller's pin, of `phase`, is not the reason; the rest goes back to the list.
+/// Frees the entries that no pin but the caller's, of `phase`, keeps. The others go back to the list.
 fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, phase: Phase) {
     let mut at = inode.vi.deferred.swap(0, SeqCst);
     let pinned = inode.vi.pins.now().without(phase);
     let mut kept: Option<Chained> = None;
     let mut left = core.layout.blocks_total;
     while at != 0 {
-        // Each has blocks of its own.
+        // Each entry has blocks of its own.
         left = left.checked_sub(1).expect("blocks that wait for readers lie in a circle");
         let node = Ptr::<Deferred>::from_raw(at);
         let entry = core.arena.get(node);
@@ -308,7 +314,7 @@ fn drain(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, phase: Pha
     }
 }
 
-/// Frees an entry that this thread alone has, and its blocks.
+/// Frees an entry that only this thread can reach, and its blocks.
 fn free(core: &Core, guard: &mut LaneGuard<'_>, node: Ptr<Deferred>) {
     let entry = core.arena.get(node);
     let extent = Extent { block: BlockNo(entry.block), count: entry.count };

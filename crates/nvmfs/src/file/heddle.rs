@@ -1,12 +1,12 @@
-//! How `heddle` changes pages: copy first, lock late, one store makes it happen.
+//! The write of `heddle`: copy first, lock late, commit by one store.
 //!
-//! Steps       1 blocks from the lane; 2 the caller's bytes into them; 3 fence; 4 the pages' cells, ascending; 5 records;
-//!             6 fence: durable; 7 COMMITTED: the operation has happened; 8 size; 9 maps and versions, unlock.
+//! Steps       1. blocks from the lane; 2. the caller's bytes into them; 3. fence; 4. lock the pages' cells, ascending; 5. records;
+//!             6. fence: durable; 7. COMMITTED: the operation has happened; 8. size; 9. maps and versions, unlock.
 //! Invariants  I1  no memory of the caller is touched while a cell is held (D17): it may be a mapping of this very file.
-//!             I2  the version is one more than the largest of the pages' and the inode's floor, read while the pages are
+//!             I2  the version is one more than the largest of the pages' versions and the inode's floor, read while the pages are
 //!                 held and the gate is down (D8).
-//!             I3  who ends beyond EOF holds the EOF latch from before its cells to after its publication (D12).
-//! Source      ours; design 4.5. What went wrong in earlier drafts of it: protocol review D1 to D17.
+//!             I3  a write that ends beyond EOF holds the EOF latch from before its cells are locked to after its publication (D12).
+//! Source      ours; design 4.5. Faults of earlier drafts: protocol review D1 to D17.
 
 use crate::alloc::{Purpose, free_later, settle_limbo, untake};
 use crate::file::cells::{lock_cell, lock_pages, wake};
@@ -25,12 +25,12 @@ use crate::steps::{Step, step};
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
-    /// Here.
+    /// At this offset.
     Offset(u64),
-    /// To the end of the file.
+    /// At the end of the file.
     End,
 }
 
@@ -80,9 +80,10 @@ pub fn write(
     done.map(|()| start)
 }
 
-/// The commonest write by far, one whole page: the same steps without the loops, and without a fence or a shared line more. What
-/// the record will say is guessed, and its line built, while the data is on its way to the media; the guess is checked when
-/// the cell is held. `None`: it is another case, or became one; nothing has changed then. `eof`: the EOF latch is held.
+/// The most frequent write by far, one whole page. It takes the same steps without the loops, and without an
+/// extra fence or shared line. It predicts the contents of the record, and builds the line, while the data is
+/// on its way to the media. It checks the prediction when it holds the cell. Returns `None` if this is
+/// another case, or became one; nothing has changed then. `eof`: the EOF latch is held.
 fn write_page(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -100,7 +101,7 @@ fn write_page(
     let block = guard.own.magazine.pop()?;
     guard.lane.intent.taken.push(Extent { block, count: 1 });
     if core.region.take_in(block.pos(), data, data.len()).is_err() {
-        // The general way meets the fault again, and reports it.
+        // The general write meets the fault again, and reports it.
         give_back(core, guard, &[Extent { block, count: 1 }], None);
         return None;
     }
@@ -163,10 +164,10 @@ fn write_page(
     Some(())
 }
 
-/// What was learnt before the cells are locked.
+/// State found before the cells are locked.
 struct Prepared {
     list: Option<List>,
-    /// Content of the edge pages as they were copied.
+    /// Content of the edge pages when they were copied.
     edges: [Option<(PageNo, Map, Version)>; 2],
 }
 
@@ -178,7 +179,7 @@ pub fn look(core: &Core, inode: InodeRef<'_>, page: PageNo) -> (Map, Version) {
     })
 }
 
-/// Steps 1 to 3. On an error nothing is held.
+/// Steps 1 to 3. On an error no lock and no block is held.
 fn prepare(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -223,14 +224,15 @@ fn prepare(
     Ok(Prepared { list, edges })
 }
 
-/// Blocks that were filled for nothing go back.
+/// Returns blocks that were filled and not used.
 fn give_back(core: &Core, guard: &LaneGuard<'_>, extents: &[Extent], list: Option<&List>) {
     guard.lane.intent.taken.clear();
     if planted(Bug::FailedWriteLeaks) {
         return;
     }
-    // PERSIST: D15, this lane's stores into them come before another lane's; no check sees it, since simulated memory orders two stores to
-    // one word. And a log page that was prepared is empty before another call links it.
+    // PERSIST: D15: this lane's stores into them come before another lane's. No check sees it, since
+    // simulated memory orders two stores to one word. Also, a prepared log page is empty before another call
+    // links it.
     core.region.fence();
     untake(core.free_map(), extents);
     untake(core.free_map(), list.map_or(&[][..], |list| &list.blocks));
@@ -253,7 +255,7 @@ fn publish<'v>(
     let locked = loop {
         let locked = lock_pages(core, guard, inode, span.first(), span.page_end())
             .inspect_err(|_| guard.lane.end())?;
-        // I2, I3: a truncation may have come between; the EOF latch keeps the next one out.
+        // I2, I3: a truncation may have run in between; the EOF latch keeps the next one out.
         if eof.is_some() || (!inode.vi.gate_up() && span.end <= inode.vi.size()) {
             break locked;
         }
@@ -301,7 +303,7 @@ fn publish<'v>(
     Ok(())
 }
 
-/// An edge page that changed between the copy and the lock is copied anew: from old blocks alone (I1).
+/// Copies an edge page again that changed between the copy and the lock, only from old blocks (I1).
 fn recopy_edges(
     core: &Core,
     inode: InodeRef<'_>,

@@ -1,4 +1,4 @@
-//! How the papers' variants write and read: steps as SRL paper Fig. 2 (`nova`) and Fig. 5 (`nova-*`) have them.
+//! How the papers' variants write and read: the steps of SRL paper Fig. 2 (`nova`) and Fig. 5 (`nova-*`).
 //!
 //! | step | `nova` | `nova-*` |
 //! |------|--------|----------|
@@ -6,9 +6,9 @@
 //! | data write | under it | under it, beside writers of other ranges |
 //! | logging, tail, tree, time and size | under it | each under a spinlock of its own |
 //!
-//! Readers hold the lock, shared, while they look up and copy. Who moves EOF takes the EOF latch first, in `nova` too, where it is
-//! free whenever the inode's lock is: the papers' code reads the size before any lock, so that two appends could take one offset
-//! (research on pNOVA's published code).
+//! Readers hold the lock, shared, while they look up and copy. A call that moves EOF takes the EOF latch
+//! first, in `nova` too, where the latch is free whenever the inode's lock is. The reason: the papers' code
+//! reads the size before any lock, so two appends could take one offset (research on pNOVA's published code).
 
 use crate::alloc::{Purpose, free_later, settle_limbo, untake};
 use crate::file::heddle::At;
@@ -51,17 +51,17 @@ pub fn make_locks(core: &Core, own: &mut Own, inode: InodeRef<'_>) -> Result<()>
     // SAFETY: `own` is this thread's.
     let new = unsafe { own.heap.alloc(&core.arena, fresh) }.map_err(no_memory)?;
     lock.init(&core.arena, &core.arena.get(new).range).map_err(no_memory)?;
-    // ORDERING: AcqRel and Acquire: the winner's locks are the file's.
+    // ORDERING: AcqRel and Acquire: the file uses the locks of the thread that won.
     if inode.vi.aux.compare_exchange(0, new.raw(), AcqRel, Acquire).is_err() {
         free_locks(core, own, new);
     }
     Ok(())
 }
 
-/// Frees the locks of a file that died, or that lost the race to be the file's.
+/// Frees the locks of a file that died, or locks that another thread's set has replaced.
 pub fn free_locks(core: &Core, own: &mut Own, at: Ptr<PaperLocks>) {
     if let Some(lock) = &core.locks {
-        // SAFETY: nobody can reach the locks any more.
+        // SAFETY: no thread can reach the locks any more.
         unsafe {
             lock.destroy(&core.arena, &core.arena.get(at).range);
             own.heap.free(&core.arena, at, 1);
@@ -69,19 +69,21 @@ pub fn free_locks(core: &Core, own: &mut Own, at: Ptr<PaperLocks>) {
     }
 }
 
-/// Held while a handle is counted or given back: the last closer frees lock nodes, and nobody may be about to use them.
+/// Held while a handle is counted or returned. The last close frees lock nodes, and no thread may be about to
+/// use them.
 pub fn opening<'c>(core: &Core, inode: InodeRef<'c>) -> Option<Latched<'c>> {
     core.locks.as_ref().map(|_| inode.vi.heads.lock())
 }
 
-/// The caller gives a handle back; if it is the last one, the nodes of SRL(tree) go (SRL paper IV-A). The count itself is taken
-/// back afterwards: until then nobody else can become the last.
+/// Called when a handle is returned. If it is the last one, the nodes of SRL(tree) are freed (SRL paper
+/// IV-A). The count itself is lowered afterwards: until then no other handle can become the last.
 pub fn last_close(core: &Core, inode: InodeRef<'_>) {
     let _opening = opening(core, inode);
     if let (Some(lock), Some(locks)) = (&core.locks, commit::paper_locks(core, inode))
         && inode.vi.opens.load(SeqCst) == 1
     {
-        // SAFETY: the caller's is the only handle, and no other can be counted under the latch; calls that lock ranges have a handle.
+        // SAFETY: the caller's is the only handle, and no other can be counted under the latch. Calls that
+        // lock ranges have a handle.
         unsafe { lock.last_close(&core.arena, &locks.range) };
     }
 }
@@ -93,7 +95,7 @@ fn lock_error(error: heddle_range_lock::Error) -> Error {
     }
 }
 
-/// A range held in a papers' variant; in `heddle`, nothing.
+/// A range that is locked in a papers' variant; in `heddle`, nothing.
 pub struct RangeGuard<'c> {
     core: &'c Core,
     held: Option<(&'c LockHead, Option<Held>)>,
@@ -109,13 +111,14 @@ impl Drop for RangeGuard<'_> {
     }
 }
 
-/// No free lock takes as long.
+/// No free lock takes longer than this.
 const FREE_LOCK_MAX: Duration = Duration::from_micros(2);
 
-/// Wider ranges are locked to the end of the largest file: that takes a word for what has one, not one for each segment.
+/// Wider ranges are locked to the end of the largest file: then the segment lock takes words only for
+/// existing segments.
 const WIDE_BYTES: u64 = 256 << 20;
 
-/// Locks bytes `[start, end)` the way this variant does; of a wide range more.
+/// Locks bytes `[start, end)` with this variant's lock; a wide range is locked to the end.
 pub fn lock_range<'c>(
     core: &'c Core,
     own: &mut Own,
@@ -135,7 +138,7 @@ pub fn lock_range<'c>(
         if let Some(tell) = core.on_lock {
             tell(took);
         }
-        // These locks do not say whether somebody waited: what took longer than any free one takes is a wait.
+        // These locks do not report waiting, so taking longer than any free lock counts as a wait.
         if timed && took > FREE_LOCK_MAX {
             lease::with_current(|core, lane| core.lane(lane).counts.waited(SAMPLED_EVERY, took));
         }
@@ -190,7 +193,7 @@ fn wants_eof(inode: InodeRef<'_>, at: At, len: usize) -> bool {
     }
 }
 
-/// The steps of a write whose range is held.
+/// The steps of a write whose range is locked.
 fn write_locked(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -217,8 +220,8 @@ fn write_locked(
                 log_and_publish(core, guard, inode, span, extents, list, version)
             });
         if done.is_err() {
-            // PERSIST: D15, this lane's stores into them come before another lane's. No check sees it: simulated memory orders two stores
-            // to one word, whoever makes them.
+            // PERSIST: D15: this lane's stores into them come before another lane's. No check sees it:
+            // simulated memory orders two stores to one word, whichever lanes make them.
             core.region.fence();
             untake(core.free_map(), extents);
             untake(core.free_map(), list.as_ref().map_or(&[][..], |list| &list.blocks));
@@ -241,7 +244,7 @@ fn write_locked(
     result
 }
 
-/// Makes the cells of a span; one more than the largest version among them and the floor.
+/// Creates the cells of a span. Returns one more than the largest version among them and the floor.
 fn grow_cells(core: &Core, inode: InodeRef<'_>, span: Span) -> Result<Version> {
     let mut version = inode.vi.floor();
     let mut page = span.first();
@@ -316,7 +319,7 @@ fn log_and_publish(
         step(Step::Index);
         let mut page = span.first();
         while page < span.page_end() {
-            // `grow_cells` made them, and nodes stay while the inode lives.
+            // `grow_cells` created them, and nodes stay while the inode lives.
             let Some(run) = inode.vi.index().find(&core.arena, page) else { break };
             for cell in run.cells.iter().take((span.page_end().0 - page.0) as usize) {
                 cell.set(Map::data(block_at(extents, page.0 - span.first().0)), version);
@@ -329,15 +332,16 @@ fn log_and_publish(
     if span.end > inode.vi.size() {
         inode.vi.set_size(span.end);
     }
-    // Every write takes the lock for its time, as the papers' code does; but the line that all of them read, for the size, is left
-    // alone while the clock says the same: storing it was a sixth of the time of two writers.
+    // Every write takes the time lock, as the papers' code does. But the line that all writers read for the
+    // size is not written while the clock shows the same time: storing it took a sixth of the time of two
+    // writers.
     if inode.vi.times()[..2] != [mtime; 2] {
         inode.vi.touch(mtime);
     }
     Ok(())
 }
 
-/// Reads up to `into.len()` bytes at `offset`; how many.
+/// Reads up to `into.len()` bytes at `offset`. Returns their number.
 pub fn read(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -353,7 +357,7 @@ pub fn read(
         }
         let span = Span::new(offset, len as u64);
         let _range = lock_range(core, guard.own, inode, span.start, span.end, Access::Shared)?;
-        // A write that moved EOF while this waited must be seen whole.
+        // A write that moved EOF while this call waited must be seen whole.
         let now = inode.vi.size();
         if now < span.end || (len < into.len() && now > span.end) {
             continue;

@@ -1,8 +1,9 @@
-//! A write of several pages on a full image, where the file has a block for each of them: page by page.
+//! A write of several pages on a full image, page by page, where the file has a block for each of the pages.
 //!
-//! No page is written in place: each takes one block of those that are left for what replaces ([`Purpose::Replace`](crate::alloc::Purpose))
-//! and gives the page's old one back, before the next page takes one. So a write of any length needs one block at a time, and room in
-//! the log. It is not atomic: readers, and a cut, may see some of its pages.
+//! No page is written in place. Each takes one of the blocks reserved for overwrites
+//! ([`Purpose::Replace`](crate::alloc::Purpose)), and frees the page's old block before the next page takes
+//! one. So a write of any length needs one block at a time, and room in the log. It is not atomic: readers,
+//! and a crash, may see some of its pages.
 
 use crate::file::deferred::patiently;
 use crate::file::range::holes;
@@ -14,11 +15,10 @@ use crate::state::lease::LaneGuard;
 use heddle_pmem::BLOCK_BYTES;
 use heddle_vfs::{Error, Result};
 
-/// Writes as much of `data` as it can with `write`, which writes bytes of one page; how much. A file that has not a block for every page
-/// is left alone.
+/// Writes as much of `data` as possible with `write`, which writes bytes of one page. Returns the number of
+/// bytes. A file that lacks a block for one of the pages is not written.
 ///
-/// # Errors
-/// [`Error::NoSpace`], and nothing was written.
+/// # Errors [`Error::NoSpace`]; no byte was written then.
 #[cold]
 pub fn write(
     core: &Core,
@@ -39,7 +39,7 @@ pub fn write(
         let len = (BLOCK_BYTES - at as usize % BLOCK_BYTES).min(data.len() - done);
         match patiently(core, guard, |guard| write(guard, at, &data[done..done + len])) {
             Ok(_) => done += len,
-            // Pages that were written stay so: the caller is told how many.
+            // Pages that were written stay so: the caller gets the number of bytes.
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
-//! Where the bytes of a write go: fresh blocks, filled before anything is locked.
+//! Fresh blocks for the bytes of a write, filled before any lock is taken.
 //!
-//! Data is never written in place. Whole pages come from the caller; the rest of a page at either edge comes from the page's
-//! present block, and is zero beyond it (I3 of `inode`).
+//! Data is never written in place. Whole pages come from the caller. At either edge, the rest of a page is
+//! copied from the page's present block, and is zero beyond it (I3 of `inode`).
 
 use crate::alloc::{Purpose, take_blocks};
 use crate::file::read::readable_still;
@@ -17,10 +17,10 @@ use heddle_vfs::{Error, Result, Time};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Extents that a write names directly; beyond, it names an extent list.
+/// Most extents that a write names in its records; with more, it names an extent list.
 const EXTENTS_DIRECT_MAX: usize = 16;
 
-/// Records of one write at most: [`EXTENTS_DIRECT_MAX`] extents.
+/// Most records of one write: one for each of [`EXTENTS_DIRECT_MAX`] extents.
 pub const WRITE_SLOTS_MAX: u32 = EXTENTS_DIRECT_MAX as u32;
 
 /// A range of a file in bytes and pages.
@@ -33,7 +33,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// `len` bytes at `start`; a range that no number ends is longer than any file.
+    /// `len` bytes at `start`. If the end overflows, the span is longer than any file.
     pub fn new(start: u64, len: u64) -> Span {
         Span { start, end: start.saturating_add(len) }
     }
@@ -48,23 +48,23 @@ impl Span {
         PageNo::after(self.end)
     }
 
-    /// Pages.
+    /// Number of pages.
     pub fn pages(self) -> u64 {
         self.page_end().0 - self.first().0
     }
 
-    /// Does it begin inside a page?
+    /// Returns true if it begins inside a page.
     pub fn ragged_start(self) -> bool {
         !self.start.is_multiple_of(BLOCK)
     }
 
-    /// Does it end inside a page?
+    /// Returns true if it ends inside a page.
     pub fn ragged_end(self) -> bool {
         !self.end.is_multiple_of(BLOCK)
     }
 
-    /// The pages it covers in part, first and last; `None` where an edge lies on a page boundary. A single page that is ragged
-    /// at both ends is given once, as the first.
+    /// The pages it covers in part, first and last; `None` where an edge lies on a page boundary. A single
+    /// page that is partial at both ends is returned once, as the first.
     pub fn edges(self) -> [Option<PageNo>; 2] {
         let (first, last) = (self.first(), PageNo(self.page_end().0 - 1));
         let head = self.ragged_start() || (first == last && self.ragged_end());
@@ -72,15 +72,15 @@ impl Span {
         [head.then_some(first), tail.then_some(last)]
     }
 
-    /// Valid bytes of its last page when the file then has `size` bytes, 1 to 4096.
+    /// Number of valid bytes in its last page when the file has `size` bytes, 1 to 4096.
     pub fn end_in_last_page(self, size: u64) -> u32 {
         let start_of_last = (self.page_end().0 - 1) * BLOCK;
         (size.max(self.end) - start_of_last).min(BLOCK) as u32
     }
 }
 
-/// Allocates the blocks of a span into `extents`. A single page that replaces another ([`Purpose::Replace`]) may use some of the
-/// reserve: it leaves as much space free as there was.
+/// Allocates the blocks of a span into `extents`. A single page that replaces another ([`Purpose::Replace`])
+/// may take a block of the reserve: it frees as many blocks as it takes.
 pub fn allocate(
     core: &Core,
     own: &mut Own,
@@ -96,10 +96,9 @@ pub fn allocate(
     }
 }
 
-/// Copies the caller's bytes to their places. Not fenced.
+/// Copies the caller's bytes to their blocks, without a fence.
 ///
-/// # Errors
-/// [`Error::BadBuffer`]: they are not there.
+/// # Errors [`Error::BadBuffer`]: the caller's buffer is not mapped.
 pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) -> Result<()> {
     let mut rest = data;
     let mut skip = span.start % BLOCK;
@@ -117,10 +116,9 @@ pub fn copy_in(core: &Core, span: Span, extents: &[Extent], data: &[u8]) -> Resu
     Ok(())
 }
 
-/// Fills the rest of an edge page from its present content. Not fenced.
+/// Fills the rest of an edge page from its present content, without a fence.
 ///
-/// # Errors
-/// [`Error::Io`]: that content cannot be read.
+/// # Errors [`Error::Io`]: that content cannot be read.
 pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map: Map) -> Result<()> {
     let block = block_at(extents, page.0 - span.first().0);
     let from = span.start.saturating_sub(page.offset()).min(BLOCK);
@@ -140,7 +138,7 @@ pub fn fill_edge(core: &Core, span: Span, extents: &[Extent], page: PageNo, map:
     readable_still(core, old.pos().plus(to), BLOCK - to)
 }
 
-/// Blocks of the extent list that so many extents need; 0 if records name them directly.
+/// Number of blocks of the extent list for so many extents; 0 if records name them directly.
 fn list_blocks(extents: &[Extent]) -> u64 {
     if extents.len() <= EXTENTS_DIRECT_MAX && extents.iter().all(|e| e.count <= WRITE_PAGES_MAX) {
         return 0;
@@ -151,13 +149,14 @@ fn list_blocks(extents: &[Extent]) -> u64 {
 
 /// An extent list that no record names yet.
 pub struct List {
-    /// Where it begins.
+    /// Its first block.
     pub first: BlockNo,
-    /// All its blocks: to give back if the write fails.
+    /// All its blocks, to be returned if the write fails.
     pub blocks: Vec<Extent>,
 }
 
-/// Writes the extent list of a write that needs one. Not fenced. The list's blocks live as long as the log page that names it.
+/// Writes the extent list of a write that needs one, without a fence. The list's blocks live as long as the
+/// log page that names it.
 pub fn write_list(core: &Core, own: &mut Own, owner: InodeId, extents: &[Extent]) -> Result<Option<List>> {
     let count = list_blocks(extents);
     if count == 0 {
@@ -203,16 +202,16 @@ pub struct WriteRecords {
     pub end_in_last_page: u32,
     /// Version of all of them.
     pub version: Version,
-    /// When.
+    /// Time of the write.
     pub mtime: Time,
-    /// Generation of the size it saw.
+    /// Generation of the size that the write saw.
     pub generation: u64,
     /// The blocks were not written: they read as zeros.
     pub unwritten: bool,
 }
 
 impl WriteRecords {
-    /// Makes them: one an extent, or one that names the list.
+    /// Appends the records to `out`: one for each extent, or one that names the list.
     pub fn make(&self, extents: &[Extent], list: Option<BlockNo>, out: &mut Vec<Record>) {
         let record = |page: PageNo, pages: u64, blocks: Blocks, last: bool| Record::Write {
             page,

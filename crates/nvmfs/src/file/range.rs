@@ -1,4 +1,5 @@
-//! fallocate and lseek: allocating, zeroing, finding data and holes. Cutting out and inserting: see [`shift`].
+//! fallocate and lseek: allocating, zeroing, finding data and holes. Collapsing and inserting ranges: see
+//! [`shift`].
 
 use crate::alloc::{Purpose, take_blocks, untake};
 use crate::file::cells::lock_pages;
@@ -20,12 +21,13 @@ use crate::steps::{Step, step};
 use heddle_range_lock::Access;
 use heddle_vfs::{Error, RangeOp, Result, SeekTarget, SetTime};
 
-/// Pages that are allocated under one hold of their cells.
+/// Number of pages that are allocated under one hold of their cells.
 const STRIDE_PAGES: u64 = 4096;
-/// Records of one transaction of an allocation.
+/// Most records of one transaction of an allocation.
 const RUNS_MAX: usize = 16;
 
-/// Cleans the log of a file whose EOF latch is held: a call of many transactions needs its space again before it ends.
+/// Cleans the log of a file whose EOF latch is held. A call of many transactions needs the freed log space
+/// before it ends.
 pub type Clean = fn(&Core, &mut LaneGuard<'_>, InodeRef<'_>);
 
 /// fallocate(2).
@@ -64,7 +66,7 @@ pub fn fallocate(
     }
 }
 
-/// Gives the pages of a range blocks, and changes nothing that can be seen of the file but how many it has.
+/// Allocates blocks for the pages of a range. Only the file's block count changes visibly.
 pub fn give_blocks(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -73,7 +75,7 @@ pub fn give_blocks(
     clean: Clean,
 ) -> Result<()> {
     let _eof = inode.vi.eof.lock();
-    // It may have been cut meanwhile.
+    // The file may have been truncated meanwhile.
     let span = Span { end: span.end.min(inode.vi.size()).max(span.start), ..span };
     allocate(core, guard, inode, span, clean)
 }
@@ -94,7 +96,8 @@ fn allocate(
     Ok(())
 }
 
-/// Allocates the holes of `[page, end)`, as many as one transaction names; returns the page after the last one looked at.
+/// Allocates the holes of `[page, end)`, as many as one transaction names. Returns the page after the last
+/// one examined.
 fn allocate_some(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -113,7 +116,7 @@ fn allocate_some(
     if !take_blocks(core.free_map(), &core.region, guard.own, want, Purpose::Data, &mut extents) {
         return Err(Error::NoSpace);
     }
-    // As many pieces as fit one transaction; the rest is taken again next time.
+    // As many extents as fit one transaction; the others are allocated in the next one.
     let spare = extents.split_off(extents.len().min(RUNS_MAX));
     untake(core.free_map(), &spare);
     let count: u64 = extents.iter().map(|e| e.count).sum();
@@ -128,7 +131,7 @@ fn allocate_some(
         }
     };
     if holes(core, inode, first, stop) < count {
-        // A writer came first: look again.
+        // A writer came first: check again.
         locked.unlock(core);
         guard.lane.end();
         untake(core.free_map(), &extents);
@@ -140,7 +143,8 @@ fn allocate_some(
         page: first,
         end_in_last_page: 0,
         version,
-        // What the file holds does not change: its times change with the state behind all of the allocation, or not at all.
+        // The content does not change here. The times change with the state record behind the whole
+        // allocation, or not at all.
         mtime: inode.vi.times()[0],
         generation: inode.vi.change(),
         unwritten: true,
@@ -167,7 +171,7 @@ fn allocate_some(
     Ok(stop)
 }
 
-/// The first run of pages without blocks in `[page, end)`, and the page to go on from.
+/// The first run of pages without blocks in `[page, end)`, and the page at which to continue.
 fn first_hole(
     core: &Core,
     inode: InodeRef<'_>,
@@ -190,7 +194,7 @@ fn block_of(core: &Core, inode: InodeRef<'_>, page: PageNo) -> Option<BlockNo> {
     inode.vi.index().find(&core.arena, page).and_then(|run| run.cells[0].map().block())
 }
 
-/// Pages without a block.
+/// Number of pages without a block.
 pub fn holes(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> u64 {
     (first.0..end.0).filter(|p| block_of(core, inode, PageNo(*p)).is_none()).count() as u64
 }

@@ -1,13 +1,14 @@
-//! How `heddle` reads: collect the cells, copy, collect again. Nothing shared is written.
+//! The read of `heddle`: collect the cells, copy, collect again. Readers write nothing shared.
 //!
-//! A cell that is locked by an operation that has not happened yet (ACTIVE) still means what it says; one whose operation has
-//! happened (COMMITTED) is about to change, and is waited for. If the second collect finds every lock word, and the state
-//! of every owner that was ACTIVE, as the first did, then there was an instant between the two at which all of it
-//! held at once, and the bytes are those of that instant (protocol review D14).
+//! The content of a cell is still valid while an operation holds it that is not committed (ACTIVE). If the
+//! operation is committed (COMMITTED), the cell is about to change, and the reader waits. Suppose the second
+//! collect finds every lock word unchanged, and the state of every owner that was ACTIVE. Then there was an
+//! instant between the two collects at which all of it held at once, and the bytes are those of that instant
+//! (protocol review D14).
 //!
-//! Invariants  I1  bytes are thrown away unless the second collect agrees; blocks may be reused while they are copied.
-//!             I2  a reader whose try fails (of one page: whose second try) pins the inode: it takes the maps while it holds the
-//!                 cells, and no block they name is freed until it lets the pin go (D17; `deferred`). So a read of any length
+//! Invariants  I1  the bytes are discarded unless the second collect agrees; blocks may be reused while they are copied.
+//!             I2  a reader whose attempt fails (with one page: whose second attempt) pins the inode. It takes the maps while it holds the
+//!                 cells, and no block that they name is freed until it releases the pin (D17; `deferred`). So a read of any length
 //!                 ends after two copies, of one page after three.
 //! Orderings   O1  an Acquire fence stands between the copy and the second collect (O2 of `cell`).
 
@@ -29,10 +30,10 @@ use std::sync::atomic::Ordering::Acquire;
 use std::time::Instant;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Looks at a cell that is about to change before a reader sleeps on it.
+/// How often a reader loads a cell that is about to change before it sleeps on it.
 const WAIT_SPINS: u32 = spins(400);
 
-/// Reads up to `into.len()` bytes at `offset`; how many.
+/// Reads up to `into.len()` bytes at `offset`. Returns their number.
 pub fn read(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -62,7 +63,7 @@ fn readable(size: u64, offset: u64, want: usize) -> usize {
     usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(want)
 }
 
-/// The common case: one page, first try. `None`: not that case, or something changed.
+/// The common case: one page, first attempt. Returns `None` if it is another case, or if a cell changed.
 fn read_page(
     core: &Core,
     inode: InodeRef<'_>,
@@ -94,10 +95,9 @@ pub fn copy_page(core: &Core, map: Map, within: u64, into: &mut [u8]) -> Result<
     readable_still(core, from, into.len() as u64)
 }
 
-/// What was just loaded from there, was it what the media holds?
+/// Checks that bytes just loaded from there came from the media.
 ///
-/// # Errors
-/// [`Error::Io`]: the media could not give it.
+/// # Errors [`Error::Io`]: the media could not deliver them.
 pub fn readable_still(core: &Core, from: Pos, len_bytes: u64) -> Result<()> {
     if core.region.lost(from, len_bytes) {
         let block = from.0 / BLOCK;
@@ -106,7 +106,7 @@ pub fn readable_still(core: &Core, from: Pos, len_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// `None`: something changed.
+/// Returns `None` if a cell changed.
 fn read_once(
     core: &Core,
     inode: InodeRef<'_>,
@@ -125,7 +125,7 @@ fn read_once(
     same.then_some(copied)
 }
 
-/// Calls `f(n, cell)` for the `n`th page of a span, for each in order.
+/// Calls `f(n, cell)` for the `n`th page of a span, in order.
 fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64, Option<&Cell>)) {
     let (mut page, end) = (span.first(), span.page_end());
     while page < end {
@@ -144,7 +144,7 @@ fn for_pages(core: &Core, inode: InodeRef<'_>, span: Span, mut f: impl FnMut(u64
     }
 }
 
-/// First look at a cell: waits while its owner publishes.
+/// First load of a cell: waits while its owner publishes.
 fn collect(core: &Core, cell: &Cell) -> Seen {
     let (mut tries, mut began) = (0, None);
     loop {
@@ -167,7 +167,7 @@ fn collect(core: &Core, cell: &Cell) -> Seen {
     }
 }
 
-/// A reader that slept since then goes on.
+/// Counts the wait of a reader that has slept since then.
 #[inline]
 fn note_wait(core: &Core, since: Option<Instant>) {
     if let Some(since) = since {
@@ -175,11 +175,11 @@ fn note_wait(core: &Core, since: Option<Instant>) {
     }
 }
 
-/// Second look.
+/// Second load: returns true if the cell is unchanged.
 fn unchanged(core: &Core, cell: Option<&Cell>, seen: &Seen) -> bool {
     match (cell, seen.lv) {
         (None, None) => true,
-        // A leaf that came into being since: still a hole if nobody has touched the cell.
+        // A leaf was created since: the page is still a hole if the cell was never locked or written.
         (Some(cell), None) => {
             let lv = cell.lv();
             !lv.locked() && lv.version().0 == 0
@@ -187,12 +187,12 @@ fn unchanged(core: &Core, cell: Option<&Cell>, seen: &Seen) -> bool {
         (Some(cell), Some(lv)) => {
             cell.lv() == lv && seen.owner.is_none_or(|state| core.lane(lv.lane()).state() == state)
         }
-        // Leaves stay.
+        // Leaves are never removed.
         (None, Some(_)) => false,
     }
 }
 
-/// Copies a span, page by page where it must, run by run where blocks are neighbours.
+/// Copies a span, run by run where blocks are contiguous, else page by page.
 pub fn copy_span(core: &Core, span: Span, into: &mut [u8], map: impl Fn(u64) -> Map) -> Result<()> {
     let (mut at, mut done) = (span.start, 0usize);
     while at < span.end {
@@ -220,7 +220,7 @@ fn follows(first: Map, later: Map, by: u64) -> bool {
     }
 }
 
-/// The read that comes to an end: maps are taken under the cells, blocks are kept by a pin (I2).
+/// A read that always completes: it takes the maps while it holds the cells, and pins the blocks (I2).
 pub fn read_pinned(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -247,7 +247,8 @@ pub fn read_pinned(
             }));
         });
         step(Step::Held);
-        // A page without a cell may have got one, and content, meanwhile: then this was no single instant.
+        // A page without a cell may have got one, and content, meanwhile: then the maps are not of one
+        // instant.
         let mut same = inode.vi.size() == size;
         for_pages(core, inode, span, |n, cell| {
             same &= collected[n as usize].lv.is_some() || unchanged(core, cell, &collected[n as usize]);
@@ -270,7 +271,7 @@ pub fn read_pinned(
     len
 }
 
-/// Maps of a span as they are, for callers that hold the range by a lock of their own (the papers' variants).
+/// Maps of a span, for callers that hold the range by a lock of their own (the papers' variants).
 pub fn maps_of(core: &Core, inode: InodeRef<'_>, span: Span, out: &mut Vec<Seen>) {
     out.clear();
     for_pages(core, inode, span, |_, cell| {

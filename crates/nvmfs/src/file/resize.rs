@@ -1,12 +1,13 @@
-//! Clearing ranges and changing attributes: truncate, punch, chmod, chown, utimens, setxattr: one transaction each.
+//! Clearing ranges and changing attributes: truncate, punch, chmod, chown, utimens, setxattr. Each is one
+//! transaction.
 //!
-//! Truncating to `s` is clearing `[s, infinity)` and a new size; punching is clearing a range. Whole pages become a tombstone
-//! (punch record), or, where they are zeroed and stay allocated, unwritten ([`zero`](super::zero)); a page that is cleared in part is
-//! copied, as every write is.
+//! Truncating to `s` clears `[s, infinity)` and sets a new size; punching clears a range. Whole pages become
+//! a tombstone (punch record). If they are zeroed and stay allocated, they become unwritten
+//! ([`zero`](super::zero)). A page that is cleared in part is copied, as in every write.
 //!
 //! Invariants  I1  the caller's thread holds the EOF latch throughout, and the gate while it looks for cells.
-//!             I2  the floor is raised to the version of every tombstone: pages whose cells did not exist come after it (D8).
-//!             I3  a record of size and attributes carries a generation of its own; of two, the larger decides (D7, D9).
+//!             I2  the floor is raised to the version of every tombstone: pages without cells get later versions (D8).
+//!             I3  a record of size and attributes carries its own generation; of two records, the larger generation decides (D7, D9).
 
 use crate::alloc::{Purpose, settle_limbo, take_block};
 use crate::file::cells::{Change, LockedSparse, lock_existing};
@@ -34,7 +35,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Slots of a transaction here: two edge pages, a tombstone, the state, extended attributes.
 const SLOTS: u32 = 6;
 
-/// What is to become of an inode; `None` leaves it as it is.
+/// The changes to an inode; `None` leaves a value unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NewState {
     /// Size in bytes.
@@ -52,14 +53,14 @@ pub struct NewState {
 }
 
 impl NewState {
-    /// What becomes of mtime: a new size is a change of the content.
+    /// The change of mtime: a new size is a change of the content.
     pub fn changes_mtime(&self) -> Option<SetTime> {
         self.mtime.or(self.size.map(|_| SetTime::Now))
     }
 }
 
-/// Changes size and attributes in one transaction. The caller holds the EOF latch (of a directory: its latch). An access list
-/// follows the mode.
+/// Changes size and attributes in one transaction. The caller holds the EOF latch (of a directory: its
+/// latch). The access list is changed to match the mode.
 pub fn set_state(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, new: &NewState) -> Result<()> {
     let mut xattrs = None;
     if let Some(perm) = new.perm.filter(|_| inode.vi.has_list(List::Access)) {
@@ -86,17 +87,17 @@ pub fn set_all(
     change(core, guard, inode, clear, Some(new), xattrs)
 }
 
-/// What a truncation to a size that is not larger clears: also what was allocated beyond the end.
+/// The span that a truncation to a size that is not larger clears, including blocks allocated beyond EOF.
 fn cut_at(core: &Core, inode: InodeRef<'_>, size: u64) -> Option<Span> {
     if size < inode.vi.size() {
         return Some(Span { start: size, end: u64::MAX });
     }
-    // The last page stays as it is: zero beyond the end.
+    // The last page is not cleared: it is zero beyond EOF already.
     let beyond = Span { start: PageNo::after(size).offset(), end: u64::MAX };
     frees_a_block(core, inode, beyond).then_some(beyond)
 }
 
-/// Clears bytes; the size is kept, or becomes `size`. The caller holds the EOF latch.
+/// Clears bytes; the size stays, or becomes `size`. The caller holds the EOF latch.
 pub fn clear(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -116,7 +117,8 @@ fn change(
     new: Option<&NewState>,
     xattrs: Option<&Xattrs>,
 ) -> Result<()> {
-    // The papers' range lock stands before the cells; nothing is mapped beyond EOF. In `nova` it guards the log too.
+    // The papers' range lock comes before the cells; nothing is mapped beyond EOF. In `nova` it guards the
+    // log too.
     let file = inode.vi.kind_perm().is_some_and(|(kind, _)| kind != FileKind::Directory);
     let range = match clear {
         Some(Clear { span, .. }) => Some((span.start, span.end.min(inode.vi.size()).max(span.start + 1))),
@@ -137,7 +139,7 @@ fn change(
     done
 }
 
-/// Makes a change durable and visible but for extended attributes.
+/// Makes a change durable, and visible except for extended attributes.
 fn log_change(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -152,7 +154,8 @@ fn log_change(
         None => Purpose::Replace,
     };
     if commit::prepare(core, guard, inode, SLOTS, purpose)? || xattrs.is_some() {
-        // PERSIST: a fresh log page is empty before it is linked, a blob before the record that names it.
+        // PERSIST: a fresh log page is empty before it is linked, and a blob is durable before the record
+        // that names it.
         core.region.fence();
     }
     if let Some(clear) = clear {
@@ -170,14 +173,14 @@ fn log_change(
     Ok(())
 }
 
-/// Does clearing these bytes give a block back?
+/// Returns true if clearing these bytes frees a block.
 fn frees_a_block(core: &Core, inode: InodeRef<'_>, span: Span) -> bool {
     let (first, end) = (PageNo::after(span.start), PageNo(PageNo::of(span.end).0.min(PageNo::END.0)));
     let mut cells = inode.vi.index().runs(&core.arena, first, end).flat_map(|run| run.cells);
     cells.any(|cell| cell.map().block().is_some())
 }
 
-/// The state an inode will have.
+/// The state of an inode after the change.
 pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     let [mtime, _, atime, _] = inode.vi.times();
     let (uid, gid) = inode.vi.owner();
@@ -199,16 +202,17 @@ pub(super) fn state(inode: InodeRef<'_>, new: &NewState) -> State {
     }
 }
 
-/// Does the caller hold the EOF latch of the file?
+/// Whether the caller holds the EOF latch of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Eof {
-    /// Yes.
+    /// The caller holds it.
     Held,
-    /// No, or it does not say so.
+    /// The caller does not hold it, or does not say so.
     Free,
 }
 
-/// Logs size, attributes and extended attributes of a file anew, unchanged, if no other caller moves EOF just now: for cleaning.
+/// For cleaning: logs size, attributes and extended attributes of a file again, unchanged, unless another
+/// caller is moving EOF.
 pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof: Eof) -> Result<()> {
     let latched = if eof == Eof::Free { inode.vi.eof.try_lock() } else { None };
     if eof == Eof::Free && latched.is_none() {
@@ -236,8 +240,8 @@ pub fn restate(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, eof:
     Ok(())
 }
 
-/// Makes the volatile inode follow a durable state record. Times move on from what writers have made them meanwhile, but to one that the
-/// caller named.
+/// Applies a durable state record to the volatile inode. Times that writers have advanced meanwhile stay,
+/// unless the caller has set the time explicitly.
 pub fn apply(inode: InodeRef<'_>, records: &[Record], mtime: Option<SetTime>) {
     for record in records {
         let Record::State(s) = record else { continue };
@@ -259,7 +263,7 @@ pub fn apply(inode: InodeRef<'_>, records: &[Record], mtime: Option<SetTime>) {
     }
 }
 
-/// A page that is cleared in part: the block it is copied to.
+/// A page that is cleared in part, and the block it is copied to.
 struct Edge {
     page: PageNo,
     block: BlockNo,
@@ -302,10 +306,10 @@ fn clear_range(
     Ok(())
 }
 
-/// Copies that nothing names go back.
+/// Returns the blocks of copies that no record names.
 fn give_back(core: &Core, edges: &[Edge]) {
-    // PERSIST: D15, this lane's stores into them come before another lane's. No check sees it: simulated memory orders two stores to one
-    // word, whoever makes them.
+    // PERSIST: D15: this lane's stores into them come before another lane's. No check sees it: simulated
+    // memory orders two stores to one word, whichever lanes make them.
     core.region.fence();
     let blocks: Vec<Extent> = edges.iter().map(|e| Extent { block: e.block, count: 1 }).collect();
     crate::alloc::untake(core.free_map(), &blocks);
@@ -352,7 +356,7 @@ fn publish(
         inode.vi.raise_floor(version);
     }
     if span.end >= PageNo::END.offset() && to == Becomes::Hole {
-        // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
+        // ORDERING: Relaxed, only cleaning reads the two, and it tolerates an older pair.
         inode.vi.tomb_page.store(PageNo::after(span.start).0, Relaxed);
         inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
     }
@@ -363,7 +367,7 @@ fn publish(
         Some(edge) => Some(Map::data(edge.block)),
         None if !whole.contains(&page) => None,
         None if to == Becomes::Hole => Some(Map::HOLE),
-        // What reads as zeros already keeps content and version.
+        // A page that reads as zeros already keeps content and version.
         None => old.content().map(Map::unwritten),
     };
     locked.publish(core, guard.id, version, map, &mut replaced);
@@ -373,7 +377,7 @@ fn publish(
     guard.scratch.replaced = replaced;
 }
 
-/// Copies the pages that stay in part, zero where they are cleared. Fenced.
+/// Copies the pages that are cleared in part, with zeros in the cleared part, and fences.
 fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<Vec<Edge>> {
     let mut edges = Vec::new();
     for page in span.edges().into_iter().flatten() {
@@ -405,7 +409,7 @@ fn copy_edges(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span:
     Ok(edges)
 }
 
-/// Bytes of a page that the file has, 0 to 4096.
+/// Number of bytes of a page below EOF, 0 to 4096.
 fn within_size(inode: InodeRef<'_>, page: PageNo) -> u32 {
     inode.vi.size().saturating_sub(page.offset()).min(BLOCK_BYTES as u64) as u32
 }
@@ -426,7 +430,8 @@ fn records_of(
             page: e.page,
             pages: 1,
             blocks: Blocks::At(e.block),
-            // The size is the state's affair if there is one; else this may become the record that says it.
+            // If there is a state record, it carries the size. Otherwise this record may become the one that
+            // does.
             end_in_last_page: if new.is_some() { 0 } else { within_size(inode, e.page) },
             version,
             mtime: now,
@@ -439,7 +444,7 @@ fn records_of(
             records.push(Record::State(state(inode, new)));
             records.extend(xattrs.map(|set| set.record(generation, now)));
         }
-        // Nothing was mapped, yet the file was changed: its times say so.
+        // Nothing was mapped, yet the file has changed, so its times must change.
         None if records.is_empty() => {
             records.push(Record::State(state(
                 inode,

@@ -1,16 +1,17 @@
-//! Cutting a range out of a file and inserting a hole: every page behind it moves, in one transaction, however many there are.
+//! Collapsing a range of a file and inserting a hole: all pages behind it move in one transaction, however
+//! many there are.
 //!
-//! A remap record says what all pages from the first on are: a blob lists those that have blocks, the others are holes. So it is
-//! a tombstone and a write in one, at one version, and the state beside it has the new size. No data is copied.
-//!
+//! A remap record gives the contents of all pages from the first on: a blob lists those that have blocks, the
+//! others are holes. So it is a tombstone and a write in one, at one version. The state record beside it has
+//! the new size. No data is copied.
 //! Invariants  I1  the caller holds the EOF latch, and the gate is up while cells are looked for. Every cell that exists from the
 //!                 first page on is held, and every page that will have a block has a cell that is.
-//!             I2  blocks that move stay allocated; those that were cut out are freed when the record is durable.
+//!             I2  blocks that move stay allocated; blocks that were cut out are freed when the record is durable.
 //!             I3  the blob lives as long as the log page that names it, as an extent list does.
-//! Lock order  the papers' range lock, cells in ascending order. Cells that pages move to are made before the first is locked:
-//!             locking one later could wait for a writer who waits for an earlier one.
+//! Lock order  the papers' range lock, cells in ascending order. Target cells are created before the first cell is locked: otherwise,
+//!             locking one later could wait for a writer that waits for an earlier one.
 //! Crash order C1  blob fenced, records fenced, cells published.
-//! Source      ours; what may be asked, and its errors, as ext4 has it.
+//! Source      ours; the permitted arguments and their errors are ext4's.
 
 use crate::alloc::blob::{self, Fresh};
 use crate::alloc::{Purpose, settle_limbo};
@@ -38,7 +39,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Slots of the transaction: remap, state.
 const SLOTS: u32 = 3;
 
-/// Where pages go.
+/// The mapping from old to new pages.
 #[derive(Clone, Copy)]
 struct Shift {
     first: PageNo,
@@ -47,7 +48,7 @@ struct Shift {
 }
 
 impl Shift {
-    /// Where a page at or behind the first goes; `None`: it is cut out.
+    /// The new place of a page at or behind the first; `None`: it is cut out.
     fn target(self, page: PageNo) -> Option<PageNo> {
         match self.down {
             true => page.0.checked_sub(self.pages).filter(|to| *to >= self.first.0).map(PageNo),
@@ -63,7 +64,7 @@ fn whole_pages(span: Span) -> Result<()> {
     Ok(())
 }
 
-/// Cuts `span` out. The caller holds the EOF latch.
+/// Cuts `span` out of the file. The caller holds the EOF latch.
 pub fn collapse(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
     whole_pages(span)?;
     let size = inode.vi.size();
@@ -74,7 +75,7 @@ pub fn collapse(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, spa
     shift_pages(core, guard, inode, shift, size - (span.end - span.start))
 }
 
-/// Inserts a hole where `span` is. The caller holds the EOF latch.
+/// Inserts a hole at `span`. The caller holds the EOF latch.
 pub fn insert(core: &Core, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, span: Span) -> Result<()> {
     whole_pages(span)?;
     let size = inode.vi.size();
@@ -99,8 +100,8 @@ fn shift_pages(
     let _range = lock_range(core, guard.own, inode, shift.first.offset(), end, Access::Exclusive)?;
     let purpose = if shift.down { Purpose::Free } else { Purpose::Data };
     if commit::prepare(core, guard, inode, SLOTS, purpose)? {
-        // PERSIST: a fresh log page is empty before it is linked, by this call or by another if this one fails before the fence of `log`.
-        // No check sees it: no error in between can be had in a rig.
+        // PERSIST: a fresh log page is empty before it is linked, by this call, or by another one if this
+        // call fails before the fence of `log`. No check sees it: no rig can cause an error in between.
         core.region.fence();
     }
     let gate = inode.vi.raise_gate();
@@ -139,8 +140,8 @@ fn mapped(core: &Core, inode: InodeRef<'_>, first: PageNo, mut each: impl FnMut(
     }
 }
 
-/// Locks what I1 says. A writer that was about to publish when the gate went up may give a page a block after its new place was
-/// made: then once more.
+/// Locks the cells that I1 requires. A writer that was about to publish when the gate was raised may give a
+/// page a block after the target cells were created. Then the locking is repeated.
 fn hold_cells<'v>(
     core: &Core,
     guard: &LaneGuard<'_>,
@@ -171,7 +172,7 @@ fn hold_cells<'v>(
     }
 }
 
-/// What becomes of the pages.
+/// The shift's effect on the pages.
 struct Plan {
     runs: Vec<MapRun>,
     cut: Vec<Extent>,
@@ -211,7 +212,7 @@ impl Plan {
     }
 }
 
-/// What runs map a page to.
+/// The map of a page in a list of runs.
 fn map_in(runs: &[MapRun], page: PageNo) -> Map {
     let behind = runs.partition_point(|run| run.page <= page);
     let run = behind.checked_sub(1).map(|at| runs[at]);
@@ -220,7 +221,7 @@ fn map_in(runs: &[MapRun], page: PageNo) -> Map {
     if run.unwritten { Map::unwritten(block) } else { Map::data(block) }
 }
 
-/// Makes the shift durable and, with one store, seen.
+/// Makes the shift durable and, by one store, visible.
 fn log(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -231,7 +232,8 @@ fn log(
     plan: &Plan,
 ) -> Result<()> {
     let words = words_of_map(&plan.runs);
-    // The map stays for long: only a shift that frees more than it takes may use the reserve, or a full disk could not be emptied.
+    // The map stays for long. So only a shift that frees more than it takes may use the reserve; otherwise a
+    // full disk could not be emptied.
     let frees = plan.blocks_cut > words.len().div_ceil(WORDS_A_BLOCK) as u64;
     let purpose = if frees { Purpose::Regain } else { Purpose::Data };
     let fresh: Fresh = blob::write_unfenced(core, guard.own, inode.id(), Kind::Map, &words, purpose)?;
@@ -275,7 +277,7 @@ fn publish(
     locked: LockedSparse<'_>,
 ) {
     inode.vi.raise_floor(version);
-    // ORDERING: Relaxed, both are read by cleaning alone, which tolerates an older pair.
+    // ORDERING: Relaxed, only cleaning reads the two, and it tolerates an older pair.
     inode.vi.tomb_page.store(shift.first.0, Relaxed);
     inode.vi.tomb_version.store(version.0, Relaxed); // ORDERING: Relaxed, as above.
     locked.publish_shifted(core, guard.id, version, |page| map_in(&plan.runs, page));
@@ -285,16 +287,16 @@ fn publish(
     free_replaced(core, guard, inode, &plan.cut);
 }
 
-/// The runs of a map, and the blocks that hold it; `None` if it is not whole.
+/// The runs of a map, and the blocks that hold it; `None` if it is damaged.
 pub fn read_map(core: &Core, owner: InodeId, first: Option<BlockNo>) -> Option<(Vec<MapRun>, Vec<Extent>)> {
     let blocks_max = core.layout.blocks_total as usize;
     let (words, blocks) = blob::read(core, owner, Kind::Map, first, blocks_max)?;
     Some((map_of_words(&words)?, blocks))
 }
 
-/// Finishes a shift whose holder died behind its durable record: cells that the lane still holds get what the runs say. A block
-/// that no run has was cut out, and is added to `replaced`; one whose cell had been given its hole already comes back at the next
-/// mount.
+/// Completes a shift whose holder died behind its durable record: cells that the lane still holds get their
+/// maps from the runs. A block that is in no run was cut out, and is added to `replaced`. If its cell was
+/// already made a hole, the block is free at the next mount.
 pub fn roll_forward(
     core: &Core,
     lane: u16,
@@ -329,7 +331,7 @@ pub fn roll_forward(
     inode.vi.count_blocks(-cut);
 }
 
-/// What a remap record still says of pages, as records of writes; `None` if its map cannot be read.
+/// The pages that a remap record still determines, as write records; `None` if its map cannot be read.
 pub fn current(core: &Core, inode: InodeRef<'_>, record: &Record) -> Option<Vec<Record>> {
     let Record::Remap { blob, version, mtime, generation, .. } = *record else { return Some(Vec::new()) };
     let (runs, _) = read_map(core, inode.id(), blob)?;

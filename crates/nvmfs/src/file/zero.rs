@@ -1,9 +1,11 @@
-//! What clearing a range makes of its whole pages: holes, or pages that read as zeros and keep their blocks.
+//! Clearing the whole pages of a range: they become holes, or stay allocated as unwritten pages, which read
+//! as zeros.
 //!
-//! A page that becomes unwritten keeps its block under a record of its own, as large as its run of blocks, at the version of the
-//! clearing. So an older record of the block as data loses, whatever chain it lies in; and the block has been in nobody else's hands.
+//! A page that becomes unwritten keeps its block. One record covers a run of blocks, at the version of the
+//! clearing. So older records of the block as data lose, in any chain; and no other file has had the block
+//! meanwhile.
 //!
-//! Crash       the records of one call lie in one transaction where it has few runs; else it goes in pieces, each of which is whole, and
+//! Crash       with few runs, all records of a call are one transaction. Otherwise the call is made in pieces; each piece is whole, and
 //!             size and time come with the last.
 
 use crate::file::place::Span;
@@ -17,7 +19,7 @@ use crate::state::inode::InodeRef;
 use crate::state::lease::LaneGuard;
 use heddle_vfs::{Error, Result};
 
-/// What whole pages become.
+/// The new state of whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Becomes {
     /// Holes: their blocks are freed.
@@ -26,19 +28,19 @@ pub enum Becomes {
     Unwritten,
 }
 
-/// Bytes that are to read as zeros.
+/// Bytes that will read as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clear {
-    /// Which.
+    /// The bytes.
     pub span: Span,
-    /// What becomes of pages that lie in them whole.
+    /// The new state of whole pages among them.
     pub to: Becomes,
 }
 
-/// Pages that surely fit one transaction, whatever blocks they have.
+/// Number of pages that fit one transaction for any placement of their blocks.
 const PIECE_PAGES: u64 = 32;
 
-/// Makes a range read as zeros; what is allocated there stays so. The caller holds the EOF latch.
+/// Makes a range read as zeros; its blocks stay allocated. The caller holds the EOF latch.
 pub fn zero(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -49,7 +51,7 @@ pub fn zero(
 ) -> Result<()> {
     let whole = Clear { span, to: Becomes::Unwritten };
     match resize::clear(core, guard, inode, whole, size) {
-        // Too many runs; nothing has changed.
+        // There are too many runs for one transaction; nothing has changed.
         Err(Error::InvalidArgument(_)) => {}
         done => return done,
     }
@@ -71,7 +73,7 @@ fn generation(inode: InodeRef<'_>, new: Option<&NewState>) -> u64 {
     inode.vi.change() + u64::from(new.is_some())
 }
 
-/// The record that makes whole pages holes.
+/// The record that turns whole pages into holes.
 pub fn tombstone(inode: InodeRef<'_>, span: Span, version: Version, new: Option<&NewState>) -> Vec<Record> {
     let (page, end) = (PageNo::after(span.start), PageNo::of(span.end));
     let mtime = crate::clock::exact();
@@ -80,7 +82,8 @@ pub fn tombstone(inode: InodeRef<'_>, span: Span, version: Version, new: Option<
     if pages > 0 { vec![record] } else { Vec::new() }
 }
 
-/// The records that make whole pages with data unwritten, a run of blocks each. The caller holds the cells.
+/// The records that turn whole pages with data into unwritten ones, one for each run of blocks. The caller
+/// holds the cells.
 pub fn unwritten(
     core: &Core,
     inode: InodeRef<'_>,
@@ -93,7 +96,7 @@ pub fn unwritten(
         page,
         pages,
         blocks: Blocks::Unwritten(block),
-        // The size is another record's affair.
+        // Another record carries the size.
         end_in_last_page: 0,
         version,
         mtime,
@@ -102,7 +105,7 @@ pub fn unwritten(
     runs(core, inode, PageNo::after(span.start), PageNo::of(span.end)).into_iter().map(record).collect()
 }
 
-/// Runs of pages with data whose blocks are neighbours.
+/// Runs of pages with data whose blocks are contiguous.
 fn runs(core: &Core, inode: InodeRef<'_>, first: PageNo, end: PageNo) -> Vec<(PageNo, BlockNo, u64)> {
     let mut runs: Vec<(PageNo, BlockNo, u64)> = Vec::new();
     for found in inode.vi.index().runs(&core.arena, first, end) {

@@ -1,5 +1,5 @@
-//! The words of a directory's buckets, and how many there can be. What they mean and how they change: `names::bucket` and `names::table`,
-//! whose invariants are cited here.
+//! The words of a directory's buckets, and their largest number. Their meaning, their changes and the
+//! invariants cited here are those of `names::bucket` and `names::table`.
 
 use heddle_arena::Shared;
 use heddle_arena::sync::atomic::AtomicU64;
@@ -11,12 +11,14 @@ pub const DEAD: u64 = 4;
 /// Size classes of arrays.
 pub const CLASSES: usize = 33;
 const BITS_MAX: u32 = CLASSES as u32 - 1;
-/// How much larger it gets: seldom, because all of its lines change hands then.
+/// Bits by which a table grows. It grows rarely, because all of its lines move to another CPU then.
 pub const GROWTH_BITS: u32 = 2;
-/// Names a bucket: in a table that is made for a known number, and at least, on average, before one grows.
+/// Names a bucket: in a table that is made for a known number of names, and the least average before a table
+/// grows.
 pub const NAMES_A_BUCKET: usize = 3;
 
-/// The largest table of an image: a name takes a line of a log, and a table of [`NAMES_A_BUCKET`] names a bucket grows by [`GROWTH_BITS`].
+/// The largest table of an image: a name takes at least one line of a log, and a table with
+/// [`NAMES_A_BUCKET`] names a bucket grows by [`GROWTH_BITS`].
 pub fn bits_max(image_bytes: u64) -> u32 {
     let names = image_bytes / 64;
     ((names / NAMES_A_BUCKET as u64) << GROWTH_BITS).max(64).ilog2().min(BITS_MAX)
@@ -43,7 +45,7 @@ impl Bucket {
         Bucket { word: AtomicU64::new(DEAD), ..Bucket::unborn() }
     }
 
-    /// All zeros: memory of a bucket that no directory ever had, so that nobody knows of it.
+    /// All zeros: memory of a bucket that was never part of a directory, so no thread has its address.
     pub fn unborn() -> Bucket {
         let zero = || AtomicU64::new(0);
         Bucket { word: zero(), slots: std::array::from_fn(|_| zero()), chain: zero() }

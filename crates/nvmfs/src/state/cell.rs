@@ -8,10 +8,10 @@
 //!             I3  a block named by an unlocked `map` is not handed out again before a higher version is durable.
 //! Lock order  an inode's EOF lock before its cells; cells in ascending page order.
 //! Orderings   O1  `publish` (Release) pairs with the first load of a reader or the CAS of the next writer (Acquire):
-//!                 who sees a version sees its `map` and the size raised before it.
+//!                 a thread that sees a version also sees its `map` and the size raised before it.
 //!             O2  a reader's fence (Acquire) before its second load pairs with the Release of a writer that reused a
 //!                 block it read from: if new bytes were seen, the new `lv` is seen too. The allocator hands a freed
-//!                 block out only after a later store fence (D15), so a block's new bytes come after its old `lv` left.
+//!                 block out only after a later store fence (D15), so a block's new bytes come after its old `lv` changed.
 //! Source      SRL paper IV-A/B for the lock word; versions and readers without locks are ours (docs/protocol.md).
 
 use crate::ids::{BlockNo, Version};
@@ -25,7 +25,7 @@ const LANE_SHIFT: u32 = 2;
 const VERSION_SHIFT: u32 = 16;
 const UNWRITTEN: u64 = 1 << 40;
 
-/// What a page is mapped to.
+/// The mapping of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Map(u64);
 
@@ -60,7 +60,7 @@ impl Map {
 pub struct Lv(u64);
 
 impl Lv {
-    /// Is the cell locked?
+    /// Returns true if the cell is locked.
     pub fn locked(self) -> bool {
         self.0 & LOCKED != 0
     }
@@ -75,13 +75,13 @@ impl Lv {
         Version(self.0 >> VERSION_SHIFT)
     }
 
-    /// The same with the waiter bit off: what a reader compares.
+    /// The same value without the waiter bit, for comparison by a reader.
     fn settled(self) -> Lv {
         Lv(self.0 & !WAITER)
     }
 }
 
-/// See the module.
+/// The cell of one page.
 #[repr(C, align(16))]
 #[derive(Debug)]
 pub struct Cell {
@@ -102,19 +102,21 @@ unsafe impl Zeroed for Cell {
 }
 
 impl Cell {
-    /// Lock word as it is, without the waiter bit.
+    /// The lock word, without the waiter bit.
     pub fn lv(&self) -> Lv {
         // ORDERING: Acquire, O1: pairs with the Release in `publish` and `unlock`.
         Lv(self.lv.load(Acquire)).settled()
     }
 
-    /// Mapping as it is.
+    /// The mapping.
     pub fn map(&self) -> Map {
-        // ORDERING: Acquire, O1: a map seen while its writer publishes brings the bytes it names.
+        // ORDERING: Acquire, O1: a reader that sees a map while its writer publishes also sees the bytes in
+        // its block.
         Map(self.map.load(Acquire))
     }
 
-    /// Locks the cell for `lane` if it is free; returns the version it had, or the lock word that is in the way.
+    /// Locks the cell for `lane` if it is free. Returns the cell's version, or the lock word of the present
+    /// holder.
     pub fn try_lock(&self, lane: u16) -> Result<Version, Lv> {
         // ORDERING: Relaxed, a guess that the CAS checks.
         let seen = self.lv.load(Relaxed);
@@ -130,28 +132,30 @@ impl Cell {
         }
     }
 
-    /// Gives a locked cell its new content and unlocks it; true: somebody waits and must be woken.
+    /// Gives a locked cell its new content and unlocks it. Returns true if a thread waits and must be woken.
     pub fn publish(&self, map: Map, version: Version) -> bool {
         debug_assert!(self.lv().locked());
-        // ORDERING: Release, O1: the bytes and the size before the map that names them.
+        // ORDERING: Release, O1: bytes and size come before the map that names them.
         self.map.store(map.0, Release);
         self.unlock(version)
     }
 
-    /// Unlocks with the version it had (nothing changed) or a new one (same block, new record).
+    /// Unlocks with the old version (nothing changed) or a new one (same block, new record). Returns true as
+    /// [`Cell::publish`] does.
     pub fn unlock(&self, version: Version) -> bool {
-        // A swap, not a store, so that a waiter bit set meanwhile is not lost (L3); SeqCst for O1, and because who parks on the cell
-        // relies on it (see the arena's `park`).
+        // A swap, not a store, so that a waiter bit set meanwhile is not lost (L3). SeqCst for O1, and
+        // because a thread that parks on the cell relies on it (see the arena's `park`).
         self.lv.swap(version.0 << VERSION_SHIFT, SeqCst) & WAITER != 0
     }
 
-    /// Is the lock word still this, with the wish to be woken in it? For who parks on the cell. Without the wish it is the next hold
-    /// of the same lane at the same version (a pinned reader, a writer who had to let go once more), whose unlock would wake nobody.
+    /// Returns true if the lock word is still `held`, with its waiter bit set. For a thread that parks on the
+    /// cell. Without the waiter bit it is a later hold by the same lane at the same version (of a pinned
+    /// reader, or of a writer that locks again), and its unlock would wake no thread.
     pub fn still(&self, held: Lv) -> bool {
         self.lv.load(SeqCst) == held.0 | WAITER
     }
 
-    /// Asks to be woken; false if the lock word is no longer `held`.
+    /// Sets the waiter bit. Returns false if the lock word is no longer `held`.
     pub fn set_waiter(&self, held: Lv) -> bool {
         let with = held.0 | WAITER;
         // ORDERING: AcqRel and Acquire, O1: a failure may show the unlocked word.
@@ -161,7 +165,8 @@ impl Cell {
         }
     }
 
-    /// Content of a cell that nobody else can touch: recovery, and the papers' variants under their own locks.
+    /// Sets a cell that no other thread can reach: for recovery, and for the papers' variants under their own
+    /// locks.
     pub fn set(&self, map: Map, version: Version) {
         // ORDERING: Release, O1.
         self.map.store(map.0, Release);

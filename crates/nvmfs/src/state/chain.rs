@@ -1,5 +1,5 @@
-//! The volatile record of a log chain, and of an inode's chains. What is done with them: [`log::chain`](crate::log::chain), whose
-//! invariants are cited here.
+//! The volatile record of a log chain, and of an inode's chains. Operations on them and the invariants cited
+//! here are in [`log::chain`](crate::log::chain).
 
 use crate::format::inode::HEADS_INLINE;
 use crate::format::page::SLOTS;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 /// In `Chain::owner`: the lane is in a call that uses the chain.
 pub const BUSY: u32 = 1 << 31;
 
-/// One chain. Fields are plain words in effect (I1); atomics because the owner changes.
+/// One chain. The owner uses the fields as plain words (I1). They are atomics because the owner changes.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Chain {
@@ -23,11 +23,13 @@ pub struct Chain {
     pub(crate) slot: AtomicU32,
     pub(crate) seed: AtomicU32,
     pub(crate) spare_seed: AtomicU32,
-    /// The page before the one that cleaning looks at next; 0: it looks at the head.
+    /// The page before the one that cleaning examines next; 0: cleaning examines the head.
     pub clean_after: AtomicU64,
-    /// A first page that is certainly not later than the one on media: others' cleaning looks at it.
+    /// The first page, or an earlier one that was its first: read by other lanes' cleaning. It is never later
+    /// than the first page on media.
     pub(crate) oldest: AtomicU64,
-    /// Pages of a later era than this were made after the chain's last record, if that is still where `quiet_at` says.
+    /// Pages of a later era than this were made after the chain's last record, if the chain still ends where
+    /// `quiet_at` says.
     pub(crate) quiet_since: AtomicU64,
     pub(crate) quiet_at: AtomicU64,
 }
@@ -35,19 +37,19 @@ pub struct Chain {
 // SAFETY: atomics only.
 unsafe impl Shared for Chain {}
 
-/// Where the next record of a chain goes.
+/// The position of a chain's next record.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
     /// The last page; 0: the chain is empty.
     pub page: BlockNo,
-    /// Its next free slot; behind the last one: it is full.
+    /// Its next free slot; a full page has none, and this is the number behind the last slot.
     pub slot: u32,
     /// Seed of its records.
     pub seed: u32,
 }
 
 impl Tail {
-    /// Of a chain without pages.
+    /// The tail of a chain without pages.
     pub const NONE: Tail = Tail { page: BlockNo(0), slot: SLOTS + 1, seed: 0 };
 }
 
@@ -60,12 +62,12 @@ pub struct Chains {
     pub(crate) counts: Counts,
 }
 
-/// Written once a log page by any lane: on a line that nothing reads on the common path.
+/// Every lane writes these once for each log page. So they are on a line that is not read on the common path.
 #[repr(C, align(64))]
 pub struct Counts {
-    /// Era of the page made last.
+    /// Era of the newest page.
     pub(crate) era: AtomicU64,
-    /// Linked pages of all chains.
+    /// Number of linked pages of all chains.
     pub(crate) pages: AtomicU64,
 }
 
@@ -84,8 +86,8 @@ unsafe impl Zeroed for Chains {
 }
 
 impl Chain {
-    /// A chain whose pages on media run from `head` to the page of `tail`, where the next record goes: what stood there and did not
-    /// count is zero, durably, before anything is appended (D4b).
+    /// A chain whose pages on media run from `head` to the page of `tail`, where the next record goes. Slots
+    /// there that did not count are zeroed durably before any record is appended (D4b).
     pub fn recovered(number: u32, head: BlockNo, tail: Tail) -> Chain {
         Chain {
             owner: AtomicU32::new(0),
@@ -103,12 +105,13 @@ impl Chain {
         }
     }
 
-    /// As [`crate::state::latch::Spin::ask_for`]: the line that the next record moves.
+    /// Prefetches the chain's line for writing, as [`crate::state::latch::Spin::ask_for`]: the next record
+    /// moves it.
     pub fn ask_for(&self) {
         heddle_arena::prefetch_to_write(&self.slot);
     }
 
-    /// A new one, of this lane; 0: nobody's.
+    /// A new chain, owned by this lane; 0: by no lane.
     pub fn new(number: u32, lane: u16) -> Chain {
         let chain = Chain::recovered(number, BlockNo(0), Tail::NONE);
         let owner = if lane == 0 { 0 } else { u32::from(lane) | BUSY };
@@ -116,7 +119,7 @@ impl Chain {
         chain
     }
 
-    /// Its number: which head on media.
+    /// Its number, which is the index of its head on media.
     pub fn number(&self) -> u32 {
         // ORDERING: Relaxed, never changes.
         self.number.load(Relaxed)
@@ -128,58 +131,60 @@ impl Chain {
         Some(BlockNo(self.head.load(Relaxed))).filter(|b| b.0 != 0)
     }
 
-    /// Page that takes records, and its next free slot.
+    /// The page that takes records, and its next free slot.
     pub fn tail(&self) -> (BlockNo, u32) {
         // ORDERING: Relaxed, I1.
         (BlockNo(self.page.load(Relaxed)), self.slot.load(Relaxed))
     }
 
-    /// See the field. 0: the chain is empty.
+    /// The first page as other lanes see it, or `None` if the chain is empty.
     pub fn oldest(&self) -> Option<BlockNo> {
         // ORDERING: Acquire, pairs with the Release in `settle_oldest`.
         Some(BlockNo(self.oldest.load(Acquire))).filter(|b| b.0 != 0)
     }
 
-    /// After a fence behind an unlinking: the first page is what it is in memory.
+    /// Called after a fence behind an unlinking: other lanes now see the present first page.
     pub fn settle_oldest(&self) {
         // ORDERING: Relaxed, I1; Release, pairs with the Acquire in `oldest`.
         self.oldest.store(self.head.load(Relaxed), Release);
     }
 
-    /// Takes a chain that nobody has; true: it is this lane's, and busy.
+    /// Takes a chain that no lane has. If it returns true, the chain is this lane's and busy.
     pub fn claim(&self, lane: u16) -> bool {
         // ORDERING: Relaxed, a guess.
         self.owner.load(Relaxed) == 0 && self.become_busy(0, lane)
     }
 
-    /// Takes a chain for cleaning, also one that a lane keeps but is not using; true: it is this lane's until `unclaim`. The lane
-    /// that kept it finds out at its next call.
+    /// Takes a chain for cleaning, also one that another lane keeps but is not using. If it returns true, the
+    /// chain is this lane's until `unclaim`. The lane that kept it notices at its next call.
     pub fn claim_quiet(&self, lane: u16) -> bool {
         // ORDERING: Relaxed, a guess.
         let owner = self.owner.load(Relaxed);
         owner & BUSY == 0 && owner != u32::from(lane) && self.become_busy(owner, lane)
     }
 
-    /// This lane's, and busy, if it was `from`'s.
+    /// Makes the chain busy for this lane, if its owner is `from`. Returns true if so.
     pub fn become_busy(&self, from: u32, lane: u16) -> bool {
         // ORDERING: Acquire, pairs with the Release of whoever used the chain last (I1); Relaxed: not taken.
         self.owner.compare_exchange(from, u32::from(lane) | BUSY, Acquire, Relaxed).is_ok()
     }
 
-    /// Is this lane, which is dead, in a call that uses it? Then the chain is its settler's, and stays so.
+    /// Returns true if this dead lane was in a call that uses the chain. Then its settler has the chain until
+    /// it is done.
     pub fn was_used_by(&self, dead: u16) -> bool {
         // ORDERING: Acquire, pairs with the Release of whoever used the chain last.
         self.owner.load(Acquire) == u32::from(dead) | BUSY
     }
 
-    /// Gives a chain that a dead lane only kept to nobody. It is in order, and another lane's cleaning may take it over at this very
-    /// moment (I1): nothing else of it is the settler's to touch.
+    /// Clears the owner of a chain that a dead lane only kept. The chain is whole, and another lane may take
+    /// it over for cleaning at this moment (I1). So the settler touches no other field.
     pub fn forget_keeper(&self, dead: u16) {
-        // ORDERING: AcqRel, passes on what the dead lane did; Relaxed if it is another's already.
+        // ORDERING: AcqRel, passes on the dead lane's stores; Relaxed if another lane has the chain already.
         let _gone = self.owner.compare_exchange(u32::from(dead), 0, AcqRel, Relaxed);
     }
 
-    /// A chain as the media has it after its user died. Behind a fence that covers what was zeroed in the last page.
+    /// Sets the chain to its state on media, after its user died. The caller has fenced the slots zeroed in
+    /// the last page.
     pub fn restart(&self, head: Option<BlockNo>, tail: Tail) {
         // ORDERING: Relaxed throughout, I1: the settler has the chain.
         self.head.store(head.map_or(0, |page| page.0), Relaxed);
@@ -192,20 +197,20 @@ impl Chain {
         self.settle_oldest();
     }
 
-    /// Gives a chain that was taken for cleaning back: to nobody.
+    /// Clears the owner of a chain that was taken for cleaning.
     pub fn unclaim(&self) {
         // ORDERING: Release, pairs with the Acquire in `become_busy`.
         self.owner.store(0, Release);
     }
 
-    /// The end of a call that used the chain: the lane keeps it.
+    /// Ends a call that used the chain: the lane keeps it, not busy.
     pub fn rest(&self, lane: u16) {
         // ORDERING: Release, pairs with the Acquire in `become_busy`.
         self.owner.store(u32::from(lane), Release);
     }
 
-    /// An era such that pages made in it or later hold nothing older than the chain's last record. The chain is this lane's, and
-    /// was taken from one that was not using it.
+    /// Returns an era such that pages of that era or later hold nothing older than the chain's last record.
+    /// The chain is this lane's, and was not busy when the lane took it.
     pub fn quiet_before(&self, now: u64) -> u64 {
         let (page, slot) = self.tail();
         let at = page.0 << 6 | u64::from(slot);
@@ -218,15 +223,15 @@ impl Chain {
         self.quiet_since.load(Relaxed) + 1
     }
 
-    /// The lane that is in a call which uses it.
+    /// The lane in a call that uses the chain.
     pub fn user(&self) -> Option<u16> {
-        // ORDERING: Relaxed, a guess that `held_up` looks into.
+        // ORDERING: Relaxed, a hint; `held_up` checks the lane.
         let owner = self.owner.load(Relaxed);
         (owner & BUSY != 0).then_some((owner & !BUSY) as u16)
     }
 
-    /// Takes the chain for a look at its pages, or finds that the caller's call has it; `None`: another call uses it. What comes back
-    /// is for [`Chain::put_back`].
+    /// Takes the chain to read its pages, or finds that the caller's own call has it. Returns the former
+    /// owner, for [`Chain::put_back`]; `None` if another call uses the chain.
     pub fn borrow(&self, lane: u16) -> Option<u32> {
         let mine = u32::from(lane);
         // ORDERING: Relaxed, a guess.
@@ -237,16 +242,16 @@ impl Chain {
         (owner & BUSY == 0 && self.become_busy(owner, lane)).then_some(owner)
     }
 
-    /// The end of a [`Chain::borrow`]: who had it has it again.
+    /// Ends a [`Chain::borrow`]: the former owner has the chain again.
     pub fn put_back(&self, owner: u32) {
         // ORDERING: Release, pairs with the Acquire in `become_busy`.
         self.owner.store(owner, Release);
     }
 
-    /// Room for so many more slots, or a page that is prepared?
+    /// Returns true if so many more slots fit the page, or if another page is prepared.
     pub fn has_room(&self, slots: u32) -> bool {
         let (page, slot) = self.tail();
-        // ORDERING: Relaxed, I1, or a guess.
+        // ORDERING: Relaxed, I1, or a hint.
         page.0 != 0 && slot + slots <= SLOTS + 1 || self.spare.load(Relaxed) != 0
     }
 

@@ -1,7 +1,7 @@
-//! What is mounted: the region, the arena, and where in both things are.
+//! The state of a mount: the region, the arena, and the positions of things in both.
 //!
-//! [`Core`] is a process's view; all that changes lies in the arena or the region, so that another view (another process, or
-//! the same arena mapped at another address) sees the same file system.
+//! [`Core`] is one process's view. All changing state is in the arena or the region. So another view (another
+//! process, or the same arena mapped at another address) sees the same file system.
 
 mod places;
 mod seated;
@@ -27,19 +27,20 @@ use seated::Seated;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-/// How long a stopped process may hold up others, in ms, unless the mount says otherwise.
+/// Default time for which a stopped process may hold up others, in ms.
 pub const PATIENCE_MS: u32 = 30_000;
 
-/// An inode chunk in the arena: what never changes again, so that many fit a line, and each look at an inode finds it in a near cache.
+/// An inode chunk in the arena. Its fields rarely change, so many chunks share a line, and each access to an
+/// inode finds it in a near cache.
 #[repr(C)]
 pub struct Chunk {
     /// Its inodes.
     pub inodes: AtomicPtr<VInode>,
-    /// Its block on media; 0: it is not there, all ones: it is being made.
+    /// Its block on media; 0: the chunk does not exist, all ones: it is being made.
     pub block: AtomicU64,
 }
 
-/// Slots of an inode chunk that are free and in nobody's hands.
+/// Free slots of an inode chunk that no lane holds.
 pub type FreeSlots = Apart<AtomicU64>;
 
 // SAFETY: atomics only.
@@ -51,11 +52,11 @@ unsafe impl Zeroed for Chunk {
     }
 }
 
-/// On a line of its own: what changes now and then must not drag along what everybody reads.
+/// A value on a line of its own: changing it must not evict values that every thread reads.
 #[repr(align(64))]
 pub struct Apart<T>(pub T);
 
-// SAFETY: as of what it holds.
+// SAFETY: as for the value inside.
 unsafe impl Shared for FreeSlots {}
 // SAFETY: all zeros is a chunk without free slots.
 unsafe impl Zeroed for FreeSlots {
@@ -72,7 +73,7 @@ impl<T> std::ops::Deref for Apart<T> {
     }
 }
 
-/// Arrays of buckets that no directory has.
+/// Arrays of buckets that no directory uses.
 #[repr(C)]
 pub struct BucketPool {
     /// Held while one is taken or given.
@@ -81,7 +82,7 @@ pub struct BucketPool {
     pub heads: [AtomicU64; crate::state::bucket::CLASSES],
 }
 
-/// Where everything is in the arena; the arena's root.
+/// The arena's root: the positions of everything in the arena.
 #[repr(C, align(64))]
 pub struct Root {
     free_map: Ptr<AtomicU64>,
@@ -89,27 +90,28 @@ pub struct Root {
     lanes: Ptr<Lane>,
     chunks: Ptr<Chunk>,
     free_slots: Ptr<FreeSlots>,
-    /// Chunks that exist, those being made and those given back included.
+    /// Number of chunks, including those being made and those freed.
     pub chunk_count: Apart<AtomicU64>,
-    /// Those of them that were given back, about.
+    /// Number of freed ones among them, approximately.
     pub chunk_gaps: AtomicU64,
     /// Held by renames of directories across directories.
     pub renames: Apart<Latch>,
-    /// See `names::table`.
+    /// Freed arrays of buckets (see `names::table`).
     pub buckets: Apart<BucketPool>,
     /// Largest number of a lane that was ever leased.
     pub lanes_used: AtomicU64,
-    /// How many are leased, about: the daemon's rounds count anew.
+    /// Number of leased lanes, approximately: each round of the daemon counts them anew.
     pub lanes_leased: AtomicU64,
     /// The process that mounted the image, or took it over: a [`heddle_arena::Tag`].
     pub daemon: AtomicU64,
-    /// How many processes have attached.
+    /// Number of processes that have attached.
     pub attached: AtomicU32,
-    /// How many lanes of the dead were settled.
+    /// Number of dead lanes that were settled.
     pub settled: AtomicU64,
-    /// Blocks that wait for readers, of all files; a moment old, or off by what the dead had in hand.
+    /// Blocks of all files that wait for readers. Approximate: it may be stale, or wrong by the entries that
+    /// a dead thread was moving.
     pub deferred: AtomicU64,
-    /// Set when the file system is unmounted: whoever is still attached is refused.
+    /// Set when the file system is unmounted: calls of attached processes are refused.
     pub ended: AtomicU32,
     seed: u32,
     /// How long a stopped process may hold up others before it is killed, in ms; 0: for ever.
@@ -117,14 +119,14 @@ pub struct Root {
     /// 1: logs are kept as short as on a full image, also where there is space.
     pub short_logs: AtomicU32,
     blocks_total: u64,
-    /// What stores to the region survive ([`heddle_pmem::Durability::raw`]).
+    /// The durability of stores to the region ([`heddle_pmem::Durability::raw`]).
     durability: u32,
-    /// Set when the media was found to contradict itself: no more changes.
+    /// Set when the media was found inconsistent: no more changes.
     damage: DamageNote,
     identity: Identity,
 }
 
-/// What tells one mount from every other.
+/// Distinguishes one mount from every other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Identity {
@@ -132,14 +134,14 @@ pub struct Identity {
     pub uuid: [u8; 16],
     /// The boot of the machine.
     pub boot: [u8; 16],
-    /// How often the image was mounted.
+    /// Number of times the image was mounted.
     pub epoch: u64,
     /// Seed of every checksum of the image.
     pub seed: u64,
 }
 
 impl Identity {
-    /// Of a mount of the image with this superblock.
+    /// The identity of a mount of the image with this superblock.
     pub fn of(superblock: &Superblock, boot: [u8; 16]) -> Identity {
         let (epoch, seed) = (superblock.epoch.get(), superblock.seed().into());
         Identity { uuid: superblock.uuid, boot, epoch, seed }
@@ -150,7 +152,7 @@ impl Identity {
     }
 }
 
-/// What this build puts where in an arena: processes of different builds must not share one.
+/// A hash of this build's arena layout: processes of different builds must not share an arena.
 pub const LAYOUT: u64 = {
     let sizes = [
         size_of::<Root>(),
@@ -179,16 +181,17 @@ pub const LAYOUT: u64 = {
 // SAFETY: numbers, offsets and atomics.
 unsafe impl Shared for Root {}
 
-/// What modules above do for a thread that waits for a lane, or ends. Set once, when the core is made.
+/// Functions of higher modules for a thread that waits for a lane, or ends. Set once, when the core is made.
 #[derive(Clone, Copy)]
 pub struct Hooks {
-    /// Brings the lane of a dead holder to an end. `None`: its process has files open, and keeps it.
+    /// Settles the lane of a dead holder. `None`: its process has files open, and keeps the lane.
     pub settle: fn(&Core, Lease) -> Option<Lease>,
-    /// Gives back what an ending thread's lane holds, then the lane.
+    /// Returns the resources of an ending thread's lane, then the lane.
     pub give_up: fn(&Core, Lease),
 }
 
-/// See the module. What every call reads shares no line with what else lies in the process' heap.
+/// A process's view of a mount. Fields that every call reads share no line with unrelated memory of the
+/// process.
 #[repr(align(128))]
 pub struct Core {
     /// The media.
@@ -196,57 +199,60 @@ pub struct Core {
     /// The volatile state.
     pub arena: Arc<Arena>,
     places: Places,
-    /// Places on media.
+    /// Positions on media.
     pub layout: Layout,
     /// Seed of every checksum of this image.
     pub seed: u32,
     /// This mount's number.
     pub epoch: u64,
-    /// Which system this is.
+    /// The variant of the engine.
     pub variant: Variant,
     /// The papers' range lock; `None` in `heddle`.
     pub locks: Option<AnyLock>,
-    /// Told how long each wait for it took.
+    /// Called with the duration of each wait for the range lock.
     pub on_lock: Option<fn(std::time::Duration)>,
-    /// What modules above do.
+    /// Functions of higher modules.
     pub hooks: Hooks,
-    /// Nothing may change.
+    /// True on a read-only mount.
     pub read_only: bool,
-    /// Tells the mounts of this process apart.
+    /// Distinguishes the mounts of this process.
     pub id: u64,
-    /// Lanes that this process's threads have left parked, about: where it is 0 nobody looks for one.
+    /// Number of lanes that ended threads of this process have left parked, approximately. At 0 no thread
+    /// looks for one.
     pub parked: std::sync::atomic::AtomicU32,
-    /// How long this process lets a stopped one hold it up: what the mount said when it first asked, whatever is written there later.
+    /// How long this process lets a stopped one hold it up. It keeps the value that it first read; later
+    /// changes of the word are ignored.
     pub patience: std::sync::OnceLock<Option<std::time::Duration>>,
     /// The largest table that a directory may have.
     pub table_bits_max: u32,
-    /// A call of this process has waited in vain for a lock: the next ones wait a moment only.
+    /// True after a call of this process waited in vain for a lock: later calls wait only briefly.
     pub waited_in_vain: std::sync::atomic::AtomicBool,
     seated: Seated,
 }
 
 static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
 
-/// What a [`Core`] is made of.
+/// The parts of a [`Core`].
 pub struct Parts {
     /// The media.
     pub region: Region,
     /// The volatile state.
     pub arena: Arc<Arena>,
-    /// Which system.
+    /// The variant of the engine.
     pub variant: Variant,
     /// Its range lock.
     pub locks: Option<AnyLock>,
-    /// Told how long each wait for it took.
+    /// Called with the duration of each wait for the range lock.
     pub on_lock: Option<fn(std::time::Duration)>,
-    /// What modules above do.
+    /// Functions of higher modules.
     pub hooks: Hooks,
-    /// Nothing may change.
+    /// True for a read-only mount.
     pub read_only: bool,
 }
 
 impl Core {
-    /// Lays the volatile state of a region of `blocks` blocks out in an empty arena: everything free, no inodes.
+    /// Lays out the volatile state for a region of `blocks` blocks in an empty arena: all blocks free, no
+    /// inodes.
     pub fn new(parts: Parts, identity: Identity, blocks: u64) -> Result<Core> {
         let root = Root::lay_out(&parts, &Layout::new(blocks), identity).map_err(no_memory)?;
         parts.arena.set_root(root);
@@ -256,7 +262,8 @@ impl Core {
         Ok(core)
     }
 
-    /// A view of what [`Core::new`] laid out, here or in another process; `None` if the arena is not that of this mount.
+    /// A view of the state that [`Core::new`] laid out, here or in another process; `None` if the arena is
+    /// not that of this mount.
     pub fn join(parts: Parts, identity: &Identity) -> Option<Core> {
         let places = Places::of(&parts.arena, parts.arena.root::<Root>())?;
         let r = places.root();
@@ -290,13 +297,14 @@ impl Core {
         })
     }
 
-    /// Where the largest file of this system ends. What would go beyond it is refused before anything changes.
+    /// The size limit of a file in this variant. A call that would exceed it is refused before anything
+    /// changes.
     pub fn file_bytes_max(&self) -> u64 {
         let lock = self.locks.as_ref().map_or(u64::MAX, RangeLock::file_bytes_max);
         lock.min(heddle_vfs::OFFSET_MAX_BYTES)
     }
 
-    /// Which mount this is.
+    /// The identity of this mount.
     pub fn identity(&self) -> Identity {
         self.root().identity
     }
@@ -307,7 +315,7 @@ impl Core {
         self.places.root()
     }
 
-    /// Free space.
+    /// The free map.
     pub fn free_map(&self) -> FreeMap<'_> {
         let root = self.root();
         FreeMap::new(&self.arena, root.free_map, &self.layout, &root.lanes_leased)
@@ -324,7 +332,7 @@ impl Core {
         &self.places.lanes()[usize::from(lane) - 1]
     }
 
-    /// All inode chunks that can be.
+    /// All possible inode chunks.
     #[inline]
     pub fn chunks(&self) -> &[Chunk] {
         self.places.chunks()
@@ -335,7 +343,7 @@ impl Core {
         &self.arena.slice(self.root().free_slots, self.layout.chunks_max as usize)[chunk as usize]
     }
 
-    /// The inode of this number, living or not; `None` if its chunk does not exist.
+    /// The inode of this number, alive or not; `None` if its chunk does not exist.
     #[inline(always)]
     pub fn slot(&self, ino: Ino) -> Option<InodeRef<'_>> {
         let (chunk, index) = chunk_of(ino);
@@ -347,13 +355,13 @@ impl Core {
         Some(InodeRef { ino, vi: &self.arena.slice(inodes, CHUNK_INODES as usize)[index as usize] })
     }
 
-    /// The block that holds the slot of this inode, which lives or is about to.
+    /// The block that holds the slot of this inode, which is alive or being made.
     pub fn chunk_block(&self, ino: Ino) -> BlockNo {
         // ORDERING: Acquire, pairs with the Release that links a new chunk.
         BlockNo(self.chunks()[chunk_of(ino).0 as usize].block.load(Acquire))
     }
 
-    /// May the file system change?
+    /// Checks that the file system may change.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] on a read-only mount, [`Error::Corrupt`] after damage was found.
@@ -370,31 +378,34 @@ impl Core {
         Ok(())
     }
 
-    /// Notes that the media contradicts itself, and what says so: no more changes from here on, in any process.
+    /// Notes that the media is inconsistent, with the reason. No process may change the file system from now
+    /// on.
     pub fn damage(&self, what: String) -> Error {
         self.root().damage.note(&what);
         Error::Corrupt(what)
     }
 
-    /// What damage was found since it was mounted, if any.
+    /// Returns the damage found since the mount, if any.
     pub fn damage_found(&self) -> Option<String> {
         self.root().damage.is_noted().then(|| self.root().damage.text())
     }
 }
 
 impl Root {
-    /// Makes the process of this tag the daemon, if the last one is gone; false: that lives, or another was quicker.
+    /// Makes the process of this tag the daemon, if the last daemon is gone. Returns false if the last one is
+    /// alive, or another process was first.
     pub fn succeed(&self, mine: Tag, is_gone: impl FnOnce(Tag) -> bool) -> bool {
         let last = self.daemon.load(SeqCst);
         is_gone(Tag::of(last)) && self.daemon.compare_exchange(last, mine.word(), SeqCst, SeqCst).is_ok()
     }
 
-    /// Is this the state of that mount?
+    /// Returns true if this is the state of that mount.
     pub fn is(&self, identity: &Identity) -> bool {
         self.identity == *identity
     }
 
-    /// What stores to the region survive, for all who have it mapped: one that promised less would lose what others have promised.
+    /// The durability of stores to the region, for all processes that map it: one that promised less would
+    /// lose data that others have promised.
     pub fn durability(&self) -> Option<Durability> {
         Durability::from_raw(self.durability)
     }
@@ -402,10 +413,10 @@ impl Root {
 
 #[cfg(test)]
 impl Root {
-    /// Where it says where the lanes' table is: as whoever may attach can write over it.
+    /// The position of the pointer to the table of lanes, overwritten as an attached process could do it.
     pub fn scribble_lane_table(&self, to: u64) -> u64 {
         let word = std::ptr::from_ref(&self.lane_table).cast_mut().cast::<u64>();
-        // SAFETY: a pointer is a number; the test looks at it through others' mappings alone until it is put back.
+        // SAFETY: a pointer is a number; until it is put back, the test reads it only through other mappings.
         unsafe {
             let was = word.read_volatile();
             word.write_volatile(to);
@@ -414,7 +425,7 @@ impl Root {
     }
 }
 
-/// The arena is full.
+/// Converts the error of a full arena.
 pub fn no_memory(_: Full) -> Error {
     Error::NoMemory
 }

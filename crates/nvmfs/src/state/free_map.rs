@@ -1,4 +1,5 @@
-//! The free map: a bit a block. What it means, and who may set or clear a bit: [`alloc`](crate::alloc), whose invariants are cited here.
+//! The free map: one bit for each block. The rules for setting and clearing bits, and the invariants cited
+//! here, are in [`alloc`](crate::alloc).
 
 use crate::format::layout::Layout;
 use crate::ids::{BlockNo, Extent};
@@ -7,29 +8,31 @@ use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::{Arena, Full, Ptr};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Of the region, what all lanes together keep at most, about.
+/// At most about this fraction of the region is held by all lanes together.
 const KEPT_SHARE: u64 = 32;
 
 const WORD_BLOCKS: u64 = 64;
-/// 34 MiB; more are too many to count.
+/// 34 MiB; with more blocks, counting them would take too long.
 const RESERVE_BLOCKS_MAX: u64 = 8704;
 const LINE_WORDS: usize = 8;
 
-/// What blocks are wanted for.
+/// The purpose for which blocks are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// New data, new inodes, new names, and their records.
     Data,
-    /// What leaves as much free as before but for its record: a page over another, attributes.
+    /// A change that, except for its record, leaves as many blocks free as before: a page over another,
+    /// attributes.
     Replace,
-    /// What may free space later: removals of names, holes.
+    /// A change that may free space later: removals of names, holes.
     Free,
-    /// What gives back at once at least as much as it takes: log cleaning, a truncation that frees blocks, the copy of an edge.
+    /// A change that frees at once at least as many blocks as it takes: log cleaning, a truncation that frees
+    /// blocks, the copy of an edge.
     Regain,
 }
 
 impl Purpose {
-    /// Free blocks that must be left.
+    /// The number of free blocks that a taker must leave.
     fn leaves(self, reserve: u64) -> u64 {
         match self {
             Purpose::Data => reserve,
@@ -40,7 +43,7 @@ impl Purpose {
     }
 }
 
-/// The free map; a view that is made anew wherever it is needed.
+/// The free map; a view that is created where it is needed.
 #[derive(Clone, Copy)]
 pub struct FreeMap<'a> {
     words: &'a [AtomicU64],
@@ -49,7 +52,7 @@ pub struct FreeMap<'a> {
     layout: &'a Layout,
 }
 
-/// Memory of the free map of a region.
+/// Allocates the memory of a region's free map.
 pub fn new_map(arena: &Arena, layout: &Layout) -> Result<Ptr<AtomicU64>, Full> {
     arena.alloc_zeroed::<AtomicU64>(words_of(layout) + 2 * LINE_WORDS)
 }
@@ -58,8 +61,8 @@ fn words_of(layout: &Layout) -> usize {
     layout.blocks_total.div_ceil(WORD_BLOCKS) as usize
 }
 
-/// Half of it is log space for what replaces: a page that is written by itself keeps one of a log page's 63 slots. So it suffices for all
-/// pages of an image, up to the limit: from there on for 1 GiB of them.
+/// Half of the reserve is log space for overwrites: a page that is written alone keeps one of a log page's 63
+/// slots. So the reserve suffices for all pages of an image; above the limit it suffices for 1 GiB of them.
 fn reserve_blocks(layout: &Layout) -> u64 {
     (layout.blocks_total / 30).clamp(32, RESERVE_BLOCKS_MAX)
 }
@@ -70,7 +73,7 @@ fn reserve_start(layout: &Layout) -> u64 {
 }
 
 impl<'a> FreeMap<'a> {
-    /// The map at `at`, of which `lanes` lanes take.
+    /// The map at `at`, which `lanes` lanes share.
     pub fn new(
         arena: &'a Arena,
         at: Ptr<AtomicU64>,
@@ -79,11 +82,11 @@ impl<'a> FreeMap<'a> {
     ) -> FreeMap<'a> {
         let words = words_of(layout);
         let (words, behind) = arena.slice(at, words + 2 * LINE_WORDS).split_at(words);
-        // On a line of its own, wherever the map begins.
+        // On a line of its own, for any start of the map.
         FreeMap { words, scarce: &behind[LINE_WORDS], lanes, layout }
     }
 
-    /// Free blocks outside the lanes' hands.
+    /// Free blocks that no lane holds.
     pub fn count(&self) -> u64 {
         self.count_in(0, u64::MAX)
     }
@@ -93,13 +96,13 @@ impl<'a> FreeMap<'a> {
         self.count().saturating_sub(reserve_blocks(self.layout))
     }
 
-    /// Is more than a sixteenth of the image free for data, or 256 MiB?
+    /// Returns true if more than a sixteenth of the image, or 256 MiB, is free for data.
     pub fn has_plenty(&self) -> bool {
         let enough = reserve_blocks(self.layout) + (self.layout.blocks_total / 16).min(1 << 16);
         self.count_in(0, enough) >= enough
     }
 
-    /// Free blocks from `start` on, counted until there are `enough`.
+    /// Free blocks from `start` on. Counting stops at `enough`.
     fn count_in(&self, start: u64, enough: u64) -> u64 {
         let mut count = 0;
         for w in start / WORD_BLOCKS..self.layout.last().0.div_ceil(WORD_BLOCKS) {
@@ -113,11 +116,11 @@ impl<'a> FreeMap<'a> {
         count
     }
 
-    /// Do `want` blocks leave what this purpose must leave (I2)?
+    /// Returns true if taking `want` blocks leaves what this purpose must leave (I2).
     fn leaves_enough(&self, want: u64, purpose: Purpose) -> bool {
         let reserve = reserve_blocks(self.layout);
         let needed = match purpose {
-            // Taken elsewhere.
+            // Checked elsewhere.
             Purpose::Data => reserve,
             Purpose::Replace | Purpose::Free => purpose.leaves(reserve) + want,
             Purpose::Regain => return true,
@@ -138,7 +141,7 @@ impl<'a> FreeMap<'a> {
         }
     }
 
-    /// Was a request refused, and has not much come back since?
+    /// Returns true if a request was refused, and few blocks were freed since.
     pub fn scarce(&self) -> bool {
         // ORDERING: Relaxed, a hint.
         self.scarce.load(Relaxed) != 0
@@ -151,7 +154,8 @@ impl<'a> FreeMap<'a> {
         false
     }
 
-    /// Marks blocks free that a dead lane has left. What is free already stays so: somebody else may know of it.
+    /// Marks blocks free that a dead lane has left. Blocks that are free already are left alone: another lane
+    /// may know of them.
     pub fn give_if_used(&self, extent: Extent) {
         self.for_words(extent, |word, mask| {
             // ORDERING: Release, O1.
@@ -159,7 +163,7 @@ impl<'a> FreeMap<'a> {
         });
     }
 
-    /// Marks blocks used while the map is built; false if one of them is marked already.
+    /// Marks blocks used while the map is built. Returns false if one of them is marked already.
     pub fn claim(&self, extent: Extent) -> bool {
         let mut free = true;
         self.for_words(extent, |word, mask| {
@@ -180,7 +184,8 @@ impl<'a> FreeMap<'a> {
         }
     }
 
-    /// Takes up to `want` consecutive blocks out of word `w`; of several runs the first that is long enough, else the longest.
+    /// Takes up to `want` consecutive blocks out of word `w`: the first run that is long enough, else the
+    /// longest.
     fn take_run(&self, w: u64, want: u64, limit: u64) -> Option<Extent> {
         let word = &self.words[w as usize];
         let tail = limit.saturating_sub(w * WORD_BLOCKS);
@@ -197,7 +202,8 @@ impl<'a> FreeMap<'a> {
         }
     }
 
-    /// Takes `want` blocks, in as few pieces as a search from the lane's cursor finds, into `out`. On failure nothing is taken.
+    /// Takes `want` blocks into `out`, in as few pieces as a search from the lane's cursor finds. On failure
+    /// no block is taken.
     pub fn take(&self, cursor: &mut u64, want: u64, purpose: Purpose, out: &mut Vec<Extent>) -> bool {
         if !self.leaves_enough(want, purpose) {
             return self.refuse();
@@ -206,11 +212,12 @@ impl<'a> FreeMap<'a> {
         let words = limit.div_ceil(WORD_BLOCKS);
         let first = out.len();
         let mut missing = want;
-        // The first round takes long runs only, so that large writes do not pick up crumbs; the second takes what there is.
+        // The first round takes long runs only, so that large writes do not take fragments. The second takes
+        // any block.
         for shortest in [want.min(WORD_BLOCKS), 1] {
             let mut w = *cursor % words;
             for _ in 0..words {
-                // ORDERING: Relaxed, a guess.
+                // ORDERING: Relaxed, a hint.
                 let bits = self.words[w as usize].load(Relaxed);
                 if bits != 0
                     && (shortest == 1
@@ -239,15 +246,16 @@ impl<'a> FreeMap<'a> {
         self.refuse()
     }
 
-    /// Blocks a lane keeps at most: few of a small region, or of one that many lanes share, lest others starve while it is idle.
+    /// Most blocks that a lane keeps: few in a small region, or in one that many lanes share, because other
+    /// lanes cannot use them while it is idle.
     pub fn keep_max(&self) -> usize {
-        // ORDERING: Relaxed, an estimate, which changes with threads' births and deaths.
+        // ORDERING: Relaxed, an estimate, which changes when threads start and end.
         let lanes = (self.lanes.load(Relaxed) as i64).max(1) as u64;
         let share = (self.layout.blocks_total / KEPT_SHARE / lanes).clamp(1, MAGAZINE_BLOCKS as u64);
         (self.words.len() / 8).clamp(4, MAGAZINE_BLOCKS).min(share as usize)
     }
 
-    /// May single blocks of it stay in a lane's hands? None of the reserve may (I2 of `alloc`).
+    /// Returns true if a lane may keep this block alone. It may keep none of the reserve (I2 of `alloc`).
     pub fn may_be_kept(&self, block: BlockNo) -> bool {
         block.0 < reserve_start(self.layout)
     }
@@ -264,7 +272,7 @@ fn join(out: &mut Vec<Extent>, first: usize, run: Extent) {
     out.push(run);
 }
 
-/// Start and length (at most `want`) of the first run of ones that is `want` long, else of the longest.
+/// Start and length (at most `want`) of the first run of ones with length `want`, else of the longest.
 fn best_run(bits: u64, want: u64) -> Option<(u64, u64)> {
     let mut rest = bits;
     let mut best: Option<(u64, u64)> = None;

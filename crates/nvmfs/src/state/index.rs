@@ -23,9 +23,9 @@ const NODE_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
 const LEAF_CELLS: usize = 1 << LEAF_BITS;
 const NODE_CHILDREN: usize = 1 << NODE_BITS;
 const HEIGHT_MASK: u64 = 63;
-/// Of a tree that covers all pages of the largest file.
+/// Largest height, that of a tree that covers all pages of the largest file.
 const HEIGHT_MAX: u64 = 2 + (64 - LEAF_BITS as u64) / NODE_BITS as u64;
-/// So much of a tree is walked through without asking the kernel how large it can be.
+/// A walk through this many bytes of nodes does not ask the kernel yet how much memory the arena has.
 const SEEN_FREE_BYTES: u64 = 1 << 20;
 
 /// An inode's index: a view of the cells and the root that lie in the inode.
@@ -37,7 +37,7 @@ pub struct Index<'a> {
     pub root: &'a AtomicU64,
 }
 
-/// Consecutive cells that lie side by side in memory.
+/// Consecutive cells that are adjacent in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     /// Page of the first cell.
@@ -46,10 +46,10 @@ pub struct Run<'a> {
     pub cells: &'a [Cell],
 }
 
-/// See [`Index::runs`]; holes without leaves are skipped.
+/// The iterator of [`Index::runs`]; it skips holes without leaves.
 ///
-/// # Panics
-/// If nodes lie in a circle, as whoever may attach can have them: a walk that has seen more of them than there is memory.
+/// # Panics If nodes form a circle, which an attached process can cause: when a walk has seen more nodes than
+/// the arena has memory for.
 pub struct Runs<'a> {
     index: Index<'a>,
     arena: &'a Arena,
@@ -60,7 +60,7 @@ pub struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// A leaf, or a link to nothing.
+    /// Counts the memory of a leaf, or of an empty link.
     fn see(&mut self, bytes: usize) {
         self.seen_bytes += bytes as u64;
         if self.seen_bytes > self.max_bytes {
@@ -122,7 +122,7 @@ impl<'a> Index<'a> {
         Some(leaf_run(arena, node, page))
     }
 
-    /// As [`Index::find`], making the leaf if need be.
+    /// As [`Index::find`], but creates the leaf if it does not exist.
     pub fn grow(self, arena: &'a Arena, page: PageNo) -> Result<Run<'a>, Full> {
         if let Some(run) = self.find(arena, page) {
             return Ok(run);
@@ -182,7 +182,7 @@ impl<'a> Index<'a> {
         Runs { index: self, arena, page: first, end, seen_bytes: 0, max_bytes: SEEN_FREE_BYTES }
     }
 
-    /// `page` has no leaf: the first page after the absent subtree, or `None` beyond the tree.
+    /// Called when `page` has no leaf: the first page after the absent subtree, or `None` beyond the tree.
     fn skip_absent(self, arena: &Arena, page: PageNo) -> Option<PageNo> {
         // ORDERING: Acquire, O1.
         let root = self.root.load(Acquire);
@@ -204,15 +204,15 @@ impl<'a> Index<'a> {
         Some(page)
     }
 
-    /// Frees every node. Only for an inode that nobody can reach any more.
+    /// Frees every node. Only for an inode that no thread can reach any more.
     pub fn clear(self, arena: &Arena) {
         for cell in self.inline {
             cell.set(crate::state::cell::Map::HOLE, crate::ids::Version(0));
         }
-        // ORDERING: AcqRel, the nodes are this caller's alone.
+        // ORDERING: AcqRel, only this caller uses the nodes.
         let root = self.root.swap(0, AcqRel);
         if root != 0 {
-            // No tree has more nodes than the arena has room for, else it is none.
+            // A tree with more nodes than the arena has room for is damaged.
             let mut left = arena.capacity_bytes() / size_of::<[Cell; LEAF_CELLS]>() as u64;
             free_subtree(arena, root & !HEIGHT_MASK, (root & HEIGHT_MASK).min(HEIGHT_MAX), &mut left);
         }

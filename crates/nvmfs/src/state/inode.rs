@@ -1,21 +1,21 @@
-//! The volatile inode: 320 bytes, five lines, each written by another kind of event.
+//! The volatile inode: 320 bytes in five lines, by the events that write them.
 //!
-//! State       line 0  who it is, and where its structures are: all that a path walk, an open and a close read. Changes when it is
-//!                     made, when its attributes or links change, and once for every 64th part of the lanes that open it
+//! State       line 0  identity, and pointers to its structures: all that a path walk, an open and a close read. Written when the
+//!                     inode is made, when its attributes or links change, and once for every 64th part of the lanes that open it
 //!             line 1  a small directory's bucket: a walk fetches it together with line 0, not behind it
-//!             line 2  size, times, the change counter: written by who moves EOF, and once a clock tick by writers
+//!             line 2  size, times, the change counter: written when EOF moves, and by writers once a clock tick
 //!             line 3  cells of the first four pages
-//!             line 4  counts: blocks, who ends it, read pins; what is seldom asked for
-//!             Five, an odd number: the first lines of many inodes are spread over all sets of a cache.
-//! Invariants  I1  `generation` is 0 while no inode lives here; it is set last when one is made.
-//!             I2  who moves EOF, or covers pages that may have no cells, holds the EOF latch; the latter also raises
-//!                 `gate` before it looks for cells and lowers it after `floor` is raised.
+//!             line 4  counts: blocks, the claim to free the inode, read pins; fields that are rarely read
+//!             With five, an odd number, the first lines of many inodes are spread over all sets of a cache.
+//! Invariants  I1  `generation` is 0 while no inode lives in this memory; it is set last when one is made.
+//!             I2  a caller that moves EOF, or covers pages that may have no cells, holds the EOF latch. In the second case it also
+//!                 raises `gate` before it looks for cells, and lowers it after `floor` is raised.
 //!             I3  bytes of mapped pages beyond EOF are zero (protocol review D11).
 //! Lock order  directory latches (see `names`), EOF latch, cells.
-//! Orderings   O1  gate: a writer makes and locks its cell, passes a full fence (on x86-64 the lock is one), then loads `gate` and
-//!                 `size`; a truncation raises `gate`, passes a full fence, then looks for cells. One of the two sees the
-//!                 other: no page is written behind the back of a truncation or punch that did not find its cell (D8).
-//!             O2  `size` is stored (Release) before the maps that depend on it are published, and read (Acquire) before
+//! Orderings   O1  gate: a writer creates and locks its cell, executes a full fence (on x86-64 the lock is one), then loads `gate` and
+//!                 `size`. A truncation raises `gate`, executes a full fence, then looks for cells. One of the two sees the
+//!                 other: no page is written unnoticed by a truncation or punch that did not find its cell (D8).
+//!             O2  `size` is stored (Release) before the maps that depend on it are published, and loaded (Acquire) before
 //!                 and after the cells.
 
 mod mode;
@@ -43,10 +43,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 /// Longer than any tick of the coarse clock.
 const TICK_NS_MAX: i64 = 20_000_000;
 
-/// Set in `generation` while the inode is being ended.
+/// Set in `generation` while the inode is being freed.
 const DYING: u64 = 1 << 63;
 
-/// What the papers' variants keep for a file: its range lock, and the spinlocks of their write steps.
+/// The locks of a file in the papers' variants: its range lock, and the spinlocks of their write steps.
 #[repr(C)]
 pub struct PaperLocks {
     /// The range lock.
@@ -64,7 +64,7 @@ pub struct PaperLocks {
 // SAFETY: atomics only.
 unsafe impl Shared for PaperLocks {}
 
-/// See the module.
+/// The volatile inode.
 #[repr(C, align(64))]
 pub struct VInode {
     generation: AtomicU64,
@@ -74,15 +74,15 @@ pub struct VInode {
     pub chains: AtomicPtr<Chains>,
     /// A directory's buckets (`names::table`), a file's [`PaperLocks`].
     pub aux: AtomicU64,
-    /// A directory's parent; of anything else its extended attributes (see [`VInode::xattrs`]).
+    /// A directory's parent; for other kinds the extended attributes (see [`VInode::xattrs`]).
     pub parent: AtomicU64,
     /// Lanes that ever counted handles of it (see `opens`).
     pub open_lanes: AtomicU64,
-    /// Names.
+    /// Number of names.
     pub nlink: AtomicU32,
     kernel_pages: AtomicU32,
 
-    /// The bucket of a directory that needs but one (`names::table` I4).
+    /// The bucket of a directory that needs only one (`names::table` I4).
     pub home: Bucket,
 
     root: AtomicU64,
@@ -93,15 +93,16 @@ pub struct VInode {
     ctime: AtomicU64,
     gate: AtomicU32,
     queried: AtomicU32,
-    /// Held by who moves EOF or changes attributes; of a directory also by who makes its table grow, and in the papers' variants by
-    /// who changes names.
+    /// Held to move EOF or change attributes. In a directory it is also held to grow the table, and in the
+    /// papers' variants to change names.
     pub eof: Latch,
     /// Held while the block of further heads is made.
     pub heads: Latch,
 
     inline: [Cell; INLINE_CELLS],
 
-    /// Papers: open handles. `heddle`: the lane that has claimed the inode's end (see `opens`).
+    /// Papers: number of open handles. `heddle`: the lane that has claimed the right to free the inode (see
+    /// `opens`).
     pub opens: AtomicU32,
     /// Readers that copy without validation; freed blocks wait for them.
     pub pins: Pins,
@@ -109,9 +110,9 @@ pub struct VInode {
     pub blocks: AtomicU64,
     /// Blocks whose freeing waits for pins (`file::deferred`).
     pub deferred: AtomicU64,
-    /// First page of the last truncation; of a directory its extended attributes.
+    /// First page of the last truncation; in a directory the extended attributes.
     pub tomb_page: AtomicU64,
-    /// Its version; of a directory see [`VInode::owe`].
+    /// Its version; in a directory see [`VInode::owe`].
     pub tomb_version: AtomicU64,
     /// Generation of the last record of size and attributes.
     pub state_change: AtomicU64,
@@ -124,7 +125,7 @@ const _: () = assert!(size_of::<VInode>() == 320);
 
 // SAFETY: atomics only, no pointers, no Drop.
 unsafe impl Shared for VInode {}
-// SAFETY: all zeros is an inode that does not live.
+// SAFETY: all zeros is a dead inode.
 unsafe impl Zeroed for VInode {
     fn zeroed() -> VInode {
         VInode {
@@ -167,7 +168,7 @@ unsafe impl Zeroed for VInode {
 pub struct InodeRef<'a> {
     /// Number.
     pub ino: Ino,
-    /// The rest.
+    /// The inode.
     pub vi: &'a VInode,
 }
 
@@ -178,7 +179,7 @@ impl InodeRef<'_> {
     }
 }
 
-/// What a new inode starts as.
+/// Initial values of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
     /// Its generation.
@@ -193,38 +194,40 @@ pub struct Birth {
     pub gid: u32,
     /// Device number.
     pub rdev: u32,
-    /// All its times.
+    /// The value of all its times.
     pub now: Time,
 }
 
-/// Does the kernel keep pages of a file, because somebody has mapped it through the mount? Whoever works past the mount asks before a call,
-/// and after a change: a change that the kernel's pages may have missed is made again through the mount (protocol review, M1).
+/// Whether the kernel caches pages of a file, because a process has mapped it through the mount. A caller
+/// that bypasses the mount checks before a call, and after a change. If the kernel's pages may have missed a
+/// change, it is repeated through the mount (protocol review, M1).
 #[derive(Clone, Copy)]
 pub struct KernelPages<'f>(&'f AtomicU32, &'f VInode);
 
 impl KernelPages<'_> {
-    /// It does, now.
+    /// Returns true if the kernel caches pages now.
     #[inline]
     pub fn are_kept(self) -> bool {
-        // ORDERING: SeqCst: a writer past the kernel stores, then looks here; the mount says so here, then reads for the kernel.
-        // One of the two sees the other.
+        // ORDERING: SeqCst: a bypassing writer stores, then loads this word; the mount stores this word, then
+        // reads for the kernel. One of the two sees the other.
         self.0.load(SeqCst) != 0
     }
 
-    /// Does a change of the content take rights of a program away, now? The mount sees to that.
+    /// Returns true if a change of the content must clear set-id bits or capabilities. The mount does that.
     #[inline]
     pub fn changes_take_rights(self) -> bool {
         self.1.mode().gives_rights()
     }
 }
 
-/// Moves a time on to `now`; false if a later one stays. A time that has not come yet does not stay: a caller, or a clock that was
-/// set back since, has put it there.
+/// Advances a time to `now`. Returns false if a later time stays. A time in the future does not stay: a
+/// caller, or a clock that was set back since, has set it.
 fn advance(word: &AtomicU64, now: Time) -> bool {
     // ORDERING: Relaxed, times are single words.
     let mut last = Time(word.load(Relaxed) as i64);
     loop {
-        // `now` may be old: its thread took it before it waited for something. So the clock decides, where more than a tick is between.
+        // `now` may be old: its thread read the clock before it waited for something. So if the two differ by
+        // more than a tick, the clock decides.
         let later = last > now && (last.0 - now.0 < TICK_NS_MAX || last <= crate::clock::exact());
         if last == now || later && !planted(Bug::TimesGoBack) && !breaks(Breach::TimesGoBack) {
             return false;
@@ -238,20 +241,20 @@ fn advance(word: &AtomicU64, now: Time) -> bool {
 }
 
 impl VInode {
-    /// 0 while nothing lives here.
+    /// The generation; 0 while no inode lives here.
     pub fn generation(&self) -> u64 {
         // ORDERING: Acquire, pairs with the Release in `be_born`.
         self.generation.load(Acquire) & !DYING
     }
 
-    /// Is there an inode that is not being ended?
+    /// Returns true if an inode lives here that is not being freed.
     pub fn lives(&self) -> bool {
         // ORDERING: Acquire, as above.
         let generation = self.generation.load(Acquire);
         generation != 0 && generation & DYING == 0
     }
 
-    /// Starts a life (I1); everything of the last one has been cleared by `die`.
+    /// Starts a new inode (I1). `die` has cleared all fields of the last one.
     pub fn be_born(&self, birth: &Birth) {
         self.set_mode(birth.kind, birth.perm, birth.rdev);
         self.set_owner(birth.uid, birth.gid);
@@ -263,9 +266,9 @@ impl VInode {
         self.generation.store(birth.generation, Release);
     }
 
-    /// Ends a life. Chains, index and aux have been freed.
+    /// Ends an inode. Chains, index and aux have been freed.
     pub fn die(&self) {
-        // ORDERING: Release, the rest is cleared behind it for the next life only.
+        // ORDERING: Release; the other fields are cleared afterwards, only for the next inode.
         self.generation.store(0, Release);
         for word in [
             &self.mode,
@@ -294,8 +297,8 @@ impl VInode {
         Index { inline: &self.inline, root: &self.root }
     }
 
-    /// Where its extended attributes are in memory (see `xattr`); 0: it never had any. Directories know their parent and have no
-    /// pages, all else is the other way round.
+    /// The word of its extended attributes in memory (see `xattr`); 0: it never had any. A directory has a
+    /// parent and no pages. For other kinds it is the other way round, so the two share words.
     pub fn xattrs(&self) -> &AtomicU64 {
         if self.is_directory() { &self.tomb_page } else { &self.parent }
     }
@@ -307,18 +310,18 @@ impl VInode {
         (owner as u32, (owner >> 32) as u32)
     }
 
-    /// Changes them.
+    /// Changes owner and group.
     pub fn set_owner(&self, uid: u32, gid: u32) {
         // ORDERING: Release, pairs with `owner`.
         self.owner.store(u64::from(uid) | u64::from(gid) << 32, Release);
     }
 
-    /// Where the mount says whether the kernel keeps pages of it.
+    /// The word in which the mount notes whether the kernel caches pages of the file.
     pub fn kernel_pages(&self) -> KernelPages<'_> {
         KernelPages(&self.kernel_pages, self)
     }
 
-    /// Counts a descriptor through which the kernel keeps pages, or counts it no more.
+    /// Adds or removes a descriptor through which the kernel caches pages.
     pub fn count_kernel_pages(&self, keeps: bool) {
         if keeps {
             self.kernel_pages.fetch_add(1, SeqCst);
@@ -339,9 +342,9 @@ impl VInode {
         self.size.store(size, SeqCst);
     }
 
-    /// Is a truncation or punch looking for cells? The caller has just locked the cells that it asks for.
+    /// Returns true if a truncation or punch is looking for cells. The caller has just locked its cells.
     pub fn gate_up(&self) -> bool {
-        // O1: the lock before the look, also against a clearer's loads, which are not SeqCst.
+        // O1: the lock comes before the load, also with regard to a clearer's loads, which are not SeqCst.
         fence_behind_locked();
         // ORDERING: SeqCst, O1.
         self.gate.load(SeqCst) != 0
@@ -351,18 +354,19 @@ impl VInode {
     pub fn raise_gate(&self) -> Gate<'_> {
         // ORDERING: SeqCst, O1.
         self.gate.store(1, SeqCst);
-        // ORDERING: SeqCst, O1: pairs with the fence in `gate_up`; the links and cells are found by loads that are only Acquire.
+        // ORDERING: SeqCst, O1: pairs with the fence in `gate_up`; the loads that find links and cells are
+        // only Acquire.
         fence(SeqCst);
         Gate(self)
     }
 
-    /// Lowers it for a dead holder of the EOF latch.
+    /// Lowers the gate for a dead holder of the EOF latch.
     pub fn lower_gate(&self) {
         // ORDERING: SeqCst, O1.
         self.gate.store(0, SeqCst);
     }
 
-    /// Versions of pages without cells are at least this.
+    /// The smallest version of pages without cells.
     pub fn floor(&self) -> Version {
         // ORDERING: SeqCst, O1: read after the cell is locked and the gate seen down.
         Version(self.floor.load(SeqCst))
@@ -379,28 +383,29 @@ impl VInode {
         self.change.load(Acquire)
     }
 
-    /// Sets it. The caller holds the EOF latch.
+    /// Sets the generation of size and attributes. The caller holds the EOF latch.
     pub fn set_change(&self, change: u64) {
         // ORDERING: Release, pairs with `change`.
         self.change.store(change, Release);
     }
 
-    /// The time a writer puts into its record: the coarse clock, or the exact one if somebody has looked since.
+    /// The time for a writer's record: the coarse clock, or the exact one if a caller has read the times
+    /// since.
     pub fn write_time(&self) -> Time {
         // ORDERING: Relaxed, a stat that comes later than this load is a stat after the write.
         if self.queried.load(Relaxed) != 0 && !breaks(Breach::StatForgotten) {
             return crate::clock::exact();
         }
-        // The coarse clock lags behind the exact one by up to a tick: it must not take a time back that a `stat` may have seen.
-        // ORDERING: Relaxed, times are single words.
-        // First the time that is there, then the clock: a thread that is held up between them takes no old time for a new one.
+        // The coarse clock lags behind the exact one by up to a tick: it must not move a time back that a
+        // `stat` may have seen. ORDERING: Relaxed, times are single words. The old time is loaded before the
+        // clock is read: so a thread that is delayed in between cannot take an old time for a new one.
         let last = Time(self.mtime.load(Relaxed) as i64);
         let now = crate::clock::coarse();
         if last > now && last.0 - now.0 < TICK_NS_MAX { last } else { now }
     }
 
-    /// Makes a change's time visible: one store a clock tick, not one a change. Of several at once the latest stays, however late the
-    /// others come.
+    /// Makes the time of a change visible, with one store a clock tick, not one a change. Of several
+    /// concurrent changes the latest time stays, in any order of the stores.
     pub fn touch(&self, now: Time) {
         if advance(&self.mtime, now) {
             self.touch_state(now);
@@ -417,13 +422,13 @@ impl VInode {
         advance(&self.ctime, now);
     }
 
-    /// Sets mtime to what a caller says.
+    /// Sets mtime to the value that a caller gives.
     pub fn set_mtime(&self, mtime: Time) {
         // ORDERING: Relaxed, times are single words.
         self.mtime.store(mtime.0 as u64, Relaxed);
     }
 
-    /// Sets mtime and ctime of an inode that nobody uses yet.
+    /// Sets mtime and ctime of an inode that is not in use yet.
     pub fn set_times(&self, mtime: Time, ctime: Time) {
         self.set_mtime(mtime);
         // ORDERING: Relaxed, times are single words.
@@ -436,19 +441,20 @@ impl VInode {
         self.atime.store(atime.0 as u64, Relaxed);
     }
 
-    /// mtime, ctime, atime, crtime as they are; does not count as a look.
+    /// mtime, ctime, atime, crtime. Does not count as reading the times.
     pub fn times(&self) -> [Time; 4] {
         // ORDERING: Relaxed, times are single words.
         [&self.mtime, &self.ctime, &self.atime, &self.crtime].map(|t| Time(t.load(Relaxed) as i64))
     }
 
-    /// What `stat` tells. `None` if nothing lives here. `look`: its times are looked at, so the next change will carry an exact one.
+    /// The attributes for `stat`; `None` if no inode lives here. `look`: the times are read, so the next
+    /// change must carry an exact one.
     pub fn attr(&self, ino: Ino, look: bool) -> Option<Attr> {
         let generation = self.generation();
         let (kind, perm) = self.kind_perm()?;
         let (uid, gid) = self.owner();
         let [mtime, ctime, atime, crtime] = self.times();
-        // ORDERING: Relaxed, as in `write_time`; stored only if it changes anything.
+        // ORDERING: Relaxed, as in `write_time`; stored only if it changes.
         if look && self.queried.load(Relaxed) == 0 {
             // ORDERING: Relaxed, as above.
             self.queried.store(1, Relaxed);
@@ -474,9 +480,10 @@ impl VInode {
         (generation != 0 && self.generation() == generation).then_some(attr)
     }
 
-    /// Marks a living inode as one that this lane may end; true for one caller at a time. In `heddle` the lane is known before the mark is
-    /// there, until after it is gone: whoever waits, or settles the lane, knows whose it is. (Papers: their `opens` counts, and nobody
-    /// asks.)
+    /// Claims the right of this lane to free a living inode. Returns true for one caller at a time. In
+    /// `heddle` the claim's lane is known before the claim is set, and until after it is cleared. So a
+    /// waiter, or the lane's settler, knows the owner of the claim. (Papers: `opens` counts handles, and the
+    /// owner is never needed.)
     pub fn claim(&self, lane: Option<u16>) -> bool {
         if let Some(lane) = lane
             && self.opens.compare_exchange(0, lane.into(), SeqCst, SeqCst).is_err()
@@ -493,31 +500,33 @@ impl VInode {
         claimed
     }
 
-    /// Takes the mark back: it lives on. For who has claimed it.
+    /// Withdraws the claim: the inode stays alive. Only its claimer calls this.
     pub fn unclaim(&self, lane: Option<u16>) {
         self.generation.fetch_and(!DYING, SeqCst);
         self.forget_claim(lane);
     }
 
-    /// Whose mark it was is nobody's business any more: it lives on, or has ended.
+    /// Clears the note of the claim's owner: the inode stays alive, or was freed.
     pub fn forget_claim(&self, lane: Option<u16>) {
         if let Some(lane) = lane {
             let _theirs = self.opens.compare_exchange(lane.into(), 0, SeqCst, SeqCst);
         }
     }
 
-    /// The lane that may end it; 0: none. (`heddle`)
+    /// The lane that has claimed it; 0: none. (`heddle`)
     pub fn claimer(&self) -> u16 {
         self.opens.load(SeqCst) as u16
     }
 
-    /// Is this the living inode of that generation? For who has counted a handle before (see `opens`).
+    /// Returns true if this is the living inode of that generation. For a caller that has counted a handle
+    /// before (see `opens`).
     pub fn is(&self, id: InodeId) -> bool {
         self.generation.load(SeqCst) == id.generation
     }
 
-    /// A rename leaves a record of this directory's names, of this generation of its attributes, in another directory's log: as
-    /// long as no later state is durable in its own, recovery believes that record. The caller holds the EOF latch.
+    /// Notes that a rename leaves a foreign record of this directory's names, with this generation of its
+    /// attributes, in another directory's log. Recovery believes that record until a later state is durable
+    /// in this directory's own log. The caller holds the EOF latch.
     pub fn owe(&self, generation: u64) {
         // ORDERING: Relaxed, under the EOF latch.
         if self.tomb_version.load(Relaxed) <= generation {
@@ -525,12 +534,12 @@ impl VInode {
         }
     }
 
-    /// Is there such a record, as far as this directory's log tells?
+    /// Returns true if there may be such a record, according to this directory's log.
     pub fn owes(&self) -> bool {
         self.tomb_version.load(SeqCst) > self.state_change.load(SeqCst)
     }
 
-    /// Adds to (or, negative, takes from) the count of allocated blocks.
+    /// Adds `change`, which may be negative, to the count of allocated blocks.
     pub fn count_blocks(&self, change: i64) {
         if change != 0 {
             // ORDERING: AcqRel, a count on its own.
@@ -539,7 +548,7 @@ impl VInode {
     }
 }
 
-/// Lowers the gate when dropped.
+/// Dropping it lowers the gate.
 pub struct Gate<'a>(&'a VInode);
 
 impl Drop for Gate<'_> {

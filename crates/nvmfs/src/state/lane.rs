@@ -1,14 +1,14 @@
-//! The lane: what one thread owns while it works, so that two threads share nothing they write.
+//! The lane: everything that one thread owns while it works, so that two threads write no common line.
 //!
-//! State       `state`  sequence:62 | IDLE, ACTIVE or COMMITTED: the one word of a lane that readers look at
-//!             `own`    free blocks, freed blocks, inodes, the chains it holds, counters: the lease holder's alone
+//! State       `state`  sequence:62 | IDLE, ACTIVE or COMMITTED: the only word of a lane that readers load
+//!             `own`    free blocks, freed blocks, inodes, the chains it holds, counters: only the lease holder uses it
 //! Invariants  I1  a lane is ACTIVE before it locks a cell and COMMITTED before it publishes one; while it is COMMITTED
 //!                 its records are durable. The step ACTIVE -> COMMITTED is the linearisation point of an operation.
-//!             I2  `own` and `intent` are touched by the thread that holds the lease, and by nobody else while that thread lives.
-//!             I3  they make sense after each single store: the holder may die behind any of them. A block is taken out of one
-//!                 place before it is put into another.
-//! Orderings   O1  `commit` (Release) pairs with a reader's load of the state (Acquire): who sees COMMITTED waits for
-//!                 the unlock; who sees ACTIVE and, after its copy, the same word again, read before the commit.
+//!             I2  only the thread that holds the lease touches `own` and `intent` while that thread lives.
+//!             I3  both are consistent after each single store, because the holder may die behind any of them. A block is removed from one
+//!                 place before it is added to another.
+//! Orderings   O1  `commit` (Release) pairs with a reader's load of the state (Acquire). A reader that sees COMMITTED waits for
+//!                 the unlock. A reader that sees ACTIVE and, after its copy, the same word again, has read before the commit.
 //! Source      protocol review D14, L1; PMDK's lanes for the idea of a leased record.
 
 mod blocks;
@@ -35,14 +35,14 @@ const COMMITTED: u64 = 2;
 const STATE_MASK: u64 = 3;
 const SEQUENCE_ONE: u64 = 4;
 
-/// In `Lane::held`: inode slots are, too.
+/// Flag in `Lane::held`: the lane holds inode slots too.
 const HOLDS_SLOTS: u64 = 1 << 63;
 
 /// Single free blocks a lane keeps at most.
 pub const MAGAZINE_BLOCKS: usize = 64;
 /// Freed extents a lane keeps at most until its next fence.
 pub const LIMBO_EXTENTS: usize = 48;
-/// Chains a lane remembers.
+/// Number of chains that a lane remembers.
 pub const CHAIN_SLOTS: usize = 16;
 
 /// State word of a lane.
@@ -50,17 +50,17 @@ pub const CHAIN_SLOTS: usize = 16;
 pub struct OpState(u64);
 
 impl OpState {
-    /// Is an operation under way that has not happened yet?
+    /// Returns true if an operation is under way that is not committed.
     pub fn active(self) -> bool {
         self.0 & STATE_MASK == ACTIVE
     }
 
-    /// Is none under way?
+    /// Returns true if no operation is under way.
     pub fn idle(self) -> bool {
         self.0 & STATE_MASK == IDLE
     }
 
-    /// Has one happened that is not all visible yet?
+    /// Returns true if an operation is committed and not fully visible yet.
     pub fn committed(self) -> bool {
         self.0 & STATE_MASK == COMMITTED
     }
@@ -78,12 +78,12 @@ pub struct HeldChain {
     pub chain: u64,
 }
 
-/// What only the lease holder touches.
+/// The part of a lane that only the lease holder touches.
 #[repr(C)]
 pub struct Own {
-    /// Volatile memory.
+    /// Its allocator of arena memory.
     pub heap: Heap,
-    /// Blocks ready to be used.
+    /// Blocks ready for use.
     pub magazine: Magazine,
     /// Blocks that wait for a fence.
     pub limbo: Extents<LIMBO_EXTENTS>,
@@ -93,54 +93,56 @@ pub struct Own {
     pub cursor: u64,
     /// Free inode slots.
     pub slots: Slots,
-    /// Where the next search for a chunk starts.
+    /// The chunk at which the next search starts.
     pub chunk_cursor: u64,
     /// Log pages written in this mount.
     pub page_serial: u64,
     /// Inodes made in this mount.
     pub inode_serial: u64,
-    /// How often it has robbed others (`take_back` I3).
+    /// Number of times that it has robbed others (`take_back` I3).
     pub thefts: u64,
     /// Chains it holds.
     pub chains: [HeldChain; CHAIN_SLOTS],
-    /// Which of them was used last.
+    /// The one used last.
     pub chain_last: u64,
-    /// Which of them the present call uses, a bit each.
+    /// Those that the present call uses, one bit each.
     pub chains_busy: u64,
     canary: u64,
 }
 
-/// First and last word of what a lane's holder writes: other values say that somebody has scribbled over it.
+/// First and last word of the part that a lane's holder writes. Any other value shows that a client has
+/// scribbled over it.
 const CANARY: u64 = 0x6865_6464_6c65_c0de;
 
-/// See the module.
+/// A lane.
 #[repr(C, align(64))]
 pub struct Lane {
     state: AtomicU64,
-    // Two lines: the prefetcher of neighbouring lines must not drag the state along.
+    // Two lines: the prefetcher of adjacent lines must not fetch the state too.
     held: AtomicU64,
     apart: [u64; 6],
-    /// What its holders have open, read by who ends inodes: apart from what changes with each operation.
+    /// The files that its holders have open, read when inodes are freed. It is apart from words that change
+    /// with each operation.
     pub opens: AtomicPtr<OpenTable>,
     /// The process whose handles `opens` counts: a [`heddle_arena::Tag`].
     pub home: AtomicU64,
     apart2: [u64; 6],
-    /// What it is about to take: for who settles it if its holder dies.
+    /// What it is about to take: for its settler, if its holder dies.
     pub intent: Intent,
     own: UnsafeCell<Own>,
-    /// Models see whether one that takes `own` comes behind all that the last one did.
+    /// Lets models check that each thread that takes `own` comes after all accesses of the last one.
     #[cfg(loom)]
     taken: loom::cell::UnsafeCell<()>,
-    /// What it has done.
+    /// Its counters.
     pub counts: Counts,
 }
 
-// SAFETY: no pointers, no Drop; `own` is reached through the lease alone (I2).
+// SAFETY: no pointers, no Drop; `own` is reached only through the lease (I2).
 unsafe impl Shared for Lane {}
 // SAFETY: see `Shared`.
 unsafe impl Sync for Lane {}
 
-// SAFETY: all zeros is a lane at rest that holds nothing and was never leased.
+// SAFETY: all zeros is an idle lane that holds nothing and was never leased.
 unsafe impl Zeroed for Lane {
     fn zeroed() -> Lane {
         Lane {
@@ -175,19 +177,19 @@ unsafe impl Zeroed for Lane {
 }
 
 impl Own {
-    /// Makes the chains that it uses ones that cannot be.
+    /// Overwrites the chains in use with impossible ones.
     #[cfg(test)]
     pub fn scribble_chains(&mut self) {
         (self.chains_busy, self.chains[0].chain) = (1, u64::MAX);
     }
 
-    /// Takes that back.
+    /// Reverts that.
     #[cfg(test)]
     pub fn rest_scribbled(&mut self) {
         (self.chains_busy, self.chains[0]) = (0, HeldChain::default());
     }
 
-    /// The end of a call: the lane keeps its chains, but is not using them.
+    /// Ends a call: the lane keeps its chains, not busy.
     pub fn rest_chains(&mut self, arena: &Arena, lane: u16) {
         let mut busy = std::mem::take(&mut self.chains_busy);
         while busy != 0 {
@@ -197,7 +199,7 @@ impl Own {
         }
     }
 
-    /// At the first lease of its lane: where its searches start, so that lanes begin apart.
+    /// Called at the first lease of a lane: sets the start of its searches, so that lanes start apart.
     pub fn place(&mut self, cursor: u64, chunk_cursor: u64) {
         if self.placed == 0 {
             (self.placed, self.cursor, self.chunk_cursor) = (1, cursor, chunk_cursor);
@@ -206,13 +208,14 @@ impl Own {
 }
 
 impl Lane {
-    /// The word as others see it.
+    /// The state word.
     pub fn state(&self) -> OpState {
         // ORDERING: Acquire, O1.
         OpState(self.state.load(Acquire))
     }
 
-    /// IDLE -> ACTIVE, with a new sequence number: cells of pages `[first, end)` of inode `ino` are going to be locked.
+    /// IDLE -> ACTIVE, with a new sequence number. The operation will lock cells of pages `[first, end)` of
+    /// inode `ino`.
     #[inline]
     pub fn begin(&self, ino: Ino, first: PageNo, end: PageNo) {
         self.intent.pages(ino.0, first, end);
@@ -232,7 +235,7 @@ impl Lane {
         self.state.store(state & !STATE_MASK | COMMITTED, Release);
     }
 
-    /// -> IDLE: no cell is held any more, the blocks that were taken are where they belong.
+    /// -> IDLE: no cell is held any more, and the taken blocks are used or returned.
     #[inline]
     pub fn end(&self) {
         self.intent.taken.clear();
@@ -243,31 +246,31 @@ impl Lane {
         self.state.store(state & !STATE_MASK | IDLE, Release);
     }
 
-    /// A new holder begins.
+    /// Marks the lane as leased by a new holder.
     pub fn mark(&self, own: &mut Own) {
-        // ORDERING: Relaxed, only who settles the lane reads it.
+        // ORDERING: Relaxed, only the lane's settler reads it.
         self.intent.canary.store(CANARY, Relaxed);
         own.canary = CANARY;
     }
 
-    /// Has nobody scribbled over it? A lane that nobody has leased yet is as sound.
+    /// Returns true if no client has scribbled over the lane. A lane that was never leased is sound too.
     pub fn is_sound(&self, own: &Own) -> bool {
         // ORDERING: Relaxed, as in `mark`.
         matches!((self.intent.canary.load(Relaxed), own.canary), (CANARY, CANARY) | (0, 0))
     }
 
-    /// Makes it one that nobody has leased yet.
+    /// Resets the lane to one that was never leased.
     ///
-    /// # Safety
-    /// The caller holds the lease, and nobody has a reference to its `own`.
+    /// # Safety The caller holds the lease, and no reference to its `own` exists.
     pub unsafe fn reset(&self) {
         let opens = self.opens.load(Acquire); // ORDERING: Acquire, the table stays.
-        // SAFETY: all zeros is a lane (`Zeroed`); other threads look at its atomics alone, word by word.
+        // SAFETY: all zeros is a lane (`Zeroed`); other threads load only its atomics, word by word.
         unsafe { std::ptr::from_ref(self).cast_mut().cast::<u8>().write_bytes(0, size_of::<Lane>()) };
-        self.opens.store(opens, Release); // ORDERING: Release, as it was.
+        self.opens.store(opens, Release); // ORDERING: Release, as before.
     }
 
-    /// The end of an operation whose thread died: `counts`, it has happened. What it had taken is free if it has not.
+    /// Ends the operation of a dead thread. `counts`: it has happened. If it has not, the blocks that it had
+    /// taken are free.
     pub fn end_dead(&self, counts: bool) {
         if counts {
             self.intent.taken.clear();
@@ -278,19 +281,19 @@ impl Lane {
         self.state.store(((state & !STATE_MASK) + SEQUENCE_ONE) | IDLE, Release);
     }
 
-    /// Free blocks in this lane's hands when it last said so, those of chunks without inodes included.
+    /// Free blocks that this lane noted last as its own, including those of chunks without inodes.
     pub fn held(&self) -> u64 {
         // ORDERING: Relaxed, an estimate.
         self.held.load(Relaxed) & !HOLDS_SLOTS
     }
 
-    /// Did it hold blocks or inode slots when it last said so?
+    /// Returns true if its last note says that it holds blocks or inode slots.
     pub fn holds_any(&self) -> bool {
         // ORDERING: Relaxed, an estimate.
         self.held.load(Relaxed) != 0
     }
 
-    /// Says what is in this lane's hands.
+    /// Notes the resources that this lane holds.
     pub fn note_held(&self, own: &Own) {
         let blocks = own.magazine.len() as u64 + own.limbo.blocks() + own.slots.empty_chunks();
         let word = blocks | if own.slots.any() { HOLDS_SLOTS } else { 0 };

@@ -1,13 +1,14 @@
 //! Two small locks that live in the arena.
 //!
-//! [`Latch`] sleeps: it guards what may take long (moving EOF, changing a directory). [`Spin`] spins: the short critical sections of
-//! the papers' variants; after a while it yields the core, because its holder may have been preempted.
+//! [`Latch`] sleeps: it guards operations that may take long (moving EOF, changing a directory). [`Spin`]
+//! spins: it guards the short critical sections of the papers' variants. After a while it yields the CPU,
+//! because its holder may have been preempted.
 //!
-//! State       latch: 0 free, else HELD | the holder's lane | WAITERS if somebody may sleep
-//! Invariants  I1  a lane says in its record which latch it is going to take before it takes it, and forgets that after it has let go:
-//!                 if its holder dies, whoever settles the lane finds the latch, and the word tells whether it was held.
-//!             I2  who waits looks now and then whether the holder is dead.
-//! Locking     `latching`: it needs to know the call that the thread is in.
+//! State       latch: 0 free, else HELD | the holder's lane | WAITERS if a thread may sleep
+//! Invariants  I1  a lane notes in its intent which latch it will take before it takes it, and clears the note after the release.
+//!                 If its holder dies, the settler of the lane finds the latch, and the word tells whether it was held.
+//!             I2  a waiter checks from time to time whether the holder is dead.
+//! Locking     `latching`: it needs to know the thread's present call.
 
 use heddle_arena::Shared;
 use heddle_arena::park::futex_wake;
@@ -15,14 +16,14 @@ use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use heddle_arena::sync::{spin_hint, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Somebody holds it.
+/// A thread holds it.
 pub const HELD: u32 = 1 << 30;
-/// Somebody may sleep until it is free.
+/// A thread may sleep until it is free.
 pub const WAITERS: u32 = 1 << 31;
 /// The holder's lane.
 pub const LANE: u32 = (1 << 14) - 1;
 
-/// See the module.
+/// A sleeping lock.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Latch(pub(crate) AtomicU32);
@@ -34,7 +35,7 @@ unsafe impl Shared for Latch {}
 #[derive(Debug)]
 pub struct Latched<'a> {
     pub(crate) latch: &'a Latch,
-    /// Where the lane says so (I1).
+    /// The place of the lane's note (I1).
     pub(crate) said: Option<&'a AtomicU64>,
 }
 
@@ -44,20 +45,20 @@ impl Latch {
         Latch(AtomicU32::new(0))
     }
 
-    /// As whoever may attach can do it.
+    /// Overwrites the word, as an attached process could.
     #[cfg(test)]
     pub fn scribble(&self, word: u32) {
         self.0.store(word, Relaxed);
     }
 
-    /// Does anybody hold it?
+    /// Returns true if a thread holds it.
     #[cfg(test)]
     pub fn is_held(&self) -> bool {
-        // ORDERING: Relaxed, only to see how far another thread is.
+        // ORDERING: Relaxed, only to observe the progress of another thread.
         self.0.load(Relaxed) & HELD != 0
     }
 
-    /// Lets go of it for a dead lane; false if that does not hold it.
+    /// Releases it for a dead lane. Returns false if that lane does not hold it.
     pub fn release_dead(&self, lane: u16) -> bool {
         if !self.held_by(lane) {
             return false;
@@ -66,9 +67,10 @@ impl Latch {
         true
     }
 
-    /// Does this lane hold it?
+    /// Returns true if this lane holds it.
     pub fn held_by(&self, lane: u16) -> bool {
-        // ORDERING: Acquire, the dead holder's stores are seen through its lease; this only reads the word.
+        // ORDERING: Acquire. The dead holder's stores are visible through its lease; this only reads the
+        // word.
         let seen = self.0.load(Acquire);
         seen & HELD != 0 && seen & LANE == u32::from(lane)
     }
@@ -81,10 +83,10 @@ impl Latch {
     }
 }
 
-/// The lane does not hold it any more (I1).
+/// Clears the note: the lane does not hold the latch any more (I1).
 pub fn take_back(said: Option<&AtomicU64>) {
     if let Some(place) = said {
-        // ORDERING: Release, after the latch was let go (I1).
+        // ORDERING: Release, after the latch was released (I1).
         place.store(0, Release);
     }
 }
@@ -96,7 +98,7 @@ impl Drop for Latched<'_> {
     }
 }
 
-/// See the module.
+/// A spinlock.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Spin(AtomicU32);
@@ -111,7 +113,8 @@ impl Spin {
         Spin(AtomicU32::new(0))
     }
 
-    /// Has its line fetched, to be taken behind a fence: the wait for another core's line goes on beside the wait for the media.
+    /// Prefetches its line for writing, before a fence behind which the lock is taken: so the transfer from
+    /// another core overlaps the wait for the media.
     pub fn ask_for(&self) {
         heddle_arena::prefetch_to_write(self);
     }

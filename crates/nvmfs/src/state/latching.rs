@@ -1,4 +1,4 @@
-//! How a thread takes a [`Latch`]: it says so in its lane's record, spins, sleeps, and looks after a holder that may be dead.
+//! Locking a [`Latch`]: a thread notes it in its lane's intent, spins, sleeps, and checks for a dead holder.
 
 use crate::state::core::Core;
 use crate::state::latch::{HELD, LANE, Latch, Latched, WAITERS, take_back};
@@ -11,19 +11,20 @@ use std::time::{Duration, Instant};
 
 const SPINS: u32 = spins(200);
 
-/// How long one waits that is in no call, and cannot look whether the holder is dead.
+/// Most time that a thread outside of any call waits: it cannot check whether the holder is dead.
 const ALONE_MAX: Duration = Duration::from_secs(10);
 
-/// One thread's wait for whoever holds a latch.
+/// One thread's wait for the holder of a latch.
 struct Wait {
     held_since: u32,
     began: Instant,
 }
 
 impl Wait {
-    /// Sleeps while the latch is as it was seen, not for long; since when this holder is waited for, if it is time to look after it.
+    /// Sleeps briefly while the latch has the word `seen`. Returns the time waited for this holder, when the
+    /// holder is due for a check.
     fn for_holder(&mut self, latch: &Latch, seen: u32) -> Option<Duration> {
-        // ORDERING: Relaxed, it only asks to be woken.
+        // ORDERING: Relaxed, it only requests a wake-up.
         if seen & WAITERS == 0 && latch.0.compare_exchange(seen, seen | WAITERS, Relaxed, Relaxed).is_err() {
             return None;
         }
@@ -93,10 +94,10 @@ impl Latch {
         }
     }
 
-    /// Waits until nobody holds it, and does not take it: for who is in no call, and could not be found as its holder.
+    /// Waits until the latch is free, and does not take it: for a caller outside of any call, which no
+    /// settler could identify as the holder.
     ///
-    /// # Panics
-    /// As `wait::held_up`, if nobody will ever let it go.
+    /// # Panics As `wait::held_up`, if the latch will never be released.
     #[cold]
     pub fn wait_until_free(&self, core: &Core) {
         let mut wait = Wait { held_since: 0, began: Instant::now() };
@@ -104,7 +105,8 @@ impl Latch {
             // ORDERING: Acquire, pairs with the Release in `drop`.
             let seen = self.0.load(Acquire);
             if seen == 0 {
-                // Who was woken for it may have been this thread, which does not take it.
+                // The wake-up may have gone to this thread, which does not take the latch. So it is passed
+                // on.
                 futex_wake(&self.0, 1);
                 return;
             }
@@ -114,7 +116,7 @@ impl Latch {
         }
     }
 
-    /// What to put into the word; says it before (I1).
+    /// Returns the lane bits for the word, after noting the latch (I1).
     fn announce(&self) -> (u32, Option<&AtomicU64>) {
         let said = lease::with_current(|core, lane| {
             let at = core.arena.offset_of(&self.0).raw();
@@ -122,7 +124,7 @@ impl Latch {
             (u32::from(lane), place)
         });
         match said {
-            // SAFETY: the place lies in the arena that this latch lies in, and lives as long.
+            // SAFETY: the place is in the same arena as this latch, and lives as long.
             Some((lane, place)) => (HELD | lane, place.map(|place| unsafe { &*place })),
             None => (HELD, None),
         }

@@ -1,19 +1,19 @@
-//! Which lane a thread works with.
+//! The lane that a thread works with.
 //!
-//! A thread leases a lane at its first call and keeps it until it ends, or until the mount it belongs to is gone. Calls in
-//! calls (a callback that uses the file system, a signal handler) take a second lane.
+//! A thread leases a lane at its first call. It keeps the lane until it ends, or until the mount is gone.
+//! Calls inside calls (a callback that uses the file system, a signal handler) take a second lane.
 //!
-//! State       the thread's leases; and [`Words`], what every call needs of them, found by one look at the thread's memory: in a library
-//!             that is loaded such a look is a call.
-//! Invariants  I1  a lane is in the hands of one [`LaneGuard`] at a time: `busy` is the thread's own word, and is set before anything else.
-//!             I2  a process gives lanes back while it sits on its seat: when a mount's last clone goes it stands up, and what its
-//!                 threads still have of that mount is settled as the dead's.
+//! State       the thread's leases; and [`Words`], the data that every call needs, found by one access to thread-local memory: in a
+//!             loaded library each such access is a function call.
+//! Invariants  I1  one [`LaneGuard`] at a time has a lane: `busy` is the thread's own word, and is set before anything else.
+//!             I2  a process returns lanes only while it sits on its seat. When a mount's last clone is dropped, the process leaves the
+//!                 seat, and lanes that its threads still have of that mount are settled as dead ones.
 //!             I3  a forked child finds its parent's leases in its memory; it neither uses nor releases them.
-//!             I4  a lease that was the dead's is settled before it is used (L3 of the arena's `lanes`).
+//!             I4  a lease of a dead holder is settled before it is used (L3 of the arena's `lanes`).
 //!             I5  `only` is the thread's lease if it has exactly one, and null while its leases change.
-//! Orderings   O1  `inside` is stored before `ended` and `robbed` are loaded, in program order only: whoever ends the file system, or
-//!                 robs the lane, stores that word, lets the kernel put a barrier into every running thread (membarrier), then loads
-//!                 `inside`.
+//! Orderings   O1  `inside` is stored before `ended` and `robbed` are loaded, in program order only. A thread that ends the file system,
+//!                 or robs the lane, stores that word, has the kernel execute a barrier in every running thread (membarrier), then
+//!                 loads `inside`.
 
 mod life;
 mod thieves;
@@ -37,7 +37,7 @@ use std::sync::{Arc, Weak};
 pub use life::{held_blocks, leave, park, unpark};
 pub use thieves::{LANE_BITS, is_void, keep_thieves_off, thief_lane};
 
-/// Numbers of the lanes that were ever leased.
+/// Numbers of all lanes that were ever leased.
 pub fn lanes(core: &Core) -> impl Iterator<Item = u16> + use<> {
     1..=(core.root().lanes_used.load(SeqCst) as u16).min(LANES)
 }
@@ -63,12 +63,12 @@ thread_local! {
     };
 }
 
-/// See the module. It has no destructor: it is there as long as the thread.
+/// The thread's words. They have no destructor, so they live as long as the thread.
 struct Words {
-    /// The innermost call that this thread is in: its mount and lane; null: none.
+    /// The innermost call of this thread: its mount and lane; null: none.
     core: Cell<*const Core>,
     lane: Cell<u16>,
-    /// I5.
+    /// The lease of I5.
     only: Cell<*const Lease>,
 }
 
@@ -78,7 +78,7 @@ impl Words {
         WORDS.with(std::ptr::from_ref)
     }
 
-    /// The innermost call is that one now; which it was before.
+    /// Sets the innermost call. Returns the one before.
     #[inline]
     fn enter(&self, core: *const Core, lane: u16) -> (*const Core, u16) {
         (self.core.replace(core), self.lane.replace(lane))
@@ -89,24 +89,24 @@ impl Words {
 pub struct LaneGuard<'c> {
     /// Its number, from 1.
     pub id: u16,
-    /// What others see of it.
+    /// Its part that others read.
     pub lane: &'c Lane,
-    /// What is its own.
+    /// Its part that only the holder uses.
     pub own: &'c mut Own,
-    /// Buffers.
+    /// Buffers of the process.
     pub scratch: &'c mut Scratch,
     arena: &'c Arena,
     busy: *const Cell<bool>,
     words: *const Words,
     outer: (*const Core, u16),
-    /// It is counted as a call.
+    /// True if it counts as a call.
     counted: bool,
 }
 
 impl Drop for LaneGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Whatever the lane holds, the thread leaves it.
+        // Even if tidying up the lane panics, the thread leaves it.
         let _left = Leaving { lane: self.lane, busy: self.busy, words: self.words, outer: self.outer };
         if std::thread::panicking() {
             return self.tidy_up_in_panic();
@@ -127,7 +127,7 @@ impl LaneGuard<'_> {
         self.own.rest_chains(self.arena, self.id);
     }
 
-    /// What made the call panic may do so again: that would end the process.
+    /// Whatever made the call panic may panic again, and a second panic would end the process.
     #[cold]
     #[inline(never)]
     fn tidy_up_in_panic(&mut self) {
@@ -135,7 +135,7 @@ impl LaneGuard<'_> {
     }
 }
 
-/// The end of a call, as its thread and others see it.
+/// Ends the call, for this thread and for others.
 struct Leaving<'c> {
     lane: &'c Lane,
     busy: *const Cell<bool>,
@@ -146,24 +146,25 @@ struct Leaving<'c> {
 impl Drop for Leaving<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: of this thread, and there as long as it; null in models.
+        // SAFETY: words of this thread, which live as long as it; null in models.
         if let Some(words) = unsafe { self.words.as_ref() } {
             words.enter(self.outer.0, self.outer.1);
         }
         if self.busy.is_null() {
-            // A dead lane's (`of_the_dead`).
+            // The lane of a dead holder (`of_the_dead`).
             return;
         }
         // ORDERING: Release, after all of the call.
         self.lane.intent.inside.store(0, Release);
-        // SAFETY: a busy lease is not removed (`prune`), its box keeps its place, and this thread alone owns it.
+        // SAFETY: a busy lease is not removed (`prune`), its box does not move, and only this thread owns it.
         unsafe { (*self.busy).set(false) };
     }
 }
 
 #[cfg(loom)]
 impl<'c> LaneGuard<'c> {
-    /// A lane as a model deals them out: one to each of its threads, all of which are one to the system.
+    /// A lane for a thread of a model. The model deals one to each of its threads; for the operating system
+    /// all are one thread.
     pub fn dealt(core: &'c Core, id: u16, busy: &'c Cell<bool>, scratch: &'c mut Scratch) -> LaneGuard<'c> {
         let lane = core.lane(id);
         // SAFETY: the model deals each number once.
@@ -182,7 +183,7 @@ impl<'c> LaneGuard<'c> {
         }
     }
 
-    /// As above, where calls may be refused and lanes are robbed.
+    /// As above, for models in which calls may be refused and lanes are robbed.
     pub fn called(
         core: &'c Core,
         id: u16,
@@ -195,15 +196,14 @@ impl<'c> LaneGuard<'c> {
 
 /// Takes a lane of this mount for the calling thread.
 ///
-/// # Errors
-/// [`Error::NoMemory`] if more threads than lanes are inside, [`Error::Unmounted`] after the mount has ended, [`Error::WouldDeadlock`] in
-/// a signal handler that interrupted a call which has cells or a latch.
+/// # Errors [`Error::NoMemory`] if more threads than lanes are inside; [`Error::Unmounted`] after the mount
+/// has ended; [`Error::WouldDeadlock`] in a signal handler, if the interrupted call holds cells or a latch.
 pub fn enter(core: &Arc<Core>) -> Result<LaneGuard<'_>> {
     enter_as(core, None)
 }
 
-/// As [`enter`], for what counts as one call of this kind until the guard is dropped. The kind is known from the start, so that the
-/// guard is moved once: a second move of so many words costs as much as a small read.
+/// As [`enter`]; until the guard is dropped, it counts as one call of this kind. The kind is a parameter so
+/// that the guard is moved only once: a second move of so many words costs as much as a small read.
 #[inline(always)]
 pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
     enter_as(core, Some(kind))
@@ -212,7 +212,7 @@ pub fn enter_for(core: &Arc<Core>, kind: Kind) -> Result<LaneGuard<'_>> {
 #[inline(always)]
 fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
     let words = Words::of_this_thread();
-    // SAFETY: of this thread; a lease that `only` names is in its box (I5).
+    // SAFETY: words of this thread; a lease that `only` names is in its box (I5).
     let only = unsafe { (*words).only.get().as_ref() };
     if let Some(lease) = only
         && lease.mount == core.id
@@ -223,11 +223,11 @@ fn enter_as(core: &Arc<Core>, kind: Option<Kind>) -> Result<LaneGuard<'_>> {
         return begin(core, lease, words, kind);
     }
     let lease = find_lease(core)?;
-    // SAFETY: it is busy, so it is not removed (`prune`), and its box keeps its place.
+    // SAFETY: it is busy, so it is not removed (`prune`), and its box does not move.
     begin(core, unsafe { &*lease }, words, kind)
 }
 
-/// A call of this lane's begins (O1); false: the file system has ended.
+/// Marks the lane as inside a call (O1). Returns false if the file system has ended.
 #[inline(always)]
 fn step_inside(core: &Core, lane: &Lane) -> bool {
     lane.intent.inside.store(1, Relaxed); // ORDERING: Relaxed, O1.
@@ -237,14 +237,14 @@ fn step_inside(core: &Core, lane: &Lane) -> bool {
         lane.intent.inside.store(0, Relaxed); // ORDERING: Relaxed, nothing was done.
         return false;
     }
-    // ORDERING: Acquire, O1; what a thief has done is seen.
+    // ORDERING: Acquire, O1; the thief's stores are seen.
     if lane.intent.robbed.load(Acquire) != 0 {
         keep_thieves_off(core, lane);
     }
     true
 }
 
-/// With a lease that has just been made busy.
+/// Begins a call with a lease that has just been made busy.
 #[inline(always)]
 fn begin<'c>(
     core: &'c Arc<Core>,
@@ -253,7 +253,7 @@ fn begin<'c>(
     kind: Option<Kind>,
 ) -> Result<LaneGuard<'c>> {
     let lane = core.lane(lease.lane.0);
-    // After `busy`: a handler of a signal that comes between takes another lane, and leaves `inside` alone.
+    // After `busy`: a signal handler that runs in between takes another lane, and leaves `inside` alone.
     compiler_fence(SeqCst);
     if !step_inside(core, lane) {
         lease.busy.set(false);
@@ -272,18 +272,18 @@ fn begin<'c>(
         arena: &core.arena,
         busy: &lease.busy,
         words,
-        // SAFETY: of this thread.
+        // SAFETY: words of this thread.
         outer: unsafe { (*words).enter(Arc::as_ptr(core), lease.lane.0) },
         counted: kind.is_some(),
     })
 }
 
-/// A lease of this mount that was not busy, and is now.
+/// Finds or takes a lease of this mount that is not busy, and makes it busy.
 #[cold]
 #[inline(never)]
 fn find_lease(core: &Arc<Core>) -> Result<*const Lease> {
     let found = LEASES.try_with(|leases| {
-        // Borrowed already: a signal came in the very middle of this function.
+        // If it is borrowed already, a signal has interrupted this very function.
         let mut leases = leases.try_borrow_mut().map_err(|_| Error::WouldDeadlock)?;
         let process = process::generation();
         let mine = |l: &Lease| l.mount == core.id && l.process == process;
@@ -305,7 +305,7 @@ fn find_lease(core: &Arc<Core>) -> Result<*const Lease> {
         leases[at].busy.set(true);
         Ok(std::ptr::from_ref(&*leases[at]))
     });
-    // The thread ends, and has given its lanes back.
+    // The thread is ending, and has returned its lanes.
     found.unwrap_or(Err(Error::NoMemory))
 }
 
@@ -322,7 +322,7 @@ fn change<T>(leases: &mut Vec<Box<Lease>>, with: impl FnOnce(&mut Vec<Box<Lease>
     done
 }
 
-/// A call that takes no lane, counted in the one that the thread has.
+/// A call without a lane of its own, counted in the lane that the thread has.
 pub struct Counted<'c> {
     lane: &'c Lane,
 }
@@ -334,8 +334,8 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Counts a call that takes no lane, until what comes back is dropped. Where the thread can have none (too many threads, an interrupted
-/// call), the call goes uncounted.
+/// Counts a call without a lane, until the result is dropped. If the thread cannot have a lane (too many
+/// threads, an interrupted call), the call is not counted.
 #[inline]
 pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
     let lane = match leased(core) {
@@ -351,7 +351,7 @@ pub fn counted(core: &Arc<Core>, kind: Kind) -> Option<Counted<'_>> {
 #[inline]
 fn leased(core: &Core) -> Option<u16> {
     let mine = |l: &Lease| l.mount == core.id && l.process == process::generation();
-    // SAFETY: of this thread; a lease that `only` names is in its box (I5).
+    // SAFETY: words of this thread; a lease that `only` names is in its box (I5).
     match unsafe { (*Words::of_this_thread()).only.get().as_ref() } {
         Some(only) => mine(only).then_some(only.lane.0),
         None => {
@@ -364,16 +364,17 @@ fn leased(core: &Core) -> Option<u16> {
     }
 }
 
-/// Leases one.
+/// Leases a lane.
 #[cold]
 fn first_lane(core: &Arc<Core>) -> Option<u16> {
     enter(core).ok().map(|guard| guard.id)
 }
 
-/// The lane of a dead holder, for what only the holder of a lane can do. The caller holds its lease, and settles it.
+/// A guard of a dead holder's lane, for work that only a lane's holder can do. The caller holds the lease,
+/// and settles the lane.
 pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> LaneGuard<'c> {
     let words = Words::of_this_thread();
-    // SAFETY: of this thread.
+    // SAFETY: words of this thread.
     let outer = unsafe { (*words).enter(core, lane) };
     let record = core.lane(lane);
     // SAFETY: the caller holds the lease, and no guard of it exists.
@@ -391,13 +392,13 @@ pub fn of_the_dead<'c>(core: &'c Core, lane: u16, scratch: &'c mut Scratch) -> L
     }
 }
 
-/// Does a call that this thread is in have cells or a latch, for which another call might wait? Buckets are looked for when they are to be
-/// locked ([`is_interrupted`]).
+/// Returns true if the call of this lane has noted cells or a latch, for which another call might wait.
+/// Buckets are checked when they are locked ([`is_interrupted`]).
 fn holds_locks(lane: &Lane) -> bool {
     !lane.state().idle() || lane.intent.latches().next().is_some()
 }
 
-/// Calls `f` with the lanes of the calls of this thread that the present one has interrupted, until it says true.
+/// Calls `f` with the lanes of this thread's interrupted calls, until it returns true.
 #[cold]
 fn any_interrupted(core: &Core, mut f: impl FnMut(u16) -> bool) -> bool {
     let now = with_current(|_, lane| lane).unwrap_or(0);
@@ -414,20 +415,22 @@ fn any_interrupted(core: &Core, mut f: impl FnMut(u16) -> bool) -> bool {
     LEASES.try_with(among).unwrap_or(false)
 }
 
-/// Is this the lane of a call of this thread that the present one has interrupted? It does not go on before this one has ended.
+/// Returns true if this is the lane of an interrupted call of this thread. That call cannot continue before
+/// the present one ends.
 pub fn is_interrupted(core: &Core, lane: u16) -> bool {
     any_interrupted(core, |outer| outer == lane)
 }
 
-/// Has the present call interrupted one that may have locked buckets?
+/// Returns true if the present call has interrupted one that may have locked buckets.
 pub fn has_interrupted_names(core: &Core) -> bool {
     any_interrupted(core, |outer| core.lane(outer).intent.dirs().next().is_some())
 }
 
-/// Calls `f` with mount and lane of the call that this thread is in, if it is in one.
+/// Calls `f` with mount and lane of the thread's present call, if there is one.
 pub fn with_current<T>(f: impl FnOnce(&Core, u16) -> T) -> Option<T> {
     let (core, lane) = WORDS.with(|words| (words.core.get(), words.lane.get()));
-    // SAFETY: set while a guard lives, which borrows the mount; this thread takes it back when the guard goes.
+    // SAFETY: set while a guard lives, which borrows the mount; this thread clears it when the guard is
+    // dropped.
     let core = unsafe { core.as_ref()? };
     Some(f(core, lane))
 }

@@ -1,4 +1,4 @@
-//! Which inodes live: an end that somebody has claimed is none yet, and may be given up.
+//! Which inodes are alive. A claimed inode is still alive, because the claim may be withdrawn.
 
 use crate::ids::LANES;
 use crate::state::core::Core;
@@ -20,7 +20,7 @@ impl Core {
         if slot.vi.lives() { Ok(slot) } else { self.if_it_lives_on(slot) }
     }
 
-    /// One that is not there, or whose end somebody has claimed and may give up.
+    /// Handles an inode that does not exist, or that is claimed and may stay alive.
     #[cold]
     fn if_it_lives_on<'c>(&'c self, slot: InodeRef<'c>) -> Result<InodeRef<'c>> {
         let generation = slot.vi.generation();
@@ -29,10 +29,10 @@ impl Core {
     }
 }
 
-/// Somebody may be finding out whether the inode of this generation has handles: true when it lives on, false when it ends. A claim is no
-/// end: whoever has a handle finds the inode alive. A claimer that is dead is settled, one that is stopped is out of patience's reach
-/// no more
-/// than the holder of a lock.
+/// Waits while another thread checks whether the inode of this generation has handles. Returns true if it
+/// stays alive, false when it is freed. A claim alone frees nothing: a caller that has a handle finds the
+/// inode alive. A dead claimer is settled. A stopped one is subject to the mount's patience, as the holder of
+/// a lock is.
 #[cold]
 pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
     let mine = lease::with_current(|_, lane| lane).unwrap_or(0);
@@ -45,8 +45,8 @@ pub fn lives_on(core: &Core, inode: InodeRef<'_>, generation: u64) -> bool {
             return true;
         }
         let by = inode.vi.claimer();
-        // Without locks of the papers' a claimer is a lane. 0: it gave up since `lives` looked. Any other number is somebody's
-        // scribble, and waited for as little as any lock.
+        // In `heddle` the claimer is a lane. 0: the claim was withdrawn since `lives` loaded it. Any other
+        // number is a client's scribble, and the wait for it is limited as for any lock.
         if core.locks.is_none() {
             let known = (1..=LANES).contains(&by);
             let ends = || core.lane(by).intent.ending() == Some((inode.ino.0, Ending::Begun));

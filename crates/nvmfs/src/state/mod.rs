@@ -1,5 +1,5 @@
-//! What is mounted, as all of its processes see it: the words in the arena, how a thread gets a lane of it, and how it waits for what
-//! another lane holds. Nothing here knows what a file or a directory does.
+//! The state of a mount as all of its processes see it: the words in the arena, how a thread gets a lane, and
+//! how it waits for another lane. This layer has no knowledge of files and directories.
 
 pub mod bucket;
 pub mod cell;

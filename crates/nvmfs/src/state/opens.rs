@@ -1,26 +1,26 @@
-//! Open handles, counted by the lane that opens: two threads that open one file write nothing in common.
+//! Open handles, counted by the lane that opens: two threads that open one file write no common line.
 //!
-//! State       a lane: [`OpenTable`]s in a row, each a table of inode, generation and count, and `home`, the process whose handles they
+//! State       a lane: a list of [`OpenTable`]s, each a table of inode, generation and count, and `home`, the process whose handles they
 //!             are. Only the lane's holder raises a count or takes an entry; any thread of that process lowers one.
-//!             an inode: `open_lanes`, one sticky bit for all lanes of a number modulo 64 that ever counted it, set before they do.
-//!             Where the papers' variants run, the inode's `opens` counts alone.
-//! Invariants  I1  a handle is counted once, in one entry of one lane of the process that opened it: the sum over all lanes says how many
-//!                 there are. A process lowers what it has raised, and nothing else: a handle that a forked child has inherited is its
-//!                 parent's, and stays.
-//!             I2  an entry whose count is 0, or whose inode is dead, may be taken over by the lane's holder.
-//!             I3  an ended thread's handles are its process's: its lane is left to that process with them (`lease::life`). They are
-//!                 forgotten when the process is gone, all of them, and never before.
+//!             an inode: `open_lanes`, one sticky bit for all lanes with the same number modulo 64 that ever counted it, set before they
+//!             count. In the papers' variants only the inode's `opens` counts.
+//! Invariants  I1  a handle is counted once, in one entry of one lane of the process that opened it. The sum over all lanes is the
+//!                 number of handles. A process lowers only counts that it has raised: a handle that a forked child has inherited is
+//!                 its parent's, and stays.
+//!             I2  the lane's holder may take over an entry whose count is 0, or whose inode is dead.
+//!             I3  an ended thread's handles belong to its process: its lane is left to that process with them (`lease::life`). All of
+//!                 them are removed when the process is gone, and never before.
 //!             I4  a handle that is counted in two lanes while it moves is lowered in both, or in none.
-//! Orderings   O1  D23: an opener counts (SeqCst), then looks at the generation; who ends an inode claims the generation (SeqCst),
-//!                 then sums: one sees the other. From the claim on counts only fall, but for openers that are about to fail: a sum that
-//!                 is 0 was 0, in whatever order the lanes were read.
-//!                 Between the two, on either side, stands a full fence; on x86-64 the locked instruction before it is one.
-//!             O2  a closer counts down (SeqCst), then looks at the links; who takes the last link away does so (SeqCst), then
-//!                 sums: at least one of them finds neither links nor handles; the claim picks one.
-//!             O3  an entry is emptied, gets its generation, then its inode and count (Release at least); who sums reads count,
-//!                 generation and count again (Acquire at least): a count is never taken for another generation's. A closer of another
-//!                 lane reads them in that order and exchanges the word, which has a number for each time it was taken over.
-//! Papers      their variants count in the inode's word alone: the last close frees the nodes of SRL(tree), and must be known.
+//! Orderings   O1  D23: an opener counts (SeqCst), then loads the generation. A thread that frees an inode claims the generation
+//!                 (SeqCst), then sums. One sees the other. From the claim on counts only fall, except for openers that are about to fail:
+//!                 a sum of 0 was 0 at one instant, in whatever order the lanes were read.
+//!                 Between the two steps, on either side, stands a full fence; on x86-64 the locked instruction before it is one.
+//!             O2  a closer lowers the count (SeqCst), then loads the links. A thread that removes the last link does so (SeqCst), then
+//!                 sums. At least one of them finds neither links nor handles; the claim selects one.
+//!             O3  an entry is emptied, gets its generation, then its inode and count (Release at least). A summing thread loads count,
+//!                 generation and count again (Acquire at least), so it never takes a count for another generation's. A closer in
+//!                 another lane loads them in that order and exchanges the word, which contains the number of takeovers.
+//! Papers      their variants count only in the inode's word: the last close frees the nodes of SRL(tree), and must be known.
 //! Source      protocol review D23.
 
 use crate::ids::InodeId;
@@ -35,10 +35,10 @@ use heddle_vfs::planted::{Bug, planted};
 use heddle_vfs::{Error, Ino, Result};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// Lanes that share a bit of an inode's word.
+/// Number of bits of an inode's word; lanes with equal numbers modulo this share a bit.
 const LANE_BITS: u16 = 64;
 
-/// Gives a lane its table, if it has none, and makes it known to those who sum.
+/// Gives a lane its table, if it has none, and makes it visible to summing threads.
 pub fn equip(core: &Core, lane: u16) -> Result<()> {
     core.root().lanes_used.fetch_max(u64::from(lane), SeqCst);
     let table = &core.lane(lane).opens;
@@ -61,15 +61,14 @@ fn tables<'c>(core: &'c Core, lane: &Lane) -> impl Iterator<Item = (usize, &'c O
     row.take(TABLES).enumerate()
 }
 
-/// Does `heddle` count in lanes?
+/// Returns true if handles are counted in lanes (`heddle`).
 fn in_lanes(core: &Core) -> bool {
     core.locks.is_none()
 }
 
-/// Counts a handle. It counts whether or not the inode lives: the caller checks afterwards (O1).
+/// Counts a handle, whether or not the inode is alive: the caller checks afterwards (O1).
 ///
-/// # Errors
-/// [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
+/// # Errors [`Error::NoMemory`] if the lane has no room for one more file; nothing is counted then.
 pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<()> {
     if !in_lanes(core) {
         inode.vi.opens.fetch_add(1, SeqCst);
@@ -80,7 +79,7 @@ pub fn raise(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Re
 
 fn raise_by(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64, n: u64) -> Result<()> {
     let bit = 1 << (lane % LANE_BITS);
-    // ORDERING: Relaxed, a bit once seen stays while the inode lives; SeqCst to set it, O1.
+    // ORDERING: Relaxed, a bit that is set stays while the inode lives; SeqCst to set it, O1.
     if inode.vi.open_lanes.load(Relaxed) & bit == 0 {
         inode.vi.open_lanes.fetch_or(bit, SeqCst);
     }
@@ -98,10 +97,10 @@ fn raise_by(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64, n: u64
     Ok(())
 }
 
-/// False if the entry is another inode's, or full. The caller holds the lane.
+/// Returns false if the entry is another inode's, or full. The caller holds the lane.
 fn raise_in(core: &Core, slot: &Slot, ino: Ino, generation: u64, n: u64) -> bool {
     loop {
-        // ORDERING: Relaxed throughout, only counts are lowered by others, which the exchange checks.
+        // ORDERING: Relaxed throughout: other threads only lower counts, and the exchange checks that.
         let (word, of) = (slot.word.load(Relaxed), slot.generation.load(Relaxed));
         let mine = word & INO_MASK == ino.0 && of == generation;
         if mine {
@@ -131,7 +130,7 @@ fn is_dead(core: &Core, ino: Ino, generation: u64) -> bool {
     core.slot(ino).is_none_or(|inode| inode.vi.generation() != generation)
 }
 
-/// Takes a handle of this process back, wherever it was counted.
+/// Removes a handle of this process from the count, in the lane where it was counted.
 pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
     if !in_lanes(core) {
         inode.vi.opens.fetch_sub(1, SeqCst);
@@ -141,7 +140,8 @@ pub fn lower(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) {
     if lower_in(core, own, inode.ino, generation) {
         return;
     }
-    // Another thread of this process opened it. (None: a parent process did, and it is not this one's to give back: I1.)
+    // Another thread of this process opened it. (None: a parent process did, and this process must not lower
+    // its count: I1.)
     let home = own.home.load(SeqCst);
     let others = lanes_of(core, inode).filter(|other| *other != lane).map(|other| core.lane(other));
     let _found = others
@@ -161,7 +161,8 @@ fn lanes_of(core: &Core, inode: InodeRef<'_>) -> impl Iterator<Item = u16> {
     firsts.flat_map(move |first| (first..=used).step_by(usize::from(LANE_BITS))).filter(|lane| *lane != 0)
 }
 
-/// How many handles there are. Exact once its end is claimed, but for openers that are about to find that out (D23).
+/// Number of handles. Exact once the inode is claimed, except for openers that are about to notice the claim
+/// (D23).
 fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
     if !in_lanes(core) {
         return inode.vi.opens.load(SeqCst).into();
@@ -175,13 +176,13 @@ fn sum(core: &Core, inode: InodeRef<'_>) -> u64 {
     lanes_of(core, inode).map(in_lane).sum::<u64>()
 }
 
-/// As whom a lane claims inodes.
+/// The lane number under which a lane claims inodes.
 pub fn claims_as(core: &Core, lane: u16) -> Option<u16> {
     in_lanes(core).then_some(lane)
 }
 
-/// The inode has neither names nor handles: true for the one caller that ends it. Handles that are counted but not yet checked
-/// (D23) fail their check, because the generation is claimed.
+/// Returns true for the one caller that may free the inode: it has neither names nor handles. Handles that
+/// are counted but not yet checked (D23) fail their check, because the generation is claimed.
 pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
     let (lane, by) = (core.lane(number), claims_as(core, number));
     loop {
@@ -197,25 +198,26 @@ pub fn claim_end(core: &Core, number: u16, inode: InodeRef<'_>) -> bool {
         }
         inode.vi.unclaim(by);
         fence_behind_locked();
-        // Who closed, or gave up opening, meanwhile found the inode claimed: then nobody else will end it.
+        // A thread that closed, or failed to open, meanwhile found the inode claimed. Then no other thread
+        // will free it.
         if inode.vi.nlink.load(SeqCst) != 0 || sum(core, inode) != 0 {
             return false;
         }
     }
 }
 
-/// Counts an open handle; false if the inode is not, or no longer, the one of this generation (D23): it is counted then, too. The caller
-/// takes that back, and looks whether it is his to end (`life::drop_open` does).
+/// Counts an open handle. Returns false if the inode is not, or no longer, the one of this generation (D23);
+/// the handle is counted even then. The caller lowers the count again, and frees the inode if that was the
+/// last handle (`life::drop_open` does).
 ///
-/// # Errors
-/// As [`raise`].
+/// # Errors As [`raise`].
 pub fn open(core: &Core, lane: u16, inode: InodeRef<'_>, generation: u64) -> Result<bool> {
     raise(core, lane, inode, generation)?;
     fence_behind_locked();
     Ok(inode.vi.is(InodeId { ino: inode.ino, generation }))
 }
 
-/// What a lane counts.
+/// The entries of a lane.
 fn entries(core: &Core, lane: u16) -> impl Iterator<Item = (&Slot, InodeId, u64)> {
     let slots = tables(core, core.lane(lane)).flat_map(|(_, table)| &table.slots);
     slots.filter_map(|slot| {
@@ -225,13 +227,13 @@ fn entries(core: &Core, lane: u16) -> impl Iterator<Item = (&Slot, InodeId, u64)
     })
 }
 
-/// Does the lane count handles of living inodes?
+/// Returns true if the lane counts handles of living inodes.
 pub fn has_any(core: &Core, lane: u16) -> bool {
     entries(core, lane).any(|(_, id, _)| !is_dead(core, id.ino, id.generation))
 }
 
-/// Moves what lane `from` counts to another lane of the same process. The caller holds both. What finds no room stays. Those that have no
-/// name come back: the caller ends the ones that nobody has open.
+/// Moves the counts of lane `from` to another lane of the same process. The caller holds both. Counts that
+/// find no room stay. Returns inodes that have no name: the caller frees those without handles.
 pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
     let mut nameless = Vec::new();
     let living = entries(core, from).filter(|(_, id, _)| !is_dead(core, id.ino, id.generation));
@@ -240,13 +242,13 @@ pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
         if raise_by(core, to, inode, id.generation, count).is_err() {
             continue;
         }
-        // I4: what others have lowered here meanwhile goes there, too.
+        // I4: handles that other threads have lowered here meanwhile are lowered there too.
         let moved = (0..count).filter(|_| slot.lower(id.ino, id.generation)).count() as u64;
         for _ in moved..count {
             lower_in(core, core.lane(to), id.ino, id.generation);
         }
         fence_behind_locked();
-        // Who closed meanwhile may have summed too much, and left the end to this lane.
+        // A thread that closed meanwhile may have summed too much, and left the freeing to this lane.
         if inode.vi.nlink.load(SeqCst) == 0 {
             nameless.push(inode);
         }
@@ -254,7 +256,7 @@ pub fn hand_over<'c>(core: &'c Core, from: u16, to: u16) -> Vec<InodeRef<'c>> {
     nameless
 }
 
-/// Forgets what a lane counts, whose process is gone; the inodes that it counted.
+/// Removes all counts of a lane whose process is gone. Returns their inodes.
 pub fn forget(core: &Core, lane: u16) -> Vec<InodeId> {
     let forgotten = entries(core, lane).map(|(slot, id, _)| {
         slot.word.store(0, SeqCst);
@@ -263,7 +265,7 @@ pub fn forget(core: &Core, lane: u16) -> Vec<InodeId> {
     forgotten.collect()
 }
 
-/// Forgets what a lane counts of an inode that it alone knows.
+/// Removes a lane's counts of an inode that only this lane knows.
 pub fn forget_inode(core: &Core, lane: u16, inode: InodeRef<'_>) {
     entries(core, lane)
         .filter(|(_, id, _)| id.ino == inode.ino)

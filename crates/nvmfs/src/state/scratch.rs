@@ -1,11 +1,11 @@
-//! Memory of the process that a lane's operations use again and again.
+//! Buffers in the process's memory that a lane's operations reuse.
 
 use crate::format::record::Record;
 use crate::ids::{Extent, InodeId};
 use crate::state::cell::{Lv, Map};
 use crate::state::lane::OpState;
 
-/// Memory of the process that a lane's operations reuse.
+/// Buffers in the process's memory that a lane's operations reuse.
 #[derive(Default)]
 pub struct Scratch {
     /// Blocks of a write.
@@ -14,20 +14,21 @@ pub struct Scratch {
     pub replaced: Vec<Extent>,
     /// Records of a transaction.
     pub records: Vec<Record>,
-    /// Inodes in whose logs the call has closed a page, once a page: cleaning may have work there, when the call holds nothing.
+    /// Inodes in whose logs the call has closed a page, once for each page. They are cleaned at the end of
+    /// the call, when it holds nothing.
     pub closed: Vec<InodeId>,
-    /// What a read collected.
+    /// Cells that a read collected.
     pub collected: Vec<Seen>,
 }
 
-/// What a collect saw of a page.
+/// The state of a page when it was collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Its lock and version; `None`: there is no cell.
     pub lv: Option<Lv>,
     /// State of the lane that held it.
     pub owner: Option<OpState>,
-    /// What it was mapped to.
+    /// Its mapping.
     pub map: Map,
 }
 

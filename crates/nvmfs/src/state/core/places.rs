@@ -1,4 +1,5 @@
-//! Where a process sees what lies in the arena for as long as the mount lives: looked up, and checked, once.
+//! Addresses, in this process, of arena parts that live as long as the mount. They are looked up and checked
+//! once.
 //!
 //! Invariants  I1  these parts of the arena are made before its root is set, and never freed.
 //!             I2  [`Core`](super::Core) holds the arena, so it stays mapped at its address.
@@ -10,20 +11,20 @@ use crate::state::lane::Lane;
 use heddle_arena::{Arena, Ptr};
 use std::ptr::NonNull;
 
-/// See the module.
+/// Addresses of the arena's fixed parts.
 pub struct Places {
     root: NonNull<Root>,
     lanes: NonNull<[Lane]>,
     chunks: NonNull<[Chunk]>,
 }
 
-// SAFETY: what they lead to is `Sync` (`Shared` asks for that).
+// SAFETY: the parts are `Sync` (`Shared` requires that).
 unsafe impl Send for Places {}
 // SAFETY: as above.
 unsafe impl Sync for Places {}
 
 impl Places {
-    /// Those of an arena; `None` if it is none of ours.
+    /// The addresses for an arena; `None` if the arena is not one of this engine.
     pub fn of(arena: &Arena, root: Ptr<Root>) -> Option<Places> {
         let r = arena.try_get(root)?;
         let layout = Layout::new(r.blocks_total);
@@ -34,7 +35,7 @@ impl Places {
         })
     }
 
-    /// The root. The caller has the arena (I2).
+    /// The root. The caller keeps the arena alive (I2).
     #[inline]
     pub fn root(&self) -> &Root {
         // SAFETY: I1, I2.
@@ -48,7 +49,7 @@ impl Places {
         unsafe { self.lanes.as_ref() }
     }
 
-    /// All inode chunks that can be.
+    /// All possible inode chunks.
     #[inline]
     pub fn chunks(&self) -> &[Chunk] {
         // SAFETY: I1, I2.

@@ -1,4 +1,4 @@
-//! The seat of the process that looks at the mount: one a process, taken anew by a forked child.
+//! The seat of a process at the mount: one for each process; a forked child takes a new one.
 
 use super::Core;
 use crate::process;
@@ -7,26 +7,27 @@ use heddle_vfs::{Error, Result};
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// A seat, and which process of this line took it.
+/// A seat, and the generation of the process (in a line of forks) that took it.
 struct Taken {
     generation: u32,
     seat: Seat,
 }
 
-/// See the module. Null: no process of this line has one yet.
+/// The seat of this process. Null: no process in this line of forks has one yet.
 #[derive(Default)]
 pub struct Seated(AtomicPtr<Taken>);
 
 impl Core {
-    /// Where this process sits, which says that it lives. The first call of each process takes the seat.
+    /// The seat of this process, which tells others that it is alive. The first call of each process takes
+    /// the seat.
     ///
-    /// # Errors
-    /// [`Error::Io`]: the seat cannot be had, and so no lane; the process works through the mount.
+    /// # Errors [`Error::Io`]: no seat can be had, and so no lane; the process works through the mount
+    /// instead.
     pub fn seat(&self) -> Result<&Seat> {
         let seated = &self.seated.0;
         let mut old = seated.load(SeqCst);
         loop {
-            // SAFETY: null, or made below, and freed by `drop` alone.
+            // SAFETY: null, or made below; only `drop` frees it.
             if let Some(taken) = unsafe { old.as_ref() }
                 && taken.generation == process::generation()
             {
@@ -39,11 +40,11 @@ impl Core {
             };
             let seat = self.lane_table().sit(&self.arena).map_err(no_seat)?;
             let new = Box::into_raw(Box::new(Taken { generation: process::generation(), seat }));
-            // What is replaced is a parent's: its page is not in this process, and its box is left alone.
+            // The old seat is a parent's: its page is not mapped in this process, and its box is leaked.
             match seated.compare_exchange(old, new, SeqCst, SeqCst) {
                 Ok(_) => old = new,
                 Err(now) => {
-                    // SAFETY: nobody has seen it.
+                    // SAFETY: no other thread has seen it.
                     unsafe { Box::from_raw(new) }.seat.leave();
                     old = now;
                 }
@@ -53,14 +54,13 @@ impl Core {
 }
 
 impl Core {
-    /// Takes all memory of this mount out of the process by system calls alone, where nothing may be freed: in a handler of a signal. What
-    /// the process's threads have of it is settled as a dead process's.
+    /// Unmaps all memory of this mount from the process by system calls alone. For a signal handler, where
+    /// nothing may be freed. The lanes of the process's threads are settled as those of a dead process.
     ///
-    /// # Safety
-    /// Nobody uses the mount in this process any more, nor drops it. [`process::begin_anew`] comes behind it: threads that end leave their
-    /// lanes alone then.
+    /// # Safety No thread of this process uses or drops the mount any more. The caller calls
+    /// [`process::begin_anew`] afterwards, so that ending threads leave their lanes alone.
     pub unsafe fn abandon(&self) {
-        // SAFETY: null, or made by `seat`, and freed by `drop` alone.
+        // SAFETY: null, or made by `seat`; only `drop` frees it.
         if let Some(taken) = unsafe { self.seated.0.load(SeqCst).as_ref() }
             && taken.generation == process::generation()
         {
@@ -81,7 +81,7 @@ impl Drop for Seated {
         if taken.is_null() {
             return;
         }
-        // SAFETY: made by `seat`, and nobody looks at it any more.
+        // SAFETY: made by `seat`, and no thread uses it any more.
         let taken = unsafe { Box::from_raw(taken) };
         if taken.generation == process::generation() {
             taken.seat.leave();

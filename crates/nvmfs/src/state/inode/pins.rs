@@ -1,12 +1,12 @@
-//! Pins: readers that copy from an inode's blocks without looking again, counted by the phase they came in.
+//! Pins: readers that copy from an inode's blocks without validation, counted by phase.
 //!
 //! State       one word. Bits 0 to 14: pins of phase 0. Bits 15 to 29: pins of phase 1. Bit 31: the phase that new pins belong to; the
 //!             other one is the old phase. A count has room for every lane.
 //! Invariants  I1  the phase turns only while the old one has no pins: one word, so one instant.
-//!             I2  what a cell lost while a phase was the present one is in nobody's hands once that phase is old and has no pins. Pins
-//!                 that are older still were gone when it became old (I1); pins of later phases took their maps later.
-//!             So readers that overlap without end keep no block for longer than two of them take.
-//! Orderings   O1  SeqCst: a pin is counted before its reader looks at cells; who took a block out of a cell looks at the word
+//!             I2  a block that a cell lost in a phase is used by no reader once that phase is old and has no pins. Pins of earlier
+//!                 phases were gone when it became old (I1); pins of later phases took their maps later.
+//!             So overlapping readers keep no block for longer than two of them take.
+//! Orderings   O1  SeqCst: a pin is counted before its reader loads cells; a thread that took a block out of a cell loads the word
 //!                 after that. One of the two sees the other.
 
 use heddle_arena::sync::atomic::AtomicU32;
@@ -32,7 +32,7 @@ impl Phase {
     }
 }
 
-/// What the word said at one instant.
+/// The word, as loaded once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pinned(u32);
 
@@ -46,12 +46,12 @@ impl Pinned {
         self.0 >> (phase.0 * COUNT_BITS) & COUNT
     }
 
-    /// Nobody has a pin.
+    /// Returns true if there is no pin.
     pub fn none(self) -> bool {
         self.0 & !PRESENT == 0
     }
 
-    /// Nobody has a pin of this phase.
+    /// Returns true if there is no pin of this phase.
     pub fn over(self, phase: Phase) -> bool {
         self.count(phase) == 0
     }
@@ -60,19 +60,19 @@ impl Pinned {
         self.over(self.present().other())
     }
 
-    /// Is what was lost in `phase` in nobody's hands (I2)?
+    /// Returns true if no reader uses a block that a cell lost in `phase` (I2).
     pub fn lets_go(self, phase: Phase) -> bool {
         self.none() || (phase != self.present() && self.old_is_over())
     }
 
-    /// As it were without one pin of `phase`: the caller's, who has no maps.
+    /// The word without one pin of `phase`: that of the caller, which has no maps.
     pub fn without(self, phase: Phase) -> Pinned {
         debug_assert!(!self.over(phase), "a pin that nobody has");
         Pinned(self.0 - phase.one())
     }
 }
 
-/// See the module.
+/// The pins of an inode.
 #[repr(transparent)]
 pub struct Pins(AtomicU32);
 
@@ -81,13 +81,13 @@ impl Pins {
         Pins(AtomicU32::new(0))
     }
 
-    /// What it says now (O1).
+    /// Loads the word (O1).
     #[cfg_attr(any(loom, shuttle), track_caller)]
     pub fn now(&self) -> Pinned {
         Pinned(self.0.load(SeqCst))
     }
 
-    /// Takes a pin; the phase it belongs to.
+    /// Takes a pin. Returns its phase.
     pub fn pin(&self) -> Phase {
         let mut seen = self.now();
         loop {
@@ -99,7 +99,7 @@ impl Pins {
         }
     }
 
-    /// Gives a pin back.
+    /// Returns a pin.
     pub fn unpin(&self, phase: Phase) {
         let before = Pinned(self.0.fetch_sub(phase.one(), SeqCst));
         debug_assert!(!before.over(phase), "a pin was given back twice");

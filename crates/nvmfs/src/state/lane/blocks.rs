@@ -1,12 +1,12 @@
-//! What a lane keeps of free and freed blocks. Settlers read it: each store leaves it making sense (I3 of `lane`).
+//! Free and freed blocks of a lane. Settlers read them: they are consistent after each store (I3 of `lane`).
 
 use super::MAGAZINE_BLOCKS;
 use crate::ids::{BlockNo, Extent};
 use heddle_arena::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Blocks that may be handed out, last in first out. Whoever settles a dead lane finds no block in it that was not put there, and
-/// none that was taken (I3).
+/// Blocks that may be handed out, last in first out. The settler of a dead lane finds only blocks in it that
+/// were put there and not taken (I3).
 #[repr(C)]
 #[derive(Debug)]
 pub struct Magazine {
@@ -15,7 +15,7 @@ pub struct Magazine {
 }
 
 impl Magazine {
-    /// None.
+    /// An empty magazine.
     pub fn new() -> Magazine {
         Magazine { len: AtomicU64::new(0), blocks: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
@@ -23,19 +23,19 @@ impl Magazine {
     /// Takes one.
     pub fn pop(&mut self) -> Option<BlockNo> {
         let at = self.len().checked_sub(1)?;
-        // ORDERING: Release, I3: out of here before it is anywhere else.
+        // ORDERING: Release, I3: removed here before it is anywhere else.
         self.len.store(at as u64, Release);
         // ORDERING: Relaxed, I2.
         Some(BlockNo(self.blocks[at].load(Relaxed)))
     }
 
-    /// Adds one; false if full.
+    /// Adds a block. Returns false if full.
     pub fn push(&mut self, block: BlockNo) -> bool {
         let len = self.len();
         if len < MAGAZINE_BLOCKS {
             // ORDERING: Relaxed, I2.
             self.blocks[len].store(block.0, Relaxed);
-            // ORDERING: Release, I3: what is counted is there.
+            // ORDERING: Release, I3: an entry is stored before it is counted.
             self.len.store(len as u64 + 1, Release);
         }
         len < MAGAZINE_BLOCKS
@@ -43,13 +43,14 @@ impl Magazine {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        // ORDERING: Relaxed, I2. Never more than fit, whatever the memory says.
+        // ORDERING: Relaxed, I2. The result never exceeds the capacity, whatever the memory contains.
         (self.len.load(Relaxed) as usize).min(MAGAZINE_BLOCKS)
     }
 }
 
-/// A few extents of which the same holds as of a [`Magazine`]: those that were freed but may be read or named by an unfenced
-/// record until the next fence (D15); those of an operation under way.
+/// A few extents, with the same guarantee as a [`Magazine`]. Used for freed extents until the next fence,
+/// because readers or an unfenced record may use them until then (D15). Also used for the extents of an
+/// operation under way.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Extents<const N: usize> {
@@ -58,7 +59,7 @@ pub struct Extents<const N: usize> {
 }
 
 impl<const N: usize> Extents<N> {
-    /// None.
+    /// An empty list.
     pub fn new() -> Self {
         Extents {
             len: AtomicU64::new(0),
@@ -67,7 +68,7 @@ impl<const N: usize> Extents<N> {
     }
 
     fn len(&self) -> usize {
-        // ORDERING: Relaxed, I2. Never more than fit, whatever the memory says.
+        // ORDERING: Relaxed, I2. The result never exceeds the capacity, whatever the memory contains.
         (self.len.load(Relaxed) as usize).min(N)
     }
 
@@ -77,7 +78,7 @@ impl<const N: usize> Extents<N> {
         Extent { block: BlockNo(block), count }
     }
 
-    /// Adds an extent; false if full.
+    /// Adds an extent. Returns false if full.
     pub fn push(&self, extent: Extent) -> bool {
         let len = self.len();
         if len < N {
@@ -85,7 +86,7 @@ impl<const N: usize> Extents<N> {
             self.extents[len][0].store(extent.block.0, Relaxed);
             // ORDERING: Relaxed, I2.
             self.extents[len][1].store(extent.count, Relaxed);
-            // ORDERING: Release, I3: what is counted is there.
+            // ORDERING: Release, I3: an entry is stored before it is counted.
             self.len.store(len as u64 + 1, Release);
         }
         len < N
@@ -95,12 +96,12 @@ impl<const N: usize> Extents<N> {
     pub fn pop(&self) -> Option<Extent> {
         let at = self.len().checked_sub(1)?;
         let extent = self.get(at);
-        // ORDERING: Release, I3: out of here before it is anywhere else.
+        // ORDERING: Release, I3: removed here before it is anywhere else.
         self.len.store(at as u64, Release);
         Some(extent)
     }
 
-    /// Forgets them all.
+    /// Removes all extents.
     #[inline]
     pub fn clear(&self) {
         // ORDERING: Relaxed load, I2; Release, I3.
@@ -109,7 +110,7 @@ impl<const N: usize> Extents<N> {
         }
     }
 
-    /// Blocks in it.
+    /// Number of blocks in it.
     pub fn blocks(&self) -> u64 {
         (0..self.len()).map(|at| self.get(at).count).sum()
     }

@@ -1,4 +1,4 @@
-//! What the holder of a lane is about to do, in its own words: for whoever settles the lane if the holder dies.
+//! What the holder of a lane is about to do: notes for the settler of the lane if the holder dies.
 
 use super::Extents;
 use crate::ids::{BlockNo, InodeId, PageNo};
@@ -11,42 +11,43 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 pub const LATCHES: usize = 8;
 /// Directories of which a lane can hold buckets at once.
 const DIRS: usize = 4;
-/// Extents of an operation under way that a settler can give back.
+/// Number of extents of an operation under way that a settler can return.
 pub const TAKEN_EXTENTS: usize = 16;
 
-/// What a lane is about to take, said before it takes it (docs/processes.md). Its holder writes it with plain stores; nobody reads it but
-/// who settles the lane after the holder's death.
+/// What a lane is about to take, noted before it takes it (docs/processes.md). The holder writes it with
+/// plain stores. Only the settler of the lane reads it, after the holder's death.
 #[repr(C, align(64))]
 pub struct Intent {
     pub(super) canary: AtomicU64,
-    /// Process and thread of the holder as they number themselves, for people; 0: nobody.
+    /// Process and thread of the holder in their own numbering, for messages; 0: none.
     pub holder: AtomicU64,
-    /// 1: it is inside a call.
+    /// 1 while it is inside a call.
     pub inside: AtomicU64,
-    /// The lane that takes back what this one holds; 0: none does (`take_back`).
+    /// The lane that is taking this one's resources back; 0: none (`take_back`).
     pub robbed: AtomicU64,
-    /// Inode whose cells it may hold.
+    /// Inode of which it may hold cells.
     ino: AtomicU64,
     first: AtomicU64,
     end: AtomicU64,
     /// Inode in whose log a transaction was begun.
     log_ino: AtomicU64,
-    /// Log page and slot where it begins; 0: none, or its effects are visible.
+    /// Log page and slot where it begins; 0: there is none, or its effects are visible.
     log: AtomicU64,
-    /// Inode that it may have pinned, and how far it got.
+    /// Inode that it may have pinned, and the progress of that.
     pin: AtomicU64,
-    /// The same of the transaction before, in another inode's log: a rename across directories writes two.
+    /// The same for the previous transaction, in another inode's log: a rename across directories writes two.
     before_ino: AtomicU64,
     before: AtomicU64,
-    /// Inode that it makes and that has no name yet.
+    /// Inode that it is making and that has no name yet.
     pub born: AtomicU64,
-    /// Inode that it ends, and how far it got.
+    /// Inode that it is freeing, and the progress of that.
     ending: AtomicU64,
-    /// An inode whose name is gone, durably, and may be counted still; and its generation.
+    /// An inode whose name is removed, durably, and may still be counted; and its generation.
     losing: [AtomicU64; 2],
     /// Directories of which it may hold buckets.
     dirs: [AtomicU64; DIRS],
-    /// The table of which it locked buckets last, or was about to: it may have become another directory's just before.
+    /// The table in which it locked buckets last, or was about to. The memory may have become another
+    /// directory's just before.
     table: AtomicU64,
     /// Latches that it may hold.
     latches: [AtomicU64; LATCHES],
@@ -54,27 +55,27 @@ pub struct Intent {
     pub taken: Extents<TAKEN_EXTENTS>,
 }
 
-/// How far the end of an inode got.
+/// Progress in freeing an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// None is ended.
+    /// No inode is being freed.
     None = 0,
-    /// It may or may not be claimed.
+    /// The inode may or may not be claimed.
     Asked = 1,
-    /// It is claimed, and may live on.
+    /// It is claimed, and may stay alive.
     Claimed = 2,
     /// Its blocks are being freed.
     Begun = 3,
 }
 
-/// How far pinning or unpinning got.
+/// Progress in pinning or unpinning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pinning {
     /// No pin.
     None,
-    /// It may or may not be counted.
+    /// The pin may or may not be counted.
     Doubtful(u64),
-    /// It is counted, in this phase.
+    /// The pin is counted, in this phase.
     Done(u64, Phase),
 }
 
@@ -113,7 +114,7 @@ impl Intent {
         }
     }
 
-    /// Cells of these pages are going to be locked.
+    /// Notes that cells of these pages will be locked.
     #[inline]
     pub(super) fn pages(&self, ino: u64, first: PageNo, end: PageNo) {
         // ORDERING: Relaxed, before the Release of `begin`.
@@ -124,15 +125,15 @@ impl Intent {
 
     /// Inode and pages of the cells that it may hold.
     pub fn cells(&self) -> (u64, PageNo, PageNo) {
-        // ORDERING: Relaxed, the holder is dead; whoever got its lease sees all of its stores.
+        // ORDERING: Relaxed, the holder is dead; a thread that got its lease sees all of its stores.
         let [ino, first, end] = [&self.ino, &self.first, &self.end].map(|w| w.load(Relaxed));
         (ino, PageNo(first), PageNo(end))
     }
 
-    /// A transaction is going to be written from this slot on.
+    /// Notes that a transaction will be written from this slot on.
     #[inline]
     pub fn logs(&self, ino: u64, page: BlockNo, slot: u32) {
-        // ORDERING: Relaxed, the holder's own.
+        // ORDERING: Relaxed, only the holder writes it.
         let (earlier, at) = (self.log_ino.load(Relaxed), self.log.load(Relaxed));
         if at != 0 && earlier != ino {
             self.before_ino.store(earlier, Relaxed); // ORDERING: Relaxed, before the Release below.
@@ -144,27 +145,27 @@ impl Intent {
         self.log.store(page.0 << 6 | u64::from(slot), Release);
     }
 
-    /// What the transaction did is visible.
+    /// Notes that the effects of the transaction are visible.
     #[inline]
     pub fn logged(&self) {
         // ORDERING: Release, after the effects.
         self.log.store(0, Release);
-        // ORDERING: Relaxed load, the holder's own.
+        // ORDERING: Relaxed load, only the holder writes it.
         if self.before.load(Relaxed) != 0 {
             self.before.store(0, Release); // ORDERING: Release, after the effects.
         }
     }
 
-    /// As [`Intent::log`], of the transaction before.
+    /// As [`Intent::log`], for the previous transaction.
     pub fn log_before(&self) -> Option<(u64, BlockNo, u32)> {
         // ORDERING: Relaxed, as in `cells`.
         let (ino, at) = (self.before_ino.load(Relaxed), self.before.load(Relaxed));
         (at != 0).then_some((ino, BlockNo(at >> 6), (at & 63) as u32))
     }
 
-    /// Buckets of this directory are going to be locked.
+    /// Notes that buckets of this directory will be locked.
     pub fn note_dir(&self, ino: u64) {
-        // ORDERING: Relaxed loads, the holder's own.
+        // ORDERING: Relaxed loads, only the holder writes them.
         if self.dirs.iter().any(|dir| dir.load(Relaxed) == ino) {
             return;
         }
@@ -179,43 +180,45 @@ impl Intent {
         self.dirs.iter().map(|dir| dir.load(Relaxed)).filter(|ino| *ino != 0)
     }
 
-    /// Buckets of the table that this word leads to are going to be locked.
+    /// Notes that buckets of the table at this word will be locked.
     #[inline]
     pub fn note_table(&self, word: u64) {
         // ORDERING: Release, before they are locked.
         self.table.store(word, Release);
     }
 
-    /// Where the table is of which it locked buckets last, or was about to; 0: nowhere.
+    /// The word of the table in which it locked buckets last, or was about to; 0: none.
     pub fn table(&self) -> u64 {
         // ORDERING: Relaxed, as in `cells`.
         self.table.load(Relaxed)
     }
 
-    /// The end of a call: no bucket is held.
+    /// Called at the end of a call: no bucket is held.
     #[inline]
     pub fn forget_dirs(&self) {
-        // ORDERING: Relaxed load, the holder's own; they are filled from the first on.
+        // ORDERING: Relaxed load, only the holder writes it; the places are filled from the first on.
         if self.dirs[0].load(Relaxed) != 0 {
             self.dirs.iter().for_each(|dir| dir.store(0, Release)); // ORDERING: Release, after the unlocks.
         }
     }
 
-    /// An inode is being ended, as far as `how`.
+    /// Notes that an inode is being freed, and the progress.
     pub fn ends(&self, ino: u64, how: Ending) {
-        // ORDERING: Release, after what came before; the claim that follows is a locked SeqCst operation, which it cannot pass. No more:
-        // a locked store here would wait for the slot that was just zeroed on the media.
+        // ORDERING: Release, after earlier stores. The claim that follows is a locked SeqCst operation, which
+        // this store cannot pass. Nothing stronger: a locked store here would wait until the slot that was
+        // just zeroed is on media.
         self.ending.store(ino << 2 | how as u64, Release);
     }
 
-    /// Says which inode has lost a name that its count of links still has.
+    /// Notes an inode that has lost a name which its link count still includes.
     pub fn loses(&self, inode: InodeId) {
         self.losing[1].store(inode.generation, Release); // ORDERING: Release, as below.
-        // ORDERING: Release, after the log says so, and before the change of the bucket.
+        // ORDERING: Release, after the log record, and before the change of the bucket.
         self.losing[0].store(inode.ino.0 << 1, Release);
     }
 
-    /// Its count is about to be lowered; `last`: to nothing, as whoever settles this lane can see.
+    /// Notes that its count is about to be lowered. `last`: to zero, which the settler of this lane can
+    /// check.
     pub fn lowers(&self, last: Option<InodeId>) {
         if let Some(inode) = last {
             self.losing[1].store(inode.generation, Release); // ORDERING: Release, as above.
@@ -224,20 +227,21 @@ impl Intent {
         self.losing[0].store(last.map_or(0, |inode| inode.ino.0 << 1 | 1), Release);
     }
 
-    /// The inode that has lost a name; true: its last, and its count may have been lowered.
+    /// The inode that has lost a name. True: it was the last name, and the count may have been lowered.
     pub fn losing(&self) -> Option<(InodeId, bool)> {
         let word = self.losing[0].load(SeqCst);
         let inode = InodeId { ino: Ino(word >> 1), generation: self.losing[1].load(SeqCst) };
         (word != 0).then_some((inode, word & 1 != 0))
     }
 
-    /// Says which inode it makes (0: none) that has no name yet.
+    /// Notes the inode (0: none) that is being made and has no name yet.
     pub fn bears(&self, ino: u64) {
-        // ORDERING: Release, after what came before; what follows (`be_born`, the name) is stored with Release at least.
+        // ORDERING: Release, after earlier stores; the stores that follow (`be_born`, the name) are Release
+        // at least.
         self.born.store(ino, Release);
     }
 
-    /// The inode that is being ended.
+    /// The inode that is being freed.
     pub fn ending(&self) -> Option<(u64, Ending)> {
         let word = self.ending.load(SeqCst);
         match word & 3 {
@@ -255,41 +259,42 @@ impl Intent {
         (at != 0).then_some((ino, BlockNo(at >> 6), (at & 63) as u32))
     }
 
-    /// Says that a latch is going to be taken; where that was said, `None` if there is no place.
+    /// Notes that a latch will be taken. Returns the place of the note, or `None` if all places are used.
     pub fn note_latch(&self, at: u64) -> Option<&AtomicU64> {
-        // ORDERING: Relaxed load, the holder's own; Release, before the latch is taken.
+        // ORDERING: Relaxed load, only the holder writes it; Release, before the latch is taken.
         let place = self.latches.iter().find(|place| place.load(Relaxed) == 0)?;
         place.store(at, Release); // ORDERING: Release, as above.
         Some(place)
     }
 
-    /// Places of latches that it may hold.
+    /// Positions of the latches that it may hold.
     pub fn latches(&self) -> impl Iterator<Item = u64> {
         // ORDERING: Relaxed, as in `cells`.
         self.latches.iter().map(|place| place.load(Relaxed)).filter(|at| *at != 0)
     }
 
-    /// Forgets them.
+    /// Clears these notes.
     pub fn forget_latches(&self) {
         for place in &self.latches {
             place.store(0, Release); // ORDERING: Release, after their release.
         }
     }
 
-    /// A pin is going to be counted or taken back.
+    /// Notes that a pin will be counted or returned.
     pub fn pinning(&self, ino: u64) {
-        // ORDERING: Release, after what came before; the count that follows is a locked SeqCst operation, which it cannot pass.
+        // ORDERING: Release, after earlier stores. The count that follows is a locked SeqCst operation, which
+        // this store cannot pass.
         self.pin.store(ino << 2, Release);
     }
 
-    /// A pin has been counted.
+    /// Notes that a pin is counted.
     pub fn pinned(&self, ino: u64, phase: Phase) {
         self.pin.store(ino << 2 | u64::from(phase.0) << 1 | 1, Release); // ORDERING: Release, after the count.
     }
 
-    /// No pin any more.
+    /// Notes that there is no pin.
     pub fn unpinned(&self) {
-        // ORDERING: Release, after the pin was given back.
+        // ORDERING: Release, after the pin was returned.
         self.pin.store(0, Release);
     }
 

@@ -1,4 +1,4 @@
-//! What a lane has open: its words. How handles are counted in them: `opens`.
+//! The words of a lane's table of open files. The counting of handles is in `opens`.
 
 use heddle_arena::sync::atomic::AtomicU64;
 use heddle_arena::sync::spin_hint;
@@ -6,18 +6,18 @@ use heddle_arena::{AtomicPtr, Shared, Zeroed};
 use heddle_vfs::Ino;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Files that a lane can have open at once before two of them may meet in an entry.
+/// Number of files that a lane can have open before two of them must share an entry's index.
 const SLOTS: usize = if cfg!(loom) { 4 } else { 1024 };
-/// Tables that a lane can have: so many files that meet in an entry can be open at once.
+/// Most tables of a lane: so many files with the same entry index can be open at once.
 pub const TABLES: usize = if cfg!(loom) { 2 } else { 64 };
 const INO_BITS: u32 = 40;
 /// Bits of the inode number.
 pub const INO_MASK: u64 = (1 << INO_BITS) - 1;
-/// How often the entry was taken over.
+/// One takeover of the entry.
 pub const TAKEN_ONE: u64 = 1 << INO_BITS;
-/// Bits of the number of times.
+/// Bits of the number of takeovers.
 pub const TAKEN_MASK: u64 = 0xff << INO_BITS;
-/// Where the count begins.
+/// Position of the count.
 pub const COUNT_SHIFT: u32 = INO_BITS + 8;
 /// One handle.
 pub const ONE: u64 = 1 << COUNT_SHIFT;
@@ -26,18 +26,18 @@ pub const COUNT_MAX: u64 = u64::MAX >> COUNT_SHIFT;
 /// An entry.
 #[repr(C)]
 pub struct Slot {
-    /// Inode number, times taken over, and count.
+    /// Inode number, number of takeovers, and count.
     pub word: AtomicU64,
-    /// Of the inode that it counts.
+    /// Generation of the inode that it counts.
     pub generation: AtomicU64,
 }
 
-/// What a lane has open.
+/// The files that a lane has open.
 #[repr(C, align(64))]
 pub struct OpenTable {
     /// Its entries.
     pub slots: [Slot; SLOTS],
-    /// What found its entry taken here.
+    /// The next table, for inodes whose entry here is taken.
     pub next: AtomicPtr<OpenTable>,
 }
 
@@ -54,7 +54,8 @@ unsafe impl Zeroed for OpenTable {
 }
 
 impl OpenTable {
-    /// The entry of an inode in the `nth` table of a row: inodes that meet in one need not meet in the next.
+    /// The entry of an inode in the `nth` table. Two inodes with the same entry in one table may have
+    /// different entries in the next.
     pub fn slot(&self, ino: Ino, nth: usize) -> &Slot {
         let at = if nth == 0 {
             ino.0
@@ -66,7 +67,7 @@ impl OpenTable {
 }
 
 impl Slot {
-    /// Its word, if it counts handles of this inode.
+    /// The entry's word, if it counts handles of this inode.
     pub fn counts(&self, ino: Ino, generation: u64) -> Option<u64> {
         loop {
             let word = self.word.load(SeqCst);
@@ -81,7 +82,7 @@ impl Slot {
         }
     }
 
-    /// Counts one handle less; false if it counts none of this inode.
+    /// Lowers the count by one handle. Returns false if the entry counts none of this inode.
     pub fn lower(&self, ino: Ino, generation: u64) -> bool {
         while let Some(word) = self.counts(ino, generation) {
             if self.word.compare_exchange(word, word - ONE, SeqCst, SeqCst).is_ok() {

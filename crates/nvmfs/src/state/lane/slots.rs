@@ -1,31 +1,31 @@
-//! Free inode slots in a lane's hands: its words. Who takes and gives them: `itable`.
+//! Free inode slots of a lane: the words. They are taken and returned in `itable`.
 
 use crate::format::inode::CHUNK_INODES;
 use crate::format::layout::chunk_of;
 use heddle_vfs::Ino;
 
-/// Chunks whose free slots a lane holds at most.
+/// Most chunks whose free slots a lane holds.
 pub const CHUNKS_HELD: usize = 32;
 /// The mask of a chunk without inodes.
 pub const ALL_FREE: u64 = (1 << CHUNK_INODES) - 1;
-/// Ended inodes that may wait for a fence.
+/// Most freed inodes that wait for a fence.
 pub const ENDED: usize = 32;
 
-/// Free slots in a lane's hands.
+/// Free slots that a lane holds.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Slots {
-    /// The chunks that they are of.
+    /// The chunks of these slots.
     pub chunks: [HeldChunk; CHUNKS_HELD],
-    /// Which of them was used last.
+    /// The one used last.
     pub last: u64,
-    /// How many of them have no inode.
+    /// Number of them without an inode.
     pub empty: u64,
-    /// Inodes that ended, their slots zeroed, but not yet behind a fence.
+    /// Freed inodes whose slots are zeroed, but not yet behind a fence.
     pub ended: [u64; ENDED],
-    /// How many.
+    /// Number of them.
     pub ended_len: u64,
-    /// Chunks that have no inode once these are behind the fence.
+    /// Number of chunks that have no inode once these are behind the fence.
     pub ended_empty: u64,
 }
 
@@ -35,12 +35,12 @@ pub struct Slots {
 pub struct HeldChunk {
     /// Its number plus one; 0: none.
     pub number: u64,
-    /// Its free slots, a bit each.
+    /// Its free slots, one bit each.
     pub free: u64,
 }
 
 impl Slots {
-    /// None.
+    /// No slots.
     pub fn zeroed() -> Slots {
         Slots {
             chunks: [HeldChunk::default(); CHUNKS_HELD],
@@ -52,7 +52,7 @@ impl Slots {
         }
     }
 
-    /// Takes one.
+    /// Takes a slot.
     pub fn pop(&mut self) -> Option<Ino> {
         let last = self.last as usize;
         let at = (last..CHUNKS_HELD).chain(0..last).find(|at| self.chunks[*at].free != 0)?;
@@ -64,20 +64,20 @@ impl Slots {
         Some(Ino((number - 1) * CHUNK_INODES + u64::from(free.trailing_zeros())))
     }
 
-    /// A chunk that is, or was, as empty as this has changed.
+    /// Updates the number of empty chunks: a chunk with these free slots is about to change, or has changed.
     pub fn count_empty(&mut self, free: u64) {
         if free == ALL_FREE {
             self.empty = self.chunks.iter().filter(|held| held.free == ALL_FREE).count() as u64;
         }
     }
 
-    /// Chunks among those held that have no inode: their blocks are free when somebody wants them.
+    /// Held chunks without an inode: their blocks can be freed when another lane needs space.
     pub fn empty_chunks(&self) -> u64 {
         self.empty.saturating_add(self.ended_empty)
     }
 
-    /// The inode that was the last to be noted as ended may have been the last of its chunk, of which these slots are
-    /// in nobody's hands.
+    /// Updates the count for the inode freed last. It may have been the last of its chunk, of which no lane
+    /// holds these `shared` slots.
     pub fn count_ended(&mut self, chunk: u64, shared: u64) {
         let held = self.chunks.iter().find(|held| held.number == chunk + 1).map_or(0, |held| held.free);
         let ended = self.ended.iter().take(self.ended_len as usize).map(|ino| chunk_of(Ino(*ino)));
@@ -85,12 +85,12 @@ impl Slots {
         self.ended_empty += u64::from(held | ended | shared == ALL_FREE);
     }
 
-    /// Does it hold any slot, that another may want?
+    /// Returns true if it holds a slot that another lane may need.
     pub fn any(&self) -> bool {
         self.chunks[0].number != 0 || self.ended_len > 0
     }
 
-    /// The place of a chunk that is held, or one for a chunk that is to be: one without free slots, else the next in turn.
+    /// The place of a held chunk. For a new chunk: a place without free slots, else the next in turn.
     pub fn place(&mut self, chunk: u64, max: usize) -> usize {
         let chunks = &self.chunks[..max];
         let known = chunks.iter().position(|held| held.number == chunk + 1);

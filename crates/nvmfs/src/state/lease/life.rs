@@ -1,4 +1,5 @@
-//! How a lease begins and ends. What its lane gives back then is the affair of a module above ([`Hooks`](crate::state::core::Hooks)).
+//! How a lease begins and ends. A higher module returns the lane's resources at the end
+//! ([`Hooks`](crate::state::core::Hooks)).
 
 use super::{LEASES, Lease, WORDS, change};
 use crate::ids::LANES;
@@ -14,24 +15,24 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// Leases a lane for the calling thread, and settles it if its holder died.
 pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
-    // Without a seat nobody could tell that this process has died.
+    // Without a seat, no other process could tell that this process has died.
     let seat = core.seat().ok().filter(|seat| seat.is_the_callers()).ok_or(Error::NoMemory)?;
     let leased = lease(core, seat)?;
     // ORDERING: Relaxed, an estimate.
     core.root().lanes_leased.fetch_add(1, Relaxed);
     let lane = core.lane(leased.lane.0);
     let share = |n: u64| n * u64::from(leased.lane.0 - 1) / u64::from(LANES);
-    // SAFETY: this thread holds the lease, and nobody has a reference to what is the lane's own yet.
+    // SAFETY: this thread holds the lease, and no reference to the lane's own part exists yet.
     let own = unsafe { lane.own() };
     own.place(share(core.layout.blocks_total.div_ceil(64)), share(core.layout.chunks_max));
     lane.mark(own);
     lane.counts.comes();
     if lane.home.load(SeqCst) != seat.tag().word() {
-        // Nothing (see `give_up`), unless somebody has scribbled.
+        // It counts none (see `give_up`), unless a client has scribbled over it.
         opens::forget(core, leased.lane.0);
         lane.home.store(seat.tag().word(), SeqCst);
     }
-    // ORDERING: Release, others only look at it.
+    // ORDERING: Release, others only read it.
     lane.intent.holder.store(process::for_people(), Release);
     let lease = Lease {
         mount: core.id,
@@ -42,24 +43,24 @@ pub fn lease_lane(core: &Arc<Core>, process: u32) -> Result<Lease> {
         scratch: UnsafeCell::default(),
         core: Arc::downgrade(core),
     };
-    // If that fails the lane is given back.
+    // If this fails, dropping the lease returns the lane.
     opens::equip(core, lease.lane.0)?;
     Ok(lease)
 }
 
-/// One that this process has parked, a free one, or a dead one that is settled.
+/// Leases a lane that this process has parked, a free one, or a dead one after settling it.
 fn lease(core: &Core, seat: &Seat) -> Result<heddle_arena::Lease> {
     if let Some(parked) = unpark(core, seat) {
         return Ok(parked);
     }
     let table = core.lane_table();
-    // Each of them once: what is parked for a process that never was is dead again at once.
+    // Each lane once: a lane parked for a process that never existed is dead again at once.
     for _ in 0..=table.len() {
         let leased = table.lease(&core.arena, seat).map_err(|_| Error::NoMemory)?;
         if !leased.died {
             return Ok(leased);
         }
-        // What a living process has open stays its own, and so does the lane.
+        // A living process keeps its open files, and so the lane.
         if let Some(leased) = (core.hooks.settle)(core, leased) {
             return Ok(leased);
         }
@@ -67,7 +68,7 @@ fn lease(core: &Core, seat: &Seat) -> Result<heddle_arena::Lease> {
     Err(Error::NoMemory)
 }
 
-/// A lane that ended threads of this process have left with handles.
+/// Leases a lane with handles that ended threads of this process have left.
 pub fn unpark(core: &Core, seat: &Seat) -> Option<heddle_arena::Lease> {
     // ORDERING: Relaxed, a hint.
     if core.parked.load(Relaxed) == 0 {
@@ -85,15 +86,15 @@ pub fn unpark(core: &Core, seat: &Seat) -> Option<heddle_arena::Lease> {
     found
 }
 
-/// Gives the calling thread's lanes of mounts that are gone back, and forgets those of a parent.
+/// Returns the calling thread's lanes of mounts that are gone, and forgets those of a parent process.
 #[allow(clippy::vec_box)]
 pub fn prune(leases: &mut Vec<Box<Lease>>) {
     leases.retain(|l| l.busy.get() || (l.core.strong_count() > 0 && l.process == process::generation()));
 }
 
-/// Gives the calling thread's lanes of this mount back: before it is unmounted.
+/// Returns the calling thread's lanes of this mount, before an unmount.
 pub fn leave(core: &Core) {
-    // The thread may be ending: then its leases are given back anyway.
+    // If the thread is ending, its leases are returned anyway.
     let _ = LEASES.try_with(|leases| {
         change(&mut leases.borrow_mut(), |leases| leases.retain(|l| l.busy.get() || l.mount != core.id));
     });
@@ -101,19 +102,20 @@ pub fn leave(core: &Core) {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // The thread ends (I5); under shuttle its words may have gone first.
+        // The thread is ending (I5); under shuttle its words may be gone first.
         let _ = WORDS.try_with(|words| {
             if std::ptr::eq(words.only.get(), self) {
                 words.only.set(std::ptr::null());
             }
         });
-        // I3; or the thread ends in the middle of a call: whoever finds that it is gone settles the lane.
+        // I3; or the thread ends in the middle of a call: a thread that finds it dead settles the lane.
         if self.process != process::generation() || self.busy.get() {
             return;
         }
         // I2.
         let Some(core) = self.core.upgrade() else { return };
-        // What somebody has scribbled over may make no sense; a thread that ends must not take its process with it.
+        // A client may have scribbled over the lane. An ending thread must not end its process because of
+        // that.
         let given = catch_unwind(AssertUnwindSafe(|| (core.hooks.give_up)(&core, self.leased)));
         if given.is_err() {
             let _noted = core.damage(format!("what lane {} has makes no sense", self.lane.0));
@@ -121,13 +123,13 @@ impl Drop for Lease {
     }
 }
 
-/// Leaves a lane with handles to the process.
+/// Parks a lane with handles for its process.
 pub fn park(core: &Core, lease: heddle_arena::Lease, seat: &Seat) {
     let _parked = core.lane_table().park(&core.arena, lease, seat.tag());
     core.parked.store(1, Relaxed); // ORDERING: Relaxed, a hint.
 }
 
-/// Free blocks in lanes' hands, about: of other threads' lanes the counts may be a moment old.
+/// Free blocks that lanes hold, approximately: counts of other threads' lanes may be stale.
 pub fn held_blocks(core: &Core) -> u64 {
     super::lanes(core).map(|lane| core.lane(lane).held()).sum()
 }

@@ -1,8 +1,11 @@
-//! A lock that nobody will ever let go: its word was written by a stranger. Who may attach can do that; others must not wait for ever.
+//! A forged lock: a client has overwritten the lock's word, and no thread will ever release it. Any attached
+//! process can do that; other processes must not wait for ever.
 //!
-//! A lock is held only by a lane that is inside a call. So a lane that is named by a lock and is seen outside each time, for a second,
-//! holds no lock. Of one that is inside and runs nothing can be known for certain: it may be slow, or wait itself for a lock that is none.
-//! It is waited for twice as long as for a stopped one. The waiter then notes damage and gives its call up. Where one lock was none others
+//! A lock is held only by a lane that is inside a call. So if a lock names a lane, and each check for one
+//! second finds that lane outside, the lock is forged. If the lane is inside and running, nothing is certain:
+//! it may be slow, or wait for a forged lock itself. The waiter waits twice as long as for a stopped holder.
+//! Then it notes damage and gives up its call. Where one lock is forged, others probably are, and a call, or
+//! an unmount, may meet many. So from then on this process waits only briefly.
 //! are likely to be, and a call, or an unmount, may meet many: from then on this process waits for a moment only.
 
 use super::stopped;
@@ -12,30 +15,32 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// How long a lane that is named by a lock must be seen outside of any call.
+/// How long a lane that a lock names must be seen outside of any call.
 const OUTSIDE: Duration = Duration::from_secs(1);
-/// Beside twice the patience: what a slow call may take.
+/// Added to twice the patience: the time that a slow call may take.
 const SLOW: Duration = Duration::from_secs(10);
-/// Where one has been waited for in vain.
+/// The wait for a lock after one wait was in vain.
 pub const ONCE_BITTEN: Duration = Duration::from_millis(50);
 
-/// Lanes that one thread may wait for by turns: those of one bucket's locks, or of a file's segments.
+/// Number of lanes that one thread may wait for in turn: those of one bucket's locks, or of a file's
+/// segments.
 const WATCHED: usize = 8;
-/// A lane, and since when it was seen outside each time.
+/// A lane, and the time since which each check found it outside.
 type Watched = [Option<(u16, Instant)>; WATCHED];
 
 thread_local! {
-    /// The lanes that the calling thread waits for, the one that it met last first. Without a destructor: a thread that ends gives its
-    /// lane back, and may wait for that.
+    /// The lanes that the calling thread waits for, most recent first. There is no destructor: an ending
+    /// thread returns its lane, and may wait during that.
     static SEEN_OUTSIDE: Cell<Watched> = const { Cell::new([None; WATCHED]) };
 }
 const _: () = assert!(!std::mem::needs_drop::<Cell<Watched>>());
 
-/// The caller waits for what this lane is said to hold, since `waited`. Its holder may have run for `ran` of that, and not let it go; the
-/// rest of the time it was at rest, and could not.
+/// Gives up waiting when the lock is forged. The caller has waited since `waited` for a lock that names this
+/// lane. The holder may have run for `ran` of that time without releasing it; the rest of the time it was
+/// stopped, and could not.
 ///
-/// # Panics
-/// If nobody will ever let it go. The call that waits ends with an error, as after any damage.
+/// # Panics If the lock will never be released. The waiting call then ends with an error, as after any
+/// damage.
 pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration, ran: Duration) {
     // ORDERING: Relaxed, a hint.
     let bitten = core.waited_in_vain.load(Relaxed);
@@ -57,14 +62,15 @@ pub fn give_up_waiting(core: &Core, lane: u16, waited: Duration, ran: Duration) 
     }
 }
 
-/// Since when the lane was outside each time that this thread looked; it is now, or is not.
+/// The time since which this thread found the lane outside at each check. `outside`: the result of the
+/// present check.
 fn seen_outside(lane: u16, outside: bool) -> Instant {
     let mut watched = SEEN_OUTSIDE.get();
     let now = Instant::now();
     let before = watched.iter().position(|seen| seen.is_some_and(|(of, _)| of == lane));
     let since = before.and_then(|at| watched[at].take()).map_or(now, |(_, since)| since);
     if outside {
-        // To the front: the one that was met longest ago makes room.
+        // Moved to the front: the least recent entry makes room.
         let free = watched.iter().position(Option::is_none).unwrap_or(WATCHED - 1);
         watched[..=free].rotate_right(1);
         watched[0] = Some((lane, since));

@@ -1,18 +1,21 @@
-//! Control groups that are frozen (`docker pause`): their processes are stopped, though their state does not say so.
+//! Frozen control groups (`docker pause`): their processes are stopped, though their own state does not show
+//! it.
 
 use std::path::{Path, PathBuf};
 
-/// What the first version of control groups has frozen dies only where it is not frozen: for that it is moved to the topmost group.
+/// Moves a process out of its frozen control group. In version 1 a frozen process dies only outside the
+/// frozen group, so it goes to the top group.
 pub fn take_out_of_freezer(pid: u32) {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let frozen = groups.lines().any(|line| line.contains(":freezer:") && !line.ends_with(":/"));
     for dir in dirs_of_group("cgroup", Some("freezer"), "/").into_iter().filter(|_| frozen) {
-        // Where this may not be done, whoever thaws the group lets it die.
+        // Without the permission to do that, the process dies when its group is thawed.
         let _moved = std::fs::write(dir.join("cgroup.procs"), pid.to_string());
     }
 }
 
-/// Do the process's control groups say that it is frozen? Tasks of such a group show no state of their own (D or S).
+/// Returns true if the process's control groups are frozen. Tasks of a frozen group show no state of their
+/// own (D or S).
 pub fn is_frozen(pid: u32) -> bool {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     groups.lines().any(|line| {
@@ -31,13 +34,13 @@ pub fn is_frozen(pid: u32) -> bool {
     })
 }
 
-/// A file of a control group, wherever its hierarchy is mounted here; empty if it is not.
+/// Reads a file of a control group, where its hierarchy is mounted here; empty if it is not.
 fn read_in_group(kind: &str, controller: Option<&str>, path: &str, name: &str) -> String {
     let files = dirs_of_group(kind, controller, path).into_iter().map(|dir| dir.join(name));
     files.filter_map(|file| std::fs::read_to_string(file).ok()).next().unwrap_or_default()
 }
 
-/// Where a control group is, in each place where its hierarchy is mounted here.
+/// The directories of a control group, one for each place where its hierarchy is mounted here.
 fn dirs_of_group(kind: &str, controller: Option<&str>, path: &str) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let dirs = table.lines().filter_map(|line| {

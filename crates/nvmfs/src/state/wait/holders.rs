@@ -1,7 +1,8 @@
-//! Which processes sit on a seat, as far as `/proc` shows them to the caller.
+//! The processes that sit on a seat, as far as `/proc` shows them to the caller.
 //!
-//! The kernel's list of a process's mappings names the seat's page: the arena's file, at the seat's offset. No number that stands in shared
-//! memory is taken for a process. What cannot be read, for want of descriptors or memory, is not known, and nobody is dead for it.
+//! The kernel's list of a process's mappings names the seat's page: the arena's file, at the seat's offset.
+//! No number in shared memory is taken for a process. If something cannot be read, for lack of descriptors or
+//! memory, the answer is unknown, and no thread is taken for dead.
 
 use crate::state::core::Core;
 use heddle_arena::Tag;
@@ -12,20 +13,20 @@ use std::os::unix::fs::MetadataExt;
 
 /// A process.
 pub struct Process {
-    /// As the caller numbers it.
+    /// Its number in the caller's namespace.
     pub pid: u32,
 }
 
 /// One of its threads.
 pub struct Task {
-    /// As the caller numbers it.
+    /// Its number in the caller's namespace.
     pub outer: u32,
-    /// As the thread itself does.
+    /// Its number in its own namespace.
     pub inner: u32,
 }
 
 impl Process {
-    /// Its threads; `None`: not all could be looked at.
+    /// Its threads; `None`: not all could be examined.
     pub fn tasks(&self) -> Option<Vec<Task>> {
         let Some(dir) = unless_gone(fs::read_dir(format!("/proc/{}/task", self.pid)))? else {
             return Some(Vec::new());
@@ -43,18 +44,18 @@ impl Process {
         Some(tasks)
     }
 
-    /// The caller's number of the thread that numbers itself so.
+    /// The caller's number of the thread with this number of its own.
     pub fn task(&self, inner: u32) -> Option<u32> {
         self.tasks()?.into_iter().find(|task| task.inner == inner).map(|task| task.outer)
     }
 
-    /// Does it sit there now?
+    /// Returns true if the process still sits on the seat.
     pub fn still_sits(&self, core: &Core, tag: Tag) -> bool {
         page(core, tag).is_some_and(|page| sits(self.pid, &page) == Some(true))
     }
 }
 
-/// What there is of a process; `Some(None)`: it is gone, or another user's; `None`: that cannot be found out.
+/// The contents of a process's file. `Some(None)`: the process is gone, or another user's. `None`: unknown.
 fn unless_gone<T>(read: std::io::Result<T>) -> Option<Option<T>> {
     match read {
         Ok(value) => Some(Some(value)),
@@ -64,18 +65,19 @@ fn unless_gone<T>(read: std::io::Result<T>) -> Option<Option<T>> {
     }
 }
 
-/// Numbers of the living threads, as they number themselves, of all processes that sit on this seat; `None`: it is not known of all of
-/// them.
+/// Numbers of the living threads, in their own numbering, of all processes on this seat; `None`: unknown for
+/// at least one of them.
 pub fn threads_of(core: &Core, tag: Tag) -> Option<Vec<u32>> {
     let mut threads = Vec::new();
     for process in of(core, tag)? {
         threads.extend(process.tasks()?.into_iter().map(|task| task.inner));
     }
-    // Of a process without threads there is none to sit there: it is not seen, or has just ended.
+    // Without any thread there is no process on the seat: it is not visible here, or has just ended.
     Some(threads).filter(|threads| !threads.is_empty())
 }
 
-/// What a line of `/proc/PID/maps` says of a seat's page, without its address: the rest of the line up to the file's name, and its length.
+/// The line of a seat's page in `/proc/PID/maps`, without the address: the rest of the line up to the file's
+/// name, and the mapping's length.
 struct Page {
     offset: u64,
     inode: u64,
@@ -86,7 +88,7 @@ fn page(core: &Core, tag: Tag) -> Option<Page> {
     Some(Page { offset: u64::from(tag.seat()?) * PAGE_BYTES, inode: file.metadata().ok()?.ino() })
 }
 
-/// All processes that sit on this seat: one, or several that share their memory; `None`: not all could be looked at.
+/// All processes on this seat: one, or several that share their memory; `None`: not all could be examined.
 pub fn of(core: &Core, tag: Tag) -> Option<Vec<Process>> {
     let page = page(core, tag)?;
     let mut found = Vec::new();
@@ -122,7 +124,7 @@ fn is_page(line: &str, page: &Page) -> bool {
 mod tests {
     use super::Process;
 
-    /// The daemon had no descriptor left for a thread that lived, and took it for dead.
+    /// Regression: the daemon had no descriptor left to read about a living thread, and took it for dead.
     #[test]
     fn crash_an_unreadable_thread_was_taken_for_dead() {
         // SAFETY: the child looks at itself and leaves by `_exit`.

@@ -1,5 +1,5 @@
-//! A call that begins again because another was quicker. Others are not quicker for ever: who begins again for seconds follows words that
-//! somebody has written over, and that say the same each time.
+//! A call that starts over because another call was faster. Others cannot be faster for ever: a call that
+//! starts over for seconds follows words that a client has scribbled over, and that never change.
 
 use super::forged::ONCE_BITTEN;
 use super::look;
@@ -9,12 +9,12 @@ use heddle_vfs::Result;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Retries that nobody counts.
+/// Retries without a time limit.
 const FREE: u32 = 1000;
-/// How long a call begins again behind those.
+/// Time limit for the retries after those.
 const TURNS_MAX: Duration = Duration::from_secs(5);
 
-/// One call's turns.
+/// The retries of one call.
 #[derive(Default)]
 pub struct Retries {
     taken: u32,
@@ -22,14 +22,13 @@ pub struct Retries {
 }
 
 impl Retries {
-    /// Once more; `what` is it that contradicts itself if that is not true?
+    /// Counts one more retry. `what` names the structure that is inconsistent if the retries do not end.
     ///
-    /// # Errors
-    /// [`Error::Corrupt`](heddle_vfs::Error::Corrupt), when it has gone on for too long.
+    /// # Errors [`Error::Corrupt`](heddle_vfs::Error::Corrupt), when it has gone on for too long.
     #[cold]
     pub fn again(&mut self, core: &Core, what: impl FnOnce() -> String) -> Result<()> {
         self.taken += 1;
-        // In a model time stands still.
+        // Time does not pass in a model.
         if self.taken <= FREE || look().is_none() {
             spin_hint();
             return Ok(());

@@ -1,7 +1,8 @@
-//! A holder that is stopped (SIGSTOP, a debugger, a frozen control group) while others wait: killed after the mount's patience, then
-//! settled as dead. Taking its lane while it lives is no choice: its late stores would land in the midst of others' work (protocol review
-//! D13). A process that is merely slow is never killed: it counts as stopped only if the kernel says so each time, and as often as it was
-//! looked at it had not run since. One that sleeps in a page fault all the while (`still`) has longer.
+//! A holder that is stopped (SIGSTOP, a debugger, a frozen control group) while others wait. It is killed
+//! after the mount's patience, then settled as dead. Its lane cannot be taken while it lives: its late stores
+//! would overwrite others' work (protocol review D13). A process that is merely slow is never killed. It
+//! counts as stopped only if the kernel reports it so at each check, and it has not run between the checks. A
+//! holder that sleeps in one page fault all the time (`still`) gets longer.
 
 use super::freezer::take_out_of_freezer;
 use super::holders::{self, Process};
@@ -13,16 +14,17 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// A waiter looks this often at most.
+/// Shortest interval between a waiter's checks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// From then on a waiter looks whether the holder is stopped, and asks the daemon to, who may do what the waiter may not.
+/// Latest time at which a waiter first checks whether the holder is stopped. It then asks the daemon too,
+/// which may kill processes that the waiter may not.
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Without a destructor: a thread that ends gives its lane back, and may wait for that.
+    /// There is no destructor: an ending thread returns its lane, and may wait during that.
     static WATCHED: RefCell<Option<(Instant, Watch)>> = const { RefCell::new(None) };
 
-    /// The lane whose holder this thread saw at rest, and when it did so last.
+    /// The lane whose holder this thread last saw at rest, and the time of that check.
     static RESTED: Cell<Option<(u16, Instant)>> = const { Cell::new(None) };
 }
 const _: () = assert!(!std::mem::needs_drop::<RefCell<Option<(Instant, Watch)>>>());
@@ -31,18 +33,18 @@ const _: () = assert!(!std::mem::needs_drop::<RefCell<Option<(Instant, Watch)>>>
 pub struct Watch {
     holder: Holder,
     process: Process,
-    /// The thread, as this process numbers it.
+    /// The thread, in this process's numbering.
     task: u32,
     since: Instant,
     rest: Rest,
 }
 
-/// What a waiter has found out about the holder.
+/// The result of a waiter's check of the holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// It was killed just now.
     Killed,
-    /// It may have run for so long while it was waited for: since it was last seen at rest, if it was.
+    /// It may have run for this part of the wait: since it was last seen at rest, if it was.
     MayHaveRun(Duration),
 }
 
@@ -55,7 +57,8 @@ pub fn patience(core: &Core) -> Option<Duration> {
     })
 }
 
-/// For a waiter: kills the holder if it is at rest for too long; asks the daemon to, for holders that this process may not kill.
+/// For a waiter: kills the holder if it is at rest for too long. Asks the daemon to do so for holders that
+/// this process may not kill.
 pub fn look_after(core: &Core, lane: u16, waited: Duration) -> Found {
     if let Some(patience) = patience(core)
         && waited >= LOOK_AFTER_MAX.min(patience / 8)
@@ -77,8 +80,8 @@ pub fn look_after(core: &Core, lane: u16, waited: Duration) -> Found {
     Found::MayHaveRun(rested.map_or(waited, |(_, at)| at.elapsed().min(waited)))
 }
 
-/// Looks at the holder, unless it did so just now; `watched`: what it sees, if the holder is at rest. True: it was at rest for too long,
-/// and was killed.
+/// Checks the holder, unless the last check was just before. `watched`: its rest, if it is at rest. Returns
+/// true if it was at rest for too long, and was killed.
 fn look(
     core: &Core,
     lane: u16,
@@ -97,7 +100,8 @@ fn look(
 }
 
 impl Watch {
-    /// Looks at a holder; `before`: what the last look saw. `None`: it is not at rest, or cannot be seen.
+    /// Checks a holder. `before`: the result of the last check. Returns `None` if it is not at rest, or is
+    /// not visible.
     pub fn look(core: &Core, holder: Holder, before: Option<Watch>) -> Option<Watch> {
         let before = before.filter(|watch| watch.holder == holder);
         if let Some(watch) = before
@@ -113,13 +117,13 @@ impl Watch {
         })
     }
 
-    /// Has it been at rest for longer than others have patience?
+    /// Returns true if it has been at rest for longer than the patience.
     pub fn is_over(&self, patience: Duration) -> bool {
         let limit = if self.rest.why == still::Why::Stopped { patience } else { still::limit(patience) };
         self.since.elapsed() >= limit
     }
 
-    /// Kills it, if it still is what it was.
+    /// Kills the process, if it is still the same and at rest.
     pub fn kill(&self, core: &Core, lane: u16) -> bool {
         let (process, holder) = (&self.process, self.holder);
         if process.pid == std::process::id()
@@ -128,7 +132,7 @@ impl Watch {
             return false;
         }
         let Some(pid) = Pid::from_raw(process.pid as i32) else { return false };
-        // From here on the number cannot come to mean another process; what was found is looked at again.
+        // From here on the number cannot be reused for another process. So the findings are checked again.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
         let killed = process.still_sits(core, holder.process())
             && process.task(holder.thread()) == Some(self.task)
@@ -142,7 +146,8 @@ impl Watch {
     }
 }
 
-/// The daemon's own page faults are the image's, on a device that may be slow; and all others work through it.
+/// The daemon's own page faults are those of the image, on a device that may be slow, and all other processes
+/// depend on the daemon.
 fn is_daemon(core: &Core, holder: Holder) -> bool {
     holder.process() == Tag::of(core.root().daemon.load(SeqCst))
 }
