@@ -1,10 +1,11 @@
-//! The clocks: a coarse one (6 ns, a tick of some milliseconds) for writers, an exact one (30 ns) where somebody looks.
+//! The clocks: a coarse one (6 ns a call, a tick of some milliseconds) for writers, and an exact one (30 ns)
+//! after a `stat`.
 
 use heddle_vfs::Time;
 
 fn read(clock: libc::clockid_t) -> Time {
     if cfg!(any(loom, shuttle)) {
-        // In a model nothing but the schedule may differ between runs.
+        // In a model only the schedule may differ between runs.
         return Time(1);
     }
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -18,7 +19,7 @@ pub fn coarse() -> Time {
     read(libc::CLOCK_REALTIME_COARSE)
 }
 
-/// The time.
+/// The exact time.
 pub fn exact() -> Time {
     read(libc::CLOCK_REALTIME)
 }

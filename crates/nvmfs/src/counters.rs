@@ -1,7 +1,8 @@
-//! What a mounted file system has done, and what is left of it: the sums of what its lanes have counted.
+//! Counters of a mounted file system: the sums of its lanes' counters, and its free space.
 //!
-//! Whoever has the arena mapped can take a reading: it reads words that others write, and writes nothing. Processes that have not, get one
-//! from the daemon through its socket ([`crate::client::counters`]), as the words of [`Counters::to_words`].
+//! A process that has the arena mapped takes a reading by itself: it only reads words that others write.
+//! Other processes get one from the daemon through its socket ([`crate::client::counters`]), as the words of
+//! [`Counters::to_words`].
 
 pub use crate::lane_counters::{
     KINDS, Kind, SAMPLED_EVERY, SPANS, Spans, Tally, Totals, WORDS, span_end_ns, span_of,
@@ -19,28 +20,28 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// One reading.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Counters {
-    /// Since the mount, clients that have gone included.
+    /// Since the mount, including clients that are gone.
     pub totals: Totals,
     /// Times of timed calls since the mount, by kind.
     pub spans: Box<Spans>,
-    /// Processes that have lanes now, the mount's own among them.
+    /// Processes that have lanes now, including the mount's own.
     pub clients: Vec<Client>,
-    /// What there is.
+    /// Values of the moment.
     pub gauges: Gauges,
 }
 
-/// A process and what it has done.
+/// A process and its counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Client {
     /// Its number.
     pub pid: u32,
-    /// Threads that have a lane.
+    /// Number of threads that have a lane.
     pub threads: u32,
-    /// What these have done.
+    /// The counters of these threads' lanes.
     pub totals: Totals,
 }
 
-/// What there is, at the time of the reading.
+/// Values at the time of the reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Gauges {
@@ -50,21 +51,22 @@ pub struct Gauges {
     pub daemon_pid: u64,
     /// Blocks of 4 KiB.
     pub blocks_total: u64,
-    /// Those that hold nothing.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Inodes that can be.
+    /// Most inodes that the image can have.
     pub inodes_total: u64,
-    /// Those that are not.
+    /// Inodes that can still be made.
     pub inodes_free: u64,
     /// Processes that have ever attached to this mount.
     pub attached: u64,
     /// Lanes of dead processes that were settled.
     pub settled: u64,
-    /// 1: damage was found, nothing is changed any more.
+    /// 1: damage was found, and the file system refuses changes.
     pub damaged: u64,
-    /// What a write that returned survives ([`heddle_pmem::Durability::raw`]).
+    /// The durability of a write that returned ([`heddle_pmem::Durability::raw`]).
     pub durability: u64,
-    /// Bytes of the image in pages of 2 MiB or more ([`heddle_pmem::Region::huge_bytes`]); `u64::MAX`: not known.
+    /// Bytes of the image that are mapped in pages of 2 MiB or more ([`heddle_pmem::Region::huge_bytes`]);
+    /// `u64::MAX`: unknown.
     pub huge_bytes: u64,
 }
 
@@ -82,7 +84,7 @@ impl Counters {
             clients: Vec::new(),
             gauges: gauges(core),
         };
-        // ORDERING: Relaxed, lanes that are leased this moment are seen by the next reading.
+        // ORDERING: Relaxed, the next reading sees a lane that is being leased at this moment.
         let used = (core.root().lanes_used.load(Relaxed) as u16).min(LANES);
         for lane in (1..=used).map(|number| core.lane(number)) {
             let (all, before) = lane.counts.totals();
@@ -107,7 +109,7 @@ impl Counters {
         }
     }
 
-    /// As words, for another process of the same build.
+    /// Encodes it as words, for another process of the same build.
     pub fn to_words(&self) -> Vec<u64> {
         let mut words = vec![MAGIC, WORDS as u64, self.clients.len() as u64];
         let gauges: [u64; GAUGES] = zerocopy::transmute!(self.gauges);
@@ -121,7 +123,7 @@ impl Counters {
         words
     }
 
-    /// From such words; `None` if they are none.
+    /// Decodes such words; `None` if they are no reading.
     pub fn from_words(words: &[u64]) -> Option<Counters> {
         let (head, rest) = words.split_first_chunk::<HEAD_WORDS>()?;
         let [magic, sorts, clients] = *head;
@@ -172,7 +174,7 @@ fn gauges(core: &Arc<Core>) -> Gauges {
 }
 
 impl NvmFs {
-    /// Takes a reading of what the file system has done.
+    /// Takes a reading of the file system's counters.
     pub fn counters(&self) -> Counters {
         Counters::read(&self.core)
     }

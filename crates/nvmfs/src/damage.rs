@@ -1,15 +1,16 @@
-//! The first damage that was found while a file system is mounted: it ends all changes, in every process, and every refusal names it.
+//! The first damage found while a file system is mounted. It ends all changes, in every process, and every
+//! refusal names it.
 //!
-//! State       in the arena's root: a flag, and the text that says what is damaged and where. Whoever may attach can scribble over it: the
-//!             text is read with care.
+//! State       in the arena's root: a flag, and a text that names the damage and its place. Any attached process can scribble over the
+//!             text, so it is decoded with care.
 
 use heddle_arena::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// See the module.
+/// The note of the first damage.
 #[repr(C)]
 pub struct DamageNote {
-    /// 0: none; 1: some, of which nothing is said yet; 2: it is said.
+    /// 0: no damage; 1: damage, its text is not complete; 2: the text is complete.
     state: AtomicU32,
     len: AtomicU32,
     text: [AtomicU64; DAMAGE_WORDS],
@@ -28,13 +29,14 @@ impl DamageNote {
         }
     }
 
-    /// Was any?
+    /// Returns true if damage was noted.
     pub fn is_noted(&self) -> bool {
-        // ORDERING: Relaxed, a flag that is set once; who misses it for a moment changes what was sound before.
+        // ORDERING: Relaxed, a flag that is set once. A thread that misses it for a moment changes only parts
+        // that it found sound.
         self.state.load(Relaxed) != 0
     }
 
-    /// Notes damage; what was noted first stays, for it explains what follows.
+    /// Notes damage. The first note stays, because it explains later ones.
     pub fn note(&self, what: &str) {
         if self.state.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
             return;
@@ -50,7 +52,7 @@ impl DamageNote {
         self.state.store(2, Release);
     }
 
-    /// What was noted, as a sentence for users.
+    /// The note, as a sentence for users.
     pub fn text(&self) -> String {
         // ORDERING: Acquire, pairs with the Release in `note`.
         let said = self.state.load(Acquire) == 2;

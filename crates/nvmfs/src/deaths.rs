@@ -1,4 +1,5 @@
-//! For the rig of processes that die between two stores (`tests/deaths.rs`): what a daemon does, and what a call does only beside others.
+//! Access for the rig of processes that die between two stores (`tests/deaths.rs`): the daemon's work, and
+//! paths of calls that need concurrent callers.
 
 use crate::file::{deferred, read};
 use crate::fs::NvmFs;
@@ -7,12 +8,12 @@ use crate::state::lease;
 use crate::upkeep::settle;
 use heddle_vfs::{Handle, Result};
 
-/// Settles all lanes whose holders have died: so many.
+/// Settles all lanes whose holders have died. Returns their number.
 pub fn settle_all(fs: &NvmFs) -> u64 {
     settle::sweep(&fs.core)
 }
 
-/// Reads as one does whom writers have disturbed: its blocks pinned.
+/// Reads with the blocks pinned, as a reader does that writers have disturbed.
 ///
 /// # Errors
 /// As of a read.
@@ -21,7 +22,7 @@ pub fn read_pinned(fs: &NvmFs, handle: &Handle, into: &mut [u8]) -> Result<usize
     read::read_pinned(&fs.core, &mut guard, fs.core.inode(handle.ino)?, 0, into)
 }
 
-/// A pin of the calling thread's.
+/// A pin of the calling thread.
 pub struct Pin(Phase);
 
 /// Pins a file's blocks.
@@ -33,7 +34,7 @@ pub fn pin(fs: &NvmFs, handle: &Handle) -> Result<Pin> {
     Ok(Pin(deferred::pin(&guard, fs.core.inode(handle.ino)?)))
 }
 
-/// Gives the pin back; was it still there?
+/// Returns the pin. The result is true if the pin still existed.
 ///
 /// # Errors
 /// As of a read.

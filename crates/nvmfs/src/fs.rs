@@ -1,4 +1,5 @@
-//! The engine as a [`FileSystem`]: checks who may, finds the inode, takes a lane, and hands the work to the mechanisms.
+//! The engine as a [`FileSystem`]: checks permissions, finds the inode, takes a lane, and calls the layers
+//! below.
 
 mod attrs;
 mod broken;
@@ -35,7 +36,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Longest write, in bytes.
 const WRITE_MAX_BYTES: usize = 1 << 31;
-/// Times that a look-up follows a name whose inode has just ended.
+/// Number of times that a look-up follows a name whose inode has just died.
 const LOOKS_MAX: u32 = 10_000;
 
 /// A mounted NVM file system. Every call is atomic and durable when it returns; [`FileSystem::fsync`] is free.
@@ -45,8 +46,8 @@ pub struct NvmFs {
 }
 
 impl NvmFs {
-    /// Has this process map all of the image now, not at its first stores to each part (see [`heddle_pmem::Region::map_all`]), and what
-    /// there is of the volatile state.
+    /// Maps all of the image and of the volatile state in this process at once, instead of at the first
+    /// stores to each part (see [`heddle_pmem::Region::map_all`]).
     pub fn map_all(&self) {
         self.core.region.map_all();
         self.core.arena.map_present();
@@ -73,7 +74,7 @@ impl NvmFs {
         self.attr_if(inode, true)
     }
 
-    /// `look`: the times are what is asked for.
+    /// `look`: the caller asks for the times.
     fn attr_if(&self, inode: InodeRef<'_>, look: bool) -> Result<Attr> {
         let mut attr = inode.vi.attr(inode.ino, look).ok_or(Error::Stale)?;
         if attr.kind == FileKind::Directory {
@@ -90,7 +91,7 @@ impl NvmFs {
         Ok((named.child.ino, named.kind))
     }
 
-    /// Counts a handle of a living inode; the handle's token.
+    /// Counts a handle of a living inode. Returns the handle's token.
     #[inline]
     fn count_handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<u64> {
         let generation = inode.vi.generation();
@@ -99,12 +100,12 @@ impl NvmFs {
         Ok(generation)
     }
 
-    /// As [`NvmFs::count_handle`], with a handle to give back.
+    /// As [`NvmFs::count_handle`], but returns a handle.
     fn handle(&self, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>, flags: OpenFlags) -> Result<Handle> {
         Ok(Handle { ino: inode.ino, flags, token: self.count_handle(guard, inode)? })
     }
 
-    /// What `O_TRUNC` asks for.
+    /// Truncates to zero, for `O_TRUNC`.
     #[cold]
     fn cut_to_nothing(&self, cred: &Cred, guard: &mut LaneGuard<'_>, inode: InodeRef<'_>) -> Result<()> {
         let _eof = inode.vi.eof.lock();
@@ -113,13 +114,13 @@ impl NvmFs {
         resize::set_state(&self.core, guard, inode, &new)
     }
 
-    /// Where to see whether the kernel keeps pages of this file; the handle must stay open meanwhile.
+    /// The word that tells whether the kernel caches pages of this file; the handle must stay open meanwhile.
     pub fn kernel_pages(&self, handle: &Handle) -> Option<KernelPages<'_>> {
         self.open_inode(handle).ok().map(|inode| inode.vi.kernel_pages())
     }
 
-    /// Closes a handle that no caller has. Without a lane (more threads than lanes) it stays counted, as one that is released does; the
-    /// inode is ended at the next mount.
+    /// Closes a handle that no caller received. Without a lane (more threads than lanes) it stays counted, as
+    /// a released handle does then; the inode is freed at the next mount.
     fn let_go(&self, handle: &Handle) {
         if let Ok(mut guard) = enter(&self.core) {
             self.close(&mut guard, handle);
@@ -133,7 +134,8 @@ impl NvmFs {
         life::drop_open(&self.core, guard, inode, handle.token);
     }
 
-    /// Where the bytes went, and how many: less than all only on a full image.
+    /// Writes `buf`. Returns the offset, and the number of bytes, which is smaller than `buf` only on a full
+    /// image.
     fn put(&self, handle: &Handle, at: At, buf: &[u8]) -> Result<(u64, usize)> {
         let inode = self.changeable(handle)?;
         if buf.len() > WRITE_MAX_BYTES {
@@ -143,7 +145,7 @@ impl NvmFs {
             return Ok((if let At::Offset(offset) = at { offset } else { inode.vi.size() }, 0));
         }
         let mut guard = enter_for(&self.core, Kind::Write)?;
-        // A result that goes on as it is would be loaded whole where it was stored in parts: that waits for the media.
+        // Not returned as it is: a value stored in parts and loaded whole waits for the stores to media.
         let (offset, len) = if let Ok(offset) = self.write_once(&mut guard, inode, at, buf) {
             (offset, buf.len())
         } else {
@@ -161,7 +163,7 @@ impl NvmFs {
         }
     }
 
-    /// A write that has failed once: it may find space now, or a part of it may.
+    /// Retries a write that has failed: it may find space now, or a part of it may.
     #[cold]
     fn write_patiently(
         &self,
@@ -173,7 +175,7 @@ impl NvmFs {
         let done = patiently(&self.core, guard, |guard| self.write_once(guard, inode, at, buf));
         if let (Err(Error::FileTooBig), At::Offset(offset)) = (&done, at) {
             let room = room_for(offset, buf.len(), self.core.file_bytes_max())?;
-            // Another limit than that of the size would be met for ever.
+            // If the limit is another one than the file size, a retry would meet it again for ever.
             if room < buf.len() {
                 return self.write_patiently(guard, inode, at, &buf[..room]);
             }
@@ -194,7 +196,7 @@ impl FileSystem for NvmFs {
     fn statfs(&self) -> Result<StatFs> {
         let layout = &self.core.layout;
         let map = self.core.free_map();
-        // Chunks without inodes give way to whoever finds no space.
+        // A call that finds no space can free chunks without inodes.
         let held =
             crate::state::lease::held_blocks(&self.core) + crate::alloc::itable::empty_chunks(&self.core);
         let inodes = layout.chunks_max * crate::format::inode::CHUNK_INODES;
@@ -213,10 +215,10 @@ impl FileSystem for NvmFs {
         let _counted = counted(&self.core, Kind::Look);
         for _ in 0..LOOKS_MAX {
             let named = ops::look(&self.core, cred, parent, name)?;
-            // A path walk goes through a directory; it does not look at its times.
+            // A path walk passes through a directory; it does not read the directory's times.
             let look = named.kind != FileKind::Directory;
             match ops::child_of(&self.core, &named).and_then(|child| self.attr_if(child, look)) {
-                // It has ended since, and its name went before it: the name may mean another by now, as after a rename.
+                // The inode has died since. After a rename the name leads to another inode.
                 Err(Error::Stale) => spin_hint(),
                 found => return found,
             }
@@ -224,7 +226,7 @@ impl FileSystem for NvmFs {
         Err(Error::Stale)
     }
 
-    // Not counted: a walk belongs to the call that comes after it.
+    // Not counted: a walk is part of the call that follows it.
     fn step(&self, cred: &Cred, parent: Ino, name: Name<'_>) -> Result<(Ino, FileKind)> {
         match ops::glance(&self.core, cred, parent, name) {
             Some(meaning) if meaning.is_none() => Err(Error::NotFound),
@@ -260,7 +262,7 @@ impl FileSystem for NvmFs {
         };
         self.core.writable()?;
         let new = checked(&self.core, inode, cred, handle, set)?;
-        // Also if that is nothing: chown(2) to nobody changes the ctime.
+        // Even if nothing changes: chown(2) to no owner and no group changes the ctime.
         self.latched(inode, |guard| resize::set_state(&self.core, guard, inode, &new))?;
         self.attr(inode)
     }
@@ -323,9 +325,9 @@ impl FileSystem for NvmFs {
                 return Err(error);
             }
         };
-        // From here on the handle alone keeps it.
+        // From here on only the handle keeps it alive.
         inode.vi.nlink.store(0, SeqCst);
-        // Whoever settles this lane ends it no more but by its handle: it may get a name.
+        // The settler of this lane now frees it only through its handle: it may get a name.
         guard.lane.intent.bears(0);
         Ok((self.attr(inode)?, handle))
     }
@@ -365,7 +367,7 @@ impl FileSystem for NvmFs {
             Some((FileKind::Symlink, _)) => {}
             _ => return Err(Error::InvalidArgument("not a symbolic link")),
         }
-        // Whoever may attach can scribble over the size.
+        // An attached process can scribble over the size.
         let mut target = vec![0; inode.vi.size().min(TARGET_BYTES.end) as usize];
         let mut guard = enter_for(&self.core, Kind::Read)?;
         let n = self.get(&mut guard, inode, 0, &mut target)?;
@@ -377,7 +379,7 @@ impl FileSystem for NvmFs {
         let dir = self.changing_directory(cred, parent)?;
         let inode = self.core.inode(ino)?;
         let mut guard = enter_for(&self.core, Kind::Create)?;
-        // A file that never had a name must not end between two looks at its count.
+        // A file that never had a name must not die between two loads of its count.
         let held = match inode.vi.linkable() {
             true => Some(self.handle(&mut guard, inode, OpenFlags::default())?),
             false => None,
@@ -570,8 +572,8 @@ impl FileSystem for NvmFs {
 }
 
 impl NvmFs {
-    /// Changes attributes: under the EOF latch, and counted as open meanwhile, so that the inode stays, and the nodes of its range
-    /// lock do.
+    /// Changes attributes under the EOF latch. The inode is counted as open meanwhile, so that the inode and
+    /// the nodes of its range lock stay.
     fn latched(
         &self,
         inode: InodeRef<'_>,
@@ -589,7 +591,8 @@ impl NvmFs {
         done
     }
 
-    /// A directory that may be searched; whether it may be changed is asked when it is known what stands there.
+    /// A directory that the caller may search; the permission to change it is checked when its entry is
+    /// known.
     fn changing_directory(&self, cred: &Cred, ino: Ino) -> Result<InodeRef<'_>> {
         self.core.writable()?;
         ops::directory(&self.core, cred, ino, Permission::EXECUTE)

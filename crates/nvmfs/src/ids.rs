@@ -1,9 +1,9 @@
-//! Numbers that must not be mixed up.
+//! Types for numbers that must not be mixed up.
 
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_vfs::Ino;
 
-/// Lanes of a mount: as many threads can be inside at once.
+/// Number of lanes of a mount, which limits the threads inside at once.
 pub(crate) const LANES: u16 = if cfg!(loom) {
     3
 } else if cfg!(shuttle) {
@@ -25,7 +25,7 @@ impl BlockNo {
         Pos(self.0 * BLOCK_BYTES as u64)
     }
 
-    /// The block `n` further on.
+    /// The block `n` blocks further on.
     pub fn plus(self, n: u64) -> BlockNo {
         BlockNo(self.0 + n)
     }
@@ -76,7 +76,7 @@ impl Version {
 pub struct Extent {
     /// First block.
     pub block: BlockNo,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
 }
 
@@ -100,17 +100,17 @@ pub(crate) fn block_at(extents: &[Extent], n: u64) -> BlockNo {
     unreachable!("the list has as many blocks as were asked for")
 }
 
-/// An inode as a chain, a record or a pointer names it: the number alone may have been reused.
+/// Identifies an inode in a chain, a record or a pointer: the number alone may have been reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InodeId {
     /// Inode number.
     pub ino: Ino,
-    /// Tells this inode from those that had the number before it.
+    /// Distinguishes this inode from earlier ones with its number.
     pub generation: u64,
 }
 
 impl InodeId {
-    /// The mount that made it.
+    /// The mount epoch in which it was made.
     pub fn made_in(self) -> u64 {
         self.generation >> 40
     }

@@ -1,28 +1,29 @@
-//! What a lane has done, counted by its holder and read by whoever looks on.
+//! Counters of a lane: written by its holder, read by any process.
 //!
-//! State       words of the lane alone: a [`Tally`] a kind of call, waits for locks, and spans of sampled calls. `before` is what the
-//!             words said when the present holder came, so that one client's share can be told.
+//! State       words of the lane alone: a [`Tally`] for each kind of call, waits for locks, and spans of timed calls. `before` holds the
+//!             values at the time when the present holder leased the lane, so that one client's share can be computed.
 //! Invariants  I1  only the lease holder writes, with plain stores to lines of its own: counting shares nothing. Readers see each word
-//!                 whole, several words at about the same time.
-//!             I2  words only grow, whoever holds the lane: sums over all lanes never go back.
-//! Cost        three loads, two adds and two stores a call, in one or two lines; a clock is read in one call of [`SAMPLED_EVERY`] of a
+//!                 whole, but several words only at about the same time.
+//!             I2  words only grow, for all holders of the lane: sums over all lanes never fall.
+//! Cost        three loads, two adds and two stores a call, in one or two lines. The clock is read in one call of [`SAMPLED_EVERY`] of a
 //!             kind.
-//!             A signal's handler that counts in the middle of a count may lose one.
+//!             A signal handler that counts in the middle of a count may lose one.
 //!
-//! The words are the standard library's in a model too: they decide nothing, and would only multiply what there is to explore.
+//! In a model the words are the standard library's too: they decide nothing, and would only enlarge the state
+//! space.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// One call of so many of a kind is timed, the first included.
+/// One call of this many of a kind is timed, beginning with the first.
 pub const SAMPLED_EVERY: u64 = 64;
 
-/// Kinds of calls that are told apart.
+/// Number of kinds of calls.
 pub const KINDS: usize = 12;
 
-/// What a call does.
+/// Kinds of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Kind {
@@ -30,11 +31,11 @@ pub enum Kind {
     Read,
     /// Write or append.
     Write,
-    /// Open of what exists.
+    /// Open of an existing file.
     Open,
     /// Last close of a handle.
     Close,
-    /// Look-up of a name, or attributes asked for.
+    /// Look-up of a name, or reading attributes.
     Look,
     /// Reading a directory.
     List,
@@ -69,7 +70,7 @@ impl Kind {
         Kind::Sync,
     ];
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Read => "read",
@@ -93,19 +94,19 @@ impl Kind {
 pub struct Tally {
     /// Calls, failed ones included.
     pub calls: u64,
-    /// Bytes they moved.
+    /// Bytes that they moved.
     pub bytes: u64,
     /// Calls that were timed.
     pub timed: u64,
-    /// Their times together, in ns.
+    /// Their total time, in ns.
     pub timed_ns: u64,
 }
 
 const TALLY_WORDS: usize = 4;
-/// Words of all tallies, and of the waits behind them.
+/// Number of words of all tallies, and of the waits behind them.
 pub const WORDS: usize = KINDS * TALLY_WORDS + 2;
 
-/// Everything that is counted of a lane, a client, a mount.
+/// All counters of a lane, a client or a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Totals(pub [u64; WORDS]);
 
@@ -116,7 +117,7 @@ impl Default for Totals {
 }
 
 impl Totals {
-    /// Of one kind.
+    /// The tally of one kind.
     pub fn of(&self, kind: Kind) -> Tally {
         let at = kind as usize * TALLY_WORDS;
         let [calls, bytes, timed, timed_ns] = [0, 1, 2, 3].map(|i| self.0[at + i]);
@@ -128,22 +129,22 @@ impl Totals {
         Kind::ALL.iter().map(|kind| self.of(*kind).calls).sum()
     }
 
-    /// Times that a call slept for a lock that another lane held.
+    /// Number of times that a call slept for a lock of another lane.
     pub fn waits(&self) -> u64 {
         self.0[WORDS - 2]
     }
 
-    /// How long, together, in ns.
+    /// Total time of these waits, in ns.
     pub fn wait_ns(&self) -> u64 {
         self.0[WORDS - 1]
     }
 
-    /// Adds another's.
+    /// Adds other counters.
     pub fn add(&mut self, other: &Totals) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
     }
 
-    /// What came since `earlier`; nothing where that says more (another mount, a lane that was reset).
+    /// The difference to `earlier`; zero where `earlier` is larger (another mount, or a lane that was reset).
     pub fn since(&self, earlier: &Totals) -> Totals {
         let mut since = *self;
         since.0.iter_mut().zip(earlier.0).for_each(|(now, then)| *now = now.saturating_sub(then));
@@ -151,40 +152,40 @@ impl Totals {
     }
 }
 
-/// Widths of time that timed calls are sorted into: four to each doubling, from `SPAN_FIRST_NS` on.
+/// Number of spans into which timed calls are sorted: four to each doubling of time, from `SPAN_FIRST_NS` on.
 pub const SPANS: usize = 96;
 const SPANS_A_DOUBLING: u32 = 4;
-/// End of the first one, in ns.
+/// End of the first span, in ns.
 pub const SPAN_FIRST_NS: u64 = 64;
 
-/// Which span a time belongs to.
+/// The span of a time.
 pub fn span_of(ns: u64) -> usize {
     let Some(octave) = ns.max(1).ilog2().checked_sub(SPAN_FIRST_NS.ilog2()) else { return 0 };
     let quarter = (ns >> (octave + SPAN_FIRST_NS.ilog2() - 2)) & 3;
     ((octave * SPANS_A_DOUBLING) as usize + quarter as usize + 1).min(SPANS - 1)
 }
 
-/// Where a span ends, in ns; the last one has no end.
+/// End of a span, in ns; the last one has no end.
 pub fn span_end_ns(span: usize) -> u64 {
     let (octave, quarter) = (span as u64 / 4, span as u64 % 4);
     (SPAN_FIRST_NS * (4 + quarter) / 4) << octave
 }
 
-/// How many timed calls of each kind fell into each span.
+/// Number of timed calls of each kind in each span.
 pub type Spans = [[u64; SPANS]; KINDS];
 
-/// See the module.
+/// The counters of a lane.
 #[repr(C, align(64))]
 pub struct Counts {
     words: [AtomicU64; WORDS],
     before: [AtomicU64; WORDS],
-    /// When the call under way began, in ns, and its kind in the low bits; 0: it is not timed.
+    /// Start of the present call, in ns, with its kind in the low bits; 0: the call is not timed.
     timing: AtomicU64,
     spans: [[AtomicU64; SPANS]; KINDS],
 }
 
 impl Counts {
-    /// Nothing counted.
+    /// Counters at zero.
     pub fn new() -> Counts {
         let words = || std::array::from_fn(|_| AtomicU64::new(0));
         Counts {
@@ -195,7 +196,8 @@ impl Counts {
         }
     }
 
-    /// A call of this kind begins, and counts. Nothing of it is kept but here: what a call carries about slows it down.
+    /// Counts the start of a call of this kind. The call keeps its state only here: more state in the caller
+    /// would slow it down.
     #[inline]
     pub fn begins(&self, kind: Kind) {
         let calls = &self.words[kind as usize * TALLY_WORDS];
@@ -213,20 +215,20 @@ impl Counts {
         self.timing.store(now_ns() << KIND_BITS | kind as u64, Relaxed); // ORDERING: Relaxed, I1.
     }
 
-    /// Is the call under way one that is timed?
+    /// Returns true if the present call is timed.
     #[inline]
     pub fn is_timing(&self) -> bool {
         // ORDERING: Relaxed, I1.
         self.timing.load(Relaxed) != 0
     }
 
-    /// A call of this kind has moved bytes.
+    /// Adds bytes moved by a call of this kind.
     #[inline]
     pub fn moved(&self, kind: Kind, bytes: u64) {
         grow(&self.words[kind as usize * TALLY_WORDS + 1], bytes);
     }
 
-    /// The call under way is over.
+    /// Counts the end of the present call.
     #[inline]
     pub fn ends(&self) {
         if self.is_timing() {
@@ -247,14 +249,14 @@ impl Counts {
         grow(&self.spans[kind][span_of(ns)], 1);
     }
 
-    /// A call slept for a lock; `calls` that it stands for.
+    /// Counts a call that slept for a lock; `calls` is the number of calls that it stands for.
     #[cold]
     pub fn waited(&self, calls: u64, took: Duration) {
         grow(&self.words[WORDS - 2], calls);
         grow(&self.words[WORDS - 1], in_ns(took).saturating_mul(calls));
     }
 
-    /// A new holder comes.
+    /// Notes that a new holder has leased the lane.
     pub fn comes(&self) {
         for (before, now) in self.before.iter().zip(&self.words) {
             // ORDERING: Relaxed, I1.
@@ -262,7 +264,7 @@ impl Counts {
         }
     }
 
-    /// All that was ever counted here, and what was when the present holder came.
+    /// All counts since the mount, and those at the time when the present holder leased the lane.
     pub fn totals(&self) -> (Totals, Totals) {
         // ORDERING: Relaxed, I1.
         let read = |words: &[AtomicU64; WORDS]| Totals(std::array::from_fn(|i| words[i].load(Relaxed)));
@@ -270,7 +272,7 @@ impl Counts {
         (read(&self.words), before)
     }
 
-    /// Adds what was timed here to `sum`.
+    /// Adds the spans of this lane to `sum`.
     pub fn add_spans(&self, sum: &mut Spans) {
         for (sums, spans) in sum.iter_mut().zip(&self.spans) {
             for (sum, span) in sums.iter_mut().zip(spans) {
@@ -284,7 +286,7 @@ impl Counts {
 const KIND_BITS: u32 = 4;
 const _: () = assert!(KINDS <= 1 << KIND_BITS);
 
-/// Of a clock that never goes back: 60 bits are 36 years of it.
+/// Time of a monotonic clock: 60 bits are 36 years.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -296,7 +298,7 @@ fn in_ns(took: Duration) -> u64 {
 
 #[inline]
 fn grow(word: &AtomicU64, by: u64) {
-    // ORDERING: Relaxed, I1: nobody else writes it.
+    // ORDERING: Relaxed, I1: only this thread writes it.
     word.store(word.load(Relaxed).wrapping_add(by), Relaxed);
 }
 

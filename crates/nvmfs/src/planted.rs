@@ -1,9 +1,10 @@
-//! Bugs planted on purpose: the crash rig must see every one of them, or its silence proves nothing.
+//! Bugs planted on purpose. The crash rig must detect every one of them; otherwise its silence proves
+//! nothing.
 //!
-//! With the feature `planted` one bug at a time can be chosen at run time ([`plant`]), for the whole process. Without it every
-//! question here is `false` at compile time, and the code is as if this file were not there.
+//! With the feature `planted` one bug at a time can be chosen at run time ([`plant`]), for the whole process.
+//! Without the feature every question here is `false` at compile time, and costs nothing.
 //!
-//! Source      root causes of the known bugs of NOVA, PMFS, WineFS, SplitFS and NOVA-Fortis (Chipmunk's and Vinter's lists), and
+//! Source      root causes of the known bugs of NOVA, PMFS, WineFS, SplitFS and NOVA-Fortis (lists of Chipmunk and Vinter), and
 //!             the hazards D1 to D20 of the protocol.
 
 use crate::region::Region;
@@ -17,7 +18,7 @@ pub use met::{Counts, take as take_counts};
 
 macro_rules! bugs {
     ($($(#[doc = $story:literal])+ $name:ident = $text:literal,)*) => {
-        /// What can be planted.
+        /// The bugs that can be planted.
         #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "places that ask for it are compiled with the feature alone"))]
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Bug { $($(#[doc = $story])+ $name,)* }
@@ -32,7 +33,7 @@ macro_rules! bugs {
                 match self { $(Bug::$name => $text,)* }
             }
 
-            /// What is wrong, and whose bug it was.
+            /// A description, with the system that had the bug.
             pub fn story(self) -> &'static str {
                 match self { $(Bug::$name => concat!($($story),+),)* }
             }
@@ -77,9 +78,9 @@ bugs! {
     ListNotFlushed = "list-not-flushed",
     /// A rename across directories is committed without a word of the old one (NOVA 5).
     RenameTellsOneDirectory = "rename-tells-one-directory",
-    /// The old directory never gets its own copy of a rename, and the only one is cleaned away later.
+    /// The old directory never gets its own copy of a rename, and cleaning later drops the only one.
     OldDirectoryNotTold = "old-directory-not-told",
-    /// The old name is taken away before the new one is durable (NOVA 4).
+    /// The old name is removed before the new one is durable (NOVA 4).
     OldNameGoesFirst = "old-name-goes-first",
     /// Links are not counted anew by recovery (NOVA 6: a count that is kept goes wrong).
     LinksNotCounted = "links-not-counted",
@@ -87,7 +88,7 @@ bugs! {
     TombstoneDroppedEarly = "tombstone-dropped-early",
     /// A punch's tombstone is dropped while older writes are reachable (D5).
     PunchDroppedEarly = "punch-dropped-early",
-    /// The record that alone says what the size is is dropped (D5b).
+    /// The only record that carries the size is dropped (D5b).
     SizeRecordDropped = "size-record-dropped",
     /// A log page is reused before its unlinking is durable (D5a).
     PageReusedBeforeUnlink = "page-reused-before-unlink",
@@ -99,7 +100,7 @@ bugs! {
     GenerationNotRaised = "generation-not-raised",
     /// The latest time of all writes wins over a time that was set later (D9).
     LatestTimeWins = "latest-time-wins",
-    /// The time of a creation counts whose inode never came to be.
+    /// The time of a creation counts although the inode was never created.
     CutCreationMovesTime = "cut-creation-moves-time",
     /// Marks do not say which use of a page they belong to, and pages are not zeroed: a stale mark counts (D4).
     StaleMark = "stale-mark",
@@ -109,33 +110,35 @@ bugs! {
     UnmarkedEntryCounts = "unmarked-entry-counts",
     /// `nova-*`: recovery stops at the first slot without a mark, as at a tail.
     StopsAtFirstGap = "stops-at-first-gap",
-    /// pNOVA's Fig. 3: a range lock with a tail log: the tail is moved over what another writer has not written yet.
+    /// pNOVA's Fig. 3, a range lock with a tail log: the tail is moved past records that another writer has
+    /// not written yet.
     TailOverAHole = "tail-over-a-hole",
     /// `nova-*`: a new log page is given to other writers before the link to it is fenced.
     LinkFencedLate = "link-fenced-late",
-    /// Recovery reads the first page of a log alone.
+    /// Recovery reads only the first page of a log.
     OnlyFirstPageRead = "only-first-page-read",
-    /// Recovery looks at as many chains as fit the inode (NOVA 1, WineFS 1: it depends on the number of CPUs).
+    /// Recovery reads only the chains whose heads fit the inode (NOVA 1, WineFS 1: the bug depends on the
+    /// number of CPUs).
     OnlyInlineChainsRead = "only-inline-chains-read",
-    /// Recovery lets the chain that is read last win, not the largest version.
+    /// Recovery takes the chain that it reads last, not the largest version.
     LaterChainWins = "later-chain-wins",
-    /// Recovery lets the name record that is read last win (D18).
+    /// Recovery takes the name record that it reads last (D18).
     LaterNameWins = "later-name-wins",
-    /// What a rename said of its old directory is applied again to a later state (D20, SplitFS 67).
+    /// A rename's foreign record is applied again to a later state of the old directory (D20, SplitFS 67).
     RenameReplayedTwice = "rename-replayed-twice",
     /// A dead inode's slot is not zeroed before it is handed out again (D19).
     SlotNotZeroed = "slot-not-zeroed",
-    /// Recovery takes blocks that were allocated and never written for data.
+    /// Recovery takes blocks that were allocated and never written as data.
     UnwrittenIsData = "unwritten-is-data",
     /// An inode chunk is linked without being zeroed.
     ChunkNotZeroed = "chunk-not-zeroed",
-    /// A truncation leaves what was beyond the new end (D11).
+    /// A truncation leaves bytes beyond the new end (D11).
     StaleBytesBeyondEnd = "stale-bytes-beyond-end",
     /// No fence between the copies of the superblock (Fortis 1).
     SuperblocksTogether = "superblocks-together",
     /// A block is free before the record that supersedes it is durable (D6).
     FreedBeforeCommit = "freed-before-commit",
-    /// An exchange across directories of which the old directory gets no copy.
+    /// The old directory gets no copy of an exchange across directories.
     ExchangeNotTold = "exchange-not-told",
     /// The slot of a file without a name is not flushed.
     UnnamedNotFlushed = "unnamed-not-flushed",
@@ -145,72 +148,73 @@ bugs! {
     AttributesForgotten = "attributes-forgotten",
     /// A write that fails keeps the blocks that it took.
     FailedWriteLeaks = "failed-write-leaks",
-    /// Cutting a range out, or inserting one, makes data of what was allocated and never written.
+    /// Collapsing or inserting a range turns allocated, unwritten blocks into data.
     ShiftWritesUnwritten = "shift-writes-unwritten",
 }
 
 #[cfg(feature = "planted")]
 pub use crate::steps::{Step, hook::set as on_step};
 
-// A promise, or a [`Bug`] by its name, is what `HEDDLE_BREACH` names.
+// `HEDDLE_BREACH` names a promise, or a [`Bug`] by its name.
 heddle_vfs::breaches! {
     /// `heddle`: one overwrite of a page in 64 returns and shows the old page.
     WriteNotShown,
-    /// A read is two.
+    /// A read is done in two parts.
     ReadsInTwo,
-    /// `heddle`: a write that found no space has moved the end of the file.
+    /// `heddle`: a write that fails with no space has moved the end of the file.
     FailedWriteGrows,
-    /// `heddle`: an append goes where the end was before others' appends.
+    /// `heddle`: an append goes to an end that other appends have moved meanwhile.
     AppendsAtOldEnd,
-    /// `heddle`: one write in 64 that goes beyond the end leaves it where it was.
+    /// `heddle`: one write in 64 that goes beyond EOF does not change the size.
     SizeStays,
-    /// `heddle`: a page that was shared with another write has what it was before that.
+    /// `heddle`: in a page that two writes share, the later write restores the content from before the
+    /// earlier one.
     EdgesOld,
-    /// A write of several pages into allocated space wants all blocks at once.
+    /// A write of several pages into allocated space requires all blocks at once.
     NoPieces,
-    /// A name is made whether it is there or not.
+    /// A name is made even if it exists.
     NamesTwice,
-    /// Directories are moved below themselves.
+    /// Directories may be moved below themselves.
     LoopsAllowed,
-    /// An inode ends with its last name, whoever has it open.
+    /// An inode is freed with its last name, even if it is open.
     EndsWhileOpen,
-    /// Everybody may do everything.
+    /// Permission bits are not checked.
     ModesUnasked,
     /// The slower of two writers stores its older time.
     TimesGoBack,
-    /// A write after a stat has the coarse clock's time.
+    /// A write after a stat carries the coarse clock's time.
     StatForgotten,
-    /// An inode has no attributes while they are replaced.
+    /// An inode has no extended attributes while they are replaced.
     AttributesBlink,
-    /// No end to the links of an inode.
+    /// The link count of an inode is not limited.
     LinksUnbounded,
-    /// All of an image is told to be free.
+    /// All blocks of an image are reported as free.
     TakenUntold,
-    /// One in 64 extents that come back is lost.
+    /// One in 64 freed extents is lost.
     BlocksLost,
-    /// What is missing at the end of an image is not missed.
+    /// An image that is cut off at its end is mounted.
     ShortImageTaken,
     /// Checksums of records are not compared.
     RecordsBelieved,
-    /// A reader tries again until nothing is written meanwhile.
+    /// A reader repeats its copy until no write happens meanwhile.
     ReadsAnew,
-    /// One call in 64 returns before it is in the log: it never gets there.
+    /// One call in 64 returns without its record in the log.
     RecordLeftOut,
-    /// A write is two.
+    /// A write is done in two parts.
     WritesInTwo,
-    /// Recovery takes the root's inode away while it zeroes what was cut, and puts it back.
+    /// Recovery removes the root's inode while it zeroes torn records, and restores it afterwards.
     RecoveryInPieces,
-    /// There is room for 16 KiB of attributes.
+    /// There is room for only 16 KiB of attributes.
     LittleRoomForAttributes,
-    /// A file without a name stays when its last handle goes.
+    /// A file without a name stays when its last handle is closed.
     NamelessStays,
-    /// `RENAME_NOREPLACE` replaces.
+    /// `RENAME_NOREPLACE` replaces the target.
     NoReplaceReplaces,
-    /// Nobody is told that there is no space for a store to a hole.
+    /// A store to a hole is permitted without space.
     StoresUnasked,
-    /// A range that is zeroed is one that is punched.
+    /// A range to be zeroed is punched instead.
     ZeroPunches,
-    /// A removal wants a block that new data may take.
+    /// A removal requires a block that new data may take.
     RemovalNeedsSpace,
 }
 
@@ -222,14 +226,14 @@ static CHOSEN: std::sync::LazyLock<std::sync::atomic::AtomicU32> = std::sync::La
     std::sync::atomic::AtomicU32::new(found.map_or(0, |bug| *bug as u32 + 1))
 });
 
-/// Plants a bug in the engine of this process, or takes it out again.
+/// Plants a bug in the engine of this process, or removes it.
 #[cfg(feature = "planted")]
 pub fn plant(bug: Option<Bug>) {
     // ORDERING: Relaxed, chosen before the threads that meet it begin.
     CHOSEN.store(bug.map_or(0, |bug| bug as u32 + 1), std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Is this bug planted?
+/// Returns true if this bug is planted.
 #[inline(always)]
 pub(crate) fn planted(bug: Bug) -> bool {
     #[cfg(feature = "planted")]
@@ -242,27 +246,27 @@ pub(crate) fn planted(bug: Bug) -> bool {
     }
 }
 
-/// Fences, unless leaving that out is the bug.
+/// Fences, unless the planted bug is to leave that out.
 #[inline(always)]
 #[cfg_attr(feature = "planted", track_caller)]
 pub(crate) fn fence_unless(bug: Bug, region: &Region) {
     if !planted(bug) {
-        // PERSIST: the caller says what; it asked for the fence.
+        // PERSIST: the caller states the reason; it asked for the fence.
         region.fence();
     }
 }
 
-/// Fences behind a copy of data and waits for it, unless leaving that out is the bug.
+/// Fences behind a copy of data and waits for it, unless the planted bug is to leave that out.
 #[inline(always)]
 #[cfg_attr(feature = "planted", track_caller)]
 pub(crate) fn wait_unless(bug: Bug, region: &Region) {
     if !planted(bug) {
-        // PERSIST: the caller says what; it asked for the fence.
+        // PERSIST: the caller states the reason; it asked for the fence.
         region.fence_and_wait();
     }
 }
 
-/// Stores and starts the write-back, unless leaving that out is the bug.
+/// Stores and starts the write-back, unless the planted bug is to leave that out.
 #[inline(always)]
 pub(crate) fn flushed_unless(bug: Bug, store: impl FnOnce()) {
     #[cfg(feature = "planted")]
@@ -282,19 +286,19 @@ thread_local! {
     static BLOCK_REQUESTS: std::cell::Cell<(u64, u64)> = const { std::cell::Cell::new((0, 0)) };
 }
 
-/// The calling thread's `n`-th request for blocks from now on finds none, from 1; with 0 none is refused.
+/// Refuses the calling thread's `n`-th request for blocks from now on, counted from 1; 0 refuses none.
 #[cfg(feature = "planted")]
 pub fn refuse_blocks(n: u64) {
     BLOCK_REQUESTS.set((0, n));
 }
 
-/// Requests of the calling thread for blocks since [`refuse_blocks`].
+/// Number of requests for blocks by the calling thread since [`refuse_blocks`].
 #[cfg(feature = "planted")]
 pub fn block_requests() -> u64 {
     BLOCK_REQUESTS.get().0
 }
 
-/// Blocks are asked for: are there to be none?
+/// Returns true if this request for blocks is to be refused.
 #[inline(always)]
 pub(crate) fn block_refused() -> bool {
     #[cfg(feature = "planted")]

@@ -1,7 +1,7 @@
-//! Which process this is, asked at every call: a forked child must not use what its parent's threads have leased.
+//! The generation of this process, checked at every call: a forked child must not use its parent's leases.
 //!
 //! State       one page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), with the process's generation in it; and the
-//!             last generation of this line of processes, which a fork copies: a child takes the next one. Numbers of processes would not
+//!             last generation in this line of forks, which a fork copies: a child takes the next one. Process numbers would not
 //!             do: parent and child may both be number 1 of their namespaces.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -14,11 +14,11 @@ struct Page(&'static AtomicU32);
 static PAGE: OnceLock<Option<Page>> = OnceLock::new();
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// A number that no process has had whose memory this one has inherited.
+/// A number that differs from those of all processes whose memory this one has inherited.
 #[inline]
 pub fn generation() -> u32 {
     match PAGE.get_or_init(make) {
-        // A kernel too old for the page: the number of the process is the best there is.
+        // The kernel is too old for such a page: the process number is the best substitute.
         None => std::process::id(),
         Some(Page(word)) => {
             // ORDERING: Relaxed, the exchange below decides.
@@ -28,12 +28,12 @@ pub fn generation() -> u32 {
     }
 }
 
-/// Can [`begin_anew`] be done?
+/// Returns true if [`begin_anew`] is possible.
 pub fn may_begin_anew() -> bool {
     PAGE.get().is_some_and(Option::is_some)
 }
 
-/// From now on this process is another to all that its threads have leased, as a forked child is.
+/// Makes this process a new one with regard to its threads' leases, as a fork does for the child.
 pub fn begin_anew() {
     if let Some(Some(Page(word))) = PAGE.get() {
         word.store(0, SeqCst);
@@ -63,11 +63,11 @@ fn make() -> Option<Page> {
     if unsafe { libc::madvise(base, BYTES, libc::MADV_WIPEONFORK) } != 0 {
         return None;
     }
-    // SAFETY: the mapping is never unmapped, zero bytes are an atomic 0, and it is reached through this reference alone.
+    // SAFETY: the mapping is never unmapped, zero bytes are an atomic 0, and only this reference reaches it.
     Some(Page(unsafe { &*base.cast::<AtomicU32>() }))
 }
 
-/// Identity of this boot of the machine: an arena of another one is not to be believed.
+/// Identity of this boot of the machine: an arena of another boot is not valid.
 #[cfg(not(loom))]
 pub(crate) fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -79,7 +79,7 @@ pub(crate) fn boot_id() -> [u8; 16] {
     id
 }
 
-/// Process and thread as they number themselves: for people, never to tell the living from the dead.
+/// Process and thread in their own numbering: for messages, never to decide whether they live.
 pub fn for_people() -> u64 {
     u64::from(std::process::id()) << 32 | u64::from(rustix::thread::gettid().as_raw_nonzero().get() as u32)
 }

@@ -1,10 +1,10 @@
-//! The region the engine works on: `heddle_pmem`'s; under loom a model of one.
+//! The region the engine works on: `heddle_pmem`'s, or under loom a model of one.
 //!
-//! The model keeps what threads race for, the bytes of data, as loom's atomics, two words a block, so that half of a page's bytes may be
-//! older than the other half; stores of data order nothing, and a fence orders stores alone (`sfence`), which is less than what
-//! any real processor does. Records and pointers are read back by cleaning and recovery only, never by another thread's
-//! look-up: they are plain words there, but for lines that a model names (`race`). Such a line is one of loom's atomics, whose value
-//! stands for all eight words.
+//! The model keeps the bytes of data, for which threads race, as loom's atomics, two words a block. So half
+//! of a page's bytes may be older than the other half. Stores of data order nothing, and a fence orders only
+//! stores (`sfence`), which is weaker than any real processor. Records and pointers are read back only by
+//! cleaning and recovery, never by another thread's look-up. So they are plain words here, except lines that
+//! a model names (`race`). Such a line is one of loom's atomics, whose value stands for all eight words.
 
 #[cfg(not(loom))]
 pub use heddle_pmem::Region;
@@ -21,23 +21,23 @@ mod model {
     use std::sync::{Arc, Mutex};
 
     const BLOCK: u64 = BLOCK_BYTES as u64;
-    /// Bytes that one word of the model stands for.
+    /// Number of bytes that one word of the model stands for.
     const GRAIN: u64 = BLOCK / 2;
 
-    /// See the module.
+    /// The model of a region.
     pub struct Region {
         len_bytes: u64,
-        /// Data, by grain: each is the value of all its words.
+        /// Data, by grain: each value stands for all words of the grain.
         data: Mutex<HashMap<u64, Arc<AtomicU64>>>,
         /// Records and pointers.
         words: Mutex<HashMap<u64, u64>>,
-        /// Lines that threads race for: which of `texts` they hold.
+        /// Lines that threads race for: the index into `texts` of each one's content.
         lines: Mutex<HashMap<u64, Arc<AtomicU64>>>,
         texts: Mutex<Vec<[u64; 8]>>,
     }
 
     impl Region {
-        /// Zeros.
+        /// A region of zeros.
         pub fn anonymous(len_bytes: u64) -> Region {
             Region {
                 len_bytes,
@@ -59,19 +59,19 @@ mod model {
             data.entry(at / GRAIN).or_insert_with(|| Arc::new(AtomicU64::new(0))).clone()
         }
 
-        /// Makes the model of a block's bytes, so that no thread is the first to do so.
+        /// Creates the model of a block's bytes, so that no thread is the first to do so.
         pub fn touch(&self, at: Pos) {
             self.grain(at.0);
             self.grain(at.0 + GRAIN);
         }
 
-        /// Grains that begin in a range, and how far behind its start they do.
+        /// Grains that begin in a range, with their distance from its start.
         fn grains(at: Pos, len: u64) -> impl Iterator<Item = (u64, usize)> {
             let first = at.0.next_multiple_of(GRAIN);
             (first..at.0 + len).step_by(GRAIN as usize).map(move |g| (g, (g - at.0) as usize))
         }
 
-        /// From now on others may read this line while it is stored; it holds what it holds.
+        /// From now on other threads may read this line while it is stored. Its content stays.
         pub fn race(&self, at: Pos) {
             let words = self.line(at);
             let text = self.text(words);
@@ -108,7 +108,7 @@ mod model {
             None
         }
 
-        /// Its media does not fail.
+        /// The model's media does not fail.
         pub fn lost(&self, _at: Pos, _len_bytes: u64) -> bool {
             false
         }
@@ -123,13 +123,13 @@ mod model {
             }
         }
 
-        /// Buffers of models are there.
+        /// A model's buffers are always mapped.
         pub fn take_in(&self, at: Pos, bytes: &[u8], _whole_bytes: usize) -> Result<(), BadBuffer> {
             self.nt_write(at, bytes);
             Ok(())
         }
 
-        /// A model's memory forgets nothing.
+        /// A model's memory loses nothing.
         pub fn durability(&self) -> heddle_pmem::Durability {
             heddle_pmem::Durability::Process
         }
@@ -143,7 +143,8 @@ mod model {
         }
 
         pub fn nt_zero(&self, at: Pos, len_bytes: u64) {
-            // A block that was never data is a log page, an inode chunk, a list: not raced for.
+            // A block that was never data is a log page, an inode chunk or a list: threads do not race for
+            // it.
             self.words.lock().unwrap().retain(|pos, _| !(at.0..at.0 + len_bytes).contains(pos));
             let range = at.0..at.0 + len_bytes;
             let raced: Vec<_> =
@@ -184,10 +185,10 @@ mod model {
             self.words.lock().unwrap().insert(at.0, value);
         }
 
-        /// What is stored is there: a model has no caches to write back.
+        /// A store is complete at once: a model has no caches to write back.
         pub fn flush_unfenced(&self, _at: Pos, _len_bytes: u64) {}
 
-        /// Nobody else has it.
+        /// No other process has it.
         pub fn unlock(&self) {}
 
         pub fn load_u64(&self, at: Pos) -> u64 {
@@ -209,13 +210,13 @@ mod model {
 
         #[track_caller]
         pub fn fence(&self) {
-            // ORDERING: Release: stores before it are seen before stores behind it, no more.
+            // ORDERING: Release: it orders earlier stores before later ones, and nothing else.
             fence(Release);
         }
 
         #[track_caller]
         pub fn fence_and_wait(&self) {
-            // PERSIST: the caller says what.
+            // PERSIST: the caller states the reason.
             self.fence();
         }
 
@@ -224,13 +225,13 @@ mod model {
             None
         }
 
-        /// As above.
+        /// A model has no pages.
         pub fn expect_stores(&self, _at: Pos, _len_bytes: u64) {}
 
-        /// As above.
+        /// A model has no pages.
         pub fn map_all(&self) {}
 
-        /// Callers of a model have their buffers.
+        /// A model's buffers are always mapped.
         pub fn read_out(&self, at: Pos, into: &mut [u8]) -> Result<(), BadBuffer> {
             self.read(at, into);
             Ok(())

@@ -1,6 +1,6 @@
-//! The steps of a write as the papers number them (SRL paper, Fig. 2 and 5), so that a test can park a writer in one and see
-//! who may pass; and those of `heddle`, so that a test can end a process in each. Outside tests (and the crash rig's planted bugs)
-//! a step is nothing.
+//! The steps of a write as the papers number them (SRL paper, Fig. 2 and 5). A test can stop a writer in one
+//! and check which callers can pass. There are also steps of `heddle`, in each of which a test can end a
+//! process. Outside tests (and the crash rig's planted bugs) a step is nothing.
 
 /// A step of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,23 +26,23 @@ pub enum Step {
     Index,
     /// Times and size are being changed.
     Time,
-    /// `heddle`: blocks are taken and filled, nothing is held.
+    /// `heddle`: blocks are taken and filled, no lock is held.
     Filled,
-    /// `heddle`: cells are held, nothing is logged.
+    /// `heddle`: cells are held, no record is logged.
     Held,
     /// `heddle`: records are stored, not fenced.
     Stored,
-    /// `heddle`: records are durable, nobody has been told.
+    /// `heddle`: records are durable, the operation is not committed.
     Durable,
-    /// `heddle`: the operation has happened, cells are still held.
+    /// `heddle`: the operation is committed, cells are still held.
     Happened,
-    /// `heddle`: cells are let go, latches and replaced blocks are not.
+    /// `heddle`: cells are released, latches and replaced blocks are not.
     LetGo,
     /// A reader has a pin.
     Pinned,
-    /// Somebody settles a dead lane.
+    /// A settler is settling a dead lane.
     Settling,
-    /// A settler looks at a chain.
+    /// A settler is repairing a chain.
     Repairing,
 }
 
@@ -56,7 +56,7 @@ pub fn step(step: Step) {
 
 #[cfg(any(test, feature = "planted"))]
 pub mod hook {
-    //! Parks the threads that ask for it.
+    //! Stops the threads that ask for it.
 
     use super::Step;
     use std::cell::RefCell;
@@ -75,7 +75,7 @@ pub mod hook {
     }
 
     pub(super) fn pass(step: Step) {
-        // A thread that ends settles lanes when its hook may be gone.
+        // An ending thread settles lanes when its hook may be gone.
         let hook = HOOK.try_with(|hook| hook.borrow().clone());
         if let Ok(Some(hook)) = hook {
             hook(step);

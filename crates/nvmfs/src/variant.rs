@@ -1,33 +1,34 @@
-//! The systems of the papers as switches of one engine (design section 2; protocol review section 7).
+//! The papers' variants as switches of one engine (design section 2; protocol review section 7).
 //!
-//! Four axes tell them apart: which lock guards a range, how a record becomes valid, where time and size are kept, and
-//! whether data is copied before or under the lock. Each is decided by the variant alone.
+//! They differ in four points: the lock of a range, how a record becomes valid, where time and size are kept,
+//! and whether data is copied before or under the lock. The variant alone decides each point.
 
 use heddle_range_lock::LockKind;
 
-/// A system of the papers, or ours.
+/// A variant of the papers, or ours.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Variant {
-    /// NOVA: one readers-writer lock an inode held over all four steps, log with a tail pointer.
+    /// NOVA: one readers-writer lock for each inode, held over all four steps; log with a tail pointer.
     Nova,
     /// pNOVA-interval: interval tree, commit marks.
     NovaInterval,
-    /// pNOVA-atomic, SRL(array): a word a segment in an array sized to the largest file, commit marks.
+    /// pNOVA-atomic, SRL(array): one word for each segment, in an array sized to the largest file; commit
+    /// marks.
     NovaArray,
-    /// SRL(tree): the same words under a radix tree, commit marks.
+    /// SRL(tree): the same words in a radix tree; commit marks.
     NovaTree,
-    /// Ours: cells, versions, a chain a lane, readers without locks.
+    /// Ours: cells, versions, a chain for each lane, readers without locks.
     Heddle,
 }
 
-/// How records are appended and when they count.
+/// How records are appended and become valid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LogKind {
-    /// One chain; what lies before the tail pointer counts (NOVA).
+    /// One chain; records before the tail pointer count (NOVA).
     Tail,
-    /// One chain; what carries a commit mark counts (SRL paper IV-D).
+    /// One chain; records with a commit mark count (SRL paper IV-D).
     CommitMark,
-    /// A chain a writing lane; the checksum is the commit mark.
+    /// A chain for each writing lane; the checksum is the commit mark.
     SelfCertifying,
 }
 
@@ -36,7 +37,7 @@ impl Variant {
     pub const ALL: [Variant; 5] =
         [Variant::Nova, Variant::NovaInterval, Variant::NovaArray, Variant::NovaTree, Variant::Heddle];
 
-    /// The name on the command line and in results.
+    /// Its name on the command line and in results.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Nova => "nova",
@@ -52,7 +53,7 @@ impl Variant {
         Variant::ALL.into_iter().find(|v| v.name() == name)
     }
 
-    /// How its log works; images of one log kind can be mounted as any variant of it.
+    /// The kind of its log. An image can be mounted as any variant with the same kind.
     pub fn log(self) -> LogKind {
         match self {
             Variant::Nova => LogKind::Tail,
@@ -61,7 +62,7 @@ impl Variant {
         }
     }
 
-    /// The lock that guards ranges of a file; `None` where the pages' own cells do.
+    /// The lock that guards ranges of a file; `None` if the pages' cells do.
     pub fn lock(self) -> Option<LockKind> {
         match self {
             Variant::Nova => Some(LockKind::Inode),

@@ -1,4 +1,4 @@
-//! Images: making, mounting, unmounting.
+//! Images: making, mounting and unmounting them.
 
 use crate::alloc::itable;
 use crate::clock;
@@ -37,10 +37,10 @@ use zerocopy::little_endian::{U32, U64};
 /// Why an image cannot be made or mounted.
 #[derive(thiserror::Error, Debug)]
 pub enum VolumeError {
-    /// The file behind the region.
+    /// The file of the region cannot be used.
     #[error(transparent)]
     Region(#[from] heddle_pmem::Error),
-    /// Too small.
+    /// The region is too small.
     #[error("cannot make {}: {have} bytes are too few for a file system, at least {min} are needed (--size 4M or more)", path.display())]
     TooSmall {
         /// Image.
@@ -50,12 +50,12 @@ pub enum VolumeError {
         /// Bytes needed.
         min: u64,
     },
-    /// Neither copy of the superblock is one.
+    /// Neither copy of the superblock is valid.
     #[error("cannot mount {}: it holds no heddle file system, but {what}{}", path.display(), way_on(path, what))]
     NotAnImage {
         /// Image.
         path: PathBuf,
-        /// What is there instead.
+        /// The content found instead.
         what: Content,
     },
     /// Both copies of the superblock are damaged.
@@ -64,7 +64,7 @@ pub enum VolumeError {
         /// Image.
         path: PathBuf,
     },
-    /// Another format.
+    /// Another version of the format.
     #[error("cannot mount {}: its format is version {found}, this program reads version {VERSION}. Use the heddle that made it", path.display())]
     OtherVersion {
         /// Image.
@@ -72,7 +72,7 @@ pub enum VolumeError {
         /// Its version.
         found: u32,
     },
-    /// It counts no further mount.
+    /// Its mount counter is at the limit.
     #[error("cannot mount {}: it has been mounted {MOUNTS_MAX} times, as often as its numbers allow. Mount it read-only and copy what it holds to a new image", path.display())]
     WornOut {
         /// Image.
@@ -88,22 +88,22 @@ pub enum VolumeError {
         /// Bytes of the file.
         have: u64,
     },
-    /// Another kind of log.
+    /// The image has another kind of log.
     #[error("cannot mount {} as {asked}: it was made as {made}, which writes its log in another format than {asked}. Leave --variant out, or make a new image with: heddle mkfs --variant {asked}", path.display())]
     WrongVariant {
         /// Image.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested variant.
         asked: &'static str,
-        /// What it is.
+        /// The variant that it was made as.
         made: &'static str,
     },
-    /// Settings of the range lock.
+    /// Invalid settings of the range lock.
     #[error("cannot mount {}: {why}", path.display())]
     Lock {
         /// Image.
         path: PathBuf,
-        /// What is wrong with them.
+        /// The fault.
         why: String,
     },
     /// No memory for the volatile state.
@@ -111,20 +111,20 @@ pub enum VolumeError {
     Memory {
         /// Image.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// Recovery met damage, or ran out of something.
+    /// Recovery found damage, or ran out of a resource.
     #[error("cannot mount {}: {source}", path.display())]
     Recovery {
         /// Image.
         path: PathBuf,
-        /// What it met.
+        /// The error.
         source: Error,
     },
 }
 
-/// Where nothing is to be lost, how to make an image. Of other people's bytes it is not said.
+/// The command that makes an image, if nothing would be lost. It is not shown for other data.
 fn way_on(path: &Path, what: &Content) -> String {
     match what {
         Content::Blank => format!(". Make one with: heddle mkfs {}", path.display()),
@@ -134,24 +134,26 @@ fn way_on(path: &Path, what: &Content) -> String {
 
 type Result<T> = std::result::Result<T, VolumeError>;
 
-/// How the papers' locks behave, and how large the volatile memory may grow.
+/// The behaviour of the papers' locks, and the limit for volatile memory.
 #[derive(Clone)]
 pub struct MountOptions<'a> {
-    /// Mount as this system; `None`: as the image was made.
+    /// The variant; `None`: as the image was made.
     pub variant: Option<Variant>,
-    /// Change nothing.
+    /// Makes a read-only mount.
     pub read_only: bool,
-    /// Spinning as in the papers, or sleeping.
+    /// Spin as in the papers, or sleep.
     pub lock_mode: Mode,
     /// Bytes of a segment of the papers' range locks.
     pub segment_bytes: u64,
-    /// Shape of their locks; `None`: segments as above, levels as in the papers, files as large as the variant allows.
+    /// The shape of their locks; `None`: segments as above, levels as in the papers, files as large as the
+    /// variant allows.
     pub geometry: Option<Geometry>,
-    /// Told how long each call waited for its range in the papers' variants, on the thread of the call: for measurements.
+    /// Called with the time that each call waited for its range in the papers' variants, on the call's
+    /// thread: for measurements.
     pub on_lock: Option<fn(std::time::Duration)>,
-    /// Volatile memory at most, in bytes (address space; untouched pages cost nothing).
+    /// Most volatile memory, in bytes (address space; untouched pages cost nothing).
     pub arena_bytes: usize,
-    /// Told how far recovery is.
+    /// Called with the progress of recovery.
     pub progress: Option<Progress<'a>>,
 }
 
@@ -175,11 +177,11 @@ pub struct Volume {
     fs: NvmFs,
     superblock: Superblock,
     was_clean: bool,
-    /// What recovery found.
+    /// The result of recovery.
     pub report: Report,
 }
 
-/// In a model there is one boot.
+/// In a model there is only one boot.
 #[cfg(loom)]
 fn boot_id() -> [u8; 16] {
     [0; 16]
@@ -193,12 +195,12 @@ fn place(region: &Region) -> PathBuf {
 pub fn new_uuid() -> [u8; 16] {
     let mut bytes = [0; 16];
     if cfg!(shuttle) {
-        // One seed, one run.
+        // One seed gives one run.
         return bytes;
     }
     let random = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
     if random.is_err() {
-        // No random source: time and process differ between images made on one machine.
+        // There is no random source: time and process differ between images made on one machine.
         let now = clock::exact().0 as u64;
         bytes[..8].copy_from_slice(&now.to_le_bytes());
         bytes[8..].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
@@ -206,7 +208,7 @@ pub fn new_uuid() -> [u8; 16] {
     bytes
 }
 
-/// Makes an empty file system on a region, whatever it held before.
+/// Makes an empty file system on a region, and overwrites its content.
 ///
 /// # Errors
 /// [`VolumeError::TooSmall`].
@@ -236,12 +238,13 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
         seed: U32::new(crc32c::crc32c(&uuid)),
         unused: [0; 20],
     };
-    // The old superblocks go first, also that of a smaller image: one whose making was interrupted is none.
+    // The old superblocks are cleared first, also those of a smaller image: then an interrupted `format`
+    // leaves no valid image.
     let older = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
     for block in [BlockNo(0), BlockNo(older.second_block), layout.last()] {
         region.nt_zero(block.pos(), BLOCK_BYTES as u64);
     }
-    // PERSIST: see above.
+    // PERSIST: as above.
     region.fence();
     region.nt_zero(layout.inode_dir.pos(), (layout.data.0 - layout.inode_dir.0) * BLOCK_BYTES as u64);
     region.nt_zero(layout.data.pos(), BLOCK_BYTES as u64);
@@ -260,15 +263,15 @@ pub fn format(region: &Region, variant: Variant) -> Result<()> {
     region.nt_line(inode_pos(layout.data, Ino::ROOT.0), &root.encode(seed));
     let chunk = pointer::encode(seed, itable::DIRECTORY, Place::InodeChunk(0), layout.data);
     region.store_u64(layout.chunk_pointer(0), chunk);
-    // PERSIST: the file system before the superblocks that say it is there.
+    // PERSIST: the file system is durable before the superblocks that describe it.
     region.fence();
     write_superblock(region, &layout, superblock)
 }
 
-/// Gives an image that nobody has mounted another identity.
+/// Gives an image that is not mounted another identity.
 ///
 /// # Errors
-/// As of [`inspect`]; [`VolumeError::WornOut`]; [`VolumeError::Region`] if it may not be durable.
+/// Those of [`inspect`]; [`VolumeError::WornOut`]; [`VolumeError::Region`] if it may not be durable.
 pub fn set_uuid(region: &Region, uuid: [u8; 16]) -> Result<()> {
     let superblock = read_superblock(region)?;
     if !sane(&superblock) {
@@ -285,13 +288,13 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) ->
     let sealed = superblock.sealed();
     let copies = read_copies(region.len_bytes(), &|at, into| region.read(at, into));
     let mut places = [BlockNo(0), layout.last()];
-    // A power cut may have torn the second one, or left it behind: the one that counts is written last.
+    // A power cut may have torn the second copy, or left it old. The copy that counts is written last.
     if copies.first_counts() {
         places.reverse();
     }
     for block in places {
         region.nt_write(block.pos(), sealed.as_bytes());
-        // PERSIST: one copy whole before the one that counts is touched.
+        // PERSIST: one copy is whole before the copy that counts is changed.
         fence_unless(Bug::SuperblocksTogether, region);
     }
     if planted(Bug::SuperblocksTogether) {
@@ -301,28 +304,29 @@ fn write_superblock(region: &Region, layout: &Layout, superblock: Superblock) ->
     region.failed().map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// What an image says of itself.
+/// The contents of an image's superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImageInfo {
     /// Version of the media format.
     pub version: u32,
     /// Its identity.
     pub uuid: [u8; 16],
-    /// Which system it was made as.
+    /// The variant that it was made as.
     pub variant: Variant,
     /// Size of the file system in bytes.
     pub bytes: u64,
     /// Times it was mounted for writing.
     pub epoch: u64,
-    /// Was it unmounted cleanly?
+    /// True if it was unmounted cleanly.
     pub clean: bool,
-    /// When it was made.
+    /// Time of creation.
     pub made: Time,
-    /// When it was mounted last, if ever.
+    /// Time of the last mount, if any.
     pub mounted: Option<Time>,
 }
 
-/// Reads the superblock of an image that may be mounted: `len_bytes` of it are there, `read` fills a buffer from a position.
+/// Reads the superblock of an image, which may be mounted. The image has `len_bytes`; `read` fills a buffer
+/// from a position.
 ///
 /// # Errors
 /// [`VolumeError::NotAnImage`], [`VolumeError::SuperblockDamaged`], [`VolumeError::OtherVersion`], [`VolumeError::Truncated`].
@@ -348,7 +352,8 @@ pub(crate) fn read_superblock(region: &Region) -> Result<Superblock> {
     newest_superblock(place(region), region.len_bytes(), &|at, into| region.read(at, into))
 }
 
-/// Bytes of a file that the image in it has: all that a mount or a repair may store to. `None`: there is none.
+/// Size in bytes of the image inside a file: a mount or a repair stores to no byte beyond. `None`: there is
+/// no image.
 pub fn extent(len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Option<u64> {
     let bytes = read_copies(len_bytes, read).blocks()?.checked_mul(BLOCK_BYTES as u64)?;
     (bytes <= len_bytes).then_some(bytes)
@@ -362,7 +367,7 @@ fn read_copies(len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Copies {
     })
 }
 
-/// The newer of the whole copies.
+/// The newer of the valid copies.
 fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8])) -> Result<Superblock> {
     let copies = read_copies(len_bytes, read);
     if let Some(sb) = copies.newest() {
@@ -386,7 +391,8 @@ fn newest_superblock(path: PathBuf, len_bytes: u64, read: &dyn Fn(Pos, &mut [u8]
     Err(VolumeError::NotAnImage { path, what })
 }
 
-/// Does the superblock agree with itself? Its checksum is right; this guards against a program that wrote nonsense.
+/// Returns true if the superblock is consistent. Its checksum is correct; this guards against a program that
+/// wrote inconsistent values.
 fn sane(superblock: &Superblock) -> bool {
     let layout = Layout::new(superblock.blocks_total.get());
     superblock.blocks_total.get() >= REGION_BYTES_MIN / BLOCK_BYTES as u64
@@ -406,11 +412,10 @@ fn arena(bytes: usize) -> std::result::Result<Arena, heddle_arena::MapError> {
     }
 }
 
-/// Mounts a region: reads what it holds, recovers, and takes it into use.
+/// Mounts a region: reads it, recovers, and starts using it.
 ///
-/// # Errors
-/// One variant of [`VolumeError`] a cause; the region is unchanged then, but where the last step finds the image too full to give a
-/// directory the record that a rename owed it.
+/// # Errors One variant of [`VolumeError`] for each cause. The region is unchanged then, with one exception:
+/// the image is too full for the record that a rename owed a directory.
 pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let path = place(&region);
     let mut superblock = read_superblock(&region)?;
@@ -440,7 +445,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let read_only = options.read_only || region.is_read_only();
     superblock = match superblock.mounted() {
         Some(mounted) => mounted,
-        // What this mount counts stays in memory.
+        // The count of a read-only mount stays in memory.
         None if read_only => superblock,
         None => return Err(VolumeError::WornOut { path }),
     };
@@ -461,7 +466,7 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
     let core = Arc::new(Core::new(parts, identity, superblock.blocks_total.get()).map_err(recovery)?);
     let judged = recovery::judge(&core, options.progress.unwrap_or(&|_, _, _| {})).map_err(recovery)?;
     if !read_only {
-        // PERSIST: the epoch is durable before anything is written under it (protocol review D4c).
+        // PERSIST: the epoch is durable before anything is written in it (protocol review D4c).
         write_superblock(&core.region, &core.layout, superblock)?;
     }
     let report = judged.settle(&core).map_err(recovery)?;
@@ -469,59 +474,60 @@ pub fn mount(region: Region, options: &MountOptions<'_>) -> Result<Volume> {
 }
 
 impl Volume {
-    /// One whose state was taken over from a dead daemon's clients.
+    /// A volume whose state was taken over from a dead daemon's clients.
     pub(crate) fn adopted(core: Core, superblock: Superblock) -> Volume {
         Volume { fs: NvmFs { core: Arc::new(core) }, superblock, was_clean: false, report: Report::default() }
     }
 
-    /// The file system. Handles and clones may outlive the volume only as long as they are not used.
+    /// The file system. Handles and clones may exist longer than the volume, but must not be used then.
     pub fn fs(&self) -> NvmFs {
         self.fs.clone()
     }
 
-    /// Which system it is mounted as.
+    /// The variant that it is mounted as.
     pub fn variant(&self) -> Variant {
         self.fs.core.variant
     }
 
-    /// Logs what lives anew as early as on a full image, in all processes: for rigs, whose workloads are short.
+    /// Logs living records anew as early as on a full image, in all processes: for rigs, whose workloads are
+    /// short.
     pub fn keep_logs_short(&self) {
         // ORDERING: Relaxed, an estimate is compared with it.
         self.fs.core.root().short_logs.store(1, Relaxed);
     }
 
-    /// Bytes of memory that its volatile state takes: indexes, tables of names, free map.
+    /// Memory, in bytes, of its volatile state: indexes, tables of names, free map.
     pub fn memory_bytes(&self) -> u64 {
         self.fs.core.arena.used_bytes()
     }
 
-    /// Was it unmounted cleanly before?
+    /// Returns true if it was unmounted cleanly before.
     pub fn was_clean(&self) -> bool {
         self.was_clean
     }
 
-    /// What damage was found since it was mounted, if any: nothing is changed since.
+    /// Returns the damage found since the mount, if any; nothing is changed after that.
     pub fn damage_found(&self) -> Option<String> {
         self.fs.core.damage_found()
     }
 
-    /// As [`Volume::close`], where nobody is there to be told.
+    /// As [`Volume::close`], without a report of errors.
     pub fn unmount(self) {
         let _ = self.close();
     }
 
-    /// Unmounts: inodes without a name end, whoever has them open, and the image is marked clean.
+    /// Unmounts: frees inodes without a name, even if they are open, and marks the image clean.
     ///
-    /// # Errors
-    /// [`VolumeError::Region`]: what was written may not have reached the media; the image is not marked clean.
+    /// # Errors [`VolumeError::Region`]: some data may not have reached the media; the image is not marked
+    /// clean.
     pub fn close(self) -> Result<()> {
         self.close_with(&|_| {})
     }
 
-    /// The same; `lost` hears of an error before others can have the image.
+    /// As [`Volume::close`]; calls `lost` with an error before another process can open the image.
     ///
     /// # Errors
-    /// As of [`Volume::close`].
+    /// Those of [`Volume::close`].
     pub fn close_with(self, lost: &dyn Fn(&VolumeError)) -> Result<()> {
         let core = &self.fs.core;
         let alone = core.root().attached.load(SeqCst) == 0;
@@ -537,7 +543,7 @@ impl Volume {
         {
             superblock.clean = U32::new(1);
             if write_superblock(&core.region, &core.layout, superblock).is_err() {
-                // What the system still has in memory is not to say what the media do not.
+                // The superblock in the page cache must not be marked clean when the one on media is not.
                 superblock.clean = U32::new(0);
                 let _ = write_superblock(&core.region, &core.layout, superblock);
             }
@@ -547,13 +553,13 @@ impl Volume {
             lost(error);
         }
         if quiet && !alone {
-            // Whoever is still attached keeps the file's lock, and has no more use for it.
+            // Processes that are still attached share the file's lock, and do not need it any more.
             core.region.unlock();
         }
         ended
     }
 
-    /// Inodes that live without a name: somebody has them open.
+    /// Living inodes without a name: they are open.
     fn nameless(&self) -> impl Iterator<Item = InodeRef<'_>> {
         let core = &self.fs.core;
         let chunks = core.root().chunk_count.load(SeqCst).min(core.layout.chunks_max);
@@ -562,7 +568,8 @@ impl Volume {
         living.filter(|inode| inode.vi.nlink.load(SeqCst) == 0)
     }
 
-    /// Ends them: an image that was unmounted cleanly has none, and fsck may take one for a lost file. False: some are left.
+    /// Frees them: a cleanly unmounted image has none, and fsck would take one for a lost file. Returns false
+    /// if some are left.
     fn end_nameless(&self) -> bool {
         if self.fs.core.writable().is_err() || self.nameless().next().is_none() {
             return true;
@@ -572,7 +579,8 @@ impl Volume {
         true
     }
 
-    /// Gives back what was taken over from a dead daemon, which stays dead: its clients go on, and the next one takes it over.
+    /// Returns state taken over from a dead daemon, which stays dead: its clients go on, and the next daemon
+    /// takes the state over.
     pub fn relinquish(self) {
         lease::leave(&self.fs.core);
     }

@@ -1,16 +1,16 @@
-//! Extended attributes of an inode: a blob on media, and in memory what permission checks need of it.
+//! Extended attributes of an inode: a blob on media, and the access lists in memory for permission checks.
 //!
-//! State       [`Attached`], made with the first attribute: where the blob is, and the access lists as words. Bits of the
-//!             inode's mode say which lists there are, so that checks of inodes without one look no further.
-//! Invariants  I1  the set is changed whole, under the EOF latch: a new blob, then one transaction of a state and an attributes
-//!                 record of one generation. Of two, the larger generation counts.
+//! State       [`Attached`], made with the first attribute: the blob's block, and the access lists as words. Bits of the
+//!             inode's mode tell which lists exist, so that checks of inodes without one read nothing else.
+//! Invariants  I1  the set is replaced as a whole, under the EOF latch: a new blob, then one transaction of a state and an attributes
+//!                 record of one generation. Of two sets, the larger generation counts.
 //!             I2  the blob that a record names is replaced in memory before its blocks are freed. Readers take no latch:
-//!                 they check `seq` after reading, and throw away what they read if it moved.
-//!             I3  `generation` is stored last: a set of a record's generation is linked whole. Where a process died before, the one who
-//!                 settles it links the record's set anew.
+//!                 they check `seq` after reading, and discard the result if it changed.
+//!             I3  `generation` is stored last: the set of a record's generation is completely linked. If a process died before that,
+//!                 its settler links the record's set again.
 //! Crash order C1  blob fenced, record fenced, memory changed, old blob freed.
-//! Orderings   O1  as in `names::table`: `seq` is odd while the words change, and is read before and after them.
-//! Source      ours; the rules for who may do what are `heddle_vfs::xattr`'s.
+//! Orderings   O1  as in `names::table`: `seq` is odd while the words change, and is loaded before and after them.
+//! Source      ours; the permission rules are `heddle_vfs::xattr`'s.
 
 use crate::alloc::blob::{self, Fresh};
 use crate::alloc::{Purpose, free_later};
@@ -31,14 +31,15 @@ use heddle_vfs::{Cred, Error, Permission, Result, Time, XattrName};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Tries without the latch.
+/// Attempts without the latch.
 const TRIES: u32 = 64;
-/// A set that is seen in the middle of a change for so long, again and again behind the latch, is not being changed: its `seq` is damaged.
+/// If a set is seen in the middle of a change for so long, at each attempt behind the latch, it is not
+/// changing: its `seq` is damaged.
 const CHANGED_MAX: Duration = Duration::from_secs(5);
-/// Most entries of a list: what a value of 64 KiB holds.
+/// Most entries of a list: as many as a value of 64 KiB holds.
 const ENTRIES_MAX: u64 = 8192;
 
-/// See the module.
+/// The attributes of an inode in memory.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Attached {
@@ -65,7 +66,7 @@ unsafe impl Zeroed for Attached {
     }
 }
 
-/// As whoever may attach can do it: the blob is another block.
+/// Overwrites the blob's block, as an attached process could.
 #[cfg(test)]
 pub fn scribble(core: &Core, inode: InodeRef<'_>) {
     attached(core, inode).unwrap().blob.fetch_add(1, Relaxed);
@@ -76,7 +77,7 @@ fn attached<'c>(core: &'c Core, inode: InodeRef<'c>) -> Option<&'c Attached> {
     core.arena.try_get(Ptr::from_raw(inode.vi.xattrs().load(Acquire)))
 }
 
-/// Runs `f` until it saw a set at rest, `TRIES` times at most (O1).
+/// Runs `f` until no change interfered, `TRIES` times at most (O1).
 fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> Option<T> {
     for _ in 0..TRIES {
         let set = attached(core, inode)?;
@@ -97,7 +98,7 @@ fn settled<T>(core: &Core, inode: InodeRef<'_>, f: impl Fn(&Attached) -> T) -> O
     None
 }
 
-/// The attributes. The caller does not hold the EOF latch, unless nobody changes them.
+/// The attributes. The caller does not hold the EOF latch, unless no other thread changes them.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the blob is damaged.
@@ -112,8 +113,8 @@ pub fn of(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     }
 }
 
-/// [`of`], while others change them: behind each change. The latch is not taken: the caller may be in no call, and if it died its latch
-/// would be nobody's.
+/// [`of`], while other threads change them: waits for the end of each change. It does not take the latch: the
+/// caller may be outside of any call, and if it died, no settler would find its latch.
 #[cold]
 fn of_patiently(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     let began = Instant::now();
@@ -131,7 +132,7 @@ fn of_patiently(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     }
 }
 
-/// [`of`], for who holds the EOF latch.
+/// [`of`], for a caller that holds the EOF latch.
 pub fn of_latched(core: &Core, inode: InodeRef<'_>) -> Result<Xattrs> {
     match attached(core, inode) {
         None => Ok(Xattrs::default()),
@@ -168,7 +169,7 @@ pub fn list(core: &Core, inode: InodeRef<'_>, which: List) -> Option<Acl> {
     });
     match words {
         Some(words) => Acl::new(words.into_iter().filter_map(Entry::from_word).collect()).ok(),
-        // Changed all the time, or just taken away: the blob tells.
+        // Changed all the time, or just removed: the blob decides.
         None => of(core, inode).ok()?.acl(name_of(which)),
     }
 }
@@ -180,13 +181,13 @@ fn name_of(which: List) -> XattrName<'static> {
     }
 }
 
-/// Checks that the caller may do `want` to an inode: by its mode, and its access list if it has one.
+/// Checks that the caller may do `want` to an inode: by its mode, and by its access list if it has one.
 #[inline]
 pub fn check(core: &Core, inode: InodeRef<'_>, cred: &Cred, want: Permission) -> Result<()> {
     check_mode(core, inode, inode.vi.mode(), cred, want)
 }
 
-/// As [`check`], for who has looked at the mode.
+/// As [`check`], for a caller that has loaded the mode.
 #[inline(always)]
 pub fn check_mode(core: &Core, inode: InodeRef<'_>, mode: Mode, cred: &Cred, want: Permission) -> Result<()> {
     let Some((kind, perm)) = mode.kind_perm() else { return Err(Error::Stale) };
@@ -212,13 +213,13 @@ pub fn generation(core: &Core, inode: InodeRef<'_>) -> Option<u64> {
     attached(core, inode).map(|set| set.generation.load(Relaxed))
 }
 
-/// The record of the present set once more, at a generation of its own; `None` without a set. The caller holds the EOF latch.
+/// A record of the present set at a new generation; `None` without a set. The caller holds the EOF latch.
 pub fn again(core: &Core, inode: InodeRef<'_>, generation: u64) -> Option<Record> {
     let set = attached(core, inode)?;
     Some(Record::Xattrs { blob: blob_of(set), generation, mtime: inode.vi.times()[1] })
 }
 
-/// That record is durable: those before it are dead.
+/// Called when that record is durable: earlier records are dead.
 pub fn set_generation(core: &Core, inode: InodeRef<'_>, generation: u64) {
     if let Some(set) = attached(core, inode) {
         // ORDERING: Relaxed, read by cleaning, and under the latch.
@@ -226,23 +227,25 @@ pub fn set_generation(core: &Core, inode: InodeRef<'_>, generation: u64) {
     }
 }
 
-/// Blocks of the blob, for who frees all of an inode; none if it cannot be read.
+/// Blocks of the blob, for a caller that frees the whole inode; empty if it cannot be read.
 pub fn blocks(core: &Core, inode: InodeRef<'_>) -> Vec<Extent> {
     let first = attached(core, inode).and_then(blob_of);
     blob::read(core, inode.id(), Kind::Xattrs, first, XATTR_BLOCKS_MAX).map_or(Vec::new(), |read| read.1)
 }
 
-/// A set of attributes on its way: the blob is written, memory is there; nothing of it is seen yet.
+/// A new set of attributes before its record: the blob is written, memory is allocated, and no other thread
+/// sees it.
 pub struct Prepared {
     blob: Fresh,
     set: Ptr<Attached>,
     lists: [Option<(Ptr<AtomicU64>, u64)>; 2],
 }
 
-/// Writes the blob of a set, and makes its form in memory. Not fenced.
+/// Writes the blob of a set, and makes its form in memory, without a fence.
 ///
 /// # Errors
-/// [`Error::NoSpace`], unless the set is no larger than the present one: then the reserve serves; [`Error::NoMemory`].
+/// [`Error::NoSpace`], unless the set is no larger than the present one: then it may use the reserve;
+/// [`Error::NoMemory`].
 pub fn prepare(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -294,7 +297,7 @@ fn in_memory(core: &Core, own: &mut Own, inode: InodeRef<'_>, xattrs: &Xattrs) -
 
 fn free_lists(core: &Core, own: &mut Own, lists: [Option<(Ptr<AtomicU64>, u64)>; 2]) {
     for (at, len) in lists.into_iter().flatten() {
-        // SAFETY: `own` is this thread's; nobody reaches the words any more but readers that check afterwards (I2).
+        // SAFETY: `own` is this thread's; only readers that validate afterwards still reach the words (I2).
         unsafe { own.heap.free(&core.arena, at, len as usize) };
     }
 }
@@ -305,7 +308,7 @@ impl Prepared {
         Record::Xattrs { blob: self.blob.first(), generation, mtime }
     }
 
-    /// The record was not written.
+    /// Frees everything, because the record was not written.
     pub fn give_up(self, core: &Core, own: &mut Own, inode: InodeRef<'_>) {
         self.blob.give_up(core);
         free_lists(core, own, self.lists);
@@ -316,7 +319,7 @@ impl Prepared {
         }
     }
 
-    /// The record is durable. The caller holds the EOF latch.
+    /// Links the set, because its record is durable. The caller holds the EOF latch.
     pub fn publish(self, core: &Core, own: &mut Own, inode: InodeRef<'_>, generation: u64) {
         let old = blocks(core, inode);
         link(core, own, inode, (self.set, self.lists), self.blob.first(), generation);
@@ -326,7 +329,7 @@ impl Prepared {
     }
 }
 
-/// Makes a set the inode's (O1).
+/// Makes a set the inode's present one (O1).
 fn link(
     core: &Core,
     own: &mut Own,
@@ -338,10 +341,10 @@ fn link(
     let set = core.arena.get(at);
     // ORDERING: Acquire, as in `attached`.
     let fresh = inode.vi.xattrs().load(Acquire) == 0;
-    // No two sets share a value of `seq`, though they may share memory.
-    // ORDERING: Relaxed, changed under the latch alone.
+    // No two sets share a value of `seq`, though they may share memory. ORDERING: Relaxed, changed only under
+    // the latch.
     let seq = if fresh { inode.vi.generation() << 20 } else { set.seq.load(Relaxed) };
-    // A settler died here: what the words of the lists mean is not known. They are leaked.
+    // A thread died here: it is unknown which words the lists have. They are leaked.
     let torn = !seq.is_multiple_of(2);
     if breaks(Breach::AttributesBlink) {
         set.blob.store(0, Relaxed); // ORDERING: Relaxed, which is the bug.
@@ -374,8 +377,8 @@ fn link(
     free_lists(core, own, old);
 }
 
-/// Makes a durable record of attributes visible whose writer died before it did so; returns the blocks that it replaced. The writer's EOF
-/// latch is still held.
+/// Makes a durable attributes record visible, whose writer died before it did so. Returns the blocks that it
+/// replaced. The writer's EOF latch is still held.
 ///
 /// # Errors
 /// [`Error::Corrupt`], [`Error::NoMemory`].
@@ -392,7 +395,7 @@ pub fn roll_forward(
     let damaged = || Error::Corrupt(format!("inode {}: the blob of its attributes", inode.ino.0));
     let read = blob::read(core, inode.id(), Kind::Xattrs, first, XATTR_BLOCKS_MAX).ok_or_else(damaged)?;
     let xattrs = xattrs_of_words(&read.0).ok_or_else(damaged)?;
-    // Who died had linked the blob already: nothing tells which one it replaced.
+    // The dead thread had linked the blob already: the replaced blob is unknown.
     let linked = attached(core, inode).is_some_and(|set| blob_of(set) == first);
     let old = if linked { Vec::new() } else { blocks(core, inode) };
     let made = in_memory(core, own, inode, &xattrs)?;
@@ -428,9 +431,9 @@ pub fn recover(
     Ok(())
 }
 
-/// Frees the memory of an inode that dies; its blocks are the caller's affair.
+/// Frees the memory of a dying inode; the caller frees its blocks.
 pub fn forget(core: &Core, own: &mut Own, inode: InodeRef<'_>) {
-    // ORDERING: Acquire, the inode is this caller's alone.
+    // ORDERING: Acquire, only this caller uses the inode.
     let at = Ptr::<Attached>::from_raw(inode.vi.xattrs().swap(0, Acquire));
     let Some(set) = core.arena.try_get(at) else { return };
     let lists = [List::Access, List::Default].map(|which| {
@@ -438,9 +441,9 @@ pub fn forget(core: &Core, own: &mut Own, inode: InodeRef<'_>) {
         let (words, n) = (set.lists[which as usize].load(Relaxed), set.lens[which as usize].load(Relaxed));
         (words != 0).then(|| (Ptr::from_raw(words), n))
     });
-    // ORDERING: Release, O1: readers throw away what they read.
+    // ORDERING: Release, O1: readers discard what they have read.
     set.seq.fetch_or(1, Release);
     free_lists(core, own, lists);
-    // SAFETY: `own` is this thread's; readers check afterwards (I2).
+    // SAFETY: `own` is this thread's; readers validate afterwards (I2).
     unsafe { own.heap.free(&core.arena, at, 1) };
 }

@@ -1,4 +1,4 @@
-//! The blob: more words than a record holds, in a chain of blocks that one record names.
+//! The blob: words that do not fit a record, in a chain of blocks that one record names.
 //!
 //! | word | content | guards against |
 //! |------|---------|----------------|
@@ -11,7 +11,7 @@
 //! | attributes | for each, one after the other without gaps, padded at the end: name bytes:8 · value bytes:24, name, value |
 //! | map | two for each run: page:36 · unwritten:1 (bit 36); block:40 · pages:22 |
 //!
-//! A blob is durable before its record is written, so that it is never torn.
+//! A blob is durable before its record is written, so it is never torn.
 
 use super::fields::{attribute, blob as f, run};
 use super::pointer::{self, Place, Target};
@@ -22,14 +22,14 @@ use heddle_vfs::xattr::{XATTR_TOTAL_MAX_BYTES, Xattrs};
 
 /// Words in one block.
 pub const WORDS_A_BLOCK: usize = 510;
-/// Most pages of one run: what a write record can say too.
+/// Most pages of one run; as many as a write record can have.
 pub const RUN_PAGES_MAX: u64 = super::record::WRITE_PAGES_MAX;
 /// Bytes before each attribute's name.
 const HEAD_BYTES: usize = 4;
-/// Most blocks of the attributes of an inode: each has a name of a byte at least.
+/// Most blocks of the attributes of an inode, since each name has at least one byte.
 pub const XATTR_BLOCKS_MAX: usize = (XATTR_TOTAL_MAX_BYTES * (1 + HEAD_BYTES)).div_ceil(WORDS_A_BLOCK * 8);
 
-/// What a blob holds.
+/// The contents of a blob.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// Extended attributes.
@@ -69,7 +69,7 @@ pub fn encode(
     words
 }
 
-/// Reads one block back: its words and the next block. `None` if it is not whole.
+/// Reads one block back: its words and the next block. `None` if the block is torn or damaged.
 pub fn decode(
     seed: u32,
     owner: InodeId,
@@ -111,7 +111,7 @@ pub fn words_of_xattrs(xattrs: &Xattrs) -> Vec<u64> {
     bytes.chunks(8).map(word).collect()
 }
 
-/// Reads [`words_of_xattrs`] back; `None` if they make no sense.
+/// Reads [`words_of_xattrs`] back; `None` if they are inconsistent.
 pub fn xattrs_of_words(words: &[u64]) -> Option<Xattrs> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (mut xattrs, mut rest) = (Xattrs::default(), &bytes[..]);
@@ -150,7 +150,7 @@ pub fn words_of_map(runs: &[MapRun]) -> Vec<u64> {
     runs.iter().flat_map(words).collect()
 }
 
-/// Reads [`words_of_map`] back: runs in ascending order that do not overlap; `None` if they make no sense.
+/// Reads [`words_of_map`] back: runs in ascending order that do not overlap; `None` if they are inconsistent.
 pub fn map_of_words(words: &[u64]) -> Option<Vec<MapRun>> {
     let mut runs = Vec::with_capacity(words.len() / 2);
     let mut from = 0;

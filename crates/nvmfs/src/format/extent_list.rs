@@ -1,4 +1,4 @@
-//! The extent list: where the blocks of one large write lie when they are in more pieces than a transaction holds.
+//! The extent list: the blocks of one large write whose extents do not fit a transaction.
 //!
 //! | word | content | guards against |
 //! |------|---------|----------------|
@@ -29,7 +29,7 @@ pub fn encode(seed: u32, owner: InodeId, at: BlockNo, extents: &[Extent], next: 
     words
 }
 
-/// Reads one block back: its extents and the next block. `None` if it is not whole.
+/// Reads one block back: its extents and the next block. `None` if the block is torn or damaged.
 pub fn decode(
     seed: u32,
     owner: InodeId,

@@ -1,41 +1,42 @@
-//! Every field of every structure that is made of words: its name and its place. Encoders and decoders take their places from here and
-//! nowhere else, so that this is the whole list: the tests of planted damage go through it (`tests/fsck/fields.rs`).
+//! Every field of every structure that consists of words: its name and its position. Encoders and decoders
+//! take positions only from here, so this list is complete. The tests of planted damage go through it
+//! (`tests/fsck/fields.rs`).
 //!
-//! To add a field: a line here, used by encoder and decoder. `no_bit_is_written_outside_a_field` (`format/tests.rs`) finds one that is
-//! missing, and the planted damage wants to know what is to be made of it.
+//! To add a field: add a line here, and use it in encoder and decoder. `no_bit_is_written_outside_a_field`
+//! (`format/tests.rs`) finds a missing one, and the planted damage requires an entry for it.
 
 /// Consecutive bits of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// In a word or two.
+    /// Name, in a word or two.
     pub name: &'static str,
-    /// Which word of the structure; of a record, its lines one after the other.
+    /// Index of the word in the structure; in a record, the words of its lines one after the other.
     pub word: usize,
     /// First bit.
     pub shift: u32,
-    /// How many.
+    /// Number of bits.
     pub bits: u32,
 }
 
 impl Field {
-    /// Its bits in the word.
+    /// Mask of its bits in the word.
     pub const fn mask(self) -> u64 {
         (u64::MAX >> (64 - self.bits)) << self.shift
     }
 
-    /// What it says in a word.
+    /// Its value in a word.
     #[inline]
     pub const fn of(self, word: u64) -> u64 {
         (word & self.mask()) >> self.shift
     }
 
-    /// What it says in a structure.
+    /// Its value in a structure.
     #[inline]
     pub const fn get(self, words: &[u64]) -> u64 {
         self.of(words[self.word])
     }
 
-    /// A value in its place of the word. Values that do not fit are the caller's bug.
+    /// A value at its position in the word. A value that does not fit is a bug of the caller.
     #[inline]
     pub const fn put(self, value: u64) -> u64 {
         debug_assert!(value <= self.mask() >> self.shift);
@@ -46,9 +47,9 @@ impl Field {
 /// A structure and its fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Structure {
-    /// What it is.
+    /// Name of the structure.
     pub name: &'static str,
-    /// What it consists of.
+    /// Its fields.
     pub fields: &'static [Field],
 }
 
@@ -66,7 +67,7 @@ macro_rules! structures {
                 pub const ALL: &[Field] = &[$($field),*];
             }
         )*
-        /// All structures that are made of words.
+        /// All structures that consist of words.
         pub const STRUCTURES: &[Structure] = &[$(Structure { name: $title, fields: $module::ALL }),*];
     };
 }

@@ -1,6 +1,7 @@
-//! The inode slot: 128 bytes, two lines, 32 in a chunk, which is a block.
+//! The inode slot: 128 bytes, two lines; 32 slots in a chunk, which is one block.
 //!
-//! Line 0 is written once, when the inode is made, and never changed: later attributes are records in its log.
+//! Line 0 is written once, when the inode is made, and never changes: later attributes are records in the
+//! inode's log.
 //!
 //! | word | payload | guards against |
 //! |------|---------|----------------|
@@ -13,8 +14,8 @@
 //! | 6 | creation time in ns | |
 //! | 7 | 0 | |
 //!
-//! Line 1 holds pointers (see `pointer`), each stored in place when its target is durable: words 0 to 5 heads of chains,
-//! word 6 the block with further heads, word 7 the tail (variant `nova`).
+//! Line 1 holds pointers (see `pointer`), each stored in place when its target is durable. Words 0 to 5 are
+//! heads of chains, word 6 is the block with further heads, word 7 the tail (variant `nova`).
 
 use super::fields::inode as f;
 use super::word::{Line, Shape, crc, marked, payload, shape, time_of, time_payload, word};
@@ -23,7 +24,7 @@ use heddle_vfs::{FileKind, Ino, Time};
 
 /// Bytes of a slot.
 pub const INODE_BYTES: u64 = 128;
-/// Inodes of a chunk (under loom, to which each atomic is an object, as many as models need).
+/// Inodes of a chunk (under loom, where each atomic is an object, as many as models need).
 pub const CHUNK_INODES: u64 = if cfg!(loom) { 3 } else { 4096 / INODE_BYTES };
 /// Heads of chains in the slot itself.
 pub const HEADS_INLINE: u32 = 6;
@@ -39,7 +40,7 @@ pub const TAIL_WORD: u64 = 7;
 pub struct InodeBase {
     /// Number and generation.
     pub id: InodeId,
-    /// What it is.
+    /// Kind.
     pub kind: FileKind,
     /// Permission bits at creation.
     pub perm: u16,
@@ -49,18 +50,18 @@ pub struct InodeBase {
     pub gid: u32,
     /// Device number.
     pub rdev: u32,
-    /// When it was made.
+    /// Time of creation.
     pub crtime: Time,
 }
 
-/// What was found in a slot.
+/// The contents of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FoundInode {
     /// Never used or freed.
     Blank,
-    /// Half written: free, unless a name means it.
+    /// Half written: free, unless a name leads to it.
     Torn,
-    /// Written and damaged: free, unless a name means it.
+    /// Written and damaged: free, unless a name leads to it.
     Damaged,
     /// An inode.
     Whole(InodeBase),
@@ -84,7 +85,7 @@ impl InodeBase {
         line
     }
 
-    /// The inode whose slot this line says it is; whether that is so, [`InodeBase::decode`] tells.
+    /// The inode number that this line contains; [`InodeBase::decode`] verifies it.
     pub fn number_said(line: &Line) -> Ino {
         Ino(f::INO.get(line))
     }
@@ -102,7 +103,7 @@ impl InodeBase {
         let (Some(kind), true) = (kind, f::CRC.get(line) == u64::from(crc(volume_seed, &body))) else {
             return FoundInode::Damaged;
         };
-        // No inode is of generation 0: in memory that is a slot without one.
+        // No inode has generation 0: in memory that is a slot without an inode.
         if f::INO.get(line) != ino.0 || f::GENERATION.get(line) == 0 || !marked(line) {
             return FoundInode::Damaged;
         }

@@ -1,4 +1,4 @@
-//! Where things lie in a region.
+//! The layout of a region.
 //!
 //! ```text
 //! block 0            superblock
@@ -12,20 +12,20 @@ use crate::ids::BlockNo;
 use heddle_pmem::{BLOCK_BYTES, Pos};
 use heddle_vfs::Ino;
 
-/// Smallest region: below it there is no room for a useful file system.
+/// Smallest region; a smaller one has no room for a useful file system.
 pub const REGION_BYTES_MIN: u64 = 4 << 20;
 
-/// Bytes that the target of a symbolic link can have.
+/// Possible lengths, in bytes, of the target of a symbolic link.
 pub const TARGET_BYTES: std::ops::Range<u64> = 1..4096;
 
-/// Sizes and places that follow from the number of blocks.
+/// Sizes and positions that follow from the number of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Blocks in all.
+    /// Number of blocks.
     pub blocks_total: u64,
     /// First block of the inode directory.
     pub inode_dir: BlockNo,
-    /// Pointers in it.
+    /// Number of pointers in it.
     pub chunks_max: u64,
     /// First block of the data area.
     pub data: BlockNo,
@@ -39,7 +39,7 @@ impl Layout {
         Layout { blocks_total, inode_dir: BlockNo(1), chunks_max, data: BlockNo(1 + dir_blocks) }
     }
 
-    /// Bytes in all.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.blocks_total * BLOCK_BYTES as u64
     }
@@ -49,9 +49,9 @@ impl Layout {
         BlockNo(self.blocks_total - 1)
     }
 
-    /// Do all these blocks lie in the data area?
+    /// Returns true if all these blocks lie in the data area.
     pub fn holds(&self, block: BlockNo, count: u64) -> bool {
-        // Any number may be asked for: a sum that wraps is none of this image.
+        // The arguments may be any numbers: if the sum overflows, the blocks are not in this image.
         block >= self.data && block.0.checked_add(count).is_some_and(|end| end <= self.last().0)
     }
 
@@ -66,7 +66,7 @@ impl Layout {
     }
 }
 
-/// Chunk and index in it of an inode.
+/// Chunk of an inode, and its index in the chunk.
 #[inline]
 pub fn chunk_of(ino: Ino) -> (u64, u64) {
     (ino.0 / CHUNK_INODES, ino.0 % CHUNK_INODES)

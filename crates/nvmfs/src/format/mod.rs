@@ -1,8 +1,10 @@
-//! What is on the media, and nothing else: layouts, checksums, how each thing tells whole from torn from damaged.
+//! The media format, and nothing else: layouts and checksums, and how each structure tells whole from torn
+//! from damaged.
 //!
-//! Every structure certifies itself. Records and headers are lines of 8-byte words, each with its two top bits set: media
-//! loses whole words at a power cut (they stay zero, pages are zeroed before they are linked), so a word that is zero
-//! means *torn* and a wrong checksum without a zero word means *damaged*, even after one flipped bit (protocol review D3).
+//! Every structure certifies itself. Records and headers are lines of 8-byte words, each with its two top
+//! bits set. At a power cut media loses whole words: they stay zero, since pages are zeroed before they are
+//! linked. So a zero word means *torn*, and a wrong checksum without a zero word means *damaged*, even after
+//! one flipped bit (protocol review D3).
 
 pub mod blob;
 pub mod extent_list;

@@ -21,7 +21,8 @@ use heddle_pmem::{LINE_BYTES, Pos};
 /// Slots for records in a page; slot 0 is the header.
 pub const SLOTS: u32 = 63;
 
-/// Eras there can be: far more log pages than an inode will ever have, and far fewer than the field holds, so that there is a next one.
+/// Limit for eras: far more log pages than an inode will ever have, and far below the field's limit, so that
+/// there is always a next era.
 pub const ERAS_MAX: u64 = 1 << 56;
 
 const KIND: u64 = 0x2a;
@@ -37,21 +38,22 @@ pub fn next_pos(block: BlockNo) -> Pos {
     block.pos().plus(56)
 }
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageHeader {
     /// The inode the page logs.
     pub owner: InodeId,
-    /// Mount that wrote it.
+    /// Mount epoch in which it was written.
     pub epoch: u64,
     /// Lane that wrote it.
     pub lane: u16,
-    /// Which of that lane's pages.
+    /// Its number among that lane's pages.
     pub serial: u64,
-    /// Which chain of the inode.
+    /// Number of the chain in the inode.
     pub chain: u32,
-    /// Which of the inode's log pages, over all its chains, in the order of their making. Of two pages of different chains, no
-    /// record in the later one is older than what the earlier one's predecessor says.
+    /// Its number among the inode's log pages, over all its chains, in the order in which they were made. Of
+    /// two pages of different chains, no record in the later one is older than the records of the earlier
+    /// page's predecessor.
     pub era: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Eight-byte pointers that certify themselves: the only things on media that are changed in place.
+//! Eight-byte pointers that certify themselves: the only structures on media that are changed in place.
 //!
 //! | bits    | field | guards against |
 //! |---------|-------|----------------|
@@ -11,7 +11,8 @@ use super::fields::{pointer as f, tail};
 use super::word::crc;
 use crate::ids::{BlockNo, InodeId};
 
-/// Where a pointer is stored, so that one cannot stand for another.
+/// The position at which a pointer is stored. It is part of the check, so that a pointer is not valid
+/// anywhere else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Head of a chain of an inode.
@@ -47,14 +48,14 @@ impl Place {
     }
 }
 
-/// What a stored pointer says.
+/// The result of decoding a pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target<T> {
-    /// Nothing yet.
+    /// No target yet.
     None,
-    /// This.
+    /// The target.
     At(T),
-    /// The check is wrong: damage, or a leftover of another owner.
+    /// The check is wrong: damage, or a pointer left by another owner.
     Bad,
 }
 

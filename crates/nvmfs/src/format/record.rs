@@ -1,9 +1,9 @@
-//! Log records: what happened to an inode, one to seven lines each.
+//! Log records: the changes of an inode, one to seven lines each.
 //!
 //! | word | payload | guards against |
 //! |------|---------|----------------|
 //! | 0 | crc:32 of this line · kind:6 · flags:6 · lane:14 · slots:4 | torn or stale records: the checksum is seeded with image, inode, page use and slot |
-//! | 1, 2 | what the kind says below | |
+//! | 1, 2 | depend on the kind, see below | |
 //! | 3 | version:48 | which of two records of a page or name came later |
 //! | 4 | first slot of the transaction:6 · its slots:6 · of a name: generation of the directory's attributes:50 | half a transaction |
 //! | 5 | mtime in ns | |
@@ -20,12 +20,14 @@
 //! | attributes | first block of the blob, 0: none are left | | |
 //! | remap | page:36 | first block of the blob, 0: all holes | |
 //!
-//! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · which line of the record:4.
+//! Later lines carry seven words of payload; their word 7 is crc:32 · kind:6 (`LATER`) · index of the line in
+//! the record:4.
 //!
-//! Bits that no field has are zero, or it is no record of ours; so are versions of 0.
+//! All bits outside the fields are zero; otherwise the record is not ours. The same holds for versions of 0.
 //!
-//! The mark is the last word to be written where marks decide (`LogKind::CommitMark`), and is written with the rest
-//! elsewhere. A transaction lies in one page; it counts only whole (protocol review D2).
+//! Where marks decide (`LogKind::CommitMark`), the mark is the last word to be written; elsewhere it is
+//! written with the other words. A transaction lies in one page; it counts only as a whole (protocol review
+//! D2).
 
 mod parse;
 mod short;
@@ -62,7 +64,7 @@ const REMOVAL: u64 = 5;
 const XATTRS: u64 = 6;
 const REMAP: u64 = 7;
 
-/// What a write record maps its pages to.
+/// The blocks of a write record's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocks {
     /// Consecutive blocks from here.
@@ -73,7 +75,7 @@ pub enum Blocks {
     List(BlockNo),
 }
 
-/// Attributes of an inode at a generation. Later writes raise size and times.
+/// Attributes of an inode at a generation. Later writes may raise size and times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// Size in bytes.
@@ -90,11 +92,11 @@ pub struct State {
     pub ctime: Time,
     /// Last access.
     pub atime: Time,
-    /// Orders states; writes carry the one they saw.
+    /// Orders states; a write carries the generation of the state that it saw.
     pub generation: u64,
 }
 
-/// A name inside a record. Boxed: records of data are many, and should be small.
+/// A name inside a record. Boxed, because most records are of data, and should be small.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NameBuf(Box<[u8]>);
 
@@ -116,70 +118,70 @@ impl std::fmt::Debug for NameBuf {
     }
 }
 
-/// What happened.
+/// The contents of a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// Pages `[page, page + pages)` are these blocks.
+    /// Pages `[page, page + pages)` are mapped to these blocks.
     Write {
         /// First page.
         page: PageNo,
-        /// How many.
+        /// Number of pages.
         pages: u64,
-        /// Where their content is.
+        /// The blocks of their content.
         blocks: Blocks,
-        /// Valid bytes of the last page, 1 to 4096; 0: the size is not touched.
+        /// Number of valid bytes in the last page, 1 to 4096; 0: the size does not change.
         end_in_last_page: u32,
         /// Orders it among the records of its pages.
         version: Version,
-        /// When.
+        /// Time of the change.
         mtime: Time,
-        /// Generation of the size it saw.
+        /// Generation of the size that the write saw.
         generation: u64,
     },
     /// Pages `[page, page + pages)` are a hole.
     Punch {
         /// First page.
         page: PageNo,
-        /// How many.
+        /// Number of pages.
         pages: u64,
         /// Orders it among the records of its pages.
         version: Version,
-        /// When.
+        /// Time of the change.
         mtime: Time,
-        /// Generation of the size it saw.
+        /// Generation of the size that the punch saw.
         generation: u64,
     },
     /// Size and attributes.
     State(State),
-    /// The extended attributes, all of them. The record comes with a state of the same generation.
+    /// The complete set of extended attributes. A state of the same generation is in the same transaction.
     Xattrs {
-        /// First block of the blob that holds them; `None`: there are none left.
+        /// First block of the blob that holds them; `None`: no attributes are left.
         blob: Option<BlockNo>,
-        /// Orders it among its like.
+        /// Orders it among attributes records.
         generation: u64,
-        /// When.
+        /// Time of the change.
         mtime: Time,
     },
-    /// Every page from `page` on is what a map says, and a hole where it says nothing.
+    /// Every page from `page` on is as a map says, and a hole where the map has no run.
     Remap {
         /// First page.
         page: PageNo,
-        /// First block of the blob that holds the map; `None`: all are holes.
+        /// First block of the blob that holds the map; `None`: all pages are holes.
         blob: Option<BlockNo>,
         /// Orders it among the records of its pages.
         version: Version,
-        /// When.
+        /// Time of the change.
         mtime: Time,
-        /// Generation of the size it saw.
+        /// Generation of the size that the change saw.
         generation: u64,
     },
-    /// A directory has this name (or, a removal, no longer).
+    /// A directory has this name, or, for a removal, has it no longer.
     Name {
         /// The directory.
         dir: InodeId,
-        /// True: the name is gone.
+        /// True: the name is removed.
         removed: bool,
-        /// What it names (or named).
+        /// The inode of the name.
         child: InodeId,
         /// Kind of the child.
         kind: FileKind,
@@ -187,19 +189,20 @@ pub enum Record {
         name: NameBuf,
         /// Orders it among the records of this name.
         version: Version,
-        /// When.
+        /// Time of the change.
         mtime: Time,
-        /// Generation of the directory's attributes that it saw: whether its time or theirs is the later one.
+        /// Generation of the directory's attributes that the change saw: it decides which of the two times is
+        /// the later one.
         generation: u64,
     },
 }
 
-/// Where the transaction of a record lies in its page.
+/// The position of a record's transaction in its page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Txn {
     /// First slot.
     pub first: u32,
-    /// How many slots in all.
+    /// Number of slots.
     pub slots: u32,
 }
 
@@ -211,12 +214,12 @@ pub struct Draft {
 }
 
 impl Record {
-    /// Slots it takes at most: a name takes less in its own directory's log than in another's.
+    /// Most slots that it takes: a name takes fewer in its own directory's log than in another's.
     pub fn slots_max(&self) -> u32 {
         self.slots(true)
     }
 
-    /// Slots it takes in the log of `home`.
+    /// Number of slots that it takes in the log of `home`.
     pub fn slots_in(&self, home: InodeId) -> u32 {
         self.slots(matches!(self, Record::Name { dir, .. } if *dir != home))
     }
@@ -312,14 +315,14 @@ impl Record {
     }
 }
 
-/// Place of the `i`th word of a name.
+/// Position of the `i`th word of a name.
 fn name_field(of_other: bool, i: usize) -> Field {
     let first = if of_other { foreign::NAME } else { entry::NAME };
     let further = if of_other { FOREIGN_WORDS + i } else { i };
     Field { word: further_word(further), ..first }
 }
 
-/// Which word of its lines the `i`th further word of a record is: word 6, then the lines behind the first.
+/// Index of the `i`th further word in a record's lines: first word 6, then the words of later lines.
 const fn further_word(i: usize) -> usize {
     match i {
         0 => 6,
@@ -327,7 +330,7 @@ const fn further_word(i: usize) -> usize {
     }
 }
 
-// The list of fields and the rule agree.
+// Asserts that the list of fields and this rule agree.
 const _: () =
     assert!(entry::NAME.word == further_word(0) && foreign::NAME.word == further_word(FOREIGN_WORDS));
 
@@ -335,7 +338,7 @@ fn slots_of_extra(words: usize) -> u32 {
     1 + words.saturating_sub(1).div_ceil(LATER_WORDS) as u32
 }
 
-/// Word 0 of the first line of a whole name record that is to say, by one store, that the name is gone. The rest of the record stays.
+/// Word 0 that turns a whole name record into a removal by one store. The other words of the record stay.
 pub fn removed_in_place(seed: u32, slot: u32, line: &Line) -> u64 {
     let mut gone = *line;
     gone[0] = word(payload(line[0]) & !(f::CRC.mask() | f::KIND.mask()) | f::KIND.put(REMOVAL));
@@ -358,7 +361,8 @@ impl Draft {
         self.lines[field.word / 8][field.word % 8] |= word(field.put(value));
     }
 
-    /// Ties it to its slot and transaction, and gives the lines for the media; the mark is left out where it is stored later.
+    /// Binds it to its slot and transaction, and returns the lines for the media. Without `marked`, the mark
+    /// is left out and stored later.
     pub fn seal(&mut self, seed: u32, slot: u32, txn: Txn, marked: bool) -> &[Line] {
         self.set(f::TXN_FIRST, u64::from(txn.first));
         self.set(f::TXN_SLOTS, u64::from(txn.slots));

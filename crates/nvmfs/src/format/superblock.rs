@@ -1,11 +1,11 @@
-//! The superblock: what the image is. Two copies, in the first and the last block.
+//! The superblock: identity and layout of the image. Two copies, in the first and the last block.
 //!
 //! | offset | size | field | guards against |
 //! |--------|------|-------|----------------|
 //! | 0   | 8  | magic | a file that is no image |
 //! | 8   | 4  | version | an image of another format |
 //! | 12  | 4  | crc32c of the other bytes | a torn or damaged copy |
-//! | 16  | 16 | uuid | another image: what tells this one from all others, also from its copies |
+//! | 16  | 16 | uuid | another image: distinguishes this image from all others, and its copies from theirs |
 //! | 32  | 8  | sequence | which copy is newer |
 //! | 40  | 8  | blocks in all | a truncated image |
 //! | 48  | 8  | mount epoch | records of an earlier mount that look unused |
@@ -28,9 +28,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 8] = *b"HEDDLE\x00\xf5";
 /// Format this code reads and writes. It may change at any time before 1.0.
 pub const VERSION: u32 = 3;
-/// Times an image can be mounted: a generation has 22 bits for the mount that made the inode, and must never come twice.
+/// Most mounts of an image: a generation has 22 bits for the mount that made the inode, and must never be
+/// used twice.
 pub const MOUNTS_MAX: u64 = (1 << 22) - 1;
-/// A superblock is written at a mount, an unmount and a repair, and counts that.
+/// Largest sequence number: it grows with each write of the superblock, at a mount, an unmount and a repair.
 const SEQUENCE_MAX: u64 = 4 * MOUNTS_MAX;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: usize = 128;
@@ -38,17 +39,17 @@ pub const SUPERBLOCK_BYTES: usize = 128;
 /// A field of the superblock.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteField {
-    /// As in [`Superblock`].
+    /// The field's name in [`Superblock`].
     pub name: &'static str,
-    /// Where it begins.
+    /// Its first byte.
     pub offset: usize,
-    /// How long it is.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
 macro_rules! superblock {
     ($($field:ident: $type:ty,)*) => {
-        /// See the module.
+        /// The superblock.
         #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
         #[repr(C)]
         #[allow(missing_docs)]
@@ -87,18 +88,18 @@ const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(Superblock, uuid) == 16);
 const _: () = assert!(std::mem::offset_of!(Superblock, variant) == 88);
 
-/// What the bytes of a superblock turned out to be.
+/// The result of decoding a superblock.
 #[derive(Clone, Copy, Debug)]
 pub enum FoundSuperblock {
     /// All zero.
     Blank,
-    /// Something else.
+    /// Not a superblock.
     Foreign,
-    /// An image of this other format version.
+    /// An image of this other version of the format.
     OtherVersion(u32),
-    /// Ours, its checksum wrong.
+    /// A superblock with a wrong checksum.
     Damaged,
-    /// Ours.
+    /// A valid superblock.
     Whole(Superblock),
 }
 
@@ -109,19 +110,20 @@ impl Superblock {
         crc32c::crc32c(copy.as_bytes())
     }
 
-    /// The next of this image, to be written over it; `None`: it counts no further.
+    /// The next superblock of this image, to be written over it; `None`: its counters are at their limit.
     pub fn next(mut self, mounts: u64) -> Option<Superblock> {
         self.epoch = U64::new(self.epoch.get() + mounts);
         self.sequence = U64::new(self.sequence.get() + 1);
         (self.epoch.get() <= MOUNTS_MAX && self.sequence.get() <= SEQUENCE_MAX).then_some(self)
     }
 
-    /// As the next mount writes it; `None`: it counts no further, with the unmount after it.
+    /// The superblock that the next mount writes; `None`: its counters are at their limit, including the
+    /// unmount after it.
     pub fn mounted(self) -> Option<Superblock> {
         self.next(1).filter(|mounted| mounted.next(0).is_some())
     }
 
-    /// The bytes, checksum filled in.
+    /// Fills in the checksum.
     pub fn sealed(mut self) -> Superblock {
         self.crc = U32::new(self.sum());
         self
@@ -132,7 +134,7 @@ impl Superblock {
         self.seed.get()
     }
 
-    /// Tells what these bytes are.
+    /// Decodes these bytes.
     pub fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> FoundSuperblock {
         if bytes.iter().all(|b| *b == 0) {
             return FoundSuperblock::Blank;
@@ -145,50 +147,51 @@ impl Superblock {
                 FoundSuperblock::OtherVersion(sb.version.get())
             }
             () if sb.magic != MAGIC || !right || sb.version.get() != VERSION => FoundSuperblock::Damaged,
-            // No image counts so far: the checksum was made over nonsense.
+            // No image reaches these counts, so the checksum was made over forged values.
             () if sb.epoch.get() > MOUNTS_MAX || sb.sequence.get() > SEQUENCE_MAX => FoundSuperblock::Damaged,
             () => FoundSuperblock::Whole(sb),
         }
     }
 }
 
-/// Inodes take a quarter of an image.
+/// Inodes may take a quarter of an image.
 const BLOCKS_A_CHUNK: u64 = 4;
 
-/// Both copies, each where it belongs.
+/// Both copies, with their positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Copies {
-    /// What stands in the first block.
+    /// The contents of the first block.
     pub first: FoundSuperblock,
-    /// What stands in the place of the second copy. A whole superblock that is not this image's is foreign.
+    /// The contents of the second copy's position. A whole superblock of another image counts as foreign.
     pub second: FoundSuperblock,
-    /// That place: where the first copy says; where that says nothing, the last block.
+    /// That position: taken from the first copy, or else the last block.
     pub second_block: u64,
-    /// Blocks of the image by the first copy, whole or what is left of it.
+    /// Number of blocks of the image according to the first copy, whole or damaged.
     told: Option<u64>,
 }
 
 impl Copies {
-    /// Reads them from media of so many blocks; `read` gives the first bytes of a block.
+    /// Reads them from media of so many blocks; `read` returns the first bytes of a block.
     ///
-    /// The last block of the media may hold the copy of an older image, which was larger: it counts only as far as the first copy does not
-    /// contradict it.
+    /// The last block of the media may hold the second copy of an older, larger image. It counts only if the
+    /// first copy does not contradict it.
     pub fn read(blocks: u64, read: &dyn Fn(u64) -> [u8; SUPERBLOCK_BYTES]) -> Copies {
         let head = read(0);
         let first = Superblock::decode(&head);
         let last = blocks.saturating_sub(1);
         let bytes = Superblock::read_from_bytes(&head).ok();
-        // Damage seldom takes all of it: what is left tells where the other copy is, and whose.
+        // Damage rarely destroys all of a copy: the rest of its fields identifies the other copy and its
+        // position.
         let told = bytes.filter(|sb| match first {
             FoundSuperblock::Whole(_) => true,
-            // A damaged magic makes it something else.
+            // With a damaged magic it looks foreign.
             FoundSuperblock::Damaged | FoundSuperblock::Foreign => sb.fits_mostly(),
             _ => false,
         });
         let of_told =
             told.map(|sb| sb.blocks_total.get().wrapping_sub(1)).filter(|block| (1..=last).contains(block));
         let is_whole = matches!(first, FoundSuperblock::Whole(_));
-        // The size may be what is damaged: so many inode pointers are of one of four sizes.
+        // The size itself may be damaged: the number of inode pointers allows only four sizes.
         let guessed = told.filter(|_| !is_whole).into_iter().flat_map(|sb| {
             let pointers = sb.inode_dir_pointers.get().min(1 << BlockNo::BITS);
             pointers * BLOCKS_A_CHUNK..(pointers + 1) * BLOCKS_A_CHUNK
@@ -211,12 +214,12 @@ impl Copies {
         Copies { first, second, second_block, told: told.map(|sb| sb.blocks_total.get()) }
     }
 
-    /// Blocks of the image, as far as that is known.
+    /// Number of blocks of the image, if known.
     pub fn blocks(&self) -> Option<u64> {
         self.newest().map(|sb| sb.blocks_total.get()).or(self.told)
     }
 
-    /// The newer of the whole ones.
+    /// The newer of the whole copies.
     pub fn newest(&self) -> Option<Superblock> {
         let whole = [self.first, self.second].into_iter().filter_map(|found| match found {
             FoundSuperblock::Whole(sb) => Some(sb),
@@ -225,7 +228,7 @@ impl Copies {
         whole.max_by_key(|sb| sb.sequence.get())
     }
 
-    /// Is the first one whole, and the second one not, or older?
+    /// Returns true if the first copy is whole and the second is not, or is older.
     pub fn first_counts(&self) -> bool {
         match (self.first, self.second) {
             (FoundSuperblock::Whole(first), FoundSuperblock::Whole(second)) => {
@@ -238,7 +241,8 @@ impl Copies {
 }
 
 impl Superblock {
-    /// Is this copy, found in that block, of the same image as the first one, or of what is left of that? It lies where it says itself.
+    /// Returns true if this copy, found in that block, is of the same image as the first one or its readable
+    /// fields. It must lie where it says.
     fn is_twin_of(&self, first: Option<&Superblock>, block: u64) -> bool {
         let same = |first: &Superblock| {
             first.uuid == self.uuid || first.blocks_total == self.blocks_total && first.seed == self.seed
@@ -246,7 +250,7 @@ impl Superblock {
         self.blocks_total.get() == block + 1 && first.is_none_or(same)
     }
 
-    /// Do most of the fields that depend on each other, or can only be one thing, say the same?
+    /// Returns true if most of the fields that depend on each other, or have only one possible value, agree.
     fn fits_mostly(&self) -> bool {
         let layout = Layout::new(self.blocks_total.get().min(1 << BlockNo::BITS));
         let signs = [

@@ -12,18 +12,18 @@ pub const MARK: u64 = 0b11 << 62;
 /// Largest value a word carries.
 pub const PAYLOAD_MAX: u64 = !MARK;
 
-/// A word with its marks. Values wider than 62 bits are the caller's bug.
+/// A word with its marks. A value wider than 62 bits is a bug of the caller.
 pub fn word(payload: u64) -> u64 {
     debug_assert!(payload <= PAYLOAD_MAX);
     payload & PAYLOAD_MAX | MARK
 }
 
-/// What a word carries.
+/// The payload of a word.
 pub fn payload(word: u64) -> u64 {
     word & PAYLOAD_MAX
 }
 
-/// How a line looks before its checksum is known to be right.
+/// The state of a line, before its checksum is verified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// Never written.
@@ -34,7 +34,7 @@ pub enum Shape {
     Full,
 }
 
-/// Tells never written from torn from full.
+/// Classifies words as blank, torn or full.
 pub fn shape(words: &[u64]) -> Shape {
     if words.iter().all(|w| *w != 0) {
         Shape::Full
@@ -45,18 +45,19 @@ pub fn shape(words: &[u64]) -> Shape {
     }
 }
 
-/// Do all words carry their marks? The checksums cover the marks of some words only in effect, so readers ask.
+/// Returns true if all words carry their marks. The checksums cover the marks only indirectly, so decoders
+/// check them.
 pub fn marked(words: &[u64]) -> bool {
     words.iter().all(|w| w & MARK == MARK)
 }
 
-/// Checksum over words in order, continued from `seed`: CRC-32C without the customary inversions, so that a few words cost a few
-/// instructions.
+/// Checksum over words in order, continued from `seed`: CRC-32C without the customary inversions, so that a
+/// few words cost only a few instructions.
 #[inline]
 pub fn crc(seed: u32, words: &[u64]) -> u32 {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse4.2"))]
     {
-        // SAFETY: this code is compiled for processors that have the instruction.
+        // SAFETY: this code is compiled only for processors that have the instruction.
         words.iter().fold(u64::from(seed), |crc, w| unsafe { std::arch::x86_64::_mm_crc32_u64(crc, *w) })
             as u32
     }
@@ -64,26 +65,27 @@ pub fn crc(seed: u32, words: &[u64]) -> u32 {
     words.iter().fold(seed, |crc, w| !crc32c::crc32c_append(!crc, &w.to_le_bytes()))
 }
 
-/// The part of a seed that ties a structure to this image and this inode.
+/// The seed that binds a structure to this image and this inode.
 pub fn owner_seed(volume_seed: u32, owner: InodeId) -> u32 {
     crc(volume_seed, &[owner.ino.0, owner.generation])
 }
 
-/// Takes `bits` bits at `shift` out of a word.
+/// Extracts `bits` bits at `shift` from a word.
 pub fn field(word: u64, shift: u32, bits: u32) -> u64 {
     word >> shift & ((1 << bits) - 1)
 }
 
-/// Times on media count from 1960: 62 bits of nanoseconds reach into 2106, beyond the second 2^32 that test suites ask for.
+/// Times on media count from 1960: 62 bits of nanoseconds reach into 2106, beyond second 2^32, which test
+/// suites use.
 const TIME_BASE_NS: i64 = -10 * 365 * 86_400 * 1_000_000_000;
 
-/// A time as a payload; times outside 1960 to 2106 are moved to the nearest end.
+/// Encodes a time; times outside 1960 to 2106 are clamped.
 pub fn time_payload(time: Time) -> u64 {
     let ns = i128::from(time.0) - i128::from(TIME_BASE_NS);
     ns.clamp(0, i128::from(PAYLOAD_MAX)) as u64
 }
 
-/// The time a word carries.
+/// Decodes a time.
 pub fn time_of(word: u64) -> Time {
     Time(((payload(word) as i128) + i128::from(TIME_BASE_NS)).min(i128::from(i64::MAX)) as i64)
 }

@@ -1,4 +1,4 @@
-//! May this caller change these attributes, and what they become by the rules for set-id bits.
+//! Permission to change attributes, and their new values by the rules for set-id bits.
 
 use crate::file::resize::NewState;
 use crate::format::word::{time_of, time_payload};
@@ -7,13 +7,15 @@ use crate::state::inode::InodeRef;
 use crate::xattr::check;
 use heddle_vfs::{Cred, Error, FileKind, Handle, Permission, Result, SetAttr, SetTime, Time};
 
-/// The mode of what was written, cut or given away: no longer set-user-id, nor set-group-id if the group may execute it.
+/// The mode after the content or owner has changed: without set-user-id, and without set-group-id if the
+/// group may execute the file.
 pub fn without_set_ids(perm: u16) -> u16 {
     let group = if perm & 0o010 != 0 { 0o2000 } else { 0 };
     perm & !(0o4000 | group)
 }
 
-/// What the media can say is what `stat` says at once, not only after the next mount.
+/// Clamps a time to those the media can store, so that `stat` shows the same value before and after the next
+/// mount.
 fn sayable(set: SetTime) -> SetTime {
     match set {
         SetTime::Now => SetTime::Now,
@@ -28,7 +30,7 @@ fn time(set: SetTime) -> Time {
     }
 }
 
-/// May this caller set these attributes? What he sets them to, after the rules for set-id bits.
+/// Checks that the caller may set these attributes. Returns the values to set, by the rules for set-id bits.
 pub fn checked(
     core: &Core,
     inode: InodeRef<'_>,
@@ -49,7 +51,7 @@ pub fn checked(
             bits = without_set_ids(bits);
         }
     }
-    // Also when root does it, as Linux.
+    // For root too, as Linux.
     if (set.uid.is_some() || set.gid.is_some()) && kind != FileKind::Directory {
         bits = without_set_ids(bits);
     }
@@ -76,7 +78,8 @@ fn may_set_owner(set: &SetAttr, cred: &Cred, kind: FileKind, owner: bool, uid: u
     if !cred.is_root() && (gives_away || joins) { Err(Error::NotPermitted) } else { Ok(()) }
 }
 
-/// Both times to now is touching, which who may write may do; all else is the owner's. With a size it is part of the truncation.
+/// A caller that may write may set both times to now; other changes require the owner. With a size the times
+/// are part of the truncation.
 fn may_set_times(core: &Core, inode: InodeRef<'_>, cred: &Cred, set: &SetAttr, owner: bool) -> Result<()> {
     let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
     match (set.atime, set.mtime) {

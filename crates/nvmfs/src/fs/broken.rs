@@ -1,4 +1,4 @@
-//! Calls that break a promise on purpose: what `planted` says, where that is a call of its own.
+//! Calls that break a promise on purpose, for those breaches of `planted` that are a call of their own.
 
 use super::NvmFs;
 use crate::file::heddle::At;
@@ -6,9 +6,9 @@ use heddle_arena::sync::yield_now;
 use heddle_vfs::{Handle, Result};
 use std::time::{Duration, Instant};
 
-/// A reader that waits for writers to pause waits no longer than this: the test has seen enough.
+/// Longest time for which a reader waits until writers pause: by then a test has seen enough.
 const ANEW_MAX: Duration = Duration::from_secs(12);
-/// In so long a time every writer of a test writes.
+/// In this time every writer of a test writes.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl NvmFs {
@@ -36,7 +36,7 @@ impl NvmFs {
         }
     }
 
-    /// `WritesInTwo`: how much is written.
+    /// `WritesInTwo`. Returns the number of bytes written.
     pub(super) fn write_half(&self, handle: &Handle, offset: u64, buf: &[u8]) -> Result<usize> {
         let half = buf.len() / 2;
         if half > 0 {

@@ -1,4 +1,4 @@
-//! Reads: of what may be read, by the lock that the system has.
+//! Reads, by the locking of the variant.
 
 use super::NvmFs;
 use crate::file::{paper, read};

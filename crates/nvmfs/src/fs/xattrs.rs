@@ -1,4 +1,4 @@
-//! Extended attributes by name: the rules are those of `heddle_vfs::xattr`, the set is changed whole.
+//! Extended attributes by name: the rules are those of `heddle_vfs::xattr`; the set is replaced as a whole.
 
 use crate::file::resize::{NewState, set_all};
 use crate::planted::{Breach, breaks};
@@ -22,13 +22,13 @@ fn judged<T>(
     work(Subject { kind, perm, owner: inode.vi.owner(), check: &check })
 }
 
-/// The value of one.
+/// The value of one attribute.
 pub fn get(core: &Core, inode: InodeRef<'_>, cred: &Cred, name: XattrName<'_>) -> Result<Vec<u8>> {
     judged(core, inode, cred, |subject| may_get(subject, cred, name))?;
     of(core, inode)?.get(name).map(<[u8]>::to_vec)
 }
 
-/// Sets one. The caller holds the EOF latch.
+/// Sets one attribute. The caller holds the EOF latch.
 pub fn set(
     core: &Core,
     guard: &mut LaneGuard<'_>,
@@ -50,7 +50,7 @@ pub fn set(
     Ok(())
 }
 
-/// Removes one. The caller holds the EOF latch.
+/// Removes one attribute. The caller holds the EOF latch.
 pub fn remove(
     core: &Core,
     guard: &mut LaneGuard<'_>,

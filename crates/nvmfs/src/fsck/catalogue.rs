@@ -1,19 +1,19 @@
-//! Every issue that fsck knows, by number. A number is never used again for something else; one that is not in use any more keeps its
-//! line, marked so.
+//! Every issue that fsck knows, by number. A number is never reused. The line of a number that is not in use
+//! any more stays, marked so.
 
-/// How bad an issue is.
+/// The severity of an issue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// Normal, for instance after a power cut: the next mount deals with it.
+    /// Normal, for instance after a power cut: the next mount handles it.
     Note,
-    /// Nothing is lost, yet it is not as it should be.
+    /// Nothing is lost, but the structure is not as it should be.
     Warning,
-    /// Damage: a mount is refused, or something is lost.
+    /// Damage: mounts are refused, or data is lost.
     Error,
 }
 
 impl Severity {
-    /// As people and JSON read it.
+    /// Its name in text and JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Note => "note",
@@ -34,7 +34,7 @@ impl std::fmt::Display for Code {
 }
 
 impl Code {
-    /// Reads `NV-0042`, `nv-42` or `42`.
+    /// Parses `NV-0042`, `nv-42` or `42`.
     pub fn parse(text: &str) -> Option<Code> {
         let digits = match text.get(..3) {
             Some(prefix) if prefix.eq_ignore_ascii_case("nv-") => &text[3..],
@@ -43,9 +43,9 @@ impl Code {
         digits.parse().ok().map(Code).filter(|code| CATALOGUE.iter().any(|e| e.code == *code))
     }
 
-    /// What the catalogue says.
+    /// Its entry in the catalogue.
     pub fn entry(self) -> &'static Entry {
-        // Codes are made from the constants below, which a test finds in the catalogue one by one.
+        // Codes are made from the constants below, and a test checks that the catalogue has each of them.
         CATALOGUE.iter().find(|e| e.code == self).unwrap_or(&CATALOGUE[0])
     }
 }
@@ -55,15 +55,15 @@ impl Code {
 pub struct Entry {
     /// Its number.
     pub code: Code,
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
-    /// What it concerns.
+    /// The structure that it concerns.
     pub structure: &'static str,
-    /// In a few words.
+    /// A short title.
     pub title: &'static str,
-    /// What it means for who owns the data.
+    /// Its meaning for the owner of the data.
     pub meaning: &'static str,
-    /// What `heddle fsck -y` does.
+    /// What `heddle fsck -y` does about it.
     pub repair: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Who has which block.
+//! The use of each block.
 
 use super::catalogue::Code;
 use super::pass::{Pass, Spot};
@@ -7,7 +7,7 @@ use crate::format::layout::Layout;
 use crate::ids::{BlockNo, InodeId, PageNo};
 use heddle_vfs::Ino;
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Use {
     /// Inode chunk of this number.
@@ -39,7 +39,7 @@ impl Use {
         }
     }
 
-    /// In words.
+    /// The use as text.
     pub fn text(self) -> String {
         match self {
             Use::Chunk(n) => format!("inode chunk {n}"),
@@ -58,9 +58,9 @@ impl Use {
 pub struct Claim {
     /// First block.
     pub block: BlockNo,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
-    /// For what.
+    /// Their use.
     pub what: Use,
 }
 
@@ -70,30 +70,31 @@ impl Claim {
     }
 }
 
-/// A page whose block another needs too.
+/// Pages whose block has another use too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// The file that gives way.
+    /// The file that gives up the block.
     pub id: InodeId,
-    /// Its first page of them.
+    /// The first of these pages.
     pub page: PageNo,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
-    /// It gets a copy; else a hole.
+    /// True: the file gets a copy; false: a hole.
     pub copy: bool,
 }
 
 /// All claims.
 #[derive(Default)]
 pub struct Claims {
-    /// Of what is in use.
+    /// Claims of inodes in use, and of metadata.
     pub all: Vec<Claim>,
-    /// Of inodes without a name: they may be given one, and no repair may write there until then.
+    /// Claims of inodes without a name: a repair may name these inodes, so it must not write to their blocks
+    /// before that.
     pub of_orphans: Vec<Claim>,
 }
 
 impl Claims {
-    /// Blocks nobody claims, ascending.
+    /// Blocks without a claim, ascending.
     pub fn free(&self, layout: &Layout) -> Vec<BlockNo> {
         let mut taken: Vec<(u64, u64)> =
             self.all.iter().chain(&self.of_orphans).map(|c| (c.block.0, c.end())).collect();
@@ -107,7 +108,7 @@ impl Claims {
         free
     }
 
-    /// Blocks in use, each once.
+    /// Number of blocks in use, each counted once.
     pub fn blocks(&self, which: impl Fn(Use) -> bool) -> u64 {
         let mut spans: Vec<(u64, u64)> =
             self.all.iter().filter(|c| which(c.what)).map(|c| (c.block.0, c.end())).collect();
@@ -123,10 +124,10 @@ impl Claims {
 }
 
 impl Pass<'_> {
-    /// Notes that blocks are used; they lie in the data area.
+    /// Adds a claim; the blocks lie in the data area.
     pub fn claim(&mut self, block: BlockNo, count: u64, what: Use) {
         let list = if self.quiet { &mut self.claims.of_orphans } else { &mut self.claims.all };
-        // Neighbours of one file are one claim.
+        // Contiguous blocks of one file become one claim.
         if let (Some(last), Use::Data(id, page)) = (list.last_mut(), what)
             && let Use::Data(of, first) = last.what
             && of == id
@@ -140,7 +141,7 @@ impl Pass<'_> {
     }
 }
 
-/// Finds blocks that two claim.
+/// Finds blocks that have two claims.
 pub fn judge(pass: &mut Pass<'_>) {
     let mut all = pass.claims.all.clone();
     all.sort_by_key(|c| (c.block, c.what));
@@ -155,7 +156,8 @@ pub fn judge(pass: &mut Pass<'_>) {
         let what = format!("{} of {} and {}", blocks(from, count), first.what.text(), claim.what.text());
         let spot = Spot { ino: claim.what.ino().or(first.what.ino()), block: Some(from), slot: None };
         pass.issue(Code::CLAIMED_TWICE, spot, what);
-        // Of two chunks one was found to lie already; the first one is where the root is.
+        // If one of two chunks is unproven, its pointer is forged. The first chunk is exempt, because it
+        // holds the root.
         let unproven = [first, claim].into_iter().find_map(|c| match c.what {
             Use::Chunk(n) if n != 0 && pass.slots.unproven.contains(&n) => Some(n),
             _ => None,
@@ -178,7 +180,8 @@ fn blocks(from: BlockNo, count: u64) -> String {
     }
 }
 
-/// Data gives way: to other data with a copy, to what proves its block its own with a hole.
+/// Data gives up its block: it gets a copy if the other use is data too, and a hole if the other use is
+/// proven.
 fn give_way(pass: &mut Pass<'_>, first: &Claim, second: &Claim, from: BlockNo, count: u64) {
     let copy = first.what.data().is_some() && second.what.data().is_some();
     for claim in [second, first] {

@@ -1,7 +1,8 @@
-//! What the records of an inode come to: pages and attributes of a file, names of a directory; and back: the records that say the same.
+//! Contents from an inode's records: pages and attributes of a file, names of a directory; and the reverse:
+//! equivalent new records.
 //!
-//! A new kind of record has its place here: in [`File::of`] or [`Dir::of`] what it adds, in their `records` what is written of it
-//! when a log is written anew.
+//! A new kind of record has its place here: [`File::of`] or [`Dir::of`] apply it, and their `records` write
+//! its equivalent when a log is written anew.
 
 mod dir;
 mod file;
@@ -21,10 +22,10 @@ use crate::ids::{BlockNo, Extent, InodeId, PageNo};
 use heddle_vfs::{Ino, Time};
 use std::collections::BTreeSet;
 
-/// The last set of extended attributes: its generation, blob, and where the record stands.
+/// The last set of extended attributes: its generation, its blob, its time, and the record's position.
 type Attached = Option<(u64, Option<BlockNo>, Time, Spot)>;
 
-/// Takes an attributes record in.
+/// Applies an attributes record.
 fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {
     let Record::Xattrs { blob, generation, mtime } = entry.record else { return };
     if attached.is_none_or(|(known, ..)| known < generation) {
@@ -32,8 +33,8 @@ fn attach(attached: &mut Attached, entry: &Entry, ino: Ino) {
     }
 }
 
-/// Blocks of lists and maps that records of one inode have named so far. Of two records that name the same one, one lies: it is claimed
-/// once, and the log is written anew.
+/// Blocks of lists and maps that records of one inode have named so far. If two records name the same block,
+/// one is forged: the block is claimed once, and the log is written anew.
 #[derive(Default)]
 struct Told {
     blocks: BTreeSet<BlockNo>,
@@ -51,7 +52,8 @@ impl Told {
     }
 }
 
-/// Reads and claims the blob of the attributes that count; false: they are lost, and forgotten. Older sets' blocks are free.
+/// Reads and claims the blob of the current attributes. Returns false if they are lost; they are removed
+/// then. Blocks of older sets are free.
 fn settle_attached(pass: &mut Pass<'_>, id: InodeId, attached: &mut Attached) -> bool {
     let Some((_, Some(first), _, spot)) = *attached else { return true };
     if words(pass, id, spot, Kind::Xattrs, first, &mut Told::default())
@@ -64,12 +66,12 @@ fn settle_attached(pass: &mut Pass<'_>, id: InodeId, attached: &mut Attached) ->
     false
 }
 
-/// The record of attributes beside a state of this generation.
+/// The attributes record beside a state of this generation.
 fn attached_record(attached: Attached, generation: u64) -> Option<Record> {
     attached.map(|(_, blob, mtime, _)| Record::Xattrs { blob, generation, mtime })
 }
 
-/// What a block with a checksum over its words says, one flipped bit turned back.
+/// Decodes a block whose words have a checksum, after mending one flipped bit if needed.
 fn certified<T>(
     pass: &mut Pass<'_>,
     at: BlockNo,
@@ -87,7 +89,7 @@ fn certified<T>(
     Some(said)
 }
 
-/// The words of a blob, its blocks claimed; `None`: it is not whole.
+/// The words of a blob, whose blocks are claimed; `None`: it is damaged.
 fn words(
     pass: &mut Pass<'_>,
     owner: InodeId,
@@ -117,7 +119,8 @@ fn words(
     Some(all)
 }
 
-/// The runs of the map of a remap record that begins at `page`; `None`: lost. Its blocks live as long as the record that names them.
+/// The runs of the map of a remap record that begins at `page`; `None`: it is lost. Its blocks live as long
+/// as the record that names them.
 fn map(
     pass: &mut Pass<'_>,
     owner: InodeId,
@@ -134,7 +137,7 @@ fn map(
     runs
 }
 
-/// The extents of a list; `None`: lost. Its blocks live as long as the record that names them.
+/// The extents of a list; `None`: it is lost. Its blocks live as long as the record that names them.
 fn list(
     pass: &mut Pass<'_>,
     owner: InodeId,

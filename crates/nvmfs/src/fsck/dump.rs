@@ -1,4 +1,4 @@
-//! Any structure of an image in words, whole or damaged.
+//! Describes any structure of an image, whole or damaged.
 
 mod value;
 
@@ -18,18 +18,18 @@ use crate::ids::{BlockNo, InodeId};
 use heddle_pmem::{BLOCK_BYTES, LINE_BYTES, Region};
 use heddle_vfs::{FileKind, Ino};
 
-/// What to show.
+/// The structure to show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
-    /// Both copies.
+    /// Both copies of the superblock.
     Superblock,
     /// The slot of an inode.
     Inode(Ino),
     /// The records of an inode that count.
     Log(Ino),
-    /// A block, as what its header says it is.
+    /// A block, interpreted by its header.
     Page(BlockNo),
-    /// What starts in a slot of a log page.
+    /// The record that starts in a slot of a log page.
     Record(BlockNo, u32),
     /// All paths.
     Tree,
@@ -37,16 +37,16 @@ pub enum What {
     Path(Vec<u8>),
 }
 
-/// Why something cannot be shown.
+/// Why a structure cannot be shown.
 #[derive(thiserror::Error, Debug)]
 pub enum DumpError {
-    /// The image.
+    /// The image cannot be read.
     #[error(transparent)]
     Image(#[from] FsckError),
-    /// Its superblock.
+    /// Its superblock is damaged.
     #[error("cannot read {0}: both copies of the superblock are damaged. See heddle fsck {0}")]
     Superblock(String),
-    /// What was asked for.
+    /// The requested structure does not exist.
     #[error("{0}")]
     Absent(String),
 }
@@ -258,7 +258,7 @@ fn record_at(media: &Media<'_>, image: &Image, block: BlockNo, slot: u32) -> Res
     Ok(slot_text(media, seed, header.owner, block, slot).0.unwrap_or(blank))
 }
 
-/// What starts in a slot, nothing if it is blank; and how many slots it takes.
+/// The record that starts in a slot, `None` if it is blank; and the number of slots that it takes.
 fn slot_text(media: &Media<'_>, seed: u32, home: InodeId, block: BlockNo, slot: u32) -> (Option<Value>, u32) {
     match parse(seed, home, slot, |s| media.line(slot_pos(block, s))) {
         Found::Blank => (None, 1),
@@ -367,7 +367,7 @@ fn resolve(pass: &Pass<'_>, path: &[u8]) -> Result<Ino, DumpError> {
     Ok(at)
 }
 
-/// Paths, parents before children; a directory is in the tree once, so this ends.
+/// Paths, parents before children. Each directory is in the tree once, so the walk ends.
 fn tree(pass: &Pass<'_>) -> Vec<Value> {
     let mut shown =
         vec![fields! { "path": "/", "inode": Ino::ROOT.0, "kind": "directory", "size_bytes": 0u64 }];

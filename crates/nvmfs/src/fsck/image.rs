@@ -1,4 +1,4 @@
-//! The superblock: which copy counts, and what it says.
+//! Selects the valid copy of the superblock.
 
 use super::FsckError;
 use super::catalogue::Code;
@@ -12,32 +12,32 @@ use heddle_pmem::{BLOCK_BYTES, Pos};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What the image is.
+/// The image's parameters.
 #[derive(Clone, Copy)]
 pub struct Image {
-    /// The copy that counts.
+    /// The selected copy.
     pub superblock: Superblock,
-    /// Where things are.
+    /// The positions of structures.
     pub layout: Layout,
     /// Seed of every checksum.
     pub seed: u32,
-    /// Which system made it.
+    /// The variant that it was made as.
     pub variant: Variant,
-    /// How its logs work.
+    /// The kind of its logs.
     pub kind: LogKind,
-    /// Was it unmounted cleanly?
+    /// True if it was unmounted cleanly.
     pub clean: bool,
-    /// The mount that wrote to it last.
+    /// The epoch of the last mount that wrote to it.
     pub epoch: u64,
 }
 
-/// What reading the superblock came to.
+/// The result of reading the superblock.
 pub struct Read {
-    /// `None`: nothing can be read further.
+    /// `None`: the superblock is lost, and nothing more can be read.
     pub image: Option<Image>,
-    /// What was found.
+    /// The issues found.
     pub issues: Vec<Issue>,
-    /// Words to store, exact.
+    /// Words to store, known exactly.
     pub fixes: Vec<(Pos, Vec<u64>)>,
 }
 
@@ -57,7 +57,7 @@ pub fn words_of(superblock: &Superblock) -> Vec<u64> {
     bytes.chunks(8).map(|c| c.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))).collect()
 }
 
-/// Turns each bit once: the copy that becomes whole, if one does.
+/// Flips each bit in turn. Returns the copy that becomes valid, if one does.
 fn one_bit(bytes: &[u8; SUPERBLOCK_BYTES]) -> Option<Superblock> {
     (0..SUPERBLOCK_BYTES * 8).find_map(|bit| {
         let mut tried = *bytes;
@@ -81,7 +81,7 @@ fn sane(sb: &Superblock) -> Option<(Layout, Variant)> {
     Variant::from_raw(sb.variant.get()).filter(|_| fits).map(|variant| (layout, variant))
 }
 
-/// What stands in the place of a superblock.
+/// Decodes a superblock at its position.
 pub fn found(media: &Media<'_>, block: u64) -> FoundSuperblock {
     Superblock::decode(&bytes_at(media, block))
 }
@@ -150,7 +150,7 @@ fn issue(code: Code, block: u64, what: &str) -> Issue {
     Issue { code, spot: Spot::block(BlockNo(block)), what: what.to_owned() }
 }
 
-/// No copy is whole: is one of them ours but for one bit?
+/// No copy is valid: returns one that becomes valid by flipping one bit.
 fn mended(
     name: &str,
     media: &Media<'_>,
@@ -177,7 +177,7 @@ fn mended(
     Err(FsckError::NotAnImage { image: name.to_owned(), what })
 }
 
-/// Compares both places with the copy that counts, and what is behind them with nothing.
+/// Compares both copies with the selected one, and the bytes behind them with zero.
 fn copies(media: &Media<'_>, image: &Image, issues: &mut Vec<Issue>, fixes: &mut Vec<(Pos, Vec<u64>)>) {
     for (which, block) in [("first", 0), ("second", image.layout.last().0)] {
         let bytes = bytes_at(media, block);
@@ -209,8 +209,9 @@ fn copies(media: &Media<'_>, image: &Image, issues: &mut Vec<Issue>, fixes: &mut
     }
 }
 
-/// Is this copy part old, part new, as a power cut in a mount or an unmount leaves it? Only what these change differs then, the counts by
-/// one at most; one bit alone that differs elsewhere is a flipped one.
+/// Returns true if this copy is part old and part new, as a power cut during a mount or an unmount leaves it.
+/// Then only fields that these change differ, the counters by at most one. A single differing bit elsewhere
+/// is a flipped one.
 fn half_written(bytes: &[u8; SUPERBLOCK_BYTES], whole: &Superblock) -> bool {
     let Ok(torn) = Superblock::read_from_bytes(bytes) else { return false };
     let changed = Superblock {
@@ -232,8 +233,8 @@ fn half_written(bytes: &[u8; SUPERBLOCK_BYTES], whole: &Superblock) -> bool {
 }
 
 impl Image {
-    /// The superblock of the image after a repair: a mount's worth newer, so that nothing saved before it is used any more. `None`: it
-    /// counts no further.
+    /// The superblock of the image after a repair. It counts one more mount, so that no state saved before
+    /// the repair is used again. `None`: its counters are at their limit.
     pub fn after_repair(&self, epoch_seen: u64) -> Option<Superblock> {
         let seen = epoch_seen.saturating_sub(self.superblock.epoch.get());
         Some(self.superblock.next(1 + seen)?.sealed())

@@ -1,4 +1,4 @@
-//! An inode's log: its chains from their heads, page by page.
+//! Reads an inode's log: its chains from their heads, page by page.
 
 use super::catalogue::Code;
 use super::claims::Use;
@@ -22,24 +22,24 @@ pub struct Entry {
     pub block: BlockNo,
     /// First slot.
     pub slot: u32,
-    /// What it says.
+    /// The record.
     pub record: Record,
 }
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Default)]
 pub struct Log {
-    /// Records that count, those that could be saved included.
+    /// Records that count, including mended ones.
     pub records: Vec<Entry>,
-    /// It must be written anew: something is missing or wrong.
+    /// True: the log must be written anew, because a part is missing or wrong.
     pub damaged: bool,
-    /// Chains that have a page.
+    /// Number of chains that have a page.
     pub chains: u32,
     /// Its pages.
     pub pages: Vec<BlockNo>,
 }
 
-/// What `info` tells of a log.
+/// Figures of a log, for `info`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Figures {
     /// Chains with pages.
@@ -48,9 +48,9 @@ pub struct Figures {
     pub pages: u64,
     /// Records that count.
     pub records: u64,
-    /// Of them, those that say what still holds.
+    /// Number of them that are not superseded.
     pub living: u64,
-    /// Pieces of consecutive blocks a file lies in.
+    /// Number of extents of a file.
     pub extents: u64,
     /// Blocks of data.
     pub blocks: u64,
@@ -58,10 +58,10 @@ pub struct Figures {
     pub size_bytes: u64,
 }
 
-/// Where the pages of an inode's log are told.
+/// State of the walk through the pages of an inode's log.
 struct Walk {
     id: InodeId,
-    /// The slot's second line.
+    /// Position of the slot's second line.
     at: Pos,
     met: BTreeSet<BlockNo>,
 }
@@ -98,7 +98,8 @@ fn no_tail(pass: &mut Pass<'_>, walk: &Walk, why: &str) {
     }
 }
 
-/// `nova`: a log without pages. A tail that leads to a page of it says that its head was lost; the head is durable before the tail.
+/// `nova`: a log without pages. If the tail points to a page of the log, the head was lost: a head is durable
+/// before the tail.
 fn tail_alone(pass: &mut Pass<'_>, walk: &Walk, log: &mut Log) {
     let raw = pass.media.word(walk.at.plus(TAIL_WORD * 8));
     match pointer::decode_tail(pass.image.seed, walk.id, raw) {
@@ -152,7 +153,7 @@ fn head_block(pass: &mut Pass<'_>, walk: &mut Walk, log: &mut Log) -> Option<Blo
     Some(block)
 }
 
-/// Is most of what stands in this block pointers to chains of this inode, or nothing?
+/// Returns true if most words of this block are pointers to chains of this inode, or zero.
 fn holds_heads(pass: &Pass<'_>, id: InodeId, block: BlockNo) -> bool {
     let words = pass.media.block(block);
     let wrong = words.iter().enumerate().filter(|(i, raw)| {
@@ -163,7 +164,7 @@ fn holds_heads(pass: &Pass<'_>, id: InodeId, block: BlockNo) -> bool {
     wrong.count() * 2 <= used.max(2)
 }
 
-/// The header of a page, if it is one of this chain: as it stands, or but for one bit.
+/// Returns true if the block has the header of a page of this chain, as it is or after mending one bit.
 fn leads_to(pass: &Pass<'_>, id: InodeId, chain: u32, block: BlockNo) -> bool {
     if !pass.holds(block) {
         return false;
@@ -175,7 +176,8 @@ fn leads_to(pass: &Pass<'_>, id: InodeId, chain: u32, block: BlockNo) -> bool {
     }
 }
 
-/// What a pointer of a log leads to, put right if need be. `None`: the chain ends here, or `damaged` says that it is cut.
+/// The target of a pointer of a log, after mending it if needed. `None`: the chain ends here, or is cut;
+/// `damaged` is set then.
 fn follow(
     pass: &mut Pass<'_>,
     walk: &Walk,
@@ -248,7 +250,7 @@ fn chain(pass: &mut Pass<'_>, walk: &mut Walk, number: u32, at: Pos, log: &mut L
     }
 }
 
-/// The header of a page; a foreign one is reported.
+/// The header of a page; a foreign header is reported.
 fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mut Log) -> Option<PageHeader> {
     let line = pass.media.line(block.pos());
     let spot = Spot::of(id.ino, block);
@@ -277,7 +279,7 @@ fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mu
             pass.issue(Code::EPOCH_BEHIND, spot, what);
             pass.epoch_seen = pass.epoch_seen.max(header.epoch);
         } else {
-            // Believing it would leave the image no mounts.
+            // If this era were believed, the image would have no mounts left.
             pass.issue(Code::VERSION_RANGE, spot, what);
             log.damaged = true;
         }
@@ -285,7 +287,7 @@ fn header(pass: &mut Pass<'_>, id: InodeId, chain: u32, block: BlockNo, log: &mu
     Some(header)
 }
 
-/// `nova`: what lies before the tail counts.
+/// `nova`: records before the tail count.
 fn by_tail(pass: &mut Pass<'_>, walk: &Walk, pages: Vec<PageAt>, log: &mut Log) {
     if pages.is_empty() {
         return;
@@ -302,7 +304,7 @@ fn by_tail(pass: &mut Pass<'_>, walk: &Walk, pages: Vec<PageAt>, log: &mut Log) 
             pass.issue(Code::TAIL_OUTSIDE, spot, what);
             None
         }
-        // The first record of the log did not come to count.
+        // A crash cut the first transaction of the log before its tail was stored.
         Target::None if !pass.clean() || pages.iter().all(PageAt::blank) => Some((BlockNo(0), 0)),
         Target::None => {
             pass.issue(Code::TAIL, spot, "it is missing");

@@ -1,7 +1,7 @@
 //! The image as fsck sees it: the region, and the blocks that repair has changed so far.
 //!
-//! Invariants  I1  the region is only read; what changes is kept in `changed`, whole blocks by number.
-//!             I2  callers pass positions inside the region (F1); blocks are checked with `Layout::holds` before.
+//! Invariants  I1  the region is only read; changes are kept in `changed`, whole blocks by number.
+//!             I2  callers pass positions inside the region (F1); they check blocks with `Layout::holds` before.
 
 use crate::format::word::Line;
 use crate::ids::BlockNo;
@@ -14,11 +14,11 @@ pub const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
 /// The words of a changed block.
 pub type Words = Box<[u64; BLOCK_WORDS]>;
 
-/// See the module.
+/// The image with the changes of a repair.
 pub struct Media<'a> {
     region: &'a Region,
     changed: BTreeMap<u64, Words>,
-    /// Blocks stored to through this view, not the one below.
+    /// Blocks stored through this view, not through the one below.
     stored: BTreeSet<u64>,
 }
 
@@ -32,22 +32,22 @@ impl<'a> Media<'a> {
         Media { region, changed: BTreeMap::new(), stored: BTreeSet::new() }
     }
 
-    /// A view over another one, whose changes are its own from then on.
+    /// A view over another one; changes to the new view do not affect the other.
     pub fn over(below: &Media<'a>) -> Media<'a> {
         Media { region: below.region, changed: below.changed.clone(), stored: BTreeSet::new() }
     }
 
-    /// Blocks stored to through this view, as they are now; they count as not stored from here on.
+    /// Returns the blocks stored through this view, with their present content, and clears the list.
     pub fn take_stored(&mut self) -> Vec<(BlockNo, Words)> {
         std::mem::take(&mut self.stored).into_iter().map(|b| (BlockNo(b), self.block(BlockNo(b)))).collect()
     }
 
-    /// Blocks of the file or device.
+    /// Number of blocks of the file or device.
     pub fn blocks(&self) -> u64 {
         self.region.len_bytes() / BLOCK_BYTES as u64
     }
 
-    /// What the file or device holds.
+    /// The kind of content of the file or device.
     pub fn content(&self) -> heddle_media::Content {
         heddle_media::look(self.region.len_bytes(), &|at, into| self.region.read(Pos(at), into))
     }
@@ -77,7 +77,7 @@ impl<'a> Media<'a> {
         }
     }
 
-    /// Changes words, for readers of this view.
+    /// Changes words in this view.
     pub fn store(&mut self, at: Pos, words: &[u64]) {
         for (i, word) in words.iter().enumerate() {
             let (block, index) = parts(at.plus(i as u64 * 8));

@@ -1,8 +1,8 @@
-//! One flipped bit: which one it was, told by a checksum.
+//! Mending one flipped bit, which the checksum identifies.
 //!
-//! A CRC-32C over one line tells any one flipped bit from all others and from none. So turning each bit back until the checksum is
-//! right finds it, and a line that was damaged otherwise passes for one with odds of one in eight million. Pointers have 18 or 24
-//! bits of check: what they lead to must fit as well.
+//! A CRC-32C over one line tells any single flipped bit from all others and from none. So flipping each bit
+//! in turn until the checksum is correct finds it. A line that is damaged otherwise passes with a probability
+//! of one in eight million. Pointers have only 18 or 24 bits of check, so their targets must fit as well.
 
 use super::pass::Pass;
 use crate::format::inode::{FoundInode, InodeBase};
@@ -13,19 +13,19 @@ use crate::format::word::Line;
 use crate::ids::InodeId;
 use heddle_vfs::Ino;
 
-/// A line with one bit turned.
+/// A line with one bit flipped.
 fn turned(line: &Line, bit: usize) -> Line {
     let mut tried = *line;
     tried[bit / 64] ^= 1 << (bit % 64);
     tried
 }
 
-/// One set bit where nothing should be: the line was blank.
+/// Returns true if exactly one bit is set in words that should be blank.
 pub fn was_blank(words: &[u64]) -> bool {
     words.iter().map(|w| w.count_ones()).sum::<u32>() == 1
 }
 
-/// A pointer with one flipped bit. `fits`: may it be this target?
+/// Mends a pointer with one flipped bit. `fits` returns true if a target is plausible.
 pub fn pointer<T: Copy>(
     raw: u64,
     decode: impl Fn(u64) -> Target<T>,
@@ -38,7 +38,7 @@ pub fn pointer<T: Copy>(
     fitting.or(was_blank(&[raw]).then_some(0))
 }
 
-/// Line 0 of a slot.
+/// Mends line 0 of a slot.
 pub fn slot(seed: u32, ino: Ino, line: &Line) -> Option<(Line, InodeBase)> {
     (0..512).find_map(|bit| match InodeBase::decode(seed, ino, &turned(line, bit)) {
         FoundInode::Whole(base) => Some((turned(line, bit), base)),
@@ -46,7 +46,7 @@ pub fn slot(seed: u32, ino: Ino, line: &Line) -> Option<(Line, InodeBase)> {
     })
 }
 
-/// The header of a log page, its pointer left as it is.
+/// Mends the header of a log page, without its next pointer.
 pub fn header(seed: u32, line: &Line, owner: InodeId, chain: u32) -> Option<(Line, PageHeader)> {
     (0..448).find_map(|bit| {
         let tried = turned(line, bit);
@@ -55,7 +55,7 @@ pub fn header(seed: u32, line: &Line, owner: InodeId, chain: u32) -> Option<(Lin
     })
 }
 
-/// A line of the record that starts in `slot`: its slot, and what it was.
+/// Mends a line of the record that starts in `slot`. Returns the line's slot and its original content.
 pub fn record(
     pass: &mut Pass<'_>,
     seed: u32,
@@ -83,10 +83,10 @@ pub fn record(
     })
 }
 
-/// What the words of a block say, if its checksum is right.
+/// Decodes the words of a block, if its checksum is correct.
 pub type Decode<'d, T> = &'d dyn Fn(&dyn Fn(usize) -> u64) -> Option<T>;
 
-/// A block under one checksum: the word that was damaged, what it was, and what the block says then.
+/// Mends a block under one checksum. Returns the damaged word, its original value, and the decoded block.
 pub fn block<T>(pass: &mut Pass<'_>, words: &[u64], decode: Decode<'_, T>) -> Option<(usize, u64, T)> {
     if !pass.may_mend() {
         return None;

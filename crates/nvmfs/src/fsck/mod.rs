@@ -1,25 +1,25 @@
-//! fsck: reads the media by itself, says what is wrong with it in numbered issues, and can put it right.
+//! fsck: reads the media independently, reports numbered issues, and can repair them.
 //!
-//! It shares `format` with the engine and nothing with recovery: two readings of one image that must agree.
+//! It shares `format` with the engine and nothing with recovery: the two readings of one image must agree.
 //!
 //! State       `media`: the region, and beside it the blocks that repair has changed so far. Nothing is written to the region
-//!             before [`Verdict::apply`], and then the undo file comes first.
-//! Passes      A pass reads everything (`pass`) and collects issues and what would mend each. Repairs have a level: what is exact
-//!             (one flipped bit, told by a checksum) comes before what is made anew, logs before names, names before blocks that two
-//!             claim; before all, pointers to chunks that are none. After the lowest level that has something to do, all is read again,
-//!             until nothing is left to do: so that no later step acts on what an earlier one would have shown to be an error of
-//!             reading, and what a repair uncovers is mended in the same run, under one undo file. A store that changes nothing is no
-//!             repair, so that every pass but the last changes something; a run that has not ended after `PASSES_MAX` of them changes
-//!             nothing on media and says so.
-//! Recovery    judges the same image when it is mounted. What of a record counts, and what a power cut may have left of it, both take
-//!             from `format` (`parse`, `decode`): where one of them finds damage the other must not see a torn line.
-//! Invariants  F1  every position that is read was checked against the layout first; chains and lists end because each block is
-//!                 entered once; bytes of the media never index, allocate or recurse unchecked.
-//!             F2  an inode none of whose own structures is damaged keeps its content, whatever happens to others: of a block that two
-//!                 claim each data claimant ends with a copy.
-//!             F3  what a power cut leaves is no damage: a note, and recovery's work at the next mount.
-//! To add      a kind of record: `contents` says which inodes may have it and what of it survives when a log is written anew.
-//! Source      numbered issues with a text each, and repair over a view in memory: our own form of what fsck(8) programs do.
+//!             before [`Verdict::apply`], which writes the undo file first.
+//! Passes      A pass reads everything (`pass`), and collects issues with their repairs. Repairs have levels. Pointers to blocks
+//!             that are no chunks come first. Then exact repairs (one flipped bit, identified by a checksum), then structures made anew,
+//!             logs, names, blocks with two claims. Only the lowest level with work is done; then everything is read again, until no
+//!             work is left. So no later step acts on an issue that an earlier repair would have shown to be an error of
+//!             reading. Issues that a repair uncovers are mended in the same run, under one undo file. A store that changes nothing
+//!             is no repair, so every pass but the last changes something. A run that has not ended after `PASSES_MAX` passes
+//!             reports that and changes nothing on media.
+//! Recovery    judges the same image at a mount. Both take from `format` (`parse`, `decode`) which part of a record counts and how a
+//!             torn record looks: a line that one of them finds damaged must not look torn to the other.
+//! Invariants  F1  every position is checked against the layout before it is read. Chains and lists end because each block is
+//!                 entered once. Bytes of the media never index, allocate or recurse unchecked.
+//!             F2  an inode without damage in its own structures keeps its content, whatever happens to others: if several files claim
+//!                 a block as data, each ends with a copy.
+//!             F3  the traces of a power cut are no damage: fsck notes them, and recovery handles them at the next mount.
+//! To add      a kind of record: `contents` says which inodes may have it, and which part survives when a log is written anew.
+//! Source      numbered issues with a text each, and repair over a view in memory: our own form of the usual fsck(8) design.
 
 mod catalogue;
 mod claims;
@@ -47,15 +47,15 @@ pub use survey::{Inode, Owner, Survey, survey};
 /// Why an image cannot be checked at all.
 #[derive(thiserror::Error, Debug)]
 pub enum FsckError {
-    /// No superblock of ours, not even a damaged one.
+    /// Neither copy of the superblock is one of this format, not even a damaged one.
     #[error("cannot check {image}: it holds no heddle file system, but {what}")]
     NotAnImage {
         /// The image.
         image: String,
-        /// What is there instead.
+        /// The content found instead.
         what: heddle_media::Content,
     },
-    /// Another format.
+    /// Another version of the format.
     #[error(
         "cannot check {image}: its format is version {found}, this program knows version {known}. Use the heddle that made it"
     )]
@@ -64,15 +64,15 @@ pub enum FsckError {
         image: String,
         /// Its version.
         found: u32,
-        /// Ours.
+        /// The version that this program knows.
         known: u32,
     },
-    /// The undo file.
+    /// The undo file cannot be used.
     #[error("cannot use the undo file {file}: {why}")]
     Undo {
         /// The file.
         file: String,
-        /// What is wrong, and the way out.
+        /// The cause, and the way out.
         why: String,
     },
     /// A store or a fence failed.
@@ -80,7 +80,7 @@ pub enum FsckError {
     Write {
         /// The image.
         image: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
 }

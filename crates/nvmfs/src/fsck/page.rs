@@ -1,6 +1,6 @@
 //! The records of one log page: which are whole, and which of those count by the rules of the image's log.
 //!
-//! Unlike a mount, which stops at the first damage, this goes on behind it: what is whole is saved.
+//! A mount stops at the first damage. This module continues behind it, and keeps every whole record.
 
 use super::catalogue::Code;
 use super::log::{Entry, Log};
@@ -12,9 +12,9 @@ use crate::format::word::{Line, MARK};
 use crate::ids::{BlockNo, InodeId, Version};
 use crate::variant::LogKind;
 
-/// What stands in a run of slots.
+/// The contents of a run of slots.
 enum What {
-    /// A record; the state of its mark: none, right, wrong.
+    /// A record, with its mark: none, right or wrong.
     Whole { record: Record, txn: Txn, mark: Option<bool> },
     /// Words are missing.
     Torn,
@@ -28,7 +28,7 @@ struct Piece {
     what: What,
 }
 
-/// Records of one transaction, in their places.
+/// Records of one transaction, with their positions.
 struct Group {
     txn: Txn,
     records: Vec<(u32, Record, Option<bool>)>,
@@ -46,7 +46,7 @@ impl Group {
     }
 }
 
-/// A page as it was read.
+/// A page after reading.
 pub struct PageAt {
     /// Its block.
     pub block: BlockNo,
@@ -77,7 +77,7 @@ impl PageAt {
         page
     }
 
-    /// Nothing stands in it.
+    /// Returns true if the page has no record.
     pub fn blank(&self) -> bool {
         self.groups.is_empty() && self.torn.is_empty() && self.damaged.is_empty()
     }
@@ -87,12 +87,12 @@ impl PageAt {
         self.groups.iter().filter(|g| g.complete()).map(|g| g.end).max().unwrap_or(1)
     }
 
-    /// Is there a boundary of transactions at this slot? The first slot is one, whatever stands in it.
+    /// Returns true if a transaction ends before this slot. Slot 1 always counts as such a boundary.
     pub fn ends_at(&self, slot: u32) -> bool {
         slot == 1 || self.groups.iter().any(|g| g.end == slot)
     }
 
-    /// The first slot that is behind no whole and marked record of those that follow each other from slot 1 on.
+    /// The first slot that is not behind an unbroken sequence of whole and marked records from slot 1 on.
     fn gap(&self) -> u32 {
         let mut at = 1;
         for group in &self.groups {
@@ -106,7 +106,7 @@ impl PageAt {
         at
     }
 
-    /// A transaction that claims slots of one before it: slots are handed out once.
+    /// A transaction that overlaps an earlier one. Slots are handed out once, so it is forged.
     fn liar(&self) -> Option<&Group> {
         let clash = |a: Txn, b: Txn| a != b && a.first < b.first + b.slots && b.first < a.first + a.slots;
         let mut later = self.groups.iter().enumerate();
@@ -117,7 +117,7 @@ impl PageAt {
         Spot::of(self.id.ino, self.block).slot(slot)
     }
 
-    /// What starts in a slot; nothing if the line is blank.
+    /// The record that starts in a slot; `None` if the line is blank.
     fn piece(&self, pass: &mut Pass<'_>, lines: &mut [Line], slot: u32) -> Option<Piece> {
         let line = lines[slot as usize];
         if line == [0; 8] {
@@ -140,7 +140,7 @@ impl PageAt {
             return Some(Piece { slot, slots: 1, what: What::Torn });
         }
         let torn = line.contains(&0) && line.iter().all(|w| *w == 0 || *w & MARK == MARK);
-        // A word that is zero was never flipped to that: but for the mark, which may rightly be missing.
+        // A flipped bit never makes a word zero. Only the mark may be zero legitimately, when it is missing.
         if (!torn || line[..7].iter().all(|w| *w != 0))
             && let Some((target, mended)) = mend::record(pass, self.seed, self.id, slot, lines)
         {
@@ -149,10 +149,10 @@ impl PageAt {
             lines[target as usize] = mended;
             return self.piece(pass, lines, slot);
         }
-        // Whole words that make no sense are nothing that a power cut leaves, marked or not.
+        // Whole words that are inconsistent are not left by a power cut, with or without marks.
         let torn = matches!(found, Found::Torn);
         let marks = line.iter().all(|w| *w == 0 || *w & MARK == MARK);
-        // A mark is stored when all of its transaction is there.
+        // A mark is stored when all of its transaction is durable.
         let marked = pass.image.kind == LogKind::CommitMark && line[7] == mark(self.seed, slot);
         let torn = torn && marks && !marked;
         let what = if torn { What::Torn } else { What::Damaged };
@@ -176,8 +176,8 @@ impl PageAt {
         }
     }
 
-    /// Marks follow from their places: a wrong one is stored again. Where a mark makes its transaction count, only the last record
-    /// of one has it.
+    /// Marks follow from their positions: a wrong one is stored again. Where a mark commits its transaction,
+    /// only the transaction's last record has one.
     fn mend_marks(&mut self, pass: &mut Pass<'_>) {
         let by_mark = pass.image.kind == LogKind::CommitMark;
         let clean = pass.clean();
@@ -186,7 +186,7 @@ impl PageAt {
             let complete = group.complete();
             for (i, (slot, _, found)) in group.records.iter_mut().enumerate() {
                 let wanted = if by_mark && i != last { None } else { Some(true) };
-                // A change that was cut has no mark; after a clean unmount there is none that was cut.
+                // A torn transaction has no mark. After a clean unmount there are no torn transactions.
                 let cut = found.is_none() && !(clean && complete);
                 if *found == wanted || cut {
                     continue;
@@ -206,10 +206,11 @@ fn holds(txn: Txn, slot: u32, slots: u32) -> bool {
     (1..=slot).contains(&txn.first) && slot + slots <= end && end <= SLOTS + 1
 }
 
-/// No file lives long enough to reach it: with a record of this version the changes to come would run out of versions.
+/// No file lives long enough to reach it: after a record of this version, later changes would run out of
+/// versions.
 const VERSION_MAX: Version = Version(Version::LIMIT / 2);
 
-/// What orders a record among those of its pages or name.
+/// The version that orders a record among those of its pages or name.
 fn version_of(record: &Record) -> Version {
     match *record {
         Record::Write { version, .. }
@@ -220,7 +221,8 @@ fn version_of(record: &Record) -> Version {
     }
 }
 
-/// Which transactions count: those go to the log, the rest is judged. `end`: what starts there or later does not count.
+/// Decides which transactions count: they go to the log, the others are reported. `end`: from this slot on
+/// nothing counts.
 pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
     let by_mark = pass.image.kind == LogKind::CommitMark;
     let mut lost = false;
@@ -234,7 +236,7 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
         g.complete() && marked && g.end <= end
     };
     let counted_end = page.groups.iter().filter(|g| counts(g)).map(|g| g.end).max().unwrap_or(1);
-    // Rests of a change that was cut: behind all that counts, or anywhere where slots are filled in any order.
+    // Slots of torn transactions: behind all that counts, or anywhere if slots are filled in any order.
     let mut rests: Vec<u32> = page.torn.clone();
     rests.extend(page.groups.iter().filter(|g| !counts(g)).map(|g| g.txn.first));
     rests.sort_unstable();
@@ -266,7 +268,8 @@ pub fn judge(pass: &mut Pass<'_>, page: PageAt, end: u32, log: &mut Log) {
     }
 }
 
-/// What is wrong with the transactions of a page whose slots are filled in order. `rest`: part of a change stands before `end`.
+/// Issues with the order of transactions in a page whose slots are filled in order. `rest`: a partial
+/// transaction stands before `end`.
 fn misordered(
     pass: &mut Pass<'_>,
     page: &PageAt,
@@ -292,13 +295,13 @@ fn misordered(
         pass.issue(Code::RECORD_GONE, page.spot(group.txn.first), what);
         lost = true;
     }
-    // Behind a tail stands what was never counted, and is overwritten as it is.
+    // Records behind a tail never counted, and are overwritten.
     let liar = if pass.image.kind == LogKind::Tail { None } else { page.liar() };
     if let Some(group) = liar {
         pass.issue(Code::RECORD, page.spot(group.txn.first), "two changes claim the same slots");
         lost = true;
     }
-    // All that stands before the tail is whole; only the end of a page may be unused, but not that of the last.
+    // All records before the tail are whole. Only the end of a page may be unused, but not in the last page.
     let short = pass.image.kind == LogKind::Tail && at < end && (end <= SLOTS || rest);
     if short && !page.damaged.iter().any(|slot| *slot >= at) {
         let what = format!("slots {at} to {} lie before the tail and hold no whole record", end - 1);

@@ -1,4 +1,4 @@
-//! One reading of the whole image: what is wrong, and what would mend it.
+//! One reading of the whole image: the issues, and the repairs for them.
 
 use super::catalogue::{Code, Severity};
 use super::claims::Claims;
@@ -14,7 +14,7 @@ use heddle_vfs::Ino;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Where an issue is, as far as that is known.
+/// The position of an issue, as far as known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Spot {
     /// Inode.
@@ -26,22 +26,22 @@ pub struct Spot {
 }
 
 impl Spot {
-    /// An inode.
+    /// The spot of an inode.
     pub fn ino(ino: Ino) -> Spot {
         Spot { ino: Some(ino), ..Spot::default() }
     }
 
-    /// A block.
+    /// The spot of a block.
     pub fn block(block: BlockNo) -> Spot {
         Spot { block: Some(block), ..Spot::default() }
     }
 
-    /// A block of an inode.
+    /// The spot of a block of an inode.
     pub fn of(ino: Ino, block: BlockNo) -> Spot {
         Spot { ino: Some(ino), block: Some(block), slot: None }
     }
 
-    /// With a slot.
+    /// The spot with a slot.
     pub fn slot(self, slot: u32) -> Spot {
         Spot { slot: Some(slot), ..self }
     }
@@ -60,19 +60,19 @@ impl fmt::Display for Spot {
     }
 }
 
-/// Something that is not as it should be.
+/// An issue found in the image.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Issue {
-    /// Which, of the catalogue.
+    /// Its code in the catalogue.
     pub code: Code,
-    /// Where.
+    /// Its position.
     pub spot: Spot,
-    /// In words.
+    /// A description.
     pub what: String,
 }
 
 impl Issue {
-    /// How bad.
+    /// Its severity.
     pub fn severity(&self) -> Severity {
         self.code.entry().severity
     }
@@ -81,44 +81,45 @@ impl Issue {
 /// A log to be written anew.
 #[derive(Clone, Debug)]
 pub struct Relog {
-    /// Whose.
+    /// The inode of the log.
     pub id: InodeId,
-    /// What it shall hold.
+    /// The new records.
     pub records: Vec<Record>,
 }
 
 /// A change of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edit {
-    /// The name goes.
+    /// Drop the name.
     Drop(Vec<u8>),
-    /// The name stays, with the kind that the inode's slot says.
+    /// Keep the name, with the kind from the inode's slot.
     Rekind(Vec<u8>),
 }
 
-/// What would mend the issues of a pass, by level (see [`super`]).
+/// Repairs for the issues of a pass, by level (see [`super`]).
 #[derive(Default)]
 pub struct Fixes {
-    /// Before all: pointers of the inode directory to what is no chunk. What was read there, and would be mended, is not a chunk's.
+    /// First of all: pointers of the inode directory to blocks that are no chunks. Issues found in such a
+    /// block are not a chunk's.
     pub lies: Vec<(Pos, Vec<u64>)>,
-    /// 0: words as they were, or as they follow from what is whole.
+    /// 0: words with their original values, or values that follow from whole structures.
     pub exact: Vec<(Pos, Vec<u64>)>,
     /// 1: words made anew.
     pub anew: Vec<(Pos, Vec<u64>)>,
-    /// 2: logs, and names.
+    /// 2: logs to be written anew.
     pub relogs: Vec<Relog>,
-    /// 3
+    /// 3: names to be changed.
     pub edits: Vec<(Ino, Edit)>,
-    /// 4: blocks that two claim: the file that gives way, its page.
+    /// 4: blocks with two claims: pages that give them up.
     pub shares: Vec<super::claims::Share>,
     /// 5: inodes to be named in lost+found.
     pub lost: Vec<InodeId>,
-    /// 6: what no one reads.
+    /// 6: unused space to be cleared.
     pub sweep: Vec<(Pos, Vec<u64>)>,
 }
 
 impl Fixes {
-    /// A store of what is there already mends nothing, and would keep all later levels from their turn.
+    /// Drops stores that change nothing. They would mend nothing, and later levels would never run.
     pub fn only_what_changes(&mut self, media: &Media<'_>) {
         for level in [&mut self.lies, &mut self.exact, &mut self.anew, &mut self.sweep] {
             level.retain(|store| changes(media, store));
@@ -126,43 +127,43 @@ impl Fixes {
     }
 }
 
-/// Does a store change anything?
+/// Returns true if a store changes something.
 pub fn changes(media: &Media<'_>, (at, words): &(Pos, Vec<u64>)) -> bool {
     words.iter().enumerate().any(|(i, word)| media.word(at.plus(i as u64 * 8)) != *word)
 }
 
-/// How many lines a pass tries to mend bit by bit: damage that is more than that is not flipped bits.
+/// Number of lines that a pass tries to mend bit by bit: with more than that, the damage is not flipped bits.
 const MENDS_MAX: u32 = 20_000;
 
-/// See the module.
+/// One reading of an image.
 pub struct Pass<'a> {
-    /// What is read.
+    /// The media that is read.
     pub media: &'a Media<'a>,
-    /// What it is.
+    /// The image's parameters.
     pub image: Image,
-    /// What was found.
+    /// The issues found.
     pub issues: Vec<Issue>,
-    /// What would mend it.
+    /// The repairs for them.
     pub fixes: Fixes,
-    /// Who has which block.
+    /// The use of each block.
     pub claims: Claims,
     /// Inodes.
     pub slots: Slots,
     /// Directories.
     pub tree: Tree,
-    /// Directories lost records, now or in an earlier pass.
+    /// True: directories lost records, now or in an earlier pass.
     pub names_lost: bool,
-    /// Nothing is reported: what is read may rightly be anything.
+    /// True: nothing is reported, because unused structures may contain anything.
     pub quiet: bool,
     /// Largest mount epoch of a log page.
     pub epoch_seen: u64,
-    /// Of each inode with a log, what `info` shows.
+    /// For each inode with a log, the figures for `info`.
     pub logs: BTreeMap<Ino, log::Figures>,
     mends_left: u32,
 }
 
 impl<'a> Pass<'a> {
-    /// Reads all there is. The superblock is known.
+    /// Reads the whole image. The superblock is known.
     pub fn run(media: &'a Media<'a>, image: Image, names_lost: bool) -> Pass<'a> {
         let mut pass = Pass {
             media,
@@ -191,33 +192,33 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What was there, or follows from what is whole.
+    /// Adds a store of words with their original value, or one that follows from whole structures.
     pub fn exact(&mut self, at: Pos, words: Vec<u64>) {
         if !self.quiet {
             self.fixes.exact.push((at, words));
         }
     }
 
-    /// Made anew.
+    /// Adds a store of words made anew.
     pub fn anew(&mut self, at: Pos, words: Vec<u64>) {
         if !self.quiet {
             self.fixes.anew.push((at, words));
         }
     }
 
-    /// May one more line be tried bit by bit?
+    /// Returns true if one more line may be tried bit by bit.
     pub fn may_mend(&mut self) -> bool {
         let may = self.mends_left > 0;
         self.mends_left = self.mends_left.saturating_sub(1);
         may
     }
 
-    /// Does the data area hold this block?
+    /// Returns true if the data area holds this block.
     pub fn holds(&self, block: BlockNo) -> bool {
         self.image.layout.holds(block, 1)
     }
 
-    /// Was the image unmounted cleanly?
+    /// Returns true if the image was unmounted cleanly.
     pub fn clean(&self) -> bool {
         self.image.clean
     }

@@ -1,6 +1,6 @@
 //! Writes an inode's log anew: one chain of fresh pages, each record a transaction of its own.
 //!
-//! The old pages stay as they are; nothing leads to them any more.
+//! The old pages stay unchanged; no pointer leads to them any more.
 
 use super::image::Image;
 use super::media::{BLOCK_WORDS, Media};
@@ -13,7 +13,7 @@ use crate::ids::BlockNo;
 use crate::variant::LogKind;
 use heddle_pmem::{LINE_BYTES, Pos};
 
-/// The lane that no thread has: pages of fsck are told from all others.
+/// The lane in pages that fsck writes; no thread has it, so these pages differ from all others.
 const LANE: u16 = 0;
 const LINE_WORDS: usize = LINE_BYTES / 8;
 
@@ -24,17 +24,17 @@ pub struct Supply {
 }
 
 impl Supply {
-    /// Takes from these blocks; pages are numbered on from `serial`.
+    /// A supply of these blocks; page numbers continue from `serial`.
     pub fn new(free: Vec<BlockNo>, serial: u64) -> Supply {
         Supply { free: free.into_iter(), serial }
     }
 
-    /// A block, if there is one left.
+    /// Takes a block, if one is left.
     pub fn block(&mut self) -> Option<BlockNo> {
         self.free.next()
     }
 
-    /// How many are left.
+    /// Number of blocks left.
     pub fn left(&self) -> u64 {
         self.free.len() as u64
     }
@@ -45,7 +45,8 @@ impl Supply {
     }
 }
 
-/// Stores the log and the second line of the inode's slot, which begins at `slot`. False: too few blocks; nothing was stored.
+/// Stores the log, and the second line of the inode's slot, which begins at `slot`. Returns false if there
+/// are too few blocks; nothing is stored then.
 pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Pos, relog: &Relog) -> bool {
     let home = relog.id;
     let pages = paginate(&relog.records, home);
@@ -91,7 +92,7 @@ pub fn write(media: &mut Media<'_>, image: &Image, supply: &mut Supply, slot: Po
     true
 }
 
-/// Records by page: as many as fit, in their order.
+/// Distributes records to pages, as many as fit, in order.
 fn paginate(records: &[Record], home: crate::ids::InodeId) -> Vec<Vec<&Record>> {
     let mut pages: Vec<Vec<&Record>> = Vec::new();
     let mut room = 0;

@@ -1,6 +1,6 @@
-//! What would mend an image, worked out in memory; and the writing of it.
+//! Repairing an image: the repair is computed in memory, then written.
 //!
-//! Order  [`examine`] reads and mends a view until nothing is left to do; [`Verdict::apply`] saves the old bytes in the undo file,
+//! Order  [`examine`] reads and mends a view until no work is left. [`Verdict::apply`] saves the old bytes in the undo file,
 //!        durably, and only then stores the new ones, superblocks last.
 
 mod steps;
@@ -20,28 +20,29 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use steps::{Overlay, edits, lost, relogs, shares};
 
-/// Passes at most. Each one but the last mends something, and what a pass mends stays mended; more is a fault of this program, which is
-/// said (`Code::UNSETTLED`), and then nothing is changed: what was not read once more without a finding is no repair.
+/// Most passes. Each pass but the last mends something, and a repair stays. More passes mean a fault of this
+/// program. It reports that (`Code::UNSETTLED`) and changes nothing: a repair counts only when one more
+/// reading finds nothing left to mend.
 const PASSES_MAX: usize = 32;
 
-/// What became of an image in memory.
+/// The result of examining an image.
 pub struct Verdict {
-    /// What was found, worst first, and whether the repair mends it.
+    /// The issues found, worst first; true if the repair mends the issue.
     pub issues: Vec<(Issue, bool)>,
-    /// As which variant it was made; `None` where the superblock is lost.
+    /// The variant that it was made as; `None` if the superblock is lost.
     pub variant: Option<Variant>,
     /// Inodes that have a name.
     pub inodes: u64,
-    /// Blocks that the repair changes, and what they are to hold.
+    /// Blocks that the repair changes, with their new content.
     changes: Vec<(BlockNo, Words)>,
-    /// Mounts that it counts, before the repair and after it.
+    /// Mount counts of the image, before the repair and after it.
     epochs: [u64; 2],
     /// The last block of the image.
     last: Option<BlockNo>,
     uuid: [u8; 16],
 }
 
-/// What was written.
+/// What `apply` has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applied {
     /// Blocks that were changed.
@@ -49,17 +50,17 @@ pub struct Applied {
 }
 
 impl Verdict {
-    /// The worst there is.
+    /// The highest severity found.
     pub fn worst(&self) -> Option<Severity> {
         self.issues.iter().map(|(issue, _)| issue.severity()).max()
     }
 
-    /// Found and more than a note.
+    /// Number of issues above a note.
     pub fn found(&self) -> usize {
         self.issues.iter().filter(|(issue, _)| issue.severity() > Severity::Note).count()
     }
 
-    /// Of those, what the repair does not mend.
+    /// Number of those that the repair does not mend.
     pub fn left(&self) -> usize {
         self.issues.iter().filter(|(issue, mended)| issue.severity() > Severity::Note && !mended).count()
     }
@@ -71,17 +72,18 @@ impl Verdict {
 
     /// Stores the repair, after the old bytes are durable in a new file `undo`.
     ///
-    /// # Errors
-    /// [`FsckError::Undo`]: nothing was changed. [`FsckError::Write`]: the undo file puts the old bytes back.
+    /// # Errors [`FsckError::Undo`]: nothing was changed. [`FsckError::Write`]: the undo file can restore the
+    /// old bytes.
     pub fn apply(&self, region: &Region, undo: &Path) -> Result<Applied, FsckError> {
         undo::save(undo, region, self.uuid, self.epochs, self.changes.iter().map(|(block, _)| *block))?;
-        // The second copy is in the last block of the image, not of what it lies on.
+        // The second copy is in the last block of the image, not of the device below it.
         let is_superblock = |block: &BlockNo| [Some(BlockNo(0)), self.last].contains(&Some(*block));
         for superblocks in [false, true] {
             for (block, words) in self.changes.iter().filter(|(b, _)| is_superblock(b) == superblocks) {
                 put_block(region, *block, &words[..]);
             }
-            // PERSIST: the repair before the superblocks that count one mount more, and those before this ends.
+            // PERSIST: the repair is durable before the superblocks that count one more mount, and those
+            // before this function returns.
             region.fence();
         }
         match region.failed() {
@@ -94,7 +96,7 @@ impl Verdict {
     }
 }
 
-/// Stores a block, not fenced.
+/// Stores a block, without a fence.
 pub fn put_block(region: &Region, block: BlockNo, words: &[u64]) {
     for (i, line) in words.chunks_exact(8).enumerate() {
         let line: [u64; 8] = std::array::from_fn(|w| line[w]);
@@ -102,7 +104,7 @@ pub fn put_block(region: &Region, block: BlockNo, words: &[u64]) {
     }
 }
 
-/// Checks an image, whose name is for messages, and works out what would mend it. Nothing is written.
+/// Checks an image, and computes its repair. Nothing is written. `name` is for messages.
 ///
 /// # Errors
 /// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`].
@@ -131,7 +133,7 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
             (session.clean, session.epoch) = (image.clean, image.epoch);
         }
         (verdict.epochs[1], verdict.last) = (image.superblock.epoch.get(), Some(image.layout.last()));
-        // What a repair does makes an image that was unmounted cleanly no less so; but it counts as a mount.
+        // A repair does not change whether the image was unmounted cleanly; but it counts as a mount.
         let mut pass = Pass::run(
             &media,
             Image { clean: session.clean, epoch: session.epoch, ..image },
@@ -160,30 +162,30 @@ pub fn examine(name: &str, region: &Region) -> Result<Verdict, FsckError> {
 
 type Stores = Vec<(Pos, Vec<u64>)>;
 
-/// What is known across passes.
+/// State kept across passes.
 #[derive(Default)]
 struct Session {
     names_lost: bool,
     clean: bool,
     epoch: u64,
-    /// The superblock counts one mount more already.
+    /// True: the superblock counts one more mount already.
     raised: bool,
-    /// Something was mended; the count of mounts alone is nothing.
+    /// True: something was mended; a raised mount count alone does not matter.
     mended: bool,
-    /// The last pass took for a chunk what is none: of what it found only that is believed.
+    /// True: the last pass read blocks as chunks that are none. Of its issues only those about that are kept.
     misread: bool,
-    /// The last pass had nothing left to do.
+    /// True: the last pass found no work.
     settled: bool,
     serial: u64,
-    /// Issues of all passes but the last, of the last.
+    /// Issues of all passes but the last. Next field: those of the last.
     seen: BTreeSet<Issue>,
     now: Vec<Issue>,
-    /// Nothing more can be done about these.
+    /// Issues that cannot be mended further.
     stuck: BTreeSet<Issue>,
 }
 
 impl Session {
-    /// What the lowest level that has something to do stores.
+    /// The stores of the lowest level that has work.
     fn plan(&mut self, pass: &mut Pass<'_>) -> Stores {
         let image = pass.image;
         pass.fixes.only_what_changes(pass.media);
@@ -199,7 +201,8 @@ impl Session {
             return stores;
         }
         let older = pass.epoch_seen > image.superblock.epoch.get() || (!self.raised && has_work(pass));
-        // One that counts no further is not mounted to be written either: nothing can be taken for newer than the repair.
+        // If the counters are at their limit, the image cannot be mounted for writing either: so no state can
+        // look newer than the repair.
         if let Some(newer) = image.after_repair(pass.epoch_seen).filter(|_| older) {
             self.raised = true;
             self.mended |= !pass.fixes.exact.is_empty() || pass.epoch_seen > image.superblock.epoch.get();
@@ -236,7 +239,8 @@ impl Session {
         std::mem::take(&mut pass.fixes.sweep)
     }
 
-    /// Keeps what the pass found. What was found on names, while logs they hang from were still to be mended, may be an error of reading.
+    /// Keeps the issues of a pass. An issue about names may be an error of reading, if it was found while the
+    /// logs behind them were not mended.
     fn take_issues(&mut self, found: Vec<Issue>, pass: &Pass<'_>) {
         let early = !pass.fixes.relogs.is_empty() || self.early(&found);
         self.now.extend(found.into_iter().filter(|issue| !self.misread || issue.code.0 < 20));
@@ -245,12 +249,13 @@ impl Session {
         self.seen.extend(keep.cloned());
     }
 
-    /// Were structures that names hang from damaged in this pass?
+    /// Returns true if structures that names depend on were damaged in this pass.
     fn early(&self, found: &[Issue]) -> bool {
         found.iter().any(|i| (10..22).contains(&i.code.0) || (30..60).contains(&i.code.0))
     }
 
-    /// All issues; those that the last pass still found, or that are stuck, are not mended. Where no pass was the last, none is.
+    /// All issues. Those that the last pass still found, or that cannot be mended, count as not mended.
+    /// Without a final pass none counts as mended.
     fn verdict(mut self) -> Vec<(Issue, bool)> {
         if !self.settled {
             let what = format!("after {PASSES_MAX} readings there is still something to mend");

@@ -1,4 +1,4 @@
-//! The inode directory, the chunks it leads to, and the slots in them.
+//! Reads the inode directory, the chunks, and the slots in them.
 
 use super::catalogue::Code;
 use super::claims::Use;
@@ -21,22 +21,22 @@ pub struct Slots {
     pub chunks: BTreeMap<u64, BlockNo>,
     /// Inodes.
     pub bases: BTreeMap<Ino, InodeBase>,
-    /// Slots that hold something else than an inode or nothing.
+    /// Slots that hold neither an inode nor zeros.
     pub broken: BTreeSet<Ino>,
-    /// Chunks that have something in their slots, and none that is whole.
+    /// Chunks with contents in their slots, but no whole inode.
     pub unproven: BTreeSet<u64>,
-    /// Blocks with slots of a chunk, by its number, ascending; looked for once.
+    /// Blocks that hold slots of a chunk, by its number, ascending; searched once.
     shown: Option<BTreeMap<u64, Vec<BlockNo>>>,
 }
 
 impl Slots {
-    /// Where the slot of an inode is.
+    /// Position of an inode's slot.
     pub fn pos(&self, ino: Ino) -> Option<Pos> {
         let (chunk, index) = chunk_of(ino);
         self.chunks.get(&chunk).map(|block| inode_pos(*block, index))
     }
 
-    /// The inode that a name means, if its slot holds it.
+    /// The inode that a name leads to, if its slot holds it.
     pub fn get(&self, id: InodeId) -> Option<&InodeBase> {
         self.bases.get(&id.ino).filter(|b| b.id == id)
     }
@@ -51,7 +51,7 @@ impl Slots {
     }
 }
 
-/// The root as `mkfs` makes it.
+/// The root inode as `mkfs` makes it.
 const ROOT: InodeId = InodeId { ino: Ino::ROOT, generation: 1 };
 
 /// Reads all chunks.
@@ -76,8 +76,9 @@ pub fn read(pass: &mut Pass<'_>) {
     }
 }
 
-/// Chunks that share a block: pointers with right checks that lie. The one whose slots prove it keeps it, else the first; no other is
-/// read, or repaired, before the lie is gone.
+/// Handles chunks that share a block: pointers with correct checks, at least one of them forged. The chunk
+/// that is proven by its slots keeps the block, else the first one. No other chunk there is read or repaired
+/// before the forged pointer is gone.
 fn overlapping(pass: &mut Pass<'_>) {
     let mut all: Vec<(BlockNo, u64)> = pass.slots.chunks.iter().map(|(n, block)| (*block, *n)).collect();
     all.sort_unstable();
@@ -96,7 +97,7 @@ fn overlapping(pass: &mut Pass<'_>) {
     }
 }
 
-/// What a chunk's pointer leads to is something else.
+/// Reports a pointer whose target is not the chunk.
 pub fn not_there(pass: &mut Pass<'_>, n: u64) {
     let at = pass.image.layout.chunk_pointer(n);
     let spot = Spot::block(BlockNo(at.0 / BLOCK_BYTES as u64));
@@ -104,7 +105,7 @@ pub fn not_there(pass: &mut Pass<'_>, n: u64) {
     pass.fixes.lies.push((at, vec![0]));
 }
 
-/// Stores a slot for an inode that is known by its name alone.
+/// Stores a slot for an inode that is known only by its name.
 pub fn make_anew(pass: &mut Pass<'_>, at: Pos, id: InodeId, kind: FileKind, perm: u16, crtime: Time) {
     let base = InodeBase { id, kind, perm, uid: 0, gid: 0, rdev: 0, crtime };
     let line = base.encode(pass.image.seed);
@@ -122,7 +123,7 @@ fn directory_rest(pass: &mut Pass<'_>) {
     }
 }
 
-/// The chunk that pointer `n` leads to, put right if it must be.
+/// The chunk that pointer `n` leads to, after mending the pointer if needed.
 fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     let (seed, layout) = (pass.image.seed, pass.image.layout);
     let at = layout.chunk_pointer(n);
@@ -136,8 +137,8 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
             return Some(block);
         }
         Target::At(block) if layout.holds(block, 1) => {
-            // All its slots may be damaged: it is believed, unless another place proves itself the chunk, or (`claims`) what lies there
-            // proves itself something else.
+            // All its slots may be damaged. So the pointer is believed, unless a block elsewhere is proven to
+            // be the chunk, or (`claims`) this block is proven to have another use.
             let Some(found) = search(pass, n) else {
                 pass.slots.unproven.insert(n);
                 return Some(block);
@@ -174,7 +175,7 @@ fn chunk(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     }
 }
 
-/// Does this block hold slots of chunk `n`? `blank`: a chunk without inodes will do.
+/// Returns true if this block holds slots of chunk `n`. `blank`: a chunk without inodes is accepted too.
 fn looks_like(pass: &Pass<'_>, n: u64, block: BlockNo, blank: bool) -> bool {
     let mut empty = blank;
     for index in 0..CHUNK_INODES {
@@ -188,7 +189,7 @@ fn looks_like(pass: &Pass<'_>, n: u64, block: BlockNo, blank: bool) -> bool {
     empty
 }
 
-/// Slots say their numbers: the chunk may be found without its pointer.
+/// Slots contain their numbers, so a chunk can be found without its pointer.
 fn search(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     if !pass.may_mend() {
         return None;
@@ -200,7 +201,8 @@ fn search(pass: &mut Pass<'_>, n: u64) -> Option<BlockNo> {
     pass.slots.shown.as_ref()?.get(&n)?.iter().copied().find(|block| !taken(block))
 }
 
-/// All blocks of the image that hold an inode in its slot. One look at each: a page of the inode directory has pointers to 512 chunks.
+/// All blocks of the image that hold an inode in its slot. Each block is read once: a page of the inode
+/// directory has pointers to 512 chunks.
 fn chunks_shown(pass: &Pass<'_>) -> BTreeMap<u64, Vec<BlockNo>> {
     let mut shown: BTreeMap<u64, Vec<BlockNo>> = BTreeMap::new();
     let layout = pass.image.layout;
@@ -262,7 +264,7 @@ fn damaged(pass: &mut Pass<'_>, ino: Ino, spot: Spot, at: Pos, line: &Line) {
     }
 }
 
-/// A power cut loses words; it does not write others.
+/// A power cut loses words; it does not change other words.
 fn honestly_torn(line: &Line) -> bool {
     line.iter().all(|w| *w == 0 || *w & MARK == MARK)
 }
@@ -274,7 +276,7 @@ fn nobody(pass: &mut Pass<'_>, spot: Spot, at: Pos) {
     }
 }
 
-/// A slot whose first line is blank has no pointers, but after a power cut.
+/// A slot whose first line is blank has no pointers, except after a power cut.
 fn blank(pass: &mut Pass<'_>, spot: Spot, at: Pos) {
     let at = at.plus(LINE_BYTES as u64);
     let pointers = pass.media.line(at);

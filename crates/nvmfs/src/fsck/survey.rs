@@ -1,4 +1,4 @@
-//! What an image holds, as one reading of it says: for `info`, and for tests that want to know whose a block is.
+//! A summary of an image from one reading: for `info`, and for tests that ask for the owner of a block.
 
 use super::FsckError;
 use super::claims::Use;
@@ -21,35 +21,35 @@ pub struct Inode {
     pub ino: Ino,
     /// Kind.
     pub kind: FileKind,
-    /// Names.
+    /// Number of names.
     pub links: u32,
     /// Its log and blocks.
     pub figures: Figures,
 }
 
-/// Whose some consecutive blocks are.
+/// The owner of consecutive blocks.
 #[derive(Clone, Debug)]
 pub struct Owner {
     /// First block.
     pub block: BlockNo,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
     /// The inode, if they belong to one.
     pub ino: Option<Ino>,
-    /// Is it file data? Else metadata.
+    /// True for file data, false for metadata.
     pub data: bool,
-    /// In words.
+    /// A description.
     pub what: String,
 }
 
-/// See the module. All counts are of what a name leads to.
+/// The summary. All counts include only inodes that have a name.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// As which variant it was made.
+    /// The variant that it was made as.
     pub variant: Variant,
     /// Blocks of the file system.
     pub blocks: u64,
-    /// Of them: superblocks and inode directory.
+    /// Number of those for superblocks and inode directory.
     pub blocks_fixed: u64,
     /// Inode chunks.
     pub blocks_inodes: u64,
@@ -57,7 +57,7 @@ pub struct Survey {
     pub blocks_logs: u64,
     /// File data.
     pub blocks_data: u64,
-    /// The rest.
+    /// All other blocks.
     pub blocks_free: u64,
     /// Slots that exist.
     pub slots: u64,
@@ -71,7 +71,7 @@ pub struct Survey {
     pub owners: Vec<Owner>,
 }
 
-/// Surveys an image; damage is passed over (see `issues`).
+/// Summarises an image, and ignores damage (see `issues`).
 ///
 /// # Errors
 /// [`FsckError::NotAnImage`], [`FsckError::OtherVersion`]; `Ok(None)`: the superblock is lost.
@@ -82,7 +82,7 @@ pub fn survey(name: &str, region: &Region) -> Result<Option<Survey>, FsckError> 
     let pass = Pass::run(&media, image, false);
     let layout = image.layout;
     let fixed = layout.data.0 + 1;
-    // A chunk without inodes is free space for whoever needs it, and counts so, as in a mount.
+    // A chunk without inodes can be freed when space is needed, so it counts as free, as in a mount.
     let used: BTreeSet<u64> = pass.tree.links.keys().map(|ino| chunk_of(*ino).0).chain([0]).collect();
     let inodes_blocks = pass.claims.blocks(|u| matches!(u, Use::Chunk(n) if used.contains(&n)));
     let logs =

@@ -1,6 +1,7 @@
-//! Names, from the root on, and what they lead to.
+//! Names, from the root on, and the inodes that they lead to.
 //!
-//! Order  1 directories that can be reached, and what renames owe; 2 names one by one; 3 the files that have one; 4 inodes that have none.
+//! Order  1. directories that can be reached, and copies that renames owe; 2. names one by one; 3. files that have a name;
+//!        4. inodes without one.
 
 use super::catalogue::Code;
 use super::contents::{Dir, File, Named};
@@ -18,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct Tree {
     /// By inode number.
     pub dirs: BTreeMap<Ino, Dir>,
-    /// How many names each inode has; the root one.
+    /// Number of names of each inode; the root has one.
     pub links: BTreeMap<Ino, u32>,
-    /// Directory and name by which each directory was met.
+    /// The parent in which each directory was first met.
     pub parents: BTreeMap<Ino, Ino>,
 }
 
@@ -57,7 +58,7 @@ fn directory(pass: &mut Pass<'_>, id: InodeId) -> Dir {
     dir
 }
 
-/// Reads directories until no name and no rename leads to another one.
+/// Reads directories until no name and no foreign record leads to another one.
 fn reach(pass: &mut Pass<'_>, root: InodeId) {
     let mut foreign = Vec::new();
     let mut queue = VecDeque::from([root]);
@@ -89,7 +90,7 @@ fn is_directory(pass: &Pass<'_>, id: InodeId) -> bool {
     pass.slots.get(id).is_some_and(|b| b.kind == FileKind::Directory)
 }
 
-/// Tells directories what renames of others say of them; gives back what was news.
+/// Applies foreign records of renames to their directories. Returns the records that were new to them.
 fn pay(pass: &mut Pass<'_>, foreign: &mut Vec<Record>) -> Vec<Record> {
     let mut news = Vec::new();
     for record in std::mem::take(foreign) {
@@ -108,7 +109,7 @@ fn pay(pass: &mut Pass<'_>, foreign: &mut Vec<Record>) -> Vec<Record> {
     news
 }
 
-/// Looks at each name, breadth first from the root.
+/// Checks each name, breadth first from the root.
 fn walk(pass: &mut Pass<'_>) {
     pass.tree.links.insert(Ino::ROOT, 1);
     pass.tree.parents.insert(Ino::ROOT, Ino::ROOT);
@@ -130,11 +131,12 @@ fn walk(pass: &mut Pass<'_>) {
             }
         }
     }
-    // A directory that was read for an old name, or for one whose other half came later, is not in the tree.
+    // A directory that was read because of an old name, or whose rename's other half came later, is not in
+    // the tree.
     pass.tree.dirs.retain(|ino, _| met.contains(ino));
 }
 
-/// Is this a name to follow? Counts the link.
+/// Returns true if the walk follows this name. Counts the link.
 fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
     let spot = Spot::ino(dir);
     let shown = String::from_utf8_lossy(name).into_owned();
@@ -171,13 +173,13 @@ fn judge(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) -> bool {
     true
 }
 
-/// A name whose inode's slot does not hold it.
+/// Handles a name whose inode's slot does not hold it.
 fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
     let id = named.child;
     let shown = String::from_utf8_lossy(name).into_owned();
     let spot = Spot::ino(id.ino);
     let (clean, broken) = (pass.clean(), pass.slots.broken.contains(&id.ino));
-    // A half written slot is what a cut creation leaves, but not of an image that was unmounted since.
+    // A cut creation leaves a torn slot, but not in an image that was unmounted since.
     let damaged = broken && (clean || !torn(pass, id.ino));
     if let (true, Some(at)) = (damaged, pass.slots.pos(id.ino)) {
         pass.issue(Code::SLOT_LOST, spot, format!("directory {} calls it {shown:?}", dir.0));
@@ -187,7 +189,7 @@ fn missing(pass: &mut Pass<'_>, dir: Ino, name: &[u8], named: &Named) {
         return;
     }
     let made_in = id.made_in();
-    // Later than the last mount: nonsense, which the count of mounts would reach one day, with the next repair perhaps.
+    // Later than the last mount, so forged. A later mount, perhaps the next repair, would reach this number.
     if clean && made_in >= pass.image.epoch && id.generation != 1 {
         let there = if pass.slots.bases.contains_key(&id.ino) { "of another inode" } else { "empty" };
         let what = format!("directory {} calls it {shown:?}; its slot is {there}", dir.0);
@@ -243,7 +245,8 @@ fn files(pass: &mut Pass<'_>) {
     }
 }
 
-/// Inodes that no path leads to: their blocks may be needed yet. Directories with content among them were cut off.
+/// Finds inodes that no path leads to: their blocks may still be needed. Directories among them that have
+/// content were cut off.
 fn orphans(pass: &mut Pass<'_>) {
     let nameless = |ino: &Ino| !pass.tree.links.contains_key(ino);
     let all: Vec<InodeBase> = pass.slots.bases.values().filter(|b| nameless(&b.id.ino)).copied().collect();
@@ -260,7 +263,7 @@ fn orphans(pass: &mut Pass<'_>) {
             }
             _ => {
                 let file = file(pass, *base);
-                // A link that says nothing is no loss.
+                // A link without a target is no loss.
                 file.damaged || file.is_lost_link()
             }
         };
@@ -269,7 +272,7 @@ fn orphans(pass: &mut Pass<'_>) {
             whole.insert(base.id);
         }
     }
-    // What a directory without a name names comes with it.
+    // Inodes named by a directory without a name are recovered with it.
     let named_by = |dir: &Dir| -> Vec<InodeId> {
         let there = |id: &InodeId| pass.slots.get(*id).is_some();
         dir.living().map(|(_, n)| n.child).filter(there).collect()
@@ -277,7 +280,7 @@ fn orphans(pass: &mut Pass<'_>) {
     let below: BTreeMap<Ino, Vec<InodeId>> = dirs.iter().map(|(ino, dir)| (*ino, named_by(dir))).collect();
     let mut held: BTreeSet<InodeId> = BTreeSet::new();
     let mut found = Vec::new();
-    // Directories that no other one names first; then those in circles.
+    // First directories that no other one names; then those in circles.
     let inner: BTreeSet<InodeId> = below.values().flatten().copied().collect();
     let (tops, rest): (Vec<_>, Vec<_>) = dirs.values().map(|d| d.id).partition(|id| !inner.contains(id));
     for id in tops.into_iter().chain(rest) {
@@ -304,7 +307,7 @@ fn orphans(pass: &mut Pass<'_>) {
     }
 }
 
-/// Marks all that hangs below a directory.
+/// Marks all inodes below a directory.
 fn hold(below: &BTreeMap<Ino, Vec<InodeId>>, top: InodeId, held: &mut BTreeSet<InodeId>) {
     let mut queue = vec![top];
     while let Some(id) = queue.pop() {

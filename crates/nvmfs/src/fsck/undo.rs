@@ -1,4 +1,4 @@
-//! The undo file: what the blocks held that a repair has changed.
+//! The undo file: the old content of the blocks that a repair has changed.
 //!
 //! | bytes | what |
 //! |-------|------|
@@ -58,7 +58,7 @@ pub fn save(
     let sum = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
     let written = || -> std::io::Result<()> {
-        // What an image holds is its owner's.
+        // Only the owner may read it: it contains data of the image.
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
@@ -75,7 +75,7 @@ pub fn save(
     })
 }
 
-/// Of a file alone: a FIFO waits for a writer, and a device may never end.
+/// Reads regular files only: a FIFO waits for a writer, and a device may never end.
 fn file_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
@@ -86,10 +86,11 @@ fn file_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts the old bytes back; how many blocks.
+/// Restores the old bytes. Returns the number of blocks.
 ///
 /// # Errors
-/// [`FsckError::Undo`]: damaged, of another image, or the image was mounted since. [`FsckError::Write`].
+/// [`FsckError::Undo`]: the file is damaged, or of another image, or the image was mounted since.
+/// [`FsckError::Write`].
 pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     let bytes = file_bytes(path).map_err(|error| wrong(path, error))?;
     let (uuid, epochs, entries) = parse(path, &bytes, region)?;
@@ -99,7 +100,8 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
         if now.superblock.uuid != uuid {
             return Err(wrong(path, "it belongs to another image"));
         }
-        // As the repair left it, or as it was: then an earlier undo, or the repair itself, was interrupted.
+        // Accepts the image after the repair, and before it: then an earlier undo, or the repair itself, was
+        // interrupted.
         if !epochs.contains(&now.superblock.epoch.get()) {
             return Err(wrong(
                 path,
@@ -110,7 +112,7 @@ pub fn restore(path: &Path, region: &Region) -> Result<u64, FsckError> {
     for (block, words) in &entries {
         put_block(region, *block, words);
     }
-    // PERSIST: the undo is done when this returns.
+    // PERSIST: the undo is durable when this returns.
     region.fence();
     match region.failed() {
         None => Ok(entries.len() as u64),

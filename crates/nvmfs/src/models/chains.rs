@@ -1,4 +1,4 @@
-//! Who owns a log chain, and what others see of it.
+//! Owners of a log chain, and what other lanes see of it.
 
 use super::rig::{Rig, model, spawn};
 use crate::format::page::{PageHeader, next_pos};
@@ -9,15 +9,15 @@ use crate::upkeep::garbage;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// What a chain's owner writes, without a lock.
+/// Words that a chain's owner writes without a lock.
 struct Records([UnsafeCell<u32>; 4]);
 
-// SAFETY: each is touched by the owner of the chain of that number; that is what is tested.
+// SAFETY: only the owner of the chain with that number touches each word; the test checks that.
 unsafe impl Sync for Records {}
 // SAFETY: as above.
 unsafe impl Send for Records {}
 
-/// Two lanes take a chain, append, give it back, take one again: often the other's.
+/// Two lanes take a chain, append, release it, and take one again, often the other's.
 #[test]
 fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
     model(2, || {
@@ -38,16 +38,17 @@ fn a_chain_has_one_owner_who_sees_what_the_last_one_did() {
         let thread = spawn(work(rig.seat(1), records.clone()));
         work(rig.seat(2), records.clone())();
         thread.join().unwrap();
-        // SAFETY: the other has ended.
+        // SAFETY: the other thread has ended.
         let total: u32 = records.0.iter().map(|c| c.with(|count| unsafe { *count })).sum();
         assert_eq!(total, 4);
-        // A look at an owner may be old, and so may make a chain too many, but never one without the one before it.
+        // A load of an owner may be stale, and cause one chain too many. But chain numbers have no gap.
         let chains: Vec<u32> = chain::existing(rig.core(), rig.file()).map(|c| c.number()).collect();
         assert!([0, 1, 2].starts_with(&chains), "{chains:?}");
     });
 }
 
-/// A lane keeps its chain between calls; cleaning takes it over meanwhile, and the lane finds out (`claim_quiet`, `rest`).
+/// A lane keeps its chain between calls; cleaning takes it over meanwhile, and the lane notices
+/// (`claim_quiet`, `rest`).
 #[test]
 fn an_idle_chain_may_be_cleaned_by_another_thread() {
     model(2, || {
@@ -75,7 +76,8 @@ fn an_idle_chain_may_be_cleaned_by_another_thread() {
     });
 }
 
-/// Two lanes write their first pages: each has a chain with a page of its own, and each record is where the next owner looks.
+/// Two lanes write their first pages: each has a chain with a page of its own, and each record is where the
+/// next owner expects it.
 #[test]
 fn two_first_writers_get_chains_of_their_own() {
     model(1, || {
@@ -96,9 +98,9 @@ fn two_first_writers_get_chains_of_their_own() {
     });
 }
 
-/// A chain of two log pages, the eras 1 and 2. The first page's block is used anew, for a page of the same chain and era 3, while another
-/// lane asks for the era of the first page. What it is told was true at some instant. An era of 3 would say that nothing older is
-/// reachable (`garbage` I2, I3).
+/// A chain of two log pages, of eras 1 and 2. The first page's block is reused for a page of the same chain
+/// and era 3, while another lane asks for the era of the first page. The answer must have been true at some
+/// instant. An era of 3 would mean that no older record is reachable (`garbage` I2, I3).
 #[test]
 fn a_first_pages_era_is_never_that_of_its_next_use() {
     model(3, || {

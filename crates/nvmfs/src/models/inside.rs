@@ -1,5 +1,5 @@
-//! Who is inside a call, for those who must know: an unmount, and a lane that is out of space and robs idle ones. The kernel's barrier
-//! (membarrier) is a fence on both sides here.
+//! Threads inside a call, for an unmount, and for a lane that is out of space and robs idle ones. The
+//! kernel's barrier (membarrier) is a fence on both sides here.
 
 use super::rig::{Rig, Seat, model, spawn};
 use crate::alloc::take_back::rob;
@@ -7,10 +7,10 @@ use crate::upkeep::settle;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// What only one of two may touch at a time.
+/// A word that only one of two threads may touch at a time.
 struct Guarded(UnsafeCell<u32>);
 
-// SAFETY: touched by one at a time; that is what is tested.
+// SAFETY: one thread at a time touches it; the test checks that.
 unsafe impl Sync for Guarded {}
 // SAFETY: as above.
 unsafe impl Send for Guarded {}
@@ -32,15 +32,16 @@ fn no_call_goes_on_when_the_file_system_has_ended() {
         let inside = kept.clone();
         let thread = spawn(move || (0..2).filter_map(|_| seat.call(|_, _| inside.touch())).count());
         assert!(settle::end(rig.core()));
-        // The image is marked clean, and unmapped.
+        // Stands for marking the image clean and unmapping it.
         kept.touch();
         let calls = thread.join().unwrap();
-        // SAFETY: the other has ended.
+        // SAFETY: the other thread has ended.
         assert_eq!(kept.0.with(|n| unsafe { *n }), calls as u32 + 1);
     });
 }
 
-/// A lane that keeps blocks, and those that want them. (Whether two have one lane's own part at a time, `Lane::own` asks.)
+/// A lane that keeps blocks, and lanes that need them. (`Lane::own` checks that no two use one lane's own
+/// part at the same time.)
 fn ready() -> (Rig, Seat, Seat, Seat) {
     let rig = Rig::new();
     let mut seats = [1, 2, 3].map(|id| rig.seat(id));
@@ -51,7 +52,7 @@ fn ready() -> (Rig, Seat, Seat, Seat) {
     (rig, owner, thief, other)
 }
 
-/// A call that works with what its lane keeps.
+/// A call that uses the blocks of its lane.
 fn works(seat: &mut Seat) {
     let took = seat.call(|core, guard| {
         let mut out = Vec::new();
@@ -92,7 +93,7 @@ fn a_lane_that_is_robbed_is_its_owners_or_the_thiefs() {
     });
 }
 
-/// The owner looks at a thief that is done, and comes again before the owner says so.
+/// The owner checks a thief that is done; the thief comes again before the owner clears its word.
 #[test]
 fn a_thief_that_comes_again_is_not_taken_for_the_last_one() {
     model(3, || {
@@ -106,7 +107,7 @@ fn a_thief_that_comes_again_is_not_taken_for_the_last_one() {
     });
 }
 
-/// Two rob one lane, whose owner makes a call.
+/// Two thieves rob one lane, whose owner makes a call.
 #[test]
 fn of_two_thieves_one_has_the_lane() {
     model(2, || {

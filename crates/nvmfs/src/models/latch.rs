@@ -1,4 +1,5 @@
-//! The two small locks: one holder, who sees what the last one did; nobody sleeps for ever (loom reports the deadlock).
+//! The two small locks: one holder at a time, each sees the last holder's stores, and no thread sleeps for
+//! ever (loom reports the deadlock).
 
 use super::rig::model;
 use crate::state::latch::{Latch, Spin};
@@ -6,13 +7,13 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Something that a lock guards.
+/// A word that a lock guards.
 struct Guarded<L> {
     lock: L,
     count: UnsafeCell<u32>,
 }
 
-// SAFETY: `count` is touched under the lock; that is what is tested.
+// SAFETY: `count` is touched under the lock; the test checks that.
 unsafe impl<L> Sync for Guarded<L> {}
 // SAFETY: as above.
 unsafe impl<L> Send for Guarded<L> {}
@@ -32,7 +33,7 @@ fn counts<L: 'static>(threads: usize, lock: fn() -> L, with: fn(&L, &dyn Fn())) 
             .collect();
         once(&guarded);
         others.into_iter().for_each(|thread| thread.join().unwrap());
-        // SAFETY: the others have ended.
+        // SAFETY: the other threads have ended.
         guarded.count.with(|count| assert_eq!(unsafe { *count }, threads as u32));
     });
 }

@@ -1,4 +1,5 @@
-//! The end of an inode: the last name and the last handle may go at once, and somebody may be opening it (D23).
+//! The death of an inode: its last name and its last handle may go at the same time, while another thread
+//! opens it (D23).
 
 use super::rig::{FILE, Rig, Seat, model, spawn};
 use crate::names::life;
@@ -10,7 +11,7 @@ fn unlink(seat: &mut Seat) {
     seat.with(|core, guard, file| life::drop_name(core, guard, file, 1));
 }
 
-/// Opens the file; if it lives, it does until the handle goes.
+/// Opens the file. If that succeeds, the file lives until the handle is released.
 fn visit(seat: &mut Seat) {
     let opened = seat.with(|core, guard, file| life::open(core, guard, file, GENERATION));
     if opened.is_ok() {
@@ -32,7 +33,8 @@ fn ready() -> (Rig, Seat, Seat, Seat) {
     (rig, first, second, third)
 }
 
-/// Nothing lives in the slot, and all blocks are free, each once: one that is freed twice panics by itself.
+/// Asserts that no inode is in the slot and that all blocks are free. A block that is freed twice panics by
+/// itself.
 fn is_ended(rig: &Rig, seats: Vec<Seat>) {
     assert_eq!(rig.file().vi.generation(), 0, "nobody ended it");
     // ORDERING: Relaxed, the other threads have been joined.
@@ -76,7 +78,7 @@ fn of_the_last_name_and_the_last_handles_one_ends_the_file() {
     });
 }
 
-/// A handle may be closed by another lane than the one that opened it: only the sum says how many there are.
+/// Another lane than the opener's may close a handle: only the sum is the number of handles.
 #[test]
 fn a_handle_that_another_lane_closes_is_still_one_handle() {
     model(2, || {
@@ -94,7 +96,8 @@ fn a_handle_that_another_lane_closes_is_still_one_handle() {
     });
 }
 
-/// What getattr and setattr ask. Who closes another handle of a file without a name claims its end, and gives the claim up.
+/// The loads of getattr and setattr. A thread that closes another handle of a file without a name claims it,
+/// and withdraws the claim.
 #[test]
 fn an_open_file_is_never_stale_for_who_looks() {
     model(2, || {
@@ -114,7 +117,8 @@ fn an_open_file_is_never_stale_for_who_looks() {
     });
 }
 
-/// A look at a file whose last handle goes: it is there, or it is stale; nobody waits for ever, and it ends.
+/// A thread loads a file whose last handle is released: the file is there, or it is stale. No thread waits
+/// for ever, and the file is freed.
 #[test]
 fn who_looks_at_a_file_that_ends_gets_an_answer() {
     model(2, || {

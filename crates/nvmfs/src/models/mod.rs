@@ -1,13 +1,14 @@
-//! The engine's lock-free parts under loom: every interleaving with a bounded number of preemptions, and every outcome that weak memory
-//! allows, of small models. Each runs the engine's own functions (`file::heddle::write`, `file::read::read`, …) on a core in plain
-//! memory; only the region is a model (see `region`), and some sizes are smaller.
+//! The engine's lock-free parts under loom: all interleavings of small models with a bounded number of
+//! preemptions, and all outcomes that weak memory allows. Each model runs the engine's own functions
+//! (`file::heddle::write`, `file::read::read`, …) on a core in plain memory. Only the region is a model (see
+//! `region`), and some sizes are smaller.
 //!
-//! Bounds      Two or three threads. Preemptions, not switches, are bounded: a thread that waits always hands on. Each model says how
-//!             many it explores; two are enough for every planted fault but those marked.
-//! SeqCst      Loom gives SeqCst accesses the strength of AcqRel alone. Where the engine needs more, it has a fence, or a
-//!             read-modify-write on one word that both sides use; where x86-64 needs no instruction for it the fence is
+//! Bounds      Two or three threads. Preemptions are bounded, not switches: a waiting thread always yields. Each model sets its
+//!             bound; two are enough for every planted fault except the marked ones.
+//! SeqCst      Loom gives SeqCst accesses only the strength of AcqRel. Where the engine needs more, it has a fence, or a
+//!             read-modify-write on one word that both sides use. Where x86-64 needs no instruction for it, the fence is
 //!             `sync::fence_behind_locked`.
-//! Plants      `plants.rs`: each ordering that an argument leans on is weakened, one at a time, and a model must fail.
+//! Plants      `plants.rs` weakens each ordering that an argument relies on, one at a time, and a model must fail.
 //!
 //! Run: `cargo xtask loom`
 

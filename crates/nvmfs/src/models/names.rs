@@ -1,7 +1,7 @@
-//! A directory's table: look-ups, which take no lock, against the holder of a bucket.
+//! A directory's table: look-ups without a lock, against the holder of a bucket.
 //!
-//! Entries are not taken out here: their memory may be reused at once, and a late reader's load of it, which the bucket's word makes
-//! harmless, is a race to loom as it is to the language.
+//! No entry is removed here: its memory may be reused at once. A late reader's load of it is harmless because
+//! of the bucket's word, but a data race for loom and for the language.
 
 use super::rig::{Rig, Seat, model, spawn};
 use crate::ids::{InodeId, Version};
@@ -31,12 +31,12 @@ fn ready() -> (Rig, Seat, Seat) {
     (rig, changer, other)
 }
 
-/// Makes a name mean number `n`, with the bucket's next version.
+/// Changes the meaning of a name to number `n`, with the bucket's next version.
 fn put(seat: &mut Seat, name: &str, n: u64) -> Version {
     put_in(seat, DIR, name, n).unwrap().0
 }
 
-/// The same in any directory; `None`: it is dead. Besides the version, whether its table is crowded.
+/// As `put`, in any directory; `None`: it is dead. Also returns the table if it is crowded.
 pub fn put_in(seat: &mut Seat, dir: Ino, name: &str, n: u64) -> Option<(Version, Option<Crowded>)> {
     seat.with(|core, guard, _| {
         let key = table::key(core, name.as_bytes());
@@ -50,7 +50,7 @@ pub fn put_in(seat: &mut Seat, dir: Ino, name: &str, n: u64) -> Option<(Version,
         };
         let version = locked.version().next();
         locked.begin_change(version);
-        // The version says `n` here, so that a reader can tell whether an entry's words belong together.
+        // The version is `n` here, so that a reader can check whether an entry's words belong together.
         let to = Named {
             child: InodeId { ino: Ino(n), generation: n },
             kind: FileKind::Regular,
@@ -61,12 +61,12 @@ pub fn put_in(seat: &mut Seat, dir: Ino, name: &str, n: u64) -> Option<(Version,
     })
 }
 
-/// What a name means; its words agree.
+/// The number that a name means; asserts that its words belong together.
 fn find(seat: &mut Seat, name: &str) -> Option<u64> {
     find_in(seat, DIR, name)
 }
 
-/// The same in any directory.
+/// As `find`, in any directory.
 pub fn find_in(seat: &mut Seat, dir: Ino, name: &str) -> Option<u64> {
     seat.with(|core, _, _| {
         let dir = core.slot(dir).unwrap();

@@ -3,7 +3,7 @@
 use super::rig::{Rig, model, spawn};
 use crate::file::cells::{lock_cell, wake};
 
-/// Three writes: the third goes to the block that the first replaced (D15), which is what the reader may be copying from.
+/// Three writes: the third goes to the block that the first replaced (D15), which a reader may be copying.
 #[test]
 fn a_page_is_read_whole_while_its_block_is_reused() {
     model(1, || {
@@ -34,7 +34,8 @@ fn of_two_reads_the_later_sees_no_older_page() {
     });
 }
 
-/// There is room for two writes and a log page alone: the third write goes where the first was, the fourth where the reader may be.
+/// There is room only for two writes and a log page: the third write reuses the first one's block, the fourth
+/// a block that a reader may copy.
 #[test]
 fn two_pages_are_read_whole_while_their_blocks_are_reused() {
     model(1, || {
@@ -65,9 +66,9 @@ fn two_pages_written_by_one_call_are_never_seen_apart() {
     });
 }
 
-/// The first page may be collected while its writer is ACTIVE; then its state word must still say so when all is collected (D14). That
-/// the word carries a sequence, so that a lane that is ACTIVE again is told from one that is ACTIVE still, matters only with a third
-/// thread and more preemptions than loom can bear here.
+/// The first page may be collected while its writer is ACTIVE. Then its state word must still be the same
+/// when all is collected (D14). The sequence in the word tells a lane that is ACTIVE again from one that is
+/// still ACTIVE. That matters only with a third thread and more preemptions than loom can handle here.
 #[test]
 fn a_later_write_is_never_seen_without_the_earlier_one() {
     model(2, || {
@@ -100,7 +101,7 @@ fn overlapping_writers_take_turns_and_both_end() {
         let second = thread.join().unwrap();
         let seen = rig.seat(3).read(0, 3);
         assert!(seen == [2, 2, 3] || seen == [2, 3, 3], "read {seen:?}");
-        // Each freed what it replaced, no more and no less: a block that is freed twice panics.
+        // Each freed exactly what it replaced: a block that is freed twice panics.
         [first, second].into_iter().for_each(super::rig::Seat::leave);
         let logs = crate::log::chain::existing(rig.core(), rig.file()).filter(|c| c.head().is_some()).count();
         assert_eq!(rig.free() + 3 + logs as u64, rig.total());
@@ -126,8 +127,8 @@ fn two_writers_and_a_reader_of_one_page_all_end() {
     });
 }
 
-/// The same lane, at the same version: the word is what it was, but for the wish to be woken, which the first unlock took. Found by
-/// shuttle as a deadlock; a sleeper only looked again when its time was over.
+/// The same lane locks the cell again at the same version: only the waiter bit, which the first unlock
+/// cleared, differs. Shuttle found this as a deadlock: the sleeper checked again only when its time was over.
 #[test]
 fn a_waiter_is_woken_though_the_holder_locks_the_cell_again() {
     model(3, || {
@@ -149,7 +150,7 @@ fn a_waiter_is_woken_though_the_holder_locks_the_cell_again() {
     });
 }
 
-/// Both grow the tree by the same leaf: one's node is linked, the other uses it.
+/// Both grow the tree by the same leaf: one thread's node is linked, the other thread uses it.
 #[test]
 fn writers_who_grow_the_index_at_once_find_each_others_pages() {
     model(2, || {

@@ -1,10 +1,11 @@
-//! Do the models see? Each row makes one access of the engine wrong and names the model that must fail for it.
+//! Tests of the models: each row weakens one access of the engine and names the model that must fail.
 //!
-//! An ordering that is not here may be one too many: a fence of the region beside it does the same (`publish`, `give`), or the fence
-//! behind a lock (`try_lock`), or another word that both sides use (`pin`, `state`). They stay: what they say is then true of their own
-//! lines.
+//! An ordering without a row may be stronger than needed. A fence of the region beside it has the same effect
+//! (`publish`, `give`), or the fence behind a lock (`try_lock`), or another word that both sides use (`pin`,
+//! `state`). These orderings stay: each line is then correct by itself.
 //!
-//! The fault is planted by place (`heddle_arena::sync::plant`): the engine's source carries no switch for it.
+//! The fault is planted by source position (`heddle_arena::sync::plant`): the engine's source has no switch
+//! for it.
 
 use super::rig::PREEMPTIONS;
 use heddle_arena::sync::plant::{Plant, all_are_seen};

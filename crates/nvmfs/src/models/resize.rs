@@ -30,7 +30,7 @@ fn two_seats() -> (Rig, Seat, Seat) {
     (rig, first, second)
 }
 
-/// The page has no cell when the truncation looks: the gate alone keeps them apart (D8).
+/// The page has no cell when the truncation looks for cells: only the gate orders the two (D8).
 #[test]
 fn truncation_and_write_without_a_cell_are_ordered() {
     model(2, || {
@@ -48,7 +48,8 @@ fn truncation_and_write_without_a_cell_are_ordered() {
     });
 }
 
-/// As above with a punch, which moves no size: what is left must have the larger version, or a power cut would take it away.
+/// The same with a punch, which changes no size: the surviving data must have the larger version, or a power
+/// cut would lose it.
 #[test]
 fn what_a_write_leaves_beside_a_punch_has_the_larger_version() {
     model(2, || {
@@ -83,7 +84,7 @@ fn appends_never_overlap() {
     });
 }
 
-/// A reader who sees the new size sees the bytes below it.
+/// A reader that sees the new size sees the bytes below it.
 #[test]
 fn the_bytes_of_an_append_are_there_when_its_size_is() {
     model(3, || {
@@ -100,7 +101,8 @@ fn the_bytes_of_an_append_are_there_when_its_size_is() {
     });
 }
 
-/// Cut and grown again: what is read below the old end is what was there, or nothing, never a mixture with what was cut.
+/// A file is cut and grown again: below the old end a reader sees the old bytes or zeros, never a mixture
+/// with bytes that were cut.
 #[test]
 fn a_cut_is_seen_whole() {
     model(2, || {

@@ -24,16 +24,16 @@ pub const PAGE: u64 = BLOCK_BYTES as u64;
 const BLOCKS: u64 = 64;
 /// Blocks that are free for data.
 const FREE: u64 = 12;
-/// The reserve, all of it free: else new data would wait for it.
+/// The reserve; all of it is free, because otherwise new data would wait for it.
 const RESERVED: u64 = 32;
 /// The file.
 pub const FILE: Ino = Ino(2);
 
-/// The variable that allows fewer preemptions than a model asks for.
+/// The variable that limits preemptions below a model's own bound.
 pub const PREEMPTIONS: &str = "HEDDLE_LOOM_PREEMPTIONS";
 
-/// Explores a model with at most so many preemptions, or as many as `HEDDLE_LOOM_PREEMPTIONS` allows. It runs in a thread of
-/// its own: loom's first one has a stack that the engine's functions do not fit.
+/// Explores a model with at most so many preemptions, or as many as `HEDDLE_LOOM_PREEMPTIONS` allows. It runs
+/// in a thread of its own, because the stack of loom's first thread is too small for the engine's functions.
 pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let start = std::time::Instant::now();
     let f = Arc::new(f);
@@ -43,7 +43,7 @@ pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let runs = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = runs.clone();
     builder.check(move || {
-        // ORDERING: Relaxed here and below, a count for people.
+        // ORDERING: Relaxed here and below, a count for messages.
         count.fetch_add(1, Relaxed);
         let f = f.clone();
         spawn(move || f()).join().unwrap();
@@ -58,12 +58,12 @@ fn allowed() -> usize {
     std::env::var(PREEMPTIONS).map_or(usize::MAX, |most| most.parse().expect("a number of preemptions"))
 }
 
-/// A thread of a model, with a stack that the engine's functions fit.
+/// A thread of a model, with a stack large enough for the engine's functions.
 pub fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> loom::thread::JoinHandle<T> {
     loom::thread::Builder::new().stack_size(1 << 20).spawn(f).unwrap()
 }
 
-/// What is mounted, and how many blocks were free for data.
+/// A mount of the model, with the number of blocks that were free for data at first.
 #[derive(Clone)]
 pub struct Rig(Arc<Core>, u64);
 
@@ -123,7 +123,7 @@ impl Rig {
         self.0.slot(FILE).unwrap()
     }
 
-    /// Lane `id`, from 1. Each is dealt out once.
+    /// Lane `id`, from 1. Each is handed out once.
     pub fn seat(&self, id: u16) -> Seat {
         Seat { core: self.0.clone(), id, busy: Cell::new(false), scratch: Scratch::default() }
     }
@@ -133,20 +133,20 @@ impl Rig {
         self.1 + RESERVED
     }
 
-    /// Free blocks outside the lanes' hands.
+    /// Free blocks that no lane holds.
     pub fn free(&self) -> u64 {
         self.0.free_map().count()
     }
 }
 
 impl Seat {
-    /// Works with the lane.
+    /// Runs `f` with the lane.
     pub fn with<R>(&mut self, f: impl FnOnce(&Core, &mut LaneGuard<'_>, InodeRef<'_>) -> R) -> R {
         let mut guard = LaneGuard::dealt(&self.core, self.id, &self.busy, &mut self.scratch);
         f(&self.core, &mut guard, self.core.slot(FILE).unwrap())
     }
 
-    /// Works with the lane as a call does that others may refuse or rob; `None`: it was refused.
+    /// Runs `f` with the lane as a call that others may refuse or rob; `None`: it was refused.
     pub fn call<R>(&mut self, f: impl FnOnce(&Core, &mut LaneGuard<'_>) -> R) -> Option<R> {
         let mut guard = LaneGuard::called(&self.core, self.id, &self.busy, &mut self.scratch)?;
         Some(f(&self.core, &mut guard))
@@ -161,7 +161,7 @@ impl Seat {
                 Ok(_) | Err(Error::NoSpace) => {}
                 Err(error) => panic!("{error:?}"),
             }
-            // A fault to plant: what this write replaced may be used at once (D15).
+            // A fault to plant: blocks that this write replaced may be reused at once (D15).
             if heddle_arena::sync::plant::here().is_some() {
                 crate::alloc::settle_limbo(core.free_map(), guard.own);
             }
@@ -174,14 +174,14 @@ impl Seat {
         self.with(|core, guard, file| write(core, guard, file, At::End, &data).unwrap())
     }
 
-    /// The values of pages, as far as the file goes.
+    /// The values of pages up to the end of the file.
     pub fn read(&mut self, page: u64, pages: u64) -> Vec<u8> {
         let mut data = vec![0xee; (pages * PAGE) as usize];
         let len = self.with(|core, guard, file| read(core, guard, file, page * PAGE, &mut data).unwrap());
         values(&data[..len])
     }
 
-    /// What a lease does besides: the lane can count handles.
+    /// Gives the lane a table for handles, as a lease does.
     pub fn equip(&mut self) {
         crate::state::opens::equip(&self.core, self.id).unwrap();
     }
@@ -193,7 +193,7 @@ impl Seat {
         out
     }
 
-    /// The same; none, if there are not so many.
+    /// As `take`; empty if there are too few.
     pub fn try_take(&mut self, count: u64) -> Vec<Extent> {
         let mut out = Vec::new();
         self.with(|core, guard, _| {
@@ -209,7 +209,7 @@ impl Seat {
         out
     }
 
-    /// Writes this lane's number into blocks and reads it back: an owner beside it would have written its own.
+    /// Writes this lane's number into blocks and reads it back: a second owner would have written its own.
     pub fn mark(&mut self, extents: &[Extent]) {
         let mine = [self.id as u8; 8];
         for block in extents.iter().flat_map(|e| (0..e.count).map(|n| e.block.plus(n))) {
@@ -220,19 +220,19 @@ impl Seat {
         }
     }
 
-    /// Gives blocks back, through the limbo.
+    /// Frees blocks through the limbo.
     pub fn give(&mut self, extents: Vec<Extent>) {
         self.with(|core, guard, _| {
             for extent in extents {
                 crate::alloc::free_later(core.free_map(), &core.region, guard.own, extent);
             }
-            // PERSIST: D15, what was freed above before its next use.
+            // PERSIST: D15, the frees above come before the blocks' next use.
             core.region.fence();
             crate::alloc::settle_limbo(core.free_map(), guard.own);
         });
     }
 
-    /// Gives everything back, as a thread that ends does.
+    /// Returns everything, as an ending thread does.
     pub fn leave(mut self) {
         self.with(|core, guard, _| {
             crate::log::chain::let_go_all(core, guard.own, guard.id);
@@ -243,7 +243,7 @@ impl Seat {
     }
 }
 
-/// One value a page.
+/// One value for each page.
 ///
 /// # Panics
 /// If a page is of two values: half of a write.

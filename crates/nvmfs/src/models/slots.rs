@@ -1,4 +1,4 @@
-//! Inode slots: held by a lane, handed out, given back, and the chunks that come and go with them.
+//! Inode slots: held by a lane, handed out, returned; and chunks that are made and freed.
 
 use super::rig::{Rig, Seat, model, spawn};
 use crate::alloc::itable;
@@ -9,18 +9,18 @@ use loom::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Chunks that a model may come to.
+/// Most chunks of a model.
 const CHUNKS: u64 = 4;
 
-/// What the one that has a slot writes.
+/// Words that the owner of a slot writes.
 struct Slots(Vec<UnsafeCell<u32>>);
 
-// SAFETY: each is touched by who has the slot; that is what is tested.
+// SAFETY: only the owner of the slot touches each word; the test checks that.
 unsafe impl Sync for Slots {}
 // SAFETY: as above.
 unsafe impl Send for Slots {}
 
-/// The file's chunk has two free slots, a second one has free slots alone.
+/// The file's chunk has two free slots, a second chunk has only free slots.
 fn ready() -> (Rig, Arc<Slots>, [Seat; 2]) {
     let rig = Rig::new();
     let core = rig.core();
@@ -35,14 +35,14 @@ fn ready() -> (Rig, Arc<Slots>, [Seat; 2]) {
     (rig, Arc::new(Slots(slots)), seats)
 }
 
-/// Makes an inode and ends it.
+/// Makes an inode and frees it.
 fn makes_one(seat: &mut Seat, slots: &Slots) {
     seat.with(|core, guard, _| {
         let ino = itable::take(core, guard).unwrap().ino;
         assert!(ino != super::rig::FILE && chunk_of(ino).0 < CHUNKS);
         // SAFETY: loom checks it.
         slots.0[ino.0 as usize].with_mut(|n| unsafe { *n += 1 });
-        // Nobody may take the chunk away meanwhile: its block is nobody else's.
+        // No thread may free the chunk meanwhile: its block belongs to this inode.
         let block = core.chunk_block(ino);
         assert!(block.0 != 0 && block.0 != u64::MAX, "{ino:?} lies in no chunk");
         core.region.nt_write(block.pos(), &ino.0.to_le_bytes());
@@ -54,7 +54,7 @@ fn gives_all_back(seat: &mut Seat) {
     seat.with(|core, guard, _| itable::return_all(core, guard.own));
 }
 
-/// No slot is lost, and no block: a chunk is there with all its slots, or its block is free.
+/// Asserts that no slot and no block is lost: a chunk exists with all its slots, or its block is free.
 fn is_all_there(rig: &Rig, seats: [Seat; 2]) {
     seats.into_iter().for_each(|mut seat| {
         gives_all_back(&mut seat);
@@ -95,17 +95,17 @@ fn no_slot_has_two_owners_and_none_is_lost() {
     });
 }
 
-/// One that is short of space takes chunks without inodes away, while another makes an inode.
+/// A thread that is short of space frees chunks without inodes, while another makes an inode.
 #[test]
 fn a_chunk_is_taken_away_whole_or_stays() {
     model(3, || {
         let (rig, slots, [mut maker, mut taker]) = ready();
-        // The slots beside the file's are in others' hands: the second chunk is the next.
+        // Other lanes hold the slots beside the file's: so the next inode goes to the second chunk.
         let core = rig.core();
         core.free_slots(0).store(0, Relaxed); // ORDERING: Relaxed, no other thread is there yet.
         let thread = spawn(move || {
             taker.with(|core, guard, _| _ = itable::give_chunks_back(core, guard.own));
-            // What it got is its own.
+            // The blocks that it got are its own.
             let found = taker.try_take(1);
             taker.mark(&found);
             taker.give(found);

@@ -1,11 +1,11 @@
-//! Blocks: pins against reuse, and none handed out twice or lost.
+//! Blocks: pins against reuse, and no block handed out twice or lost.
 
 use super::rig::{PAGE, Rig, Seat, model, spawn, values};
 use crate::file::deferred::{relieve, unpin};
 use crate::file::read::read_pinned;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A pinned reader copies without looking again: no block that it took from a cell may be written meanwhile.
+/// A pinned reader copies without validation: no block that it took from a cell may be written meanwhile.
 #[test]
 fn a_pinned_reader_copies_in_peace() {
     model(2, || {
@@ -23,7 +23,7 @@ fn a_pinned_reader_copies_in_peace() {
     });
 }
 
-/// As above, with other readers whose pins begin and end meanwhile, so that phases turn.
+/// The same, while pins of other readers begin and end, so that phases turn.
 #[test]
 fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
     model(2, || {
@@ -43,7 +43,8 @@ fn a_pinned_reader_copies_in_peace_while_others_come_and_go() {
     });
 }
 
-/// As above; a writer of another file that needs space comes for the blocks that wait here, and writes what it gets.
+/// The same, while a writer of another file that needs space frees the blocks that wait here, and writes to
+/// the ones it gets.
 #[test]
 fn a_pinned_reader_copies_in_peace_while_another_files_writer_needs_space() {
     model(1, || {
@@ -77,7 +78,8 @@ fn pin_and_unpin(seat: &mut Seat) {
     seat.with(|core, guard, file| unpin(core, guard, file, phase));
 }
 
-/// Whoever is last, the reader with its pin or the writer who deferred, frees the block; with a second reader in between too.
+/// The last thread, either the reader with its pin or the writer that deferred, frees the block; also with a
+/// second reader in between.
 #[test]
 fn blocks_that_waited_for_a_pin_are_freed() {
     model(2, || {
@@ -101,12 +103,12 @@ fn blocks_that_waited_for_a_pin_are_freed() {
         // ORDERING: Relaxed, the other threads have been joined.
         assert!(rig.file().vi.pins.now().none());
         assert_eq!(rig.file().vi.deferred.load(Relaxed), 0, "blocks wait for a pin that nobody has");
-        // One of data, one of log.
+        // One block of data, one of log.
         assert_eq!(rig.free(), rig.total() - 2);
     });
 }
 
-/// Blocks move from hand to hand through the map; the last word on who has one is the bit.
+/// Blocks move from lane to lane through the map; the bit decides which lane has a block.
 #[test]
 fn no_block_has_two_owners_and_none_is_lost() {
     model(2, || {

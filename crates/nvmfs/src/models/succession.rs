@@ -1,4 +1,5 @@
-//! Who takes a dead daemon's place: of several one, and each later one behind all that the one before has done.
+//! The succession of a dead daemon: of several processes one takes over, and each later one sees all stores
+//! of the one before.
 
 use super::rig::{Rig, model, spawn};
 use heddle_arena::Tag;
@@ -7,14 +8,15 @@ use loom::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Takers, and whether each lives. A tag is the number of the process here, beyond the bits of a thread.
+/// Processes that take over, and whether each lives. A tag here is the process's index above the bits of a
+/// thread.
 struct Processes {
     alive: [AtomicU32; 3],
-    /// What the daemon alone changes.
+    /// A word that only the daemon changes.
     served: UnsafeCell<u32>,
 }
 
-// SAFETY: touched by the daemon alone; that is what is tested.
+// SAFETY: only the daemon touches it; the test checks that.
 unsafe impl Sync for Processes {}
 // SAFETY: as above.
 unsafe impl Send for Processes {}
@@ -23,14 +25,14 @@ fn tag(process: usize) -> Tag {
     Tag::of((process as u64 + 1) << 33)
 }
 
-/// Takes over if it can, serves, and dies. Did it?
+/// Takes over if possible, serves, and dies. Returns true if it took over.
 fn takes_over(rig: &Rig, processes: &Processes, me: usize) -> bool {
     let is_gone = |of: Tag| (0..3).any(|n| of == tag(n) && processes.alive[n].load(SeqCst) == 0);
     let won = rig.core().root().succeed(tag(me), is_gone);
     if won {
         // SAFETY: loom checks it.
         processes.served.with_mut(|n| unsafe { *n += 1 });
-        // The kernel says so.
+        // Stands for the kernel's report of the death.
         processes.alive[me].store(0, SeqCst);
     }
     won
@@ -48,7 +50,7 @@ fn of_those_that_take_over_at_once_one_does() {
         let mine = takes_over(&rig, &processes, 2);
         let theirs = thread.join().unwrap();
         assert!(mine || theirs, "nobody took over");
-        // ORDERING: Relaxed, the other has ended.
+        // ORDERING: Relaxed, the other thread has ended.
         let last = rig.core().root().daemon.load(Relaxed);
         assert!(last == tag(2).word() && mine || last == tag(1).word() && theirs);
     });

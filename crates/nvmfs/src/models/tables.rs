@@ -1,15 +1,15 @@
-//! Tables of directories that grow, and that become another directory's, under who looks up and locks.
+//! Tables of directories that grow, or become another directory's, while other threads look up and lock.
 //!
-//! As in `names`, entries are not taken out here.
+//! As in `names`, no entry is removed here.
 
 use super::names::{DIR, find_in, make_dir, put_in};
 use super::rig::{Rig, Seat, model, spawn};
 use crate::names::table;
 use heddle_vfs::Ino;
 
-/// Gets the buckets that [`DIR`] had.
+/// The directory that gets the buckets that [`DIR`] had.
 const NEXT: Ino = Ino(0);
-/// One bucket's names: six in its line, and three beside it, with which a table of one bucket is full.
+/// Names of one bucket: six in its line, and three outside it, with which a table of one bucket is full.
 const CROWD: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
 
 fn three() -> (Rig, Seat, Seat, Seat) {
@@ -50,7 +50,7 @@ fn a_name_is_made_while_its_table_grows() {
     );
 }
 
-/// Who has looked at a directory locks a bucket of it when that is another directory's already.
+/// A thread that has read a directory's word locks a bucket that belongs to another directory by then.
 #[test]
 fn a_late_locker_changes_no_other_directory() {
     model(2, || {
@@ -78,7 +78,7 @@ fn a_late_locker_changes_no_other_directory() {
             true => {
                 assert_eq!(find_in(&mut first, NEXT, "mine"), Some(6));
                 assert_eq!(find_in(&mut first, NEXT, "late"), None, "a name of another directory");
-                // Nobody has left a lock.
+                // No thread has left a lock.
                 first.with(|core, _, _| drop(table::lock_whole(core, core.slot(NEXT).unwrap()).unwrap()));
             }
             false => assert_eq!(find_in(&mut first, DIR, "late"), Some(5)),

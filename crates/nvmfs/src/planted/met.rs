@@ -1,10 +1,11 @@
-//! How often each kind of record, of transition and of cleaning step was met: what a rig claims to test must not stand at 0.
+//! Counts of each kind of record, transition and cleaning step that ran. A step that a rig claims to test
+//! must not stay at 0.
 //!
-//! A thread counts for itself. Without the feature `planted` nothing is counted.
+//! Each thread counts for itself. Without the feature `planted` nothing is counted.
 
 macro_rules! met {
     ($($(#[doc = $what:literal])+ $name:ident,)*) => {
-        /// What is counted.
+        /// The steps that are counted.
         #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "nothing is counted without the feature"))]
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Met { $($(#[doc = $what])+ $name,)* }
@@ -14,7 +15,7 @@ macro_rules! met {
             /// All of them.
             pub const ALL: &[Met] = &[$(Met::$name),*];
 
-            /// What it is, in words.
+            /// A description.
             pub fn text(self) -> &'static str {
                 match self { $(Met::$name => concat!($($what),+).trim_ascii(),)* }
             }
@@ -47,11 +48,11 @@ met! {
     PageClosed,
     /// log: a block for more heads of chains
     HeadBlock,
-    /// cleaning: a page without a living record went
+    /// cleaning: a page without a living record was freed
     PageDropped,
-    /// cleaning: a file's page was logged anew, and went
+    /// cleaning: a file's page was logged anew and freed
     FileMoved,
-    /// cleaning: a directory's page was logged anew, and went
+    /// cleaning: a directory's page was logged anew and freed
     DirectoryMoved,
     /// cleaning: a write was logged anew
     WriteMoved,
@@ -63,19 +64,19 @@ met! {
     NameMoved,
     /// cleaning: a removal was logged anew
     RemovalMoved,
-    /// cleaning: a state that ends what a rename's record says of its old directory
+    /// cleaning: a state was logged that ends a rename's record of its old directory
     DebtEnded,
     /// inodes: a chunk was made
     ChunkMade,
-    /// inodes: a chunk was given back
+    /// inodes: a chunk was freed
     ChunkGone,
-    /// inodes: one without a name was made
+    /// inodes: one was made without a name
     Unnamed,
     /// names: a record that made a name became its removal
     Struck,
-    /// recovery: a rename's copy was written for its old directory
+    /// recovery: a rename's copy was written to its old directory
     DebtPaid,
-    /// recovery: what was torn was zeroed
+    /// recovery: torn records were zeroed
     Zeroed,
 }
 
@@ -84,7 +85,7 @@ mod counts {
     use super::Met;
     use std::cell::RefCell;
 
-    /// By [`Met::ALL`].
+    /// Counts, in the order of [`Met::ALL`].
     pub type Counts = Vec<u64>;
 
     thread_local! {
@@ -92,7 +93,7 @@ mod counts {
     }
 
     pub(super) fn add(what: Met) {
-        // A thread that ends settles lanes when its counts may be gone.
+        // An ending thread settles lanes when its counts may be gone.
         let _gone = COUNTS.try_with(|counts| {
             let mut counts = counts.borrow_mut();
             counts.resize(Met::ALL.len(), 0);
@@ -100,7 +101,7 @@ mod counts {
         });
     }
 
-    /// What the calling thread has met since it was asked last.
+    /// The counts of the calling thread since the last call.
     pub fn take() -> Counts {
         COUNTS.take()
     }
@@ -109,7 +110,7 @@ mod counts {
 #[cfg(feature = "planted")]
 pub use counts::{Counts, take};
 
-/// Counts one.
+/// Counts one step.
 #[inline(always)]
 pub(crate) fn met(what: Met) {
     #[cfg(feature = "planted")]

@@ -1,13 +1,16 @@
-//! A daemon that starts while clients of a dead one live: it takes their arena over, and recovers nothing.
+//! Takeover: a daemon that starts while clients of a dead daemon live takes over their arena, and recovers
+//! nothing.
 //!
-//! Where the arena is: among the descriptors of the clients, which the kernel lists in `/proc/PID/fd`. Which it is: the one whose inode
-//! the dead daemon has noted for this image's file (`notes`), made by this user; anybody could make one that looks
-//! like it. A daemon is dead if neither of two says that it lives: the lock of the image, whose owner still has it open; the seat
-//! of who mounted the image, or took it over, which the kernel frees when its address space ends (whatever namespace it is in).
+//! The new daemon finds the arena among the descriptors of the clients, which the kernel lists in
+//! `/proc/PID/fd`. The right one has the inode that the dead daemon has noted for this image's file
+//! (`notes`), and was made by this user; any user could make one that looks like it. A daemon counts as dead
+//! if two signs of life are missing. 1. The lock of the image, whose owner still has it open. 2. The seat of
+//! the process that mounted the image or took it over; the kernel frees it when the address space ends, in
+//! any namespace.
 //!
-//! Invariants  I1  of two that take over at once one wins: the seat's tag is exchanged, from the dead one's to the winner's.
-//!             I2  whoever maps through the new daemon's descriptor keeps others from opening the image, as those of the old one do:
-//!                 it is joined to the holders of the region first.
+//! Invariants  I1  if two daemons take over at once, one succeeds: the seat's tag is exchanged, from the dead one's to the winner's.
+//!             I2  processes that map through the new daemon's descriptor keep others from opening the image, as those of the old daemon
+//!                 do: the descriptor is joined to the holders of the region first.
 
 use super::image_id;
 use super::notes::{self, NoteError};
@@ -35,31 +38,31 @@ pub enum AdoptError {
     Image {
         /// Image.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Its content.
+    /// The content of the image.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// Its mapping.
+    /// The mapping of the image.
     #[error(transparent)]
     Region(#[from] heddle_pmem::Error),
-    /// A daemon serves it.
+    /// A daemon serves the image.
     #[error("{} is served by a living process", path.display())]
     Served {
         /// Image.
         path: PathBuf,
     },
-    /// No daemon of this user has noted what it made.
+    /// No daemon of this user has noted the arena that it made.
     #[error("{} is in use, but what the processes that use it hold is not taken over: {why}. End them, then mount it again (it will be \
              recovered)", path.display())]
     NotNoted {
         /// Image.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
-    /// Nobody whose memory this user may look at has it.
+    /// No process whose memory this user may read has it.
     #[error("{} is in use, but no process that you may look at holds its state: end the processes that use it, then mount it again \
              (it will be recovered)", path.display())]
     NotFound {
@@ -68,13 +71,12 @@ pub enum AdoptError {
     },
 }
 
-/// Takes over what the clients of a dead daemon hold. Lanes of the dead are settled.
+/// Takes over the state that the clients of a dead daemon hold. Dead lanes are settled.
 ///
-/// # Errors
-/// One variant of [`AdoptError`] a cause; nothing has changed then. [`AdoptError::Served`] also where a living process has it mounted for
-/// itself alone.
+/// # Errors One variant of [`AdoptError`] for each cause; nothing has changed then. [`AdoptError::Served`]
+/// also if a living process has mounted the image for itself alone.
 pub fn adopt(image: &Path) -> Result<Volume, AdoptError> {
-    // A client may have written over what is read here: then the state is nobody's to take over.
+    // A client may have scribbled over the memory that is read here. Then the state cannot be taken over.
     let adopted = catch_unwind(AssertUnwindSafe(|| take_over(image)));
     adopted.unwrap_or_else(|_| Err(AdoptError::NotFound { path: image.to_path_buf() }))
 }
@@ -92,7 +94,7 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     let noted = noted(image, &file)?;
     let len_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| fail(e.into()))?;
     let len_bytes = len_bytes & !(heddle_pmem::BLOCK_BYTES as u64 - 1);
-    // Only to read: what its stores survive is not known yet.
+    // Only to read: the durability of its stores is not known yet.
     let first_look = Region::attach(
         file.try_clone().map_err(fail)?.into(),
         Some(image),
@@ -126,7 +128,8 @@ fn take_over(image: &Path) -> Result<Volume, AdoptError> {
     Ok(Volume::adopted(core, superblock))
 }
 
-/// Has this process the image open? Clients have closed it. One whose descriptors may not be looked at may have.
+/// Returns true if this process has the image open. Clients have closed it. A process whose descriptors may
+/// not be read counts as one that has it open.
 fn has_open(process: u32, image: &Path) -> bool {
     let Ok(image) = fs::metadata(image) else { return false };
     match fs::read_dir(format!("/proc/{process}/fd")) {
@@ -153,7 +156,7 @@ fn noted(image: &Path, file: &File) -> Result<[u64; 2], AdoptError> {
     }
 }
 
-/// The arena of this mount, in whichever process has it, and what its processes' stores survive.
+/// The arena of this mount, from any process that has it, and the durability of those processes' stores.
 fn find(identity: &Identity, noted: [u64; 2]) -> Option<(Arena, Durability)> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut places = processes

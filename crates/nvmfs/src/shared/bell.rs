@@ -1,15 +1,16 @@
-//! The mount's own word about its door.
+//! The doorbell: a mount tells a program the address of its door, and the door knows that the program asked.
 //!
-//! A program that has a file of a mount open asks that mount, through that very descriptor, where its door is
-//! ([`heddle_vfs::ioctl::DOOR`]), and sends a number with it that it has just drawn: the **knock**. At the door it says the number again.
-//! The daemon lets it in only if the number came through its own mount, from a thread of the process that now stands at the door.
+//! A program that has a file of a mount open asks that mount, through that descriptor, for the address of its
+//! door ([`heddle_vfs::ioctl::DOOR`]). It sends a number that it has just drawn: the **knock**. At the door
+//! it sends the number again. The daemon accepts the program only if the number came through its own mount,
+//! from a thread of the process that now connects.
 //!
-//! State       the knocks of the last seconds, one a thread.
-//! Invariants  I1  a client that is let in has asked the mount that this daemon serves, and no other: a stranger's mount that passes the
-//!                 question on to this one asks as a thread of its own, which is none of the client's.
-//!             I2  a knock counts once, and for a moment.
-//!             I3  knocks cost others nothing: there is one a thread, and a full table forgets the oldest, whose thread has long been
-//!                 at the door.
+//! State       the knocks of the last seconds, one for each thread.
+//! Invariants  I1  an accepted client has asked the mount that this daemon serves, and no other. If a stranger's mount passes the
+//!                 question on to this one, the thread that asks is not one of the client's.
+//!             I2  a knock counts once, and for a short time.
+//!             I3  knocks cost other users nothing: there is one for each thread, and a full table drops the oldest, whose thread has
+//!                 connected long ago.
 
 use super::wire::NAME;
 use heddle_vfs::ioctl::{DOOR_BYTES, Doorbell};
@@ -17,22 +18,22 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A number that its maker alone knows.
+/// A random number that only its maker knows.
 pub type Knock = [u8; 16];
 
-/// How long a knock counts.
+/// How long a knock is valid.
 const KNOCK_MAX: Duration = Duration::from_secs(10);
-/// Knocks that are remembered.
+/// Number of knocks that are kept.
 const KNOCKS_MAX: usize = 4096;
 /// Longest address of a socket.
 pub const ADDRESS_BYTES_MAX: usize = 64;
 
-/// A question's parts: magic number, knock. An answer's: magic number, length of the address, address.
+/// The parts of a question: magic number, knock. Of an answer: magic number, length of the address, address.
 const KNOCK_AT: usize = 8;
 const LEN_AT: usize = 8;
 const ADDRESS_AT: usize = 16;
 
-/// The question of a client.
+/// A client's question.
 pub fn question(knock: &Knock) -> [u8; DOOR_BYTES] {
     let mut question = [0; DOOR_BYTES];
     question[..KNOCK_AT].copy_from_slice(&NAME.to_ne_bytes());
@@ -40,26 +41,26 @@ pub fn question(knock: &Knock) -> [u8; DOOR_BYTES] {
     question
 }
 
-/// The address in an answer; `None`: it is no answer of ours.
+/// The address in an answer; `None`: it is not a valid answer.
 pub fn address(answer: &[u8; DOOR_BYTES]) -> Option<&[u8]> {
     let len = answer[LEN_AT] as usize;
     let ours = answer.starts_with(&NAME.to_ne_bytes()) && (1..=ADDRESS_BYTES_MAX).contains(&len);
     ours.then(|| answer.get(ADDRESS_AT..ADDRESS_AT + len)).flatten()
 }
 
-/// Who has knocked.
+/// The knocks that were received.
 pub struct Bell {
     address: Vec<u8>,
     knocks: Mutex<HashMap<u32, (Knock, Instant)>>,
 }
 
 impl Bell {
-    /// Of the door at this address.
+    /// The doorbell for the door at this address.
     pub fn of(address: &[u8]) -> Bell {
         Bell { address: address[..address.len().min(ADDRESS_BYTES_MAX)].to_vec(), knocks: Mutex::default() }
     }
 
-    /// Has a thread of this process knocked so? It counts once.
+    /// Returns true if a thread of this process has sent this knock. It counts once.
     pub fn heard(&self, knock: &Knock, process: u32) -> bool {
         let mut knocks = self.knocks.lock().unwrap_or_else(PoisonError::into_inner);
         let found = knocks.iter().find(|(_, (known, _))| known == knock);
@@ -90,12 +91,13 @@ impl Doorbell for Bell {
     }
 }
 
-/// Is this a thread of that process?
+/// Returns true if this is a thread of that process.
 fn has_thread(process: u32, thread: u32) -> bool {
     if process == 0 || thread == 0 {
         return false;
     }
-    // SAFETY: signal 0 is sent to nobody: the kernel says whether it could be. Not /proc: that may be hidden from this user.
+    // SAFETY: signal 0 is not delivered: the kernel only checks that it could be. Not /proc: that may be
+    // hidden from this user.
     let there = unsafe { libc::syscall(libc::SYS_tgkill, process as i32, thread as i32, 0) };
     there == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
@@ -118,7 +120,7 @@ mod tests {
         assert!(!bell.heard(&[2; 16], process), "another number");
         assert!(bell.heard(&[1; 16], process));
         assert!(!bell.heard(&[1; 16], process), "once");
-        // A stranger passes the client's number on: his thread is none of the client's.
+        // A stranger passes the client's number on: its thread is not one of the client's.
         bell.ring(&question(&[3; 16]), 1);
         assert!(!bell.heard(&[3; 16], process), "a thread of another process has knocked");
         bell.ring(&question(&[4; 16]), 0);

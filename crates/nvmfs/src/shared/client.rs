@@ -1,4 +1,4 @@
-//! Joining a file system that another process has mounted.
+//! Attaching to a file system that another process has mounted.
 
 use super::bell::{self, Knock};
 use super::door::READING_SEALS;
@@ -34,15 +34,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// How long the daemon may take to answer.
+/// Longest time that the daemon may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// No reading is longer.
+/// Most bytes of a reading.
 const READING_BYTES_MAX: u64 = 16 << 20;
 
 /// Why a process cannot attach.
 #[derive(thiserror::Error, Debug)]
 pub enum AttachError {
-    /// No mount of ours, or one without a door.
+    /// The descriptor is not in a heddle mount, or in one without a door.
     #[error("no heddle file system is mounted there. Mount one with: heddle mount IMAGE DIR")]
     NotMounted,
     /// The mount cannot be asked.
@@ -50,7 +50,7 @@ pub enum AttachError {
         "cannot ask this mount where its door is: {source}. If its process has died: heddle umount DIR, then mount it again"
     )]
     Mount {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No process has the socket open.
@@ -59,70 +59,70 @@ pub enum AttachError {
              cannot be reached: use the mount. Otherwise the daemon has died: heddle mount IMAGE DIR takes its place"
     )]
     NoDaemon {
-        /// Where.
+        /// The address.
         at: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The socket is not for this user.
+    /// The socket does not accept this user.
     #[error(
         "cannot attach through {at}: permission denied. Only the user who mounted the image (or the group named with -o \
              attach-group=) may; \
              others use the mount"
     )]
     Permission {
-        /// Where.
+        /// The address.
         at: String,
     },
-    /// The daemon is of a user whom this process does not trust.
+    /// The daemon's user is not trusted by this process.
     #[error(
         "cannot attach through {at}: its daemon is of user {uid}, who could spoil the memory of a process that attaches. Use the mount. \
              To trust that user with your programs, set HEDDLE_TRUST={uid}. Daemons of root and of your own user are always trusted"
     )]
     Stranger {
-        /// Where.
+        /// The address.
         at: String,
-        /// Whose daemon it is.
+        /// The daemon's user.
         uid: u32,
     },
-    /// The daemon says no.
+    /// The daemon refuses.
     #[error("cannot attach through {at}: {why}")]
     Refused {
-        /// Where.
+        /// The address.
         at: String,
-        /// In its words.
+        /// The daemon's reason.
         why: String,
     },
-    /// The process at the socket gave no proper answer.
+    /// The process at the socket gave no valid answer.
     #[error(
         "cannot attach through {at}: the process at this socket gave no proper answer ({what}). Is it a heddle daemon of this build?"
     )]
     Rubbish {
-        /// Where.
+        /// The address.
         at: String,
-        /// What was wrong.
+        /// The fault of the answer.
         what: String,
     },
     /// Region or arena cannot be mapped.
     #[error("cannot attach through {at}: {why}")]
     Map {
-        /// Where.
+        /// The address.
         at: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
 }
 
-/// Joins the file system of a mount, or behind a socket (see [`super::place`], also for the users whose daemons may answer there). What
-/// comes back works as in the process that mounted it; when the last clone of it is dropped, its memory is unmapped as soon as the threads
-/// that used it have ended or use another one.
+/// Attaches to the file system of a mount, or of a socket (see [`super::place`], also for the users whose
+/// daemons are trusted). The result works as in the process that mounted it. When its last clone is dropped,
+/// its memory is unmapped as soon as the threads that used it have ended or use another mount.
 ///
-/// # Errors
-/// One variant of [`AttachError`] a cause.
+/// # Errors One variant of [`AttachError`] for each cause.
 pub fn attach<'a>(at: impl Into<Place<'a>>) -> Result<NvmFs, AttachError> {
     let at = at.into();
     let (answer, [region, arena]) = ask(at, Want::Attach)?;
-    // Another client may have written over what is read here, and the caller may be a program that knows nothing of a panic.
+    // Another client may have scribbled over the memory that is read here, and the caller may be a program
+    // that cannot handle a panic.
     let joined = catch_unwind(AssertUnwindSafe(|| join(at, &answer, region, arena)));
     joined.unwrap_or_else(|_| {
         Err(AttachError::Rubbish {
@@ -148,7 +148,8 @@ fn unmappable(at: Place<'_>, why: impl Display) -> AttachError {
     AttachError::Map { at: at.to_string(), why: why.to_string() }
 }
 
-/// The image and its seed. A function of its own, as the next one: their locals would not fit together into a program's smallest stack.
+/// Maps the image. Returns it and its seed. This is a separate function because its locals and the next one's
+/// together would not fit a program's smallest stack.
 #[inline(never)]
 fn image(at: Place<'_>, answer: &Answer, region: OwnedFd) -> Result<(Region, u64), AttachError> {
     if answer.region_bytes < REGION_BYTES_MIN || !answer.region_bytes.is_multiple_of(BLOCK_BYTES as u64) {
@@ -159,7 +160,7 @@ fn image(at: Place<'_>, answer: &Answer, region: OwnedFd) -> Result<(Region, u64
     let mut region = Region::attach(region, path, answer.region_bytes, answer.read_only != 0, durability)
         .map_err(|e| unmappable(at, e))?;
     region.close_file();
-    // The mount's superblock, of which the seed never changes.
+    // The superblock of the mount; its seed never changes.
     let seed = read_superblock(&region).map_err(|_| rubbish(at, "the superblock"))?.seed().into();
     Ok((region, seed))
 }
@@ -194,11 +195,11 @@ fn volatile_state(
     Ok(NvmFs { core })
 }
 
-/// Takes all memory of these mounts out of the process by system calls alone, where nothing may be freed: in a handler of a signal. False:
-/// nothing was done, and nothing can be.
+/// Unmaps all memory of these mounts by system calls alone. For a signal handler, where nothing may be freed.
+/// Returns false if nothing was done, and nothing can be done.
 ///
-/// # Safety
-/// These are all mounts of this process. Nobody uses one of them any more, nor drops it, nor what was opened in it.
+/// # Safety These are all mounts of this process. No thread uses or drops one of them any more, nor anything
+/// that was opened in it.
 pub unsafe fn abandon<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
     if !process::may_begin_anew() {
         return false;
@@ -209,8 +210,8 @@ pub unsafe fn abandon<'f>(all: impl Iterator<Item = &'f NvmFs>) -> bool {
     true
 }
 
-/// Takes a reading of what the file system there has done, and says which file its image is (device and inode, or `u64::MAX` and the number
-/// of the device that it is). It works on a mount of any variant.
+/// Takes a reading of that file system's counters, and returns the file of its image (device and inode, or
+/// `u64::MAX` and the number of a device). It works on a mount of any variant.
 ///
 /// # Errors
 /// As [`attach`].
@@ -218,12 +219,12 @@ pub fn counters_and_image<'a>(at: impl Into<Place<'a>>) -> Result<(Counters, [u6
     let at = at.into();
     let (answer, [file]) = ask(at, Want::Counters)?;
     let rubbish = |what: String| AttachError::Rubbish { at: at.to_string(), what };
-    // Memory that nobody can change, whosever daemon this is: no pipe that never ends.
+    // The memory must be sealed, whichever user runs the daemon; a pipe, for instance, might never end.
     if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(READING_SEALS)) {
         return Err(rubbish("the reading is not sealed".to_owned()));
     }
     let mut bytes = Vec::new();
-    // The daemon's descriptor is at the end of what it has written.
+    // The daemon's descriptor is positioned at the end of what it has written.
     let mut file = File::from(file);
     let read = file.rewind().and_then(|()| file.take(READING_BYTES_MAX).read_to_end(&mut bytes));
     read.map_err(|e| rubbish(e.to_string()))?;
@@ -234,7 +235,7 @@ pub fn counters_and_image<'a>(at: impl Into<Place<'a>>) -> Result<(Counters, [u6
         .ok_or_else(|| rubbish("a reading of another layout".to_owned()))
 }
 
-/// Takes a reading of what the file system there has done. It works on a mount of any variant.
+/// Takes a reading of that file system's counters. It works on a mount of any variant.
 ///
 /// # Errors
 /// As [`attach`].
@@ -242,7 +243,7 @@ pub fn counters<'a>(at: impl Into<Place<'a>>) -> Result<Counters, AttachError> {
     counters_and_image(at).map(|(counters, _)| counters)
 }
 
-/// Which file this is, as [`counters_and_image`] says it of an image.
+/// Identifies a file as [`counters_and_image`] identifies an image.
 ///
 /// # Errors
 /// Those of fstat(2).
@@ -250,17 +251,17 @@ pub fn identity_of(file: impl AsFd) -> io::Result<[u64; 2]> {
     Ok(image_id(file)?)
 }
 
-/// Asks the mount of this descriptor where its door is; knocks.
+/// Asks the mount of this descriptor for the address of its door, with a knock.
 fn ring(file: BorrowedFd<'_>, knock: &Knock) -> Result<SocketAddrUnix, AttachError> {
     let mut said = bell::question(knock);
-    // SAFETY: the number says that so many bytes go there and come back.
+    // SAFETY: the request's number encodes that so many bytes go in and out.
     let asked = unsafe { ioctl(file, Updater::<DOOR, [u8; DOOR_BYTES]>::new(&mut said)) };
     match asked {
         Ok(()) => {
             let address = bell::address(&said).ok_or(AttachError::NotMounted)?;
             SocketAddrUnix::new_abstract_name(address).map_err(|_| AttachError::NotMounted)
         }
-        // Not a mount, or none of ours, or one without a door.
+        // Not a mount, or not a heddle mount, or one without a door.
         Err(Errno::NOTTY | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::BADF) => {
             Err(AttachError::NotMounted)
         }
@@ -268,7 +269,7 @@ fn ring(file: BorrowedFd<'_>, knock: &Knock) -> Result<SocketAddrUnix, AttachErr
     }
 }
 
-/// Connects, greets, and takes the answer.
+/// Connects, sends the question, and receives the answer.
 fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Box<Answer>, [OwnedFd; FDS]), AttachError> {
     let at = || place.to_string();
     let rubbish = |what: String| AttachError::Rubbish { at: at(), what };
@@ -289,13 +290,13 @@ fn ask<const FDS: usize>(place: Place<'_>, want: Want) -> Result<(Box<Answer>, [
         set_socket_timeout(&socket, which, Some(ANSWER_MAX)).map_err(no_daemon)?;
     }
     connect(&socket, &address).map_err(no_daemon)?;
-    // The user of the daemon, whatever the name and its directory say.
+    // The daemon's user, according to the kernel; the name and its directory prove nothing.
     let uid = wire::peer(&socket).map_err(no_daemon)?.uid;
     if want == Want::Attach && !trusts(uid) {
         return Err(AttachError::Stranger { at: at(), uid });
     }
     let mut packet = Packet::default();
-    // A refusal may come before the greeting has gone; it says more than the error of sending.
+    // A refusal may arrive before the question is sent. It explains more than the error of sending.
     let sent = wire::send(&socket, Hello::new(want, knock).as_bytes(), &[]);
     let (len, fds) = wire::receive(&socket, packet.bytes(), RecvFlags::empty())
         .map_err(|e| rubbish(sent.err().unwrap_or(e).to_string()))?;

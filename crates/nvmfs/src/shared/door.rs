@@ -1,13 +1,13 @@
-//! The door: who is let in, and what he gets.
+//! The door: accepts or refuses processes, and hands them the mount's memory or counters.
 //!
-//! State       one thread: it listens, answers, and watches those who came in. A connection lives for one question and one answer.
-//! Invariants  I1  only the user who mounted, root (with `CAP_SYS_ADMIN`), and members of one named group are let
-//!                 in; the kernel says who asks.
-//!             I2  and only processes that have asked the mount itself where the door is ([`super::bell`]): a door that is no
-//!                 mount's (a socket at a path) asks nothing.
-//!             I3  whoever says nothing, or rubbish, is let go after a moment and costs nobody else anything: connections are
-//!                 taken at once, and each user, and all strangers together, have their own number of places at the door,
-//!                 which they take from each other.
+//! State       one thread: it listens, answers, and watches the attached processes. A connection is for one question and one answer.
+//! Invariants  I1  only the user who mounted, root (with `CAP_SYS_ADMIN`), and members of one named group are accepted; the kernel
+//!                 tells the peer's identity.
+//!             I2  only processes that have asked the mount itself for the door are accepted ([`super::bell`]). A door at a path,
+//!                 which belongs to no mount, does not check that.
+//!             I3  a peer that sends nothing, or rubbish, is dropped after a short time and costs other users nothing. Connections are
+//!                 accepted at once. Each user, and all strangers together, have their own number of places at the door, so a
+//!                 peer takes a place only from its like.
 
 use super::bell::{Bell, Knock};
 use super::wire::{self, Answer, Hello, PACKET_BYTES, Want};
@@ -29,34 +29,34 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// How long a client may take to say what it wants.
+/// Longest time that a client may take to send its question.
 const GREETING_MAX: Duration = Duration::from_secs(2);
-/// The same for one that is refused whatever it says.
+/// The same for a peer that is refused in any case.
 const REFUSED_GREETING_MAX: Duration = Duration::from_millis(200);
-/// Clients that are being listened to at once, of root and of the user who mounted.
+/// Most open connections of root and of the user who mounted.
 const TALKS_MAX: usize = 64;
-/// The same of each other user who may attach.
+/// The same for each other user who may attach.
 const TALKS_OF_A_MEMBER_MAX: usize = 8;
-/// The same of all who may not.
+/// The same for all users who may not.
 const TALKS_OF_STRANGERS_MAX: usize = 16;
-/// The same of all members together.
+/// The same for all group members together.
 const TALKS_OF_MEMBERS_MAX: usize = 256;
-/// How often the daemon looks for the dead when nobody tells it.
+/// Interval at which the daemon looks for dead lanes by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What there is behind a door.
+/// What a door gives access to.
 pub(super) struct House {
-    /// What a client maps; none: there is only something to look at.
+    /// The mount that a client maps; `None`: only counters are offered.
     pub(super) core: Option<Arc<Core>>,
     /// Takes a reading.
     pub(super) reading: Box<dyn Fn() -> Counters + Send>,
-    /// Why nobody may attach, if so.
+    /// The reason for refusing all clients, if there is one.
     pub(super) no_attach: Option<String>,
     pub(super) image: [u64; 2],
     pub(super) path: Option<PathBuf>,
 }
 
-/// A client that has connected and said nothing yet.
+/// A client that has connected and has sent nothing yet.
 pub(super) struct Talk {
     socket: OwnedFd,
     pid: u32,
@@ -71,7 +71,7 @@ enum Standing {
     Own,
     /// Of the group.
     Member,
-    /// Nobody who may attach.
+    /// A user who may not attach.
     Stranger,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Door {
     pub(super) listener: OwnedFd,
     pub(super) stop: Arc<OwnedFd>,
     pub(super) group: Option<u32>,
-    /// Who has asked the mount; none: this door is no mount's.
+    /// The knocks of the mount; `None`: this door belongs to no mount.
     pub(super) bell: Option<Arc<Bell>>,
     pub(super) talks: Vec<Talk>,
 }
@@ -95,7 +95,8 @@ impl Door {
             if looked.elapsed() >= LOOK_EVERY {
                 if let Some(core) = self.house.core.as_ref().filter(|_| self.house.no_attach.is_none()) {
                     rounds.go(core);
-                    // One that took over from a dead daemon has no lock of its own until the last client of that one has gone.
+                    // A daemon that took over has no lock of its own until the last client of the dead daemon
+                    // has gone.
                     locked = locked || core.region.lock_again();
                 }
                 looked = Instant::now();
@@ -110,7 +111,7 @@ impl Door {
             let now = Instant::now();
             self.talks.retain(|talk| talk.until > now);
             if called {
-                // Those who wait, and no more: those who have come in are heard meanwhile.
+                // Accepts at most so many at a time, so that connected clients are served meanwhile.
                 for _ in 0..TALKS_MAX {
                     if !self.let_in() {
                         break;
@@ -120,7 +121,8 @@ impl Door {
         }
     }
 
-    /// Waits for something to do: stopped, somebody at the door, which talks have spoken.
+    /// Waits for work. Returns: stop requested, a connection is waiting, the clients that have sent
+    /// something.
     fn wait(&self) -> (bool, bool, Vec<usize>) {
         let timeout = Timespec::try_from(LOOK_EVERY).ok();
         let mut fds =
@@ -134,20 +136,21 @@ impl Door {
         (ready(0), ready(1), spoken)
     }
 
-    /// Takes a connection, if there is one.
+    /// Accepts a connection, if one is waiting.
     fn let_in(&mut self) -> bool {
         let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
-            // The caller has gone: the next one.
+            // The caller has gone: accept the next one.
             Err(Errno::CONNABORTED | Errno::INTR) => return true,
-            // Nobody is there; or there are no descriptors left, and it is tried again.
+            // No connection is waiting; or there are no free descriptors, and it is retried later.
             Err(_) => return false,
         };
         let Ok(wire::Peer { pid, uid, gid }) = wire::peer(&socket) else { return true };
         let invited = || self.group.is_some_and(|group| gid == group || groups(&socket).contains(&group));
         let standing = match () {
             () if uid == rustix::process::geteuid().as_raw() => Standing::Own,
-            // Both: the number of a process may be another's by now, its user is the one who connected.
+            // Both checks are needed: the process number may have been reused; the user is the one who
+            // connected.
             () if uid == 0 && is_administrator(pid) => Standing::Own,
             () if invited() => Standing::Member,
             () => Standing::Stranger,
@@ -158,7 +161,7 @@ impl Door {
         true
     }
 
-    /// I3: a newcomer takes the place of the oldest like him.
+    /// I3: a new peer takes the place of the oldest peer of its kind.
     fn make_room(&mut self, standing: Standing, uid: u32) {
         let of_members = self.talks.iter().filter(|talk| talk.standing == Standing::Member).count();
         let like = |talk: &&Talk| match standing {
@@ -174,7 +177,7 @@ impl Door {
             Standing::Stranger => TALKS_OF_STRANGERS_MAX,
         };
         if self.talks.iter().filter(like).count() >= limit {
-            // They are in the order of their coming.
+            // They are ordered by arrival.
             let oldest = self.talks.iter().position(|talk| like(&talk));
             oldest.map(|at| self.talks.remove(at));
         }
@@ -184,7 +187,7 @@ impl Door {
         let mut packet = [0; PACKET_BYTES];
         // Descriptors that a client sends are closed at once.
         let Ok((len, _sent)) = wire::receive(&talk.socket, &mut packet, RecvFlags::empty()) else { return };
-        // Said when it has greeted: what it has sent and nobody has read would take the answer away.
+        // Answered only after its question: unread data in the socket would destroy the answer.
         if talk.standing == Standing::Stranger {
             let (uid, mounted) =
                 (talk.uid, "only the user who mounted the image (or the group named with -o attach-group=)");
@@ -229,14 +232,14 @@ impl Door {
         (answer.variant, answer.read_only) = (core.variant.raw(), u32::from(core.read_only));
         answer.durability = core.region.durability().raw();
         core.root().attached.fetch_add(1, SeqCst);
-        // A client that has gone meanwhile misses nothing.
+        // A client that has gone needs no answer.
         let _gone = wire::send(&talk.socket, answer.as_bytes(), &[region, arena]);
     }
 
     fn tell_counters(&self, talk: &Talk, hello: &Hello) {
         match write_down(&(self.house.reading)()) {
             Ok(file) => {
-                // A client that has gone meanwhile misses nothing.
+                // A client that has gone needs no answer.
                 let _gone = wire::send(&talk.socket, self.welcome(hello).as_bytes(), &[file.as_fd()]);
             }
             Err(error) => refuse(&talk.socket, &format!("the reading cannot be handed over: {error}")),
@@ -244,11 +247,11 @@ impl Door {
     }
 }
 
-/// Nobody can change a reading.
+/// A reading is immutable.
 pub(super) const READING_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
-/// A reading, in a file of memory that the reader gets.
+/// Writes a reading to a memory file, which the reader receives.
 fn write_down(counters: &Counters) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create("heddle-counters", flags)?);
@@ -261,12 +264,12 @@ fn refuse(socket: &OwnedFd, why: &str) {
     let _gone = wire::send(socket, Answer::refusal(why).as_bytes(), &[]);
 }
 
-/// The further groups of who is at the other end.
+/// The supplementary groups of the peer.
 fn groups(socket: &OwnedFd) -> Vec<u32> {
     let mut groups = vec![0u32; 256];
     loop {
         let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-        // SAFETY: `len` bytes of room, as said.
+        // SAFETY: the buffer has room for `len` bytes.
         let done = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

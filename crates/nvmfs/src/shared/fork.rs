@@ -1,16 +1,18 @@
-//! Handing a mounted file system to forked children: they inherit what the door hands to strangers.
+//! Handing a mounted file system to forked children: they inherit the descriptors that the door sends to
+//! other clients.
 //!
-//! State       [`ForkHandle`]: the mount, kept by who is going to fork. A child that joins maps region and arena anew, from the descriptors
-//!             it has inherited, and is a client like any that came through the door: same code, lanes of its own, a death that is settled.
-//! Invariants  I1  a child is a process of its own: it is counted in `attached` before its first call, so that an unmount waits for it
-//!                 and settles it; it leases its own lanes, since those of its parent, which it finds in its thread's memory, say whose
-//!                 they are (I3 of `lease`).
-//!             I2  joining takes no lock that another thread of the parent may have held at the fork: the kernel's calls, the C library's
-//!                 allocator (which a fork leaves usable), atomics.
-//! Why so      The door needs a name in a directory, a thread, and somebody who removes the one and ends the other whatever happens. Here
-//!             nothing has a name: what is mapped goes with the last process that maps it. The mappings that a fork copies would do for
-//!             the calls, but a child has none of their pages and could not have them all mapped at once ([`NvmFs::map_all`]).
-//!             Without a door nobody looks for the dead twice a second: who waits for one settles it, and an unmount settles the rest.
+//! State       [`ForkHandle`]: the mount, kept by the process that is going to fork. A child that joins maps region and arena again, from
+//!             the inherited descriptors. From then on it is a client like any other: same code, lanes of its own, and
+//!             its death is settled.
+//! Invariants  I1  a child is a process of its own. It is counted in `attached` before its first call, so that an unmount waits for it
+//!                 and settles it. It leases its own lanes, and does not use its parent's: the leases that it finds in its thread's
+//!                 memory name the parent (I3 of `lease`).
+//!             I2  joining takes no lock that another thread of the parent may have held at the fork. It uses only system calls, the
+//!                 C library's allocator (which a fork leaves usable), and atomics.
+//! Why so      The door needs a name in a directory, a thread, and a process that removes the one and ends the other in any case. Here
+//!             nothing has a name: a mapping ends with the last process that has it. The mappings that a fork copies would do for
+//!             the calls, but a child has none of their pages mapped, and could not map them all at once ([`NvmFs::map_all`]).
+//!             Without a door no daemon looks for dead lanes: a thread that waits for one settles it, and an unmount settles the rest.
 
 use super::server::{ServerOptions, refusal};
 use crate::counters::Counters;
@@ -29,27 +31,27 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Why a child has no file system.
 #[derive(thiserror::Error, Debug)]
 pub enum ForkError {
-    /// This one is for one process.
+    /// The file system is for one process only.
     #[error("{why}")]
     OneProcess {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Region or arena cannot be mapped.
     #[error("cannot map what the parent has mounted: {why}")]
     Map {
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
 }
 
-/// What a forked child joins. See the module.
+/// What a forked child joins.
 pub struct ForkHandle {
     core: Arc<Core>,
 }
 
 impl ForkHandle {
-    /// For children of this process.
+    /// The handle for children of this process.
     ///
     /// # Errors
     /// [`ForkError::OneProcess`] for the papers' variants, and where the region is simulated.
@@ -58,14 +60,16 @@ impl ForkHandle {
         match refusal(&core, &ServerOptions::default()) {
             Some(why) => Err(ForkError::OneProcess { why }),
             None => {
-                // Made once a process, under a lock: before any child asks for it (I2).
+                // The page is created once in each process, under a lock. So it is created before any child
+                // needs it (I2).
                 process::generation();
                 Ok(ForkHandle { core })
             }
         }
     }
 
-    /// Joins: to be called in the child. What comes back works as in the process that mounted it; the child ends with [`NvmFs::leave`].
+    /// Joins the mount; to be called in the child. The result works as in the process that mounted it. The
+    /// child ends with [`NvmFs::leave`].
     ///
     /// # Errors
     /// [`ForkError::Map`].
@@ -98,7 +102,7 @@ impl ForkHandle {
         Ok(NvmFs { core: Arc::new(core) })
     }
 
-    /// Other processes that have a lane: they work, or have died and are not settled yet.
+    /// Other processes that have a lane: they are working, or have died and are not settled yet.
     pub fn others(&self) -> Vec<u32> {
         let clients = Counters::read(&self.core).clients;
         clients.into_iter().map(|client| client.pid).filter(|pid| *pid != std::process::id()).collect()
@@ -106,8 +110,8 @@ impl ForkHandle {
 }
 
 impl NvmFs {
-    /// Gives the calling thread's lanes back, for a process that ends by `_exit`: that lets no thread give back what it has, and its lanes
-    /// would be those of the dead.
+    /// Returns the calling thread's lanes, for a process that ends by `_exit`. That runs no thread's
+    /// clean-up, and the lanes would have to be settled as dead ones.
     pub fn leave(self) {
         lease::leave(&self.core);
     }

@@ -1,14 +1,14 @@
-//! Many processes on one file system.
+//! One file system shared by many processes.
 //!
-//! The daemon (whoever mounted the image and started a [`server::Server`]) hands region and arena to other processes as
-//! descriptors; from then on they work as its own threads do, through the same code, and need the daemon no more. What is
-//! argued about death and delay: docs/processes.md.
+//! The daemon (the process that mounted the image and started a [`server::Server`]) hands region and arena to
+//! other processes as descriptors. From then on these processes work as the daemon's own threads do, through
+//! the same code, and do not need the daemon. The argument about death and delay is in docs/processes.md.
 //!
-//! State       [`bell`]: how a mount says where its door is, and the door knows who has asked; [`wire`]: what is said there;
-//!             [`server`], [`door`], [`client`]: the two ends; [`place`]: whom a client trusts; [`notes`]: what a daemon leaves for
-//!             the one after it; [`adopt`]: after a daemon's death; [`fork`]: forked children, who have the descriptors already.
-//! Invariants  I1  nothing is believed that comes from the socket: lengths and numbers are checked, descriptors are looked at.
-//!             I2  an arena is taken for what it says only if boot, image and mount epoch are those of the welcome (L6).
+//! State       [`bell`]: how a mount announces its door, and the door knows which process has asked; [`wire`]: the messages;
+//!             [`server`], [`door`], [`client`]: the two ends; [`place`]: the users whom a client trusts; [`notes`]: what a daemon
+//!             leaves for its successor; [`adopt`]: after a daemon's death; [`fork`]: forked children, which inherit the descriptors.
+//! Invariants  I1  nothing from the socket is trusted: lengths and numbers are checked, descriptors are inspected.
+//!             I2  an arena is accepted only if boot, image and mount epoch match the welcome (L6).
 //! Source      protocol review L1, L6; fuse-and-bypass 4.
 
 pub mod adopt;
@@ -24,7 +24,7 @@ pub mod wire;
 use rustix::fs::{FileType, fstat};
 use std::os::fd::AsFd;
 
-/// Which file an image is: device and inode, or `u64::MAX` and the number of the device that it is.
+/// Identifies an image's file: device and inode, or `u64::MAX` and the number of a device.
 pub(crate) fn image_id(file: impl AsFd) -> rustix::io::Result<[u64; 2]> {
     let stat = fstat(file)?;
     Ok(match FileType::from_raw_mode(stat.st_mode) {

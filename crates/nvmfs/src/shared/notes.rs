@@ -1,16 +1,16 @@
-//! What a daemon writes down for the one after it: which arena it has made for which image.
+//! Notes of a daemon for its successor: which arena it has made for which image.
 //!
-//! A daemon that starts while clients of a dead one live takes their arena over ([`super::adopt`]). An arena is found among the
-//! descriptors of processes, and anybody can make a sealed memory file that looks like one. So it is taken only if its inode
-//! stands in a note that this very user's daemon has left.
+//! A daemon that starts while clients of a dead one live takes their arena over ([`super::adopt`]). It finds
+//! the arena among the descriptors of processes, and any user can make a sealed memory file that looks like
+//! one. So it accepts an arena only if the inode is in a note that a daemon of the same user has left.
 //!
 //! State       DIR/DEVICE-INODE.mount, by the numbers of the image's file. DIR is `$HEDDLE_RUNTIME_DIR` if that is set; else, for root,
 //!             `/run/heddle`, for others `$XDG_RUNTIME_DIR/heddle`, or `/tmp/heddle-UID` where that is not set. A living daemon holds
-//!             a lock of its note, which nobody else can open.
-//! Invariants  N1  the directory is opened without following a link, is this user's, and nobody else may write there; else it is refused by
-//!                 name. Everything in it is reached through that descriptor.
-//!             N2  notes do not gather: one goes with a clean unmount; what a killed daemon leaves goes at the next mount of any
-//!                 image, if the machine was started anew since, or its image is not where it was.
+//!             a lock of its note, which no other user can open.
+//! Invariants  N1  the directory is opened without following a link, is this user's, and no other user may write there. Otherwise it is
+//!                 refused, by name. Everything in it is reached through that descriptor.
+//!             N2  notes do not accumulate: a clean unmount removes its note. The note of a killed daemon is removed at the next mount of
+//!                 any image, if the machine has rebooted since, or its image is not at its path any more.
 
 use super::image_id;
 use rustix::fs::{
@@ -28,37 +28,37 @@ use std::path::{Path, PathBuf};
 const NOTE_BYTES_MAX: u64 = 8 << 10;
 const SUFFIX: &str = ".mount";
 
-/// Why there is no note.
+/// Why no note can be written or read.
 #[derive(thiserror::Error, Debug)]
 pub enum NoteError {
-    /// The directory is somebody else's, or open to others.
+    /// The directory belongs to another user, or others may write to it.
     #[error("{} is not used: {why}. Remove it, or name another directory with HEDDLE_RUNTIME_DIR", dir.display())]
     NotSafe {
         /// The directory.
         dir: PathBuf,
-        /// Whose, or what.
+        /// The owner, or the fault.
         why: String,
     },
-    /// The system.
+    /// A system call failed.
     #[error("cannot write to {}: {source}. Name another directory with HEDDLE_RUNTIME_DIR", dir.display())]
     System {
         /// The directory.
         dir: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What a note says.
+/// The contents of a note.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Noted {
     /// The boot of the machine.
     pub boot: [u8; 16],
     /// Device and inode of the arena.
     pub arena: [u64; 2],
-    /// The numbers that the daemon's clients have are those of this PID namespace.
+    /// The PID namespace in which the daemon's clients are numbered.
     pub pid_namespace: u64,
-    /// Where the image was.
+    /// The image's path.
     pub path: PathBuf,
 }
 
@@ -79,7 +79,7 @@ impl Noted {
     }
 }
 
-/// A note of a living daemon; it goes when this is dropped.
+/// A note of a living daemon. Dropping it removes it.
 pub struct Note {
     dir: OwnedFd,
     name: String,
@@ -88,7 +88,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// Writes it down.
+    /// Writes a note.
     pub fn leave(image: [u64; 2], noted: &Noted) -> Result<Note, NoteError> {
         let path = directory();
         let dir = open_directory(&path, true)?;
@@ -111,7 +111,7 @@ impl Note {
         Ok(Note { dir, name, file, stays: false })
     }
 
-    /// The note stays: clients still have what it speaks of.
+    /// Keeps the note: clients still have the arena that it names.
     pub fn keep(mut self) {
         self.stays = true;
     }
@@ -119,7 +119,7 @@ impl Note {
 
 impl Drop for Note {
     fn drop(&mut self) {
-        // Ours still? The daemon that took over has written its own.
+        // Only this daemon's own note: a daemon that took over has written another one.
         let there =
             openat(&self.dir, &self.name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let same = |there: OwnedFd| Some(image_id(&there).ok()? == image_id(&self.file).ok()?);
@@ -129,7 +129,7 @@ impl Drop for Note {
     }
 }
 
-/// What the last daemon of this user has noted of an image.
+/// The note of this user's last daemon for an image.
 pub fn read(image: [u64; 2]) -> Result<Option<Noted>, NoteError> {
     match open_directory(&directory(), false) {
         Ok(dir) => Ok(note_in(&dir, OsStr::new(&name_of(image))).and_then(|(_, noted)| noted)),
@@ -138,10 +138,9 @@ pub fn read(image: [u64; 2]) -> Result<Option<Noted>, NoteError> {
     }
 }
 
-/// The directory of this user's daemons, for what else one of them leaves; no name in it ends with `.mount`.
+/// The directory of this user's daemons, for other files of theirs; none of those names ends with `.mount`.
 ///
-/// # Errors
-/// `NoteError`: it is not there and not to be made, or is not safe (N1).
+/// # Errors `NoteError`: it does not exist and was not to be made, or it is not safe (N1).
 pub fn runtime_directory(make: bool) -> Result<OwnedFd, NoteError> {
     open_directory(&directory(), make)
 }
@@ -166,7 +165,7 @@ fn directory() -> PathBuf {
     set("HEDDLE_RUNTIME_DIR").unwrap_or_else(usual)
 }
 
-/// N1.
+/// Opens the directory, and checks N1.
 fn open_directory(path: &Path, make: bool) -> Result<OwnedFd, NoteError> {
     let fail = |source: io::Error| NoteError::System { dir: path.to_path_buf(), source };
     let not_safe = |why: String| NoteError::NotSafe { dir: path.to_path_buf(), why };
@@ -209,7 +208,7 @@ fn note_in(dir: &OwnedFd, name: &OsStr) -> Option<(File, Option<Noted>)> {
     Some((file, Noted::from_bytes(&bytes)))
 }
 
-/// N2.
+/// Removes stale notes (N2).
 fn clear(dir: &OwnedFd) {
     let boot = crate::process::boot_id();
     let names = Dir::read_from(dir).into_iter().flatten().flatten();

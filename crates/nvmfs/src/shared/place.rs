@@ -1,25 +1,27 @@
-//! Where a client goes to attach, and whom it trusts there.
+//! The address at which a client attaches, and the daemons that it trusts.
 //!
-//! It goes to the mount: a descriptor of any file in it is asked where the door is (`bell`), and what answers there has
-//! to know what was asked. The door itself has no name in any directory (it is an abstract socket), so nothing of it can be planted,
-//! be left behind, or be out of a group's reach. A door at a path is for programs that have no mount, and for tests.
+//! The client goes to the mount: it asks a descriptor of any file in it for the door (`bell`), and the daemon
+//! that answers there must know the question. The door itself has no name in any directory (it is an abstract
+//! socket). So it cannot be planted, be left behind, or be out of a group's reach. A door at a path is for
+//! programs that have no mount, and for tests.
 //!
-//! **Who may answer.** A client maps what the daemon hands it, and a daemon that means harm could spoil the client's memory by way of
-//! it. So a client takes memory only from a daemon of root, of its own user, or of a user that `HEDDLE_TRUST` names (names or numbers,
-//! separated by commas), by the kernel's word (SO_PEERCRED). A program that runs with more rights than its caller (set-user-id) does
-//! not look at `HEDDLE_TRUST`. For a reading of counters no trust is needed: it is a copy, in memory that nobody can change any more.
+//! **Trust.** A client maps memory that the daemon sends, and a malicious daemon could corrupt the client's
+//! memory through it. So a client takes memory only from a daemon of root, of its own user, or of a user in
+//! `HEDDLE_TRUST` (names or numbers, separated by commas). The kernel tells the daemon's user (SO_PEERCRED).
+//! A program that runs with more rights than its caller (set-user-id) ignores `HEDDLE_TRUST`. A reading of
+//! counters needs no trust: it is a copy, in sealed memory.
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where to go.
+/// The address at which to attach.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// To the mount that this descriptor is of. One of `O_PATH` does not do.
+    /// The mount of this descriptor. A descriptor with `O_PATH` does not work.
     Mount(BorrowedFd<'a>),
-    /// To a socket that a [`super::server::Server`] was told to make.
+    /// A socket that a [`super::server::Server`] was told to make.
     Socket(&'a Path),
 }
 
@@ -50,7 +52,7 @@ impl std::fmt::Display for Place<'_> {
     }
 }
 
-/// May a daemon of this user hand memory to this process?
+/// Returns true if a daemon of this user may hand memory to this process.
 pub(crate) fn trusts(uid: u32) -> bool {
     // SAFETY: takes no pointers.
     let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -58,7 +60,7 @@ pub(crate) fn trusts(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw() || (!raised && named())
 }
 
-/// Does this list name the user?
+/// Returns true if this list names the user.
 fn names(list: &OsStr, uid: u32) -> bool {
     let mut users =
         list.as_bytes().split(|byte| *byte == b',').filter_map(|user| std::str::from_utf8(user).ok());

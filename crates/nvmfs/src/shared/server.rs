@@ -1,7 +1,7 @@
-//! Handing a mounted file system to other processes: opening the door, and closing it.
+//! Handing a mounted file system to other processes: opening and closing the door.
 //!
-//! Who comes in, and what he gets: `door`. An ordinary door is an abstract socket with a random name: there is nothing to plant,
-//! to lock, or to leave behind.
+//! Which processes are accepted, and what they get, is in `door`. An ordinary door is an abstract socket with
+//! a random name: it cannot be planted, needs no lock, and is not left behind.
 
 use super::bell::{ADDRESS_BYTES_MAX, Bell, Knock};
 use super::door::{Door, House};
@@ -27,32 +27,32 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Why nobody can be let in.
+/// Why no door can be opened.
 #[derive(thiserror::Error, Debug)]
 pub enum ServerError {
-    /// Another daemon has the name.
+    /// Another daemon uses the name.
     #[error("cannot listen at {}: another daemon does", at.display())]
     Taken {
         /// The socket.
         at: PathBuf,
     },
-    /// The system.
+    /// A system call failed.
     #[error("cannot listen{}: {source}", at.as_ref().map_or(String::new(), |at| format!(" at {}", at.display())))]
     System {
         /// The socket, if it has a path.
         at: Option<PathBuf>,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why a file system cannot be handed out, though it can be looked at.
+/// Why processes cannot attach to a file system, although they can read its counters.
 pub(super) fn refusal(core: &Core, options: &ServerOptions) -> Option<String> {
     if options.no_attach {
         return Some("it is mounted with -o no_attach. Use the mount".to_owned());
     }
     if core.locks.is_some() {
-        // Nobody could say whose their readers' counts are.
+        // The counts of readers in these locks do not tell which process they belong to.
         return Some(format!(
             "{} works in one process only: its locks cannot be taken from the dead. Other processes use the mount; \
              many processes need an image of variant heddle",
@@ -63,24 +63,24 @@ pub(super) fn refusal(core: &Core, options: &ServerOptions) -> Option<String> {
     (!shared).then(|| "this region cannot be handed to other processes: it is a simulated one".to_owned())
 }
 
-/// How to hand out.
+/// Options of a door.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// Let nobody attach, only look on.
+    /// Let no process attach; offer only counters.
     pub no_attach: bool,
     /// Members of this group may attach too.
     pub group: Option<u32>,
-    /// Listen at this path, in a directory that only those reach who may: for a program that has no mount to ask. Such a door believes who
-    /// comes.
+    /// Listen at this path, in a directory that restricts access: for a program that has no mount to ask.
+    /// Such a door accepts every process that can reach it.
     pub socket: Option<PathBuf>,
     /// How long a stopped process may hold up others before it is killed; `None`: 30 s; zero: for ever.
     pub patience: Option<Duration>,
 }
 
-/// Listens until it is dropped.
+/// A door. It listens until it is dropped.
 pub struct Server {
     bell: Arc<Bell>,
-    /// The path of a door that has one, and what was made there.
+    /// The path of a door that has one, and the device and inode of the socket made there.
     socket: Option<(PathBuf, [u64; 2])>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -88,10 +88,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen.
+    /// Starts listening.
     ///
-    /// # Errors
-    /// One variant of [`ServerError`] a cause.
+    /// # Errors One variant of [`ServerError`] for each cause.
     pub fn start(volume: &Volume, options: &ServerOptions) -> Result<Server, ServerError> {
         let core = volume.fs().core;
         if let Some(patience) = options.patience {
@@ -113,7 +112,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Lets others look on, at an engine that nobody can attach to: `why` not.
+    /// Offers the counters of an engine to which no process can attach. `why`: the reason for that.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -160,22 +159,22 @@ impl Server {
         Ok(Server { bell, socket, stop, thread: Some(thread), note: None })
     }
 
-    /// What a mount answers those who ask where the door is.
+    /// The mount's answer to the question for its door.
     pub fn bell(&self) -> Arc<dyn Doorbell> {
         Arc::clone(&self.bell) as _
     }
 
-    /// Where it listens, if it was told to listen at a path.
+    /// The path, if it was told to listen at one.
     pub fn socket(&self) -> &Path {
         self.socket.as_ref().map_or(Path::new(""), |(path, _)| path)
     }
 
-    /// Why nobody could take over from this daemon, should it die.
+    /// Why no daemon could take over from this one after its death.
     pub fn no_note(&self) -> Option<&NoteError> {
         self.note.as_ref()?.as_ref().err()
     }
 
-    /// Stops to listen as a daemon that dies does: its clients' state can be taken over.
+    /// Stops listening as a dying daemon does: its clients' state can be taken over.
     pub fn abandon(mut self) {
         if let Some(Ok(note)) = self.note.take() {
             note.keep();
@@ -203,7 +202,7 @@ fn whole(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// A note of the arena that this daemon hands out.
+/// A note of the arena that this daemon offers.
 fn note_of(core: &Core, image: [u64; 2], path: Option<&Path>) -> Option<Result<Note, NoteError>> {
     let arena = image_id(core.arena.fd()?).ok()?;
     let (boot, pid_namespace) = (boot_id(), notes::pid_namespace());
@@ -215,7 +214,7 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// A socket of no directory and its address.
+/// A socket without a name in any directory, and its address.
 fn without_a_name() -> io::Result<(OwnedFd, Vec<u8>)> {
     let socket = seqpacket()?;
     let number: String = fresh_knock().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -226,17 +225,17 @@ fn without_a_name() -> io::Result<(OwnedFd, Vec<u8>)> {
     Ok((socket, name.into_bytes()))
 }
 
-/// A number that nobody else knows.
+/// A random number that no other process knows.
 pub(super) fn fresh_knock() -> Knock {
     let mut number = Knock::default();
-    // SAFETY: room for as many bytes as are said.
+    // SAFETY: the buffer has room for as many bytes as the argument says.
     let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), number.len(), 0) };
-    // It gives sixteen bytes whole on every Linux that has statx.
+    // getrandom returns sixteen bytes as a whole on every Linux that has statx.
     assert_eq!(got, number.len() as isize, "the kernel gives no random numbers");
     number
 }
 
-/// Binds a path, in the place of a socket that a dead daemon left. Its mode is as the umask has it.
+/// Binds a path, and replaces a socket that a dead daemon left. Its mode follows the umask.
 fn at_a_path(path: &Path) -> Result<OwnedFd, ServerError> {
     let fail = |e: Errno| ServerError::System { at: Some(path.to_path_buf()), source: e.into() };
     let socket = seqpacket().map_err(fail)?;

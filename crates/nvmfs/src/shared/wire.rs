@@ -1,7 +1,8 @@
-//! What is said on the socket: one question, one answer, both of fixed length, and the descriptors of region and arena.
+//! The messages on the socket: one question, one answer, both of fixed length, and the descriptors of region
+//! and arena.
 //!
-//! Both ends are of one machine, so numbers are in its own byte order. Packets (`SOCK_SEQPACKET`) keep their borders: rubbish is
-//! a packet of another length or without the magic number.
+//! Both ends are on one machine, so numbers have its byte order. Packets (`SOCK_SEQPACKET`) keep their
+//! boundaries: a packet of another length, or without the magic number, is invalid.
 
 use super::bell::Knock;
 use crate::state::core::LAYOUT;
@@ -15,53 +16,53 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// "heddle", for whatever its builds say to each other.
+/// "heddle", the same for all versions of the messages.
 pub const NAME: u64 = 0x6865_6464_6c65_5300;
-/// The same, and the version of this page.
+/// The same with the version of these messages.
 const MAGIC: u64 = NAME | 3;
 
 /// Longest text of an answer, in bytes.
 const TEXT_BYTES: usize = 1024;
 
-/// A client's question: may I?
+/// A client's question.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Hello {
     magic: u64,
-    /// What the arena holds, as this build lays it out.
+    /// The arena's layout in this build.
     layout: u64,
     want: u64,
-    /// What it has sent through the mount (see `bell`); zero where it came by a path.
+    /// The knock that it has sent through the mount (see `bell`); zero for a door at a path.
     pub knock: Knock,
 }
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
-    /// To work on the file system: region and arena.
+    /// To attach: region and arena.
     Attach = 0,
-    /// To look on: a reading of the counters, in a file of memory.
+    /// A reading of the counters, in a memory file.
     Counters = 1,
 }
 
 impl Hello {
-    /// Of this process.
+    /// The question of this process.
     pub fn new(want: Want, knock: Knock) -> Hello {
         Hello { magic: MAGIC, layout: LAYOUT, want: want as u64, knock }
     }
 
-    /// What is asked for; `None` if there is no such thing.
+    /// The request; `None` if it is unknown.
     pub fn want(&self) -> Option<Want> {
         [Want::Attach, Want::Counters].into_iter().find(|want| *want as u64 == self.want)
     }
 
-    /// Reads one; what is wrong with it otherwise.
+    /// Decodes a question, or returns its fault.
     pub fn parse(bytes: &[u8]) -> Result<Hello, &'static str> {
         let strange = "it is no greeting of heddle's";
         let (head, _) = <[u64; 2]>::read_from_prefix(bytes).map_err(|_| strange)?;
         match head {
             [MAGIC, LAYOUT] => Hello::read_from_bytes(bytes).map_err(|_| strange),
-            // A whole one of another build.
+            // A valid question of another build.
             [magic, _] if magic & !0xff == NAME && bytes.len() >= 24 => {
                 Err("client and daemon are of different builds: run both from one build")
             }
@@ -75,36 +76,38 @@ impl Hello {
 #[repr(C)]
 pub struct Answer {
     magic: u64,
-    /// 1: come in; 0: no, and the text says why.
+    /// 1: accepted; 0: refused, and the text is the reason.
     welcome: u32,
     text_len: u32,
     /// The image.
     pub uuid: [u8; 16],
     /// The boot of the machine.
     pub boot: [u8; 16],
-    /// The mount.
+    /// The mount's epoch.
     pub epoch: u64,
     /// Length of the region, in bytes.
     pub region_bytes: u64,
     /// Length of the arena, in bytes.
     pub arena_bytes: u64,
-    /// Which system it is mounted as.
+    /// The variant that it is mounted as.
     pub variant: u32,
-    /// Nothing may change.
+    /// 1 for a read-only mount.
     pub read_only: u32,
-    /// What stores survive ([`heddle_pmem::Durability::raw`]): the client's must survive as much.
+    /// Durability of stores ([`heddle_pmem::Durability::raw`]): the client's stores must be at least as
+    /// durable.
     pub durability: u32,
     reserved: u32,
-    /// The image: device and inode of its file, or `u64::MAX` and the device's own number; zero if it has none.
+    /// The image: device and inode of its file, or `u64::MAX` and the number of a device; zero if it has
+    /// neither.
     pub image: [u64; 2],
-    /// The client's knock: it came through the mount that this daemon serves. Zero: none was asked for.
+    /// The client's knock, as proof that the daemon serves that mount. Zero: none was required.
     pub knock: Knock,
-    /// Path of the image, or why not.
+    /// Path of the image, or the reason for a refusal.
     text: [u8; TEXT_BYTES],
 }
 
 impl Answer {
-    /// Come in. `text`: the image's path, empty if it has none.
+    /// An acceptance. `text`: the image's path, empty if it has none.
     pub fn welcome(text: &[u8]) -> Answer {
         let mut answer = Answer::new_zeroed();
         (answer.magic, answer.welcome) = (MAGIC, 1);
@@ -112,7 +115,7 @@ impl Answer {
         answer
     }
 
-    /// No.
+    /// A refusal.
     pub fn refusal(why: &str) -> Answer {
         let mut answer = Answer::new_zeroed();
         answer.magic = MAGIC;
@@ -131,7 +134,7 @@ impl Answer {
         &self.text[..(self.text_len as usize).min(TEXT_BYTES)]
     }
 
-    /// Reads one: `Ok` and it is a welcome or a refusal, `Err` and it is neither.
+    /// Decodes an answer. `Some(Ok)`: an acceptance. `Some(Err)`: a refusal, with its reason. `None`: invalid.
     pub fn parse(bytes: &[u8]) -> Option<Result<Box<Answer>, String>> {
         let answer = Answer::ref_from_bytes(bytes).ok().filter(|answer| answer.magic == MAGIC)?;
         Some(match answer.welcome {
@@ -141,10 +144,10 @@ impl Answer {
     }
 }
 
-/// Longest packet of either kind.
+/// Largest packet.
 pub const PACKET_BYTES: usize = size_of::<Answer>();
 
-/// Room for one. Not on the stack: of a program that attaches it may be small.
+/// A buffer for a packet. It is not on the stack, because the stack of an attaching program may be small.
 pub struct Packet(Box<[u64]>);
 
 impl Default for Packet {
@@ -160,9 +163,9 @@ impl Packet {
     }
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 pub struct Peer {
-    /// Its number, as this process numbers it; 0: it is in no namespace that this process sees.
+    /// Its number in this process's numbering; 0: it is not visible in this process's namespace.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
@@ -170,12 +173,12 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// Who is at the other end, by the kernel's word.
+/// The process at the other end, according to the kernel.
 pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: `len` bytes of room, as said.
+    // SAFETY: the buffer has room for `len` bytes.
     let done =
         unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
     if done != 0 {

@@ -1,11 +1,11 @@
-//! Reading records back.
+//! Decoding records.
 
 use super::super::page::SLOTS;
 use super::super::word::{Line, MARK, Shape, marked, shape, time_of};
 use super::*;
 use crate::planted::{Breach, breaks};
 
-/// What was found in a slot.
+/// The contents of a slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Never written.
@@ -16,24 +16,24 @@ pub enum Found {
     Damaged,
     /// A whole record.
     Whole {
-        /// What it says.
+        /// The record.
         record: Record,
-        /// How many slots it takes.
+        /// Number of slots that it takes.
         slots: u32,
         /// Its transaction.
         txn: Txn,
-        /// The mark: `None` if not there, else whether it is right.
+        /// The mark: `None` if it is missing, else true if it is correct.
         mark: Option<bool>,
     },
 }
 
-/// Is this a whole later line of some record?
+/// Returns true if this is a whole later line of some record.
 pub fn is_later_line(seed: u32, slot: u32, line: &Line) -> bool {
     let i = later::LINE.get(line) as u32;
     i != 0 && marked(line) && line[7] == later_word(seed, slot, i, line)
 }
 
-/// Reads the record that starts in `slot`; `line_at` gives the lines of the page.
+/// Decodes the record that starts in `slot`; `line_at` returns the lines of the page.
 pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line) -> Found {
     let first = line_at(slot);
     match (shape(&first[..7]), first[7]) {
@@ -44,7 +44,7 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
     if !marked(&first[..7])
         || f::CRC.get(&first) != u64::from(checksum(seed, slot, &first)) && !breaks(Breach::RecordsBelieved)
     {
-        // A later line that lacks its word 7 looks like this, and no damage makes a word zero.
+        // This is a later line without its word 7. Damage never makes a word zero.
         return if first[7] == 0 { Found::Torn } else { Found::Damaged };
     }
     let slots = f::SLOTS.get(&first) as u32;
@@ -73,7 +73,7 @@ pub fn parse(seed: u32, home: InodeId, slot: u32, line_at: impl Fn(u32) -> Line)
 /// Bits of the first seven words.
 type Bits = [u64; 7];
 
-/// The bits that these fields cover.
+/// The bits of these fields.
 const fn bits_of(lists: [&[Field]; 3]) -> Bits {
     let (mut bits, mut list) = ([0; 7], 0);
     while list < lists.len() {
@@ -98,7 +98,7 @@ const REMAP_BITS: Bits = bits_of([f::ALL, remap::ALL, &[]]);
 const NAME_BITS: Bits = bits_of([f::ALL, entry::ALL, &[]]);
 const FOREIGN_BITS: Bits = bits_of([f::ALL, entry::ALL, foreign::ALL]);
 
-/// Bits that a record of this kind may have, and flags; `None`: there is no such kind.
+/// Bits that a record of this kind may have, and its flags; `None`: there is no such kind.
 fn known(kind: u64, flags: u64) -> Option<(&'static Bits, u64)> {
     Some(match kind {
         WRITE => (&WRITE_BITS, FLAG_UNWRITTEN | FLAG_LIST),
@@ -112,14 +112,16 @@ fn known(kind: u64, flags: u64) -> Option<(&'static Bits, u64)> {
     })
 }
 
-/// No inode is changed that often: behind a larger one its changes would run out of generations (50 bits).
+/// No inode is changed so often. After a larger number its later changes would run out of generations (50
+/// bits).
 const GENERATION_MAX: u64 = 1 << 49;
 
 fn some_block(block: u64) -> Option<BlockNo> {
     Some(BlockNo(block)).filter(|block| block.0 != 0)
 }
 
-/// Fields of a record whose checksums are right, its lines one after the other; `None` if they make no sense all the same.
+/// The fields of a record with correct checksums, its lines one after the other; `None` if they are
+/// inconsistent.
 fn interpret(home: InodeId, words: &[u64]) -> Option<Record> {
     let get = |field: Field| words.get(field.word).map(|word| field.of(*word));
     let time = |field: Field| get(field).map(time_of);

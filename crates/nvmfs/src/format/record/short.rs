@@ -1,14 +1,14 @@
-//! The short way of the commonest record: a write of one line that is a transaction of its own.
+//! The short path for the most frequent record: a write of one line that is a transaction of its own.
 
 use super::super::word::{Line, marked, time_payload, word};
 use super::*;
 use crate::planted::{Breach, breaks};
 
-/// A write record of one line, if that is what stands in `slot`, whole and marked: what cleaning meets most, without the rest of
-/// [`parse`].
+/// Decodes a write record of one line, if `slot` holds one that is whole and marked. That is the most
+/// frequent record in cleaning, and this is faster than [`parse`].
 #[inline]
 pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
-    // Kind 1, no flags, one slot; a zero word fails the marks, a wrong one the checksum.
+    // Kind 1, no flags, one slot. A zero word fails the marks, a wrong word fails the checksum.
     let shape = f::KIND.mask() | f::FLAGS.mask() | f::SLOTS.mask();
     let plain = line[0] & shape == f::KIND.put(WRITE) | f::SLOTS.put(1);
     let whole = plain
@@ -24,8 +24,8 @@ pub fn write_in(seed: u32, slot: u32, line: &Line) -> Option<WriteLine> {
     })
 }
 
-/// The line of a marked write record that is a transaction of its own: what the shortest way of a write builds while its data is on
-/// the way to the media.
+/// The line of a marked write record that is a transaction of its own. The short path of a write builds it
+/// while the data is on its way to the media.
 #[inline]
 pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: BlockNo, mtime: Time) -> Line {
     let mut line = [
@@ -49,12 +49,12 @@ pub fn write_line(seed: u32, slot: u32, lane: u16, write: &WriteLine, block: Blo
 pub struct WriteLine {
     /// First page.
     pub page: PageNo,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
-    /// Valid bytes of the last page.
+    /// Number of valid bytes in the last page.
     pub end_in_last_page: u32,
     /// Orders it among the records of its pages.
     pub version: Version,
-    /// Generation of the size it saw.
+    /// Generation of the size that the write saw.
     pub generation: u64,
 }

@@ -1,4 +1,4 @@
-//! A directory: of each name the record with the largest version.
+//! A directory: for each name, the record with the largest version.
 
 use super::{Attached, attach, attached_record, settle_attached};
 use crate::format::record::{Record, State};
@@ -9,35 +9,35 @@ use crate::ids::{InodeId, Version};
 use heddle_vfs::{FileKind, Time};
 use std::collections::BTreeMap;
 
-/// What a name means.
+/// The meaning of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Named {
-    /// Orders it.
+    /// Orders it among records of the name.
     pub version: Version,
-    /// The name is gone.
+    /// True: the name is removed.
     pub removed: bool,
     /// The inode.
     pub child: InodeId,
-    /// Its kind, as the name says.
+    /// Its kind, according to the name.
     pub kind: FileKind,
-    /// When.
+    /// Time of the change.
     pub mtime: Time,
-    /// Generation of the directory's attributes that it saw.
+    /// Generation of the directory's attributes that the change saw.
     pub generation: u64,
 }
 
 /// A directory.
 #[derive(Clone, Debug)]
 pub struct Dir {
-    /// Which.
+    /// Its inode.
     pub id: InodeId,
-    /// Its names, those that are gone too.
+    /// Its names, including removed ones.
     pub names: BTreeMap<Vec<u8>, Named>,
-    /// What its log says of other directories.
+    /// Foreign records in its log, which are about other directories.
     pub foreign: Vec<Record>,
     state: Option<State>,
     attached: Attached,
-    /// Its log must be written anew.
+    /// True: its log must be written anew.
     pub damaged: bool,
 }
 
@@ -47,7 +47,7 @@ impl Dir {
         Dir { id, names: BTreeMap::new(), foreign: Vec::new(), state: None, attached: None, damaged: false }
     }
 
-    /// What the log says.
+    /// The directory as its log describes it.
     pub fn of(pass: &mut Pass<'_>, id: InodeId, log: &Log) -> Dir {
         let mut dir = Dir { damaged: log.damaged, ..Dir::empty(id) };
         for entry in &log.records {
@@ -73,14 +73,14 @@ impl Dir {
         dir
     }
 
-    /// Does a record in another directory's log still count? One that saw older attributes than this log knows was copied here, and
-    /// may be older than what was dropped since.
+    /// Returns true if a foreign record in another directory's log still counts. If it saw older attributes
+    /// than this log has, it was copied here, and may be older than records that were dropped since.
     pub fn believes(&self, foreign: &Record) -> bool {
         let known = self.state.map_or(0, |state| state.generation);
         matches!(foreign, Record::Name { generation, .. } if *generation >= known)
     }
 
-    /// Takes a name record in; false: it was known already, or is older than what is known.
+    /// Applies a name record. Returns false if it was applied already, or is older than the present one.
     pub fn enter(&mut self, pass: &mut Pass<'_>, record: &Record) -> bool {
         let Record::Name { removed, child, kind, ref name, version, mtime, generation, .. } = *record else {
             return false;
@@ -88,7 +88,8 @@ impl Dir {
         let new = Named { version, removed, child, kind, mtime, generation };
         match self.names.get(name.bytes()) {
             Some(old) if old.version > version => return false,
-            // Cleaning had copied the record before it was made the removal, and the power failed before both were.
+            // Cleaning had copied the record before it was turned into the removal, and power failed before
+            // both copies were changed.
             Some(old)
                 if old.version == version
                     && (old.child, old.kind) == (child, kind)
@@ -113,7 +114,7 @@ impl Dir {
         true
     }
 
-    /// A name that is newer than all that it has.
+    /// The meaning of a new name, newer than all names of the directory.
     pub fn new_name(&self, child: InodeId, kind: FileKind, mtime: Time) -> Named {
         let version = self.names.values().map(|n| n.version).max().unwrap_or_default().next();
         Named { version, removed: false, child, kind, mtime, generation: self.generation() }
@@ -124,12 +125,12 @@ impl Dir {
         names.max(self.state.map_or(0, |s| s.generation)).max(self.attached.map_or(0, |(g, ..)| g))
     }
 
-    /// Names that are there.
+    /// Names that are present.
     pub fn living(&self) -> impl Iterator<Item = (&Vec<u8>, &Named)> {
         self.names.iter().filter(|(_, named)| !named.removed)
     }
 
-    /// A log that says the same.
+    /// An equivalent log.
     pub fn records(&self) -> Vec<Record> {
         let names = self.names.iter().map(|(name, named)| Record::Name {
             dir: self.id,

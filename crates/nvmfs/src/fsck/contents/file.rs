@@ -1,4 +1,4 @@
-//! A file: its pages, painted version over version, and its attributes.
+//! A file: its pages, applied in the order of versions, and its attributes.
 
 use super::{Attached, Named, Told, attach, attached_record, list, map, settle_attached};
 use crate::format::blob::MapRun;
@@ -13,7 +13,7 @@ use crate::ids::{BlockNo, Extent, InodeId, PageNo, Version};
 use heddle_vfs::{FileKind, OFFSET_MAX_BYTES, Time};
 use std::collections::BTreeMap;
 
-/// Consecutive pages in consecutive blocks, or a hole with the version of what made it one.
+/// Consecutive pages in consecutive blocks, or a hole with the version of the record that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// One beyond the last page.
@@ -22,35 +22,36 @@ pub struct Run {
     pub block: Option<BlockNo>,
     /// Allocated, never written.
     pub unwritten: bool,
-    /// Orders it.
+    /// Orders it among changes of its pages.
     pub version: Version,
-    /// When.
+    /// Time of the change.
     pub mtime: Time,
 }
 
-/// A file, or anything with attributes and no names.
+/// A file, or any other inode with attributes and without names.
 pub struct File {
-    /// Which.
+    /// Its inode.
     pub id: InodeId,
     /// Its pages, by first page.
     pub runs: BTreeMap<u64, Run>,
     state: Option<State>,
-    /// Largest end and time of the writes that saw a generation.
+    /// For each generation: largest end and time of the writes that carry it.
     written: BTreeMap<u64, (u64, Time)>,
     attached: Attached,
-    /// Its log must be written anew.
+    /// True: its log must be written anew.
     pub damaged: bool,
     birth: InodeBase,
 }
 
-/// A change of pages, to be painted in the order of versions.
+/// A change of pages, to be applied in the order of versions.
 struct Stroke {
     first: u64,
     run: Run,
 }
 
 impl File {
-    /// What the log of `birth` says. Extent lists are read and claimed; blocks are not claimed yet.
+    /// The file as the log of `birth` describes it. Extent lists are read and claimed; blocks are not claimed
+    /// yet.
     pub fn of(pass: &mut Pass<'_>, birth: InodeBase, log: &Log) -> File {
         let id = birth.id;
         let mut file = File {
@@ -88,7 +89,7 @@ impl File {
             }
         }
         file.damaged |= told.again | !settle_attached(pass, id, &mut file.attached);
-        // Of one version a write comes after a tombstone.
+        // At one version, a tombstone comes before a write.
         strokes.sort_by_key(|s| (s.run.version, s.run.block.is_some()));
         for stroke in strokes {
             file.paint(pass, stroke);
@@ -145,7 +146,7 @@ impl File {
         }
     }
 
-    /// A remap is a hole from its page on, and over it, at the same version, what its map gives blocks to.
+    /// Applies a remap: a hole from its page on, and then, at the same version, the blocks of its map.
     fn remap(&mut self, pass: &mut Pass<'_>, entry: &Entry, strokes: &mut Vec<Stroke>, told: &mut Told) {
         let Record::Remap { page, blob, version, mtime, generation } = entry.record else { return };
         let spot = Spot::of(self.id.ino, entry.block).slot(entry.slot);
@@ -170,7 +171,7 @@ impl File {
         }
     }
 
-    /// Lays a run over what is there; versions come in ascending order.
+    /// Applies a run over earlier ones; versions come in ascending order.
     fn paint(&mut self, pass: &mut Pass<'_>, stroke: Stroke) {
         let Stroke { first, run } = stroke;
         self.split(first);
@@ -190,7 +191,7 @@ impl File {
         self.runs.insert(first, run);
     }
 
-    /// Makes `at` a boundary of runs.
+    /// Splits the run at `at`.
     pub fn split(&mut self, at: u64) {
         if let Some((first, run)) = self.runs.range_mut(..at).next_back()
             && run.end > at
@@ -201,7 +202,7 @@ impl File {
         }
     }
 
-    /// Size and attributes as all of it comes to. An inode without a state record has those of its birth.
+    /// The resulting size and attributes. An inode without a state record has those of its creation.
     pub fn attributes(&self) -> State {
         let born = self.birth;
         let birth = State {
@@ -224,7 +225,7 @@ impl File {
         state
     }
 
-    /// Claims its blocks and judges its size.
+    /// Claims its blocks and checks its size.
     pub fn settle(&mut self, pass: &mut Pass<'_>) {
         for (first, run) in &self.runs {
             if let Some(block) = run.block {
@@ -248,12 +249,13 @@ impl File {
         }
     }
 
-    /// Is it a symbolic link whose target cannot be told? Named, it would lose its name again.
+    /// Returns true if it is a symbolic link without a usable target. If it were named, the name would be
+    /// dropped again.
     pub fn is_lost_link(&self) -> bool {
         self.birth.kind == FileKind::Symlink && !TARGET_BYTES.contains(&self.attributes().size)
     }
 
-    /// A link's target ends where its text does; a link without any loses its names.
+    /// A link's target ends where its text ends. A link without any text loses its names.
     fn mend_target(&mut self, pass: &mut Pass<'_>) {
         let block = self.runs.get(&0).and_then(|run| run.block);
         let text = block.map_or(0, |block| {
@@ -274,7 +276,7 @@ impl File {
         }
     }
 
-    /// Pieces of consecutive blocks, and blocks.
+    /// Number of extents and of blocks.
     pub fn extents(&self) -> (u64, u64) {
         let (mut pieces, mut blocks, mut next) = (0, 0, None);
         for (first, run) in &self.runs {
@@ -288,7 +290,8 @@ impl File {
         (pieces, blocks)
     }
 
-    /// How many of its records still say what holds: the last state, and writes that a page's mapping or the size comes from.
+    /// Number of its records that still count: the last state, and writes that determine a page's mapping or
+    /// the size.
     pub fn living(&self, log: &Log) -> u64 {
         let state = self.state.map(|s| s.generation);
         let lives = |record: &Record| match *record {
@@ -305,7 +308,7 @@ impl File {
         log.records.iter().filter(|e| lives(&e.record)).count() as u64
     }
 
-    /// A log that says the same.
+    /// An equivalent log.
     pub fn records(&self) -> Vec<Record> {
         let state = self.attributes();
         let mut records = vec![Record::State(state)];

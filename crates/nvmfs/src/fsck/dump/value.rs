@@ -1,21 +1,21 @@
-//! What is shown, before it becomes text or JSON.
+//! A value to show, before it becomes text or JSON.
 
 use heddle_vfs::Time;
 
-/// Something to show, as text or as JSON.
+/// A value to show, as text or as JSON.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// Words.
+    /// Text.
     Text(String),
     /// A number.
     Number(u64),
     /// A number that may be negative.
     Signed(i64),
-    /// Yes or no.
+    /// True or false.
     Flag(bool),
-    /// Several.
+    /// A list.
     List(Vec<Value>),
-    /// Named ones.
+    /// Named values.
     Fields(Vec<(&'static str, Value)>),
 }
 

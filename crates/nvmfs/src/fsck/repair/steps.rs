@@ -1,4 +1,4 @@
-//! The steps of a repair that need free blocks: logs, names, blocks that two claim, inodes without a name.
+//! The steps of a repair that need free blocks: logs, names, blocks with two claims, inodes without a name.
 
 use super::Stores;
 use crate::format::inode::InodeBase;
@@ -13,7 +13,7 @@ use crate::ids::InodeId;
 use heddle_vfs::{FileKind, Ino, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A view that the steps of a level change, and what they stored.
+/// A view that the steps of a level change, and the stores that they made.
 pub struct Overlay<'a> {
     media: Media<'a>,
     /// Positions and words.
@@ -21,7 +21,7 @@ pub struct Overlay<'a> {
 }
 
 impl<'a> Overlay<'a> {
-    /// Nothing is changed yet.
+    /// A view without changes.
     pub fn over(below: &Media<'a>) -> Overlay<'a> {
         Overlay { media: Media::over(below), stores: Vec::new() }
     }
@@ -41,10 +41,10 @@ impl<'a> Overlay<'a> {
     }
 }
 
-/// The first thing that could not be done.
+/// The first issue that could not be mended.
 pub type Done = Result<(), Issue>;
 
-/// Logs that must be written anew.
+/// Writes logs anew.
 pub fn relogs(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
     let mut done = Ok(());
     for relog in std::mem::take(&mut pass.fixes.relogs) {
@@ -54,7 +54,7 @@ pub fn relogs(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) 
     done
 }
 
-/// Directories with names dropped or changed.
+/// Writes directories whose names are dropped or changed.
 pub fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
     let mut dirs: BTreeMap<Ino, Dir> = BTreeMap::new();
     for (ino, edit) in std::mem::take(&mut pass.fixes.edits) {
@@ -85,7 +85,7 @@ pub fn edits(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -
     done
 }
 
-/// `#17`, or `#17.1` and so on.
+/// A free name: `#17`, or `#17.1` and so on.
 fn free_name(dir: &Dir, id: InodeId) -> Vec<u8> {
     let names = (0u64..).map(|n| match n {
         0 => format!("#{}", id.ino.0).into_bytes(),
@@ -94,7 +94,8 @@ fn free_name(dir: &Dir, id: InodeId) -> Vec<u8> {
     names.into_iter().find(|name| dir.names.get(name).is_none_or(|n| n.removed)).unwrap_or_default()
 }
 
-/// Pages whose block another needs too get a block of their own, or become a hole. A file whose copies find no room stays as it is.
+/// Gives pages whose block has another use a block of their own, or makes them a hole. A file whose copies
+/// find no room is left unchanged.
 pub fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
     let mut by_file: BTreeMap<InodeId, Vec<Share>> = BTreeMap::new();
     for share in std::mem::take(&mut pass.fixes.shares) {
@@ -109,7 +110,7 @@ pub fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) 
             continue;
         }
         let Some(mut file) = file_again(pass, id) else { continue };
-        // Of a block that three claim a page is told twice.
+        // If a block has three claims, a page is listed twice.
         let (mut met, mut copies) = (BTreeSet::new(), Vec::new());
         let pages = shares.iter().flat_map(|s| (s.page.0..s.page.0 + s.pages).map(|page| (page, s.copy)));
         for (page, copy) in pages.filter(|(page, _)| met.insert(*page)) {
@@ -130,7 +131,7 @@ pub fn shares(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) 
     done
 }
 
-/// Inodes without a name get one in `lost+found`, which is made if need be.
+/// Names inodes without a name in `lost+found`, which is made if it does not exist.
 pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) -> Done {
     let found = std::mem::take(&mut pass.fixes.lost);
     let Some(root) = pass.tree.dirs.get(&Ino::ROOT).filter(|_| !found.is_empty()).cloned() else {
@@ -146,7 +147,7 @@ pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) ->
     if let Some(root) = root {
         done = done.and(view.relog(pass, supply, &Relog { id: root.id, records: root.records() }));
     }
-    // All of it or nothing: a directory that nothing names would be one more to be named, at each reading.
+    // All of it or nothing: a directory without a name would be found as one more lost inode at each reading.
     if done.is_ok() {
         view.settle();
     }
@@ -155,7 +156,7 @@ pub fn lost(pass: &mut Pass<'_>, view: &mut Overlay<'_>, supply: &mut Supply) ->
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// The directory for what was found, and the root if it had to be changed.
+/// The directory `lost+found`, and the root if it had to be changed.
 fn shelf(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir, Option<Dir>), Issue> {
     if let Some(named) = root.names.get(LOST_AND_FOUND).filter(|n| !n.removed)
         && let Some(dir) = pass.tree.dirs.get(&named.child.ino)
@@ -165,7 +166,7 @@ fn shelf(pass: &Pass<'_>, view: &mut Overlay<'_>, mut root: Dir) -> Result<(Dir,
     let no_slot =
         Issue { code: Code::NO_SPACE, spot: Spot::default(), what: "no free inode for lost+found".into() };
     let ino = pass.slots.blank(pass).ok_or(no_slot)?;
-    // The mount that this repair counts as made no other inode.
+    // The mount that this repair counts as has made no other inode.
     let id = InodeId { ino, generation: pass.image.superblock.epoch.get() << 40 };
     let mtime = Time(pass.image.superblock.mounted_ns.get() as i64);
     let base =
